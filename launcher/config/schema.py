@@ -1,0 +1,311 @@
+"""The job file's schema: frozen stdlib dataclasses, checked by pydantic, a docstring under every field.
+
+``docs/reference.md`` and ``launcher schema`` are generated from this file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from enum import Enum
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+_FORBID = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+Minutes = Annotated[float, Field(gt=0)]
+
+
+class Backend(str, Enum):
+    """torch.distributed's backends."""
+
+    auto = "auto"
+    nccl = "nccl"
+    gloo = "gloo"
+
+
+class StartMethod(str, Enum):
+    """How workers are started."""
+
+    forkserver = "forkserver"
+    spawn = "spawn"
+
+
+class Share(str, Enum):
+    """Who may read a run's directory."""
+
+    none = "none"
+    group = "group"
+
+
+@dataclass(frozen=True, kw_only=True, config=_FORBID)
+class Code:
+    """The code that is copied into the run."""
+
+    dir: str = "."
+    """The code directory, relative to the job file; first on sys.path of every worker."""
+    link: list[str] = field(default_factory=list)
+    """Directories (data) to link instead of copying."""
+    snapshot: bool = True
+    """Copy the code into the run; false links the whole directory, so later edits reach a queued job."""
+    max_mb: Count = 200
+    """Refuse a larger copy and name its largest files."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_FORBID)
+class Resources:
+    """What the job needs; names are submitit's."""
+
+    nodes: Count = 1
+    """Nodes that train."""
+    gpus_per_node: Whole = 0
+    """GPUs per node; 0 trains on CPUs."""
+    tasks_per_node: Count | None = None
+    """Workers per node; unset: one per GPU, or one."""
+    cpus_per_task: Count = 1
+    """CPUs of each worker."""
+    mem_gb: Annotated[float, Field(gt=0)] | None = None
+    """Memory per node; unset: the site's default."""
+    timeout_min: Count | str = 60
+    """Time limit of one attempt: minutes, or a quoted clock time such as "24:00:00" or "1-12:00:00"."""
+    spare_nodes: Whole = 0
+    """Nodes that stand by to replace dead ones."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_FORBID)
+class Slurm:
+    """How SLURM is asked; names are sbatch's."""
+
+    partition: str | None = None
+    """Partition; unset: the site's default."""
+    account: str | None = None
+    """Account to charge."""
+    qos: str | None = None
+    """Quality of service."""
+    constraint: str | None = None
+    """Node features."""
+    reservation: str | None = None
+    """Reservation to run in."""
+    exclude: str | None = None
+    """Hosts not to use."""
+    nodelist: str | None = None
+    """Hosts to use."""
+    exclusive: bool = False
+    """Share nodes with nobody."""
+    dependency: str | None = None
+    """Dependency in sbatch's syntax; `after` is the easier way."""
+    comment: str | None = None
+    """Comment on the job."""
+    mail_type: str | None = None
+    """When SLURM sends mail: BEGIN, END, FAIL, ..."""
+    mail_user: str | None = None
+    """Whom SLURM sends mail."""
+    gres: str | None = None
+    """Generic resources instead of --gpus-per-node, e.g. "gpu:a100:4"."""
+    extra: dict[str, str | int | float | bool] = field(default_factory=dict)
+    """Any other sbatch option, by its long name without dashes; true is a bare flag."""
+    srun_args: list[str] = field(default_factory=list)
+    """More arguments for srun."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_FORBID)
+class Ddp:
+    """Options of DistributedDataParallel."""
+
+    bucket_cap_mb: Annotated[float, Field(gt=0)] | None = None
+    """Size of gradient buckets."""
+    static_graph: bool = False
+    """The graph never changes."""
+    find_unused_parameters: bool = False
+    """Parameters may take no part in a step."""
+    gradient_as_bucket_view: bool = True
+    """Gradients are views of the buckets: one copy less."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_FORBID)
+class Distributed:
+    """The process group."""
+
+    backend: Backend = Backend.auto
+    """auto: nccl on GPUs, gloo on CPUs."""
+    init_timeout_min: Minutes = 30.0
+    """How long stragglers are waited for at start-up."""
+    collective_timeout_min: Minutes = 30.0
+    """How long one collective may take."""
+    interface: str | None = None
+    """Network interface, e.g. ib0; unset: found out."""
+    port_range: list[Annotated[int, Field(ge=1024, le=65535)]] = field(default_factory=lambda: [20000, 32000])
+    """First and last port the leader may listen on."""
+    start_method: StartMethod = StartMethod.forkserver
+    """forkserver imports torch once per node; spawn is the way out when a library cannot be forked."""
+    ddp: Ddp = field(default_factory=Ddp)
+    """Options of DistributedDataParallel."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_FORBID)
+class Environment:
+    """What workers find around them."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    """Environment variables; secrets belong into `pass`."""
+    pass_: Annotated[list[str], Field(alias="pass")] = field(default_factory=list)
+    """Names of variables to take from the submitting environment; their values never reach a script or log."""
+    setup: list[str] = field(default_factory=list)
+    """Shell lines run on each node before Python starts, e.g. "module load cuda/12.1"."""
+    python: str | None = None
+    """The interpreter; unset: the one that is active at submission."""
+    container: str | None = None
+    """An image for pyxis (SLURM's --container-image) or a .sif for Apptainer."""
+    container_args: list[str] = field(default_factory=list)
+    """More arguments for the container runtime."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_FORBID)
+class Checkpoint:
+    """When state is saved."""
+
+    enabled: bool = True
+    """Save checkpoints."""
+    interval_steps: Count | None = None
+    """Save every so many optimizer steps."""
+    interval_min: Minutes | None = None
+    """Save every so many minutes; neither interval: automatic, from measured cost."""
+    min_interval_min: Minutes = 1.0
+    """Automatic saving: never more often."""
+    max_interval_min: Minutes = 30.0
+    """Automatic saving: never more seldom."""
+    keep_last: Annotated[int, Field(ge=2)] = 3
+    """Checkpoints kept."""
+    keep_every_steps: Count | None = None
+    """Also keep those whose step is a multiple of this, for ever."""
+    watch: str | None = None
+    """A script's own checkpoints: files matching this pattern below the run directory count as progress."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_FORBID)
+class Restart:
+    """How often and how long a run may come back."""
+
+    max_restarts: Whole = 3
+    """Restarts without new committed progress, each cause counted apart."""
+    max_total_hours: Annotated[float, Field(gt=0)] = 168.0
+    """Hours of allocation over all attempts."""
+    requeue: bool = True
+    """Come back after preemption, time limit or node failure."""
+    hang_detection: bool = True
+    """Restart workers when nobody progresses for longer than the learned limit."""
+    hang_floor_s: Annotated[float, Field(gt=0)] = 60.0
+    """The learned limit is never below this."""
+    idle_timeout_min: Annotated[float, Field(ge=0)] = 0.0
+    """Give back an allocation that made no progress for so long; 0: never."""
+    max_at_risk_min: Minutes = 60.0
+    """Go on this long while checkpoints cannot be written."""
+    signal_lead_s: Annotated[int, Field(ge=5)] = 120
+    """Seconds before the time limit at which saving for the next attempt begins."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_FORBID)
+class Mlflow:
+    """MLflow (extra: mlflow)."""
+
+    uri: str | None = None
+    """Tracking server; unset: $MLFLOW_TRACKING_URI."""
+    experiment: str | None = None
+    """Experiment; unset: the job's name."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_FORBID)
+class Wandb:
+    """Weights & Biases (extra: wandb)."""
+
+    project: str | None = None
+    """Project; unset: the job's name."""
+    mode: str = "online"
+    """online, offline or disabled."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_FORBID)
+class Trackers:
+    """Where metrics go beside the run's own files; never able to stop or slow training."""
+
+    tensorboard: bool = False
+    """Event files in the run's trackers/ (extra: tensorboard)."""
+    mlflow: Mlflow | None = None
+    """MLflow."""
+    wandb: Wandb | None = None
+    """Weights & Biases."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_FORBID)
+class Notify:
+    """Who is told (extra: notify)."""
+
+    urls: list[str] = field(default_factory=list)
+    """Names of environment variables that hold apprise URLs; the URLs themselves are secrets."""
+    on: list[str] = field(default_factory=lambda: ["started", "preempted", "failed", "completed"])
+    """Which of started, preempted, failed, completed, cancelled."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_FORBID)
+class After:
+    """Start after other runs."""
+
+    ok: list[str] = field(default_factory=list)
+    """Runs that must have completed."""
+    any: list[str] = field(default_factory=list)
+    """Runs that must have ended."""
+    fails: list[str] = field(default_factory=list)
+    """Runs that must have failed."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_FORBID)
+class Job:
+    """A job: what to train, on which resources. Exactly one of task, function and script."""
+
+    name: str | None = None
+    """Name of its runs; unset: from what it runs."""
+    task: str | None = None
+    """module:Class, a subclass of launcher.Training."""
+    function: str | None = None
+    """module:name, called with a launcher.Worker."""
+    script: str | None = None
+    """A file, or "-m package.module"; any torchrun script, unmodified."""
+    args: list[str | int | float | bool] = field(default_factory=list)
+    """Arguments of the script; ${params.x} and ${run.dir} may be used."""
+    params: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the task or function; also for ${params.x}."""
+    seed: Whole = 0
+    """Seed of python, numpy and torch, and of the data order."""
+    deterministic: bool = False
+    """Ask torch for deterministic algorithms, as a bitwise resume on GPUs needs."""
+    code: Code = field(default_factory=Code)
+    """The code that is copied into the run."""
+    resources: Resources = field(default_factory=Resources)
+    """What the job needs."""
+    slurm: Slurm = field(default_factory=Slurm)
+    """How SLURM is asked."""
+    distributed: Distributed = field(default_factory=Distributed)
+    """The process group."""
+    environment: Environment = field(default_factory=Environment)
+    """What workers find around them."""
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    """When state is saved."""
+    restart: Restart = field(default_factory=Restart)
+    """How often and how long a run may come back."""
+    sweep: dict[str, Any] = field(default_factory=dict)
+    """Lists of values by key path, e.g. params.lr: [0.1, 0.01]; array_parallelism: most points at once."""
+    trackers: Trackers = field(default_factory=Trackers)
+    """Where metrics go beside the run's own files."""
+    notify: Notify = field(default_factory=Notify)
+    """Who is told."""
+    after: str | After | None = None
+    """A run (it must have completed), or runs by ok, any, fails."""
+    preflight: bool = True
+    """Check nodes before the first round."""
+    runs_dir: str | None = None
+    """Where runs lie; unset: $LAUNCHER_RUNS_DIR, the site's, ./runs."""
+    share: Share = Share.none
+    """Who may read the run's directory: none (0700) or group (0750)."""

@@ -1,0 +1,94 @@
+"""What a worker and its agent say to each other: one JSON object per line over a socket pair.
+
+The worker finds its end's file descriptor in ``LAUNCHER_WORKER_FD``. ``runtime`` and ``training`` meet here only.
+
+Worker → agent (the agent forwards each to the leader with ``round`` and ``rank``):
+
+hello      pid
+phase      name: "starting"|"init"|"setup"|"load"|"train"|"evaluate"|"save"|"teardown"|"script"
+ready      the process group is up (collectives work)
+progress   step (optimizer steps done), epoch, epochs, samples, total_steps, step_time_s, t; at most ~10 per second, and
+           always the first and last step of a round
+metrics    step, epoch, metrics {name: number}
+evaluated  step, metrics
+epoch      epoch, loss
+entered    step            answer to pause: the highest unit this worker has entered (see DESIGN, agreed stop)
+save_ack   id, ok          answer to save_at: ok is false when the unit was entered already
+save_begun step, tmp
+shard      step, tmp, files [{name, size, hash}], seconds, blocked_s, hash_name ("xxh3_64"|"sha256"), meta {}   (this rank's part is durable)
+save_failed step, tmp, error, errno (number or null)
+stopped    step            the worker stopped at the agreed step, its last shard is durable (or save was false)
+finished   step            all work is done; the last shard is durable
+failed     exception, message, frames [{file, line, function, code}], step, kind   (see CAUSE in launcher.run.events)
+warning    text
+digest     step, parts {name: hex}    rehearsals: digest of each part of the state
+
+Agent → worker:
+
+pause      hold at the next boundary and answer ``entered``
+stop       step (S), save (bool), tmp (directory to save into)       run through S, save, stop
+release    forget a pause (the stop was withdrawn)
+save_at    id, step, tmp                        save at the boundary after unit ``step`` if not entered yet
+committed  step, path, tmp                      the leader committed this checkpoint
+save_lost  step, tmp                            the leader will not commit it: clean up, go on
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["FD_VARIABLE", "Channel", "decode_lines", "encode"]
+
+FD_VARIABLE = "LAUNCHER_WORKER_FD"
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """One message as one line. Non-finite numbers go as Python's json writes them (both ends are Python)."""
+    return (json.dumps(message, separators=(",", ":"), default=str) + "\n").encode()
+
+
+def decode_lines(buffer: bytearray) -> Iterator[dict[str, Any]]:
+    """Take every whole line out of ``buffer``; lines that are no JSON object are dropped."""
+    while (end := buffer.find(b"\n")) >= 0:
+        line = bytes(buffer[:end])
+        del buffer[: end + 1]
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict) and isinstance(value.get("type"), str):
+            yield value
+
+
+class Channel:
+    """The worker's end: blocking, safe to send on from any thread."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._lock = threading.Lock()
+        self._buffer = bytearray()
+
+    def send(self, type_: str, **values: Any) -> None:
+        """Send one message; a dead agent is not this function's business (the reader sees the end)."""
+        data = encode({"type": type_, **values})
+        with self._lock:
+            try:
+                self._sock.sendall(data)
+            except OSError:
+                pass
+
+    def receive(self) -> Iterator[dict[str, Any]]:
+        """Messages until the agent is gone."""
+        while True:
+            yield from decode_lines(self._buffer)
+            try:
+                data = self._sock.recv(65536)
+            except OSError:
+                return
+            if not data:
+                return
+            self._buffer += data

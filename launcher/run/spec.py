@@ -1,0 +1,191 @@
+"""What the node side knows of a run: `RunSpec`, written by the submitting command, read by agents and workers.
+
+Plain values only, JSON on disk. The config floor (pydantic, omegaconf) is never imported on a node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+__all__ = ["CheckpointSpec", "DdpSpec", "RestartSpec", "RunSpec", "SiteSpec", "Work"]
+
+SPEC_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What every worker runs."""
+
+    kind: Literal["task", "function", "script", "module"]
+    """task: a Training subclass; function: own loop over a Worker; script: a file; module: ``-m``."""
+    target: str
+    """``module:Class``, ``module:name``, a path relative to the code directory, or a module name."""
+    args: list[str] = field(default_factory=list)
+    """Arguments of a script or module, interpolated."""
+    params: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of a task's or function's constructor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DdpSpec:
+    """Keyword arguments of DistributedDataParallel."""
+
+    bucket_cap_mb: float | None = None
+    static_graph: bool = False
+    find_unused_parameters: bool = False
+    gradient_as_bucket_view: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSpec:
+    """When checkpoints are saved and how many are kept."""
+
+    interval_steps: int | None = None
+    interval_min: float | None = None
+    """Neither interval: automatic (Young/Daly) between ``min_interval_min`` and ``max_interval_min``."""
+    min_interval_min: float = 1.0
+    max_interval_min: float = 30.0
+    keep_last: int = 3
+    keep_every_steps: int | None = None
+    watch: str | None = None
+    """A glob below the run directory; a script's own checkpoints, newer file = progress."""
+    enabled: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartSpec:
+    """How often and how long the run may come back."""
+
+    max_restarts: int = 3
+    """Restarts without new committed progress, each cause apart."""
+    max_total_hours: float = 168.0
+    """Sum over all attempts of the time an allocation was held."""
+    requeue: bool = True
+    hang_floor_s: float = 60.0
+    """The learned hang limit is never below this."""
+    hang_detection: bool = True
+    idle_timeout_min: float = 0.0
+    """An allocation without progress this long is given back; 0 is never."""
+    max_at_risk_min: float = 60.0
+    """Training goes on this long while checkpoints cannot be written."""
+    signal_lead_s: int = 120
+    """Seconds before the time limit at which SLURM sends USR2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteSpec:
+    """What the submitting command found out about the site and the node side needs."""
+
+    grace_s: int = 0
+    kill_wait_s: int = 30
+    preempt_mode: str = "OFF"
+    """REQUEUE, CANCEL, SUSPEND, GANG or OFF, of the partition."""
+    requeue_allowed: bool = True
+    """JobRequeue=1: ``scontrol requeue`` from inside the job is accepted."""
+    has_epilog: bool = False
+    slurm_version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """Everything an agent, leader or worker needs; constant over a run, replaced by ``resubmit``."""
+
+    version: int = SPEC_VERSION
+    id: str
+    name: str
+    run_dir: str
+    work: Work
+    batch: Literal["slurm", "local"]
+    """Who starts the agents."""
+    nodes: int
+    """Nodes in use by a round; the allocation has ``nodes + spare_nodes``."""
+    spare_nodes: int = 0
+    tasks_per_node: int
+    """Workers per node."""
+    gpus_per_node: int = 0
+    cpus_per_task: int = 1
+    """CPUs per worker."""
+    mem_gb: float | None = None
+    timeout_min: int
+    """Time limit of one attempt."""
+    backend: Literal["nccl", "gloo"]
+    init_timeout_min: float = 30.0
+    collective_timeout_min: float = 30.0
+    interface: str | None = None
+    control_ports: list[int]
+    """Candidate ports of the leader; the handshake tells a stranger from the leader."""
+    start_method: Literal["forkserver", "spawn"] = "forkserver"
+    ddp: DdpSpec = DdpSpec()
+    seed: int = 0
+    deterministic: bool = False
+    variables: dict[str, str] = field(default_factory=dict)
+    """``environment.variables``: set in agents before torch is imported."""
+    pass_names: list[str] = field(default_factory=list)
+    code_dir: str = ""
+    """Working directory of workers: the snapshot (or the original where it is linked)."""
+    python: str = ""
+    """The interpreter of agents and workers, absolute."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    restart: RestartSpec = RestartSpec()
+    site: SiteSpec = SiteSpec()
+    trackers: dict[str, Any] = field(default_factory=dict)
+    """tensorboard: {}, mlflow: {uri, experiment}, wandb: {project, mode}; present means wanted."""
+    notify: dict[str, Any] = field(default_factory=dict)
+    preflight: bool = True
+    container: str | None = None
+    share: Literal["none", "group"] = "none"
+    resume: str | None = None
+    """A checkpoint to start from when this run has none of its own (``--fork``), absolute."""
+    resume_step: int | None = None
+    """``resubmit --from STEP``: checkpoints beyond it are set aside by the leader before it resumes."""
+    attempt_base: int = 0
+    """Unused by leaders (they number attempts by exclusive mkdir); for display."""
+    stop_after_steps: int | None = None
+    """Rehearsals: end as completed after this many optimizer steps."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of a full round."""
+        return self.nodes * self.tasks_per_node
+
+    def write(self, path: Path) -> None:
+        """Write as JSON at ``path``, durably, replacing what is there."""
+        from launcher.run.files import write_atomic
+
+        write_atomic(path, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> RunSpec:
+        """Read what `write` wrote; unknown keys of newer versions are ignored.
+
+        Raises OSError when the file cannot be read and ValueError when it is no spec.
+        """
+        data = json.loads(path.read_text())
+        return _build(cls, data)
+
+
+_NESTED: dict[str, Any] = {
+    "work": Work,
+    "ddp": DdpSpec,
+    "checkpoint": CheckpointSpec,
+    "restart": RestartSpec,
+    "site": SiteSpec,
+}
+
+
+def _build(cls: Any, data: dict[str, Any]) -> Any:
+    if not isinstance(data, dict):
+        raise ValueError(f"{cls.__name__}: expected an object, got {type(data).__name__}")
+    known = {f.name for f in dataclasses.fields(cls)}
+    values = {k: v for k, v in data.items() if k in known}
+    for key, nested in _NESTED.items():
+        if key in values and cls is RunSpec:
+            values[key] = _build(nested, values[key])
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise ValueError(f"{cls.__name__}: {error}") from None

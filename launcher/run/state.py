@@ -1,0 +1,60 @@
+"""``state.json``: the leader's latest picture, replaced whole about once a second; ``outcome.json``: the end.
+
+state.json keys (readers tolerate missing ones):
+
+t                 when this was written
+attempt, round    numbers
+phase             "waiting" (for nodes) | "preflight" | "starting" | "training" | "evaluating" | "stopping" | "ended"
+missing           host names and ranks still waited for: [{host, ranks}]
+step, total_steps optimizer steps done; total_steps null when unknown
+epoch, epochs
+saved_step, saved_t
+world_size, master_addr, master_port
+nodes             host names in use
+spares            host names standing by
+ranks             [{rank, host, node, local_rank, pid, step, phase, step_time_s, heartbeat_t, cpu_percent, rss_bytes,
+                    gpu_percent, gpu_mem_bytes}]
+metrics           the latest value of each metric
+rate              steps per second, over the last minute
+allocation_t      when this attempt's allocation began
+spent_s           allocation time of all attempts so far
+
+outcome.json keys: state ("completed"|"failed"|"cancelled"), reason, exit_code, step, t, attempt, metrics, cause (CAUSE or null)
+
+metrics.jsonl lines: {t, attempt, round, step, epoch, metrics: {name: number}}; NaN and infinities are written as
+the strings "nan", "inf", "-inf".
+samples.jsonl lines, about every 10 s: {t, attempt, round, ranks: [{rank, host, step, step_time_s, cpu_percent,
+rss_bytes, gpu_percent, gpu_mem_bytes}]}
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from launcher.run.files import read_json, write_atomic
+
+__all__ = ["read_outcome", "read_state", "write_outcome", "write_state"]
+
+
+def write_state(path: Path, state: dict[str, Any]) -> None:
+    """Replace the picture; not durable, it only informs."""
+    write_atomic(path, json.dumps(state), durable=False)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The latest picture; empty when there is none."""
+    value = read_json(path)
+    return value if isinstance(value, dict) else {}
+
+
+def write_outcome(path: Path, outcome: dict[str, Any]) -> None:
+    """Write how the run ended, durably."""
+    write_atomic(path, json.dumps(outcome, indent=1) + "\n")
+
+
+def read_outcome(path: Path) -> dict[str, Any] | None:
+    """How the run ended, or None while it has not."""
+    value = read_json(path)
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,1 @@
+"""On the nodes: agent, leader, protocol, decisions. Never imports torch; standard library and psutil only."""

@@ -1,0 +1,43 @@
+"""What agents and the leader say to each other: one JSON object per line over TCP, after a mutual HMAC challenge.
+
+Agent → leader:
+
+hello        node (index in the allocation), host, pid, attempt, facts {gpus, gpu_names, gpu_mem_bytes, cpus, mem_bytes,
+             python, torch, cuda, driver, nccl, address, sees_run_dir, free_bytes, free_inodes}
+alive        t, cpu_percent, mem_bytes, ranks [{rank, cpu_percent, rss_bytes, gpu_percent, gpu_mem_bytes, state}]   every second;
+             state is the process's state letter (T: stopped)
+store_ready  round, port
+store_failed round, error
+store_lost   round
+worker_up    round, rank, pid
+worker       round, rank, message             a worker's own message (`launcher.run.messages`), forwarded
+worker_exit  round, rank, exit_code, signal, t, last_lines, oom         exit_code or signal is null
+cleared      round                             no process of that round is left on this node
+signal       name ("TERM"|"USR2"|"CONT"), t    the agent was sent it
+stacks       round, ranks                      stacks were written to those ranks' logs
+preflight    ok, seconds, checks [{name, ok, detail}]
+leaving                                         this agent ends now, having been told to
+
+Leader → agent:
+
+welcome      attempt, t, heartbeat_s, silence_s
+preflight    port, peers                       run the checks of this node
+store        round                             start the round's store here
+round        round, world_size, master_addr, master_port, resume {path, step} or null, group_rank,
+             workers [{rank, local_rank}], environment {}
+end          round, term_s                     end every worker of the round: TERM and up to term_s for scripts (0: KILL)
+term         round                             forward TERM once to script workers (an agreed stop of a script)
+to_workers   round, ranks (null: all), message a message for workers
+dump         round                             write every worker's stack to its log (SIGURG)
+shutdown                                        end everything and leave
+"""
+
+from __future__ import annotations
+
+__all__ = ["HEARTBEAT_S", "SILENCE_S"]
+
+HEARTBEAT_S = 1.0
+"""Agents say ``alive`` this often."""
+
+SILENCE_S = 8.0
+"""An agent silent for this long is taken for dead; so is a leader. Far below SlurmdTimeout (300 s)."""
