@@ -165,7 +165,8 @@ class RunSpec:
         Raises OSError when the file cannot be read and ValueError when it is no spec.
         """
         data = json.loads(path.read_text())
-        return _build(cls, data)
+        spec: RunSpec = _build(cls, data)
+        return spec
 
 
 _NESTED: dict[str, Any] = {

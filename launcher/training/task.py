@@ -1,0 +1,7 @@
+"""See Training."""
+
+from __future__ import annotations
+
+
+class Training:
+    """To be written."""
