@@ -1,0 +1,144 @@
+"""The command ``launcher``: finds verbs by module name, turns errors into one sentence and an exit code.
+
+A verb is a module of this package whose ``command`` is a click command; it is imported when it is used, never for
+``launcher --help`` (which reads the first line of each module's docstring). Modules whose name begins with ``_`` and
+this one are no verbs. Modules import nothing heavy at their top: click and the standard library.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from launcher.errors import LauncherError
+
+__all__ = ["cli", "main"]
+
+_HERE = Path(__file__).parent
+DEBUG_VARIABLE = "LAUNCHER_DEBUG"
+
+# Shown by --help in the order in which a user meets them; verbs not named here follow by alphabet.
+_ORDER = (
+    "init", "plan", "dry-run", "run", "submit", "resubmit", "ls", "status", "watch", "logs", "why", "report", "cancel",
+)  # fmt: skip
+
+
+def _module(verb: str) -> Path:
+    return _HERE / f"{verb.replace('-', '_')}.py"
+
+
+def _summary(path: Path) -> str:
+    """The first line of a module's docstring, without importing it."""
+    with path.open(encoding="utf-8") as f:
+        first = f.readline().strip()
+    if not first.startswith('"""'):
+        return ""
+    if not first.endswith('"""') or len(first) < 6:
+        first += '"""'
+    try:
+        return str(ast.literal_eval(first))
+    except (SyntaxError, ValueError):
+        return first.strip('"')
+
+
+class _Verbs(click.Group):
+    """A group that knows its commands by the names of modules."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        names = (p.stem for p in _HERE.glob("[!_]*.py") if p.stem != "main")
+        verbs = sorted(n.replace("_", "-") for n in names)
+        return sorted(verbs, key=lambda v: _ORDER.index(v) if v in _ORDER else len(_ORDER))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = importlib.import_module(f"launcher.cli.{cmd_name.replace('-', '_')}").command
+        if not isinstance(command, click.Command):
+            raise TypeError(f"launcher.cli.{cmd_name}: command is no click command")
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(verb, _summary(_module(verb))) for verb in self.list_commands(ctx)]
+        if rows:
+            with formatter.section("Verbs"):
+                formatter.write_dl(rows)
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        import launcher
+
+        click.echo(f"launcher {launcher.__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
+)
+def cli() -> None:
+    """Multi-node PyTorch DDP on SLURM that survives what clusters do.
+
+    RUN is a run's id, a unique prefix or ending of it, a job's name (its newest run), or @last.
+    """
+
+
+def _debugging() -> bool:
+    return os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
+
+
+def _quiet_end(code: int) -> int:
+    """Leave without Python complaining about a closed pipe when it flushes at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return code
+
+
+def _run(argv: list[str] | None) -> int:
+    try:
+        value = cli.main(args=argv, prog_name="launcher", standalone_mode=False)
+    except click.exceptions.Abort:
+        click.echo("stopped", err=True)
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return value if isinstance(value, int) else 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line ``argv`` (without the program's name; None: ``sys.argv``) and return the exit code.
+
+    Verbs return None or an exit code, or raise a `LauncherError`, whose class owns the code.
+    """
+    try:
+        return _quiet_end(_run(argv))
+    except LauncherError as error:
+        if _debugging():
+            raise
+        click.echo(f"launcher: {error}", err=True)
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141  # as a shell shows a command that SIGPIPE ended
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+        return 130
+    except Exception as error:
+        if _debugging():
+            raise
+        text = f"{type(error).__name__}: {error}"
+        click.echo(f"launcher: internal error ({text}); {DEBUG_VARIABLE}=1 shows where", err=True)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
