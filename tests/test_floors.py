@@ -1,0 +1,159 @@
+"""The floors: imports only go down, and heavy packages stay in their rooms. Reads source, imports nothing of it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "launcher"
+FLOORS = ["errors", "config", "run", "slurm", "training", "runtime", "submission", "report", "cli"]
+"""Lowest first."""
+NODE_SIDE = ("run", "runtime", "training")
+NODE_PACKAGES = {"torch", "numpy", "xxhash", "psutil", "submitit", "pynvml"}
+"""What a node may need; trackers and notifications are extras, used where they are installed."""
+EXTRAS = {"tensorboard", "mlflow", "wandb", "apprise"}
+
+
+def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
+    """Each module named by an import in ``path``, its line, and whether it is for type checkers alone."""
+    tree = ast.parse(path.read_text(), str(path))
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno, id(node) in typing_only
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative imports hide the floor they reach"
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}", node.lineno, id(node) in typing_only
+
+
+def floor_of(module: str) -> str | None:
+    """The floor a dotted name of this package belongs to; None for the package itself and its public names."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in FLOORS else None
+
+
+def modules() -> list[tuple[str, Path]]:
+    """Every module of the package that lies on a floor, with its floor."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        top = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if top != "__init__":
+            found.append((top, path))
+    return found
+
+
+def where(path: Path, line: int) -> str:
+    """``file:line`` below the repository."""
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def test_every_module_lies_on_a_floor() -> None:
+    """Nothing in the package lies outside the floors, so nothing escapes the order."""
+    strays = [str(path.relative_to(ROOT)) for top, path in modules() if top not in FLOORS and top != "__main__"]
+
+    assert strays == []
+
+
+def test_imports_only_go_down() -> None:
+    """A module imports its own floor or one below it, never one above."""
+    wrong = []
+    for floor, path in modules():
+        for name, line, typing_only in imports(path):
+            target = floor_of(name) if name.startswith("launcher.") else None
+            if target is None or typing_only or floor == "__main__":
+                continue
+            if FLOORS.index(target) > FLOORS.index(floor):
+                wrong.append(f"{where(path, line)} imports {name}")
+
+    assert wrong == []
+
+
+def test_runtime_and_training_never_import_each_other() -> None:
+    """The agent's and the worker's sides meet only through messages and the run's files."""
+    wrong = []
+    for floor, path in modules():
+        other = {"runtime": "training", "training": "runtime"}.get(floor)
+        for name, line, typing_only in imports(path):
+            if other and not typing_only and name.startswith(f"launcher.{other}"):
+                wrong.append(f"{where(path, line)} imports {name}")
+
+    assert wrong == []
+
+
+def test_torch_is_imported_in_training_alone() -> None:
+    """No verb but those that train can import torch: only the training floor names it."""
+    wrong = [
+        where(path, line)
+        for floor, path in modules()
+        for name, line, _ in imports(path)
+        if name.split(".")[0] == "torch" and floor != "training"
+    ]
+
+    assert wrong == []
+
+
+def test_submitit_is_imported_in_submission_alone() -> None:
+    """One floor knows submitit, so one floor breaks when submitit changes."""
+    wrong = [
+        where(path, line)
+        for floor, path in modules()
+        for name, line, _ in imports(path)
+        if name.split(".")[0] == "submitit" and floor != "submission"
+    ]
+
+    assert wrong == []
+
+
+def test_the_package_never_imports_jobs_or_the_cluster() -> None:
+    """``jobs/``, ``slurm/``, ``benchmarks/`` and ``tests/`` are not installed: nothing installed may need them."""
+    wrong = [
+        where(path, line)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for name, line, _ in imports(path)
+        if name.split(".")[0] in ("jobs", "slurm", "benchmarks", "tests")
+    ]
+
+    assert wrong == []
+
+
+def test_the_node_side_needs_only_what_nodes_have() -> None:
+    """Agents and workers need the standard library, torch, psutil and submitit; no pydantic, omegaconf, click or rich."""
+    todo = [path for floor, path in modules() if floor in NODE_SIDE]
+    seen: set[Path] = set()
+    wrong = []
+    while todo:
+        path = todo.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        for name, line, typing_only in imports(path):
+            top = name.split(".")[0]
+            if typing_only or top in sys.stdlib_module_names or top == "__future__":
+                continue
+            if top == "launcher":
+                todo += reached(name)
+            elif top not in NODE_PACKAGES | EXTRAS:
+                wrong.append(f"{where(path, line)} imports {name}")
+
+    assert wrong == []
+
+
+def reached(name: str) -> list[Path]:
+    """The files that importing ``name`` (a module, or a name in one) executes."""
+    parts = name.split(".")
+    files = []
+    for end in range(1, len(parts) + 1):
+        base = ROOT.joinpath(*parts[:end])
+        files += [p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()]
+    return files
