@@ -34,10 +34,35 @@ shutdown                                        end everything and leave
 
 from __future__ import annotations
 
-__all__ = ["HEARTBEAT_S", "SILENCE_S"]
+from typing import Any, Protocol
+
+__all__ = ["HEARTBEAT_S", "SILENCE_S", "Hub", "Link"]
 
 HEARTBEAT_S = 1.0
 """Agents say ``alive`` this often."""
 
 SILENCE_S = 8.0
 """An agent silent for this long is taken for dead; so is a leader. Far below SlurmdTimeout (300 s)."""
+
+
+class Link(Protocol):
+    """One agent's authenticated connection, as the leader sees it."""
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Queue one message; never blocks, never raises: a dead peer shows as `Hub.closed`."""
+
+    def close(self) -> None:
+        """Send what is queued, then hang up."""
+
+
+class Hub(Protocol):
+    """What the transport calls on the leader, all from the leader's own event loop, never reentrantly."""
+
+    def opened(self, link: Link) -> None:
+        """A peer has proved that it knows the run's secret; its ``hello`` comes next."""
+
+    def received(self, link: Link, message: dict[str, Any]) -> None:
+        """One whole message."""
+
+    def closed(self, link: Link, why: str) -> None:
+        """The connection is gone; called once for every `opened`."""
