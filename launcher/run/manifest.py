@@ -1,0 +1,91 @@
+"""A checkpoint's manifest: what must be there, byte for byte, for the checkpoint to count.
+
+``manifest.json`` inside ``step-00001200/``: {version, step, world_size, attempt, round, t, reason, hash_name, bytes,
+files: [{name, size, hash, rank}], meta: {rank: {...}}}. It is written last; a folder without one is no checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from launcher.run.files import read_json
+
+__all__ = ["HASH_NAME", "MANIFEST", "hash_bytes", "hash_file", "new_hash", "read_manifest", "why_damaged"]
+
+MANIFEST = "manifest.json"
+_CHUNK = 4 * 1024 * 1024
+
+try:
+    import xxhash
+
+    HASH_NAME = "xxh3_64"
+except ImportError:  # optional on nodes: the environment of the job may lack it
+    HASH_NAME = "sha256"
+
+
+def new_hash(name: str = HASH_NAME) -> Any:
+    """A hash object with ``update`` and ``hexdigest``. Raises ValueError when this interpreter lacks ``name``."""
+    if name == "sha256":
+        return hashlib.sha256()
+    if name == "xxh3_64" and HASH_NAME == "xxh3_64":
+        return xxhash.xxh3_64()
+    raise ValueError(f"this interpreter has no {name} (install xxhash)")
+
+
+def hash_bytes(data: bytes | memoryview, name: str = HASH_NAME) -> str:
+    """Hex digest of ``data``."""
+    h = new_hash(name)
+    h.update(data)
+    return str(h.hexdigest())
+
+
+def hash_file(path: Path, name: str = HASH_NAME) -> str:
+    """Hex digest of a file's content. Raises OSError."""
+    h = new_hash(name)
+    with open(path, "rb") as f:
+        while chunk := f.read(_CHUNK):
+            h.update(chunk)
+    return str(h.hexdigest())
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest of the checkpoint in ``folder``, or None when it has none that can be read."""
+    value = read_json(folder / MANIFEST)
+    if not isinstance(value, dict) or not isinstance(value.get("step"), int):
+        return None
+    return value if isinstance(value.get("files"), list) else None
+
+
+def why_damaged(folder: Path, *, content: bool = True) -> str | None:
+    """What is wrong with the checkpoint in ``folder`` in a few words, or None when it verifies.
+
+    ``content=False`` compares names and sizes alone, without reading the files.
+    """
+    manifest = read_manifest(folder)
+    if manifest is None:
+        return "no readable manifest"
+    for entry in manifest["files"]:
+        if why := _why_file_damaged(folder, entry, str(manifest.get("hash_name", HASH_NAME)), content):
+            return why
+    return None
+
+
+def _why_file_damaged(folder: Path, entry: Any, hash_name: str, content: bool) -> str | None:
+    try:
+        name, size, digest = str(entry["name"]), int(entry["size"]), str(entry["hash"])
+    except (KeyError, TypeError, ValueError):
+        return "a malformed manifest"
+    path = folder / name
+    try:
+        found = path.stat().st_size
+        if found != size:
+            return f"{name} has {found} bytes instead of {size}"
+        if content and hash_file(path, hash_name) != digest:
+            return f"{name} has changed (its {hash_name} differs)"
+    except FileNotFoundError:
+        return f"{name} is missing"
+    except (OSError, ValueError) as error:
+        return f"{name} cannot be read: {error}"
+    return None
