@@ -1,0 +1,164 @@
+"""Which runs there are, and which one a user means: links in ``~/.local/state/launcher/runs`` and run folders.
+
+A run's id is ``NAME-MMDD-HHMM-xxx``; a point of a sweep is ``NAME-OVERRIDES-MMDD-HHMM-xxx0007``. A sweep is a folder
+with a ``sweep.json`` that holds its points' folders, the code they share and submitit's files.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.errors import RunNotFoundError
+
+__all__ = ["RunRef", "job_name", "links_dir", "list_runs", "new_id", "register", "resolve", "slug", "unregister"]
+
+_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # no i, l, o, 0, 1: read aloud and typed back
+_ID = re.compile(r"^(?P<name>.+)-(?P<date>\d{4})-(?P<time>\d{4})-(?P<tag>[a-z0-9]{3,})$")
+_MAX_NAME = 60
+
+
+@dataclass(frozen=True)
+class RunRef:
+    """A run that exists: its id, its folder, and when it was registered (seconds since the epoch)."""
+
+    id: str
+    path: Path
+    t: float
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether this is a sweep, not a run."""
+        return (self.path / "sweep.json").is_file()
+
+
+def slug(name: str) -> str:
+    """``name`` as a file and SLURM job name can carry it: letters, digits, ``._-``; never empty."""
+    clean = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-._")
+    return clean[:_MAX_NAME].strip("-._") or "job"
+
+
+def new_id(name: str, *, now: float | None = None, tag: str | None = None) -> str:
+    """A new id for a run of the job ``name``; the folder is claimed by exclusive mkdir elsewhere."""
+    stamp = time.strftime("%m%d-%H%M", time.localtime(now))
+    return f"{slug(name)}-{stamp}-{tag or ''.join(random.choices(_ALPHABET, k=3))}"
+
+
+def job_name(run_id: str) -> str:
+    """The job's name inside a run's id; the id itself when it is of another form."""
+    match = _ID.match(run_id)
+    return match["name"] if match else run_id
+
+
+def links_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Where links to all of this user's runs lie, so that a RUN resolves from any working directory."""
+    env = os.environ if environ is None else environ
+    state = env.get("XDG_STATE_HOME") or str(Path(env.get("HOME") or "~").expanduser() / ".local" / "state")
+    return Path(state) / "launcher" / "runs"
+
+
+def register(run_dir: Path, *, links: Path | None = None) -> None:
+    """Link ``run_dir`` into the index; a home that cannot be written costs the link, never the run."""
+    links = links or links_dir()
+    try:
+        links.mkdir(parents=True, exist_ok=True, mode=0o700)
+        link = links / run_dir.name
+        if link.is_symlink():
+            link.unlink()
+        link.symlink_to(run_dir.absolute())
+    except OSError:
+        pass
+
+
+def unregister(run_id: str, *, links: Path | None = None) -> None:
+    """Take a run out of the index; its folder is left alone."""
+    try:
+        ((links or links_dir()) / run_id).unlink()
+    except OSError:
+        pass
+
+
+def _from_links(links: Path) -> dict[str, RunRef]:
+    found = {}
+    try:
+        with os.scandir(links) as entries:
+            for entry in entries:
+                try:
+                    target = os.readlink(entry.path)
+                    found[entry.name] = RunRef(entry.name, Path(target), entry.stat(follow_symlinks=False).st_mtime)
+                except OSError:
+                    continue
+    except OSError:
+        pass
+    return found
+
+
+def _from_folder(folder: Path) -> dict[str, RunRef]:
+    found = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if _ID.match(entry.name) and entry.is_dir():
+                    path = Path(entry.path).absolute()
+                    found[entry.name] = RunRef(entry.name, path, entry.stat().st_mtime)
+    except OSError:
+        pass
+    return found
+
+
+def list_runs(*, links: Path | None = None, folders: list[Path] | None = None, check: bool = True) -> list[RunRef]:
+    """All known runs and sweeps, oldest first: those linked, and those in ``folders``.
+
+    ``folders=None`` looks into ``$LAUNCHER_RUNS_DIR`` and ``./runs``. ``check`` drops links whose folder is gone.
+    """
+    if folders is None:
+        folders = [Path(os.environ.get("LAUNCHER_RUNS_DIR") or "runs"), Path("runs")]
+    found: dict[str, RunRef] = {}
+    for folder in folders:
+        found.update(_from_folder(folder))
+    for run_id, ref in _from_links(links or links_dir()).items():
+        if not check or ref.path.is_dir():
+            found[run_id] = ref
+    return sorted(found.values(), key=lambda r: (r.t, r.id))
+
+
+def _sentence(wanted: str, matches: list[RunRef], refs: list[RunRef]) -> str:
+    if matches:
+        names = ", ".join(r.id for r in matches[-4:])
+        return f"{len(matches)} runs answer to {wanted!r}: {names}{' and others' if len(matches) > 4 else ''}"
+    import difflib
+
+    near = difflib.get_close_matches(wanted, [r.id for r in refs] + [job_name(r.id) for r in refs], n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else "; `launcher ls` shows all runs"
+    return f"no run answers to {wanted!r}{hint}"
+
+
+def resolve(wanted: str, *, links: Path | None = None, folders: list[Path] | None = None) -> Path:
+    """The folder of the run a user means by an id, a job's name (newest), a unique prefix or ending, ``@last`` or a path.
+
+    Raises RunNotFoundError when none or several answer.
+    """
+    path = Path(wanted).expanduser()
+    if (path / "spec.json").is_file() or (path / "sweep.json").is_file():
+        return path.absolute()
+    refs = list_runs(links=links, folders=folders)
+    if wanted == "@last":
+        if not refs:
+            raise RunNotFoundError("there are no runs yet")
+        return refs[-1].path
+    for matches in (
+        [r for r in refs if r.id == wanted],
+        [r for r in refs if job_name(r.id) == wanted][-1:],
+        [r for r in refs if r.id.endswith(f"-{wanted}")],
+        [r for r in refs if r.id.startswith(wanted)] if wanted else [],
+    ):
+        if len(matches) == 1:
+            return matches[0].path
+        if matches:
+            raise RunNotFoundError(_sentence(wanted, matches, refs))
+    raise RunNotFoundError(_sentence(wanted, [], refs))

@@ -1,0 +1,85 @@
+"""Facts about how a user's word for a run is understood."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import RunNotFoundError
+from launcher.run import index
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> tuple[Path, Path]:
+    """A links folder and a runs folder of its own."""
+    links, runs = tmp_path / "links", tmp_path / "runs"
+    runs.mkdir()
+    return links, runs
+
+
+def _make(place: tuple[Path, Path], run_id: str, t: float) -> Path:
+    links, runs = place
+    run = runs / run_id
+    run.mkdir()
+    (run / "spec.json").write_text("{}")
+    index.register(run, links=links)
+    os.utime(links / run_id, (t, t), follow_symlinks=False)
+    return run
+
+
+def test_ids_carry_name_date_and_tag() -> None:
+    """An id is NAME-MMDD-HHMM-xxx, and the name comes back out of it."""
+    run_id = index.new_id("my job/$(rm)", now=1_700_000_000.0, tag="k7f")
+
+    assert index.job_name(run_id) == "my-job-rm"
+    assert run_id.endswith("-k7f")
+
+
+@pytest.mark.parametrize("name", ["", "///", "ü\n", "..", "-"])
+def test_slug_is_never_empty_nor_a_path(name: str) -> None:
+    """Hostile names become a plain word."""
+    assert index.slug(name) == "job"
+
+
+def test_every_way_to_name_a_run(place: tuple[Path, Path]) -> None:
+    """Id, job name (newest), ending, unique prefix, path and @last all resolve."""
+    old = _make(place, "resnet-1120-0900-abc", 1.0)
+    new = _make(place, "resnet-1121-0842-k7f", 2.0)
+    other = _make(place, "lm7b-1121-0900-xyz", 3.0)
+    links, runs = place
+
+    def find(word: str) -> Path:
+        return index.resolve(word, links=links, folders=[runs])
+
+    assert find("resnet-1120-0900-abc") == old
+    assert find("resnet") == new
+    assert find("k7f") == new
+    assert find("lm7b-11") == other
+    assert find("@last") == other
+    assert find(str(old)) == old
+
+
+def test_several_answers_are_named(place: tuple[Path, Path]) -> None:
+    """A prefix of several runs is refused with their names, a stranger with the nearest one."""
+    _make(place, "resnet-1120-0900-abc", 1.0)
+    _make(place, "resnet-1121-0842-k7f", 2.0)
+    links, runs = place
+
+    with pytest.raises(RunNotFoundError, match="2 runs answer to 'resn': resnet-1120-0900-abc, resnet-1121-0842-k7f"):
+        index.resolve("resn", links=links, folders=[runs])
+    with pytest.raises(RunNotFoundError, match="did you mean resnet"):
+        index.resolve("resmet", links=links, folders=[runs])
+
+
+def test_deleted_runs_are_forgotten(place: tuple[Path, Path]) -> None:
+    """A link whose folder is gone is no run; unregister removes the link."""
+    run = _make(place, "a-1120-0900-abc", 1.0)
+    (run / "spec.json").unlink()
+    run.rmdir()
+    links, runs = place
+
+    assert index.list_runs(links=links, folders=[runs]) == []
+    index.unregister("a-1120-0900-abc", links=links)
+    assert list(links.iterdir()) == []
