@@ -1,0 +1,237 @@
+"""The control plane's wire: TCP, one JSON object per line, after a mutual HMAC challenge on the run's secret.
+
+The dialling agent speaks first, so that a stranger on a candidate port is told from the leader by its answer (or its
+silence) and nothing of the secret is given away::
+
+    agent  → leader   {"type": "knock", "version": 1, "nonce": A}
+    leader → agent    {"type": "challenge", "nonce": L, "proof": HMAC(secret, "leader" | life | A | L)}
+    agent  → leader   {"type": "proof", "proof": HMAC(secret, "agent" | life | L | A)}
+
+``life`` names one life of the allocation (job id and restart count): an agent left over from an older one is a stranger
+to the new leader, although it knows the secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from launcher.errors import ProtocolError
+from launcher.run.messages import decode_lines, encode
+from launcher.runtime.protocol import Hub
+
+__all__ = ["Peer", "allocation_life", "connect", "find_leader", "server"]
+
+WIRE_VERSION = 1
+HANDSHAKE_S = 5.0
+"""A peer that takes longer to prove itself is a stranger. A leader answers in milliseconds; hashing is all it does."""
+MAX_LINE = 64 * 2**20
+"""A trusted peer may send long lines (stack frames, shard lists); one beyond this is broken."""
+
+Serve = Callable[[Hub], Awaitable[Callable[[], None]]]
+
+
+def allocation_life(environ: Mapping[str, str]) -> str:
+    """What names this life of the allocation; the same in all its agents, another after a requeue."""
+    job = environ.get("SLURM_JOB_ID") or environ.get("SUBMITIT_LOCAL_JOB_ID") or "local"
+    return f"{job}.{environ.get('SLURM_RESTART_COUNT') or 0}"
+
+
+class Peer:
+    """One trusted connection; `Link` for the leader, the leader itself for an agent."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._buffer = bytearray()
+        self.address: str = (writer.get_extra_info("peername") or ("?",))[0]
+        """The other end's address."""
+        self.local_address: str = (writer.get_extra_info("sockname") or ("?",))[0]
+        """This end's address, as the other end can reach it."""
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Queue one message; never blocks, never raises: a dead peer shows at the reading end."""
+        if not self._writer.is_closing():
+            self._writer.write(encode(message))
+
+    def close(self) -> None:
+        """Send what is queued, then hang up."""
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Hang up at once; what is queued is lost."""
+        self._writer.transport.abort()
+
+    async def hang_up(self, timeout_s: float = 2.0) -> None:
+        """`close`, and wait until what was queued has left this process, at most ``timeout_s``."""
+        self._writer.close()
+        try:
+            await asyncio.wait_for(self._writer.wait_closed(), timeout_s)
+        except (OSError, asyncio.TimeoutError):
+            self.abort()
+
+    async def messages(self) -> AsyncIterator[dict[str, Any]]:
+        """Every message until the other end is gone, in order."""
+        while True:
+            for message in decode_lines(self._buffer):
+                yield message
+            try:
+                data = await self._reader.read(2**18)
+            except OSError:
+                return
+            if not data or len(self._buffer) > MAX_LINE:
+                return
+            self._buffer += data
+
+
+# --- the challenge ---
+
+
+def _proof(secret: bytes, role: str, life: str, first: str, second: str) -> str:
+    return hmac.new(secret, "|".join((role, life, first, second)).encode(), "sha256").hexdigest()
+
+
+async def _read(reader: asyncio.StreamReader, type_: str) -> dict[str, str]:
+    """The next line of a challenge, which must be a small object of ``type_`` with text values."""
+    try:
+        message = json.loads(await reader.readuntil(b"\n"))
+    except (ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        raise ProtocolError("The peer does not speak this protocol.") from error
+    if not isinstance(message, dict) or message.get("type") != type_:
+        raise ProtocolError("The peer does not speak this protocol.")
+    return {key: value for key, value in message.items() if isinstance(value, str)}
+
+
+async def _prove_as_agent(peer: Peer, reader: asyncio.StreamReader, secret: bytes, life: str) -> None:
+    mine = secrets.token_hex(16)
+    peer.send({"type": "knock", "version": WIRE_VERSION, "nonce": mine})
+    answer = await _read(reader, "challenge")
+    theirs = answer.get("nonce", "")
+    if not hmac.compare_digest(answer.get("proof", "").encode(), _proof(secret, "leader", life, mine, theirs).encode()):
+        raise ProtocolError("The peer does not know this run's secret.")
+    peer.send({"type": "proof", "proof": _proof(secret, "agent", life, theirs, mine)})
+
+
+async def _prove_as_leader(peer: Peer, reader: asyncio.StreamReader, secret: bytes, life: str) -> None:
+    theirs = (await _read(reader, "knock")).get("nonce", "")
+    mine = secrets.token_hex(16)
+    peer.send({"type": "challenge", "nonce": mine, "proof": _proof(secret, "leader", life, theirs, mine)})
+    given = (await _read(reader, "proof")).get("proof", "")
+    if not hmac.compare_digest(given.encode(), _proof(secret, "agent", life, mine, theirs).encode()):
+        raise ProtocolError("The peer does not know this run's secret.")
+
+
+# --- the agent's end ---
+
+
+async def connect(host: str, port: int, secret: str, *, life: str, timeout_s: float = HANDSHAKE_S) -> Peer:
+    """Dial ``host:port`` and prove each to the other.
+
+    Raises OSError when nobody listens there and ProtocolError when a stranger does.
+    """
+    try:
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), timeout_s)
+    except asyncio.TimeoutError:
+        raise TimeoutError(f"{host}:{port} does not answer") from None
+    peer = Peer(reader, writer)
+    try:
+        await asyncio.wait_for(_prove_as_agent(peer, reader, secret.encode(), life), timeout_s)
+    except asyncio.TimeoutError:
+        peer.abort()
+        raise ProtocolError(f"{host}:{port} is a stranger: it does not answer the challenge.") from None
+    except (OSError, ProtocolError):
+        peer.abort()
+        raise
+    return peer
+
+
+async def find_leader(
+    host: str, ports: Sequence[int], secret: str, *, life: str, timeout_s: float, pause_s: float = 0.1
+) -> Peer:
+    """Try the candidate ``ports`` again and again until the leader answers on one of them.
+
+    Nobody listens there before the leader has started, which may be minutes after this node. Raises ProtocolError when
+    ``timeout_s`` have passed.
+    """
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    last: Exception | None = None
+    while True:
+        for port in ports:
+            try:
+                return await connect(host, port, secret, life=life)
+            except (OSError, ProtocolError) as error:
+                last = error
+        if asyncio.get_running_loop().time() >= deadline:
+            raise ProtocolError(
+                f"The leader on {host} did not answer on ports {min(ports)}-{max(ports)} within {timeout_s:.0f} s ({last})."
+            )
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.3, 1.0)
+
+
+# --- the leader's end ---
+
+
+def server(secret: str, ports: Sequence[int], *, life: str, local: bool = False) -> Serve:
+    """What `Leader.run` takes to listen: binds the first free candidate port and feeds a `Hub`.
+
+    ``local`` listens on 127.0.0.1 alone. The awaited call raises ProtocolError when every candidate port is taken.
+    """
+
+    async def serve(hub: Hub) -> Callable[[], None]:
+        listener = _listen(ports, local)
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            if task is not None:
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+            await _serve_one(hub, reader, writer, secret.encode(), life)
+
+        listening = await asyncio.start_server(accepted, sock=listener)
+
+        def stop() -> None:
+            listening.close()
+            for task in list(tasks):
+                task.cancel()
+
+        return stop
+
+    return serve
+
+
+async def _serve_one(
+    hub: Hub, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, life: str
+) -> None:
+    peer = Peer(reader, writer)
+    try:
+        await asyncio.wait_for(_prove_as_leader(peer, reader, secret, life), HANDSHAKE_S)
+    except (OSError, ProtocolError, asyncio.TimeoutError, asyncio.CancelledError):
+        peer.abort()
+        return
+    hub.opened(peer)
+    try:
+        async for message in peer.messages():
+            hub.received(peer, message)
+        hub.closed(peer, "closed")
+    except asyncio.CancelledError:
+        hub.closed(peer, "stopped listening")
+    finally:
+        peer.close()
+
+
+def _listen(ports: Sequence[int], local: bool) -> socket.socket:
+    for port in ports:
+        try:
+            if local or not socket.has_dualstack_ipv6():
+                return socket.create_server(("127.0.0.1" if local else "", port))
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        except OSError:
+            continue
+    raise ProtocolError(f"Every port the leader may listen on is taken ({', '.join(map(str, ports))}).")

@@ -1,0 +1,259 @@
+"""The wire: who is let in, who is told from a stranger, and that messages arrive whole and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from launcher.errors import ProtocolError
+from launcher.runtime import wire
+
+SECRET = "ab" * 32
+WAIT_S = 60.0
+
+
+class RecordingHub:
+    """A leader that keeps what the transport tells it, and answers ``ask`` with ``answer``."""
+
+    def __init__(self) -> None:
+        self.links: list[Any] = []
+        self.messages: list[dict[str, Any]] = []
+        self.ends: list[str] = []
+        self.changed = asyncio.Event()
+
+    def opened(self, link: Any) -> None:
+        """See `Hub`."""
+        self.links.append(link)
+        self.changed.set()
+
+    def received(self, link: Any, message: dict[str, Any]) -> None:
+        """See `Hub`."""
+        self.messages.append(message)
+        if message["type"] == "ask":
+            link.send({"type": "answer", "n": message["n"]})
+        self.changed.set()
+
+    def closed(self, link: Any, why: str) -> None:
+        """See `Hub`."""
+        self.ends.append(why)
+        self.changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for the transport to have brought ``condition`` about."""
+
+        async def wait() -> None:
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+        await asyncio.wait_for(wait(), WAIT_S)
+
+
+def free_port() -> int:
+    """A port that nobody listened on a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def serving(hub: RecordingHub, *, secret: str = SECRET, life: str = "7.0", ports: list[int] | None = None) -> Any:
+    """A leader's end of the wire, listening as long as the block lasts; yields its port."""
+    for _ in range(50):  # a free port may be taken by somebody before we bind it
+        chosen = ports or [free_port()]
+        try:
+            stop = await wire.server(secret, chosen, life=life, local=True)(hub)
+            break
+        except ProtocolError:
+            if ports:
+                raise
+    try:
+        yield chosen[0]
+    finally:
+        stop()
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    """Run one test's coroutine, under a limit far beyond its need."""
+    asyncio.run(asyncio.wait_for(main(), 120))  # type: ignore[arg-type]
+
+
+def test_both_sides_prove_the_secret_and_messages_arrive_in_order() -> None:
+    """A peer that knows the secret is let in; a thousand messages arrive whole, in order, both ways."""
+
+    async def main() -> None:
+        hub = RecordingHub()
+        async with serving(hub) as port:
+            peer = await wire.connect("127.0.0.1", port, SECRET, life="7.0")
+            for n in range(1000):
+                peer.send({"type": "ask", "n": n, "text": "x" * 300})
+            answers = []
+            async for message in peer.messages():
+                answers.append(message["n"])
+                if len(answers) == 1000:
+                    break
+            assert answers == list(range(1000))
+            assert [m["n"] for m in hub.messages] == list(range(1000))
+            await peer.hang_up()
+            await hub.until(lambda: bool(hub.ends))
+            assert hub.ends == ["closed"]
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("secret", "life"), [("cd" * 32, "7.0"), (SECRET, "7.1"), ("", "7.0")], ids=["secret", "life", "empty"]
+)
+def test_a_wrong_secret_or_an_older_life_is_a_stranger(secret: str, life: str) -> None:
+    """Another run's secret, or the same run's earlier allocation, is refused and never reaches the leader."""
+
+    async def main() -> None:
+        hub = RecordingHub()
+        async with serving(hub) as port:
+            with pytest.raises(ProtocolError, match="does not know this run's secret"):
+                await wire.connect("127.0.0.1", port, secret, life=life)
+        assert hub.links == []
+
+    run(main)
+
+
+def test_a_peer_that_cannot_prove_itself_is_hung_up_on() -> None:
+    """A dialler that answers the challenge wrongly, or with noise, is closed and the leader never hears of it."""
+
+    async def dial(port: int, lines: list[bytes]) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.writelines(lines)
+        rest = b""
+        try:
+            rest = await reader.read()
+        except ConnectionError:
+            pass
+        writer.close()
+        return rest
+
+    async def main() -> None:
+        hub = RecordingHub()
+        async with serving(hub) as port:
+            knock = json.dumps({"type": "knock", "nonce": "00"}).encode() + b"\n"
+            forged = json.dumps({"type": "proof", "proof": "00" * 32}).encode() + b"\n"
+            for lines in ([b"GET / HTTP/1.1\r\n\r\n"], [knock, forged], [b"\x00" * 100_000], [b"[]\n"]):
+                await dial(port, lines)
+            hello = json.dumps({"type": "hello", "node": 0}).encode() + b"\n"
+            await dial(port, [hello])
+        assert (hub.links, hub.messages) == ([], [])
+
+    run(main)
+
+
+def test_the_leaders_proof_cannot_be_reflected() -> None:
+    """A stranger that plays an agent's own words back does not pass for the leader."""
+
+    async def main() -> None:
+        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            knock = json.loads(await reader.readline())
+            writer.write(
+                json.dumps({"type": "challenge", "nonce": knock["nonce"], "proof": knock["nonce"]}).encode() + b"\n"
+            )
+            await reader.read()
+            writer.close()
+
+        listening = await asyncio.start_server(echo, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        with pytest.raises(ProtocolError, match="secret"):
+            await wire.connect("127.0.0.1", port, SECRET, life="7.0")
+        listening.close()
+
+    run(main)
+
+
+def test_a_silent_stranger_is_passed_by() -> None:
+    """A listener that accepts and says nothing is given up within the time asked for."""
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as stranger, pytest.raises(ProtocolError, match="stranger"):
+            await wire.connect("127.0.0.1", stranger.getsockname()[1], SECRET, life="7.0", timeout_s=0.2)
+
+    run(main)
+
+
+def test_the_leader_is_found_on_the_second_port_after_starting_late() -> None:
+    """Candidates are tried until the leader listens: first port taken by a stranger, leader there only later."""
+
+    async def main() -> None:
+        hub = RecordingHub()
+        strangers = asyncio.Event()
+
+        def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+            strangers.set()
+
+        noise = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        ports = [noise.sockets[0].getsockname()[1], free_port()]
+        search = asyncio.create_task(wire.find_leader("127.0.0.1", ports, SECRET, life="7.0", timeout_s=WAIT_S))
+        await asyncio.wait_for(strangers.wait(), WAIT_S)
+        assert not search.done()
+        async with serving(hub, ports=ports):
+            peer = await search
+            peer.send({"type": "hello"})
+            await hub.until(lambda: len(hub.messages) == 1)
+            await peer.hang_up()
+        noise.close()
+
+    run(main)
+
+
+def test_no_leader_at_all_is_one_sentence() -> None:
+    """When nobody answers in time the error names host and ports."""
+
+    async def main() -> None:
+        with pytest.raises(ProtocolError, match=r"The leader on 127\.0\.0\.1 did not answer on ports"):
+            await wire.find_leader("127.0.0.1", [free_port()], SECRET, life="7.0", timeout_s=0.2)
+
+    run(main)
+
+
+def test_all_ports_taken_is_one_sentence() -> None:
+    """A leader that finds every candidate port taken says so."""
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as stranger:
+            serve = wire.server(SECRET, [stranger.getsockname()[1]], life="7.0", local=True)
+            failed = await asyncio.gather(serve(RecordingHub()), return_exceptions=True)
+        assert "Every port the leader may listen on is taken" in str(failed[0])
+
+    run(main)
+
+
+def test_sending_to_a_dead_peer_raises_nothing() -> None:
+    """`send` after the other end is gone is silent; the reading end says ``closed``, once."""
+
+    async def main() -> None:
+        hub = RecordingHub()
+        async with serving(hub) as port:
+            peer = await wire.connect("127.0.0.1", port, SECRET, life="7.0")
+            await hub.until(lambda: bool(hub.links))
+            peer.abort()
+            await hub.until(lambda: bool(hub.ends))
+            for _ in range(10):
+                hub.links[0].send({"type": "x", "text": "y" * 100_000})
+                await asyncio.sleep(0)
+        assert hub.ends == ["closed"]
+
+    run(main)
+
+
+def test_a_life_is_named_by_job_and_restart() -> None:
+    """A requeue keeps the job id and raises the restart count: another life."""
+    lives = [
+        wire.allocation_life({"SLURM_JOB_ID": "7"}),
+        wire.allocation_life({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}),
+        wire.allocation_life({"SUBMITIT_LOCAL_JOB_ID": "55"}),
+        wire.allocation_life({}),
+    ]
+
+    assert lives == ["7.0", "7.1", "55.0", "local.0"]
