@@ -1,0 +1,131 @@
+"""One run in a few lines, as ``launcher status`` prints them; pure."""
+
+from __future__ import annotations
+
+from launcher.report import text
+from launcher.report.summary import RunSummary
+
+__all__ = ["headline", "lines"]
+
+_COLOURS = {"pending": "yellow", "running": "cyan", "completed": "green", "failed": "red", "cancelled": "magenta"}
+
+
+def colour(state: str) -> str:
+    """The colour of a state; it never stands alone, the word is always there."""
+    return _COLOURS.get(state, "white")
+
+
+def headline(s: RunSummary) -> str:
+    """``RUN  running  job 482913  attempt 2, round 0``."""
+    parts = [s.run, s.state]
+    if s.state == "pending" and s.reason:
+        parts[-1] += f" ({text.clean(s.reason, 60)})"
+    if s.silent:
+        parts[-1] += "?"
+    if s.job_id and s.backend == "slurm":
+        parts.append(f"job {s.job_id}")
+    elif s.backend == "local":
+        parts.append("on this machine")
+    if s.attempt is not None:
+        parts.append(f"attempt {s.attempt}" + (f", round {s.round}" if s.round is not None else ""))
+    return "  ".join(parts)
+
+
+def lines(s: RunSummary, now: float, *, history: str = "", goodput: str = "") -> list[str]:
+    """Everything ``status`` says of a run, the head line first."""
+    rows = [
+        ("reason", _reason(s)),
+        ("heard", _silence(s, now)),
+        ("waiting", _waiting(s, now)),
+        ("phase", _phase(s)),
+        ("step", _step(s)),
+        ("saved", _saved(s, now)),
+        ("metrics", _metrics(s)),
+        ("ranks", _ranks(s)),
+        ("limit", _limit(s)),
+        ("took", _took(s, now)),
+        ("history", history),
+        ("goodput", goodput),
+    ]
+    return [headline(s)] + [f"  {label:<8} {value}" for label, value in rows if value]
+
+
+def _reason(s: RunSummary) -> str:
+    return "" if s.state == "pending" else text.clean(s.reason)
+
+
+def _silence(s: RunSummary, now: float) -> str:
+    if not s.silent or s.heard is None:
+        return ""
+    return f"nothing for {text.duration(now - s.heard)}: the leader may be dead or the file system slow"
+
+
+def _waiting(s: RunSummary, now: float) -> str:
+    if s.state == "pending":
+        return f"{text.duration(now - s.submitted)} in the queue" if s.submitted and s.backend == "slurm" else ""
+    if not s.missing:
+        return ""
+    who = []
+    for m in s.missing:
+        ranks = [r for r in m.get("ranks") or [] if isinstance(r, int)]
+        who.append(f"{m.get('host', '?')}" + (f" (ranks {text.ranges(ranks)})" if ranks else ""))
+    since = f", {text.duration(s.waited_s)} so far" if s.waited_s is not None else ""
+    return f"for {text.short_list(who)}{since}"
+
+
+def _phase(s: RunSummary) -> str:
+    return s.phase if s.state == "running" and s.phase not in ("", "training", "ended") and not s.missing else ""
+
+
+def _step(s: RunSummary) -> str:
+    if s.step is None:
+        return ""
+    out = text.count(s.step)
+    if s.total_steps:
+        out += f" of {text.count(s.total_steps)} ({text.percent(s.step, s.total_steps)})"
+    if s.state == "running" and s.rate:
+        out += f", {text.rate(s.rate)}"
+        if s.eta_s is not None:
+            out += f", done in {text.duration(s.eta_s)}"
+    return out
+
+
+def _saved(s: RunSummary, now: float) -> str:
+    if s.saved_step is None:
+        return ""
+    when = f", {text.ago(now - s.saved_t)}" if s.saved_t else ""
+    return f"step {text.count(s.saved_step)}{when}"
+
+
+def _metrics(s: RunSummary) -> str:
+    return ", ".join(f"{text.clean(k, 30)} {text.number(v)}" for k, v in list(s.metrics.items())[:4])
+
+
+def _ranks(s: RunSummary) -> str:
+    if not s.nodes or s.world_size is None:
+        return ""
+    there = sum(1 for r in s.ranks if r.get("pid")) if s.state == "running" else s.world_size
+    out = f"{there} of {s.world_size}" if s.state == "running" and s.ranks else f"{s.world_size}"
+    out += f" on {text.short_list(s.nodes)}"
+    if s.spares:
+        out += f", {len(s.spares)} spare"
+    if s.state == "running" and s.slowest and s.slowest[1] >= 0.01:
+        out += f"; slowest rank {s.slowest[0]} (+{s.slowest[1]:.0%})".replace("%", " %")
+    return out
+
+
+def _limit(s: RunSummary) -> str:
+    if s.state != "running":
+        return ""
+    parts = []
+    if s.left_here_s is not None and s.backend == "slurm":
+        parts.append(f"{text.duration(s.left_here_s)} left here")
+    if s.left_in_all_s is not None and s.backend == "slurm":
+        parts.append(f"{text.duration(s.left_in_all_s)} left in all")
+    return "; ".join(parts)
+
+
+def _took(s: RunSummary, now: float) -> str:
+    if s.active or s.started is None or s.ended is None:
+        return ""
+    return f"{text.duration(s.ended - s.started)}, ended {text.clock(s.ended, now)}"

@@ -1,0 +1,384 @@
+"""One run in one record: its state, where it is, how fast; from its files and, where asked, SLURM's answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from launcher.report.history import Event, History, as_dict, as_list, as_number, as_text, read_history
+from launcher.run.paths import RunPaths
+
+__all__ = ["STALE_S", "RunSummary", "SlurmView", "State", "summarise", "summarise_history"]
+
+State = Literal["pending", "running", "completed", "failed", "cancelled"]
+
+STALE_S = 60.0
+"""The leader writes its picture once a second; NFS clients may show a file up to 60 s late."""
+
+LOST_S = 600.0
+"""A local run on another host is taken for dead after this silence: its process cannot be looked at from here."""
+
+_DEAD: dict[str, tuple[State, str]] = {
+    "CANCELLED": ("cancelled", "it was cancelled in SLURM"),
+    "COMPLETED": ("failed", "the job ended without writing an outcome"),
+    "FAILED": ("failed", "the leader died without a word"),
+    "TIMEOUT": ("failed", "SLURM ended it at the time limit"),
+    "DEADLINE": ("failed", "SLURM ended it at its deadline"),
+    "NODE_FAIL": ("failed", "a node of the allocation died"),
+    "BOOT_FAIL": ("failed", "a node of the allocation did not boot"),
+    "OUT_OF_MEMORY": ("failed", "SLURM ended it for using too much memory"),
+    "PREEMPTED": ("failed", "it was preempted and SLURM did not requeue it"),
+    "REVOKED": ("failed", "SLURM revoked it"),
+}
+"""SLURM's terminal states: what a run that left no outcome is, and why."""
+
+_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+
+
+class SlurmView(Protocol):
+    """What `launcher.slurm.jobs` says of one job."""
+
+    @property
+    def state(self) -> str:
+        """SLURM's state word, e.g. PENDING."""
+
+    @property
+    def reason(self) -> str:
+        """SLURM's reason, e.g. Priority."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """One run now. Times are seconds since the epoch, durations seconds; None is unknown."""
+
+    run: str
+    name: str
+    dir: str
+    state: State
+    reason: str = ""
+    """Why it is pending, failed or cancelled: one sentence or SLURM's word."""
+    backend: str = "slurm"
+    job_id: str | None = None
+    attempt: int | None = None
+    round: int | None = None
+    phase: str = ""
+    step: int | None = None
+    total_steps: int | None = None
+    epoch: float | None = None
+    epochs: float | None = None
+    world_size: int | None = None
+    nodes: list[str] = field(default_factory=list)
+    """Host names in use."""
+    spares: list[str] = field(default_factory=list)
+    missing: list[dict[str, Any]] = field(default_factory=list)
+    """Whom the leader waits for: [{host, ranks}]."""
+    waited_s: float | None = None
+    submitted: float | None = None
+    started: float | None = None
+    """When the first attempt began."""
+    attempt_started: float | None = None
+    ended: float | None = None
+    rate: float | None = None
+    """Steps per second."""
+    eta_s: float | None = None
+    saved_step: int | None = None
+    saved_t: float | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    restarts: int = 0
+    """Rounds beyond the first of each attempt."""
+    left_here_s: float | None = None
+    """Of the time limit of this attempt."""
+    left_in_all_s: float | None = None
+    """Of ``restart.max_total_hours``."""
+    heard: float | None = None
+    """When the leader last wrote."""
+    silent: bool = False
+    """Running by all that is known, but the leader has not written for longer than STALE_S."""
+    sweep: str | None = None
+    overrides: list[str] = field(default_factory=list)
+    exit_code: int | None = None
+
+    @property
+    def active(self) -> bool:
+        """Pending or running."""
+        return self.state in ("pending", "running")
+
+    @property
+    def slowest(self) -> tuple[int, float] | None:
+        """The rank with the longest step time and by what share it exceeds the median; None below two ranks."""
+        times = {r["rank"]: t for r in self.ranks if "rank" in r and (t := as_number(r.get("step_time_s")))}
+        if len(times) < 2:
+            return None
+        rank = max(times, key=lambda r: times[r])
+        middle = statistics.median(times.values())
+        return (rank, times[rank] / middle - 1) if middle > 0 else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field, for ``--json``."""
+        return dataclasses.asdict(self)
+
+
+def summarise(paths: RunPaths, slurm: Mapping[str, SlurmView] | None = None, now: float | None = None) -> RunSummary:
+    """The run at ``paths``. ``slurm`` maps job ids to SLURM's view (a missing id: SLURM has forgotten the job).
+
+    None means that SLURM was not asked or did not answer. Never raises for what the files hold.
+    """
+    return summarise_history(read_history(paths), slurm, now)
+
+
+def summarise_history(
+    history: History, slurm: Mapping[str, SlurmView] | None = None, now: float | None = None
+) -> RunSummary:
+    """As `summarise`, from files already read."""
+    now = time.time() if now is None else now
+    values = _identity(history) | _progress(history) | _times(history, now)
+    state, reason, extra = _state(history, slurm, now, str(values["backend"]), values["job_id"])
+    values |= {"state": state, "reason": reason} | extra
+    if state not in ("pending", "running") or state == "pending":
+        values |= {"rate": None, "eta_s": None, "missing": [], "left_here_s": None}
+    if state == "pending":
+        values |= {"nodes": [], "ranks": [], "spares": [], "phase": ""}
+    return RunSummary(**values)
+
+
+def _identity(h: History) -> dict[str, Any]:
+    submitted = h.last("submitted") or {}
+    started = h.last("attempt_started") or {}
+    newest = h.last("submitted", "requeued", "attempt_started") or {}
+    job_id = newest.get("job_id") or started.get("job_id") or submitted.get("job_id") or h.submission.get("job_id")
+    sweep = as_dict(h.submission.get("sweep"))
+    return {
+        "run": h.paths.id,
+        "name": as_text(h.spec.get("name"), _name_of(h.paths.id)),
+        "dir": str(h.paths.root),
+        "backend": as_text(submitted.get("backend") or h.spec.get("batch") or h.submission.get("backend"), "slurm"),
+        "job_id": str(job_id) if job_id is not None else None,
+        "sweep": as_text(sweep.get("id")) or None,
+        "overrides": [str(o) for o in as_list(sweep.get("overrides"))],
+    }
+
+
+def _name_of(run_id: str) -> str:
+    """``NAME`` of ``NAME-MMDD-HHMM-xxx``; the whole id when it is not of that form."""
+    parts = run_id.rsplit("-", 3)
+    return parts[0] if len(parts) == 4 else run_id
+
+
+def _whole(value: object) -> int | None:
+    number = as_number(value)
+    return None if number is None else int(number)
+
+
+def _progress(h: History) -> dict[str, Any]:
+    """Where it is: the leader's picture, and the events where that is missing or older."""
+    picture = h.state if _picture_is_newest(h) else {}
+    outcome = h.outcome or {}
+    saved = h.last("saved") or {}
+    begun = h.last("round_started") or {}
+    step = _whole(outcome.get("step"))
+    if step is None:
+        step = _whole(picture.get("step"))
+    if step is None:
+        step = _last_known_step(h)
+    ranks = [r for r in as_list(picture.get("ranks") or begun.get("ranks")) if isinstance(r, dict)]
+    hosts = as_list(picture.get("nodes")) or list(dict.fromkeys(str(r["host"]) for r in ranks if r.get("host")))
+    return {
+        "attempt": h.attempt if h.attempt is not None else _whole(picture.get("attempt")),
+        "round": _newest_round(h),
+        "phase": as_text(picture.get("phase")),
+        "step": step,
+        "total_steps": _whole(picture.get("total_steps", h.state.get("total_steps"))),
+        "epoch": as_number(picture.get("epoch")),
+        "epochs": as_number(picture.get("epochs")),
+        "world_size": _world_size(h, picture, begun),
+        "nodes": [str(n) for n in hosts],
+        "spares": [str(n) for n in as_list(picture.get("spares"))],
+        "missing": [m for m in as_list(picture.get("missing")) if isinstance(m, dict)],
+        "waited_s": _waited(h, picture),
+        "saved_step": _whole(saved.get("step", picture.get("saved_step"))),
+        "saved_t": as_number(saved.get("t", picture.get("saved_t"))),
+        "metrics": as_dict(outcome.get("metrics")) or as_dict(picture.get("metrics")),
+        "ranks": ranks,
+        "restarts": sum(1 for e in h.of("round_started") if _whole(e.get("round"))),
+        "rate": as_number(picture.get("rate")),
+        "exit_code": _whole(outcome.get("exit_code")),
+    }
+
+
+def _picture_is_newest(h: History) -> bool:
+    """Whether state.json is of the newest attempt: after a resubmission it still shows the old one."""
+    attempt = _whole(h.state.get("attempt"))
+    newest = h.last("attempt_started")
+    return bool(h.state) and (newest is None or attempt is None or attempt == newest.get("attempt"))
+
+
+def _newest_round(h: History) -> int | None:
+    event = h.last("round_started")
+    rounds = [_whole(event.get("round"))] if event and event.get("attempt") == h.attempt else []
+    if _picture_is_newest(h):
+        rounds.append(_whole(h.state.get("round")))
+    return max((r for r in rounds if r is not None), default=None)
+
+
+def _last_known_step(h: History) -> int | None:
+    for e in reversed(h.events):
+        step = _whole(e.get("step"))
+        if step is not None and e["type"] in ("first_step", "saved", "stopped", "evaluated", "worker_failed", "ended"):
+            return step
+    return None
+
+
+def _world_size(h: History, picture: Event, begun: Event) -> int | None:
+    known = _whole(picture.get("world_size")) or _whole(begun.get("world_size"))
+    if known:
+        return known
+    nodes, tasks = _whole(h.spec.get("nodes")), _whole(h.spec.get("tasks_per_node"))
+    return nodes * tasks if nodes and tasks else None
+
+
+def _waited(h: History, picture: Event) -> float | None:
+    begun = h.last("attempt_started")
+    heard = as_number(picture.get("t"))
+    if not picture.get("missing") or begun is None or heard is None:
+        return None
+    return max(0.0, heard - begun["t"])
+
+
+def _times(h: History, now: float) -> dict[str, Any]:
+    first = next(h.of("submitted"), None)
+    begun = next(h.of("attempt_started"), None)
+    latest = h.last("attempt_started")
+    picture = h.state if _picture_is_newest(h) else {}
+    ended = as_number((h.outcome or {}).get("t"))
+    times: dict[str, Any] = {
+        "submitted": first["t"] if first else as_number(h.submission.get("t")),
+        "started": begun["t"] if begun else None,
+        "attempt_started": latest["t"] if latest else None,
+        "ended": ended,
+        "heard": _heard(h),
+    }
+    step, total, speed = (as_number(picture.get(k)) for k in ("step", "total_steps", "rate"))
+    if step is not None and total is not None and speed and total >= step:
+        times["eta_s"] = (total - step) / speed
+    allocation, limit = as_number(picture.get("allocation_t")), as_number(h.spec.get("timeout_min"))
+    if allocation is not None and limit is not None:
+        times["left_here_s"] = max(0.0, allocation + 60 * limit - now)
+    spent, hours = as_number(picture.get("spent_s")), as_number(as_dict(h.spec.get("restart")).get("max_total_hours"))
+    if spent is not None and hours is not None:
+        times["left_in_all_s"] = max(0.0, hours * 3600 - spent)
+    return times
+
+
+_Verdict = tuple[State, str, dict[str, Any]]
+
+
+def _state(h: History, slurm: Mapping[str, SlurmView] | None, now: float, backend: str, job_id: str | None) -> _Verdict:
+    if h.outcome is not None:
+        word = h.outcome.get("state")
+        state: State = word if word in ("completed", "failed", "cancelled") else "failed"
+        return state, as_text(h.outcome.get("reason")), {}
+    if backend == "local":
+        return _local_state(h, now)
+    return _slurm_state(h, slurm, now, job_id)
+
+
+def _is_waiting(h: History) -> bool:
+    """Whether the newest thing known is that the job was handed to a queue."""
+    last = h.last("submitted", "requeued", "attempt_started", "round_started")
+    return last is None or last["type"] in ("submitted", "requeued")
+
+
+def _silence(h: History, now: float) -> float:
+    """Seconds since the run's files last told anything."""
+    heard = _heard(h) or as_number(h.submission.get("t"))
+    return 0.0 if heard is None else now - heard
+
+
+def _slurm_state(h: History, slurm: Mapping[str, SlurmView] | None, now: float, job_id: str | None) -> _Verdict:
+    waiting, silence = _is_waiting(h), _silence(h, now)
+    job = slurm.get(job_id) if slurm is not None and job_id is not None else None
+    if job is not None:
+        word = job.state.split()[0].rstrip("+").upper() if job.state else ""
+        if word in _WAITING:
+            return "pending", "" if job.reason in ("None", "") else job.reason, {}
+        if word in _DEAD and (waiting or silence > _grace(word)):
+            return _dead(h, word, waiting)
+        if word not in _DEAD:
+            starting = {"phase": "starting"} if waiting else {}
+            return "running", "", starting | {"silent": not waiting and silence > STALE_S}
+    if waiting:
+        if slurm is not None and job_id is not None and silence > STALE_S:
+            return "failed", "SLURM no longer knows this job, and it never started.", {"ended": _heard(h)}
+        return "pending", "", {}
+    if slurm is not None and silence > STALE_S:
+        return "failed", "The leader died without a word; SLURM no longer knows this job.", {"ended": _heard(h)}
+    return "running", "", {"silent": silence > STALE_S}
+
+
+def _grace(word: str) -> float:
+    """How long the outcome file may lag behind SLURM's word on a shared file system."""
+    return 5.0 if word == "CANCELLED" else 15.0
+
+
+def _heard(h: History) -> float | None:
+    times = [as_number(e["t"]) for e in h.events[-1:]] + [as_number(h.state.get("t"))]
+    return max((t for t in times if t is not None), default=None)
+
+
+def _dead(h: History, word: str, waiting: bool) -> _Verdict:
+    state, why = _DEAD[word]
+    when = " before it started" if waiting else ""
+    return state, f"{why[0].upper()}{why[1:]}{when} (SLURM says {word}).", {"ended": _heard(h)}
+
+
+def _local_state(h: History, now: float) -> _Verdict:
+    """A run on this or another machine, without SLURM: its process, where it can be looked at, else its silence."""
+    silence = _silence(h, now)
+    pid, host = _local_process(h)
+    here = host is None or host == socket.gethostname()
+    if here and pid is not None:
+        if _alive(pid):
+            return _local_alive(h, silence)
+        if silence > 5.0:
+            return "failed", "The leader died without a word: its process is gone.", {"ended": _heard(h)}
+    if silence > LOST_S:
+        where = f" from {host}" if host else ""
+        return "failed", f"Nothing has been heard{where} since; the leader is taken for dead.", {"ended": _heard(h)}
+    return _local_alive(h, silence)
+
+
+def _local_alive(h: History, silence: float) -> _Verdict:
+    if h.last("attempt_started") is None and not h.state:
+        return "pending", "starting", {}
+    return "running", "", {"silent": silence > STALE_S}
+
+
+def _local_process(h: History) -> tuple[int | None, str | None]:
+    """Process id and host of a local run's leader, as far as its files tell."""
+    for source in (h.state, h.last("attempt_started") or {}, h.submission):
+        pid = _whole(source.get("leader_pid", source.get("pid")))
+        if pid is not None:
+            return pid, as_text(source.get("leader_host", source.get("host"))) or None
+    return None, as_text(h.submission.get("host")) or None
+
+
+def _alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as f:
+            return f.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (OSError, IndexError):
+        return True

@@ -1,0 +1,127 @@
+"""Numbers, times and lists as people read them; pure."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+
+__all__ = ["ago", "bytes_", "clean", "clock", "count", "duration", "number", "percent", "ranges", "rate", "short_list"]
+
+
+def duration(seconds: float | None) -> str:
+    """``64 s``, ``12 min``, ``5 h 52 min``, ``3 d 4 h``; empty for None."""
+    if seconds is None or not math.isfinite(seconds):
+        return ""
+    s = max(0.0, seconds)
+    if s < 0.0995:
+        return f"{s * 1000:.0f} ms"
+    if s < 9.95:
+        return f"{s:.1f} s"
+    if s < 119.5:
+        return f"{s:.0f} s"
+    minutes = round(s / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(round(s / 3600), 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def ago(seconds: float | None) -> str:
+    """``64 s ago``; ``now`` for less than a second."""
+    if seconds is None:
+        return ""
+    return "now" if seconds < 1 else f"{duration(seconds)} ago"
+
+
+def clock(t: float | None, now: float | None = None) -> str:
+    """Local time of day; with the date when that is not the day of ``now``."""
+    if t is None:
+        return ""
+    here = time.localtime(t)
+    today = time.localtime(now if now is not None else time.time())
+    same_day = (here.tm_year, here.tm_yday) == (today.tm_year, today.tm_yday)
+    return time.strftime("%H:%M" if same_day else "%m-%d %H:%M", here)
+
+
+def count(n: float | None) -> str:
+    """``41,250``; empty for None."""
+    return "" if n is None else f"{n:,.0f}"
+
+
+def number(x: float | str | None) -> str:
+    """A metric in four significant digits; ``nan`` and ``inf`` as written."""
+    if x is None:
+        return ""
+    if isinstance(x, str):
+        return x
+    if not math.isfinite(x):
+        return str(x)
+    if x == int(x) and abs(x) < 1e6:
+        return str(int(x))
+    return f"{x:.4g}"
+
+
+def rate(per_second: float | None) -> str:
+    """``2.31/s``, ``14.2/min`` or ``5.1/h``."""
+    if not per_second or not math.isfinite(per_second):
+        return ""
+    if per_second >= 0.5:
+        return f"{per_second:.3g}/s"
+    return f"{per_second * 60:.3g}/min" if per_second >= 0.5 / 60 else f"{per_second * 3600:.3g}/h"
+
+
+def percent(part: float, whole: float) -> str:
+    """``46 %``; ``<1 %`` rather than 0 for something, ``99 %`` rather than 100 for not all."""
+    if whole <= 0:
+        return "0 %"
+    share = 100 * part / whole
+    if 0 < share < 0.5:
+        return "<1 %"
+    return f"{min(round(share), 99) if share < 100 else 100} %"
+
+
+def bytes_(n: float | None) -> str:
+    """``3.1 MB``, ``79.2 GB``: powers of 1000; empty for None."""
+    if n is None:
+        return ""
+    value = float(n)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 999.5 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 99.5 else f"{value:.3g} {unit}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """``0-4, 6, 7``: runs of three or more are shortened."""
+    parts: list[str] = []
+    ordered = sorted(set(numbers))
+    i = 0
+    while i < len(ordered):
+        j = i
+        while j + 1 < len(ordered) and ordered[j + 1] == ordered[j] + 1:
+            j += 1
+        if j - i >= 2:
+            parts.append(f"{ordered[i]}-{ordered[j]}")
+        else:
+            parts += [str(n) for n in ordered[i : j + 1]]
+        i = j + 1
+    return ", ".join(parts)
+
+
+def short_list(names: Sequence[str], limit: int = 4) -> str:
+    """``a, b, c and 13 more``."""
+    if len(names) <= limit:
+        return ", ".join(names)
+    return f"{', '.join(names[: limit - 1])} and {len(names) - limit + 1} more"
+
+
+def clean(text: object, limit: int = 500) -> str:
+    """``text`` on one line without control characters (a log may hold terminal escapes), shortened to ``limit``."""
+    line = "".join(c if c.isprintable() else " " for c in str(text))
+    line = " ".join(line.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"

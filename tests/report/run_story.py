@@ -1,0 +1,73 @@
+"""Made-up runs: a directory whose files tell a given story."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from launcher.report.history import History, read_history
+from launcher.run.paths import RunPaths
+
+T0 = 1_790_000_000.0
+"""When every story begins."""
+
+
+class Story:
+    """Writes a run's files event by event; ``at`` moves the clock on."""
+
+    def __init__(self, root: Path, name: str = "resnet50", tail: str = "1121-0842-k7f", **spec: Any) -> None:
+        self.paths = RunPaths(root / f"{name}-{tail}")
+        self.paths.root.mkdir(parents=True)
+        self.t = T0
+        self.attempt: int | None = None
+        self.round: int | None = None
+        base = {"name": name, "nodes": 2, "tasks_per_node": 2, "gpus_per_node": 0, "timeout_min": 60, "batch": "slurm"}
+        restart = {"max_total_hours": 168.0, "max_restarts": 3}
+        self.paths.spec.write_text(json.dumps({**base, "restart": restart, **spec}))
+
+    def wait(self, seconds: float) -> Story:
+        """Let time pass."""
+        self.t += seconds
+        return self
+
+    def event(self, type_: str, **values: Any) -> Story:
+        """Something happens now."""
+        head: dict[str, Any] = {"t": self.t, "type": type_, "attempt": self.attempt}
+        if self.round is not None:
+            head["round"] = self.round
+        with self.paths.events.open("a") as f:
+            f.write(json.dumps({**head, **values}) + "\n")
+        return self
+
+    def submitted(self, **values: Any) -> Story:
+        """The run is handed to the queue."""
+        return self.event("submitted", **{"job_id": "482913", "backend": "slurm", "nodes": 2, "by": "submit", **values})
+
+    def begins(self, **values: Any) -> Story:
+        """A leader begins an attempt."""
+        self.attempt = 0 if self.attempt is None else self.attempt + 1
+        self.round = None
+        return self.event("attempt_started", **{"job_id": "482913", "host": "node1", **values})
+
+    def round_starts(self, ranks: int = 4, **values: Any) -> Story:
+        """Workers are started, two to a host."""
+        self.round = 0 if self.round is None else self.round + 1
+        table = [{"rank": r, "host": f"node{1 + r // 2}", "node": r // 2, "local_rank": r % 2} for r in range(ranks)]
+        return self.event("round_started", **{"world_size": ranks, "master_addr": "node1", "ranks": table, **values})
+
+    def state(self, **values: Any) -> Story:
+        """The leader's picture."""
+        picture = {"t": self.t, "attempt": self.attempt, "round": self.round, "phase": "training", **values}
+        self.paths.state.write_text(json.dumps(picture))
+        return self
+
+    def outcome(self, state: str, reason: str = "", **values: Any) -> Story:
+        """The end."""
+        self.event("ended", state=state, reason=reason, **values)
+        self.paths.outcome.write_text(json.dumps({"t": self.t, "state": state, "reason": reason, **values}))
+        return self
+
+    def history(self) -> History:
+        """The files, read."""
+        return read_history(self.paths)
