@@ -248,7 +248,7 @@ def _waited(h: History, picture: Event) -> float | None:
     heard = as_number(picture.get("t"))
     if not picture.get("missing") or begun is None or heard is None:
         return None
-    return max(0.0, heard - begun["t"])
+    return max(0.0, heard - float(begun["t"]))
 
 
 def _times(h: History, now: float) -> dict[str, Any]:
