@@ -9,14 +9,17 @@ from dataclasses import field
 from enum import Enum
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
+
+from launcher.config.clock import minutes
 
 _FORBID = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
 Minutes = Annotated[float, Field(gt=0)]
+Limit = Annotated[Count, BeforeValidator(minutes, json_schema_input_type=Count | str)]
 
 
 class Backend(str, Enum):
@@ -69,7 +72,7 @@ class Resources:
     """CPUs of each worker."""
     mem_gb: Annotated[float, Field(gt=0)] | None = None
     """Memory per node; unset: the site's default."""
-    timeout_min: Count | str = 60
+    timeout_min: Limit = 60
     """Time limit of one attempt: minutes, or a quoted clock time such as "24:00:00" or "1-12:00:00"."""
     spare_nodes: Whole = 0
     """Nodes that stand by to replace dead ones."""

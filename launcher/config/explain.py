@@ -1,0 +1,133 @@
+"""What pydantic found wrong, in words: one sentence a fault, with what is allowed and the nearest valid key."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+from launcher.config.schema import Job
+from launcher.config.source import Problem, join
+
+__all__ = ["explain", "nearest", "shown"]
+
+_TYPES = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a smaller whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list, such as [a, b]",
+    "dict_type": "a mapping of keys to values",
+    "dataclass_type": "a mapping of keys to values",
+    "dataclass_exact_type": "a mapping of keys to values",
+    "none_required": "nothing",
+}
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``; did you mean "x"?`` or the list of what there is."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    if close:
+        return f'; did you mean "{close[0]}"?'
+    return f"; allowed here: {', '.join(known)}" if known else ""
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it, at most 60 characters."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = repr(value) if not isinstance(value, str) else '"' + value.encode("unicode_escape").decode() + '"'
+    return text if len(text) <= 60 else text[:57] + '..."'
+
+
+def explain(error: ValidationError, data: Any) -> list[Problem]:
+    """One problem a key path, in the order of the schema."""
+    found: dict[str, list[Any]] = {}
+    for item in error.errors(include_url=False):
+        path = _path(item["loc"], data)
+        found.setdefault(path, []).append(item)
+    deeper = {path for path in found if any(other != path and _below(other, path) for other in found)}
+    return [_problem(path, items) for path, items in found.items() if path not in deeper]
+
+
+def _below(path: str, above: str) -> bool:
+    return path.startswith((above + ".", above + "["))
+
+
+def _path(loc: tuple[Any, ...], data: Any) -> str:
+    """Pydantic's location without the names of union members, which are in no file."""
+    path = ""
+    for part in loc:
+        if (isinstance(data, dict) and part in data) or (
+            isinstance(data, list) and isinstance(part, int) and part < len(data)
+        ):
+            data, path = data[part], join(path, part)
+    return path
+
+
+def _problem(path: str, items: list[Any]) -> Problem:
+    kinds = [item["type"] for item in items]
+    if "unexpected_keyword_argument" in kinds:
+        parent, _, key = path.rpartition(".")
+        return Problem(path, f'unknown key "{key}"{nearest(key, keys_at(parent))}')
+    for item in items:
+        if item["type"] in _BOUNDS:
+            word, name = _BOUNDS[item["type"]]
+            return Problem(path, f"must be {word} {item['ctx'][name]:g}, not {shown(item['input'])}", "value")
+        if item["type"] == "value_error":
+            return Problem(path, str(item["ctx"]["error"]), "value")
+        if item["type"] == "enum":
+            allowed = item["ctx"]["expected"].replace("'", "")
+            return Problem(
+                path, f"must be {allowed}, not {shown(item['input'])}{_maybe(item['input'], allowed)}", "value"
+            )
+    wanted = list(dict.fromkeys(_TYPES.get(kind, "") for kind in kinds))
+    if all(wanted):
+        said = wanted[0] if len(wanted) == 1 else ", ".join(wanted[:-1]) + " or " + wanted[-1]
+        return Problem(path, f"must be {said}, not {shown(items[0]['input'])}", "value")
+    return Problem(path, items[0]["msg"].lower(), "value")
+
+
+def _maybe(value: Any, allowed: str) -> str:
+    words = allowed.replace(" or ", ", ").split(", ")
+    close = difflib.get_close_matches(value, words, n=1) if isinstance(value, str) else []
+    return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def keys_at(path: str) -> list[str]:
+    """The keys the schema knows below a key path, as they are written in a job file."""
+    current: Any = Job
+    for part in path.split(".") if path else []:
+        fields = {alias(f): f for f in dataclasses.fields(current)}
+        if part not in fields:
+            return []
+        hints = typing.get_type_hints(current)
+        options = [hints[fields[part].name], *typing.get_args(hints[fields[part].name])]
+        current = next((o for o in options if dataclasses.is_dataclass(o)), None)
+        if current is None:
+            return []
+    return [alias(f) for f in dataclasses.fields(current)]
+
+
+def alias(field: dataclasses.Field[Any]) -> str:
+    """A field's name in a job file: ``pass_`` is ``pass``."""
+    return field.name.rstrip("_")

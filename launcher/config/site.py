@@ -1,0 +1,143 @@
+"""Site profiles: defaults for every job of a site or user, and keys an administrator has locked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from launcher.config.explain import nearest, shown
+from launcher.config.source import Document, Origin, Problem, read_yaml
+from launcher.errors import ConfigError
+
+__all__ = ["ADMIN_PROFILE", "Layer", "SiteProfile", "load_site", "read_layers", "site_paths"]
+
+ADMIN_PROFILE = Path("/etc/launcher/site.yaml")
+GPU_REQUESTS = ("gpus-per-node", "gres")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteProfile:
+    """What a site profile says beside defaults of job keys; later profiles override earlier ones."""
+
+    runs_dir: str | None = None
+    """Where runs lie unless $LAUNCHER_RUNS_DIR or the job says otherwise; may hold $USER and other variables."""
+    debug_partition: str | None = None
+    """Partition for `launcher dry-run --slurm` and `doctor --probe`."""
+    gpu_request: str = "gpus-per-node"
+    """How GPUs are asked for: gpus-per-node or gres."""
+    locked: tuple[str, ...] = ()
+    """Job keys that nothing after the profile may change; a section locks all below it."""
+    paths: tuple[str, ...] = ()
+    """The profiles that were read."""
+
+
+OWN_KEYS = tuple(f.name for f in fields(SiteProfile) if f.name != "paths")
+
+
+@dataclass
+class Layer:
+    """One source of job keys: a site profile, the job file or the command line."""
+
+    source: str
+    document: Document
+    locked: tuple[str, ...] = ()
+
+
+def site_paths(environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """The profiles of this machine and user that exist, weakest first; $LAUNCHER_SITE must exist when set."""
+    home = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "launcher" / "site.yaml"
+    paths = [p for p in (ADMIN_PROFILE, home) if p.is_file()]
+    named = environ.get("LAUNCHER_SITE")
+    if named:
+        paths.insert(1 if ADMIN_PROFILE in paths else 0, Path(named).expanduser())
+    return paths
+
+
+def load_site(sites: list[Path] | None = None) -> SiteProfile:
+    """The merged profile of ``sites`` (default: this machine's). Raises ConfigError."""
+    profile, layers = read_layers(site_paths() if sites is None else sites)
+    problems = [p for layer in layers for p in layer.document.problems]
+    if problems:
+        raise ConfigError([f"{p.origin}: {p.path + ': ' if p.path else ''}{p.message}" for p in problems])
+    return profile
+
+
+def read_layers(paths: list[Path]) -> tuple[SiteProfile, list[Layer]]:
+    """The merged profile and one layer of job keys per file; faults are problems of the layers' documents."""
+    merged: dict[str, Any] = {}
+    locked: list[str] = []
+    layers = []
+    for path in paths:
+        document = read_document(path)
+        own = _take_own(document)
+        locked += own.pop("locked", ())
+        merged.update(own)
+        layers.append(Layer(str(path), document, tuple(locked)))
+    profile = SiteProfile(**merged, locked=tuple(dict.fromkeys(locked)), paths=tuple(map(str, paths)))
+    return profile, layers
+
+
+def read_document(path: Path) -> Document:
+    """Read a YAML file whose top is a mapping; what cannot be read is a problem."""
+    source = str(path)
+    start = Origin(source, 1, 1, 1, 1)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        return Document({}, problems=[Problem("", f"the file is not UTF-8 text (byte {error.start})", origin=start)])
+    except OSError as error:
+        said = (
+            "there is no such file" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
+        )
+        return Document({}, problems=[Problem("", said, origin=Origin(source))])
+    document = read_yaml(text, source)
+    if document.data is None:
+        document.data = {}
+    elif not isinstance(document.data, dict):
+        document.problems.append(
+            Problem("", f"the file must be a mapping of keys to values, not {shown(document.data)}", origin=start)
+        )
+        document.data = {}
+    return document
+
+
+def _take_own(document: Document) -> dict[str, Any]:
+    """Remove the profile's own keys from the document and check them."""
+    own = {key: document.data.pop(key) for key in OWN_KEYS if key in document.data}
+    good: dict[str, Any] = {}
+    for key, value in own.items():
+        said = _wrong_own(key, value)
+        if said:
+            document.problems.append(Problem(key, said, "value", document.origins.get(key)))
+        else:
+            good[key] = value
+    return good
+
+
+def _wrong_own(key: str, value: Any) -> str | None:
+    if key == "locked":
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            return f"must be a list of job keys, such as [slurm.account], not {shown(value)}"
+        return next((said for name in value if (said := _unknown(name))), None)
+    if not isinstance(value, str):
+        return f"must be text, not {shown(value)}"
+    if key == "gpu_request" and value not in GPU_REQUESTS:
+        return f"must be gpus-per-node or gres, not {shown(value)}"
+    return None
+
+
+def _unknown(name: str) -> str | None:
+    from launcher.config.explain import keys_at
+
+    parent, _, key = name.rpartition(".")
+    known = keys_at(parent)
+    if (
+        key in known
+        or parent.split(".")[0] in ("params", "sweep")
+        or parent in ("slurm.extra", "environment.variables")
+    ):
+        return None
+    return f'there is no job key "{name}"{nearest(key, known)}'

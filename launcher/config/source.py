@@ -1,0 +1,298 @@
+"""A YAML text as plain values, with the place of every key and value. One meaning per text, or a problem.
+
+YAML 1.1 (PyYAML) and 1.2 (most else) read some plain words differently: ``12:30:00`` is 45000 to one and text to
+the other, ``0123`` is 83 or 123, ``no`` is false or text. Such a value is a problem that says how to write it;
+a key (``on:``) is always text. ``3e-4`` is a number, as OmegaConf and YAML 1.2 have it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+__all__ = ["COMMAND_LINE", "Document", "Origin", "Problem", "join", "read_value", "read_yaml"]
+
+COMMAND_LINE = "command line"
+_MAX_NODES = 100_000
+_MAX_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a key was set: a file with the places of key and value (one-based), or the command line."""
+
+    source: str
+    line: int = 0
+    column: int = 0
+    value_line: int = 0
+    value_column: int = 0
+
+    def at(self, place: str = "key") -> str:
+        """``file:line:column`` of the key, or of the value; ``command line`` has no numbers."""
+        if not self.line:
+            return self.source
+        if place == "value":
+            return f"{self.source}:{self.value_line}:{self.value_column}"
+        return f"{self.source}:{self.line}:{self.column}"
+
+    def __str__(self) -> str:
+        return self.at()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One fault: the key path it concerns ("" is the whole file) and a sentence."""
+
+    path: str
+    message: str
+    place: str = "key"
+    """key or value: which of the two is pointed at."""
+    origin: Origin | None = None
+    """Where; unset: where ``path`` was set last."""
+    code: bool = False
+    """The fault lies in the named code, not in the configuration."""
+
+
+@dataclass
+class Document:
+    """What a text holds: plain values, the origin of every key path, and what is wrong with it."""
+
+    data: Any = None
+    origins: dict[str, Origin] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def join(path: str, key: str | int) -> str:
+    """The key path of ``key`` below ``path``: ``a.b`` or ``a[0]``."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    return f"{path}.{key}" if path else key
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with one reading of plain words: that of YAML 1.2, and underscores in numbers."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own name
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"(?:[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+)$"), list("-+0123456789")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+0123456789."),
+)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<$"), ["<"])
+
+_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+")
+_BOOL_WORD = re.compile(r"yes|no|on|off", re.IGNORECASE)
+
+
+def read_yaml(text: str, source: str) -> Document:
+    """Read a whole file; everything wrong with it is in ``problems``."""
+    document = Document()
+    if len(text) > _MAX_BYTES:
+        document.problems.append(
+            Problem("", "the file is larger than 4 MiB: this is no job file", origin=Origin(source, 1, 1))
+        )
+        return document
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        document.problems.append(_syntax(error, source))
+        return document
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        where = Origin(source, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+        document.problems.append(Problem("", f"the character {_char(error)} is not allowed in YAML", origin=where))
+        return document
+    except RecursionError:
+        document.problems.append(Problem("", "lists and mappings are nested too deeply", origin=Origin(source, 1, 1)))
+        return document
+    if root is not None:
+        document.data = _Builder(document, source).build(root, "", ())
+    return document
+
+
+def read_value(text: str) -> tuple[Any, str | None]:
+    """The value of ``key=TEXT`` on the command line, and what is wrong with it (None: nothing).
+
+    Clock times and leading zeros are text here: a shell has eaten whatever quotes there were.
+    """
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError:
+        # A plain word that YAML cannot read (``a: b``, ``@x``, ``[``) is taken for text unless it opens a list or mapping.
+        if text[:1] in "[{\"'":
+            return None, f"the value {text!r} is no valid YAML: check brackets and quotes"
+        return text, None
+    except RecursionError:
+        return None, "the value is nested too deeply"
+    if root is None:
+        return None, None
+    if isinstance(root, yaml.MappingNode) and not root.flow_style:
+        return text, None  # ``a: b`` is text on a command line
+    if isinstance(root, yaml.SequenceNode) and not root.flow_style:
+        return text, None
+    document = Document()
+    data = _Builder(document, COMMAND_LINE, strict=False).build(root, "", ())
+    return data, (document.problems[0].message if document.problems else None)
+
+
+def _char(error: yaml.reader.ReaderError) -> str:
+    return f"U+{ord(error.character):04X}" if isinstance(error.character, str) else f"{error.character!r}"
+
+
+def _syntax(error: yaml.MarkedYAMLError, source: str) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    where = Origin(source, mark.line + 1, mark.column + 1) if mark else Origin(source, 1, 1)
+    said = (error.problem or "it cannot be read").replace("\n", " ")
+    if "\\t" in said or "'\t'" in said:
+        said = "a tab cannot indent; use spaces"
+    elif said.startswith("mapping values are not allowed"):
+        said = 'a ":" does not fit here; check the indentation, or put quotes around the value'
+    return Problem("", f"this is no valid YAML: {said}", origin=where)
+
+
+class _Builder:
+    """Walks PyYAML's nodes once: values, origins, duplicate keys, ambiguous words, foreign tags."""
+
+    def __init__(self, document: Document, source: str, *, strict: bool = True) -> None:
+        self.document, self.source, self.strict = document, source, strict
+        self.count = 0
+
+    def build(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> Any:
+        self.count += 1
+        if self.count > _MAX_NODES:
+            if self.count == _MAX_NODES + 1:
+                self.wrong(node, path, "the file holds more than 100,000 values; check its aliases (*name)")
+            return None
+        if id(node) in above or len(above) > 100:
+            self.wrong(node, path, "this refers to itself or is nested too deeply")
+            return None
+        above = (*above, id(node))
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path, above)
+        if isinstance(node, yaml.SequenceNode):
+            return self.sequence(node, path, above)
+        return self.scalar(node, path) if isinstance(node, yaml.ScalarNode) else None
+
+    def wrong(self, node: yaml.Node, path: str, message: str) -> None:
+        self.document.problems.append(Problem(path, message, origin=self.origin(node, node)))
+
+    def origin(self, key: yaml.Node, value: yaml.Node) -> Origin:
+        a, b = key.start_mark, value.start_mark
+        if not self.strict:
+            return Origin(self.source)
+        return Origin(self.source, a.line + 1, a.column + 1, b.line + 1, b.column + 1)
+
+    def mapping(self, node: yaml.MappingNode, path: str, above: tuple[int, ...]) -> dict[str, Any]:
+        if node.tag != "tag:yaml.org,2002:map":
+            self.wrong(node, path, f"the tag {_tag(node)} is not allowed")
+        result: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                self.merge(value, path, above, merged)
+                continue
+            name = self.key(key, path)
+            if name is None:
+                continue
+            if name in result:
+                first = self.document.origins[join(path, name)]
+                self.wrong(key, join(path, name), f"this key is given twice; the first is on line {first.line}")
+                continue
+            self.document.origins[join(path, name)] = self.origin(key, value)
+            result[name] = self.build(value, join(path, name), above)
+        return {**{k: v for k, v in merged.items() if k not in result}, **result}
+
+    def merge(self, value: yaml.Node, path: str, above: tuple[int, ...], merged: dict[str, Any]) -> None:
+        parts = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        for part in parts:
+            if not isinstance(part, yaml.MappingNode):
+                self.wrong(part, path, "<< merges mappings only")
+                continue
+            for name, item in (self.build(part, path, above) or {}).items():
+                merged.setdefault(name, item)
+
+    def key(self, key: yaml.Node, path: str) -> str | None:
+        if not isinstance(key, yaml.ScalarNode):
+            self.wrong(key, path, "a key must be a word, not a list or mapping")
+            return None
+        if (key.style is None and key.tag.rsplit(":", 1)[-1] in ("int", "float", "null")) or "\n" in key.value:
+            self.wrong(key, join(path, key.value), f'a key must be text; put quotes around it: "{key.value}"')
+            return None
+        return str(key.value)
+
+    def sequence(self, node: yaml.SequenceNode, path: str, above: tuple[int, ...]) -> list[Any]:
+        if node.tag != "tag:yaml.org,2002:seq":
+            self.wrong(node, path, f"the tag {_tag(node)} is not allowed")
+        result = []
+        for index, item in enumerate(node.value):
+            self.document.origins[join(path, index)] = self.origin(item, item)
+            result.append(self.build(item, join(path, index), above))
+        return result
+
+    def scalar(self, node: yaml.ScalarNode, path: str) -> Any:
+        kind, text = node.tag.rsplit(":", 1)[-1], str(node.value)
+        if node.style is None and kind == "str":
+            said = _ambiguous(text, strict=self.strict)
+            if said:
+                self.wrong(node, path, said)
+            return text
+        if kind == "str":
+            return text
+        try:
+            return _SCALARS[kind](text)
+        except (KeyError, ValueError):
+            self.wrong(node, path, f"the tag {_tag(node)} is not allowed")
+            return None
+
+
+def _tag(node: yaml.Node) -> str:
+    return str(node.tag).replace("tag:yaml.org,2002:", "!!")
+
+
+def _float(text: str) -> float:
+    return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_SCALARS: dict[str, Any] = {
+    "null": lambda _text: None,
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
+    "int": lambda text: int(text.replace("_", ""), 16 if text[:2].lower() == "0x" else 10),
+    "float": _float,
+}
+
+
+def _ambiguous(text: str, *, strict: bool) -> str | None:
+    """A sentence when YAML readers differ over this plain word, or None."""
+    if _BOOL_WORD.fullmatch(text):
+        boolean = "true" if text.lower() in ("yes", "on") else "false"
+        return f'{text} is text to some YAML readers and {boolean} to others; write {boolean}, or "{text}" in quotes'
+    if not strict:
+        return None
+    if _SEXAGESIMAL.fullmatch(text):
+        return f'put quotes around "{text}"; without them some YAML readers take it for the number {_sexagesimal(text)}'
+    if _LEADING_ZERO.fullmatch(text):
+        return f'put quotes around "{text}", or leave out the leading zero; without quotes YAML readers may take it for another number'
+    return None
+
+
+def _sexagesimal(text: str) -> str:
+    value = 0.0
+    for part in text.replace("_", "").lstrip("+-").split(":"):
+        value = value * 60 + float(part)
+    return f"{value:g}" if value % 1 else str(int(value))
