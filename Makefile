@@ -1,0 +1,45 @@
+# make demo    set up and train the main job on this machine
+# make test    set up, the SLURM cluster included, and run every test
+# make check   linters and types           make lowest  the lowest supported versions
+# make docs    the generated pages         make clean   what the above left behind
+PY := .venv/bin/python
+PYTEST := $(PY) -m pytest --tb=short -ra -q
+
+.PHONY: setup demo data test check lowest docs clean packages
+
+setup:
+	@.ci/setup
+
+# The tests run a real SLURM cluster where they can: as root on Debian or Ubuntu.
+packages:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then slurm/cluster install; \
+	else echo "no cluster tests: they need root on Debian or Ubuntu"; fi
+
+data: setup
+	@if [ ! -d /usr/share/datasets/fashion-mnist ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  (apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq install -y dataset-fashion-mnist) >/dev/null 2>&1 || true; fi
+	@$(PY) jobs/fashion_mnist.py
+
+demo: setup data
+	@$(PY) jobs/demo.py
+
+# Tests that measure time run first and alone; the rest share the cores, each file in one process.
+test: setup packages
+	@rc=0; \
+	$(PYTEST) -m quiet || rc=1; \
+	$(PYTEST) -m 'not quiet' -n 2 --dist loadfile || rc=1; \
+	exit $$rc
+
+check: setup
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+lowest: setup
+	@.ci/lowest
+
+docs: setup
+	@$(PY) docs/generate.py
+
+clean:
+	rm -rf .venv .venv-lowest dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
