@@ -1,0 +1,175 @@
+"""Start and end the cluster's daemons, each inside its host's namespaces."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+from layout import HEAD, HOSTS, ClusterError, Layout, sh, wait_for
+from network import pids
+
+NAMES = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd")
+
+
+def inside(layout: Layout, host: str, *args: str, log: Path | None = None, limit_s: float = 60) -> None:
+    """Run a command on a host, to its end or until it has become a daemon. Raises ClusterError.
+
+    ``ip netns exec`` would remount /sys and hide the cgroups from slurmd. The mount namespace is private: it only
+    has an /etc/hosts of its own, so that host names of several clusters do not meet.
+    """
+    script = (
+        f"hostname {shlex.quote(host)} && mount --bind {shlex.quote(str(layout.etc / 'hosts'))} /etc/hosts"
+        ' && ulimit -c 0 && exec "$@"'
+    )
+    command = [
+        "nsenter", f"--net={layout.netns_path(host)}", "--",
+        "unshare", "--uts", "--mount", "--propagation", "private", "--",
+        "sh", "-c", script, "sh", *args,
+    ]  # fmt: skip
+    env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+    env |= {"SLURM_CONF": str(layout.conf), "HOME": "/root", "SHELL": "/bin/sh", "USER": "root"}
+    path = log or layout.log / f"{Path(args[0]).name}-start.log"
+    with open(path, "ab") as out:
+        try:
+            done = subprocess.run(
+                command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                timeout=limit_s, start_new_session=True,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise ClusterError(f"{args[0]} on {host} did not start within {limit_s:g} s; see {path}") from None
+    if done.returncode:
+        raise ClusterError(f"{' '.join(args)} on {host} failed: {tail(path)}")
+
+
+def background(layout: Layout, host: str, *args: str, log: Path) -> None:
+    """Start a command that does not become a daemon by itself."""
+    inside(layout, host, "sh", "-c", 'setsid "$@" </dev/null & exit 0', "sh", *args, log=log)
+
+
+def tail(path: Path, size: int = 1500) -> str:
+    """The last words of a log."""
+    with contextlib.suppress(OSError):
+        return path.read_bytes()[-size:].decode(errors="replace").strip()
+    return ""
+
+
+def find(layout: Layout, daemon: str, host: str = HEAD) -> list[int]:
+    """Processes of that name in a host's namespace (slurmd's steps are called slurmstepd)."""
+    out = []
+    for pid in pids([layout.netns(host)]):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == daemon:
+                out.append(pid)
+    return out
+
+
+def stop(layout: Layout, daemon: str, host: str = HEAD) -> None:
+    """SIGKILL a daemon; the steps of a slurmd live on, as they do when one crashes."""
+
+    def gone() -> bool:
+        for pid in find(layout, daemon, host):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not find(layout, daemon, host)
+
+    wait_for(f"end of {daemon} on {host}", gone, 30)
+
+
+def start_munged(layout: Layout) -> None:
+    """The cluster's own munged, with a key of its own."""
+    key = layout.etc / "munge.key"
+    fd = os.open(key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.write(fd, os.urandom(128))
+    os.close(fd)
+    inside(
+        layout, HEAD, "munged", "--force", f"--socket={layout.munge_socket}", f"--key-file={key}",
+        f"--log-file={layout.log / 'munged.log'}", f"--pid-file={layout.run / 'munged.pid'}",
+        f"--seed-file={layout.root / 'munge.seed'}", "--num-threads=4",
+    )  # fmt: skip
+    wait_for("munged's socket", layout.munge_socket.exists, 30)
+
+
+def start_mariadb(layout: Layout) -> None:
+    """A small mariadbd on the head's 127.0.0.1, which nobody outside the head can reach."""
+    data = layout.root / "mysql"
+    data.mkdir(exist_ok=True)
+    log = layout.log / "mariadbd.log"
+    options = [
+        "--no-defaults", "--user=root", f"--datadir={data}", f"--socket={layout.run / 'mysql.socket'}",
+        f"--pid-file={layout.run / 'mariadbd.pid'}", "--bind-address=127.0.0.1", "--port=3306",
+        "--skip-grant-tables", "--skip-log-bin", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M",
+        "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--innodb-lock-wait-timeout=900",
+        "--aria-pagecache-buffer-size=8M", "--key-buffer-size=1M", "--performance-schema=OFF", "--max-connections=40",
+    ]  # fmt: skip
+    background(layout, HEAD, "mariadbd", *options, log=log)
+
+    def answers() -> bool:
+        if not find(layout, "mariadbd") and "ERROR" in tail(log):
+            raise ClusterError(f"mariadbd did not start: {tail(log)}")
+        out = sh("mariadb", "--no-defaults", f"--socket={layout.run / 'mysql.socket'}", "-N", "-e", "select 7",
+                 check=False)  # fmt: skip
+        return out.strip() == "7"
+
+    wait_for("mariadbd", answers, 90, 0.2)
+
+
+def start_slurmdbd(layout: Layout) -> None:
+    """slurmdbd; returns when it answers and knows the cluster."""
+    inside(layout, HEAD, "slurmdbd")
+
+    def answers() -> bool:
+        return "launcher" in sacctmgr(layout, "-n", "-P", "list", "cluster", "format=cluster")
+
+    def added() -> bool:
+        sacctmgr(layout, "-i", "add", "cluster", "launcher")
+        return answers()
+
+    wait_for("slurmdbd", lambda: answers() or added(), 90, 0.2)
+
+
+def sacctmgr(layout: Layout, *args: str) -> str:
+    """What sacctmgr says, or nothing."""
+    return client(layout, "sacctmgr", *args)
+
+
+def client(layout: Layout, *args: str, check: bool = False, timeout: float = 60) -> str:
+    """One of SLURM's commands, from the machine itself."""
+    return sh("env", f"SLURM_CONF={layout.conf}", *args, check=check, timeout=timeout)
+
+
+def start_slurmctld(layout: Layout) -> None:
+    """slurmctld; returns when it answers."""
+    inside(layout, HEAD, "slurmctld", "-f", str(layout.conf))
+    wait_for("slurmctld", lambda: "is UP" in client(layout, "scontrol", "ping"), 90)
+
+
+def start_slurmd(layout: Layout, host: str) -> None:
+    """The slurmd of a host."""
+    inside(layout, host, "slurmd", "-N", host, "-f", str(layout.conf), log=layout.log / f"slurmd-{host}-start.log")
+
+
+def node_states(layout: Layout) -> dict[str, str]:
+    """State of every host in SLURM's words, "" for all when slurmctld does not answer."""
+    out = client(layout, "sinfo", "-h", "-N", "-o", "%N %T")
+    states = dict(line.split(None, 1) for line in out.splitlines() if " " in line)
+    return {host: states.get(host, "").strip() for host in HOSTS}
+
+
+READY = ("idle", "mixed", "allocated", "reserved", "planned")
+
+
+def wait_ready(layout: Layout, hosts: tuple[str, ...] = HOSTS, *, idle: bool = False, limit_s: float = 120) -> None:
+    """Until SLURM would start a job on each of ``hosts``; ``idle``: until nothing runs there either."""
+
+    def ready() -> bool:
+        states = node_states(layout)
+        return all(states[h] == "idle" if idle else states[h] in READY for h in hosts)
+
+    try:
+        wait_for("hosts that are ready", ready, limit_s, 0.2)
+    except ClusterError as error:
+        raise ClusterError(f"{error}: {node_states(layout)}") from None

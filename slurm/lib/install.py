@@ -1,0 +1,82 @@
+"""Install the Debian packages that the cluster needs, only those that are missing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from layout import ClusterError
+
+PACKAGES = (
+    "slurmctld",
+    "slurmd",
+    "slurm-client",
+    "slurmdbd",
+    "munge",
+    "mariadb-server",
+    "iproute2",
+    "dataset-fashion-mnist",
+)
+_POLICY = Path("/usr/sbin/policy-rc.d")
+_OURS = "#!/bin/sh\n# slurm/cluster install: packages must not start services of their own\nexit 101\n"
+_LOCKED = ("Could not get lock", "Unable to acquire", "Unable to lock", "is another process using it")
+
+
+def missing() -> list[str]:
+    """Packages that are not installed."""
+    out = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *PACKAGES], capture_output=True, text=True
+    ).stdout
+    there = {line.split()[0] for line in out.splitlines() if line.endswith(" installed")}
+    return [p for p in PACKAGES if p not in there]
+
+
+def install(limit_s: float = 900) -> list[str]:
+    """Install what is missing and return it; raises ClusterError."""
+    if not shutil.which("dpkg-query") or not shutil.which("apt-get"):
+        raise ClusterError("the cluster needs Debian or Ubuntu: there is no apt-get here")
+    wanted = missing()
+    if not wanted:
+        return []
+    if os.geteuid():
+        raise ClusterError(f"only root can install {', '.join(wanted)}")
+    end = time.monotonic() + limit_s
+    with _no_services():
+        _apt(["update"], end)
+        _apt(["install", "-y", "--no-install-recommends", *wanted], end)
+    if still := missing():
+        raise ClusterError(f"apt-get installed everything but {', '.join(still)}")
+    return wanted
+
+
+def _apt(args: list[str], end: float) -> None:
+    # DPkg::Lock::Timeout does not cover the lock on package lists: try again as long as somebody else has it.
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    command = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3", *args]
+    while True:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode == 0:
+            return
+        said = (done.stderr or done.stdout).strip()
+        if time.monotonic() > end or not any(word in said for word in _LOCKED):
+            raise ClusterError(f"apt-get {args[0]} failed: {said[-2000:]}")
+        time.sleep(2)
+
+
+@contextlib.contextmanager
+def _no_services() -> Iterator[None]:
+    """The packages' own daemons stay down: this cluster runs its own, and must not touch another SLURM."""
+    if _POLICY.exists() and _POLICY.read_text() != _OURS:
+        yield  # the machine has a policy: it holds
+        return
+    _POLICY.write_text(_OURS)
+    _POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        _POLICY.unlink(missing_ok=True)

@@ -1,0 +1,187 @@
+"""Where one cluster keeps its things, and what its hosts and networks are called."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import ipaddress
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_DIR = "/var/lib/launcher-cluster"
+HEAD = "head"
+HOSTS = ("node1", "node2", "node3", "node4")
+CPUS = 8
+MEMORY_MB = 16000
+GPUS = 4
+
+
+class ClusterError(Exception):
+    """One sentence that says what is wrong."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and paths of the cluster in ``root``; all derived, so a later process finds what an earlier one made."""
+
+    root: Path
+
+    @classmethod
+    def from_environ(cls) -> Layout:
+        """The cluster of $LAUNCHER_CLUSTER_DIR."""
+        return cls(Path(os.path.realpath(os.environ.get("LAUNCHER_CLUSTER_DIR") or DEFAULT_DIR)))
+
+    @property
+    def tag(self) -> str:
+        """Six characters that tell this cluster's namespaces and links from others' (link names hold 15)."""
+        return hashlib.sha256(str(self.root).encode()).hexdigest()[:6]
+
+    @property
+    def run(self) -> Path:
+        """Sockets and pid files: a short path, as sockets hold 107 characters; gone after a reboot."""
+        return Path("/run") / f"launcher-cluster-{self.tag}"
+
+    @property
+    def meta(self) -> Path:
+        """Marks the directory as ours and holds the subnet."""
+        return self.root / "cluster.json"
+
+    @property
+    def settings(self) -> Path:
+        """What `set` changed."""
+        return self.root / "settings.json"
+
+    @property
+    def etc(self) -> Path:
+        """slurm.conf and its kin."""
+        return self.root / "etc"
+
+    @property
+    def conf(self) -> Path:
+        """SLURM_CONF."""
+        return self.etc / "slurm.conf"
+
+    @property
+    def log(self) -> Path:
+        """Logs of every daemon."""
+        return self.root / "log"
+
+    @property
+    def munge_socket(self) -> Path:
+        """The cluster's own munged."""
+        return self.run / "munge.socket"
+
+    def netns(self, host: str) -> str:
+        """The network namespace of a host."""
+        return f"lc{self.tag}-{host}"
+
+    def netns_path(self, host: str) -> Path:
+        """The file that names it."""
+        return Path("/run/netns") / self.netns(host)
+
+    @property
+    def root_link(self) -> str:
+        """The machine's own end of the cable to the cluster."""
+        return f"lc{self.tag}"
+
+    def bridge_port(self, host: str) -> str:
+        """The switch's end of a host's cable, inside the head's namespace."""
+        return f"port-{host}"
+
+    @property
+    def subnet(self) -> ipaddress.IPv4Network:
+        """The /24 chosen by `claim_subnet`."""
+        return ipaddress.IPv4Network(json.loads(self.meta.read_text())["subnet"])
+
+    def address(self, host: str) -> str:
+        """Address of "head", a host, or "login" (the machine itself)."""
+        number = {HEAD: 1, "login": 254}.get(host) or 11 + HOSTS.index(host)
+        return str(self.subnet[number])
+
+
+def check_host(name: str, *, among: tuple[str, ...] = HOSTS) -> str:
+    """``name`` if it is a host; raises ClusterError."""
+    if name not in among:
+        raise ClusterError(f"no host {name!r} here; there are {', '.join(among)}")
+    return name
+
+
+def claim_subnet(layout: Layout) -> None:
+    """Choose a /24 that nothing on this machine routes to, starting at one derived from the directory."""
+    with lock_file(Path("/run/lock/launcher-cluster.lock")):
+        taken = _routes()
+        start = int(layout.tag, 16)
+        for i in range(64 * 256):
+            n = (start + i) % (64 * 256)
+            net = ipaddress.IPv4Network(f"10.{128 + n // 256}.{n % 256}.0/24")
+            if not any(net.overlaps(t) for t in taken):
+                break
+        else:
+            raise ClusterError("no free subnet below 10.128.0.0/10 on this machine")
+        # The claim is the route itself, so that it cannot outlive a reboot or a `down`.
+        sh("ip", "link", "add", layout.root_link, "type", "veth", "peer", "name", "uplink",
+           "netns", layout.netns(HEAD))  # fmt: skip
+        sh("ip", "addr", "add", f"{net[254]}/24", "dev", layout.root_link)
+        sh("ip", "link", "set", layout.root_link, "up")
+    layout.meta.write_text(json.dumps({"subnet": str(net)}))
+
+
+def _routes() -> list[ipaddress.IPv4Network]:
+    out = sh("ip", "-4", "-o", "route", "show", "table", "all")
+    nets = []
+    for line in out.splitlines():
+        words = line.split()
+        word = words[1] if words[0] in ("local", "broadcast", "unreachable", "blackhole") else words[0]
+        with contextlib.suppress(ValueError):
+            net = ipaddress.IPv4Network(word, strict=False)
+            if net.prefixlen >= 16:
+                nets.append(net)
+    return nets
+
+
+@contextlib.contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on ``path``, which is removed afterwards."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):
+            if os.stat(path).st_ino == os.fstat(fd).st_ino:
+                break
+        os.close(fd)  # the holder before us removed this very file
+    try:
+        yield
+    finally:
+        os.unlink(path)
+        os.close(fd)
+
+
+def sh(*args: str, check: bool = True, timeout: float = 60) -> str:
+    """Output of a command; raises ClusterError with what it said."""
+    try:
+        done = subprocess.run(args, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+    except FileNotFoundError:
+        raise ClusterError(f"{args[0]} is not installed: run slurm/cluster install") from None
+    except subprocess.TimeoutExpired:
+        if not check:
+            return ""
+        raise ClusterError(f"{' '.join(args)} did not end within {timeout:g} s") from None
+    if check and done.returncode:
+        raise ClusterError(f"{' '.join(args)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def wait_for(what: str, ready: object, limit_s: float, every_s: float = 0.1) -> None:
+    """Call ``ready()`` until it is true; raises ClusterError naming ``what`` after ``limit_s``."""
+    end = time.monotonic() + limit_s
+    while not ready():  # type: ignore[operator]
+        if time.monotonic() > end:
+            raise ClusterError(f"{what} did not come within {limit_s:g} s")
+        time.sleep(every_s)

@@ -1,0 +1,274 @@
+"""The verbs of slurm/cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import conf
+import daemons
+import install
+import network
+from layout import GPUS, HEAD, HOSTS, ClusterError, Layout, check_host, lock_file, wait_for
+
+
+def main(argv: list[str], usage: str) -> int:
+    """Run one verb; 0, 1 when it failed, 2 when it was not understood."""
+    verb, args = (argv[0], argv[1:]) if argv else ("", [])
+    run = VERBS.get(verb)
+    if run is None:
+        print(usage.strip(), file=sys.stderr if verb not in ("-h", "--help") else sys.stdout)
+        return 0 if verb in ("-h", "--help") else 2
+    try:
+        if os.geteuid() and verb not in ("env", "status"):
+            raise ClusterError("only root can make hosts out of namespaces")
+        layout = Layout.from_environ()
+        if verb in ("env", "status", "install"):
+            return run(layout, args)
+        with lock_file(Path("/run/lock") / f"launcher-cluster-{layout.tag}.lock"):
+            return run(layout, args)
+    except ClusterError as error:
+        print(f"cluster: {error}", file=sys.stderr)
+        return 1
+
+
+def do_install(_layout: Layout, _args: list[str]) -> int:
+    """`install`."""
+    done = install.install()
+    print(f"installed {', '.join(done)}" if done else "everything is installed")
+    return 0
+
+
+def do_up(layout: Layout, _args: list[str]) -> int:
+    """`up`: nothing to do, hosts to heal, or everything anew."""
+    if install.missing():
+        install.install()
+    if _head_works(layout):
+        try:
+            for host in _broken_hosts(layout):
+                _heal(layout, host)
+            daemons.wait_ready(layout, limit_s=60)
+            print(f"cluster is up: {layout.root}")
+            return 0
+        except ClusterError as error:
+            print(f"cluster: {error}; starting anew", file=sys.stderr)
+    _start_anew(layout)
+    print(f"cluster is up: {layout.root}")
+    return 0
+
+
+def _head_works(layout: Layout) -> bool:
+    if not layout.meta.exists() or not layout.conf.exists() or not layout.netns_path(HEAD).exists():
+        return False
+    if not all(daemons.find(layout, name) for name in ("munged", "slurmctld")):
+        return False
+    if "is UP" not in daemons.client(layout, "scontrol", "ping", timeout=30):
+        return False
+    return not _accounts(layout) or bool(daemons.sacctmgr(layout, "-n", "list", "cluster"))
+
+
+def _accounts(layout: Layout) -> bool:
+    return "AccountingStorageType=accounting_storage/none" not in layout.conf.read_text()
+
+
+def _broken_hosts(layout: Layout) -> list[str]:
+    states = daemons.node_states(layout)
+    return [
+        host
+        for host in HOSTS
+        if states[host] not in (*daemons.READY, "completing")
+        or not network.is_plugged(layout, host)
+        or not daemons.find(layout, "slurmd", host)
+    ]
+
+
+def _start_anew(layout: Layout) -> None:
+    """Whatever was here is swept away first: half of an old cluster is of no use."""
+    _sweep(layout)
+    layout.root.mkdir(parents=True, exist_ok=True)
+    layout.meta.write_text("{}")  # from here on `down` knows that this directory is ours
+    for name in ("etc", "log", "state", "spool", "dev"):
+        (layout.root / name).mkdir(exist_ok=True)
+    layout.run.mkdir(mode=0o755, exist_ok=True)
+    network.build(layout)
+    _write_conf(layout, {})
+    for i in range(GPUS):
+        os.mknod(layout.root / "dev" / f"fakegpu{i}", 0o20666, os.makedev(1, 3))
+    daemons.start_munged(layout)
+    daemons.start_mariadb(layout)
+    daemons.start_slurmdbd(layout)
+    daemons.start_slurmctld(layout)
+    for host in HOSTS:
+        (layout.root / "spool" / host).mkdir(exist_ok=True)
+        daemons.start_slurmd(layout, host)
+    daemons.wait_ready(layout, idle=True)
+
+
+def _write_conf(layout: Layout, settings: dict[str, str]) -> None:
+    texts = {
+        "slurm.conf": conf.slurm_conf(layout, settings),
+        "gres.conf": conf.gres_conf(layout),
+        "cgroup.conf": conf.cgroup_conf(),
+        "hosts": conf.hosts_file(layout),
+        "slurmdbd.conf": conf.slurmdbd_conf(layout),
+    }
+    layout.etc.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        path = layout.etc / name
+        if path.exists() and path.read_text() == text:
+            continue  # `hosts` is bind-mounted: an unchanged file must stay the same file
+        fresh = path.with_suffix(".new")
+        fresh.write_text(text)
+        fresh.chmod(0o600 if name == "slurmdbd.conf" else 0o644)
+        fresh.rename(path)
+    layout.settings.write_text(json.dumps(settings))
+
+
+def do_down(layout: Layout, _args: list[str]) -> int:
+    """`down`."""
+    _sweep(layout)
+    print(f"cluster is down: {layout.root}")
+    return 0
+
+
+def _sweep(layout: Layout) -> None:
+    if layout.root.exists() and not layout.meta.exists() and any(layout.root.iterdir()):
+        raise ClusterError(f"{layout.root} is not a cluster's directory and not empty")
+    network.destroy(layout)
+    for path in (layout.run, layout.root):
+        if path.exists():
+            shutil.rmtree(path)
+
+
+def do_status(layout: Layout, _args: list[str]) -> int:
+    """`status`; the exit code says whether every host takes jobs."""
+    if not layout.conf.exists():
+        print(f"no cluster in {layout.root}")
+        return 1
+    print(f"directory  {layout.root}\nsubnet     {layout.subnet}")
+    print(f"changed    {layout.settings.read_text() if layout.settings.exists() else '{}'}")
+    for name in ("munged", "mariadbd", "slurmdbd", "slurmctld"):
+        print(f"{name:10} {'running' if daemons.find(layout, name) else 'not running'}")
+    states = daemons.node_states(layout)
+    for host in HOSTS:
+        cable = "" if network.is_plugged(layout, host) else ", cut off"
+        slurmd = "" if daemons.find(layout, "slurmd", host) else ", no slurmd"
+        print(f"{host:10} {layout.address(host)} {states[host] or 'unknown'}{cable}{slurmd}")
+    return 0 if all(state in daemons.READY for state in states.values()) else 1
+
+
+def do_env(layout: Layout, _args: list[str]) -> int:
+    """`env`: this machine is the login host; controller, accounting and hosts are reachable from it."""
+    print(f"export LAUNCHER_CLUSTER_DIR={shlex.quote(str(layout.root))}")
+    print(f"export SLURM_CONF={shlex.quote(str(layout.conf))}")
+    return 0
+
+
+def do_kill(layout: Layout, args: list[str]) -> int:
+    """`kill HOST`."""
+    for host in _hosts(args):
+        network.plug(layout, host, in_=False)
+        network.kill_all([layout.netns(host)])
+    return 0
+
+
+def do_cut(layout: Layout, args: list[str]) -> int:
+    """`cut HOST`."""
+    for host in _hosts(args):
+        network.plug(layout, host, in_=False)
+    return 0
+
+
+def do_heal(layout: Layout, args: list[str]) -> int:
+    """`heal HOST`."""
+    for host in _hosts(args):
+        _heal(layout, host)
+    return 0
+
+
+def _hosts(args: list[str]) -> list[str]:
+    if not args:
+        raise ClusterError(f"which host? There are {', '.join(HOSTS)}")
+    return [check_host(a) for a in args]
+
+
+def _heal(layout: Layout, host: str) -> None:
+    network.plug(layout, host, in_=True)
+    # A slurmd registers when it starts; waiting for the controller's next ping may take SlurmdTimeout.
+    daemons.stop(layout, "slurmd", host)
+    daemons.start_slurmd(layout, host)
+
+    def ready() -> bool:
+        state = daemons.node_states(layout)[host]
+        if state.rstrip("*") in ("down", "drained", "draining", "drain", "fail"):
+            daemons.client(layout, "scontrol", "update", f"NodeName={host}", "State=RESUME")
+        return state in daemons.READY
+
+    wait_for(f"{host} in service", ready, 120, 0.3)
+
+
+def do_set(layout: Layout, args: list[str]) -> int:
+    """`set`: reconfigure; what slurmctld reads only at its start makes it start again."""
+    if not layout.conf.exists():
+        raise ClusterError(f"no cluster in {layout.root}: run slurm/cluster up")
+    old = json.loads(layout.settings.read_text()) if layout.settings.exists() else {}
+    new = {**old, **conf.parse_settings(args)} if args else {}
+    before = layout.conf.read_text()
+    _write_conf(layout, new)
+    if layout.conf.read_text() != before:
+        daemons.stop(layout, "slurmctld")
+        daemons.start_slurmctld(layout)
+        daemons.client(layout, "scontrol", "reconfigure", check=True)
+    daemons.wait_ready(layout)
+    return 0
+
+
+def do_stop(layout: Layout, args: list[str]) -> int:
+    """`stop DAEMON`."""
+    for name in args:
+        daemons.stop(layout, *_daemon(name))
+    return 0
+
+
+def do_start(layout: Layout, args: list[str]) -> int:
+    """`start DAEMON`."""
+    for name in args:
+        daemon, host = _daemon(name)
+        if daemons.find(layout, daemon, host):
+            continue
+        if daemon == "slurmd":
+            daemons.start_slurmd(layout, host)
+        else:
+            {"slurmctld": daemons.start_slurmctld, "slurmdbd": daemons.start_slurmdbd}[daemon](layout)
+    return 0
+
+
+def do_restart(layout: Layout, args: list[str]) -> int:
+    """`restart DAEMON`."""
+    return do_stop(layout, args) or do_start(layout, args)
+
+
+def _daemon(name: str) -> tuple[str, str]:
+    if name in ("slurmctld", "slurmdbd"):
+        return name, HEAD
+    return "slurmd", check_host(name)
+
+
+VERBS = {
+    "install": do_install,
+    "up": do_up,
+    "down": do_down,
+    "status": do_status,
+    "env": do_env,
+    "kill": do_kill,
+    "cut": do_cut,
+    "heal": do_heal,
+    "set": do_set,
+    "stop": do_stop,
+    "start": do_start,
+    "restart": do_restart,
+}
