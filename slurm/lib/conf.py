@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from layout import CPUS, GPUS, HEAD, HOSTS, MEMORY_MB, ClusterError, Layout
 
-PARTITION_KEYS = {
-    k.lower(): k
-    for k in ["AllowAccounts", "AllowGroups", "AllowQos", "DefaultTime", "DefCpuPerGPU", "DefMemPerCPU", "DefMemPerNode", "DisableRootJobs", "ExclusiveUser", "GraceTime", "Hidden", "MaxCPUsPerNode", "MaxNodes", "MaxTime", "MinNodes", "OverSubscribe", "OverTimeLimit", "PreemptMode", "PriorityTier", "QOS", "State", "TRESBillingWeights"]
-}
+_PARTITION_KEYS = """
+    AllowAccounts AllowGroups AllowQos DefaultTime DefCpuPerGPU DefMemPerCPU DefMemPerNode DisableRootJobs
+    ExclusiveUser GraceTime Hidden MaxCPUsPerNode MaxNodes MaxTime MinNodes OverSubscribe OverTimeLimit
+    PreemptMode PriorityTier QOS State TRESBillingWeights
+"""
+PARTITION_KEYS = {key.lower(): key for key in _PARTITION_KEYS.split()}
 PARTITIONS = {
     "batch": {
         "Nodes": "ALL", "Default": "YES", "PriorityTier": "1", "PreemptMode": "REQUEUE", "GraceTime": "20",
