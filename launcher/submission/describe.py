@@ -1,0 +1,199 @@
+"""A plan in words: the lines that `launcher plan` prints before the script, and its warnings. Pure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from launcher.config.schema import Job
+from launcher.run.spec import RunSpec
+from launcher.submission.facts import Facts
+
+if TYPE_CHECKING:
+    from launcher.submission.plan import SubmissionPlan
+
+__all__ = ["clock", "size", "summary", "warnings"]
+
+_SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+
+
+def size(count: float) -> str:
+    """Bytes for people: 3.1 MB."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return ""
+
+
+def clock(minutes: float) -> str:
+    """Minutes as hours: 24:00:00."""
+    return f"{int(minutes) // 60}:{int(minutes) % 60:02d}:00"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.3g}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"
+
+
+def _tilde(path: str, home: str) -> str:
+    return "~" + path[len(home) :] if home and path.startswith(home.rstrip("/") + "/") else path
+
+
+def summary(job: Job, plan: SubmissionPlan, facts: Facts) -> tuple[str, ...]:
+    """The heading, then one line a topic; warnings last."""
+    spec = plan.spec
+    rows = [
+        ("slurm", _slurm(job, spec)) if plan.backend == "slurm" else ("where", _here(spec, facts)),
+        ("cost", _cost(plan)),
+        ("node", _node(job, spec, plan.backend)),
+        ("python", _python(job, facts)),
+        ("code", _code(plan, facts)),
+        ("run", _run(plan, facts)),
+        ("stop", _stop(job, spec)),
+        *(("warning", text) for text in plan.warnings),
+    ]
+    return (_heading(spec), *(f"  {word:<8} {text}" for word, text in rows))
+
+
+def _heading(spec: RunSpec) -> str:
+    each = f"{spec.gpus_per_node} GPUs" if spec.gpus_per_node > 1 else "1 GPU"
+    if not spec.gpus_per_node:
+        each = _many(spec.tasks_per_node, "rank")
+    ranks = f" = {_many(spec.world_size, 'rank')}" if spec.gpus_per_node or spec.nodes > 1 else " on CPUs"
+    spare = f" (+ {spec.spare_nodes} spare)" if spec.spare_nodes else ""
+    return f"{spec.name}: {_many(spec.nodes, 'node')}{spare} x {each}{ranks}, {what(spec)}"
+
+
+def what(spec: RunSpec) -> str:
+    """What the workers run: ``script train.py``, ``module lab.train``, ``task package:Class``."""
+    return f"{spec.work.kind} {spec.work.target}"
+
+
+def _slurm(job: Job, spec: RunSpec) -> str:
+    slurm = job.slurm
+    parts = [slurm.partition or "default partition"]
+    parts += [f"{k} {v}" for k, v in (("account", slurm.account), ("qos", slurm.qos)) if v]
+    parts += [f"{clock(spec.timeout_min)} per attempt", f"{_hours(spec.restart.max_total_hours)} h in all"]
+    return ", ".join(parts)
+
+
+def _here(spec: RunSpec, facts: Facts) -> str:
+    nodes = f", {spec.nodes + spec.spare_nodes} nodes simulated" if spec.nodes + spec.spare_nodes > 1 else ""
+    has = f"{facts.gpus_here} GPUs" if facts.gpus_here else "no GPU"
+    return f"this machine ({facts.cpus_here} CPUs, {has}){nodes}; no SLURM"
+
+
+def _cost(plan: SubmissionPlan) -> str:
+    kind = "GPU-h" if plan.spec.gpus_per_node else "CPU-h"
+    if plan.backend == "local":
+        return "none: this machine"
+    return f"{_hours(plan.gpu_hours)} {kind} per attempt, at most {_hours(plan.gpu_hours_max)}"
+
+
+def _node(job: Job, spec: RunSpec, backend: str) -> str:
+    cpus = spec.tasks_per_node * spec.cpus_per_task
+    each = f"{cpus} CPUs ({_many(spec.tasks_per_node, 'rank')} x {spec.cpus_per_task})"
+    if backend == "local":
+        return f"1 agent, {each}"
+    gpus = f"{_many(spec.gpus_per_node, 'GPU')}, " if spec.gpus_per_node else ""
+    memory = f"{spec.mem_gb:g} GB" if spec.mem_gb else "site default"
+    image = f", in {job.environment.container}" if job.environment.container else ""
+    return f"1 SLURM task, {each}, {gpus}memory: {memory}{image}"
+
+
+def _python(job: Job, facts: Facts) -> str:
+    python = facts.interpreter
+    if not python.checked:
+        return f"{python.path} inside the container, not checked from here"
+    torch = python.packages.get("torch", "").split("+")[0]
+    return f"{_tilde(python.path, facts.home)} ({'.'.join(python.version.split('.')[:2])}, torch {torch})"
+
+
+def _code(plan: SubmissionPlan, facts: Facts) -> str:
+    if not plan.snapshot:
+        return f"{_tilde(facts.code.root, facts.home)}, linked, not copied: later edits reach the queued job"
+    text = f"{_many(len(facts.code.files), 'file')}, {size(facts.code.size)}"
+    if facts.code.git and facts.code.commit:
+        text += f" from {facts.code.commit[:7]}{' + diff' if facts.code.dirty else ''}"
+    if plan.link:
+        text += f"; {', '.join(f'{p}/' for p in plan.link)} linked, not copied"
+    return text
+
+
+def _run(plan: SubmissionPlan, facts: Facts) -> str:
+    shown = f"{(facts.runs_dir_shown or facts.runs_dir).rstrip('/')}/{plan.spec.id}"
+    if plan.run_dir != f"{facts.runs_dir}/{plan.spec.id}":
+        shown = _tilde(plan.run_dir, facts.home)
+    return shown + (f" ({size(facts.free_bytes)} free)" if facts.free_bytes is not None else "")
+
+
+def _stop(job: Job, spec: RunSpec) -> str:
+    how = "TERM to every rank" if spec.work.kind in ("script", "module") else "save at an agreed step"
+    if spec.batch == "local":
+        return f"{how}, then end"
+    grace = f", up to {spec.site.grace_s} s grace" if spec.site.grace_s else f", {spec.site.kill_wait_s} s to do it"
+    if not spec.restart.requeue:
+        then = "end: restart.requeue is false"
+    elif spec.site.preempt_mode == "CANCEL" or not spec.site.requeue_allowed:
+        then = "a continuation job: this site does not requeue"
+    else:
+        then = "requeue"
+    return f"{how}{grace}, then {then}"
+
+
+def warnings(job: Job, spec: RunSpec, facts: Facts) -> tuple[str, ...]:
+    """What a user should know before the queue, a sentence each."""
+    said = [_script(spec, facts), *_secrets(job), *_editable(facts), *_environment(facts), *_site(job, spec, facts)]
+    said += [f"{path} points outside the code and stays a link to {target}" for path, target in facts.code.outside]
+    return tuple(s for s in said if s)
+
+
+def _script(spec: RunSpec, facts: Facts) -> str:
+    if spec.work.kind not in ("script", "module") or facts.code.attaches or spec.checkpoint.watch:
+        return ""
+    name = PurePath(spec.work.target).name if spec.work.kind == "script" else spec.work.target
+    return f"{spec.work.kind} mode: saving and resuming are {name}'s business"
+
+
+def _secrets(job: Job) -> list[str]:
+    named = [name for name in job.environment.variables if _SECRET.search(name)]
+    return [f"environment.variables.{n} looks like a secret: pass it by name, environment.pass: [{n}]" for n in named]
+
+
+def _editable(facts: Facts) -> list[str]:
+    """Editable packages whose source is not part of the copy: their later edits reach queued runs."""
+    root = PurePath(facts.code.root)
+    said = []
+    for name, source in facts.interpreter.editable:
+        path = PurePath(source)
+        if name in ("ddp-launcher", "launcher") or path == root or root in path.parents:
+            continue
+        said.append(f"{name} is installed editable from {_tilde(source, facts.home)}: later edits reach the queued job")
+    return said
+
+
+def _environment(facts: Facts) -> list[str]:
+    said = [f"environment.pass: {name} is not set here" for name in facts.unset_pass]
+    if facts.sbatch_variables:
+        said.append(f"taken from your environment by sbatch: {', '.join(facts.sbatch_variables)}")
+    if facts.debug_detail:
+        said.append("TORCH_DISTRIBUTED_DEBUG=DETAIL is set: DDP on gloo crashes with it")
+    if facts.interpreter.checked and "numpy" not in facts.interpreter.packages:
+        said.append("numpy is not installed beside torch: torch warns at every start")
+    return said
+
+
+def _site(job: Job, spec: RunSpec, facts: Facts) -> list[str]:
+    if spec.batch != "slurm" or not facts.slurm.known:
+        return []
+    said = []
+    if spec.restart.requeue and spec.site.has_epilog:
+        said.append("this site runs an epilog: coming back after a stop takes that much longer")
+    if spec.restart.signal_lead_s >= spec.timeout_min * 60:
+        said.append("restart.signal_lead_s is longer than the time limit: saving begins at once")
+    return said

@@ -1,0 +1,103 @@
+"""What `plan` must know of this machine, gathered beforehand (`launcher.submission.gather`): plain frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from launcher.run.spec import SiteSpec
+
+__all__ = ["CodeFacts", "Facts", "Interpreter", "SlurmFacts"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interpreter:
+    """The Python that agents and workers will run."""
+
+    path: str
+    """Absolute."""
+    origin: str
+    """Where it was named: "environment.python", "$VIRTUAL_ENV", "$CONDA_PREFIX", "the launcher's own", "container"."""
+    version: str = ""
+    """Such as "3.11.7"; empty when it could not be asked."""
+    packages: dict[str, str] = field(default_factory=dict)
+    """Versions of torch, submitit, psutil, numpy where they are installed."""
+    editable: tuple[tuple[str, str], ...] = ()
+    """Packages installed editable: name and source directory."""
+    error: str = ""
+    """Why it could not be asked."""
+    checked: bool = True
+    """False inside a container, which cannot be looked into from here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeFacts:
+    """The code directory as a copy would take it."""
+
+    root: str
+    """Absolute and resolved."""
+    files: tuple[tuple[str, int], ...] = ()
+    """Path relative to ``root`` and size in bytes, sorted by path."""
+    outside: tuple[tuple[str, str], ...] = ()
+    """Symbolic links to directories outside ``root``: they stay links. Path and target."""
+    git: bool = False
+    """Listed by git (tracked, and untracked but not ignored); else by walking."""
+    commit: str = ""
+    """The commit that is checked out."""
+    dirty: bool = False
+    """Something differs from the commit."""
+    attaches: bool = False
+    """The script calls ``launcher.attach``."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(size for _, size in self.files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmFacts:
+    """Whether SLURM is here, and what was found out about it."""
+
+    found: bool = False
+    """``sbatch`` and ``srun`` are on the PATH."""
+    traces: tuple[str, ...] = ()
+    """Signs of a SLURM that is not usable from here, each a few words."""
+    site: SiteSpec = field(default_factory=SiteSpec)
+    """Grace, preempt mode and so on of the job's partition."""
+    known: bool = False
+    """SLURM answered; otherwise ``site`` holds defaults."""
+    max_array_size: int = 1001
+    """MaxArraySize: the highest index is one less."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Everything a plan depends on beside the job."""
+
+    backend: Literal["auto", "slurm", "local"] = "auto"
+    """What the user asked for."""
+    run_id: str
+    """Proposed id; the folder is claimed when it is submitted."""
+    runs_dir: str
+    """Where runs lie, absolute."""
+    runs_dir_shown: str = ""
+    """As the user would write it."""
+    free_bytes: int | None = None
+    free_inodes: int | None = None
+    interpreter: Interpreter
+    code: CodeFacts
+    slurm: SlurmFacts = SlurmFacts()
+    gpus_here: int = 0
+    """GPUs of this machine, as the local backend would use them."""
+    cpus_here: int = 1
+    home: str = ""
+    """For showing paths as ~/..."""
+    sbatch_variables: tuple[str, ...] = ()
+    """Names of SBATCH_* variables in this environment: sbatch lets them override a script's own lines."""
+    debug_detail: bool = False
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL is set here and would reach the job."""
+    after: tuple[tuple[str, str], ...] = ()
+    """Jobs to wait for: kind ("afterok", "afterany", "afternotok") and job id."""
+    unset_pass: tuple[str, ...] = ()
+    """Names in environment.pass that are not set here."""

@@ -1,0 +1,125 @@
+"""Which files make up a code directory: what git tracks or does not ignore; without git, what is no rubbish."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Listing", "commit", "diff", "dirty", "listing", "remote"]
+
+_RUBBISH = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints",
+            ".tox", ".nox", "node_modules", ".venv", ".eggs", "wandb", "mlruns"}  # fmt: skip
+_GIT_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Files (relative path, size), links to directories outside, and whether git said so."""
+
+    files: tuple[tuple[str, int], ...]
+    outside: tuple[tuple[str, str], ...]
+    git: bool
+
+
+def listing(root: Path, skip: Iterable[Path] = ()) -> Listing:
+    """The files of ``root``, ``skip`` (files or directories, absolute) left out."""
+    skipped = {p if p.is_absolute() else root / p for p in skip}
+    names = _by_git(root)
+    git = names is not None
+    files: list[tuple[str, int]] = []
+    outside: list[tuple[str, str]] = []
+    for name in sorted(set(names if names is not None else _walk(root, "", skipped))):
+        path = root / name
+        if path in skipped or not skipped.isdisjoint(path.parents):
+            continue
+        _classify(root, name, path, files, outside)
+    return Listing(tuple(files), tuple(outside), git)
+
+
+def _classify(root: Path, name: str, path: Path, files: list[tuple[str, int]], outside: list[tuple[str, str]]) -> None:
+    try:
+        if path.is_symlink() and path.is_dir():
+            target = path.resolve()
+            if not target.is_relative_to(root):
+                outside.append((name, str(target)))
+                return
+            files.append((name, 0))  # a link inside the tree stays a link
+        elif path.is_file():
+            files.append((name, path.stat().st_size))
+    except OSError:
+        pass  # tracked but deleted, or a loop of links: nothing to copy
+
+
+def _by_git(root: Path) -> list[str] | None:
+    """Tracked files, and untracked ones that git does not ignore; None where git cannot say or ignores ``root`` itself."""
+    names = _ls(root)
+    if not names:
+        return None
+    found = []
+    for name in names:
+        path = root / name
+        if path.is_dir() and not path.is_symlink():  # a submodule, or a repository inside this one
+            inner = _by_git(path)
+            found += [f"{name.rstrip('/')}/{n}" for n in (inner if inner is not None else _walk(path, "", set()))]
+        else:
+            found.append(name)
+    return found
+
+
+def _ls(root: Path) -> list[str] | None:
+    out = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    return None if out is None else [n for n in out.split("\0") if n]
+
+
+def _git(root: Path, *args: str) -> str | None:
+    # Variables such as GIT_DIR (set inside hooks) would make git answer for another repository.
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *args], capture_output=True, timeout=_GIT_TIMEOUT_S, check=False, env=env
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return os.fsdecode(done.stdout) if done.returncode == 0 else None
+
+
+def _walk(root: Path, prefix: str, skipped: set[Path]) -> Iterator[str]:
+    try:
+        entries = sorted(os.scandir(root), key=lambda e: e.name)
+    except OSError:
+        return
+    for entry in entries:
+        name = f"{prefix}{entry.name}"
+        path = Path(entry.path)
+        if entry.name in _RUBBISH or entry.name.endswith((".pyc", ".egg-info")) or path in skipped:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            if not (path / "pyvenv.cfg").exists():
+                yield from _walk(path, f"{name}/", skipped)
+        else:
+            yield name
+
+
+def commit(root: Path) -> str:
+    """The commit that is checked out, or ""."""
+    return (_git(root, "rev-parse", "HEAD") or "").strip()
+
+
+def dirty(root: Path) -> bool:
+    """Whether anything differs from the commit, new files included."""
+    return bool((_git(root, "status", "--porcelain", "--untracked-files=normal", "--", ".") or "").strip())
+
+
+def diff(root: Path) -> str:
+    """What differs from the commit, as a patch; new files are in the copy itself."""
+    return _git(root, "diff", "HEAD", "--", ".") or ""
+
+
+def remote(root: Path) -> str:
+    """Where the repository came from, without a password that its address may carry."""
+    url = (_git(root, "remote", "get-url", "origin") or "").strip()
+    return re.sub(r"//[^/@]*@", "//", url)

@@ -1,0 +1,163 @@
+"""Gathers the `Facts` a plan depends on: the only part of planning that looks at this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from launcher.config.load import LoadedJob
+from launcher.config.site import SiteProfile
+from launcher.errors import ConfigError
+from launcher.run import index
+from launcher.run.spec import SiteSpec
+from launcher.submission import files, interpreter
+from launcher.submission.facts import CodeFacts, Facts, SlurmFacts
+
+__all__ = ["code_facts", "gather", "gpus_here", "runs_dir_of", "slurm_facts"]
+
+BackendName = Literal["auto", "slurm", "local"]
+_CONFIG_PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/opt/slurm/etc/slurm.conf")
+
+
+def gather(
+    loaded: LoadedJob,
+    *,
+    backend: BackendName = "auto",
+    environ: Mapping[str, str] | None = None,
+    code: CodeFacts | None = None,
+    run_id: str | None = None,
+    after: Sequence[tuple[str, str]] = (),
+) -> Facts:
+    """Look at this machine for ``loaded``. ``code`` replaces a look at the code directory (a resubmission's snapshot).
+
+    Raises ConfigError when the code directory or ``runs_dir`` cannot be used.
+    """
+    env = os.environ if environ is None else environ
+    job = loaded.job
+    runs_dir, shown = runs_dir_of(job.runs_dir, loaded.base_dir, loaded.site, env)
+    free_bytes, free_inodes = _free(runs_dir)
+    slurm = slurm_facts(env, job.slurm.partition) if backend != "local" else SlurmFacts()
+    return Facts(
+        backend=backend,
+        run_id=run_id or index.new_id(loaded.name),
+        runs_dir=str(runs_dir),
+        runs_dir_shown=shown,
+        free_bytes=free_bytes,
+        free_inodes=free_inodes,
+        interpreter=interpreter.find(job.environment.python, job.environment.container, env),
+        code=code or code_facts(loaded, runs_dir),
+        slurm=slurm,
+        gpus_here=gpus_here(env),
+        cpus_here=len(os.sched_getaffinity(0)),
+        home=env.get("HOME", ""),
+        sbatch_variables=tuple(sorted(k for k in env if k.startswith("SBATCH_"))),
+        debug_detail=env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
+        after=tuple(after),
+        unset_pass=tuple(name for name in job.environment.pass_ if name not in env),
+    )
+
+
+def runs_dir_of(job_says: str | None, base: Path, site: SiteProfile, environ: Mapping[str, str]) -> tuple[Path, str]:
+    """Where runs lie, absolute, and as the user would write it: the job > $LAUNCHER_RUNS_DIR > the site > ./runs."""
+    for value, parent in (
+        (job_says, base),
+        (environ.get("LAUNCHER_RUNS_DIR"), Path.cwd()),
+        (site.runs_dir, Path.cwd()),
+    ):
+        if value:
+            text = os.path.expanduser(os.path.expandvars(value))
+            if "$" in text:
+                raise ConfigError(f"runs_dir: {value}: an environment variable in it is not set")
+            return (parent / text).absolute(), text
+    return Path("runs").absolute(), "runs"
+
+
+def _free(path: Path) -> tuple[int | None, int | None]:
+    """Free bytes and inodes where ``path`` is or will be; None where the file system does not say."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    try:
+        stat = os.statvfs(path)
+    except OSError:
+        return None, None
+    return stat.f_bavail * stat.f_frsize, (stat.f_favail if stat.f_files else None)
+
+
+def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
+    """What a copy of the job's code would hold. Raises ConfigError when there is no such directory."""
+    root = loaded.code_dir
+    if not root.is_dir():
+        raise ConfigError(f"code.dir: {root} is no directory")
+    script = loaded.job.script or ""
+    attaches = not script.startswith("-m") and bool(script) and _attaches(root / script)
+    if not loaded.job.code.snapshot:
+        return CodeFacts(root=str(root), attaches=attaches)
+    skip = [root / name for name in loaded.job.code.link] + [runs_dir]
+    found = files.listing(root, skip)
+    return CodeFacts(
+        root=str(root),
+        files=found.files,
+        outside=found.outside,
+        git=found.git,
+        commit=files.commit(root) if found.git else "",
+        dirty=found.git and files.dirty(root),
+        attaches=attaches,
+    )
+
+
+def _attaches(script: Path) -> bool:
+    try:
+        return "launcher.attach" in script.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+def gpus_here(environ: Mapping[str, str]) -> int:
+    """GPUs of this machine within CUDA_VISIBLE_DEVICES, without torch."""
+    mask = environ.get("CUDA_VISIBLE_DEVICES")
+    if mask is not None:
+        return len([d for d in mask.split(",") if d.strip() and d.strip() != "-1"]) if _count_gpus() else 0
+    return _count_gpus()
+
+
+def _count_gpus() -> int:
+    if not Path("/proc/driver/nvidia/version").exists():
+        return 0
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+def slurm_facts(environ: Mapping[str, str], partition: str | None) -> SlurmFacts:
+    """Whether SLURM can be used from here, and its policy for ``partition``."""
+    path = environ.get("PATH", os.defpath)
+    found = all(shutil.which(command, path=path) for command in ("sbatch", "srun"))
+    if not found:
+        return SlurmFacts(found=False, traces=_traces(environ, path))
+    return _ask(partition)
+
+
+def _traces(environ: Mapping[str, str], path: str) -> tuple[str, ...]:
+    traces = [f"${name} is set" for name in ("SLURM_CONF", "SLURM_JOB_ID") if environ.get(name)]
+    traces += [f"{place} exists" for place in _CONFIG_PLACES if os.path.exists(place)]
+    traces += [f"{c} is on the PATH" for c in ("sinfo", "squeue", "scontrol") if shutil.which(c, path=path)]
+    if "slurm" in environ.get("LOADEDMODULES", "") or "slurm" in environ.get("MODULEPATH", ""):
+        traces.append("a slurm module is known")
+    return tuple(traces)
+
+
+def _ask(partition: str | None) -> SlurmFacts:
+    """SLURM's own answers, through the slurm floor."""
+    return SlurmFacts(found=True, site=SiteSpec(), known=False)
+
+
+def python_of_this_process() -> str:
+    """The launcher's own interpreter."""
+    return sys.executable

@@ -1,0 +1,123 @@
+"""Which Python a job will use, and what it holds; torch is looked for, never imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import InterpreterError
+from launcher.submission.facts import Interpreter
+
+__all__ = ["find", "probe"]
+
+_NAMES = ("torch", "submitit", "psutil", "numpy")
+
+# Run by the interpreter in question, so it must be plain old Python; also run in this process when that is the one.
+_PROBE = r"""
+def look(names):
+    import importlib.util, json, os, sys
+    from importlib import metadata
+    found, editable = {}, []
+    for name in names:
+        try:
+            there = importlib.util.find_spec(name) is not None
+        except (ImportError, ValueError):
+            there = False
+        if there:
+            try:
+                found[name] = metadata.version(name)
+            except Exception:
+                found[name] = "?"
+    for folder in sys.path:
+        try:
+            entries = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for entry in entries:
+            if not entry.endswith(".dist-info"):
+                continue
+            try:
+                with open(os.path.join(folder, entry, "direct_url.json")) as f:
+                    said = json.load(f)
+            except (OSError, ValueError):
+                continue
+            if said.get("dir_info", {}).get("editable") and said.get("url", "").startswith("file://"):
+                from urllib.parse import unquote
+                editable.append([entry.split("-")[0].replace("_", "-"), unquote(said["url"][7:])])
+    return {"version": "%d.%d.%d" % sys.version_info[:3], "packages": found, "editable": editable}
+"""
+
+
+def find(named: str | None, container: str | None, environ: Mapping[str, str]) -> Interpreter:
+    """The interpreter of the job: the one named, the active environment's, or the launcher's own.
+
+    Raises InterpreterError when the named one is not there.
+    """
+    if container:
+        return Interpreter(path=named or "python3", origin="container", checked=False)
+    if named:
+        path = shutil.which(os.path.expanduser(named), path=environ.get("PATH"))
+        if path is None:
+            raise InterpreterError(f"environment.python: {named} is not there or cannot be executed")
+        return probe(os.path.abspath(path), "environment.python", environ)
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        prefix = environ.get(variable)
+        path = f"{prefix}/bin/python"
+        if prefix and os.access(path, os.X_OK):
+            active = probe(path, f"${variable}", environ)
+            # conda's base is active in many shells whatever they use: one without torch is not what is meant
+            if "torch" in active.packages or variable == "VIRTUAL_ENV":
+                return active
+    return probe(sys.executable, "the launcher's own", environ)
+
+
+def probe(path: str, origin: str, environ: Mapping[str, str]) -> Interpreter:
+    """Ask the interpreter at ``path`` what it holds; what goes wrong is its ``error``."""
+    if _same(path):
+        return _made(path, origin, _here())
+    text = f"{_PROBE}\nimport json\nprint(json.dumps(look({_NAMES!r})))"
+    try:
+        done = subprocess.run(
+            [path, "-c", text], capture_output=True, text=True, timeout=60, check=False, cwd="/", env=dict(environ)
+        )
+        return _made(path, origin, json.loads(done.stdout))
+    except subprocess.TimeoutExpired:
+        return Interpreter(path=path, origin=origin, error="it does not answer within 60 s")
+    except (OSError, ValueError) as error:
+        said = done.stderr.strip().splitlines()[-1:] if "done" in locals() else [str(error)]
+        return Interpreter(path=path, origin=origin, error=said[0] if said else "it answers nothing")
+
+
+def _same(path: str) -> bool:
+    """Whether ``path`` is the Python of this process with the same packages: same environment folder, same binary."""
+    mine, other = Path(sys.executable), Path(path)
+    return mine.parent == other.parent and mine.resolve() == other.resolve()
+
+
+def _here() -> dict[str, Any]:
+    scope: dict[str, Any] = {}
+    exec(_PROBE, scope)  # noqa: S102 (the constant above: one text for this process and for others)
+    found: dict[str, Any] = scope["look"](_NAMES)
+    return found
+
+
+def _made(path: str, origin: str, said: dict[str, Any]) -> Interpreter:
+    return Interpreter(
+        path=path,
+        origin=origin,
+        version=str(said["version"]),
+        packages=dict(said["packages"]),
+        editable=tuple(_source(name, folder) for name, folder in said["editable"]),
+    )
+
+
+def _source(name: str, folder: str) -> tuple[str, str]:
+    """The directory that editable imports come from: ``src/`` where the project has one."""
+    src = Path(folder) / "src"
+    return name, str(src if src.is_dir() else Path(folder))

@@ -1,0 +1,325 @@
+"""``plan(job, facts)``: from a job to everything that will be submitted. Pure: opens nothing, runs nothing, asks nothing.
+
+What it must know of this machine comes in as `Facts`; what it returns is what `launcher plan` prints and `launcher
+submit` executes.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass, replace
+from pathlib import PurePath
+from typing import Any, Literal
+
+from launcher.config.load import LoadedJob, interpolate_run
+from launcher.config.schema import Backend, Job
+from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
+from launcher.run.spec import CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
+from launcher.submission import describe, script
+from launcher.submission.facts import CodeFacts, Facts, Interpreter
+
+__all__ = ["PORTS", "SubmissionPlan", "plan"]
+
+PORTS = 16
+"""Candidate ports of the leader: enough that strangers on some of them do no harm."""
+_SPACE_RESERVE = 64 * 1024**2
+_INODE_RESERVE = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmissionPlan:
+    """One run, ready to be submitted."""
+
+    backend: Literal["slurm", "local"]
+    spec: RunSpec
+    code: CodeFacts
+    link: tuple[str, ...]
+    """Directories of the code (relative) that are linked instead of copied."""
+    snapshot: bool
+    """Copy the code; otherwise the whole directory is linked."""
+    python_path: tuple[str, ...]
+    """Entries of PYTHONPATH, absolute: the run's lib, then sources of editable packages inside the snapshot."""
+    command: str
+    """The interpreter as submitit puts it into a shell command, setup lines and container included."""
+    parameters: dict[str, Any]
+    """submitit's parameters, by the names its SlurmExecutor takes."""
+    job_yaml: str
+    """What becomes job.yaml."""
+    base_dir: str
+    """What relative paths of the job are relative to."""
+    warnings: tuple[str, ...] = ()
+    summary: tuple[str, ...] = ()
+    """Lines for a user, in order: heading first."""
+    gpu_hours: float = 0.0
+    """GPU-hours (CPU-hours where there are no GPUs) of one attempt."""
+    gpu_hours_max: float = 0.0
+    """The most all attempts may cost."""
+    runs_dir: str
+
+    @property
+    def run_dir(self) -> str:
+        """The run's folder, absolute."""
+        return self.spec.run_dir
+
+    @property
+    def sbatch(self) -> str:
+        """The sbatch script exactly as submitted; empty for the local backend."""
+        return script.render(self.command, self.submitit_dir, self.parameters) if self.backend == "slurm" else ""
+
+    @property
+    def submitit_dir(self) -> str:
+        """Folder of submitit's pickles and logs."""
+        return f"{self.run_dir}/submitit"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for ``--json``."""
+        spec = asdict(self.spec)
+        return {
+            "run": self.spec.id,
+            "run_dir": self.run_dir,
+            "backend": self.backend,
+            "summary": list(self.summary),
+            "warnings": list(self.warnings),
+            "gpu_hours": self.gpu_hours,
+            "gpu_hours_max": self.gpu_hours_max,
+            "world_size": self.spec.world_size,
+            "spec": spec,
+            "code": {"root": self.code.root, "files": len(self.code.files), "bytes": self.code.size,
+                     "commit": self.code.commit, "dirty": self.code.dirty, "link": list(self.link)},
+            "sbatch": self.sbatch,
+        }  # fmt: skip
+
+
+def plan(loaded: LoadedJob, facts: Facts, *, run_dir: str | None = None) -> SubmissionPlan:
+    """What submitting ``loaded`` would do, given ``facts``.
+
+    ``run_dir`` names the folder of a run that exists already (a resubmission); its last part is the run's id.
+    Raises SiteError, InterpreterError, RunDirError or ConfigError where it could not work.
+    """
+    backend = choose_backend(facts)
+    job = loaded.job
+    run_dir = run_dir or f"{facts.runs_dir}/{facts.run_id}"
+    if backend == "local":
+        _check_local(job, facts)
+    _check_interpreter(facts.interpreter)
+    _check_space(facts)
+    link, snapshot = tuple(PurePath(p).as_posix().rstrip("/") for p in job.code.link), job.code.snapshot
+    _check_in_snapshot(job, facts.code, snapshot, link)
+    spec = _spec(loaded, facts, backend, run_dir)
+    python_path = (f"{run_dir}/lib", *_editable_inside(facts, run_dir, snapshot))
+    made = SubmissionPlan(
+        backend=backend,
+        spec=spec,
+        code=facts.code,
+        link=link,
+        snapshot=snapshot,
+        python_path=python_path,
+        command=script.python_command(job, spec, facts.interpreter, python_path),
+        parameters=script.parameters(job, spec, facts, loaded.site.gpu_request, python_path),
+        job_yaml=loaded.yaml,
+        base_dir=str(loaded.base_dir),
+        warnings=describe.warnings(job, spec, facts),
+        gpu_hours=_hours(spec, spec.timeout_min / 60),
+        gpu_hours_max=_hours(spec, max(spec.restart.max_total_hours, spec.timeout_min / 60)),
+        runs_dir=facts.runs_dir,
+    )
+    return replace(made, summary=describe.summary(job, made, facts))
+
+
+def choose_backend(facts: Facts) -> Literal["slurm", "local"]:
+    """SLURM wherever it leaves traces; nobody trains on a login node by accident. Raises SiteError."""
+    if facts.backend != "auto":
+        if facts.backend == "slurm" and not facts.slurm.found:
+            traces = f" ({'; '.join(facts.slurm.traces)})" if facts.slurm.traces else ""
+            raise SiteError(f"SLURM was asked for, but sbatch and srun are not on the PATH{traces}")
+        return facts.backend
+    if facts.slurm.found:
+        return "slurm"
+    if facts.slurm.traces:
+        raise SiteError(
+            f"this machine has traces of SLURM ({'; '.join(facts.slurm.traces)}) but no sbatch on the PATH: load its "
+            "module, or say --backend local to train on this machine"
+        )
+    return "local"
+
+
+def _check_local(job: Job, facts: Facts) -> None:
+    wanted = job.resources.gpus_per_node
+    total = wanted * (job.resources.nodes + job.resources.spare_nodes)
+    if total > facts.gpus_here:
+        has = f"{facts.gpus_here} GPU{'s' if facts.gpus_here != 1 else ''}" if facts.gpus_here else "no GPU"
+        nodes = f" on {total // wanted} nodes" if total > wanted else ""
+        raise ConfigError(
+            f"resources.gpus_per_node: the job asks for {wanted} GPUs a node{nodes}, this machine has {has}; "
+            "resources.gpus_per_node=0 trains on its CPUs"
+        )
+
+
+def _check_interpreter(python: Interpreter) -> None:
+    if not python.checked:
+        return
+    named = f"{python.path} ({python.origin})"
+    if python.error:
+        raise InterpreterError(f"{named} cannot be used: {python.error}")
+    missing = [name for name in ("torch", "submitit", "psutil") if name not in python.packages]
+    if missing:
+        raise InterpreterError(
+            f"{named} has no {' and no '.join(missing)}, which workers need: install it there, activate the environment "
+            "that has it, or name another interpreter as environment.python"
+        )
+
+
+def _check_space(facts: Facts) -> None:
+    need = facts.code.size + _SPACE_RESERVE
+    if facts.free_bytes is not None and facts.free_bytes < need:
+        raise RunDirError(
+            f"{facts.runs_dir}: {describe.size(facts.free_bytes)} free, a run needs at least {describe.size(need)}; "
+            "runs_dir (or $LAUNCHER_RUNS_DIR) names another place"
+        )
+    if facts.free_inodes is not None and facts.free_inodes < len(facts.code.files) + _INODE_RESERVE:
+        raise RunDirError(f"{facts.runs_dir}: only {facts.free_inodes} inodes free, too few for a run's files")
+
+
+def _check_in_snapshot(job: Job, code: CodeFacts, snapshot: bool, link: tuple[str, ...]) -> None:
+    """A script that git ignores would be missing from the copy: said now, not after hours in the queue."""
+    name = job.script or ""
+    if not snapshot or not name or name.startswith("-m") or name.startswith("/"):
+        return
+    path = PurePath(name).as_posix()
+    inside = any(path == f for f, _ in code.files) or any(path.startswith(d + "/") for d in link)
+    if not inside and code.git:
+        raise ConfigError(
+            f"script: {path} would not be in the copy of the code: git ignores it. Take it out of .gitignore, or say "
+            "code.snapshot=false"
+        )
+
+
+def _spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"], run_dir: str) -> RunSpec:
+    job, res, dist = loaded.job, loaded.job.resources, loaded.job.distributed
+    run_id = PurePath(run_dir).name
+    gpus = res.gpus_per_node
+    chosen = dist.backend if dist.backend is not Backend.auto else (Backend.nccl if gpus else Backend.gloo)
+    fill = _Filler(run_dir, run_id, loaded.name)
+    return RunSpec(
+        id=run_id,
+        name=loaded.name,
+        run_dir=run_dir,
+        work=_work(job, fill),
+        batch=backend,
+        nodes=res.nodes,
+        spare_nodes=res.spare_nodes,
+        tasks_per_node=res.tasks_per_node or gpus or 1,
+        gpus_per_node=gpus,
+        cpus_per_task=res.cpus_per_task,
+        mem_gb=res.mem_gb,
+        timeout_min=int(res.timeout_min),
+        backend="nccl" if chosen is Backend.nccl else "gloo",
+        init_timeout_min=dist.init_timeout_min,
+        collective_timeout_min=dist.collective_timeout_min,
+        interface=dist.interface,
+        control_ports=_ports(dist.port_range, run_id),
+        start_method=dist.start_method.value,
+        ddp=DdpSpec(**asdict(dist.ddp)),
+        seed=job.seed,
+        deterministic=job.deterministic,
+        variables=fill(job.environment.variables),
+        pass_names=list(job.environment.pass_),
+        code_dir=f"{run_dir}/code",
+        python=facts.interpreter.path,
+        checkpoint=_checkpoint(job),
+        restart=_restart(job),
+        site=facts.slurm.site,
+        trackers=_trackers(job, loaded.name),
+        notify={"urls": list(job.notify.urls), "on": list(job.notify.on)} if job.notify.urls else {},
+        preflight=job.preflight,
+        container=job.environment.container,
+        share=job.share.value,
+    )
+
+
+class _Filler:
+    """Fills ``${run.dir}`` and its kin in, now that the run has a name."""
+
+    def __init__(self, run_dir: str, run_id: str, name: str) -> None:
+        self._known = (run_dir, run_id, name)
+
+    def __call__(self, values: Any) -> Any:
+        return interpolate_run(values, *self._known)
+
+
+def _work(job: Job, fill: _Filler) -> Work:
+    args = [str(a) for a in fill(list(job.args))]
+    params = fill(dict(job.params))
+    if job.task:
+        return Work(kind="task", target=job.task, params=params)
+    if job.function:
+        return Work(kind="function", target=job.function, params=params)
+    name = job.script or ""
+    if name.startswith("-m"):
+        return Work(kind="module", target=name[2:].strip(), args=args, params=params)
+    return Work(kind="script", target=name, args=args, params=params)
+
+
+def _checkpoint(job: Job) -> CheckpointSpec:
+    c = job.checkpoint
+    return CheckpointSpec(
+        interval_steps=c.interval_steps,
+        interval_min=c.interval_min,
+        min_interval_min=c.min_interval_min,
+        max_interval_min=c.max_interval_min,
+        keep_last=c.keep_last,
+        keep_every_steps=c.keep_every_steps,
+        watch=c.watch,
+        enabled=c.enabled,
+    )
+
+
+def _restart(job: Job) -> RestartSpec:
+    r = job.restart
+    return RestartSpec(
+        max_restarts=r.max_restarts,
+        max_total_hours=r.max_total_hours,
+        requeue=r.requeue,
+        hang_floor_s=r.hang_floor_s,
+        hang_detection=r.hang_detection,
+        idle_timeout_min=r.idle_timeout_min,
+        max_at_risk_min=r.max_at_risk_min,
+        signal_lead_s=r.signal_lead_s,
+    )
+
+
+def _trackers(job: Job, name: str) -> dict[str, Any]:
+    wanted: dict[str, Any] = {}
+    if job.trackers.tensorboard:
+        wanted["tensorboard"] = {}
+    if job.trackers.mlflow is not None:
+        wanted["mlflow"] = {"uri": job.trackers.mlflow.uri, "experiment": job.trackers.mlflow.experiment or name}
+    if job.trackers.wandb is not None:
+        wanted["wandb"] = {"project": job.trackers.wandb.project or name, "mode": job.trackers.wandb.mode}
+    return wanted
+
+
+def _ports(port_range: list[int], run_id: str) -> list[int]:
+    """Candidate ports drawn by the run's id: two runs on one node rarely try the same ones first."""
+    low, high = port_range[0], port_range[-1]
+    choice = range(low, high + 1)
+    return random.Random(run_id).sample(choice, min(PORTS, len(choice)))
+
+
+def _editable_inside(facts: Facts, run_dir: str, snapshot: bool) -> tuple[str, ...]:
+    """Sources of editable packages that lie inside the code: their copies come first, or later edits would be imported."""
+    if not snapshot:
+        return ()
+    found = []
+    for _, source in facts.interpreter.editable:
+        path = PurePath(source)
+        if path == PurePath(facts.code.root) or PurePath(facts.code.root) in path.parents:
+            inside = path.relative_to(facts.code.root).as_posix()
+            if inside != ".":  # the code directory itself comes first on sys.path anyway
+                found.append(f"{run_dir}/code/{inside}")
+    return tuple(dict.fromkeys(found))
+
+
+def _hours(spec: RunSpec, hours: float) -> float:
+    per_node = spec.gpus_per_node or spec.tasks_per_node * spec.cpus_per_task
+    return round((spec.nodes + spec.spare_nodes) * per_node * hours, 2)

@@ -1,0 +1,210 @@
+"""The sbatch text, through submitit's private ``_make_sbatch_string``: the one module that knows it (submitit >=1.5.4,<1.6).
+
+submitit's public SlurmExecutor raises where there is no ``srun`` on the PATH, and a plan must print on a laptop.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from launcher.config.schema import Job
+from launcher.errors import ConfigError
+from launcher.run.spec import RunSpec
+from launcher.submission.facts import Facts, Interpreter
+
+__all__ = ["OWNED", "is_apptainer", "parameters", "python_command", "render", "teardown"]
+
+OWNED = frozenset(
+    {
+        *("array", "chdir", "cpus-per-task", "error", "export", "gpus-per-node", "input", "job-name", "no-kill"),
+        *("no-requeue", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable", "quiet", "requeue"),
+        *("signal", "test-only", "time", "wait", "wrap"),
+    }
+)
+"""sbatch options that this package sets or relies on: `slurm.extra` may not say otherwise."""
+_OPTION = re.compile(r"[a-z][a-z0-9-]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+# The batch shell gets TERM at the end of a grace period; with a handler of its own it lives on and runs the teardown.
+_KEEP_SHELL = "trap : TERM USR2"
+# A TERM or USR2 before the agent has its handlers would end the job FAILED, never requeued. Ignored signals stay ignored
+# across exec. `env --ignore-signal` does the same, but only from coreutils 8.31 on (RHEL 8 has 8.30).
+_IGNORE = 'trap "" TERM USR2'
+
+
+def is_apptainer(image: str) -> bool:
+    """Whether a container image is for Apptainer (.sif) and not for pyxis."""
+    return image.endswith(".sif")
+
+
+def parameters(
+    job: Job, spec: RunSpec, facts: Facts, gpu_request: str, python_path: Sequence[str], *, run_dir: str | None = None
+) -> dict[str, Any]:
+    """submitit's parameters: one SLURM task per node, nothing that kills the others when one ends.
+
+    ``run_dir`` is the run's folder as a shell word, where it is only known in the job (sweeps). Raises ConfigError.
+    """
+    cpus = spec.tasks_per_node * spec.cpus_per_task
+    slurm = job.slurm
+    values: dict[str, Any] = {
+        "job_name": spec.id,
+        "time": spec.timeout_min,
+        "nodes": spec.nodes + spec.spare_nodes,
+        "ntasks_per_node": 1,
+        "cpus_per_task": cpus,
+        "mem": _mem(spec.mem_gb),
+        "partition": slurm.partition,
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "constraint": slurm.constraint,
+        "exclude": slurm.exclude,
+        "nodelist": slurm.nodelist,
+        "comment": slurm.comment,
+        "mail_type": slurm.mail_type,
+        "mail_user": slurm.mail_user,
+        "dependency": _dependency(slurm.dependency, facts.after),
+        "exclusive": True if slurm.exclusive else None,
+        **_gpus(slurm.gres, spec.gpus_per_node, gpu_request),
+        "signal_delay_s": spec.restart.signal_lead_s,
+        "stderr_to_stdout": True,
+        "setup": [_KEEP_SHELL, _export_path(python_path)],
+        "srun_args": _srun(job, spec, cpus, facts),
+        "teardown": teardown(run_dir or shlex.quote(spec.run_dir), _teardown_python(facts.interpreter)),
+        "additional_parameters": _additional(job, spec),
+    }
+    values = {k: v for k, v in values.items() if v is not None}
+    _refuse_control(values)
+    values["wckey"] = None  # submitit's default one is unknown to sites that check wckeys
+    return values
+
+
+def _mem(mem_gb: float | None) -> str | None:
+    if mem_gb is None:
+        return None
+    return f"{int(mem_gb)}GB" if mem_gb == int(mem_gb) else f"{int(mem_gb * 1024)}MB"
+
+
+def _gpus(gres: str | None, gpus_per_node: int, gpu_request: str) -> dict[str, Any]:
+    if gres:
+        return {"gres": gres}
+    if not gpus_per_node:
+        return {}
+    return {"gres": f"gpu:{gpus_per_node}"} if gpu_request == "gres" else {"gpus_per_node": gpus_per_node}
+
+
+def _dependency(given: str | None, after: Sequence[tuple[str, str]]) -> str | None:
+    kinds = dict.fromkeys(kind for kind, _ in after)
+    parts = [given] if given else []
+    parts += [":".join([kind, *(j for k, j in after if k == kind)]) for kind in kinds]
+    return ",".join(parts) or None
+
+
+def _srun(job: Job, spec: RunSpec, cpus: int, facts: Facts) -> list[str]:
+    args = [
+        "--kill-on-bad-exit=0",  # a site may default to 1: one failed agent would take the others along
+        "--wait=0",  # srun ends other tasks some time after the first one ended, unless told not to
+        "--no-kill",  # with sbatch's own --no-kill: the other nodes go on when one dies
+        f"--cpus-per-task={cpus}",  # 22.05 to 23.02: srun does not inherit it from sbatch
+        "--cpu-bind=none",  # agents place their workers themselves
+        "--mpi=none",
+        "--export=ALL",
+        *job.slurm.srun_args,
+    ]
+    image = job.environment.container
+    if image and not is_apptainer(image):
+        args += [f"--container-image={image}", *_pyxis(job, spec, facts)]
+    return args
+
+
+def _mounts(job: Job, spec: RunSpec, facts: Facts) -> list[str]:
+    """What a container must see: the run, and what the run's code links to."""
+    linked = [f"{facts.code.root}/{name}".rstrip("/") for name in job.code.link]
+    return [spec.run_dir, *(linked if job.code.snapshot else [facts.code.root])]
+
+
+def _pyxis(job: Job, spec: RunSpec, facts: Facts) -> list[str]:
+    mounts = [f"{path}:{path}" for path in _mounts(job, spec, facts)]
+    rest = []
+    for arg in job.environment.container_args:
+        if arg.startswith("--container-mounts="):
+            mounts += arg.partition("=")[2].split(",")
+        else:
+            rest.append(arg)
+    return [f"--container-mounts={','.join(mounts)}", *rest]
+
+
+def _additional(job: Job, spec: RunSpec) -> dict[str, Any]:
+    values: dict[str, Any] = {"no-kill": True, "signal": f"USR2@{spec.restart.signal_lead_s}"}
+    values["requeue" if spec.restart.requeue else "no-requeue"] = True
+    if job.slurm.reservation:
+        values["reservation"] = job.slurm.reservation
+    for key, value in job.slurm.extra.items():
+        if not _OPTION.fullmatch(key):
+            raise ConfigError(f"slurm.extra: {key!r} is no long option of sbatch: write it without dashes in front")
+        if key in OWNED:
+            raise ConfigError(
+                f"slurm.extra.{key}: the launcher sets --{key} itself; another key of the job controls it"
+            )
+        if value is not False:  # submitit would write the word False
+            values[key] = value
+    return values
+
+
+def _refuse_control(values: dict[str, Any]) -> None:
+    """A line break inside ``#SBATCH --comment='...'`` would begin a line of shell."""
+    texts = {k: v for k, v in {**values, **values["additional_parameters"]}.items() if isinstance(v, str)}
+    texts |= {f"srun_args[{i}]": v for i, v in enumerate(values["srun_args"])}
+    for key, value in texts.items():
+        if _CONTROL.search(value):
+            raise ConfigError(f"slurm.{key}: {value!r} has a line break or control character, which sbatch cannot take")
+
+
+def _export_path(python_path: Sequence[str]) -> str:
+    return f"export PYTHONPATH={shlex.quote(':'.join(python_path))}${{PYTHONPATH:+:$PYTHONPATH}}"
+
+
+def python_command(job: Job, spec: RunSpec, python: Interpreter, python_path: Sequence[str]) -> str:
+    """The interpreter as a piece of shell: signals ignored, setup lines, container, Python.
+
+    Used by both backends: bash reads it in the sbatch script, submitit's local executor splits it.
+    """
+    lines = [_IGNORE, *job.environment.setup]
+    if spec.batch == "local":
+        lines.append(_export_path(python_path))
+    text = "\n".join([*lines, 'exec "$@"']) if len(lines) > 1 else f'{_IGNORE}; exec "$@"'
+    return shlex.join(["/bin/bash", "-c", text, "agent", *_apptainer(job, spec), python.path])
+
+
+def _apptainer(job: Job, spec: RunSpec) -> list[str]:
+    image = job.environment.container
+    if not image or not is_apptainer(image):
+        return []
+    gpus = ["--nv"] if spec.gpus_per_node else []
+    return ["apptainer", "exec", *gpus, "--bind", spec.run_dir, *job.environment.container_args, image]
+
+
+def _teardown_python(python: Interpreter) -> str:
+    return python.path if python.checked else "python3"  # the batch shell is outside any container
+
+
+def teardown(run_dir: str, python: str) -> list[str]:
+    """Lines after srun: where the leader left no outcome (it was killed), have SLURM requeue the job; keep srun's status.
+
+    ``run_dir`` is a shell word already.
+    """
+    return ["status=$?", f"{shlex.quote(python)} -m launcher.runtime.teardown {run_dir}", "exit $status"]
+
+
+def render(command: str, folder: str, parameters: dict[str, Any], *, points: int | None = None) -> str:
+    """The sbatch script that submitit writes for ``command`` (see `python_command`) with its files in ``folder``.
+
+    ``points`` makes it an array. Same function, same parameters as the submission itself: what is printed is submitted.
+    """
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    full = f"{command} -u -m submitit.core._submit {shlex.quote(folder)}"
+    text: str = _make_sbatch_string(command=full, folder=folder, map_count=points, **parameters)
+    return text
