@@ -8,6 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from launcher.report.listing import Row
+    from launcher.report.runs import Known
 
 
 @click.command()
@@ -28,39 +29,50 @@ def command(
     as_json: bool,
 ) -> None:
     """List runs, newest first; a sweep is one line."""
-    import dataclasses
-    import json
     import time
 
     from launcher.report.listing import group_sweeps, rows
     from launcher.report.runs import all_runs
 
-    now = time.time()
-    found = rows(all_runs(), now)
-    if states:
-        found = [r for r in found if r.state in states]
+    now, known = time.time(), all_runs()
     if sweep is not None:
-        found = _points(found, sweep, metric, highest)
+        found = _points(known, now, sweep, metric, highest)
+        _show([r for r in found if not states or r.state in states], as_json, number, everything)
+    elif as_json or states:
+        _show([r for r in rows(known, now) if not states or r.state in states], as_json, number, everything)
+    else:
+        groups = group_sweeps(known)
+        shown = groups if everything else groups[:number]
+        found = rows([k for g in shown for k in g], now)
+        by_run = {row.run: row for row in found}
+        lines = [[by_run[k.paths.id] for k in g if k.paths.id in by_run] for g in shown]
+        _print([_cells(line, now) for line in lines if line], len(groups) - len(shown))
+
+
+def _show(found: list[Row], as_json: bool, number: int, everything: bool) -> None:
+    """Every run by itself: as JSON, or as a table of at most ``number`` lines."""
+    import dataclasses
+    import json
+    import time
+
+    from launcher.report.text import plain_json
+
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(r) for r in found], indent=1))
+        click.echo(json.dumps(plain_json([dataclasses.asdict(r) for r in found]), indent=1))
         return
-    table = [_sweep_cells(r) for r in found] if sweep is not None else [_cells(g, now) for g in group_sweeps(found)]
-    if not table:
-        click.echo("no runs" if states or sweep else "no runs yet; launcher submit job.yaml starts one")
-        return
-    shown = table if everything else table[:number]
-    _print(shown)
-    if len(table) > len(shown):
-        click.echo(f"{len(table) - len(shown)} more: launcher ls --all")
+    shown, now = found if everything else found[:number], time.time()
+    _print([_sweep_cells(r) if r.sweep else _cells([r], now) for r in shown], len(found) - len(shown))
 
 
-def _points(found: list[Row], sweep: str, metric: str | None, highest: bool) -> list[Row]:
+def _points(known: list[Known], now: float, sweep: str, metric: str | None, highest: bool) -> list[Row]:
     from launcher.errors import RunNotFoundError
-    from launcher.report.listing import best_metric, sort_by_metric
+    from launcher.report.listing import best_metric, rows, sort_by_metric
 
-    points = [r for r in found if r.sweep is not None and (r.sweep == sweep or r.sweep.endswith(sweep))]
-    if not points:
-        raise RunNotFoundError(f"no sweep answers to {sweep!r}; launcher ls shows what there is")
+    names = {k.sweep for k in known if k.sweep is not None and (k.sweep == sweep or k.sweep.endswith(f"-{sweep}"))}
+    if len(names) != 1:
+        what = f"{len(names)} sweeps answer" if names else "no sweep answers"
+        raise RunNotFoundError(f"{what} to {sweep!r}; launcher ls shows what there is")
+    points = rows([k for k in known if k.sweep in names], now)
     name = metric or best_metric(points)
     return sort_by_metric(points, name, descending=highest or "acc" in name) if name else points
 
@@ -71,14 +83,16 @@ def _state_cell(state: str) -> str:
     return click.style(state, fg=colour(state))
 
 
-def _cells(item: Row | list[Row], now: float) -> list[str]:
+def _cells(line: list[Row], now: float) -> list[str]:
+    """One line of the list: a run, or all points of a sweep."""
     from launcher.report import text
     from launcher.report.listing import main_metric, sweep_line
 
-    if isinstance(item, list):
-        state, words = sweep_line(item)
-        when = max((p.when for p in item if p.when), default=None)
-        return [f"{item[0].sweep} (sweep)", _state_cell(state), words, "", text.clock(when, now)]
+    item = line[0]
+    if item.sweep is not None:
+        state, words = sweep_line(line)
+        when = max((p.when for p in line if p.when), default=None)
+        return [f"{item.sweep} (sweep)", _state_cell(state), words, "", text.clock(when, now)]
     step = text.count(item.step) + (f"/{text.count(item.total_steps)}" if item.total_steps else "")
     speed = text.rate(item.rate) if item.state == "running" else ""
     words = "  ".join(w for w in (step, speed, main_metric(item.metrics)) if w)
@@ -95,8 +109,15 @@ def _sweep_cells(row: Row) -> list[str]:
     return [row.run, _state_cell(row.state), " ".join(text.clean(o, 40) for o in row.overrides), metrics]
 
 
-def _print(table: list[list[str]]) -> None:
+def _print(table: list[list[str]], more: int) -> None:
+    if not table:
+        click.echo("no such runs; launcher submit job.yaml starts one")
+        return
+    width = max(len(row) for row in table)
+    table = [row + [""] * (width - len(row)) for row in table]
     widths = [max(len(click.unstyle(row[i])) for row in table) for i in range(len(table[0]))]
     for row in table:
         cells = (cell + " " * (w - len(click.unstyle(cell))) for cell, w in zip(row, widths, strict=True))
         click.echo("  ".join(c for c, w in zip(cells, widths, strict=True) if w).rstrip())
+    if more:
+        click.echo(f"{more} more: launcher ls --all")

@@ -17,19 +17,22 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     import time
 
     from launcher.report.history import read_history
-    from launcher.report.runs import all_runs, find, summarise_all
+    from launcher.report.listing import has_ended
+    from launcher.report.runs import all_runs, find_many, summarise_all
+    from launcher.report.text import plain_json
 
     now = time.time()
     if runs:
-        histories = [read_history(find(name)) for name in runs]
+        histories = [read_history(paths) for paths in find_many(runs)]
     else:
-        histories = [h for h in map(read_history, all_runs()) if h.outcome is None] or [
-            read_history(paths) for paths in all_runs()[:1]
+        known = all_runs()
+        histories = [read_history(k.paths) for k in known if not has_ended(k)] or [
+            read_history(k.paths) for k in known[:1]
         ]
     summaries = summarise_all(histories, now)
     if as_json:
-        values = [s.as_json() for s in summaries]
-        click.echo(json.dumps(values[0] if len(runs) == 1 else values, indent=1))
+        values = [plain_json(s.as_json()) for s in summaries]
+        click.echo(json.dumps(values[0] if len(runs) == 1 == len(values) else values, indent=1))
         return
     if not summaries:
         click.echo("no runs yet; launcher submit job.yaml starts one")

@@ -4,38 +4,81 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.errors import RunNotFoundError
-from launcher.report.history import History
+from launcher.report.history import History, as_dict, as_list, read_history
 from launcher.report.summary import RunSummary, SlurmView, summarise_history
+from launcher.run.files import read_json
+from launcher.run.index import list_runs, resolve
 from launcher.run.paths import RunPaths
 
-__all__ = ["all_runs", "ask_slurm", "find", "needs_slurm", "summarise_all"]
+__all__ = ["Known", "all_runs", "ask_slurm", "find", "find_many", "needs_slurm", "summarise_all", "summary_of"]
 
 
-def all_runs() -> list[RunPaths]:
-    """Every run of this user that can be found from here, newest first."""
-    root = Path(os.environ.get("LAUNCHER_RUNS_DIR", "runs"))
+@dataclass(frozen=True)
+class Known:
+    """A run that exists, and the sweep it is a point of."""
+
+    paths: RunPaths
+    sweep: str | None = None
+    overrides: list[str] = field(default_factory=list)
+
+
+def all_runs() -> list[Known]:
+    """Every run of this user, newest first; a sweep's points follow each other in their order."""
+    found: list[Known] = []
+    seen: set[str] = set()
+    for ref in reversed(list_runs(check=False)):
+        if ref.id in seen:
+            continue
+        if os.path.isfile(f"{ref.path}/sweep.json"):
+            points = _points(ref.path, ref.id)
+            seen.update(p.paths.id for p in points)
+            found += points
+        else:
+            found.append(Known(RunPaths(ref.path)))
+    in_sweeps = {k.paths.id for k in found if k.sweep}
+    return [k for k in found if k.sweep or k.paths.id not in in_sweeps]
+
+
+def _points(folder: Path, sweep: str) -> list[Known]:
+    """The points of the sweep in ``folder``; its ``sweep.json`` tells their overrides."""
+    listed = as_list(as_dict(read_json(folder / "sweep.json")).get("points"))
+    overrides: dict[str, list[str]] = {}
+    for point in listed:
+        value = as_dict(point)
+        run = value.get("run") or value.get("id")
+        if isinstance(run, str):
+            overrides[os.path.basename(run)] = [str(o) for o in as_list(value.get("overrides"))]
     try:
-        names = [e.path for e in os.scandir(root) if not e.name.startswith(".") and e.is_dir()]
+        names = sorted(e.name for e in os.scandir(folder) if e.name in overrides or _is_run(e.path))
     except OSError:
         return []
-    return [RunPaths(Path(p)) for p in sorted(names, key=os.path.getmtime, reverse=True)]
+    return [Known(RunPaths(folder / name), sweep, overrides.get(name, [])) for name in names]
+
+
+def _is_run(path: str) -> bool:
+    return os.path.isfile(f"{path}/spec.json")
 
 
 def find(name: str) -> RunPaths:
-    """The run that ``name`` means: an id, a unique prefix or ending, a job's name (its newest), ``@last``.
+    """The one run that ``name`` means. Raises RunNotFoundError, also for a sweep, which is many."""
+    path = resolve(name)
+    if (path / "sweep.json").is_file():
+        raise RunNotFoundError(f"{path.name} is a sweep; `launcher ls --sweep {path.name}` lists its points")
+    return RunPaths(path)
 
-    Raises RunNotFoundError.
-    """
-    runs = all_runs()
-    if name == "@last" and runs:
-        return runs[0]
-    hits = [r for r in runs if r.id == name] or [r for r in runs if r.id.startswith(name) or r.id.endswith(name)]
-    if not hits:
-        raise RunNotFoundError(f"no run answers to {name!r}; launcher ls shows what there is")
-    return hits[0]
+
+def find_many(names: Iterable[str]) -> list[RunPaths]:
+    """The runs that ``names`` mean; a sweep means its points. Raises RunNotFoundError."""
+    found: list[RunPaths] = []
+    for name in names:
+        path = resolve(name)
+        is_sweep = (path / "sweep.json").is_file()
+        found += [k.paths for k in _points(path, path.name)] if is_sweep else [RunPaths(path)]
+    return found
 
 
 def ask_slurm(job_ids: Iterable[str]) -> Mapping[str, SlurmView] | None:
@@ -62,3 +105,8 @@ def summarise_all(histories: list[History], now: float) -> list[RunSummary]:
     for i in open_:
         first[i] = summarise_history(histories[i], jobs, now)
     return first
+
+
+def summary_of(paths: RunPaths, now: float) -> RunSummary:
+    """One run's summary, SLURM asked where that is needed."""
+    return summarise_all([read_history(paths)], now)[0]

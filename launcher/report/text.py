@@ -5,8 +5,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-__all__ = ["ago", "bytes_", "clean", "clock", "count", "duration", "number", "percent", "ranges", "rate", "short_list"]
+__all__ = [
+    "ago",
+    "bytes_",
+    "clean",
+    "clock",
+    "count",
+    "duration",
+    "number",
+    "percent",
+    "plain_json",
+    "ranges",
+    "rate",
+    "short_list",
+]
 
 
 def duration(seconds: float | None) -> str:
@@ -125,3 +139,12 @@ def clean(text: object, limit: int = 500) -> str:
     line = "".join(c if c.isprintable() else " " for c in str(text))
     line = " ".join(line.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def plain_json(value: Any) -> Any:
+    """``value`` with non-finite numbers as the strings ``nan``, ``inf``, ``-inf``: JSON has no such numbers."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {k: plain_json(v) for k, v in value.items()}
+    return [plain_json(v) for v in value] if isinstance(value, (list, tuple)) else value
