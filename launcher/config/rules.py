@@ -1,21 +1,342 @@
-"""Rules that hold between keys, and what a text may hold that reaches sbatch."""
+"""Rules that hold between keys. Each names the keys it needs and is skipped where one of them is wrong by itself."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from launcher.config.schema import Job
+from launcher.config.schema import Backend, Job
 from launcher.config.source import Problem
+from launcher.config.texts import check_texts, secret_name
 
-__all__ = ["check"]
+__all__ = ["OWNED_OPTIONS", "check", "count_hosts"]
+
+Rule = Callable[[Job, dict[str, Any]], Iterator[Problem]]
+_RULES: list[tuple[tuple[str, ...], Rule]] = []
 
 
-def check(values: dict[str, Any], job: Job | None) -> list[Problem]:
-    """Every broken rule; ``job`` is None where validation failed, and only rules on plain values apply."""
-    problems: list[Problem] = []
-    named = [key for key in ("task", "function", "script") if values.get(key) is not None]
-    if not named:
-        problems.append(Problem("", "nothing to run: give one of task, function and script"))
-    elif len(named) > 1:
-        problems.append(Problem(named[1], f"give only one of task, function and script, not {' and '.join(named)}"))
+def rule(*needs: str) -> Callable[[Rule], Rule]:
+    """Register a rule that needs these keys to be right."""
+
+    def add(function: Rule) -> Rule:
+        _RULES.append((needs, function))
+        return function
+
+    return add
+
+
+def check(values: dict[str, Any], container: dict[str, Any], job: Job, wrong: set[str]) -> list[Problem]:
+    """Every broken rule. ``job`` has defaults where a key is among the ``wrong`` ones.
+
+    ``values`` are those of the job after interpolation, ``container`` before.
+    """
+    problems = [p for p in check_texts(values, container) if p.path not in wrong]
+    wrong = wrong | {p.path for p in problems}
+    for needs, function in _RULES:
+        if not any(_touches(path, need) for path in wrong for need in needs):
+            problems += function(job, values)
     return problems
+
+
+def _touches(path: str, need: str) -> bool:
+    return path == need or path.startswith((need + ".", need + "[")) or need.startswith((path + ".", path + "["))
+
+
+def given(values: dict[str, Any], path: str) -> bool:
+    """Whether the job says this key itself, rather than leaving it to its default."""
+    node: Any = values
+    for part in path.split("."):
+        if not isinstance(node, dict) or node.get(part) is None:
+            return False
+        node = node[part]
+    return True
+
+
+# --- what to run --------------------------------------------------------------------------------------------------------
+
+
+@rule("task", "function", "script")
+def one_kind_of_work(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """Exactly one of task, function and script."""
+    named = [key for key in ("task", "function", "script") if getattr(job, key) is not None]
+    if not named:
+        yield Problem("", "nothing to run: give one of task, function and script")
+    elif len(named) > 1:
+        yield Problem(named[1], f"give only one of task, function and script, not {' and '.join(named)}")
+
+
+@rule("task", "function", "script", "args")
+def args_are_for_scripts(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """A task or function takes keyword arguments only."""
+    if job.args and job.script is None and (job.task or job.function):
+        yield Problem("args", "a task or function takes params; args are for scripts")
+
+
+@rule("script")
+def script_form(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """``-m package.module`` or a file."""
+    script = job.script
+    if script is None or not script.startswith("-"):
+        return
+    if not re.fullmatch(r"-m\s+[^\W\d]\w*(\.[^\W\d]\w*)*", script):
+        yield Problem(
+            "script", 'must be a file, or "-m package.module" and nothing else; arguments belong into args', "value"
+        )
+
+
+@rule("checkpoint.watch", "task", "function")
+def watch_is_for_scripts(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """A task's or function's checkpoints are the launcher's own."""
+    pattern = job.checkpoint.watch
+    if pattern is None:
+        return
+    if job.task or job.function:
+        yield Problem("checkpoint.watch", "is for scripts; a task's or function's checkpoints need no watching")
+    if pattern.startswith(("/", "~")) or ".." in pattern.split("/"):
+        yield Problem("checkpoint.watch", "must be a pattern below the run directory, such as out/*.pt", "value")
+
+
+# --- resources ----------------------------------------------------------------------------------------------------------
+
+
+@rule("distributed.backend", "resources.gpus_per_node")
+def nccl_needs_gpus(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """NCCL speaks GPU to GPU only."""
+    if job.distributed.backend is Backend.nccl and job.resources.gpus_per_node == 0:
+        yield Problem(
+            "distributed.backend", "nccl needs GPUs, but resources.gpus_per_node is 0; use auto or gloo", "value"
+        )
+
+
+@rule("distributed.backend", "resources.gpus_per_node", "resources.tasks_per_node")
+def one_rank_per_gpu(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """NCCL refuses two ranks on one GPU ("Duplicate GPU detected")."""
+    gpus, tasks = job.resources.gpus_per_node, job.resources.tasks_per_node
+    if tasks is not None and 0 < gpus < tasks and job.distributed.backend is not Backend.gloo:
+        said = f"{tasks} workers cannot share {gpus} GPUs: NCCL takes one rank per GPU; ask for {tasks} GPUs, or leave the key out"
+        yield Problem("resources.tasks_per_node", said, "value")
+
+
+@rule("resources.nodes", "resources.tasks_per_node", "resources.gpus_per_node", "resources.spare_nodes")
+def a_thinkable_size(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """A slip of the finger is caught before it is multiplied out."""
+    r = job.resources
+    ranks = r.nodes * (r.tasks_per_node or max(r.gpus_per_node, 1))
+    if ranks > 1_000_000 or r.spare_nodes > 100_000:
+        yield Problem(
+            "resources", f"{ranks:,} ranks and {r.spare_nodes:,} spare nodes are more than any cluster has", "key"
+        )
+
+
+@rule("slurm.gres", "resources.gpus_per_node")
+def gres_agrees(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """The number of GPUs in --gres is that of gpus_per_node, from which the number of workers follows."""
+    found = re.search(r"(?:^|,)(?:gres[:/])?gpu(?::[A-Za-z][\w.-]*)?(?:[:=](\d+))?(?=,|\(|$)", job.slurm.gres or "")
+    count = int(found.group(1) or 1) if found else None
+    if count is not None and count != job.resources.gpus_per_node:
+        said = f"asks for {count} GPUs per node, but resources.gpus_per_node is {job.resources.gpus_per_node}; make them equal"
+        yield Problem("slurm.gres", said, "value")
+
+
+@rule("slurm.nodelist", "slurm.exclude", "resources.nodes", "resources.spare_nodes")
+def enough_hosts(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """sbatch refuses a node list longer than the node count, and a host both wanted and excluded."""
+    total = job.resources.nodes + job.resources.spare_nodes
+    hosts = count_hosts(job.slurm.nodelist or "")
+    for key in ("nodelist", "exclude"):
+        if count_hosts(getattr(job.slurm, key) or "") is None:
+            yield Problem(f"slurm.{key}", "is no host list: its brackets do not match; write gpu[01-04],gpu09", "value")
+    if hosts and hosts > total:
+        said = f"names {hosts} hosts, but resources.nodes and spare_nodes ask for {total}"
+        yield Problem("slurm.nodelist", said, "value")
+    both = set((job.slurm.nodelist or "").split(",")) & set((job.slurm.exclude or "").split(",")) - {""}
+    if both and "[" not in (job.slurm.nodelist or "") + (job.slurm.exclude or ""):
+        yield Problem("slurm.exclude", f"{sorted(both)[0]} is both in nodelist and excluded", "value")
+
+
+def count_hosts(text: str) -> int | None:
+    """Number of hosts in a host list such as ``gpu[01-04,7],login1``; None when its brackets do not match."""
+    total = 0
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+|[\[\]]", text):
+        if part in "[]":
+            return None
+        size = 1
+        for inside in re.findall(r"\[([^\]]*)\]", part):
+            counts = [_range(piece) for piece in inside.split(",")]
+            if 0 in counts:
+                return None
+            size *= sum(counts)
+        total += size
+    return total
+
+
+def _range(piece: str) -> int:
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", piece)
+    return max(int(found.group(2) or found.group(1)) - int(found.group(1)) + 1, 0) if found else 0
+
+
+# --- times --------------------------------------------------------------------------------------------------------------
+
+
+@rule("resources.timeout_min", "distributed.init_timeout_min")
+def stragglers_fit(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """Waiting for stragglers longer than the job may run says nothing when it ends."""
+    wait, limit = job.distributed.init_timeout_min, job.resources.timeout_min
+    if given(values, "distributed.init_timeout_min") and wait >= limit:
+        yield Problem(
+            "distributed.init_timeout_min", f"must be less than resources.timeout_min ({limit}), not {wait:g}", "value"
+        )
+
+
+@rule("resources.timeout_min", "restart.signal_lead_s")
+def the_signal_comes_in_time(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """A lead longer than the limit would stop every attempt as it starts."""
+    lead, limit = job.restart.signal_lead_s, job.resources.timeout_min
+    if given(values, "restart.signal_lead_s") and lead >= limit * 60:
+        yield Problem(
+            "restart.signal_lead_s", f"must be less than resources.timeout_min ({limit * 60} s), not {lead}", "value"
+        )
+
+
+@rule("resources.timeout_min", "restart.max_total_hours")
+def all_attempts_hold_one(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """The limit over all attempts cannot be below that of one."""
+    total, limit = job.restart.max_total_hours, job.resources.timeout_min
+    if given(values, "restart.max_total_hours") and total * 60 < limit:
+        said = f"{total:g} h over all attempts is less than one attempt may take (resources.timeout_min: {limit})"
+        yield Problem("restart.max_total_hours", said, "value")
+
+
+@rule("checkpoint")
+def intervals(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """Bounds in order; what is kept for ever is something that is saved; nothing is asked of saving that is off."""
+    c = job.checkpoint
+    if c.min_interval_min > c.max_interval_min:
+        key = "min" if given(values, "checkpoint.min_interval_min") else "max"
+        said = f"min_interval_min ({c.min_interval_min:g}) must not exceed max_interval_min ({c.max_interval_min:g})"
+        yield Problem(f"checkpoint.{key}_interval_min", said, "value")
+    if c.interval_steps and c.keep_every_steps and c.keep_every_steps % c.interval_steps:
+        said = f"must be a multiple of interval_steps ({c.interval_steps}), not {c.keep_every_steps}: no other step is saved"
+        yield Problem("checkpoint.keep_every_steps", said, "value")
+    if not c.enabled:
+        for key in ("interval_steps", "interval_min", "keep_every_steps"):
+            if getattr(c, key) is not None:
+                yield Problem(f"checkpoint.{key}", "has no meaning while checkpoint.enabled is false")
+
+
+# --- the process group --------------------------------------------------------------------------------------------------
+
+
+@rule("distributed.port_range")
+def ports(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """Two ports with room between them for the candidates."""
+    ports = job.distributed.port_range
+    if len(ports) != 2 or ports[1] - ports[0] < 31:
+        said = f"must be the first and the last of at least 32 ports, such as [20000, 32000], not {ports}"
+        yield Problem("distributed.port_range", said, "value")
+
+
+# --- SLURM --------------------------------------------------------------------------------------------------------------
+
+OWNED_OPTIONS = {
+    "array": "sweep",
+    "chdir": "code.dir",
+    "comment": "slurm.comment",
+    "constraint": "slurm.constraint",
+    "cpus-per-task": "resources.cpus_per_task",
+    "dependency": "slurm.dependency",
+    "error": "",
+    "exclude": "slurm.exclude",
+    "exclusive": "slurm.exclusive",
+    "export": "environment.pass",
+    "account": "slurm.account",
+    "gpus": "resources.gpus_per_node",
+    "gpus-per-node": "resources.gpus_per_node",
+    "gpus-per-task": "resources.gpus_per_node",
+    "gres": "slurm.gres",
+    "input": "",
+    "job-name": "name",
+    "mail-type": "slurm.mail_type",
+    "mail-user": "slurm.mail_user",
+    "mem": "resources.mem_gb",
+    "mem-per-cpu": "resources.mem_gb",
+    "no-kill": "",
+    "no-requeue": "restart.requeue",
+    "nodelist": "slurm.nodelist",
+    "nodes": "resources.nodes",
+    "ntasks": "resources.tasks_per_node",
+    "ntasks-per-node": "resources.tasks_per_node",
+    "open-mode": "",
+    "output": "",
+    "parsable": "",
+    "partition": "slurm.partition",
+    "qos": "slurm.qos",
+    "requeue": "restart.requeue",
+    "reservation": "slurm.reservation",
+    "signal": "restart.signal_lead_s",
+    "test-only": "",
+    "time": "resources.timeout_min",
+    "wait": "",
+    "wrap": "",
+}
+"""sbatch options that have a key of their own ("" where the launcher alone decides)."""
+
+
+@rule("slurm.extra")
+def extra_options(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """Long option names that nothing else here sets."""
+    for name in job.slurm.extra:
+        option = name.replace("_", "-")
+        path = f"slurm.extra.{name}"
+        if not re.fullmatch(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*", name) or len(name) < 2:
+            yield Problem(path, f'"{name[:60]}" is no long sbatch option without its dashes, such as mem-per-gpu')
+        elif option in OWNED_OPTIONS:
+            instead = OWNED_OPTIONS[option]
+            yield Problem(path, f"use {instead}" if instead else f"--{option} is the launcher's own business")
+
+
+@rule("slurm.dependency", "after")
+def one_dependency(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """``after`` becomes a dependency."""
+    if job.slurm.dependency and job.after:
+        yield Problem("after", "give slurm.dependency or after, not both")
+
+
+# --- environment --------------------------------------------------------------------------------------------------------
+
+_OWNED_VARIABLES = re.compile(
+    r"(?:RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_\w+|MASTER_ADDR|MASTER_PORT"
+    r"|TORCHELASTIC_\w+|CUDA_VISIBLE_DEVICES|SLURM_\w+|SBATCH_\w+|LAUNCHER_\w+)"
+)
+
+
+@rule("environment.variables")
+def variables(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """Names that are names, no secret by value, nothing that every worker gets anyway."""
+    for name in job.environment.variables:
+        path = f"environment.variables.{name}"
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            yield Problem(path, "the name of an environment variable holds letters, digits and underscores only")
+        elif secret_name(name):
+            said = f"{name} is a secret: set it where you submit and write environment: {{pass: [{name}]}} instead"
+            yield Problem(path, said)
+        elif _OWNED_VARIABLES.fullmatch(name):
+            yield Problem(path, f"{name} is set for every worker by the launcher or SLURM")
+
+
+@rule("environment")
+def passed_once(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """A variable has one source."""
+    for index, name in enumerate(job.environment.pass_):
+        if name in job.environment.variables:
+            yield Problem(f"environment.pass[{index}]", f"{name} is given under environment.variables too", "value")
+
+
+@rule("code.link")
+def links(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """A link lies inside the code directory: only there does the copy need it."""
+    for index, path in enumerate(job.code.link):
+        if path.startswith(("/", "~")) or ".." in path.split("/") or path.strip("./") == "":
+            said = "must be a directory below code.dir, such as data; absolute paths work in a run as they are"
+            yield Problem(f"code.link[{index}]", said, "value")

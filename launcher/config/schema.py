@@ -16,9 +16,10 @@ from launcher.config.clock import minutes
 
 _FORBID = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
-Count = Annotated[int, Field(ge=1)]
-Whole = Annotated[int, Field(ge=0)]
-Minutes = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Whole = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Minutes = Positive
 Limit = Annotated[Count, BeforeValidator(minutes, json_schema_input_type=Count | str)]
 
 
@@ -70,7 +71,7 @@ class Resources:
     """Workers per node; unset: one per GPU, or one."""
     cpus_per_task: Count = 1
     """CPUs of each worker."""
-    mem_gb: Annotated[float, Field(gt=0)] | None = None
+    mem_gb: Positive | None = None
     """Memory per node; unset: the site's default."""
     timeout_min: Limit = 60
     """Time limit of one attempt: minutes, or a quoted clock time such as "24:00:00" or "1-12:00:00"."""
@@ -118,7 +119,7 @@ class Slurm:
 class Ddp:
     """Options of DistributedDataParallel."""
 
-    bucket_cap_mb: Annotated[float, Field(gt=0)] | None = None
+    bucket_cap_mb: Positive | None = None
     """Size of gradient buckets."""
     static_graph: bool = False
     """The graph never changes."""
@@ -194,15 +195,15 @@ class Restart:
 
     max_restarts: Whole = 3
     """Restarts without new committed progress, each cause counted apart."""
-    max_total_hours: Annotated[float, Field(gt=0)] = 168.0
+    max_total_hours: Positive = 168.0
     """Hours of allocation over all attempts."""
     requeue: bool = True
     """Come back after preemption, time limit or node failure."""
     hang_detection: bool = True
     """Restart workers when nobody progresses for longer than the learned limit."""
-    hang_floor_s: Annotated[float, Field(gt=0)] = 60.0
+    hang_floor_s: Positive = 60.0
     """The learned limit is never below this."""
-    idle_timeout_min: Annotated[float, Field(ge=0)] = 0.0
+    idle_timeout_min: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Give back an allocation that made no progress for so long; 0: never."""
     max_at_risk_min: Minutes = 60.0
     """Go on this long while checkpoints cannot be written."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["COMMAND_LINE", "Document", "Origin", "Problem", "join", "read_value", "read_yaml"]
+__all__ = ["COMMAND_LINE", "Document", "Origin", "Problem", "join", "parent", "read_value", "read_yaml"]
 
 COMMAND_LINE = "command line"
 _MAX_NODES = 100_000
@@ -70,6 +70,11 @@ def join(path: str, key: str | int) -> str:
     if isinstance(key, int):
         return f"{path}[{key}]"
     return f"{path}.{key}" if path else key
+
+
+def parent(path: str) -> str:
+    """The key path above: ``a.b[0]`` is below ``a.b`` below ``a``; "" is the top."""
+    return re.sub(r"(?:\[\d+\]|(?:^|\.)[^.\[\]]*)$", "", path)
 
 
 class _Loader(yaml.SafeLoader):

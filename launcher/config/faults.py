@@ -1,0 +1,47 @@
+"""Problems as they come up, and the lines a user reads: ``file:line:column: key.path: what is wrong``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from launcher.config.source import COMMAND_LINE, Origin, Problem, parent
+from launcher.errors import CodeError, ConfigError
+
+__all__ = ["Report"]
+
+
+class Report:
+    """Problems as they come up, and where every key was set last."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.origin: dict[str, Origin] = {}
+        self.problems: list[Problem] = []
+
+    def add(self, path: str, message: str, place: str = "value", origin: Origin | None = None) -> None:
+        """Note one fault at a key path ("" is the whole job)."""
+        self.problems.append(Problem(path, message, place, origin))
+
+    def line(self, problem: Problem) -> str:
+        """The line a user reads."""
+        where = problem.origin or self.nearest(problem.path)
+        head = where.at(problem.place)
+        return f"{head}: {problem.path}: {problem.message}" if problem.path else f"{head}: {problem.message}"
+
+    def nearest(self, path: str) -> Origin:
+        """Where ``path`` was set, or the nearest key above it; the top of the job where none was."""
+        while path and path not in self.origin:
+            path = parent(path)
+        start = Origin(self.source) if self.source == COMMAND_LINE else Origin(self.source, 1, 1, 1, 1)
+        return self.origin.get(path, start) if path else start
+
+    def stop_if(self, serious: Callable[[Problem], bool]) -> None:
+        """Raise every problem so far when one of them is serious."""
+        if not any(serious(p) for p in self.problems):
+            return
+        lines = dict.fromkeys(self.line(p) for p in sorted(self.problems, key=self._order))
+        raise (CodeError if all(p.code for p in self.problems) else ConfigError)(list(lines))
+
+    def _order(self, problem: Problem) -> tuple[str, int, int]:
+        where = problem.origin or self.nearest(problem.path)
+        return where.source, where.value_line or where.line, where.value_column or where.column

@@ -1,0 +1,130 @@
+"""What every text of a job may hold: nothing that could end up as another option, line or command than was meant."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+from launcher.config.explain import nearest
+from launcher.config.source import Problem, join
+
+__all__ = ["check_texts", "secret_name"]
+
+_WORD = r"[A-Za-z0-9_@%+=:.,/-]+"
+_MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+_PATTERNS: dict[str, tuple[str, str]] = {
+    "name": (r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "letters, digits, dots, dashes and underscores, 64 at most"),
+    "task": (rf"{_MODULE}:{_MODULE}", "module:Class"),
+    "function": (rf"{_MODULE}:{_MODULE}", "module:name"),
+    "slurm.partition": (r"[A-Za-z0-9_.,+-]+", "names of partitions, separated by commas"),
+    "slurm.account": (_WORD, "one word"),
+    "slurm.qos": (_WORD, "one word"),
+    "slurm.reservation": (_WORD, "one word"),
+    "slurm.constraint": (r"[A-Za-z0-9_@%+=:.,/()\[\]|&*!-]+", "node features joined by & or |, without spaces"),
+    "slurm.exclude": (r"[A-Za-z0-9_.,\[\]-]+", "host names, such as gpu[01-04],gpu09"),
+    "slurm.nodelist": (r"[A-Za-z0-9_.,\[\]-]+", "host names, such as gpu[01-04],gpu09"),
+    "slurm.dependency": (r"[A-Za-z0-9_:,?+-]+", "sbatch's form, such as afterok:123"),
+    "slurm.mail_type": (r"[A-Z_0-9]+(?:,[A-Z_0-9]+)*", "sbatch's words, such as END,FAIL"),
+    "slurm.mail_user": (r"[^\s\"'\\$`;|&<>()]+", "a mail address"),
+    "slurm.gres": (r"[A-Za-z0-9_:.,=()/-]+", "sbatch's form, such as gpu:a100:4"),
+    "distributed.interface": (r"\^?=?[A-Za-z0-9_.:-]+(?:,[A-Za-z0-9_.:-]+)*", "a network interface, such as ib0"),
+}
+_ITEMS: dict[str, tuple[str, str]] = {
+    "environment.pass": (r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable"),
+    "notify.urls": (
+        r"[A-Za-z_][A-Za-z0-9_]*",
+        "the name of an environment variable that holds the URL, for the URL is a secret",
+    ),
+}
+_CHOICES: dict[str, list[str]] = {
+    "notify.on": ["started", "preempted", "failed", "completed", "cancelled"],
+    "trackers.wandb.mode": ["online", "offline", "disabled"],
+}
+_FREE = ("params", "args", "sweep", "environment.variables")
+"""Below these a text may hold line ends and tabs: no shell and no sbatch ever reads it."""
+_LONGEST = 4096
+
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:API_?KEY|APIKEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|SECRET_KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)$",
+    re.I,
+)
+_SECRET_TEXT = re.compile(
+    r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{22,}|hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{20,}|AKIA[0-9A-Z]{16}"
+    r"|glpat-[\w-]{20}|xox[abprs]-[\w-]{10,})|-----BEGIN [A-Z ]*PRIVATE KEY|://[^/\s:@]+:[^/\s:@$]+@"
+)
+_OC_ENV = re.compile(r"\$\{oc\.env:\s*([A-Za-z_][A-Za-z0-9_]*)")
+
+
+def secret_name(name: str) -> bool:
+    """Whether a variable of this name holds a secret, as names like WANDB_API_KEY or HF_TOKEN do."""
+    return bool(_SECRET_NAME.search(name))
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value that is no mapping or list, with its key path."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, join(path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from leaves(item, join(path, index))
+    else:
+        yield path, value
+
+
+def check_texts(values: dict[str, Any], container: dict[str, Any]) -> Iterator[Problem]:
+    """Every text that may not be what it is; ``container`` holds the texts before interpolation."""
+    for path, value in leaves(values):
+        if isinstance(value, str) and (said := _wrong(path, value)):
+            yield Problem(path, said, "value")
+    for path, value in leaves(container):
+        for name in _OC_ENV.findall(value) if isinstance(value, str) else ():
+            if secret_name(name):
+                said = f"the value of {name} is a secret and would be written down; list {name} under environment.pass instead"
+                yield Problem(path, said, "value")
+
+
+def _wrong(path: str, value: str) -> str | None:
+    free = path.startswith(tuple(f"{f}{c}" for f in _FREE for c in ".["))
+    if bad := _unprintable(value, free):
+        return f"holds the character U+{ord(bad):04X}, which is not allowed here"
+    if _SECRET_TEXT.search(value):
+        return "looks like a secret; put it into an environment variable and list its name under environment.pass"
+    if not free and not value.strip():
+        return "is empty; leave the key out"
+    if not free and len(value) > _LONGEST:
+        return f"is longer than {_LONGEST:,} characters"
+    return None if "${" in value else _mismatch(path, value)
+
+
+def _unprintable(value: str, free: bool) -> str | None:
+    """The first control, format or separator character; a lone surrogate can be written nowhere at all."""
+    for char in value:
+        kind = unicodedata.category(char)
+        if char == "\0" or kind == "Cs":
+            return char
+        if not free and kind in ("Cc", "Cf", "Zl", "Zp"):
+            return char
+    return None
+
+
+def _mismatch(path: str, value: str) -> str | None:
+    item = re.sub(r"\[\d+\]$", "", path)
+    pattern = _PATTERNS.get(path) or (_ITEMS.get(item) if item != path else None)
+    if pattern and not re.fullmatch(pattern[0], value):
+        return f"must be {pattern[1]}" + ("" if path in ("notify.urls", "environment.pass") else _quoted(path, value))
+    choices = _CHOICES.get(path) or (_CHOICES.get(item) if item != path else None)
+    if choices and value not in choices:
+        return f'"{value}" is none of {", ".join(choices)}' + _close(value, choices)
+    return None
+
+
+def _quoted(path: str, value: str) -> str:
+    return "" if path.startswith(("notify", "environment")) else f', not "{value[:60]}"'
+
+
+def _close(value: str, choices: list[str]) -> str:
+    said = nearest(value, choices)
+    return said if "did you mean" in said else ""
