@@ -32,7 +32,9 @@ def dataset(samples: int = 2048, seed: int = 0) -> TensorDataset:
 class Trainer:
     """Trains a model over a loader, one replica a process."""
 
-    def __init__(self, model: nn.Module, loader: DataLoader[tuple[Tensor, ...]], lr: float, device: torch.device) -> None:
+    def __init__(
+        self, model: nn.Module, loader: DataLoader[tuple[Tensor, ...]], lr: float, device: torch.device
+    ) -> None:
         self.device = device
         self.loader = loader
         self.model = DistributedDataParallel(model.to(device), [device] if device.type == "cuda" else None)
@@ -86,7 +88,13 @@ def run(args: argparse.Namespace) -> None:
 
 def spawned(rank: int, port: int, args: argparse.Namespace) -> None:
     """A spawned process: its own rank, the parent's store."""
-    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": args.spawn, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    variables = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": args.spawn,
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": port,
+    }
     os.environ.update({name: str(value) for name, value in variables.items()})
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the store is the parent's: nobody here binds the port
     run(args)
