@@ -1,0 +1,239 @@
+"""The fixture ``cluster``: a real four-host SLURM, one for each test process, started by the first test that asks.
+
+As root on Debian or Ubuntu it always runs (missing packages are installed); elsewhere tests that use it are skipped.
+After each test, hosts are healed and settings are put back to what they were before it. Jobs are the test's own
+business: `Cluster.cancel_all` ends what is left of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+COMMAND = ROOT / "slurm" / "cluster"
+HOSTS = ("node1", "node2", "node3", "node4")
+
+
+class Cluster:
+    """A running cluster; every method waits until what it asks for is true, and raises when it does not come."""
+
+    hosts = HOSTS
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.settings: dict[str, str] = {}
+        self.broken: set[str] = set()
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "SRUN", "SQUEUE"))}
+        self.env = {
+            **keep,
+            "LAUNCHER_CLUSTER_DIR": str(directory),
+            "SLURM_CONF": str(directory / "etc" / "slurm.conf"),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), keep.get("PATH", os.defpath)]),
+        }
+
+    def verb(self, *args: str, timeout: float = 300) -> str:
+        """Run ``slurm/cluster`` with these arguments."""
+        done = subprocess.run(
+            [str(COMMAND), *args], env=self.env, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        assert done.returncode == 0, f"slurm/cluster {' '.join(args)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def run(
+        self, command: Sequence[object], *, timeout: float = 120, check: bool = True, **kwargs: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on the login host, as users do."""
+        env = {**self.env, **(kwargs.pop("env", None) or {})}
+        done = subprocess.run(
+            [str(c) for c in command], env=env, capture_output=True, text=True, timeout=timeout, check=False, **kwargs
+        )
+        assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def set(self, **values: object) -> None:
+        """Change settings, on top of the present ones: ``set(GraceTime=0, **{"high.MaxTime": 5})``."""
+        self.settings |= {k: str(v) for k, v in values.items()}
+        self.verb("set", *(f"{k}={v}" for k, v in values.items()))
+
+    def restore(self, settings: dict[str, str]) -> None:
+        """Exactly these settings."""
+        if settings != self.settings:
+            self.verb("set")
+            self.settings = {}
+            if settings:
+                self.set(**settings)
+
+    def kill(self, host: str) -> None:
+        """Every process of the host dies, and its network with it."""
+        self.broken.add(host)
+        self.verb("kill", host)
+
+    def cut(self, host: str) -> None:
+        """The host's network cable is pulled."""
+        self.broken.add(host)
+        self.verb("cut", host)
+
+    def heal(self, *hosts: str) -> None:
+        """Hosts (all that are broken, when none is named) are back in service."""
+        for host in hosts or sorted(self.broken):
+            self.verb("start" if host == "slurmctld" else "heal", host)
+            self.broken.discard(host)
+
+    def stop_slurmctld(self) -> None:
+        """The controller dies by SIGKILL; ``heal()`` starts it again."""
+        self.broken.add("slurmctld")
+        self.verb("stop", "slurmctld")
+
+    def restart(self, *daemons: str) -> None:
+        """Daemons ("slurmctld", "slurmdbd", a host for its slurmd) die by SIGKILL and start again."""
+        self.verb("restart", *daemons)
+
+    def sbatch(self, *args: object, wrap: str | None = None, **kwargs: Any) -> str:
+        """Submit and return the job id."""
+        extra = [f"--wrap={wrap}"] if wrap is not None else []
+        out = self.run(["sbatch", "--parsable", *args, *extra], **kwargs).stdout
+        return out.strip().split(";")[0]
+
+    def job(self, job_id: str) -> dict[str, str]:
+        """What ``scontrol show job`` says, {} when it knows no such job (any more)."""
+        out = self.run(["scontrol", "show", "job", "-o", job_id], check=False).stdout
+        return dict(re.findall(r"(\S+?)=(\S*)", out))
+
+    def wait_job(self, job_id: str, *states: str, limit_s: float = 120) -> dict[str, str]:
+        """Wait until the job is in one of ``states`` and return what SLURM says of it."""
+        seen: dict[str, str] = {}
+
+        def there() -> bool:
+            nonlocal seen
+            seen = self.job(job_id) or seen
+            return seen.get("JobState") in states
+
+        self.wait(there, f"job {job_id} in {states}", limit_s, lambda: seen.get("JobState", "unknown"))
+        return seen
+
+    def wait(
+        self, ready: Callable[[], object], what: str, limit_s: float = 120, now: Callable[[], object] | None = None
+    ) -> None:
+        """Poll ``ready`` until it is true."""
+        end = time.monotonic() + limit_s
+        while not ready():
+            assert time.monotonic() < end, f"{what} did not come within {limit_s} s{f'; now {now()}' if now else ''}"
+            time.sleep(0.1)
+
+    def processes(self) -> dict[int, str]:
+        """Processes that jobs have on the hosts, by pid; SLURM's own daemons are left out."""
+        inodes = set()
+        tag = hashlib.sha256(str(self.directory).encode()).hexdigest()[:6]
+        for host in HOSTS:
+            with contextlib.suppress(OSError):
+                inodes.add(os.stat(f"/run/netns/lc{tag}-{host}").st_ino)
+        out = {}
+        for entry in os.listdir("/proc"):
+            with contextlib.suppress(OSError, ValueError):
+                if entry.isdigit() and os.stat(f"/proc/{entry}/ns/net").st_ino in inodes:
+                    name = Path(f"/proc/{entry}/comm").read_text().strip()
+                    if name not in ("slurmd", "slurmstepd"):
+                        out[int(entry)] = Path(f"/proc/{entry}/cmdline").read_text().replace("\0", " ") or name
+        return out
+
+    def cancel_all(self) -> None:
+        """Cancel every job and wait until none is left and the hosts are idle."""
+        self.heal()
+        self.run(["scancel", "--state=PENDING"], check=False)
+        self.run(["scancel", *self.run(["squeue", "-h", "-o", "%A"]).stdout.split(), "--full"], check=False)
+        self.run(["scancel", *self.run(["squeue", "-h", "-o", "%A"]).stdout.split(), "--signal=KILL"], check=False)
+        self.wait(lambda: not self.run(["squeue", "-h"]).stdout.strip(), "an empty queue")
+        self.wait(
+            lambda: set(self.run(["sinfo", "-h", "-N", "-o", "%T"]).stdout.split()) == {"idle"},
+            "idle hosts",
+            now=lambda: self.run(["sinfo", "-N"]).stdout,
+        )
+
+    def logs(self, lines: int = 40) -> str:
+        """The last lines of the daemons' logs, for a failure's message."""
+        parts = []
+        for path in sorted((self.directory / "log").glob("slurm*.log")):
+            with contextlib.suppress(OSError):
+                parts.append(f"== {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-lines:]))
+        return "\n".join(parts)
+
+
+def why_not() -> str | None:
+    """Why no cluster can be made here, or None."""
+    release = Path("/etc/os-release").read_text() if Path("/etc/os-release").exists() else ""
+    like = " ".join(re.findall(r'^ID(?:_LIKE)?="?([^"\n]*)', release, re.M))
+    if not re.search(r"\b(debian|ubuntu)\b", like):
+        return f"the SLURM cluster needs Debian or Ubuntu (this is {like or 'neither'})"
+    if os.geteuid():
+        return f"the SLURM cluster needs root (this is user {os.geteuid()})"
+    return None
+
+
+@contextlib.contextmanager
+def own_directory() -> Iterator[Path]:
+    """A cluster directory that no other test process uses; one of few, so that a killed process leaks none for ever."""
+    tag = hashlib.sha256(str(ROOT).encode()).hexdigest()[:6]
+    for slot in range(64):
+        path = Path(f"/var/lib/launcher-cluster-tests-{tag}-{slot}")
+        fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            continue
+        try:
+            yield path
+        finally:
+            os.close(fd)
+        return
+    raise RuntimeError("64 test processes at once")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The cluster of this test process."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with own_directory() as directory:
+        it = Cluster(directory)
+        it.verb("install", timeout=1500)
+        it.verb("down")  # whatever a killed process left behind
+        it.verb("up")
+        try:
+            yield it
+        finally:
+            it.verb("down")
+
+
+@pytest.fixture(autouse=True)
+def _cluster_as_before(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Settings and hosts of the cluster are after a test what they were before it."""
+    if "cluster" not in request.fixturenames:
+        yield
+        return
+    it: Cluster = request.getfixturevalue("cluster")
+    settings = dict(it.settings)
+    yield
+    it.heal()
+    it.restore(settings)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that use the cluster carry the marker `slurm` and may take longer."""
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slurm)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(900))

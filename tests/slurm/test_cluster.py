@@ -1,0 +1,229 @@
+"""slurm/cluster gives a real cluster: hosts that differ, accounting, GPUs, faults and preemption."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+
+
+def cluster_pids(cluster: Cluster) -> list[int]:
+    """Every process of the cluster, daemons included."""
+    inodes = set()
+    names = [n for n in os.listdir("/run/netns") if n.startswith(own_tag(cluster))]
+    for name in names:
+        inodes.add(os.stat(f"/run/netns/{name}").st_ino)
+    out = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and os.stat(f"/proc/{entry}/ns/net").st_ino in inodes:
+                out.append(int(entry))
+        except OSError:
+            continue
+    return out
+
+
+def sleepers(cluster: Cluster, seconds: int) -> list[int]:
+    """Processes on the hosts that are `sleep SECONDS` themselves."""
+    argv = {pid: command.split() for pid, command in cluster.processes().items()}
+    return [pid for pid, a in argv.items() if a and a[0].endswith("sleep") and a[1:] == [str(seconds)]]
+
+
+def own_tag(cluster: Cluster) -> str:
+    """What the names of this cluster's namespaces begin with."""
+    return "lc" + hashlib.sha256(str(cluster.directory).encode()).hexdigest()[:6]
+
+
+def test_jobs_run_on_four_hosts_that_know_each_other_by_name(cluster: Cluster) -> None:
+    """Four tasks see four host names and resolve each other's to four addresses."""
+    out = cluster.run(
+        ["srun", "-N4", "sh", "-c", "echo $(hostname) $(getent hosts node1 node2 node3 node4 | wc -l) $(hostname -i)"]
+    ).stdout
+    rows = sorted(line.split() for line in out.splitlines())
+
+    assert [r[0] for r in rows] == list(cluster.hosts)
+    assert {r[1] for r in rows} == {"4"}
+    assert len({r[2] for r in rows}) == 4
+
+
+def test_up_leaves_a_healthy_cluster_alone(cluster: Cluster) -> None:
+    """`up` on a running cluster starts nothing anew: its processes stay, and so does a running job."""
+    job = cluster.sbatch("-N1", wrap="sleep 600", cwd="/")
+    cluster.wait_job(job, "RUNNING")
+    before = {
+        p for p in cluster_pids(cluster) if Path(f"/proc/{p}/comm").read_text().strip() in ("slurmctld", "slurmd")
+    }
+
+    cluster.verb("up")
+
+    assert before <= set(cluster_pids(cluster))
+    assert cluster.job(job)["JobState"] == "RUNNING"
+    cluster.cancel_all()
+
+
+def test_accounting_remembers_how_a_job_ended(cluster: Cluster, tmp_path: Path) -> None:
+    """sacct tells state and exit code of a failed job."""
+    job = cluster.sbatch("-N2", f"--output={tmp_path}/out", wrap="exit 3")
+
+    def ended() -> bool:
+        return cluster.run(["sacct", "-nPX", "-j", job, "-o", "state,exitcode"]).stdout.strip() == "FAILED|3:0"
+
+    cluster.wait(ended, "the job in sacct")
+
+
+def test_gpus_are_granted_and_masked(cluster: Cluster, tmp_path: Path) -> None:
+    """Two jobs of two GPUs on one host see two each, none twice; five on a host of four are refused."""
+    ask = ["-w", "node1", "--gpus-per-node=2", "--output=/dev/null"]
+    show = f"echo $CUDA_VISIBLE_DEVICES >{tmp_path}/$SLURM_JOB_ID; until test -e {tmp_path}/go; do sleep 0.1; done"
+    jobs = [cluster.sbatch(*ask, wrap=show) for _ in range(2)]
+    cluster.wait(lambda: len(list(tmp_path.iterdir())) == 2, "both jobs")
+    masks = [(tmp_path / job).read_text().strip() for job in jobs]
+    (tmp_path / "go").touch()
+    too_many = cluster.run(["sbatch", "--test-only", "-N1", "--gpus-per-node=5", "--wrap=true"], check=False)
+
+    assert sorted(masks) == ["0,1", "2,3"]
+    assert too_many.returncode == 1
+
+
+def test_a_host_that_is_cut_off_goes_down_and_comes_back(cluster: Cluster) -> None:
+    """SLURM finds a host without network, takes it out of service, and back into it when it is healed."""
+
+    def state() -> str:
+        return cluster.run(["sinfo", "-h", "-N", "-n", "node2", "-p", "batch", "-o", "%T"]).stdout.strip()
+
+    cluster.set(SlurmdTimeout=6)
+    cluster.cut("node2")
+    cluster.wait(lambda: state().startswith("down"), "node2 down", now=state)
+    cluster.heal("node2")
+
+    assert state() == "idle"
+    assert cluster.run(["srun", "-w", "node2", "hostname"]).stdout.strip() == "node2"
+
+
+def test_killing_a_host_ends_its_processes_alone(cluster: Cluster) -> None:
+    """`kill` ends every process of one host; with --no-kill the job's other host runs on."""
+    job = cluster.sbatch("-N2", "-w", "node1,node2", "--no-kill", wrap="srun --no-kill sleep 601", cwd="/")
+    cluster.wait(lambda: len(sleepers(cluster, 601)) == 2, "both tasks")
+
+    cluster.kill("node2")
+
+    assert len(sleepers(cluster, 601)) == 1
+    assert cluster.job(job)["JobState"] == "RUNNING"
+    cluster.cancel_all()
+
+
+def test_preemption_warns_then_requeues(cluster: Cluster, tmp_path: Path) -> None:
+    """A job of `high` preempts one of `batch`: its step is sent TERM at the start of the grace time; then it is requeued."""
+    cluster.set(GraceTime=3)
+    step = tmp_path / "step.sh"
+    step.write_text(
+        "#!/bin/bash\ntrap 'scontrol show job -o $SLURM_JOB_ID >>$1/facts; exit 0' TERM\n"
+        "touch $1/ready; while :; do sleep 0.1; done\n"
+    )
+    step.chmod(0o755)
+    low = cluster.sbatch("-N4", "--exclusive", f"--output={tmp_path}/out", wrap=f"srun {step} {tmp_path}; sleep 600")
+    cluster.wait((tmp_path / "ready").exists, "the first job's step")
+
+    high = cluster.sbatch("-N4", "-p", "high", "--output=/dev/null", wrap="true")
+    cluster.wait_job(high, "COMPLETED")
+
+    facts = dict(re.findall(r"(\S+?)=(\S*)", (tmp_path / "facts").read_text().splitlines()[0]))
+    assert facts["JobState"] in ("RUNNING", "SIGNALING")  # the second as long as slurmctld is still sending
+    assert facts["PreemptTime"] != "None"
+    assert cluster.wait_job(low, "PENDING", "RUNNING")["Restarts"] == "1"
+    cluster.cancel_all()
+
+
+@pytest.mark.parametrize(
+    ("word", "expect"),
+    [
+        ("GraceTime=7", "GraceTime=7 "),
+        ("PreemptMode=CANCEL", "PreemptMode=CANCEL"),
+        ("high.MaxTime=5", "MaxTime=00:05:00"),
+    ],
+)
+def test_set_changes_a_partition(cluster: Cluster, word: str, expect: str) -> None:
+    """`set` reaches the partition that it names, `batch` when it names none."""
+    key, _, value = word.partition("=")
+    cluster.set(**{key: value})
+
+    assert expect in cluster.run(["scontrol", "show", "partition", "-o"]).stdout
+
+
+def test_set_changes_the_configuration_and_back(cluster: Cluster) -> None:
+    """Settings of slurm.conf take effect, and `set` without values is the default again."""
+    cluster.set(JobRequeue=0, send_user_signal="yes", KillWait=3)
+    changed = cluster.run(["scontrol", "show", "config"]).stdout
+    cluster.restore({})
+    back = cluster.run(["scontrol", "show", "config"]).stdout
+
+    assert re.search(r"^JobRequeue +: ?0|^JobRequeue += 0", changed, re.M)
+    assert "preempt_send_user_signal" in changed
+    assert re.search(r"^KillWait += 3 sec", changed, re.M)
+    assert re.search(r"^JobRequeue += 1", back, re.M)
+
+
+def test_wrong_words_are_refused_in_one_sentence(cluster: Cluster) -> None:
+    """An unknown host, partition or a word without a value changes nothing and is said in one line."""
+    for args in (["kill", "node9"], ["set", "low.MaxTime=1"], ["set", "GraceTime"], ["set", "Accounting=maybe"]):
+        done = cluster.run([Path(__file__).parents[2] / "slurm" / "cluster", *args], check=False)
+
+        assert done.returncode == 1
+        assert done.stderr.startswith("cluster: ")
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_controller_that_died_comes_back_with_its_jobs(cluster: Cluster) -> None:
+    """A job survives SIGKILL of slurmctld and of its host's slurmd."""
+    job = cluster.sbatch("-N1", "-w", "node1", wrap="sleep 602", cwd="/")
+    cluster.wait_job(job, "RUNNING")
+    # slurmctld writes its state within 5 s of a change; what it has not written it forgets.
+    saved = cluster.directory / "state" / "job_state"
+    now = time.time()
+    cluster.run(["scontrol", "update", f"JobId={job}", "Comment=changed"])
+    cluster.wait(lambda: saved.exists() and saved.stat().st_mtime > now, "the saved state")
+    cluster.restart("slurmctld", "node1")
+
+    assert cluster.wait_job(job, "RUNNING")["NodeList"] == "node1"
+    assert len(sleepers(cluster, 602)) == 1
+    cluster.cancel_all()
+
+
+def test_up_recovers_when_every_daemon_was_killed(cluster: Cluster) -> None:
+    """After SIGKILL of every daemon, stale pid files and sockets included, `up` gives a cluster that runs jobs."""
+    for pid in cluster_pids(cluster):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+    cluster.verb("up")
+
+    assert cluster.run(["srun", "-N4", "hostname"]).stdout.count("node") == 4
+
+
+def test_down_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """A second cluster lives beside the first, and `down` removes its processes, namespaces, links and directories."""
+    other = Cluster(tmp_path / "other")
+    tag = own_tag(other)
+    try:
+        other.verb("up")
+        ran = other.run(["srun", "-N2", "hostname"]).stdout.split()
+        pids = cluster_pids(other)
+    finally:
+        other.verb("down")
+
+    assert sorted(ran) == ["node1", "node2"]
+    assert pids
+    assert not other.directory.exists()
+    assert [n for n in os.listdir("/run/netns") if n.startswith(tag)] == []
+    assert [n for n in os.listdir("/sys/class/net") if n.startswith(tag)] == []
+    assert [n for n in os.listdir("/run") if n.endswith(tag[2:])] == []
+    assert [n for n in os.listdir("/run/lock") if tag[2:] in n] == []
+    assert cluster.run(["srun", "-N4", "hostname"]).returncode == 0
