@@ -1,0 +1,395 @@
+"""The fork server: a process that has imported torch once and forks a worker in milliseconds.
+
+Not multiprocessing's: that one cannot hand a worker its log, session and socket, tells its exits through the
+resource tracker's rules, and leaves orphans behind. This one
+
+- has one thread (asked after importing torch), so forking it is safe;
+- runs with TERM, USR2 and INT blocked from before its first instruction: SLURM sends a step's signals to every process;
+- gives every worker a session of its own and SIGKILL when the fork server ends (PDEATHSIG);
+- is a subreaper: what a worker leaves behind comes to it, whatever session it fled to, and is ended with the round;
+- ends everything and itself when the agent's end of the socket closes, however the agent died.
+
+Requests and answers are frames over one socket pair: length, JSON, and with ``fork`` the worker's descriptors.
+This module is the server's side; `launcher.runtime.forkclient` is the agent's.
+"""
+
+from __future__ import annotations
+
+import array
+import faulthandler
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+import types
+from pathlib import Path
+from typing import Any, NoReturn
+
+from launcher.run.messages import FD_VARIABLE
+from launcher.runtime import procs
+
+__all__ = ["GUARDED", "Frames", "main", "run_exec"]
+
+GUARDED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
+"""Signals that only the agent hears."""
+CLEAR_POLL_S = 0.02
+"""How often a round that is being cleared is looked at, beside every exit."""
+_EXEC = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.runtime.forkserver import run_exec; run_exec()"
+_ROOT = str(Path(__file__).parents[2])
+
+
+class Frames:
+    """Length-prefixed JSON with file descriptors over a stream socket; both sides use it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._buffer = bytearray()
+        self._fds: list[int] = []
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one frame, blocking. Raises OSError when the other side is gone."""
+        self.sock.sendall(_pack(message, 0))
+
+    def send_some(self, message: dict[str, Any], fds: list[int] | None = None) -> bytes | None:
+        """Begin to send one frame without blocking: what is left to send, or None when nothing could be sent.
+
+        The descriptors travel with the first byte. Raises OSError when the other side is gone.
+        """
+        data = _pack(message, len(fds or ()))
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        try:
+            return data[self.sock.sendmsg([data], rights) :]
+        except BlockingIOError:
+            return None
+
+    def receive(self) -> bool:
+        """Take in what has arrived; False when the other side is gone."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self.sock, 2**18, 64)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            return False
+        self._fds += fds
+        self._buffer += data
+        return bool(data)
+
+    def take(self) -> tuple[dict[str, Any], list[int]] | None:
+        """The next whole frame and its descriptors, or None."""
+        if len(self._buffer) < 4:
+            return None
+        (size,) = struct.unpack_from("!I", self._buffer)
+        if len(self._buffer) < 4 + size:
+            return None
+        message: dict[str, Any] = json.loads(bytes(self._buffer[4 : 4 + size]))
+        del self._buffer[: 4 + size]
+        count = message.pop("fds", 0)
+        fds, self._fds = self._fds[:count], self._fds[count:]
+        return message, fds
+
+
+def _pack(message: dict[str, Any], fds: int) -> bytes:
+    data = json.dumps({**message, "fds": fds}).encode()
+    return struct.pack("!I", len(data)) + data
+
+
+class _Server:
+    """The loop: forks, reaps, clears."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.frames = Frames(sock)
+        self.running: dict[int, tuple[str, int]] = {}
+        """Of each live worker or store, by pid: key and round."""
+        self.clearing: set[int] = set()
+        self.wakeup, self.alarm = socket.socketpair()
+
+    def serve(self) -> None:
+        """Answer until the agent is gone, then end everything below."""
+        self.wakeup.setblocking(False)
+        self.alarm.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.alarm.fileno(), warn_on_full_buffer=False)
+        poller = select.poll()
+        poller.register(self.frames.sock, select.POLLIN)
+        poller.register(self.wakeup, select.POLLIN)
+        try:
+            while True:
+                ready = {fd for fd, _ in poller.poll(CLEAR_POLL_S * 1000 if self.clearing else None)}
+                if self.wakeup.fileno() in ready:
+                    self._drain_wakeup()
+                self.reap()
+                if self.frames.sock.fileno() in ready and not self.frames.receive():
+                    return
+                while (frame := self.frames.take()) is not None:
+                    self.obey(*frame)
+                self.clear_step()
+        except OSError:
+            return  # the agent went away while it was being answered
+        finally:
+            self.end_all()
+
+    def _drain_wakeup(self) -> None:
+        try:
+            while self.wakeup.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def obey(self, request: dict[str, Any], fds: list[int]) -> None:
+        """Do one request."""
+        op = request["op"]
+        if op == "fork":
+            self.fork(request, fds)
+        elif op == "signal":
+            self.signal(request["key"], request["signal"], request.get("group", False))
+        elif op == "clear":
+            self.clearing.add(request["round"])
+            for pid, (_, round_) in self.running.items():
+                if round_ <= request["round"]:
+                    _kill_group(pid, signal.SIGKILL)
+
+    def fork(self, request: dict[str, Any], fds: list[int]) -> None:
+        """Fork one worker; its descriptors belong to it alone afterwards."""
+        key = request["key"]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self.frames.send({"op": "failed", "key": key, "error": str(error)})
+            return
+        finally:
+            if os.getpid() == parent:
+                for fd in fds:
+                    os.close(fd)
+        if pid == 0:
+            self._in_child(parent, request, fds)
+        self.running[pid] = (key, request["round"])
+        self.frames.send({"op": "up", "key": key, "pid": pid})
+
+    def _in_child(self, parent: int, request: dict[str, Any], fds: list[int]) -> NoReturn:
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setsid()
+            procs.die_with_parent()
+            if os.getppid() != parent:
+                os._exit(1)
+            for sock in (self.frames.sock, self.wakeup, self.alarm):
+                sock.close()
+            code = _start(request, fds)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            _leave(code)
+
+    def reap(self) -> None:
+        """Report every child that has ended; what is left of a group whose head failed is ended with it."""
+        while True:
+            try:
+                # WNOWAIT: as long as the zombie holds its pid, the group's number cannot be somebody else's
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            known = self.running.pop(ended.si_pid, None)
+            if known is not None and ended.si_status != 0:
+                _kill_group(ended.si_pid, signal.SIGKILL)
+            _, status = os.waitpid(ended.si_pid, 0)
+            if known is not None:
+                exit_code = os.waitstatus_to_exitcode(status)
+                self.frames.send({"op": "exit", "key": known[0], "status": exit_code, "t": time.time()})
+
+    def signal(self, key: str, signum: int, group: bool) -> None:
+        """Signal one worker, or its whole group; one that has ended is fine."""
+        for pid, (name, _) in self.running.items():
+            if name == key:
+                if group:
+                    _kill_group(pid, signum)
+                else:
+                    os.kill(pid, signum)
+
+    def clear_step(self) -> None:
+        """KILL what is left of the rounds being cleared; say so when nothing is."""
+        if not self.clearing:
+            return
+        newest = max(self.clearing)
+        heads = [pid for pid, (_, round_) in self.running.items() if round_ <= newest]
+        if heads:  # their exits are told; reading the whole table (5 ms) can wait for the last one
+            for pid in heads:
+                _kill_group(pid, signal.SIGKILL)
+            return
+        later = [pid for pid, (_, round_) in self.running.items() if round_ > newest]
+        left = procs.below(os.getpid(), procs.table(), spare=later)
+        procs.kill_all(left)
+        if not left:
+            for round_ in sorted(self.clearing):
+                self.frames.send({"op": "cleared", "round": round_})
+            self.clearing.clear()
+
+    def end_all(self) -> None:
+        """The agent is gone: nothing below may survive, and nothing is reported any more."""
+        while left := procs.below(os.getpid(), procs.table()):
+            procs.kill_all(left)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                pass
+            time.sleep(0.005)
+
+
+def _kill_group(pid: int, signum: int) -> None:
+    try:
+        os.killpg(pid, signum)
+    except (ProcessLookupError, PermissionError):
+        # between fork and setsid the group does not exist yet
+        try:
+            os.kill(pid, signum)
+        except ProcessLookupError:
+            pass
+
+
+# --- in a worker ---
+
+
+def _start(request: dict[str, Any], fds: list[int]) -> int:
+    """Become what ``request`` asks for: descriptors, environment, place, signals; then run it."""
+    log, *rest = fds
+    _take_standard_streams(log)
+    environ = {key: str(value) for key, value in request["env"].items()}
+    if rest:
+        environ[FD_VARIABLE] = str(rest[0])
+    if request.get("cpus"):
+        os.sched_setaffinity(0, request["cpus"])
+    os.chdir(request["cwd"])
+    os.environ.update(environ)
+    _set_signals(script=bool(request.get("script")))
+    if request.get("exec"):
+        for fd in rest:
+            os.set_inheritable(fd, True)
+        command = [sys.executable, "-u", "-c", _EXEC, _ROOT, request["main"], request["cwd"]]
+        os.execv(sys.executable, command)  # noqa: S606
+    return _run(request["main"], request["cwd"], [rest[0]] if request.get("pass_fd") else [])
+
+
+def _take_standard_streams(log: int) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    for fd in {null, log} - {0, 1, 2}:
+        os.close(fd)
+    # as under PYTHONUNBUFFERED: what a worker said last must be in its log when it is killed
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]
+
+
+def _set_signals(*, script: bool) -> None:
+    """Workers leave signals to the agent; a script gets TERM as it would under torchrun, and survives USR2."""
+    if not script:
+        return
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, GUARDED)
+
+
+def _run(main: str, cwd: str, args: list[int]) -> int:
+    """Call ``module:function`` as the main program of a process of its own."""
+    faulthandler.enable(file=2)
+    faulthandler.register(signal.SIGURG, file=2, all_threads=True)
+    _look_like_a_fresh_process(cwd)
+    module, _, name = main.partition(":")
+    try:
+        result = getattr(importlib.import_module(module), name)(*args)
+    except SystemExit as leaving:
+        return _exit_code(leaving.code)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return _exit_code(result)
+
+
+def _exit_code(value: Any) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value & 0xFF
+    print(value, file=sys.stderr)
+    return 1
+
+
+def _look_like_a_fresh_process(cwd: str) -> None:
+    """Undo what a fork shares and separate processes do not."""
+    sys.path.insert(0, cwd)
+    sys.argv = [""]
+    blank = types.ModuleType("__main__")
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = blank
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()  # forked workers would share one state; separate processes draw theirs from the system
+    if "multiprocessing" in sys.modules:
+        sys.modules["multiprocessing"].set_start_method(None, force=True)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the way a Python program does, but never hang behind a fork server's frames."""
+    try:
+        import atexit
+        import threading
+
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    os._exit(code)
+
+
+def run_exec() -> NoReturn:
+    """``start_method: spawn``: a fresh interpreter in the forked worker's place; its argv is root, module:function, directory."""
+    _leave(_run(sys.argv[2], sys.argv[3], []))
+
+
+# --- the process ---
+
+
+def main() -> None:
+    """``python -c … ROOT FD PARENT_PID MODULE…``: import the modules, then serve the agent at the other end of FD."""
+    _, fd, parent, *preload = sys.argv[1:]
+    begun = time.monotonic()
+    procs.die_with_parent()  # while importing nobody reads the socket; afterwards its end says the same, more kindly
+    if os.getppid() != int(parent):
+        sys.exit(1)  # it ended before the line above
+    procs.become_subreaper()
+    sock = socket.socket(fileno=int(fd))
+    frames = Frames(sock)
+    try:
+        for name in preload:
+            importlib.import_module(name)
+    except BaseException:
+        frames.send({"op": "broken", "error": traceback.format_exc()})
+        sys.exit(1)
+    gc.collect()
+    gc.freeze()  # a collection in a worker would touch, and so copy, every page of torch's objects
+    procs.die_with_parent(0)
+    if os.getppid() != int(parent):
+        sys.exit(1)
+    threads = len(os.listdir("/proc/self/task"))
+    frames.send({"op": "ready", "seconds": time.monotonic() - begun, "threads": threads})
+    _Server(sock).serve()

@@ -1,0 +1,110 @@
+"""The process table and what Linux offers to keep it clean. Reads ``/proc``; Linux only, as SLURM nodes are."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+__all__ = ["Proc", "become_subreaper", "below", "die_with_parent", "kill_all", "marked", "table"]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Proc:
+    """One line of the process table."""
+
+    pid: int
+    ppid: int
+    pgid: int
+    sid: int
+    state: str
+    """The state letter of proc(5): R, S, D, T (stopped), Z (zombie), ..."""
+    cpu_s: float
+    """CPU time used, user and system."""
+    rss_bytes: int
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def become_subreaper() -> None:
+    """Orphans below this process become its children instead of init's, so that they can be found and ended."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(signum: int = signal.SIGKILL) -> None:
+    """Have the kernel send ``signum`` to this process when the thread that made it ends; 0: no longer."""
+    _prctl(_PR_SET_PDEATHSIG, signum)
+
+
+def _read(pid: int) -> Proc | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as f:
+            raw = f.read()
+    except OSError:
+        return None
+    # the command's name stands in parentheses and may hold anything, ") R 1" included
+    rest = raw[raw.rfind(b")") + 2 :].split()
+    return Proc(
+        pid=pid,
+        ppid=int(rest[1]),
+        pgid=int(rest[2]),
+        sid=int(rest[3]),
+        state=rest[0].decode(),
+        cpu_s=(int(rest[11]) + int(rest[12])) / _TICKS,
+        rss_bytes=int(rest[21]) * _PAGE,
+    )
+
+
+def table() -> dict[int, Proc]:
+    """Every process that can be seen now, by pid."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (proc := _read(int(name))) is not None:
+            found[proc.pid] = proc
+    return found
+
+
+def below(root: int, procs: dict[int, Proc], *, spare: Iterable[int] = ()) -> list[Proc]:
+    """The descendants of ``root``, parents before children; trees whose top is in ``spare`` are left out."""
+    children: dict[int, list[Proc]] = {}
+    for proc in procs.values():
+        children.setdefault(proc.ppid, []).append(proc)
+    spared = set(spare)
+    found: list[Proc] = []
+    ahead = [root]
+    while ahead:
+        for child in children.get(ahead.pop(), ()):
+            if child.pid not in spared:
+                found.append(child)
+                ahead.append(child.pid)
+    return found
+
+
+def marked(pid: int, mark: bytes) -> bool:
+    """Whether ``mark`` (``NAME=value``) is in the environment that ``pid`` was started with."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as f:
+            return mark in f.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def kill_all(procs: Iterable[Proc], send: Callable[[int, int], None] = os.kill) -> None:
+    """KILL every one of ``procs`` that is no zombie; those gone meanwhile are fine."""
+    for proc in procs:
+        if proc.state != "Z":
+            try:
+                send(proc.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
