@@ -88,8 +88,8 @@ class Facts:
     interpreter: Interpreter
     code: CodeFacts
     slurm: SlurmFacts = SlurmFacts()
-    gpus_here: int = 0
-    """GPUs of this machine, as the local backend would use them."""
+    gpus: tuple[str, ...] = ()
+    """GPUs of this machine that the local backend may use, by the names CUDA_VISIBLE_DEVICES takes."""
     cpus_here: int = 1
     home: str = ""
     """For showing paths as ~/..."""
@@ -101,3 +101,8 @@ class Facts:
     """Jobs to wait for: kind ("afterok", "afterany", "afternotok") and job id."""
     unset_pass: tuple[str, ...] = ()
     """Names in environment.pass that are not set here."""
+
+    @property
+    def gpus_here(self) -> int:
+        """How many GPUs this machine offers."""
+        return len(self.gpus)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -52,7 +51,7 @@ def gather(
         interpreter=interpreter.find(job.environment.python, job.environment.container, env),
         code=code or code_facts(loaded, runs_dir),
         slurm=slurm,
-        gpus_here=gpus_here(env),
+        gpus=gpus_here(env),
         cpus_here=len(os.sched_getaffinity(0)),
         home=env.get("HOME", ""),
         sbatch_variables=tuple(sorted(k for k in env if k.startswith("SBATCH_"))),
@@ -117,12 +116,13 @@ def _attaches(script: Path) -> bool:
         return False
 
 
-def gpus_here(environ: Mapping[str, str]) -> int:
-    """GPUs of this machine within CUDA_VISIBLE_DEVICES, without torch."""
+def gpus_here(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """GPUs of this machine as CUDA_VISIBLE_DEVICES names them, within what it allows; without torch."""
+    present = tuple(str(i) for i in range(_count_gpus()))
     mask = environ.get("CUDA_VISIBLE_DEVICES")
-    if mask is not None:
-        return len([d for d in mask.split(",") if d.strip() and d.strip() != "-1"]) if _count_gpus() else 0
-    return _count_gpus()
+    if mask is None or not present:
+        return present
+    return tuple(d.strip() for d in mask.split(",") if d.strip() and d.strip() != "-1")
 
 
 def _count_gpus() -> int:
@@ -156,8 +156,3 @@ def _traces(environ: Mapping[str, str], path: str) -> tuple[str, ...]:
 def _ask(partition: str | None) -> SlurmFacts:
     """SLURM's own answers, through the slurm floor."""
     return SlurmFacts(found=True, site=SiteSpec(), known=False)
-
-
-def python_of_this_process() -> str:
-    """The launcher's own interpreter."""
-    return sys.executable

@@ -55,6 +55,8 @@ class SubmissionPlan:
     gpu_hours_max: float = 0.0
     """The most all attempts may cost."""
     runs_dir: str
+    interpreter: Interpreter
+    max_code_mb: int
 
     @property
     def run_dir(self) -> str:
@@ -114,7 +116,7 @@ def plan(loaded: LoadedJob, facts: Facts, *, run_dir: str | None = None) -> Subm
         link=link,
         snapshot=snapshot,
         python_path=python_path,
-        command=script.python_command(job, spec, facts.interpreter, python_path),
+        command=script.python_command(job, spec, facts, python_path),
         parameters=script.parameters(job, spec, facts, loaded.site.gpu_request, python_path),
         job_yaml=loaded.yaml,
         base_dir=str(loaded.base_dir),
@@ -122,6 +124,8 @@ def plan(loaded: LoadedJob, facts: Facts, *, run_dir: str | None = None) -> Subm
         gpu_hours=_hours(spec, spec.timeout_min / 60),
         gpu_hours_max=_hours(spec, max(spec.restart.max_total_hours, spec.timeout_min / 60)),
         runs_dir=facts.runs_dir,
+        interpreter=facts.interpreter,
+        max_code_mb=job.code.max_mb,
     )
     return replace(made, summary=describe.summary(job, made, facts))
 

@@ -166,16 +166,26 @@ def _export_path(python_path: Sequence[str]) -> str:
     return f"export PYTHONPATH={shlex.quote(':'.join(python_path))}${{PYTHONPATH:+:$PYTHONPATH}}"
 
 
-def python_command(job: Job, spec: RunSpec, python: Interpreter, python_path: Sequence[str]) -> str:
+def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str]) -> str:
     """The interpreter as a piece of shell: signals ignored, setup lines, container, Python.
 
     Used by both backends: bash reads it in the sbatch script, submitit's local executor splits it.
     """
     lines = [_IGNORE, *job.environment.setup]
     if spec.batch == "local":
-        lines.append(_export_path(python_path))
+        lines += [_export_path(python_path), *_local_gpus(spec, facts)]
     text = "\n".join([*lines, 'exec "$@"']) if len(lines) > 1 else f'{_IGNORE}; exec "$@"'
-    return shlex.join(["/bin/bash", "-c", text, "agent", *_apptainer(job, spec), python.path])
+    return shlex.join(["/bin/bash", "-c", text, "agent", *_apptainer(job, spec), facts.interpreter.path])
+
+
+def _local_gpus(spec: RunSpec, facts: Facts) -> list[str]:
+    """Each simulated node gets GPUs of its own; submitit's local executor would give all of them the same ones."""
+    each = spec.gpus_per_node
+    if not each:
+        return []
+    shares = [",".join(facts.gpus[i * each : (i + 1) * each]) for i in range(spec.nodes + spec.spare_nodes)]
+    cases = " ".join(f"{i}) export CUDA_VISIBLE_DEVICES={shlex.quote(s)};;" for i, s in enumerate(shares))
+    return [f'case "$SUBMITIT_LOCAL_GLOBALID" in {cases} esac']
 
 
 def _apptainer(job: Job, spec: RunSpec) -> list[str]:

@@ -1,0 +1,84 @@
+"""Options and arguments that several verbs share, and how a job is named on a command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from launcher.config.load import LoadedJob
+
+__all__ = ["JobCommand", "backend_option", "complete_run", "job_arguments", "load", "pieces", "run_argument"]
+
+_SCRIPT_ARGS = "launcher.script_args"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class JobCommand(click.Command):
+    """A verb whose words after ``--`` belong to the job's script: click would drop the ``--`` and forget where it was."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_SCRIPT_ARGS] = args[at + 1 :]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of runs for the shell's completion, newest first."""
+    from launcher.run import index
+
+    refs = reversed(index.list_runs(check=False))
+    names = dict.fromkeys(name for r in refs for name in (r.id, index.job_name(r.id)))
+    return [n for n in (*names, "@last") if n.startswith(incomplete)][:50]
+
+
+def run_argument(function: F) -> F:
+    """RUN: an id, a unique prefix or ending, a job's name (its newest run), @last, or a path."""
+    return click.argument("run", shell_complete=complete_run)(function)
+
+
+def backend_option(function: F) -> F:
+    """--backend auto|slurm|local."""
+    return click.option(
+        "--backend",
+        type=click.Choice(["auto", "slurm", "local"]),
+        default="auto",
+        show_default=True,
+        help="Where to run; auto: SLURM wherever it leaves traces, else this machine.",
+    )(function)
+
+
+def job_arguments(function: F) -> F:
+    """JOB [KEY=VALUE ...] [-- SCRIPT ARGS]: a YAML file, a .py file, or -m MODULE."""
+    function = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="JOB [KEY=VALUE]... [-- ARGS]...")(
+        function
+    )
+    return click.option("-m", "module", metavar="MODULE", help="A module to run, instead of a JOB.")(function)
+
+
+def pieces(words: Sequence[str], module: str | None) -> tuple[str | None, str | None, list[str]]:
+    """(job file, target, overrides) from the words of a command line. Raises click.UsageError."""
+    if module is not None:
+        return None, f"-m {module}", list(words)
+    if not words:
+        raise click.UsageError("Name a job: a YAML file, a .py file, or -m MODULE.")
+    name, overrides = words[0], list(words[1:])
+    if "=" in name and not os.path.exists(name):
+        raise click.UsageError(f"The job comes first, then {name!r}.")
+    if name.endswith(".py"):
+        return None, name, overrides
+    return name, None, overrides
+
+
+def load(words: Sequence[str], module: str | None) -> LoadedJob:
+    """The job that the words of a command line name. Raises ConfigError."""
+    from launcher.config.load import load_job
+
+    path, target, overrides = pieces(words, module)
+    script_args = click.get_current_context().meta.get(_SCRIPT_ARGS, [])
+    return load_job(path, overrides, target=target, script_args=script_args)

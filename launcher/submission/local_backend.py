@@ -1,0 +1,207 @@
+"""Runs a plan on this machine: detached through submitit's LocalExecutor, or as children of ``launcher run``.
+
+One local task stands for each node. ``python -m launcher.submission.local_backend`` is the detached starter: it reads
+what to start from its standard input, and answers with the controller's process id.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from launcher.errors import SubmitError
+from launcher.run.paths import RunPaths
+from launcher.submission.plan import SubmissionPlan
+from launcher.submission.slurm_backend import environment_for_sbatch
+
+__all__ = ["Foreground", "agents_of", "is_alive", "started_at", "submit", "terminate"]
+
+_NO_LIMIT_MIN = 60 * 24 * 365
+"""submitit's local executor kills at its time limit; on one's own machine there is none."""
+_START_TIMEOUT_S = 120
+
+
+def submit(plan: SubmissionPlan) -> int:
+    """Start the plan's agents, detached from this terminal; returns the controller's process id.
+
+    Raises SubmitError.
+    """
+    order = {
+        "folder": plan.submitit_dir,
+        "command": plan.command,
+        "run_dir": plan.run_dir,
+        "tasks": plan.spec.nodes + plan.spec.spare_nodes,
+        "gpus": plan.spec.gpus_per_node,
+    }
+    log = Path(plan.submitit_dir) / "controller.log"
+    with log.open("ab") as errors:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "launcher.submission.local_backend"],
+                input=json.dumps(order).encode(),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # closing the terminal, or Ctrl-C in it, must not end the run
+                timeout=_START_TIMEOUT_S,
+                check=False,
+                env=_environment(plan),
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise SubmitError(f"the local run could not be started: {error}") from None
+    try:
+        return int(done.stdout.split()[-1])
+    except (IndexError, ValueError):
+        last = log.read_text(errors="replace").strip().splitlines()[-1:]
+        raise SubmitError(f"the local run could not be started: {last[0] if last else 'no answer'}") from None
+
+
+def _environment(plan: SubmissionPlan) -> dict[str, str]:
+    """This environment without an outer job's variables; the launcher itself stays importable in the starter."""
+    env = environment_for_sbatch(os.environ, {}, plan.spec.pass_names)
+    own = str(Path(__file__).parents[2])
+    env["PYTHONPATH"] = os.pathsep.join([own, *filter(None, [env.get("PYTHONPATH")])])
+    return env
+
+
+def _start(order: dict[str, Any]) -> int:
+    """In the starter: hand over to submitit. Its controller outlives this process."""
+    from submitit import LocalExecutor
+
+    from launcher.runtime.entry import AgentMain
+
+    executor = LocalExecutor(folder=order["folder"], python=order["command"])
+    executor.update_parameters(
+        tasks_per_node=order["tasks"],
+        gpus_per_node=order["gpus"],
+        timeout_min=_NO_LIMIT_MIN,
+        stderr_to_stdout=True,
+    )
+    saved = os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)  # the controller must not hold the pipe on which the pid is awaited
+    job = executor.submit(AgentMain(order["run_dir"]))
+    os.write(saved, f"{job.job_id}\n".encode())
+    return int(job.job_id)
+
+
+class Foreground:
+    """Agents as children of this process, for ``launcher run``: they end when it does."""
+
+    def __init__(self, plan: SubmissionPlan) -> None:
+        self._plan = plan
+        self.agents: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        """Start one agent per node. Raises SubmitError."""
+        plan = self._plan
+        for node in range(plan.spec.nodes + plan.spec.spare_nodes):
+            words = ["-m", "launcher.runtime.agent", plan.run_dir, "--node", str(node)]
+            line = f'exec {plan.command} -u "$@"'  # plan.command is a quoted piece of shell
+            log = Path(plan.submitit_dir) / f"run_{node}_log.out"
+            with log.open("ab") as out:
+                try:
+                    self.agents.append(
+                        subprocess.Popen(
+                            ["/bin/bash", "-c", line, "agent", *words],
+                            stdin=subprocess.DEVNULL,
+                            stdout=out,
+                            stderr=subprocess.STDOUT,
+                            start_new_session=True,  # Ctrl-C is for this process alone: it stops the run politely
+                            preexec_fn=_die_with(os.getpid()),
+                            env=self._environment(node),
+                        )
+                    )
+                except OSError as error:
+                    self.kill()
+                    raise SubmitError(f"an agent could not be started: {error}") from None
+
+    def _environment(self, node: int) -> dict[str, str]:
+        env = environment_for_sbatch(os.environ, {}, self._plan.spec.pass_names)
+        env["SUBMITIT_LOCAL_GLOBALID"] = str(node)
+        if not self._plan.spec.gpus_per_node:
+            env["CUDA_VISIBLE_DEVICES"] = ""
+        return env
+
+    def alive(self) -> bool:
+        """Whether any agent runs."""
+        return any(agent.poll() is None for agent in self.agents)
+
+    def terminate(self) -> None:
+        """TERM to every agent: with a request file a save and stop, without one a cancel."""
+        for agent in self.agents:
+            if agent.poll() is None:
+                agent.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End every agent now; their children end with them (PDEATHSIG)."""
+        for agent in self.agents:
+            if agent.poll() is None:
+                agent.kill()
+        for agent in self.agents:
+            agent.wait()
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """In the child, before exec: be sent TERM when the parent dies, however it dies (PR_SET_PDEATHSIG)."""
+    libc = ctypes.CDLL(None)
+
+    def arrange() -> None:
+        libc.prctl(1, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return arrange
+
+
+def started_at(pid: int) -> float | None:
+    """When process ``pid`` started: tells a process from a later one of the same number."""
+    try:
+        return float(psutil.Process(pid).create_time())
+    except psutil.Error:
+        return None
+
+
+def is_alive(pid: int, started: float | None) -> bool:
+    """Whether the process recorded as ``pid`` and ``started`` still runs."""
+    now = started_at(pid)
+    if now is None or (started is not None and abs(now - started) > 1.0):
+        return False
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def agents_of(pid: int) -> list[int]:
+    """The agents' process ids: the controller's children."""
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []
+
+
+def terminate(paths: RunPaths, pid: int, started: float | None) -> bool:
+    """TERM to the run's controller, which hands it on to every agent; False when it is gone."""
+    if not is_alive(pid, started):
+        return False
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    _start(json.load(sys.stdin))
+    sys.stdout.flush()
+    os._exit(0)  # no farewell of submitit's: the controller lives on

@@ -1,0 +1,76 @@
+"""Makes a run's folder and the files that a run starts with."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from launcher.errors import RunDirError
+from launcher.run.files import write_atomic
+from launcher.run.paths import RunPaths
+
+__all__ = ["claim", "mode_of", "refuse", "write_passed", "write_secret"]
+
+_SUBFOLDERS = ("attempts", "checkpoints", "logs", "submitit")
+_PROBE_BYTES = 1024**2
+
+
+def mode_of(share: str) -> int:
+    """Permissions of a run's folder."""
+    return 0o750 if share == "group" else 0o700
+
+
+def refuse(path: Path, error: OSError) -> RunDirError:
+    """The one sentence for a folder that cannot be made or written."""
+    return RunDirError(f"{path}: {(error.strerror or str(error)).lower()}; runs_dir names where runs lie")
+
+
+def claim(path: Path, share: str = "none") -> bool:
+    """Make the run's folder at ``path`` with what belongs in every run; False when it exists already.
+
+    Raises RunDirError when the file system refuses, a full quota included (a MiB is written to find out).
+    """
+    mode = mode_of(share)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if not path.parent.is_dir():
+            raise RunDirError(f"{path.parent} is no directory; runs_dir names where runs lie") from None
+        return False
+    except OSError as error:
+        raise refuse(path.parent, error) from None
+    try:
+        path.chmod(mode)  # mkdir's mode is cut by the umask
+        for name in _SUBFOLDERS:
+            (path / name).mkdir(mode=mode)
+        _probe(path)
+    except OSError as error:
+        raise refuse(path, error) from None
+    return True
+
+
+def _probe(path: Path) -> None:
+    """Quotas show only in writing: statvfs speaks of the whole file system."""
+    probe = path / ".probe"
+    try:
+        with probe.open("wb") as f:
+            f.write(b"\0" * _PROBE_BYTES)
+            f.flush()
+            os.fsync(f.fileno())
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def write_secret(paths: RunPaths) -> None:
+    """The key of the control plane's handshake: 32 random bytes in hex, 0600."""
+    write_atomic(paths.secret, secrets.token_hex(32) + "\n", mode=0o600)
+
+
+def write_passed(paths: RunPaths, names: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Values of the variables passed by name, 0600; names that are not set are left out."""
+    values = {name: environ[name] for name in names if name in environ}
+    write_atomic(paths.passed, json.dumps(values) + "\n", mode=0o600)

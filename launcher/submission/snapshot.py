@@ -1,0 +1,161 @@
+"""Copies the code and the launcher itself into a run, and writes down what it was made from, without secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import launcher
+from launcher.errors import SnapshotError
+from launcher.run.files import write_atomic
+from launcher.submission import files
+from launcher.submission.describe import size
+from launcher.submission.facts import CodeFacts, Interpreter
+
+__all__ = ["check_size", "copy_code", "copy_launcher", "environment", "redact", "write_environment"]
+
+_NAMED = 5
+_DIFF_LIMIT = 1_000_000
+# "token" but not "tokenizer", "api_key" but not "key=lambda"; numbers and short words are no secrets.
+_TELLING = (
+    r"[A-Za-z0-9_.-]*(?:api_?key|access_?key|private_?key|secret|token(?!iz)|passw(?:or)?d|credential)[A-Za-z0-9_.-]*"
+)
+_SECRET_VARIABLE = re.compile(r"(?i).*(?:key|token|secret|passw|credential|auth).*")
+_ASSIGNMENT = re.compile(
+    rf"(?i)(?P<name>{_TELLING})(?P<sep>[\"']?\s*[:=]\s*)"
+    r"(?P<value>\"[^\"]{6,}\"|'[^']{6,}'|(?=[^\s,;\"']*\d)(?=[^\s,;\"']*[a-z])[^\s,;\"']{8,})"
+)
+_IN_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/@\s:]+:[^/@\s]+@")
+_KNOWN_TOKEN = re.compile(r"\b(?:ghp|gho|github_pat|hf|glpat|xox[abp]|sk|AKIA)[_-]?[A-Za-z0-9_-]{16,}")
+_TOLD = re.compile(r"^(CONDA_|CUDA_|GLOO_|HSA_|LD_LIBRARY_PATH$|LOADEDMODULES$|MKL_|MODULEPATH$|NCCL_|OMP_|PATH$|PYTHON|ROCM_|"
+                   r"SLURM_|SBATCH_|TORCH|UCX_|VIRTUAL_ENV$)")  # fmt: skip
+HIDDEN = "<redacted>"
+
+
+def check_size(code: CodeFacts, max_mb: int) -> None:
+    """Refuse a copy above ``max_mb`` and name the largest files. Raises SnapshotError."""
+    if code.size <= max_mb * 1_000_000:
+        return
+    largest = sorted(code.files, key=lambda f: -f[1])[:_NAMED]
+    named = ", ".join(f"{name} ({size(count)})" for name, count in largest)
+    raise SnapshotError(
+        f"{code.root}: a copy of the code would take {size(code.size)}, more than code.max_mb={max_mb}. Largest: {named}. "
+        "Let git ignore data, link its directory (code.link), or raise code.max_mb"
+    )
+
+
+def copy_code(code: CodeFacts, target: Path, link: Sequence[str], *, snapshot: bool = True) -> None:
+    """Make ``target`` the run's code: a copy with ``link`` linked, or one link to the original.
+
+    Raises SnapshotError when a file cannot be copied.
+    """
+    root = Path(code.root)
+    try:
+        if not snapshot:
+            target.symlink_to(root)
+            return
+        target.mkdir(mode=0o700)
+        made: set[Path] = {target}
+        for name, _ in code.files:
+            _copy(root, root / name, target / name, target, made)
+        for name, outside in code.outside:
+            _link(Path(outside), target / name)
+        for name in link:
+            if not (root / name).exists():
+                raise SnapshotError(f"code.link: {root / name} does not exist")
+            _link((root / name).resolve(), target / name)
+    except OSError as error:
+        raise SnapshotError(f"{error.filename or target}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _copy(root: Path, source: Path, target: Path, top: Path, made: set[Path]) -> None:
+    if target.parent not in made:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made.add(target.parent)
+    inside = source.is_symlink() and source.resolve().is_relative_to(root)
+    if inside:
+        resolved = source.resolve()
+        target.symlink_to(os.path.relpath(top / resolved.relative_to(root), target.parent))
+        return
+    try:
+        shutil.copy2(source, target)  # a link to a file outside becomes that file
+    except FileNotFoundError:
+        pass  # deleted since it was listed
+
+
+def _link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.is_symlink():
+        target.symlink_to(source)
+
+
+def copy_launcher(target: Path) -> None:
+    """Copy this package into ``target`` (a run's lib): a queued run is immune to upgrades, and its Python needs less."""
+    source = Path(launcher.__file__).parent
+    try:
+        shutil.copytree(
+            source, target / "launcher", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"), dirs_exist_ok=True
+        )
+    except (OSError, shutil.Error) as error:
+        raise SnapshotError(f"{target}: the launcher cannot be copied into the run ({error})") from None
+
+
+def redact(text: str) -> str:
+    """``text`` without what looks like a secret: assigned to a telling name, inside an address, of a known form."""
+    text = _ASSIGNMENT.sub(lambda m: f"{m['name']}{m['sep']}{HIDDEN}", text)
+    text = _IN_URL.sub(lambda m: f"{m['scheme']}{HIDDEN}@", text)
+    return _KNOWN_TOKEN.sub(HIDDEN, text)
+
+
+def _packages(interpreter: Interpreter) -> dict[str, str]:
+    """Versions of everything installed beside this process when that is the job's Python; else what the probe saw."""
+    if Path(interpreter.path).parent != Path(sys.executable).parent:
+        return dict(interpreter.packages)
+    found = {(d.metadata["Name"] or "?"): d.version for d in metadata.distributions()}
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def environment(
+    code: CodeFacts, interpreter: Interpreter, argv: Sequence[str], environ: Mapping[str, str]
+) -> dict[str, Any]:
+    """What the run was made from, secrets redacted."""
+    root = Path(code.root)
+    patch = files.diff(root) if code.git and code.dirty else ""
+    told = {k: v for k, v in environ.items() if _TOLD.match(k)}
+    return {
+        "submitted_t": round(time.time(), 3),
+        "launcher": launcher.__version__,
+        "host": socket.gethostname(),
+        "user": environ.get("USER", ""),
+        "system": platform.platform(),
+        "command": [redact(a) for a in argv],
+        "cwd": os.getcwd(),
+        "python": {"path": interpreter.path, "origin": interpreter.origin, "version": interpreter.version},
+        "packages": _packages(interpreter),
+        "editable": [list(e) for e in interpreter.editable],
+        "code": {
+            "root": code.root,
+            "git": code.git,
+            "commit": code.commit,
+            "dirty": code.dirty,
+            "remote": redact(files.remote(root)) if code.git else "",
+            "diff": redact(patch[:_DIFF_LIMIT]),
+            "diff_cut": len(patch) > _DIFF_LIMIT,
+        },
+        "variables": {k: HIDDEN if _SECRET_VARIABLE.fullmatch(k) else redact(v) for k, v in told.items()},
+    }
+
+
+def write_environment(path: Path, value: dict[str, Any]) -> None:
+    """Write `environment` as JSON."""
+    write_atomic(path, json.dumps(value, indent=1) + "\n")

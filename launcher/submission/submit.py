@@ -1,0 +1,177 @@
+"""From a plan to a submitted run: the folder, the copies, the hand-over. ``submit`` is plan, then this."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from launcher.errors import LauncherError, SubmitError
+from launcher.run import events, index
+from launcher.run.files import read_json, write_atomic
+from launcher.run.paths import RunPaths
+from launcher.submission import local_backend, rundir, slurm_backend, snapshot
+from launcher.submission.facts import Facts
+from launcher.submission.plan import SubmissionPlan
+
+__all__ = ["Submitted", "execute", "prepare", "read_submission", "record", "start"]
+
+_TRIES = 20
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A run that has been handed over."""
+
+    plan: SubmissionPlan
+    job_id: str
+    """SLURM's job id, or the local controller's process id."""
+
+    @property
+    def paths(self) -> RunPaths:
+        """The run's folder."""
+        return RunPaths(Path(self.plan.run_dir))
+
+
+def execute(
+    make_plan: Callable[[Facts], SubmissionPlan], facts: Facts, *, argv: Sequence[str] = (), foreground: bool = False
+) -> Submitted:
+    """Claim a folder, fill it, hand the run over. On any failure nothing is left, neither queued nor on disk.
+
+    ``foreground`` stops short of starting a local run: the caller starts the agents itself.
+    Raises RunDirError, SnapshotError or SubmitError.
+    """
+    plan, paths = claim(make_plan, facts)
+    try:
+        prepare(plan, paths, argv)
+        note(paths, plan, by="submit")
+        job_id = str(os.getpid()) if foreground else start(plan)
+    except BaseException:
+        shutil.rmtree(paths.root, ignore_errors=True)
+        raise
+    record(paths, plan, job_id, by="submit")
+    index.register(paths.root)
+    return Submitted(plan, job_id)
+
+
+def claim(make_plan: Callable[[Facts], SubmissionPlan], facts: Facts) -> tuple[SubmissionPlan, RunPaths]:
+    """The plan whose folder is now this process's alone; another id is drawn where somebody was quicker."""
+    for _ in range(_TRIES):
+        plan = make_plan(facts)
+        snapshot.check_size(plan.code, plan.max_code_mb)
+        if rundir.claim(Path(plan.run_dir), plan.spec.share):
+            return plan, RunPaths(Path(plan.run_dir))
+        facts = replace(facts, run_id=index.new_id(plan.spec.name))
+    raise SubmitError(f"{plan.runs_dir}: no free name for a run of {plan.spec.name} in {_TRIES} tries")
+
+
+def prepare(
+    plan: SubmissionPlan,
+    paths: RunPaths,
+    argv: Sequence[str],
+    *,
+    code: bool = True,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Write everything the nodes will read. ``code=False`` keeps the copy that is there (a resubmission)."""
+    env = os.environ if environ is None else environ
+    try:
+        if code:
+            snapshot.copy_code(plan.code, paths.code, plan.link, snapshot=plan.snapshot)
+        if paths.lib.exists():
+            shutil.rmtree(paths.lib)
+        snapshot.copy_launcher(paths.lib)
+        write_atomic(paths.job, plan.job_yaml, mode=0o600)
+        plan.spec.write(paths.spec)
+        rundir.write_passed(paths, plan.spec.pass_names, env)
+        if not paths.secret.exists():
+            rundir.write_secret(paths)
+        if code:
+            made_from = snapshot.environment(plan.code, plan.interpreter, argv, env)
+            snapshot.write_environment(paths.environment, made_from)
+        if plan.backend == "slurm":
+            write_atomic(paths.sbatch, plan.sbatch, mode=0o600)
+    except OSError as error:
+        raise rundir.refuse(paths.root, error) from None
+
+
+def note(
+    paths: RunPaths, plan: SubmissionPlan, *, by: Literal["submit", "resubmit"], changes: Sequence[str] = ()
+) -> None:
+    """The history's ``submitted``. Written before SLURM has the job: from then on the leader is the only writer.
+
+    So it cannot know the job id, which submission.json and ``attempt_started`` hold.
+    """
+    spec = plan.spec
+    event = events.event(
+        "submitted",
+        attempt=None,
+        job_id=None,
+        backend=plan.backend,
+        nodes=spec.nodes,
+        spare_nodes=spec.spare_nodes,
+        tasks_per_node=spec.tasks_per_node,
+        by=by,
+        changes=list(changes),
+    )
+    try:
+        events.append(paths.events, event)
+    except OSError as error:
+        raise rundir.refuse(paths.root, error) from None
+
+
+def start(plan: SubmissionPlan) -> str:
+    """Hand the prepared run over and return its job id. Raises SubmitError; then nothing runs."""
+    if plan.backend == "local":
+        return str(local_backend.submit(plan))
+    return slurm_backend.submit(plan.submitit_dir, plan.command, plan.parameters, plan.run_dir, plan.spec.pass_names)
+
+
+def record(
+    paths: RunPaths, plan: SubmissionPlan, job_id: str, *, by: str, extra: Mapping[str, Any] | None = None
+) -> None:
+    """Write submission.json: where the run is now, and all its submissions so far."""
+    pid = int(job_id) if plan.backend == "local" else None
+    entry = {
+        "by": by,
+        "backend": plan.backend,
+        "job_id": job_id,
+        "submitted_t": round(time.time(), 3),
+        "host": socket.gethostname(),
+        "user": _user(),
+        "pid": pid,
+        "pid_started": local_backend.started_at(pid) if pid else None,
+        "python": plan.interpreter.path,
+        "launcher_python": sys.executable,
+        "base_dir": plan.base_dir,
+        "code_root": plan.code.root,
+        **(extra or {}),
+    }
+    before = read_submission(paths).get("submissions", [])
+    write_atomic(paths.submission, json.dumps({**entry, "submissions": [*before, entry]}, indent=1) + "\n")
+
+
+def read_submission(paths: RunPaths) -> dict[str, Any]:
+    """What `record` wrote; empty when there is none."""
+    value = read_json(paths.submission)
+    return value if isinstance(value, dict) else {}
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without a passwd entry
+        return str(os.getuid())
+
+
+def one_sentence(error: LauncherError) -> str:
+    """An error as part of another sentence."""
+    return str(error).rstrip(".").replace("\n", "; ")
