@@ -17,6 +17,7 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     import time
 
     from launcher.report.history import read_history
+    from launcher.report.ledger import ledger
     from launcher.report.listing import has_ended
     from launcher.report.runs import all_runs, find_many, summarise_all
     from launcher.report.text import plain_json
@@ -30,16 +31,19 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
             read_history(k.paths) for k in known[:1]
         ]
     summaries = summarise_all(histories, now)
+    books = [ledger(h, s.ended or now) for h, s in zip(histories, summaries, strict=True)]
     if as_json:
-        values = [plain_json(s.as_json()) for s in summaries]
+        pairs = zip(summaries, books, strict=True)
+        values = [plain_json({**s.as_json(), "ledger": book.as_json()}) for s, book in pairs]
         click.echo(json.dumps(values[0] if len(runs) == 1 == len(values) else values, indent=1))
         return
     if not summaries:
         click.echo("no runs yet; launcher submit job.yaml starts one")
-    from launcher.report.status import colour, lines
+    from launcher.report.ledger import in_words
+    from launcher.report.status import colour, lines, past
 
-    for s in summaries:
-        head, *rest = lines(s, now)
+    for s, book in zip(summaries, books, strict=True):
+        head, *rest = lines(s, now, history=past(book, now), goodput=in_words(book))
         click.echo(head.replace(f"  {s.state}", f"  {click.style(s.state, fg=colour(s.state))}", 1))
         for line in rest:
             click.echo(line)

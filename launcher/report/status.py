@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from launcher.report import text
+from launcher.report.ledger import Ledger
 from launcher.report.summary import RunSummary
+from launcher.report.words import MEANINGS
 
-__all__ = ["headline", "lines"]
+__all__ = ["colour", "headline", "lines", "past"]
 
 _COLOURS = {"pending": "yellow", "running": "cyan", "completed": "green", "failed": "red", "cancelled": "magenta"}
 
@@ -48,6 +50,16 @@ def lines(s: RunSummary, now: float, *, history: str = "", goodput: str = "") ->
         ("goodput", goodput),
     ]
     return [headline(s)] + [f"  {label:<8} {value}" for label, value in rows if value]
+
+
+def past(book: Ledger, now: float, limit: int = 3) -> str:
+    """``08:42 preempted, 0 steps lost; 03:10 crash, 14 steps lost``: the newest interruptions first."""
+    told = []
+    for stop in reversed(book.interruptions[-limit:]):
+        lost = "" if stop.lost_steps is None else f", {text.count(stop.lost_steps)} steps lost"
+        told.append(f"{text.clock(stop.t, now)} {MEANINGS.get(stop.cause, stop.cause)}{lost}")
+    more = len(book.interruptions) - limit
+    return "; ".join(told) + (f"; {more} earlier" if more > 0 else "")
 
 
 def _reason(s: RunSummary) -> str:

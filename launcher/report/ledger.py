@@ -1,0 +1,206 @@
+"""What a run's time and hardware went into, and what that advises: goodput, GPU-hours, when to save; pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.report.history import Event, History, as_dict, as_number
+from launcher.report.timeline import KINDS, Segment, timeline
+
+__all__ = ["Advice", "Interruption", "Ledger", "advise", "in_words", "interruptions", "ledger", "shares", "young_daly"]
+
+COUNTED = tuple(k for k in KINDS if k != "away")
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """One thing that stopped training before its end."""
+
+    t: float
+    cause: str
+    """crash, node, hang, store, preempted, time_limit, cancelled, user or unknown."""
+    attempt: int | None
+    lost_steps: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """Seconds by kind over all attempts, and what they cost."""
+
+    seconds: dict[str, float]
+    segments: list[Segment]
+    gpu_hours: float
+    """Of every allocated node, spares included."""
+    spare_gpu_hours: float
+    node_hours: float
+    cpu_hours: float
+    lost_steps: int
+    interruptions: list[Interruption]
+
+    @property
+    def total_s(self) -> float:
+        """Everything but ``away``."""
+        return sum(self.seconds[k] for k in COUNTED)
+
+    @property
+    def goodput(self) -> float | None:
+        """Share of all counted time that was useful; None before there is any."""
+        return self.seconds["useful"] / self.total_s if self.total_s > 0 else None
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``: without the segments."""
+        values = dataclasses.asdict(self)
+        del values["segments"]
+        return {**values, "total_s": self.total_s, "goodput": self.goodput}
+
+
+def ledger(history: History, until: float) -> Ledger:
+    """Account for the run's time up to ``until``: its end, or now."""
+    segments = timeline(history, until)
+    seconds = {kind: sum(s.seconds for s in segments if s.kind == kind) for kind in KINDS}
+    allocated = sum(s.seconds for s in segments if s.kind not in ("queued", "away"))
+    nodes, spares = (as_number(history.spec.get(k)) or 0 for k in ("nodes", "spare_nodes"))
+    gpus, cpus = (as_number(history.spec.get(k)) or 0 for k in ("gpus_per_node", "cpus_per_task"))
+    tasks = as_number(history.spec.get("tasks_per_node")) or 0
+    stops = interruptions(history)
+    return Ledger(
+        seconds=seconds,
+        segments=segments,
+        gpu_hours=allocated / 3600 * (nodes + spares) * gpus,
+        spare_gpu_hours=allocated / 3600 * spares * gpus,
+        node_hours=allocated / 3600 * (nodes + spares),
+        cpu_hours=allocated / 3600 * (nodes + spares) * tasks * cpus,
+        lost_steps=sum(i.lost_steps or 0 for i in stops),
+        interruptions=stops,
+    )
+
+
+def shares(book: Ledger) -> dict[str, int]:
+    """Whole per cent by kind that add up to 100 (largest remainders); empty before there is any time."""
+    total = book.total_s
+    if total <= 0:
+        return {}
+    exact = {k: 100 * book.seconds[k] / total for k in COUNTED}
+    whole = {k: math.floor(v) for k, v in exact.items()}
+    for kind in sorted(exact, key=lambda k: whole[k] - exact[k])[: 100 - sum(whole.values())]:
+        whole[kind] += 1
+    return whole
+
+
+def in_words(book: Ledger) -> str:
+    """``91 % useful, 4 queued, 3 start-up, 1 saving, 1 lost``."""
+    parts = [(k, v) for k, v in shares(book).items() if v > 0]
+    first = [p for p in parts if p[0] == "useful"]
+    rest = sorted((p for p in parts if p[0] != "useful"), key=lambda p: -p[1])
+    words = [f"{v} % {k}" if i == 0 else f"{v} {k}" for i, (k, v) in enumerate([*first, *rest])]
+    return ", ".join(words)
+
+
+_CAUSES = {"worker_failed": "crash", "node_lost": "node", "store_lost": "store", "hang": "hang"}
+
+
+def interruptions(history: History) -> list[Interruption]:
+    """What stopped training, oldest first: one per round at most, its first cause."""
+    out: list[Interruption] = []
+    cause: tuple[float, str] | None = None
+    step: float | None = None
+    attempt: int | None = None
+    for e in history.events:
+        kind = e["type"]
+        if kind in _CAUSES and cause is None:
+            cause = (e["t"], _CAUSES[kind])
+        elif kind == "stop_requested" and cause is None:
+            cause = (e["t"], str(e.get("cause") or "unknown"))
+        elif kind == "stopped" and cause is not None:
+            out.append(Interruption(cause[0], cause[1], e.get("attempt"), _whole(e.get("lost_steps"))))
+            cause, step = None, None
+        elif kind == "first_step":
+            first = as_number(e.get("step"))
+            if cause is not None:
+                lost = max(0, int(step - first + 1)) if step is not None and first is not None else None
+                out.append(Interruption(cause[0], cause[1], attempt, lost))
+            elif attempt is not None and e.get("attempt") != attempt and _open(history, attempt):
+                out.append(Interruption(_last_t(history, attempt), "unknown", attempt, None))
+            cause, step = None, None
+        if (seen := _step(e)) is not None:
+            step = seen if step is None else max(step, seen)
+        attempt = e.get("attempt") if isinstance(e.get("attempt"), int) else attempt
+    if cause is not None:
+        out.append(Interruption(cause[0], cause[1], attempt, None))
+    return out
+
+
+def _step(e: Event) -> float | None:
+    return as_number(e.get("step")) if e["type"] in ("first_step", "save_started", "saved", "worker_failed") else None
+
+
+def _whole(value: object) -> int | None:
+    number = as_number(value)
+    return None if number is None else int(number)
+
+
+def _open(history: History, attempt: int) -> bool:
+    """Whether the attempt has no end in the history: its leader died without a word."""
+    return not any(e.get("attempt") == attempt for e in history.of("attempt_ended", "stopped", "ended"))
+
+
+def _last_t(history: History, attempt: int) -> float:
+    return max((float(e["t"]) for e in history.events if e.get("attempt") == attempt), default=0.0)
+
+
+def young_daly(save_s: float, mttf_s: float) -> float:
+    """Seconds of training between checkpoints that lose least: √(2·w·M), less the save itself, never below it."""
+    if save_s <= 0 or mttf_s <= 0:
+        return 0.0
+    return max(math.sqrt(2 * save_s * mttf_s) - save_s, save_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What the run's own history recommends; None where it tells too little."""
+
+    save_cost_s: float | None
+    """How long a checkpoint holds training up: the median."""
+    mttf_s: float | None
+    """Training time per unplanned interruption; with none seen, all training time so far (a lower bound)."""
+    failures: int
+    interval_s: float | None
+    """Recommended time between checkpoints (Young/Daly, within the job's bounds)."""
+    lead_s: float | None
+    """Recommended signal lead: twice the longest stop seen, or twice the longest save and ten steps."""
+
+
+def advise(history: History, book: Ledger) -> Advice:
+    """Recommend a checkpoint interval and how long before the time limit SLURM should signal."""
+    saved = list(history.of("saved"))
+    costs = [c for c in (as_number(e.get("blocked_s")) for e in saved if e.get("reason") not in ("stop", "end")) if c]
+    cost = statistics.median(costs) if costs else None
+    trained = book.seconds["useful"] + book.seconds["lost"] + book.seconds["saving"]
+    hard = [i for i in book.interruptions if i.cause in (*_CAUSES.values(), "unknown") or (i.lost_steps or 0) > 0]
+    mttf = trained / max(len(hard), 1) if trained > 0 else None
+    interval = None
+    if cost and mttf:
+        bounds = as_dict(history.spec.get("checkpoint"))
+        least = 60 * (as_number(bounds.get("min_interval_min")) or 1.0)
+        most = 60 * (as_number(bounds.get("max_interval_min")) or 30.0)
+        interval = min(max(young_daly(cost, mttf), least), most)
+    return Advice(save_cost_s=cost, mttf_s=mttf, failures=len(hard), interval_s=interval, lead_s=_lead(history, saved))
+
+
+def _lead(history: History, saved: list[Event]) -> float | None:
+    stops: list[float] = []
+    asked: float | None = None
+    for e in history.of("stop_requested", "stopped"):
+        if e["type"] == "stop_requested":
+            asked = e["t"]
+        elif asked is not None:
+            stops.append(float(e["t"]) - asked)
+            asked = None
+    if stops:
+        return math.ceil(max(10.0, 2 * max(stops)))
+    times = [s for s in (as_number(e.get("seconds")) for e in saved) if s]
+    return math.ceil(max(10.0, 2 * max(times))) if times else None

@@ -1,0 +1,223 @@
+"""Every event in words: what happened, in one line; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from launcher.report import text
+from launcher.report.history import Event, as_dict, as_list, as_number
+
+__all__ = ["LEVELS", "MEANINGS", "cause_words", "level", "words"]
+
+MEANINGS = {
+    "preempted": "preempted",
+    "preempted_now": "preempted without grace",
+    "cancelled": "cancelled",
+    "time_limit": "time limit",
+    "user": "asked by the user",
+    "idle": "idle",
+    "unknown": "SLURM did not say why",
+}
+
+LEVELS = {
+    "bad": ("worker_failed", "node_lost", "hang", "store_lost", "save_failed", "checkpoint_damaged"),
+    "warning": ("warning", "node_missing", "signal", "stop_requested", "excluded", "victims"),
+    "good": ("saved", "first_step", "evaluated", "epoch"),
+}
+"""How an event looks; the words say it too."""
+
+
+def level(e: Event) -> str:
+    """bad, warning, good or plain."""
+    if e["type"] == "ended":
+        return {"completed": "good", "failed": "bad"}.get(str(e.get("state")), "warning")
+    if e["type"] == "preflight":
+        return "plain" if e.get("ok", True) else "bad"
+    return next((name for name, types in LEVELS.items() if e["type"] in types), "plain")
+
+
+def words(e: Event) -> str:
+    """One line for one event; an unknown type is named as it is."""
+    teller = _TELLERS.get(e["type"])
+    if teller is None:
+        return text.clean(e["type"].replace("_", " "))
+    try:
+        return text.clean(teller(e), 300)
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError):  # another version's event
+        return text.clean(e["type"].replace("_", " "))
+
+
+def _plural(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _step(e: Event) -> str:
+    step = as_number(e.get("step"))
+    return "" if step is None else f"step {text.count(step)}"
+
+
+def _at_step(e: Event) -> str:
+    return f" at {_step(e)}" if _step(e) else ""
+
+
+def _hosts(value: object, limit: int = 4) -> str:
+    return text.short_list([str(h) for h in as_list(value)], limit)
+
+
+def _submitted(e: Event) -> str:
+    how = {"resubmit": "resubmitted", "continuation": "continuation submitted"}.get(str(e.get("by")), "submitted")
+    where = "on this machine" if e.get("backend") == "local" else f"as job {e.get('job_id')}"
+    changes = [str(c) for c in as_list(e.get("changes"))]
+    return f"{how} {where}" + (f" with {' '.join(changes)}" if changes else "")
+
+
+def _attempt_started(e: Event) -> str:
+    waited = as_number(e.get("submitted_t"))
+    after = f" after {text.duration(e['t'] - waited)}" if waited is not None and e["t"] > waited else ""
+    return f"attempt {e.get('attempt')} started on {e.get('host', '?')}{after}"
+
+
+def _node_joined(e: Event) -> str:
+    facts = as_dict(e.get("facts"))
+    gpus, cpus = facts.get("gpus"), facts.get("cpus")
+    what = f": {_plural(gpus, 'GPU')}" if isinstance(gpus, int) and gpus else f": {cpus} CPUs" if cpus else ""
+    return f"{e.get('host', '?')} joined{what}"
+
+
+def _node_missing(e: Event) -> str:
+    ranks = [r for r in as_list(e.get("ranks")) if isinstance(r, int)]
+    who = f" (ranks {text.ranges(ranks)})" if ranks else ""
+    return f"waiting for {_hosts(e.get('nodes'))}{who}, {text.duration(as_number(e.get('waited_s')))} so far"
+
+
+def _preflight(e: Event) -> str:
+    bad = [c for c in map(as_dict, as_list(e.get("checks"))) if not c.get("ok", True)]
+    speed = as_number(e.get("bandwidth_gb_s"))
+    if e.get("ok", True) and not bad:
+        return f"nodes checked in {text.duration(as_number(e.get('seconds')))}" + (
+            f", all-reduce {speed:.3g} GB/s" if speed else ""
+        )
+    found = [f"{c.get('host', '?')}: {c.get('name', '?')} ({c.get('detail', '')})" for c in bad]
+    return f"node check failed: {text.short_list(found, 2)}"
+
+
+def _round_started(e: Event) -> str:
+    hosts = list(dict.fromkeys(str(as_dict(r).get("host", "?")) for r in as_list(e.get("ranks"))))
+    step = as_number(e.get("resume_step"))
+    origin = f"from step {text.count(step)}" if step else "from scratch"
+    where = f" on {text.short_list(hosts)}" if hosts else ""
+    return f"round {e.get('round')} started {origin}: {_plural(int(e.get('world_size') or 0), 'rank')}{where}"
+
+
+def _evaluated(e: Event) -> str:
+    metrics = as_dict(e.get("metrics"))
+    values = ", ".join(f"{k} {text.number(v)}" for k, v in list(metrics.items())[:4])
+    return f"evaluated{_at_step(e)}: {values}" if values else f"evaluated{_at_step(e)}"
+
+
+def _saved(e: Event) -> str:
+    size, seconds = as_number(e.get("bytes")), as_number(e.get("seconds"))
+    held = as_number(e.get("blocked_s"))
+    details = [text.bytes_(size)] if size else []
+    details += [f"in {text.duration(seconds)}"] if seconds is not None else []
+    details += [f"{text.duration(held)} of it held training up"] if held and seconds and held < seconds else []
+    return f"saved {_step(e)}" + (
+        f": {' '.join(details[:2])}{', ' + details[2] if len(details) > 2 else ''}" if details else ""
+    )
+
+
+def cause_words(cause: dict[str, object]) -> str:
+    """A CAUSE in a few words."""
+    given = cause.get("text")
+    if given:
+        return str(given)
+    if cause.get("exception"):
+        message = text.clean(cause.get("message") or "", 160)
+        return f"{cause['exception']}: {message}" if message else str(cause["exception"])
+    if cause.get("signal"):
+        return f"killed by {cause['signal']}"
+    if cause.get("exit_code") is not None:
+        return f"exit code {cause['exit_code']}"
+    return str(cause.get("kind") or "failed")
+
+
+def _worker_failed(e: Event) -> str:
+    return (
+        f"rank {e.get('rank', '?')} on {e.get('host', '?')} failed{_at_step(e)}: {cause_words(as_dict(e.get('cause')))}"
+    )
+
+
+def _victims(e: Event) -> str:
+    ranks = [r["rank"] for r in map(as_dict, as_list(e.get("ranks"))) if isinstance(r.get("rank"), int)]
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text.ranges(ranks)} failed because of it"
+
+
+def _node_lost(e: Event) -> str:
+    why = {"silent": "it fell silent", "closed": "its connection closed", "slurm": "SLURM says it is down"}
+    return f"lost {e.get('host', '?')}: {why.get(str(e.get('why')), str(e.get('why') or 'gone'))}"
+
+
+def _hang(e: Event) -> str:
+    slow = [f"rank {r.get('rank', '?')} on {r.get('host', '?')}" for r in map(as_dict, as_list(e.get("laggards")))]
+    who = f"; behind: {text.short_list(slow)}" if slow else ""
+    return f"no progress for {text.duration(as_number(e.get('limit_s')))}{who}"
+
+
+def _meaning(value: object) -> str:
+    return MEANINGS.get(str(value), str(value))
+
+
+def _stop_requested(e: Event) -> str:
+    left = as_number(e.get("deadline_s"))
+    save = "" if e.get("save", True) else ", without saving"
+    return f"stopping ({_meaning(e.get('cause'))}){f', {text.duration(left)} left' if left else ''}{save}"
+
+
+def _stopped(e: Event) -> str:
+    lost = as_number(e.get("lost_steps"))
+    return f"stopped{_at_step(e)}" + ("" if lost is None else f", {_plural(int(lost), 'step')} lost")
+
+
+def _requeued(e: Event) -> str:
+    how = {"continuation": f"continuation submitted as job {e.get('job_id')}", "slurm": "SLURM requeues it"}
+    return how.get(str(e.get("how")), f"requeued as job {e.get('job_id')}")
+
+
+def _ended(e: Event) -> str:
+    reason = e.get("reason")
+    return f"{e.get('state', 'ended')}{_at_step(e)}" + (f": {reason}" if reason else "")
+
+
+_TELLERS: dict[str, Callable[[Event], str]] = {
+    "submitted": _submitted,
+    "attempt_started": _attempt_started,
+    "node_joined": _node_joined,
+    "node_missing": _node_missing,
+    "preflight": _preflight,
+    "round_started": _round_started,
+    "first_step": lambda e: f"first step ({text.count(e['step'])}) after {text.duration(as_number(e.get('seconds')))}",
+    "epoch": lambda e: f"epoch {text.number(e.get('epoch'))} done, loss {text.number(e.get('loss'))}",
+    "evaluated": _evaluated,
+    "save_started": lambda e: f"saving {_step(e)}",
+    "saved": _saved,
+    "save_failed": lambda e: f"saving {_step(e)} failed: {e.get('errno_name') or ''} {e.get('error') or ''}",
+    "checkpoint_damaged": lambda e: (
+        f"checkpoint {str(e.get('path', '')).rsplit('/', 1)[-1]} is damaged: {e.get('why')}"
+    ),
+    "worker_failed": _worker_failed,
+    "victims": _victims,
+    "node_lost": _node_lost,
+    "hang": _hang,
+    "store_lost": lambda e: f"the store on {e.get('host', '?')} is gone",
+    "signal": lambda e: f"SIG{e.get('name')} on {e.get('host', '?')}: {_meaning(e.get('meaning'))}",
+    "stop_requested": _stop_requested,
+    "agreed": lambda e: f"all ranks stop after {_step(e)}",
+    "stopped": _stopped,
+    "decision": lambda e: f"decided: {str(e.get('action', '?')).replace('_', ' ')} ({e.get('reason', '')})",
+    "excluded": lambda e: f"will not use {_hosts(e.get('hosts'))} again: {e.get('why', '')}",
+    "requeued": _requeued,
+    "round_ended": lambda e: f"round {e.get('round')} ended: {e.get('why', '')}",
+    "attempt_ended": lambda e: f"attempt {e.get('attempt')} ended: {e.get('why', '')}",
+    "ended": _ended,
+    "warning": lambda e: f"warning: {e.get('text', '')}",
+}
