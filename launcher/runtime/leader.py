@@ -1,32 +1,41 @@
 """The leader: the part of the first node's agent that decides; the others obey.
 
 It alone writes the run's history and commits its checkpoints. It runs in one asyncio loop and never blocks it: fsync,
-hashing and SLURM's commands run in threads.
+hashing and SLURM's commands run in threads. What happened lies on the `Board`; `Inbox` and `Watch` fill it; this module
+is the path of an attempt: wait for nodes, rounds, one decision after each, the end.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
+from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
+from launcher.run.state import read_outcome
+from launcher.runtime import fence
+from launcher.runtime.board import Board, Timing
+from launcher.runtime.budgets import Budgets
+from launcher.runtime.decisions import Action, Decision, Evidence, Kind, Situation, decide
+from launcher.runtime.driving import drive_round
+from launcher.runtime.ending import Ending, give_back, leave
+from launcher.runtime.gathering import gather, preflight
+from launcher.runtime.handover import Allocation, LocalAllocation, window_s
+from launcher.runtime.history import History
+from launcher.runtime.inbox import Inbox
+from launcher.runtime.nodes import Node, Nodes
 from launcher.runtime.protocol import Hub, Link
+from launcher.runtime.saving import Blocking, Saver
+from launcher.runtime.watch import Watch
 
 __all__ = ["Ending", "Leader"]
 
-
-@dataclass(frozen=True)
-class Ending:
-    """How this attempt ended, for the process that runs the leader."""
-
-    state: str
-    """"completed", "failed", "cancelled" or "requeued" (the run goes on in another attempt)."""
-    reason: str
-    """One sentence."""
-    exit_code: int
-    """What the first node's agent exits with."""
+_ASK_AGAIN_S = 1.0
+"""Every agent hears every signal: SLURM is asked once for all of them."""
 
 
 class Leader(Hub):
@@ -37,24 +46,217 @@ class Leader(Hub):
     stops listening. The leader's own node joins over the same transport as every other.
     """
 
-    def __init__(self, spec: RunSpec, paths: RunPaths, *, host: str, node_names: list[str]) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        paths: RunPaths,
+        *,
+        host: str,
+        node_names: list[str],
+        allocation: Allocation | None = None,
+        timing: Timing | None = None,
+        blocking: Blocking | None = None,
+    ) -> None:
         self.spec = spec
         self.paths = paths
         self.host = host
         self.node_names = node_names
+        self.timing = timing or Timing()
+        self._allocation: Allocation = allocation or _allocation_of(spec, paths)
+        self._threaded = blocking is None
+        self._blocking: Blocking = blocking or asyncio.to_thread
+        self._board: Board | None = None
+        self._inbox: Inbox | None = None
+        self._asked: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def run(self, serve: Callable[[Leader], Awaitable[Callable[[], None]]]) -> Ending:
-        """Lead until the attempt ends; every other agent has left when this returns.
-
-        Raises RunDirError when the run directory cannot be written.
-        """
-        raise NotImplementedError
+    # --- the transport's calls ---
 
     def opened(self, link: Link) -> None:
         """See `Hub`."""
 
     def received(self, link: Link, message: dict[str, Any]) -> None:
         """See `Hub`."""
+        if self._inbox is not None:
+            self._inbox.received(link, message)
 
     def closed(self, link: Link, why: str) -> None:
         """See `Hub`."""
+        if self._inbox is not None:
+            self._inbox.closed(link, why)
+
+    # --- the path of an attempt ---
+
+    async def run(self, serve: Callable[[Leader], Awaitable[Callable[[], None]]]) -> Ending:
+        """Lead until the attempt ends; every other agent has left when this returns.
+
+        Raises RunDirError when the run directory cannot be written.
+        """
+        if (ended := _ended_already(self.paths, self._allocation)) is not None:
+            return ended
+        board = self._board = await self._begin()
+        self._inbox = Inbox(board, self._signal)
+        stop_listening = await serve(self)
+        ticker = asyncio.get_running_loop().create_task(self._tick(Watch(board, self._inbox.lose)))
+        try:
+            return await self._lead(board)
+        finally:
+            ticker.cancel()
+            stop_listening()
+
+    async def _begin(self) -> Board:
+        """Claim the attempt and learn what earlier ones did."""
+        allocation, paths, spec = self._allocation, self.paths, self.spec
+        who = {"job_id": allocation.job_id, "host": self.host, "pid": os.getpid()}
+        attempt: int = await self._blocking(lambda: fence.claim(paths, **who))
+        await self._blocking(lambda: paths.checkpoints.mkdir(mode=0o700, exist_ok=True))
+        await self._blocking(lambda: fence.drop_stale(paths, attempt))
+        past = await self._blocking(lambda: events.read(paths.events))
+        budgets = Budgets().feed_all(past)
+        history = History(paths, attempt, threaded=self._threaded, heard=budgets.feed)
+        changed = asyncio.Event()
+        saver = Saver(spec.checkpoint, paths, history, nodes=spec.nodes, blocking=self._blocking, wake=changed.set)
+        board = Board(
+            spec, paths, attempt, allocation, history, Nodes(self.node_names), saver, budgets, self._blocking, self.timing,
+            changed, self.host, time.time(), failures=sum(e["type"] in ("worker_failed", "node_lost", "hang") for e in past),
+        )  # fmt: skip
+        history.event(
+            "attempt_started",
+            job_id=allocation.job_id,
+            host=self.host,
+            restart_count=allocation.restart_count,
+            submitted_t=_waiting_since(past),
+        )
+        if paths.request.exists():
+            self._request(board, past)
+        return board
+
+    def _request(self, board: Board, past: list[dict[str, Any]]) -> None:
+        """A request left from before this attempt counts unless somebody has submitted the run again since."""
+        submitted = max((float(e["t"]) for e in past if e["type"] == "submitted"), default=0.0)
+        try:
+            fresh = self.paths.request.stat().st_mtime > submitted
+        except OSError:
+            return
+        _forget_request(self.paths)
+        if fresh:
+            board.stop_wanted(Kind.USER_STOP, "`launcher cancel` was asked for", None)
+
+    async def _lead(self, board: Board) -> Ending:
+        evidence = await gather(board)
+        if evidence is None and self.spec.preflight:
+            evidence = await preflight(board)
+        number = 0
+        while True:
+            if evidence is None:
+                evidence = await drive_round(board, number)
+                number += 1
+            decision = await self._decide(board, evidence)
+            if decision.action is not Action.NEW_ROUND:
+                break
+            evidence = None
+        board.phase = "ended"
+        if decision.action is Action.REQUEUE:
+            return await give_back(board, decision, evidence)
+        return await leave(board, decision, evidence)
+
+    async def _decide(self, board: Board, evidence: Evidence) -> Decision:
+        budgets, spec, allocation = board.budgets, self.spec, board.allocation
+        if allocation.requeues and not board.cancelled and evidence.kind is not Kind.DONE:
+            # A scancel may have come after, or instead of, what was heard: requeueing would resurrect the job.
+            board.cancelled = bool(await board.blocking(allocation.cancelled))
+        round_, stop = board.round, board.stop
+        hours = budgets.spent_with_current_s(time.time()) / 3600
+        situation = Situation(
+            nodes_left=len(board.nodes.healthy) >= spec.nodes,
+            may_requeue=allocation.requeues and spec.restart.requeue,
+            restarts_left=budgets.restarts[evidence.kind.value] < spec.restart.max_restarts,
+            attempts_left=budgets.idle_attempts <= spec.restart.max_restarts,
+            hours_left=hours < spec.restart.max_total_hours,
+            cancelled=board.cancelled,
+            finished=round_ is not None and (round_.all_finished or (stop is not None and stop.all_done)),
+        )
+        decision = decide(evidence, situation)
+        if decision.action is not Action.LEAVE:
+            board.history.event(
+                "decision",
+                evidence=evidence.kind.value,
+                action=decision.action.value,
+                reason=decision.reason,
+                row=decision.row,
+            )
+        return decision
+
+    async def _tick(self, watch: Watch) -> None:
+        while True:
+            await watch.tick()
+            await asyncio.sleep(self.timing.tick_s)
+
+    # --- signals ---
+
+    def _signal(self, name: str, node: Node) -> None:
+        """An agent was sent a signal; what it means is asked of SLURM, in a thread."""
+        board = self._board
+        if board is None or name not in ("TERM", "USR2") or board.phase == "ended":
+            return
+        now = board.now()
+        if now - self._asked.get(name, -_ASK_AGAIN_S) < _ASK_AGAIN_S:
+            return
+        self._asked[name] = now
+        task = asyncio.get_running_loop().create_task(self._ask(board, name, node.host))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, board: Board, name: str, host: str) -> None:
+        meaning = await board.blocking(lambda: board.allocation.meaning(name))
+        board.history.event("signal", host=host, name=name, meaning=meaning.kind)
+        if meaning.kind == "user":
+            _forget_request(self.paths)
+        if board.phase == "ended":
+            return
+        board.stop_wanted(
+            Kind(meaning.kind),
+            _SIGNAL_TEXT[meaning.kind].format(name=name),
+            window_s(meaning.kind, self.spec, meaning.left_s),
+        )
+
+
+_SIGNAL_TEXT = {
+    "preempted": "the job was preempted",
+    "preempted_now": "the job was preempted without grace",
+    "time_limit": "the time limit is near",
+    "cancelled": "the job was cancelled",
+    "user": "`launcher cancel --save` was asked for",
+    "unknown": "{name} came and SLURM does not say why",
+}
+
+
+def _allocation_of(spec: RunSpec, paths: RunPaths) -> Allocation:
+    return LocalAllocation(paths)
+
+
+def _ended_already(paths: RunPaths, allocation: Allocation) -> Ending | None:
+    """The run has an outcome, or was handed to another job: this attempt must not be."""
+    outcome = read_outcome(paths.outcome)
+    if outcome is not None:
+        return Ending(str(outcome.get("state")), f"The run had ended already: {outcome.get('reason')}", 0)
+    owners = [e for e in events.read(paths.events) if e["type"] in ("submitted", "requeued", "attempt_started")]
+    last: dict[str, Any] = owners[-1] if owners else {}
+    heir = last.get("job_id")
+    handed = last.get("type") == "requeued" and last.get("how") == "continuation"
+    if handed and heir and allocation.job_id and str(heir) != str(allocation.job_id):
+        return Ending("requeued", f"The run was handed to job {heir}.", 0)
+    return None
+
+
+def _waiting_since(past: list[dict[str, Any]]) -> float | None:
+    times = [e.get("t") for e in past if e["type"] in ("submitted", "requeued", "attempt_ended")]
+    last = times[-1] if times else None
+    return float(last) if isinstance(last, (int, float)) else None
+
+
+def _forget_request(paths: RunPaths) -> None:
+    try:
+        paths.request.unlink()
+    except OSError:
+        pass

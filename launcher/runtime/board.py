@@ -1,0 +1,120 @@
+"""What all parts of the leader look at: one object, changed only in the leader's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec
+from launcher.runtime.budgets import Budgets
+from launcher.runtime.decisions import Evidence, Kind
+from launcher.runtime.handover import Allocation
+from launcher.runtime.history import History
+from launcher.runtime.nodes import Nodes
+from launcher.runtime.rounds import Round
+from launcher.runtime.saving import Blocking, Saver
+from launcher.runtime.stops import AgreedStop
+
+__all__ = ["Board", "Interrupt", "Timing"]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The leader's own patience, in seconds."""
+
+    tick_s: float = 0.1
+    spare_wait_s: float = 10.0
+    """Enough nodes are here: spares are waited for so long."""
+    store_s: float = 60.0
+    clear_s: float = 15.0
+    """A node that cannot end its workers in so long is not used again."""
+    dump_s: float = 2.0
+    preflight_s: float = 90.0
+    leave_s: float = 6.0
+    agree_s: float = 600.0
+    """A stop without a deadline (``cancel --save``) is given up when workers have not agreed by then."""
+
+
+@dataclass
+class Interrupt:
+    """Somebody wants the round to stop."""
+
+    kind: Kind
+    text: str
+    deadline: float | None
+    """The leader's clock; None: no hurry."""
+    began: float
+    started: bool = False
+    """The workers have been told."""
+
+
+_RANKING = (
+    Kind.IDLE,
+    Kind.USER_STOP,
+    Kind.TIME_LIMIT,
+    Kind.PREEMPTED,
+    Kind.UNKNOWN_SIGNAL,
+    Kind.PREEMPTED_NOW,
+    Kind.CANCELLED,
+)
+
+
+@dataclass
+class Board:
+    """See the module."""
+
+    spec: RunSpec
+    paths: RunPaths
+    attempt: int
+    allocation: Allocation
+    history: History
+    nodes: Nodes
+    saver: Saver
+    budgets: Budgets
+    blocking: Blocking
+    timing: Timing
+    changed: asyncio.Event
+    host: str
+    began_t: float
+    phase: str = "waiting"
+    round: Round | None = None
+    stop: AgreedStop | None = None
+    interrupt: Interrupt | None = None
+    cancelled: bool = False
+    fenced: bool = False
+    hang: Evidence | None = None
+    at_risk: Evidence | None = None
+    term_sent: bool = False
+    """Script workers have been sent TERM: whatever they exit with now means stopped."""
+    ports: dict[int, int] = field(default_factory=dict)
+    """Ports of stores that are up, by round."""
+    preflight: dict[int, dict[str, Any]] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    failures: int = 0
+    """Interruptions of all attempts, for the interval between saves."""
+
+    def now(self) -> float:
+        """The leader's clock: monotonic seconds."""
+        return asyncio.get_running_loop().time()
+
+    def wake(self) -> None:
+        """Something changed: whoever waits looks again."""
+        self.changed.set()
+
+    def stop_wanted(self, kind: Kind, text: str, within_s: float | None) -> None:
+        """Somebody wants a stop; the graver reason outranks, the nearer deadline holds."""
+        now = self.now()
+        deadline = None if within_s is None else now + within_s
+        if kind is Kind.CANCELLED:
+            self.cancelled = True
+        old = self.interrupt
+        if old is None:
+            self.interrupt = Interrupt(kind, text, deadline, now)
+        else:
+            if _RANKING.index(kind) > _RANKING.index(old.kind):
+                old.kind, old.text = kind, text
+            if deadline is not None and (old.deadline is None or deadline < old.deadline):
+                old.deadline = deadline
+        self.wake()

@@ -1,0 +1,110 @@
+"""Budgets over all attempts, computed from the history alone: a leader that starts anew knows what its forerunners did.
+
+Restarts are counted without new committed progress, each cause apart; attempts without progress back off; the hours of
+all allocations are summed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.runtime.causes import signature_of
+
+__all__ = ["PLAIN_SCRIPT_PROGRESS_S", "Budgets", "backoff_s"]
+
+PLAIN_SCRIPT_PROGRESS_S = 600.0
+"""A script that reports nothing is believed to progress when a round lived so long."""
+
+_BACKOFF_FIRST_S, _BACKOFF_MOST_S = 30.0, 1800.0
+
+
+@dataclass
+class Budgets:
+    """A fold over events: feed every event of the run in order, old attempts' first."""
+
+    restarts: Counter[str] = field(default_factory=Counter)
+    """By kind of evidence, since the last new committed progress."""
+    same: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+    """By exception, place and step."""
+    best_step: int = -1
+    idle_attempts: int = 0
+    """Attempts in a row that committed nothing new, the current one included as long as it has not."""
+    spent_s: float = 0.0
+    """Allocation time of ended attempts."""
+    _attempt: int | None = None
+    _began: float = 0.0
+    _last: float = 0.0
+
+    def feed_all(self, events: Iterable[dict[str, Any]]) -> Budgets:
+        """`feed` each; returns itself."""
+        for value in events:
+            self.feed(value)
+        return self
+
+    def feed(self, value: dict[str, Any]) -> None:
+        """Count one event; unknown types and missing keys count for nothing."""
+        t = value.get("t")
+        if isinstance(t, (int, float)) and value.get("type") not in ("submitted", "attempt_started"):
+            self._last = max(self._last, float(t))
+        handler = getattr(self, f"_on_{value.get('type')}", None)
+        if handler is not None:
+            handler(value)
+
+    def _on_attempt_started(self, e: dict[str, Any]) -> None:
+        self._close_attempt()
+        self._attempt, self._began = e.get("attempt"), float(e.get("t") or 0.0)
+        self._last = self._began
+        self.idle_attempts += 1
+
+    def _on_attempt_ended(self, e: dict[str, Any]) -> None:
+        self._close_attempt()
+
+    def _close_attempt(self) -> None:
+        if self._attempt is not None:
+            self.spent_s += max(0.0, self._last - self._began)
+        self._attempt = None
+
+    def _on_saved(self, e: dict[str, Any]) -> None:
+        step = e.get("step")
+        if isinstance(step, int) and step <= self.best_step:
+            return
+        if isinstance(step, int):
+            self.best_step = step
+        self._progress()
+
+    def _on_progress_assumed(self, e: dict[str, Any]) -> None:
+        self._progress()
+
+    def _progress(self) -> None:
+        self.restarts.clear()
+        self.idle_attempts = 0
+
+    def _on_submitted(self, e: dict[str, Any]) -> None:
+        """A person looked at the run and started it again: earlier failures are forgiven."""
+        self.restarts.clear()
+        self.same.clear()
+        if e.get("by") != "continuation":
+            self.idle_attempts = 0
+
+    def _on_worker_failed(self, e: dict[str, Any]) -> None:
+        cause = e.get("cause")
+        if isinstance(cause, dict) and (key := signature_of(cause, e.get("step"))) is not None:
+            self.same[key] += 1
+
+    def _on_decision(self, e: dict[str, Any]) -> None:
+        if e.get("action") in ("new_round", "requeue") and isinstance(e.get("evidence"), str):
+            self.restarts[e["evidence"]] += 1
+
+    def spent_with_current_s(self, now: float) -> float:
+        """Allocation time of all attempts, the running one included."""
+        return self.spent_s + (max(0.0, now - self._began) if self._attempt is not None else 0.0)
+
+
+def backoff_s(idle_attempts: int) -> float:
+    """How long the next attempt should wait after so many attempts in a row without progress."""
+    if idle_attempts < 2:
+        return 0.0
+    return min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** (idle_attempts - 2))

@@ -1,0 +1,167 @@
+"""From what was seen of dying workers to one typed cause: the first failure; the others are its victims.
+
+When a rank dies, its peers' collectives fail within milliseconds with connection errors. Their evidence may even arrive
+first. So evidence is ordered by kind before time: an error that says "the other side is gone" never is the cause while
+anything else is there.
+"""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = [
+    "Failure",
+    "cause_of",
+    "first_failure",
+    "is_victim",
+    "signal_name",
+    "signature",
+    "signature_of",
+    "symptom_only",
+]
+
+_PEER_GONE = re.compile(
+    r"connection (was )?(reset|closed|refused|aborted)|broken pipe|closed by peer|peer closed|socket (closed|is closed)"
+    r"|remote process (exited|has terminated)|remote error|application timeout caused pair closure"
+    r"|recvValue failed|sendBytes failed|recvBytes failed|failed to recv|DistNetworkError|DistStoreError"
+    r"|NCCL communicator was aborted|ncclRemoteError|ncclSystemError|ncclInternalError|could not connect|no route to host"
+    r"|Gloo connectFullMesh failed|store.*(closed|gone|timed? ?out)|wait timeout after|Timed out waiting \d+ ?ms for (recv|send)"
+    r"|watchdog caught collective operation timeout",
+    re.IGNORECASE,
+)
+_CUDA_OOM = re.compile(r"CUDA out of memory|CUDA error: out of memory|OutOfMemoryError", re.IGNORECASE)
+_DISK = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
+
+
+@dataclass
+class Failure:
+    """What is known of one rank's failure; the worker's words and its exit arrive apart."""
+
+    rank: int
+    host: str
+    t: float
+    """When the leader first heard of it, seconds since the epoch (one clock for all nodes)."""
+    step: int | None = None
+    kind: str | None = None
+    exception: str | None = None
+    message: str = ""
+    frames: list[dict[str, Any]] = field(default_factory=list)
+    signal: int | None = None
+    exit_code: int | None = None
+    last_lines: list[str] = field(default_factory=list)
+    oom: bool = False
+    after_end: bool = False
+    """The exit came after the leader had ended the round: it is our own kill."""
+
+    def add_failed(self, message: dict[str, Any]) -> None:
+        """The worker's own ``failed`` message."""
+        self.exception = message.get("exception") or self.exception
+        self.message = str(message.get("message") or "")
+        self.frames = list(message.get("frames") or [])
+        self.kind = message.get("kind") or self.kind
+        if isinstance(message.get("step"), int):
+            self.step = message["step"]
+
+    def add_exit(self, message: dict[str, Any]) -> None:
+        """The agent's ``worker_exit`` message."""
+        self.signal, self.exit_code = message.get("signal"), message.get("exit_code")
+        self.oom = bool(message.get("oom"))
+        lines = message.get("last_lines") or []
+        self.last_lines = lines.splitlines() if isinstance(lines, str) else [str(line) for line in lines]
+
+
+def cause_of(failure: Failure) -> dict[str, Any]:
+    """The CAUSE (`launcher.run.events`) of one rank's failure."""
+    return {
+        "kind": _kind(failure),
+        "text": _text(failure),
+        "exception": failure.exception,
+        "message": failure.message,
+        "frames": failure.frames,
+        "signal": failure.signal,
+        "exit_code": failure.exit_code,
+        "last_lines": failure.last_lines[-40:],
+        "oom": failure.oom,
+    }
+
+
+def is_victim(failure: Failure) -> bool:
+    """This failure only says that somebody else is gone."""
+    if failure.oom or failure.kind in ("oom", "cuda_oom", "import", "disk_full"):
+        return False
+    if failure.exception is not None:
+        return bool(_PEER_GONE.search(f"{failure.exception}: {failure.message}"))
+    tail = "\n".join(failure.last_lines[-20:])
+    if failure.signal == signals.SIGABRT or (failure.signal is None and failure.exit_code):
+        return bool(_PEER_GONE.search(tail))
+    return False
+
+
+def symptom_only(failures: list[Failure]) -> bool:
+    """All that was heard are victims: the one that failed first has not been heard yet."""
+    return all(is_victim(f) or f.after_end for f in failures)
+
+
+def first_failure(failures: list[Failure]) -> Failure | None:
+    """The cause among them, or None when there is no evidence at all."""
+
+    def order(f: Failure) -> tuple[bool, bool, float, int]:
+        return (f.after_end and f.exception is None, is_victim(f), f.t, f.rank)
+
+    return min(failures, key=order, default=None)
+
+
+def signature(failure: Failure) -> tuple[Any, ...] | None:
+    """What makes two exceptions the same one: type, place and step; None for other ends."""
+    return None if failure.exception is None else signature_of(cause_of(failure), failure.step)
+
+
+def signature_of(cause: dict[str, Any], step: int | None) -> tuple[Any, ...] | None:
+    """`signature` from what the history holds."""
+    if not cause.get("exception"):
+        return None
+    frames = cause.get("frames") or []
+    return (cause["exception"], step, *((f.get("file"), f.get("line")) for f in frames if isinstance(f, dict)))
+
+
+def _kind(f: Failure) -> str:
+    if f.oom:
+        return "oom"
+    if f.exception is not None:
+        text = f"{f.exception}: {f.message}"
+        if f.exception.split(".")[-1] in ("ImportError", "ModuleNotFoundError"):
+            return "import"
+        if _CUDA_OOM.search(text):
+            return "cuda_oom"
+        if _DISK.search(text):
+            return "disk_full"
+        if f.kind in ("timeout", "start", "oom", "import", "cuda_oom", "disk_full"):
+            return f.kind
+        return "exception"
+    return "signal" if f.signal is not None else "exit"
+
+
+def _text(f: Failure) -> str:
+    who = f"rank {f.rank} on {f.host}"
+    at = f" at step {f.step}" if f.step is not None else ""
+    if f.oom:
+        return f"{who} was killed because the memory limit was exceeded{at}"
+    if f.exception is not None:
+        first_line = f.message.strip().splitlines()[0] if f.message.strip() else ""
+        return f"{who} raised {f.exception}{': ' + first_line if first_line else ''}{at}"
+    if f.signal is not None:
+        return f"{who} was killed by {signal_name(f.signal)}{at}"
+    if f.exit_code is None:
+        return f"{who} vanished{at}"
+    return f"{who} exited with code {f.exit_code}{at}"
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9."""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,174 @@
+"""Checkpoints on disk: commit, find the newest good one, keep the last k. Blocking; the leader calls it in threads.
+
+The commit: every shard is durable already (workers fsync and report sizes and hashes); the manifest is written last and
+fsynced, the folder is renamed to ``step-<step>/``, the parent is fsynced. A kill between any two of these leaves either a
+``tmp.`` folder, which counts for nothing, or a whole checkpoint.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import CheckpointError
+from launcher.run.files import fsync_dir, write_atomic
+from launcher.run.manifest import HASH_NAME, MANIFEST, read_manifest, why_damaged
+from launcher.run.paths import RunPaths
+from launcher.runtime import fence
+
+__all__ = [
+    "Checkpoint",
+    "Shard",
+    "collect_garbage",
+    "commit",
+    "committed_steps",
+    "foreign",
+    "newest_good",
+    "set_aside_beyond",
+]
+
+_STEP = re.compile(r"step-(\d+)$")
+_SMALL_BYTES = 2 * 1024**3
+"""Up to this size the content is verified before every resume: xxh3 reads it in about a second."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A committed checkpoint."""
+
+    step: int
+    path: Path
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's part of a checkpoint, durable in the temporary folder."""
+
+    rank: int
+    files: list[dict[str, Any]]
+    hash_name: str = HASH_NAME
+    meta: dict[str, Any] | None = None
+
+
+def committed_steps(paths: RunPaths) -> list[int]:
+    """Steps of the committed checkpoints, ascending; nothing is verified."""
+    try:
+        names = os.listdir(paths.checkpoints)
+    except OSError:
+        return []
+    return sorted(int(m.group(1)) for name in names if (m := _STEP.match(name)))
+
+
+def commit(
+    paths: RunPaths, *, step: int, attempt: int, round_: int, world_size: int, shards: list[Shard], reason: str
+) -> Checkpoint:
+    """Make the folder of (attempt, round, step) the checkpoint of ``step``.
+
+    Raises OSError: the disk refused (ENOSPC, EDQUOT, EIO), a shard is not what its rank reported (EIO), or this attempt
+    is stale (ESTALE); the checkpoint does not exist then.
+    """
+    tmp, target = paths.checkpoint_tmp(attempt, round_, step), paths.checkpoint(step)
+    files = [{**entry, "rank": shard.rank} for shard in shards for entry in shard.files]
+    size = sum(int(f["size"]) for f in files)
+    if target.is_dir() and why_damaged(target) is None:  # saved before and good: an exact replay has nothing to add
+        fence.discard(tmp)
+        return Checkpoint(step, target, size)
+    manifest = {
+        "version": 1,
+        "step": step,
+        "world_size": world_size,
+        "attempt": attempt,
+        "round": round_,
+        "t": time.time(),
+        "reason": reason,
+        "hash_name": _one_hash_name(shards),
+        "bytes": size,
+        "files": files,
+        "meta": {str(s.rank): s.meta for s in shards if s.meta},
+    }
+    write_atomic(tmp / MANIFEST, json.dumps(manifest))
+    if why := why_damaged(tmp, content=False):
+        raise OSError(errno.EIO, f"the checkpoint of step {step} is incomplete: {why}")
+    for folder in {tmp, *((tmp / f["name"]).parent for f in files)}:
+        fsync_dir(folder)
+    if not fence.is_current(paths, attempt):
+        raise OSError(errno.ESTALE, f"attempt {attempt} is over: a newer one has begun")
+    if target.exists():
+        fence.discard(target)
+    os.rename(tmp, target)
+    fsync_dir(paths.checkpoints)
+    return Checkpoint(step, target, size)
+
+
+def newest_good(
+    paths: RunPaths,
+    *,
+    trusted: frozenset[int] = frozenset(),
+    damaged: Callable[[Path, str], None] = lambda path, why: None,
+) -> Checkpoint | None:
+    """The newest checkpoint that verifies; ``damaged`` hears of each newer one that does not.
+
+    ``trusted`` steps were committed by this very leader: large ones are compared by names and sizes alone.
+    """
+    for step in reversed(committed_steps(paths)):
+        folder = paths.checkpoint(step)
+        manifest = read_manifest(folder) or {}
+        size = int(manifest.get("bytes") or 0)
+        why = why_damaged(folder, content=step not in trusted or size <= _SMALL_BYTES)
+        if why is None and manifest.get("step") == step:
+            return Checkpoint(step, folder, size)
+        damaged(folder, why or f"its manifest is of step {manifest.get('step')}")
+    return None
+
+
+def set_aside_beyond(paths: RunPaths, step: int, attempt: int) -> list[Path]:
+    """Rename checkpoints beyond ``step`` to ``aside.<attempt>.step-…``: kept, and never resumed from. Raises OSError."""
+    moved = []
+    for newer in [s for s in committed_steps(paths) if s > step]:
+        source = paths.checkpoint(newer)
+        target = source.parent / f"aside.{attempt}.{source.name}"
+        os.rename(source, target)
+        moved.append(target)
+    if moved:
+        fsync_dir(paths.checkpoints)
+    return moved
+
+
+def collect_garbage(paths: RunPaths, *, attempt: int, keep_last: int, keep_every_steps: int | None, good: int) -> None:
+    """Delete all but the last ``keep_last`` checkpoints and the multiples of ``keep_every_steps``.
+
+    ``good`` is the step just committed: it stays whatever the numbers say. Does nothing when this attempt is stale.
+    """
+    steps = committed_steps(paths)
+    keep = {*steps[-max(2, keep_last) :], good}
+    if keep_every_steps:
+        keep |= {s for s in steps if s % keep_every_steps == 0}
+    if good not in steps or not fence.is_current(paths, attempt):
+        return
+    for step in steps:
+        if step not in keep:
+            fence.discard(paths.checkpoint(step))
+
+
+def _one_hash_name(shards: list[Shard]) -> str:
+    names = {s.hash_name for s in shards}
+    if len(names) > 1:
+        raise OSError(errno.EIO, "ranks hash differently (xxhash is installed on some nodes only)")
+    return names.pop() if names else HASH_NAME
+
+
+def foreign(path: str) -> Checkpoint:
+    """Another run's checkpoint, as named by ``--fork``. Raises CheckpointError when it does not verify."""
+    folder = Path(path)
+    if why := why_damaged(folder):
+        raise CheckpointError(f"The checkpoint {folder} cannot be used: {why}.")
+    manifest = read_manifest(folder) or {}
+    return Checkpoint(int(manifest["step"]), folder, int(manifest.get("bytes") or 0))

@@ -1,0 +1,182 @@
+"""The decision table: evidence and situation in, one typed decision out. Pure; read it from top to bottom.
+
+The first row whose evidence matches and whose condition holds decides. Every evidence ends in an unconditional row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+__all__ = [
+    "SAME_EXCEPTION_LIMIT",
+    "TABLE",
+    "Action",
+    "Decision",
+    "Evidence",
+    "Kind",
+    "Row",
+    "Situation",
+    "decide",
+    "wants_stop",
+]
+
+SAME_EXCEPTION_LIMIT = 3
+"""The same exception at the same step so often: the program is wrong."""
+
+
+class Kind(str, Enum):
+    """What happened."""
+
+    DONE = "done"
+    WORKER_FAILED = "worker_failed"
+    NODE_LOST = "node_lost"
+    HANG = "hang"
+    STORE = "store_failed"
+    NODES_MISSING = "nodes_missing"
+    PREFLIGHT = "preflight_failed"
+    PREEMPTED = "preempted"
+    PREEMPTED_NOW = "preempted_now"
+    TIME_LIMIT = "time_limit"
+    CANCELLED = "cancelled"
+    USER_STOP = "user"
+    UNKNOWN_SIGNAL = "unknown"
+    DISK_AT_RISK = "disk_at_risk"
+    IDLE = "idle"
+    FENCED = "fenced"
+
+
+STOPPING = frozenset(
+    {
+        Kind.PREEMPTED,
+        Kind.PREEMPTED_NOW,
+        Kind.TIME_LIMIT,
+        Kind.CANCELLED,
+        Kind.USER_STOP,
+        Kind.UNKNOWN_SIGNAL,
+        Kind.IDLE,
+    }
+)
+"""Evidence that leads to an agreed stop and a save before the decision is carried out."""
+
+
+class Action(str, Enum):
+    """What is done about it."""
+
+    COMPLETE = "complete"
+    NEW_ROUND = "new_round"
+    REQUEUE = "requeue"
+    """Give the allocation back and have SLURM start the run again (a continuation job where it may not)."""
+    FAIL = "fail"
+    CANCEL = "cancel"
+    LEAVE = "leave"
+    """Go without a word: this attempt is not the run's newest."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What happened, with the clause that a user reads."""
+
+    kind: Kind
+    text: str
+    cause: dict[str, Any] | None = None
+    """CAUSE of the first failure, where there is one."""
+    hosts: tuple[str, ...] = ()
+    """Hosts that are to blame."""
+    rank: int | None = None
+    step: int | None = None
+    same_before: int = 0
+    """How often the very same exception happened at this step before."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What else counts."""
+
+    nodes_left: bool = True
+    """Enough healthy nodes are in the allocation for another round."""
+    may_requeue: bool = True
+    """There is a SLURM, ``restart.requeue`` is on and nobody cancelled the job."""
+    restarts_left: bool = True
+    """For this kind of evidence, since the last committed progress."""
+    attempts_left: bool = True
+    """Attempts without progress are below the limit."""
+    hours_left: bool = True
+    """Allocation hours over all attempts are below ``restart.max_total_hours``."""
+    cancelled: bool = False
+    """Somebody cancelled the job, whatever else happened."""
+    finished: bool = False
+    """The agreed step was the last one: nothing is left to do."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    kinds: tuple[Kind, ...]
+    when: Callable[[Evidence, Situation], bool]
+    action: Action
+    why: str
+    """Completes "<what happened>; ..."."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, and why in one sentence."""
+
+    action: Action
+    reason: str
+    row: int
+    exclude: tuple[str, ...] = ()
+    """Hosts the next attempt should not get."""
+
+
+def _always(e: Evidence, s: Situation) -> bool:
+    return True
+
+
+K, A = Kind, Action
+_ANY = tuple(Kind)
+_WORKER = (K.WORKER_FAILED, K.HANG, K.STORE)
+_NODE = (K.NODE_LOST, K.PREFLIGHT)
+_TAKEN = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT)
+
+TABLE: tuple[Row, ...] = (
+    Row((K.FENCED,), _always, A.LEAVE, "a newer attempt of this run has begun"),
+    Row((K.DONE,), _always, A.COMPLETE, "all steps are done"),
+    Row((*_TAKEN, K.CANCELLED, K.USER_STOP, K.UNKNOWN_SIGNAL, K.IDLE), lambda e, s: s.finished, A.COMPLETE, "all steps are done"),
+    Row((K.CANCELLED, K.USER_STOP), _always, A.CANCEL, "cancelled runs never come back by themselves"),
+    Row(_ANY, lambda e, s: s.cancelled, A.CANCEL, "the job was cancelled"),
+    Row((K.UNKNOWN_SIGNAL,), _always, A.FAIL, "SLURM did not say why, so the run is not requeued; `launcher resubmit` continues it"),
+    Row((K.NODES_MISSING,), _always, A.FAIL, "the run cannot start"),
+    Row((K.IDLE,), _always, A.FAIL, "the allocation was given back"),
+    Row((K.DISK_AT_RISK,), _always, A.FAIL, "too much work would be lost in a failure"),
+    Row((K.WORKER_FAILED,), lambda e, s: e.same_before + 1 >= SAME_EXCEPTION_LIMIT, A.FAIL, "the same exception came at the same step"
+        f" {SAME_EXCEPTION_LIMIT} times: the program is wrong"),
+    Row(_ANY, lambda e, s: not s.hours_left, A.FAIL, "restart.max_total_hours is used up"),
+    Row(_TAKEN, lambda e, s: not s.may_requeue, A.FAIL, "the run may not be requeued; `launcher resubmit` continues it"),
+    Row(_TAKEN, lambda e, s: not s.attempts_left, A.FAIL, "attempts in a row made no progress"),
+    Row(_TAKEN, _always, A.REQUEUE, "the run goes on in another attempt"),
+    Row((*_WORKER, *_NODE), lambda e, s: not s.restarts_left, A.FAIL, "restart.max_restarts restarts brought no progress"),
+    Row((*_WORKER, *_NODE), lambda e, s: s.nodes_left, A.NEW_ROUND, "the workers start again from the last checkpoint"),
+    Row((*_WORKER, *_NODE), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without the lost nodes"),
+    Row((*_WORKER, *_NODE), lambda e, s: s.may_requeue, A.FAIL, "attempts in a row made no progress"),
+    Row((*_WORKER, *_NODE), _always, A.FAIL, "too few nodes are left and the run may not be requeued"),
+)  # fmt: skip
+
+
+def decide(evidence: Evidence, situation: Situation) -> Decision:
+    """The decision for ``evidence`` in ``situation``."""
+    for number, row in enumerate(TABLE):
+        if evidence.kind in row.kinds and row.when(evidence, situation):
+            exclude = evidence.hosts if row.action is Action.REQUEUE else ()
+            text = evidence.text[:1].upper() + evidence.text[1:]
+            return Decision(row.action, f"{text}; {row.why}.", number, exclude)
+    raise LookupError(f"no row for {evidence.kind}")
+
+
+def wants_stop(kind: Kind) -> bool:
+    """This evidence asks for an agreed stop before it is decided upon."""
+    return kind in STOPPING

@@ -1,0 +1,282 @@
+"""One round from its store to its last process: start it, watch for what ends it, end it, say what happened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from launcher.errors import RunDirError
+from launcher.runtime import checkpoints
+from launcher.runtime.board import Board, Interrupt
+from launcher.runtime.causes import cause_of, first_failure, is_victim, signature, symptom_only
+from launcher.runtime.checkpoints import Checkpoint
+from launcher.runtime.decisions import Evidence, Kind
+from launcher.runtime.gathering import interrupted
+from launcher.runtime.hangs import HangWatch
+from launcher.runtime.rounds import Round
+from launcher.runtime.stops import AgreedStop
+from launcher.runtime.waiting import until
+
+__all__ = ["drive_round"]
+
+
+async def drive_round(board: Board, number: int) -> Evidence:
+    """Run round ``number`` to its end; nothing of it is alive when this returns."""
+    board.stop, board.hang, board.term_sent = None, None, False
+    resume = await _choose_resume(board)
+    nodes = board.nodes.healthy[: board.spec.nodes]
+    if len(nodes) < board.spec.nodes:
+        gone = tuple(n.host for n in board.nodes.all if not n.healthy)
+        return Evidence(Kind.NODE_LOST, f"{', '.join(gone)} cannot be used", hosts=gone)
+    spec = board.spec
+    hangs = HangWatch(spec.restart.hang_floor_s, start_s=spec.init_timeout_min * 60 + 60, last_progress=board.now())
+    round_ = Round(
+        number,
+        nodes,
+        tasks_per_node=spec.tasks_per_node,
+        resume=resume,
+        hangs=hangs,
+        script=spec.work.kind in ("script", "module"),
+    )
+    round_.began = board.now()
+    board.round, board.history.round, board.phase = round_, number, "training"
+    board.saver.begin_round(round_, board.now())
+    evidence = await _start(board, round_) or await until(board, lambda now: _verdict(board, round_, now))
+    if evidence is None:
+        raise LookupError("a round cannot end without evidence")
+    return await _end(board, round_, evidence)
+
+
+async def _choose_resume(board: Board) -> Checkpoint | None:
+    """The newest checkpoint that verifies; a fork's origin when the run has none of its own."""
+    spec, paths = board.spec, board.paths
+    heard: list[tuple[str, str]] = []
+
+    def look() -> Checkpoint | None:
+        if spec.resume_step is not None and board.round is None:
+            checkpoints.set_aside_beyond(paths, spec.resume_step, board.attempt)
+        return checkpoints.newest_good(
+            paths, trusted=frozenset(board.saver.trusted), damaged=lambda path, why: heard.append((str(path), why))
+        )
+
+    try:
+        found: Checkpoint | None = await board.blocking(look)
+    except OSError as error:
+        raise RunDirError(f"The checkpoints in {paths.checkpoints} cannot be read: {error}.") from error
+    for path, why in heard:
+        board.history.event("checkpoint_damaged", path=path, why=why)
+    if found is None and spec.resume:
+        found = await board.blocking(lambda: checkpoints.foreign(spec.resume or ""))
+    if found is not None and (board.saver.last is None or board.saver.last.step != found.step):
+        board.saver.last = found
+    return found
+
+
+# --- the start ---
+
+
+async def _start(board: Board, round_: Round) -> Evidence | None:
+    """Store, then workers. Evidence when that fails."""
+    first = round_.nodes[0]
+    first.send("store", round=round_.number)
+
+    def look(now: float) -> Evidence | int | None:
+        if round_.settled(now) or (interrupted(board) is not None):
+            return _verdict(board, round_, now)
+        return board.ports.get(round_.number)
+
+    found: Evidence | int | None = await until(board, look, timeout_s=board.timing.store_s)
+    if isinstance(found, Evidence):
+        return found
+    if found is None:
+        return Evidence(Kind.STORE, f"the store on {first.host} did not start within {board.timing.store_s:.0f} s")
+    round_.master_port = port = found
+    resume = {"path": str(round_.resume.path), "step": round_.resume.step} if round_.resume else None
+    for group_rank, node in enumerate(round_.nodes):
+        workers = [{"rank": r.rank, "local_rank": r.local_rank} for r in round_.ranks if r.node is node]
+        node.send(
+            "round", round=round_.number, world_size=round_.world_size, master_addr=round_.master_addr, master_port=port,
+            resume=resume, group_rank=group_rank, workers=workers, environment={},
+        )  # fmt: skip
+    board.history.event(
+        "round_started",
+        world_size=round_.world_size,
+        master_addr=round_.master_addr,
+        master_port=port,
+        ranks=[
+            {"rank": r.rank, "host": r.node.host, "node": r.node.index, "local_rank": r.local_rank}
+            for r in round_.ranks
+        ],
+        spares=[n.host for n in board.nodes.healthy if n not in round_.nodes],
+        resume_step=round_.resume.step if round_.resume else None,
+        resume_path=str(round_.resume.path) if round_.resume else None,
+    )
+    round_.hangs.progressed(board.now())
+    return None
+
+
+# --- what ends it ---
+
+
+def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
+    """Why the round is over, or None while it is not. Details of failures are filled in when all is quiet."""
+    if board.fenced:
+        return Evidence(Kind.FENCED, "this attempt is over")
+    if round_.lost:
+        return _lost(round_)
+    if round_.settled(now):
+        if round_.store_problem and not round_.failures:
+            return Evidence(Kind.STORE, round_.store_problem)
+        return Evidence(Kind.WORKER_FAILED, "a worker failed")
+    if round_.all_finished:
+        return Evidence(Kind.DONE, "all steps are done") if _last_save_over(board, round_) else None
+    if board.interrupt is not None:
+        return _interruption(board, round_, board.interrupt, now)
+    return board.hang or board.at_risk
+
+
+def _lost(round_: Round) -> Evidence:
+    hosts = tuple(node.host for node, _ in round_.lost)
+    how = "fell silent" if round_.lost[0][1] == "silent" else "is gone (its connection closed)"
+    text = f"node {hosts[0]} {how}"
+    return Evidence(Kind.NODE_LOST, text, {"kind": "node", "text": text}, hosts)
+
+
+def _last_save_over(board: Board, round_: Round) -> bool:
+    last = max((r.finished or 0) for r in round_.ranks)
+    saver = board.saver
+    return not saver.is_begun(last) or saver.is_committed(last) or saver.is_lost(last)
+
+
+def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evidence | None:
+    """Drive the stop that somebody wants; evidence when it is over."""
+    over = Evidence(it.kind, it.text)
+    if not it.started:
+        it.started = True
+        if not _begin_stop(board, round_, it, now):
+            return over
+    if it.deadline is not None and now >= it.deadline:
+        return over
+    stop = board.stop
+    if stop is None:  # scripts: any exit after the forwarded TERM means stopped
+        return over if all(r.over for r in round_.ranks) else None
+    if stop.step is None:
+        if it.deadline is None and now - it.began > board.timing.agree_s:
+            _withdraw(board, round_, stop)
+        return None
+    started = round_.resume.step if round_.resume else 0
+    if stop.step <= started and stop.pending:
+        return over  # no unit was entered: there is nothing to finish and nothing to save
+    if not stop.complete:
+        return None
+    saver = board.saver
+    saving = stop.save and board.spec.checkpoint.enabled
+    if saving and saver.is_begun(stop.step) and not (saver.is_committed(stop.step) or saver.is_lost(stop.step)):
+        return None
+    return over
+
+
+def _begin_stop(board: Board, round_: Round, it: Interrupt, now: float) -> bool:
+    """Tell the workers; false when there is nothing to wait for."""
+    left = None if it.deadline is None else round(it.deadline - now, 1)
+    waiting = round_.master_port is not None and round_.all_ready
+    board.history.event("stop_requested", cause=it.kind.value, deadline_s=left, save=waiting)
+    if not waiting:
+        return False  # still starting: no optimizer step was done in this round
+    if round_.plain:
+        board.term_sent = True
+        round_.each_node(lambda node: node.send("term", round=round_.number))
+        return True
+    board.stop = stop = AgreedStop([r.rank for r in round_.ranks], save=board.spec.checkpoint.enabled)
+    for rank in round_.ranks:
+        if rank.finished is not None:
+            stop.finished(rank.rank, rank.finished)
+    round_.send(stop.begin())
+    return True
+
+
+def _withdraw(board: Board, round_: Round, stop: AgreedStop) -> None:
+    if (message := stop.withdraw()) is not None:
+        round_.send(message)
+    board.history.event(
+        "warning", text="the workers did not agree on a step to stop at; the stop is withdrawn, training goes on"
+    )
+    board.stop, board.interrupt = None, None
+
+
+# --- the end ---
+
+
+async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
+    """End every worker, wait until all are gone and every complete save is committed, then say what happened."""
+    if evidence.kind is Kind.HANG:
+        await _dump(board, round_)
+    round_.ending = True
+    round_.each_node(lambda node: node.send("end", round=round_.number, term_s=0))
+
+    def clear(now: float) -> bool | None:
+        return True if all(not n.here or n.index in round_.cleared for n in round_.nodes) else None
+
+    if await until(board, clear, timeout_s=board.timing.clear_s) is None:
+        for node in round_.nodes:
+            if node.here and node.index not in round_.cleared:
+                node.bad = f"it could not end its workers within {board.timing.clear_s:.0f} s"
+                board.history.event("excluded", hosts=[node.host], why=node.bad)
+    await board.saver.quiesce()
+    await board.blocking(board.saver.sweep_round)
+    evidence = _explain(board, round_, evidence)
+    if board.stop is not None or board.term_sent:
+        saved = board.saver.last.step if board.saver.last else 0
+        board.history.event(
+            "stopped", step=round_.step, lost_steps=max(0, round_.step - saved) if not round_.plain else None
+        )
+    board.history.event("round_ended", why=evidence.text)
+    return evidence
+
+
+async def _dump(board: Board, round_: Round) -> None:
+    round_.each_node(lambda node: node.send("dump", round=round_.number))
+    await until(
+        board,
+        lambda now: True if all(not n.here or n.index in round_.stacks for n in round_.nodes) else None,
+        timeout_s=board.timing.dump_s,
+    )
+
+
+def _explain(board: Board, round_: Round, evidence: Evidence) -> Evidence:
+    """Name the first failure, now that everybody has spoken."""
+    failures = round_.failures
+    spoken = [f for f in failures if not (f.after_end and f.exception is None)]
+    if evidence.kind in (Kind.WORKER_FAILED, Kind.STORE) and round_.lost and symptom_only(spoken):
+        evidence = _lost(round_)  # the others only felt that a node had gone
+    first = first_failure(spoken)
+    if evidence.kind in (Kind.NODE_LOST, Kind.HANG):
+        board.failures += 1
+        _tell_victims(board, round_, spoken, after=None)
+        return evidence
+    if first is None or evidence.kind in (Kind.DONE, Kind.FENCED):
+        return evidence
+    if evidence.kind is Kind.STORE and is_victim(first):
+        _tell_victims(board, round_, spoken, after=None)
+        return evidence
+    cause = cause_of(first)
+    key = signature(first)
+    before = board.budgets.same[key] if key is not None else 0
+    board.failures += 1
+    board.history.event("worker_failed", rank=first.rank, host=first.host, step=first.step, cause=cause)
+    _tell_victims(board, round_, [f for f in spoken if f is not first], after=first.t)
+    if evidence.kind not in (Kind.WORKER_FAILED, Kind.STORE):
+        return evidence  # the allocation is going away whatever failed meanwhile
+    return Evidence(Kind.WORKER_FAILED, cause["text"], cause, (first.host,), first.rank, first.step, before)
+
+
+def _tell_victims(board: Board, round_: Round, failures: list[Any], *, after: float | None) -> None:
+    if not failures:
+        return
+    begin = after if after is not None else min(f.t for f in failures)
+    board.history.event(
+        "victims",
+        ranks=[
+            {"rank": f.rank, "host": f.host, "after_s": round(max(0.0, f.t - begin), 3), "cause": cause_of(f)}
+            for f in failures
+        ],
+    )

@@ -1,0 +1,116 @@
+"""The end of an attempt: for good, or to come back. The leader leaves last."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.errors import RunCancelledError, RunFailedError, SiteError
+from launcher.run.state import write_outcome
+from launcher.runtime.board import Board
+from launcher.runtime.budgets import backoff_s
+from launcher.runtime.decisions import Action, Decision, Evidence, Kind
+from launcher.runtime.handover import HandedBack
+from launcher.runtime.picture import picture
+from launcher.runtime.waiting import until
+
+__all__ = ["Ending", "give_back", "leave"]
+
+_STATES = {Action.COMPLETE: ("completed", 0), Action.FAIL: ("failed", RunFailedError.exit_code),
+           Action.CANCEL: ("cancelled", RunCancelledError.exit_code)}  # fmt: skip
+_EXCLUDED = (Kind.NODE_LOST, Kind.PREFLIGHT)
+_WRITE_TRIES, _WRITE_PAUSE_S = 30, 1.0
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How this attempt ended, for the process that runs the leader."""
+
+    state: str
+    """"completed", "failed", "cancelled" or "requeued" (the run goes on in another attempt)."""
+    reason: str
+    """One sentence."""
+    exit_code: int
+    """What the first node's agent exits with."""
+
+
+async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
+    """End the run for good (or go without a word when this attempt is stale)."""
+    if decision.action is Action.LEAVE:
+        await _dismiss(board)
+        return Ending("requeued", decision.reason, 0)
+    state, code = _STATES[decision.action]
+    reason = _reason(board, decision, evidence)
+    if decision.action is not Action.COMPLETE:
+        await board.blocking(board.allocation.forbid_requeue)
+    step = board.saver.last.step if board.saver.last else 0
+    if board.round is not None:
+        step = max(step, board.round.step)
+    now = time.time()
+    board.history.event("attempt_ended", why=reason, allocation_s=round(now - board.began_t, 1))
+    board.history.event("ended", state=state, reason=reason, exit_code=code, step=step)
+    board.history.state({**picture(board), "phase": "ended"})
+    outcome = {"state": state, "reason": reason, "exit_code": code, "step": step, "t": now, "attempt": board.attempt,
+               "metrics": dict(board.metrics), "cause": evidence.cause}  # fmt: skip
+    await board.blocking(board.history.close)
+    await _write(board, outcome)
+    await _dismiss(board)
+    return Ending(state, reason, code)
+
+
+def _reason(board: Board, decision: Decision, evidence: Evidence) -> str:
+    if decision.action is Action.COMPLETE:
+        step = board.round.step if board.round is not None else 0
+        return f"All {step} steps are done." if step else "The work is done."
+    saved = board.saver.last
+    where = f" The newest checkpoint is of step {saved.step}." if saved is not None else ""
+    return decision.reason + where
+
+
+async def _write(board: Board, outcome: dict[str, Any]) -> None:
+    """The last word; a full disk is waited for a while, since without it the batch script would start the run again."""
+    for attempt in range(_WRITE_TRIES):
+        try:
+            await board.blocking(lambda: write_outcome(board.paths.outcome, outcome))
+            return
+        except OSError:
+            if attempt + 1 == _WRITE_TRIES:
+                return
+            await until(board, lambda now: None, timeout_s=_WRITE_PAUSE_S)
+
+
+async def give_back(board: Board, decision: Decision, evidence: Evidence) -> Ending:
+    """Give the allocation back and have the run start again."""
+    exclude = decision.exclude if evidence.kind in _EXCLUDED else ()
+    delay = backoff_s(board.budgets.idle_attempts)
+    began = time.time()
+    for node in board.nodes.all:
+        node.send("shutdown")
+    try:
+        handed: HandedBack = await board.blocking(lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay))
+    except SiteError as error:
+        failed = Decision(Action.FAIL, f"{decision.reason} SLURM did not take the run back: {error}", decision.row)
+        return await leave(board, failed, evidence)
+    if exclude:
+        board.history.event("excluded", hosts=list(exclude), why=evidence.text)
+    board.history.event("attempt_ended", why=decision.reason, allocation_s=round(time.time() - board.began_t, 1))
+    board.history.event(
+        "requeued", how=handed.how, job_id=handed.job_id, seconds=round(time.time() - began, 2), delay_s=delay
+    )
+    board.history.state({**picture(board), "phase": "ended"})
+    await _dismiss(board)
+    await board.blocking(board.history.close)
+    if handed.how != "continuation" and delay == 0:
+        # If the last process ends after StartTime, SLURM sets the full delay again: this is the leader's last act.
+        await board.blocking(board.allocation.pull_forward)
+    return Ending("requeued", decision.reason, 0)
+
+
+async def _dismiss(board: Board) -> None:
+    """Send every agent away and wait until they have gone."""
+    for node in board.nodes.all:
+        node.send("shutdown")
+    await until(
+        board, lambda now: True if not any(n.here for n in board.nodes.all) else None, timeout_s=board.timing.leave_s
+    )

@@ -1,0 +1,97 @@
+"""Attempts are claimed, and only the newest claim may commit or delete.
+
+A claim is ``attempts/N``, made by exclusive ``mkdir``: two leaders can never hold the same number, also when SLURM's own
+requeue and a continuation job both happen. A leader that finds a higher number is stale. The check alone could race
+with a newer claim; therefore a new leader also takes away every ``tmp.<older attempt>.*`` folder, and the rename that
+commits a checkpoint has such a folder as its source: a stale leader's commit finds nothing to rename.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import RunDirError
+from launcher.run.files import fsync_dir, read_json, write_atomic
+from launcher.run.paths import RunPaths
+
+__all__ = ["TRASH", "attempts", "claim", "claimant", "discard", "drop_stale", "is_current"]
+
+TRASH = "trash."
+"""Folders on their way out begin with this; nobody reads them."""
+
+
+def attempts(paths: RunPaths) -> list[int]:
+    """Every attempt number that was ever claimed, ascending."""
+    try:
+        names = os.listdir(paths.attempts)
+    except OSError:
+        return []
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def claim(paths: RunPaths, **who: Any) -> int:
+    """Take the next attempt number; ``who`` (job id, host, pid) is noted inside. Raises RunDirError."""
+    try:
+        paths.attempts.mkdir(mode=0o700, exist_ok=True)
+        number = max(attempts(paths), default=-1) + 1
+        while True:
+            try:
+                (paths.attempts / str(number)).mkdir(mode=0o700)
+                break
+            except FileExistsError:
+                number += 1
+        write_atomic(paths.attempts / str(number) / "claim.json", json.dumps({"t": time.time(), **who}))
+        fsync_dir(paths.attempts)
+    except OSError as error:
+        raise RunDirError(f"The run directory {paths.root} cannot be written: {error}.") from error
+    return number
+
+
+def claimant(paths: RunPaths, attempt: int) -> dict[str, Any]:
+    """Who claimed ``attempt``; empty when unknown."""
+    value = read_json(paths.attempts / str(attempt) / "claim.json")
+    return value if isinstance(value, dict) else {}
+
+
+def is_current(paths: RunPaths, attempt: int) -> bool:
+    """No newer attempt has been claimed, and ours is still there."""
+    numbers = attempts(paths)
+    return bool(numbers) and numbers[-1] == attempt
+
+
+def drop_stale(paths: RunPaths, attempt: int) -> None:
+    """Take away what older attempts were still writing, and finish deletions that were cut short."""
+    for folder in _folders(paths.checkpoints):
+        if folder.name.startswith(TRASH):
+            shutil.rmtree(folder, ignore_errors=True)
+        elif (older := _attempt_of(folder.name)) is not None and older < attempt:
+            discard(folder)
+
+
+def discard(folder: Path) -> None:
+    """Delete a folder: renamed first, so that nobody ever sees half of it. A missing one is fine."""
+    trash = folder.parent / f"{TRASH}{os.getpid()}.{time.monotonic_ns()}.{folder.name}"
+    try:
+        os.rename(folder, trash)
+    except OSError:
+        return
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def _attempt_of(name: str) -> int | None:
+    parts = name.split(".")
+    if len(parts) == 4 and parts[0] == "tmp" and parts[1].isdigit():
+        return int(parts[1])
+    return None
+
+
+def _folders(parent: Path) -> list[Path]:
+    try:
+        return [p for p in parent.iterdir() if p.is_dir() and not p.is_symlink()]
+    except OSError:
+        return []

@@ -1,0 +1,149 @@
+"""Before the first round: wait for the nodes, check them."""
+
+from __future__ import annotations
+
+from launcher.runtime.board import Board
+from launcher.runtime.decisions import Evidence, Kind
+from launcher.runtime.picture import missing, picture
+from launcher.runtime.waiting import until
+
+__all__ = ["gather", "interrupted", "preflight"]
+
+_SAY_AFTER_S = (5.0, 15.0, 30.0)
+_SAY_EVERY_S = 60.0
+
+
+def interrupted(board: Board) -> Evidence | None:
+    """Evidence of whoever wants this attempt to stop."""
+    if board.fenced:
+        return Evidence(Kind.FENCED, "this attempt is over")
+    if board.interrupt is not None:
+        return Evidence(board.interrupt.kind, board.interrupt.text)
+    return None
+
+
+async def gather(board: Board) -> Evidence | None:
+    """Wait until enough nodes are here; evidence when they do not come, or when somebody interrupts.
+
+    Spares are waited for a few seconds more, and may join later.
+    """
+    began = board.now()
+    enough_since: float | None = None
+    said = 0
+    board.history.state(picture(board))
+
+    def look(now: float) -> Evidence | bool | None:
+        nonlocal enough_since, said
+        if (stop := interrupted(board)) is not None:
+            return stop
+        if len(board.nodes.healthy) >= board.spec.nodes:
+            enough_since = now if enough_since is None else enough_since
+            if not board.nodes.missing or now - enough_since >= board.timing.spare_wait_s:
+                return True
+        else:
+            enough_since = None
+        if board.nodes.missing and now - began >= _say_at(said):
+            said += 1
+            _say_missing(board, now - began)
+        return None
+
+    limit = board.spec.init_timeout_min * 60
+    found = await until(board, look, timeout_s=limit)
+    if isinstance(found, Evidence):
+        return found
+    if found is None and len(board.nodes.healthy) < board.spec.nodes:
+        return _too_few(board, limit)
+    return None
+
+
+def _say_at(count: int) -> float:
+    return _SAY_AFTER_S[count] if count < len(_SAY_AFTER_S) else _SAY_EVERY_S * (count - len(_SAY_AFTER_S) + 1)
+
+
+def _say_missing(board: Board, waited_s: float) -> None:
+    who = missing(board)
+    ranks = [rank for entry in who for rank in entry["ranks"]]
+    board.history.event("node_missing", nodes=[e["host"] for e in who], ranks=ranks, waited_s=round(waited_s, 1))
+
+
+def _too_few(board: Board, limit_s: float) -> Evidence:
+    who = missing(board)
+    limit = f"{limit_s / 60:g} min (distributed.init_timeout_min)"
+    if not who:
+        bad = "; ".join(f"{n.host}: {n.bad}" for n in board.nodes.all if n.bad)
+        return Evidence(
+            Kind.NODES_MISSING, f"too few nodes can be used after {limit}: {bad}", {"kind": "start", "text": bad}
+        )
+    ranks = _spans([rank for entry in who for rank in entry["ranks"]])
+    names = ", ".join(e["host"] for e in who)
+    text = (
+        f"node{'s' if len(who) > 1 else ''} {names}{f' (ranks {ranks})' if ranks else ''} did not start within {limit}"
+    )
+    _say_missing(board, limit_s)
+    return Evidence(Kind.NODES_MISSING, text, {"kind": "start", "text": text}, tuple(e["host"] for e in who))
+
+
+def _spans(numbers: list[int]) -> str:
+    """``0-3, 6`` for 0, 1, 2, 3, 6."""
+    spans: list[list[int]] = []
+    for n in sorted(numbers):
+        if spans and n == spans[-1][1] + 1:
+            spans[-1][1] = n
+        else:
+            spans.append([n, n])
+    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in spans)
+
+
+async def preflight(board: Board) -> Evidence | None:
+    """Have every node check itself; nodes that fail are not used. Evidence when too few are left."""
+    board.phase = "preflight"
+    asked = board.nodes.healthy
+    began = board.now()
+    peers = [{"node": n.index, "host": n.host, "address": n.address} for n in asked]
+    for node in asked:
+        node.send("preflight", port=None, peers=peers)
+
+    def look(now: float) -> Evidence | bool | None:
+        if (stop := interrupted(board)) is not None:
+            return stop
+        return True if all(n.index in board.preflight or not n.here for n in asked) else None
+
+    found = await until(board, look, timeout_s=board.timing.preflight_s)
+    if isinstance(found, Evidence):
+        return found
+    silent = [n.host for n in asked if n.here and n.index not in board.preflight]
+    if silent:
+        board.history.event(
+            "warning", text=f"the checks of {', '.join(silent)} did not end in time; these nodes are used anyway"
+        )
+    return _judge(board, board.now() - began)
+
+
+def _judge(board: Board, seconds: float) -> Evidence | None:
+    checks, failed = [], []
+    for index, answer in sorted(board.preflight.items()):
+        node = board.nodes.all[index]
+        mine = [c for c in answer.get("checks") or [] if isinstance(c, dict)]
+        checks += [{"host": node.host, **c} for c in mine]
+        if not answer.get("ok", True):
+            details = "; ".join(f"{c.get('name')}: {c.get('detail')}" for c in mine if not c.get("ok"))
+            node.bad = details or "its checks failed"
+            failed.append(node)
+    speeds = [
+        a["bandwidth_gb_s"] for a in board.preflight.values() if isinstance(a.get("bandwidth_gb_s"), (int, float))
+    ]
+    board.history.event(
+        "preflight",
+        ok=not failed,
+        seconds=round(seconds, 2),
+        checks=checks,
+        bandwidth_gb_s=min(speeds) if speeds else None,
+    )
+    if not failed:
+        return None
+    hosts = tuple(n.host for n in failed)
+    why = "; ".join(f"{n.host}: {n.bad}" for n in failed)
+    board.history.event("excluded", hosts=list(hosts), why=why)
+    if len(board.nodes.healthy) >= board.spec.nodes:
+        return None
+    return Evidence(Kind.PREFLIGHT, f"checks failed on {why}", {"kind": "node", "text": why}, hosts)

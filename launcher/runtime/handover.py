@@ -1,0 +1,122 @@
+"""What the leader asks of whoever gave it the nodes, and how it gives them back. Blocking calls; run in threads."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec
+
+__all__ = ["Allocation", "HandedBack", "LocalAllocation", "Meaning", "window_s"]
+
+RESERVE_S = 3.0
+"""Kept back of every warning time for requeueing and leaving."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """Why a signal came."""
+
+    kind: str
+    """"preempted"|"preempted_now"|"cancelled"|"time_limit"|"user"|"unknown"."""
+    left_s: float | None = None
+    """Seconds until the processes are killed, where it is known better than from the site's settings."""
+
+
+@dataclass(frozen=True)
+class HandedBack:
+    """How the allocation was given back."""
+
+    how: str
+    """"requeue" (same job id), "continuation" (another job) or "slurm" (it requeues by itself)."""
+    job_id: str | None = None
+
+
+class Allocation(Protocol):
+    """SLURM, or nobody."""
+
+    @property
+    def job_id(self) -> str | None:
+        """SLURM's job id."""
+
+    @property
+    def restart_count(self) -> int:
+        """SLURM_RESTART_COUNT."""
+
+    @property
+    def requeues(self) -> bool:
+        """It can start the run again."""
+
+    def meaning(self, signal: str) -> Meaning:
+        """Why ``signal`` came; never raises."""
+
+    def cancelled(self) -> bool:
+        """Somebody has cancelled the job; never raises."""
+
+    def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
+        """Have the run start again, without ``exclude`` where that is possible, verified. Raises SiteError."""
+
+    def pull_forward(self) -> None:
+        """The very last act: have the requeued job start soon after this process has ended; never raises."""
+
+    def forbid_requeue(self) -> None:
+        """See that nothing brings the job back; never raises."""
+
+
+class LocalAllocation:
+    """No SLURM: this machine, until the run ends."""
+
+    job_id: str | None = None
+    restart_count = 0
+    requeues = False
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+        self.job_id = os.environ.get("SUBMITIT_LOCAL_JOB_ID")
+
+    def meaning(self, signal: str) -> Meaning:
+        """TERM is a cancel here: nobody else sends it."""
+        if signal == "USR2":
+            return Meaning("user") if self._paths.request.exists() else Meaning("unknown")
+        return Meaning("user" if self._paths.request.exists() else "cancelled")
+
+    def cancelled(self) -> bool:
+        """Only signals tell."""
+        return False
+
+    def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
+        """There is nobody to give it back to."""
+        from launcher.errors import SiteError
+
+        raise SiteError("There is no SLURM here to start the run again.")
+
+    def pull_forward(self) -> None:
+        """Nothing to do."""
+
+    def forbid_requeue(self) -> None:
+        """Nothing to do."""
+
+
+def window_s(kind: str, spec: RunSpec, left_s: float | None = None) -> float | None:
+    """Seconds from the signal until the stop must be complete; None: no hurry.
+
+    Preemption with grace: TERM at the beginning of GraceTime, TERM again at its end, KILL KillWait later.
+    """
+    site = spec.site
+    if kind in ("user", "idle"):
+        return None
+    whole = {
+        "preempted": float(site.grace_s + site.kill_wait_s),
+        "time_limit": float(spec.restart.signal_lead_s),
+    }.get(kind, float(site.kill_wait_s))
+    if left_s is not None:
+        whole = left_s
+    return max(0.5, whole - min(RESERVE_S, 0.25 * whole))
+
+
+def request_of(paths: RunPaths) -> Path | None:
+    """The user's request file, when there is one."""
+    return paths.request if paths.request.exists() else None

@@ -1,0 +1,94 @@
+"""When is a run hung? Nobody progresses for longer than what was learned from this run itself.
+
+Limits by phase, in seconds: training steps are learned (several times the slowest recent step, never below the
+floor); the first step, evaluation, saving and loading have far larger limits, since nothing is known of them yet and a
+false alarm costs more than a late one. A worker that is stopped (process state T) is found at once, whatever the limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+__all__ = ["FROZEN_S", "LONG_S", "HangWatch", "RankView", "laggards"]
+
+LONG_S = 1800.0
+"""Limit of everything that is no training step."""
+
+FROZEN_S = 4.0
+"""A worker in state T for so long, while nobody progresses, is frozen: debuggers are attached to for longer or not at all."""
+
+_TIMES_SLOWEST = 10.0
+
+
+@dataclass(frozen=True)
+class RankView:
+    """What is known of one rank."""
+
+    rank: int
+    phase: str
+    step: int
+    frozen_s: float = 0.0
+    """Seconds in process state T without a break."""
+
+
+@dataclass
+class HangWatch:
+    """Learns step times and says when the limit is over. All times are the leader's own clock."""
+
+    floor_s: float
+    start_s: float
+    """Limit while the process group forms."""
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=200))
+    longest: dict[str, float] = field(default_factory=dict)
+    """Longest observed stay in each other phase."""
+    last_progress: float = 0.0
+
+    def progressed(self, now: float, step_time_s: float | None = None) -> None:
+        """Somebody finished a step or entered another phase."""
+        self.last_progress = now
+        if step_time_s is not None and math.isfinite(step_time_s) and step_time_s > 0:
+            self.recent.append(step_time_s)
+
+    def left_phase(self, phase: str, seconds: float) -> None:
+        """A rank was in ``phase`` for so long."""
+        self.longest[phase] = max(self.longest.get(phase, 0.0), seconds)
+
+    def forgive(self, seconds: float) -> None:
+        """The leader itself stood still (suspended machine, SIGSTOP): nobody else is to blame for that time."""
+        self.last_progress += seconds
+
+    def limit_s(self, phases: Iterable[str]) -> float:
+        """How long nothing may happen while ranks are in these phases: the most patient one counts."""
+        return max((self._limit_of(phase) for phase in phases), default=LONG_S)
+
+    def _limit_of(self, phase: str) -> float:
+        if phase == "script":
+            return math.inf
+        if phase in ("starting", "init"):
+            return max(self.start_s, self.floor_s)
+        if phase == "train" and self.recent:
+            return max(self.floor_s, _TIMES_SLOWEST * max(self.recent))
+        return max(LONG_S, self.floor_s, _TIMES_SLOWEST * self.longest.get(phase, 0.0))
+
+    def hung(self, now: float, ranks: list[RankView]) -> float | None:
+        """The limit that is over, in seconds, or None. A frozen worker ends the patience early."""
+        if not ranks:
+            return None
+        quiet = now - self.last_progress
+        if quiet >= FROZEN_S and any(r.frozen_s >= FROZEN_S for r in ranks):
+            return FROZEN_S
+        limit = self.limit_s({r.phase for r in ranks})
+        return limit if quiet > limit else None
+
+
+def laggards(ranks: list[RankView]) -> list[RankView]:
+    """Who holds the others up: frozen ranks; else those furthest behind, if not everybody is there."""
+    frozen = [r for r in ranks if r.frozen_s >= FROZEN_S]
+    if frozen or not ranks:
+        return frozen
+    least = min(r.step for r in ranks)
+    behind = [r for r in ranks if r.step == least]
+    return behind if len(behind) < len(ranks) else []

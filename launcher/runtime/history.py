@@ -1,0 +1,125 @@
+"""The leader's pen: events, metrics, samples and the picture of now. One thread writes, in order; nobody waits for it.
+
+A full disk stops nothing here: what could not be written is kept and tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launcher.run import events
+from launcher.run.files import append_line
+from launcher.run.paths import RunPaths
+from launcher.run.state import write_state
+
+__all__ = ["History", "plain_numbers"]
+
+_RETRY_S = 2.0
+_KEEP = 100_000
+"""Lines kept while the disk refuses."""
+
+
+class History:
+    """Writes one attempt's history. ``threaded=False`` writes at once (tests)."""
+
+    def __init__(
+        self, paths: RunPaths, attempt: int, *, threaded: bool = True, heard: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self.paths = paths
+        self.attempt = attempt
+        self.round: int | None = None
+        self.refused: str | None = None
+        """Why the disk refused the last line, or None."""
+        self._heard = heard
+        self._backlog: deque[tuple[Path, dict[str, Any], bool]] = deque(maxlen=_KEEP)
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="history", daemon=True) if threaded else None
+        if self._thread is not None:
+            self._thread.start()
+
+    def event(self, type_: str, **values: Any) -> dict[str, Any]:
+        """Tell one event."""
+        value = events.event(type_, attempt=self.attempt, round_=self.round, **values)
+        self._heard(value)
+        self._do(lambda: self._append(self.paths.events, value, True))
+        return value
+
+    def metrics(self, step: int | None, epoch: int | None, metrics: dict[str, Any]) -> None:
+        """Note metrics of one step."""
+        line = {"t": round(time.time(), 3), "attempt": self.attempt, "round": self.round, "step": step, "epoch": epoch}
+        self._do(lambda: self._append(self.paths.metrics, {**line, "metrics": plain_numbers(metrics)}, False))
+
+    def samples(self, ranks: list[dict[str, Any]]) -> None:
+        """Note everybody's resource use."""
+        line = {"t": round(time.time(), 3), "attempt": self.attempt, "round": self.round, "ranks": ranks}
+        self._do(lambda: self._append(self.paths.samples, line, False))
+
+    def state(self, state: dict[str, Any]) -> None:
+        """Replace the picture of now."""
+        self._do(lambda: self._picture(state))
+
+    def close(self) -> None:
+        """Write what is left; waits for it (at most ten seconds on a disk that refuses)."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(timeout=30)
+        deadline = time.monotonic() + 10
+        while self._backlog and time.monotonic() < deadline:
+            self._drain()
+            if self._backlog:
+                time.sleep(0.5)
+
+    def _do(self, job: Callable[[], None]) -> None:
+        if self._thread is None:
+            job()
+        else:
+            self._queue.put(job)
+
+    def _write(self) -> None:
+        while True:
+            try:
+                job = self._queue.get(timeout=_RETRY_S if self._backlog else None)
+            except queue.Empty:
+                self._drain()
+                continue
+            if job is None:
+                return
+            job()
+
+    def _append(self, path: Path, value: dict[str, Any], durable: bool) -> None:
+        self._backlog.append((path, value, durable))
+        self._drain()
+
+    def _drain(self) -> None:
+        while self._backlog:
+            path, value, durable = self._backlog[0]
+            try:
+                append_line(path, value, durable=durable)
+            except OSError as error:
+                self.refused = f"{path.name}: {error.strerror or error}"
+                return
+            self._backlog.popleft()
+        self.refused = None
+
+    def _picture(self, state: dict[str, Any]) -> None:
+        try:
+            write_state(self.paths.state, json.loads(json.dumps(state, default=str)))
+        except OSError as error:
+            self.refused = f"{self.paths.state.name}: {error.strerror or error}"
+
+
+def plain_numbers(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Metrics as JSON can hold them: NaN and infinities become the strings nan, inf and -inf."""
+    out: dict[str, Any] = {}
+    for name, value in metrics.items():
+        bad = isinstance(value, float) and not math.isfinite(value)
+        out[str(name)] = str(value) if bad else value
+    return out

@@ -1,0 +1,103 @@
+"""The allocation's nodes as the leader knows them: who is here, who is missing, who may train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.runtime.protocol import SILENCE_S, Link
+
+__all__ = ["Node", "Nodes"]
+
+
+@dataclass
+class Node:
+    """One node; ``index`` is its place in the allocation."""
+
+    index: int
+    name: str
+    """As SLURM calls it."""
+    link: Link | None = None
+    host: str = ""
+    """As it calls itself; its name until it has joined."""
+    pid: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    heard: float = 0.0
+    """When it last said anything, the leader's clock."""
+    bad: str | None = None
+    """Why it takes part no more in this attempt."""
+    joined_before: bool = False
+
+    @property
+    def here(self) -> bool:
+        """Connected."""
+        return self.link is not None
+
+    @property
+    def healthy(self) -> bool:
+        """Connected, and nothing speaks against it."""
+        return self.link is not None and self.bad is None
+
+    @property
+    def address(self) -> str:
+        """Where the other nodes reach it."""
+        return str(self.facts.get("master_addr") or self.host)
+
+    def send(self, type_: str, **values: Any) -> None:
+        """Send one message; nothing happens when the node is gone."""
+        if self.link is not None:
+            self.link.send({"type": type_, **values})
+
+
+class Nodes:
+    """All nodes of the allocation."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.all = [Node(index, name, host=name) for index, name in enumerate(names)]
+        self._by_link: dict[int, Node] = {}
+
+    def join(self, link: Link, hello: dict[str, Any], now: float) -> Node | None:
+        """The node that said hello, or None when the allocation has no such node."""
+        index = hello.get("node")
+        if not isinstance(index, int) or not 0 <= index < len(self.all):
+            return None
+        node = self.all[index]
+        if node.link is not None:
+            self._by_link.pop(id(node.link), None)
+            node.link.close()
+        node.link, node.heard, node.joined_before = link, now, True
+        node.host = str(hello.get("host") or node.name)
+        node.pid = hello.get("pid")
+        node.facts = hello["facts"] if isinstance(hello.get("facts"), dict) else {}
+        self._by_link[id(link)] = node
+        return node
+
+    def of(self, link: Link) -> Node | None:
+        """The node behind a connection."""
+        return self._by_link.get(id(link))
+
+    def drop(self, node: Node) -> None:
+        """Its connection counts no more."""
+        if node.link is not None:
+            self._by_link.pop(id(node.link), None)
+            node.link.close()
+            node.link = None
+
+    def silent(self, now: float) -> list[Node]:
+        """Connected nodes that have said nothing for too long."""
+        return [n for n in self.all if n.link is not None and now - n.heard > SILENCE_S]
+
+    def forgive(self, seconds: float) -> None:
+        """The leader stood still for so long; nobody was silent in that time."""
+        for node in self.all:
+            node.heard += seconds
+
+    @property
+    def healthy(self) -> list[Node]:
+        """Those that may train, in the allocation's order."""
+        return [n for n in self.all if n.healthy]
+
+    @property
+    def missing(self) -> list[Node]:
+        """Those that have not joined (and are not given up)."""
+        return [n for n in self.all if not n.here and n.bad is None]

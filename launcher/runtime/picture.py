@@ -1,0 +1,73 @@
+"""``state.json``: the board as readers see it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from launcher.runtime.board import Board
+
+__all__ = ["missing", "picture", "samples"]
+
+
+def missing(board: Board) -> list[dict[str, Any]]:
+    """Who is still waited for, with the ranks they would have if nobody else were missing."""
+    per = board.spec.tasks_per_node
+    return [
+        {"host": n.name, "ranks": list(range(n.index * per, (n.index + 1) * per)) if n.index < board.spec.nodes else []}
+        for n in board.nodes.missing
+    ]
+
+
+def picture(board: Board) -> dict[str, Any]:
+    """The keys of `launcher.run.state`."""
+    round_, now = board.round, board.now()
+    used = round_.nodes if round_ is not None else []
+    saver = board.saver
+    return {
+        "t": round(time.time(), 3),
+        "attempt": board.attempt,
+        "round": round_.number if round_ is not None else None,
+        "phase": _phase(board),
+        "missing": missing(board),
+        "step": round_.step if round_ is not None else (saver.last.step if saver.last else 0),
+        "total_steps": round_.total_steps if round_ is not None else None,
+        "epoch": round_.epoch if round_ is not None else None,
+        "epochs": round_.epochs if round_ is not None else None,
+        "saved_step": saver.last.step if saver.last else None,
+        "saved_t": round(time.time() - (now - saver.last_t), 3) if saver.last_t is not None else None,
+        "world_size": round_.world_size if round_ is not None else board.spec.world_size,
+        "master_addr": round_.master_addr if round_ is not None else None,
+        "master_port": round_.master_port if round_ is not None else None,
+        "nodes": [n.host for n in used],
+        "spares": [n.host for n in board.nodes.healthy if n not in used],
+        "ranks": [r.picture() for r in round_.ranks] if round_ is not None else [],
+        "metrics": dict(board.metrics),
+        "rate": round_.rate(now) if round_ is not None else None,
+        "allocation_t": round(board.began_t, 3),
+        "spent_s": round(board.budgets.spent_with_current_s(time.time()), 1),
+        "job_id": board.allocation.job_id,
+        "leader_pid": os.getpid(),
+        "leader_host": board.host,
+    }
+
+
+def _phase(board: Board) -> str:
+    round_ = board.round
+    if board.phase != "training" or round_ is None:
+        return board.phase
+    if board.interrupt is not None:
+        return "stopping"
+    phases = {r.phase for r in round_.ranks if not r.over}
+    if "evaluate" in phases:
+        return "evaluating"
+    return "training" if phases <= {"train", "save", "script", "teardown"} else "starting"
+
+
+def samples(board: Board) -> list[dict[str, Any]]:
+    """Lines for samples.jsonl."""
+    keys = ("rank", "host", "step", "step_time_s", "cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes")
+    return (
+        [{k: p[k] for k in keys} for r in board.round.ranks for p in (r.picture(),)] if board.round is not None else []
+    )

@@ -1,0 +1,218 @@
+"""What the leader knows of one round: its ranks, its evidence, its progress."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.runtime.causes import Failure, symptom_only
+from launcher.runtime.checkpoints import Checkpoint
+from launcher.runtime.hangs import HangWatch, RankView
+from launcher.runtime.nodes import Node
+
+__all__ = ["Rank", "Round"]
+
+_SETTLE_S = 0.05
+"""After a failure that needs no explanation, later ones are still heard for so long."""
+_SETTLE_SYMPTOMS_S = 1.0
+"""While only victims have been heard, the one that failed first is waited for."""
+
+
+@dataclass
+class Rank:
+    """One worker."""
+
+    rank: int
+    node: Node
+    local_rank: int
+    phase: str = "starting"
+    phase_since: float = 0.0
+    step: int = 0
+    entered: int | None = None
+    step_time_s: float | None = None
+    pid: int | None = None
+    ready: bool = False
+    attached: bool = False
+    """It speaks for itself: a task, a function, or a script with `launcher.attach`."""
+    finished: int | None = None
+    stopped: int | None = None
+    exited: bool = False
+    heartbeat_t: float | None = None
+    frozen_since: float | None = None
+    sample: dict[str, Any] = field(default_factory=dict)
+    failure: Failure | None = None
+
+    @property
+    def over(self) -> bool:
+        """It has nothing left to do in this round."""
+        return self.finished is not None or self.stopped is not None or self.exited
+
+    def picture(self) -> dict[str, Any]:
+        """Its line in state.json."""
+        return {
+            "rank": self.rank,
+            "host": self.node.host,
+            "node": self.node.index,
+            "local_rank": self.local_rank,
+            "pid": self.pid,
+            "step": self.step,
+            "phase": self.phase,
+            "step_time_s": self.step_time_s,
+            "heartbeat_t": self.heartbeat_t,
+            **{k: self.sample.get(k) for k in ("cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes")},
+        }
+
+
+class Round:
+    """One life of the process group."""
+
+    def __init__(
+        self,
+        number: int,
+        nodes: list[Node],
+        *,
+        tasks_per_node: int,
+        resume: Checkpoint | None,
+        hangs: HangWatch,
+        script: bool,
+    ) -> None:
+        self.number = number
+        self.nodes = nodes
+        self.resume = resume
+        self.hangs = hangs
+        self.script = script
+        first = resume.step if resume else 0
+        self.ranks = [
+            Rank(g * tasks_per_node + i, node, i, step=first, attached=not script)
+            for g, node in enumerate(nodes)
+            for i in range(tasks_per_node)
+        ]
+        self.master_addr = nodes[0].address
+        self.master_port: int | None = None
+        self.began = 0.0
+        self.stepped = False
+        self.ending = False
+        self.cleared: set[int] = set()
+        self.store_problem: str | None = None
+        self.failed_at: float | None = None
+        self.lost: list[tuple[Node, str]] = []
+        self.stacks: set[int] = set()
+        self.total_steps: int | None = None
+        self.epoch: int | None = None
+        self.epochs: int | None = None
+        self.digests: dict[int, dict[str, Any]] = {}
+        self._pace: deque[tuple[float, int]] = deque()
+
+    # --- what is asked of it ---
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done, by the furthest rank."""
+        return max((r.step for r in self.ranks), default=0)
+
+    @property
+    def all_ready(self) -> bool:
+        """Collectives work everywhere, or the work needs none."""
+        return all(r.ready or r.phase == "script" or r.over for r in self.ranks)
+
+    @property
+    def plain(self) -> bool:
+        """Some rank is a script that does not speak: it can be told to stop by TERM alone."""
+        return any(not r.attached for r in self.ranks)
+
+    @property
+    def failures(self) -> list[Failure]:
+        """What was heard of failing ranks."""
+        return [r.failure for r in self.ranks if r.failure is not None]
+
+    @property
+    def all_finished(self) -> bool:
+        """Every rank has done all its work."""
+        return all(r.finished is not None for r in self.ranks)
+
+    def views(self, now: float) -> list[RankView]:
+        """What the hang watch looks at: ranks that still have something to do."""
+        return [
+            RankView(r.rank, r.phase, r.step, now - r.frozen_since if r.frozen_since is not None else 0.0)
+            for r in self.ranks
+            if not r.over
+        ]
+
+    def settled(self, now: float) -> bool:
+        """Something has failed, and enough has been heard to name what failed first."""
+        if self.lost or self.store_problem:
+            return True
+        if self.failed_at is None:
+            return False
+        patience = _SETTLE_SYMPTOMS_S if symptom_only(self.failures) else _SETTLE_S
+        return now - self.failed_at >= patience
+
+    def rate(self, now: float) -> float | None:
+        """Steps per second over the last minute."""
+        while len(self._pace) > 2 and now - self._pace[0][0] > 60:
+            self._pace.popleft()
+        if len(self._pace) < 2 or self._pace[-1][0] <= self._pace[0][0]:
+            return None
+        (t0, s0), (t1, s1) = self._pace[0], self._pace[-1]
+        return round((s1 - s0) / (t1 - t0), 4)
+
+    # --- what is heard ---
+
+    def set_phase(self, rank: Rank, phase: str, now: float) -> None:
+        """A rank says what it is doing."""
+        if rank.phase != phase:
+            if rank.phase_since:
+                self.hangs.left_phase(rank.phase, now - rank.phase_since)
+            rank.phase, rank.phase_since = phase, now
+            self.hangs.progressed(now)
+
+    def progressed(self, rank: Rank, message: dict[str, Any], now: float) -> bool:
+        """A rank's ``progress``; true when the run as a whole has got further."""
+        step = message.get("step")
+        rank.attached = True
+        rank.heartbeat_t = time.time()
+        if isinstance(message.get("step_time_s"), (int, float)):
+            rank.step_time_s = float(message["step_time_s"])
+        for key in ("total_steps", "epoch", "epochs"):
+            if isinstance(message.get(key), int):
+                setattr(self, key, message[key])
+        if not isinstance(step, int) or step <= rank.step:
+            return False
+        further = step > self.step
+        rank.step = step
+        rank.entered = max(rank.entered or 0, step)
+        self.hangs.progressed(now, rank.step_time_s)
+        if further:
+            self._pace.append((now, step))
+        return further
+
+    def failing(self, rank: Rank, now: float) -> Failure:
+        """The record of a failing rank, begun at the first word of it."""
+        if rank.failure is None:
+            rank.failure = Failure(rank.rank, rank.node.host, time.time(), step=rank.step, after_end=self.ending)
+        if self.failed_at is None:
+            self.failed_at = now
+        return rank.failure
+
+    def send(self, message: dict[str, Any], ranks: list[int] | None = None) -> None:
+        """Send a message to the workers."""
+        for node in self.nodes:
+            mine = [
+                r.rank for r in self.ranks if r.node is node and not r.exited and (ranks is None or r.rank in ranks)
+            ]
+            if mine:
+                node.send("to_workers", round=self.number, ranks=mine, message=message)
+
+    def each_node(self, tell: Callable[[Node], None]) -> None:
+        """Do something for every node of the round that is still here."""
+        for node in self.nodes:
+            if node.here:
+                tell(node)

@@ -1,0 +1,371 @@
+"""Saving while training: when to ask for a checkpoint, collecting its shards, committing it, surviving a full disk.
+
+Saves every ``interval_steps`` are begun by the workers themselves (both sides compute the steps); saves by time are
+asked for at a step that no worker has entered yet, acknowledged by every worker, and tried again further ahead when one
+was there already. The leader commits a save when the shards of all ranks are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.run.manifest import HASH_NAME
+from launcher.run.paths import RunPaths
+from launcher.run.spec import CheckpointSpec
+from launcher.runtime import checkpoints, fence
+from launcher.runtime.checkpoints import Checkpoint, Shard
+from launcher.runtime.history import History
+from launcher.runtime.rounds import Round
+
+__all__ = ["Blocking", "Save", "Saver", "young_daly_s"]
+
+Blocking = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a blocking function without blocking the leader's loop."""
+
+_AHEAD_S = 0.3
+"""A step asked for lies so far ahead: the time a message takes to every worker, with room."""
+_ACK_S = 30.0
+_RETRY_FIRST_S, _RETRY_MOST_S = 15.0, 300.0
+_PRIOR_MTTF_S = 24 * 3600.0
+"""One failure per node-day is assumed before any was seen (Meta RSC: 6.5 per 1000 node-days; jobs add their own)."""
+
+
+def young_daly_s(cost_s: float, mttf_s: float) -> float:
+    """The interval that loses least time: Young's √(2·cost·MTTF) with Daly's higher-order terms."""
+    if cost_s <= 0 or mttf_s <= 0:
+        return 0.0
+    if cost_s >= 2 * mttf_s:
+        return mttf_s
+    half = cost_s / (2 * mttf_s)
+    return math.sqrt(2 * cost_s * mttf_s) * (1 + math.sqrt(half) / 3 + half / 9) - cost_s
+
+
+@dataclass
+class Save:
+    """One save being written by the workers of a round."""
+
+    step: int
+    began: float
+    reason: str = "interval"
+    shards: dict[int, Shard] = field(default_factory=dict)
+    seconds: float = 0.0
+    blocked_s: float = 0.0
+    failed: set[int] = field(default_factory=set)
+    committing: bool = False
+
+
+@dataclass
+class Asked:
+    """A save asked for at a step ahead."""
+
+    id: int
+    step: int
+    at: float
+    reason: str
+    acks: set[int] = field(default_factory=set)
+    refused: bool = False
+
+
+class Saver:
+    """Saves of one attempt, round after round."""
+
+    def __init__(
+        self,
+        spec: CheckpointSpec,
+        paths: RunPaths,
+        history: History,
+        *,
+        nodes: int,
+        blocking: Blocking,
+        wake: Callable[[], None],
+    ) -> None:
+        self.spec = spec
+        self.paths = paths
+        self.history = history
+        self.blocking = blocking
+        self.wake = wake
+        self.round: Round | None = None
+        self.last: Checkpoint | None = None
+        self.last_t: float | None = None
+        """When ``last`` was committed in this attempt, the leader's clock."""
+        self.trusted: set[int] = set()
+        self.failing_since: float | None = None
+        self.failures = 0
+        self.fenced = False
+        self._nodes = nodes
+        self._saves: dict[int, Save] = {}
+        self._lost: set[int] = set()
+        self._asked: Asked | None = None
+        self._ids = 0
+        self._margin = 1
+        self._last_begun = 0.0
+        self._retry_at: float | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._costs: list[float] = []
+
+    # --- rounds ---
+
+    def begin_round(self, round_: Round, now: float) -> None:
+        """A new round begins; what the old one left unfinished is gone."""
+        self.round = round_
+        self._saves.clear()
+        self._lost.clear()
+        self._asked = None
+        self._last_begun = now
+        self._retry_at = now if self.failing_since is not None else None
+
+    async def quiesce(self) -> None:
+        """Wait until every complete save is committed (or has failed)."""
+        while self._tasks:
+            await asyncio.gather(*list(self._tasks), return_exceptions=True)
+
+    def sweep_round(self) -> None:
+        """Take away what an ended round was still writing (blocking)."""
+        if self.round is None:
+            return
+        prefix = f"tmp.{self.history.attempt}.{self.round.number}."
+        for folder in self.paths.checkpoints.glob(f"{prefix}*"):
+            fence.discard(folder)
+
+    # --- what workers say ---
+
+    def save_begun(self, step: int, now: float) -> None:
+        """A worker has begun to save ``step``."""
+        if not self.is_committed(step) and step not in self._lost:
+            self._get(step, now)
+
+    def shard(self, rank: int, message: dict[str, Any], now: float) -> None:
+        """A rank's part is durable; the last one makes the checkpoint."""
+        step = message.get("step")
+        if not isinstance(step, int) or self.round is None or step in self._lost:
+            return
+        if step in self.trusted:  # saved twice, e.g. at an interval that is the end too: the first one counts
+            self.round.send(self._word_committed(step, self.round), [rank])
+            return
+        save = self._get(step, now)
+        save.shards[rank] = Shard(
+            rank,
+            list(message.get("files") or []),
+            str(message.get("hash_name") or HASH_NAME),
+            message.get("meta") or None,
+        )
+        save.seconds = max(save.seconds, float(message.get("seconds") or 0.0))
+        save.blocked_s = max(save.blocked_s, float(message.get("blocked_s") or 0.0))
+        if len(save.shards) == self.round.world_size and not save.committing:
+            save.committing = True
+            task = asyncio.get_running_loop().create_task(self._commit(save, self.round))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def save_failed(self, rank: int, message: dict[str, Any], now: float) -> None:
+        """A rank could not write its part: nobody's part is kept, training goes on."""
+        step = message.get("step")
+        if not isinstance(step, int) or step in self._lost:
+            return
+        save = self._get(step, now)
+        number = message.get("errno")
+        self._lose(save, str(message.get("error") or "unknown error"), number if isinstance(number, int) else None, now)
+
+    def save_ack(self, rank: int, message: dict[str, Any], now: float) -> None:
+        """A worker answers whether it will save at the step asked for."""
+        asked = self._asked
+        if asked is None or message.get("id") != asked.id or self.round is None:
+            return
+        asked.acks.add(rank)
+        asked.refused = asked.refused or not message.get("ok")
+        if len(asked.acks) < self.round.world_size:
+            return
+        self._asked = None
+        if asked.refused:
+            self._give_up(asked.step)
+            self._margin = min(self._margin * 2, 4096)
+            self._ask(now, asked.reason)
+        else:
+            self._margin = max(1, self._margin - 1)
+            self._get(asked.step, now).reason = asked.reason
+
+    def finished(self, step: int) -> None:
+        """A worker has done all its work: a save asked for beyond its last step will never be."""
+        if self._asked is not None and self._asked.step > step:
+            self._give_up(self._asked.step)
+            self._asked = None
+        for save in [s for s in self._saves.values() if s.step > step]:
+            self._give_up(save.step)
+
+    def label(self, step: int, reason: str, now: float) -> None:
+        """What the save of ``step`` is for ("stop", "end", "user")."""
+        if not self.is_committed(step) and step not in self._lost:
+            self._get(step, now).reason = reason
+
+    # --- what the leader asks ---
+
+    def is_committed(self, step: int) -> bool:
+        """The checkpoint of ``step`` is there, committed by this attempt or resumed from."""
+        resumed = self.round is not None and self.round.resume is not None and self.round.resume.step == step
+        return step in self.trusted or resumed
+
+    def is_lost(self, step: int) -> bool:
+        """The save of ``step`` will not be committed any more."""
+        return step in self._lost
+
+    def is_begun(self, step: int) -> bool:
+        """Somebody has begun to save ``step``, or it is committed or lost already."""
+        return step in self._saves or step in self._lost or self.is_committed(step)
+
+    @property
+    def cost_s(self) -> float | None:
+        """What a save costs the loop, from the latest measured ones."""
+        recent = self._costs[-5:]
+        return sum(recent) / len(recent) if recent else None
+
+    def interval_s(self, mttf_s: float) -> float | None:
+        """Seconds between saves by time; None where the workers save by steps."""
+        if not self.spec.enabled or self.spec.interval_steps is not None:
+            return None
+        if self.spec.interval_min is not None:
+            return self.spec.interval_min * 60
+        low, high = self.spec.min_interval_min * 60, self.spec.max_interval_min * 60
+        if self.cost_s is None:
+            return low  # the first save measures
+        return min(high, max(low, young_daly_s(max(self.cost_s, 0.001), mttf_s)))
+
+    def mttf_s(self, spent_s: float, failures: int) -> float:
+        """Mean time to failure from what was observed, with one assumed failure per node-day as prior."""
+        prior = _PRIOR_MTTF_S / max(1, self._nodes)
+        return (prior + spent_s) / (1 + failures)
+
+    def at_risk_s(self, now: float) -> float:
+        """How much work would be lost while saving fails; 0 while it works."""
+        if self.failing_since is None or self.round is None:
+            return 0.0
+        return now - max(self.last_t if self.last_t is not None else self.round.began, self.round.began)
+
+    def tick(self, now: float, mttf_s: float) -> None:
+        """Ask for a save when one is due. Call it while the round trains and nothing stops it."""
+        if self._asked is not None:
+            if now - self._asked.at > _ACK_S:
+                self._give_up(self._asked.step)
+                self._asked = None
+            return
+        if self.round is None or not self.spec.enabled or not self._may_ask():
+            return
+        interval = self.interval_s(mttf_s)
+        due = interval is not None and now - self._last_begun >= interval
+        retry = self._retry_at is not None and now >= self._retry_at
+        if due or retry:
+            self._retry_at = None
+            self._ask(now, "interval")
+
+    def _may_ask(self) -> bool:
+        r = self.round
+        if r is None or self._saves:  # one in flight
+            return False
+        started = r.resume.step if r.resume else 0
+        return all(k.attached and not k.over and k.step > started for k in r.ranks)
+
+    def _ask(self, now: float, reason: str) -> None:
+        r = self.round
+        if r is None or any(k.over for k in r.ranks):
+            return
+        step_time = max((k.step_time_s or 0.0 for k in r.ranks), default=0.0)
+        ahead = math.ceil(_AHEAD_S / step_time) if step_time > 0 else 10
+        step = max(max(k.entered or 0, k.step) for k in r.ranks) + 1 + min(ahead, 1000) * self._margin
+        self._ids += 1
+        self._asked = Asked(self._ids, step, now, reason)
+        self._last_begun = now
+        self._lost.discard(step)
+        r.send({"type": "save_at", "id": self._ids, "step": step, "tmp": str(self._tmp(step))})
+
+    # --- inside ---
+
+    def _tmp(self, step: int) -> Any:
+        number = self.round.number if self.round else 0
+        return self.paths.checkpoint_tmp(self.history.attempt, number, step)
+
+    def _get(self, step: int, now: float) -> Save:
+        save = self._saves.get(step)
+        if save is None:
+            save = self._saves[step] = Save(step, now)
+            self._last_begun = now
+            self.history.event("save_started", step=step)
+        return save
+
+    def _give_up(self, step: int) -> None:
+        self._lost.add(step)
+        self._saves.pop(step, None)
+        if self.round is not None:
+            tmp = self._tmp(step)
+            self.round.send({"type": "save_lost", "step": step, "tmp": str(tmp)})
+            fence.discard(tmp)
+
+    def _lose(self, save: Save, error: str, number: int | None, now: float) -> None:
+        self.failures += 1
+        if self.failing_since is None:
+            self.failing_since = now
+        name = errno.errorcode.get(number) if number else None
+        self.history.event("save_failed", step=save.step, error=error, errno_name=name)
+        self._give_up(save.step)
+        self._retry_at = now + min(_RETRY_MOST_S, _RETRY_FIRST_S * 2.0 ** min(self.failures - 1, 6))
+        self.wake()
+
+    async def _commit(self, save: Save, round_: Round) -> None:
+        now = asyncio.get_running_loop().time
+        attempt, keep = self.history.attempt, self.spec
+
+        def work() -> Checkpoint:
+            return checkpoints.commit(
+                self.paths,
+                step=save.step,
+                attempt=attempt,
+                round_=round_.number,
+                world_size=round_.world_size,
+                shards=[save.shards[rank] for rank in sorted(save.shards)],
+                reason=save.reason,
+            )
+
+        try:
+            done: Checkpoint = await self.blocking(work)
+        except OSError as error:
+            self.fenced = self.fenced or error.errno == errno.ESTALE
+            self._lose(save, str(error.strerror or error), error.errno, now())
+            return
+        self._committed(save, done, round_, now())
+        await self.blocking(
+            lambda: checkpoints.collect_garbage(
+                self.paths,
+                attempt=attempt,
+                keep_last=keep.keep_last,
+                keep_every_steps=keep.keep_every_steps,
+                good=done.step,
+            )
+        )
+
+    def _committed(self, save: Save, done: Checkpoint, round_: Round, now: float) -> None:
+        self._saves.pop(save.step, None)
+        if self.last is None or done.step >= self.last.step:
+            self.last, self.last_t = done, now
+        self.trusted.add(done.step)
+        self.failing_since, self.failures, self._retry_at = None, 0, None
+        self._costs.append(save.blocked_s or save.seconds)
+        self.history.event(
+            "saved",
+            step=done.step,
+            seconds=round(now - save.began, 4),
+            write_s=round(save.seconds, 4),
+            blocked_s=round(save.blocked_s, 4),
+            bytes=done.bytes,
+            path=str(done.path),
+            reason=save.reason,
+        )
+        if round_ is self.round:
+            round_.send(self._word_committed(done.step, round_))
+        self.wake()
+
+    def _word_committed(self, step: int, round_: Round) -> dict[str, Any]:
+        tmp = self.paths.checkpoint_tmp(self.history.attempt, round_.number, step)
+        return {"type": "committed", "step": step, "path": str(self.paths.checkpoint(step)), "tmp": str(tmp)}

@@ -1,0 +1,91 @@
+"""The leader's half of stopping at an agreed step (DESIGN.md gives the invariant and why nothing can deadlock).
+
+Pure: it is told what workers say and answers with what to tell them.
+
+1. ``pause`` to everybody. Each worker holds at its next boundary and answers with the highest unit it has entered; one
+   that has finished all its work counts with its last step.
+2. When all have answered, S is the highest of the answers. Nobody is beyond S, because whoever has answered begins
+   nothing beyond what it reported until it knows S.
+3. ``stop S`` to everybody: run through S, save, report.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["AgreedStop"]
+
+
+class AgreedStop:
+    """One attempt to stop ``ranks`` at a common step."""
+
+    def __init__(self, ranks: list[int], *, save: bool) -> None:
+        self.ranks = frozenset(ranks)
+        self.save = save
+        self.step: int | None = None
+        """S, once agreed."""
+        self.withdrawn = False
+        self._entered: dict[int, int] = {}
+        self._finished: dict[int, int] = {}
+        self._ended: set[int] = set()
+
+    def begin(self) -> dict[str, Any]:
+        """What to tell every worker first."""
+        return {"type": "pause"}
+
+    def entered(self, rank: int, step: int) -> bool:
+        """A worker's answer; true when it makes the agreement complete (tell everybody `order`)."""
+        if rank in self.ranks:
+            self._entered[rank] = max(step, self._entered.get(rank, step))
+        return self._agree()
+
+    def finished(self, rank: int, step: int) -> bool:
+        """A worker has done all its work; true when that makes the agreement complete."""
+        if rank in self.ranks:
+            self._finished[rank] = step
+            self._ended.add(rank)
+        return self._agree()
+
+    def stopped(self, rank: int) -> None:
+        """A worker has stopped at S."""
+        if rank in self.ranks:
+            self._ended.add(rank)
+
+    def _agree(self) -> bool:
+        if self.step is not None or self.withdrawn:
+            return False
+        if not self.ranks <= (self._entered.keys() | self._finished.keys()):
+            return False
+        self.step = max([*self._entered.values(), *self._finished.values()], default=0)
+        return True
+
+    @property
+    def silent(self) -> list[int]:
+        """Ranks that have not answered yet."""
+        return sorted(self.ranks - self._entered.keys() - self._finished.keys())
+
+    @property
+    def pending(self) -> list[int]:
+        """Ranks that have not stopped yet."""
+        return sorted(self.ranks - self._ended)
+
+    @property
+    def complete(self) -> bool:
+        """Everybody is at S."""
+        return self.step is not None and not self.pending
+
+    @property
+    def all_done(self) -> bool:
+        """S is the last step of all: every rank finished by itself, so nothing is left to do."""
+        return self.complete and self._finished.keys() == self.ranks
+
+    def order(self, tmp: str) -> dict[str, Any]:
+        """What to tell every worker once S is known."""
+        return {"type": "stop", "step": self.step, "save": self.save, "tmp": tmp}
+
+    def withdraw(self) -> dict[str, Any] | None:
+        """Take the pause back, which is possible until S has been told; None afterwards."""
+        if self.step is not None:
+            return None
+        self.withdrawn = True
+        return {"type": "release"}

@@ -1,0 +1,35 @@
+"""Waiting for the board to change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from launcher.runtime.board import Board
+
+__all__ = ["until"]
+
+T = TypeVar("T")
+
+
+async def until(board: Board, look: Callable[[float], T | None], *, timeout_s: float | None = None) -> T | None:
+    """What ``look(now)`` returns once that is not None; None when ``timeout_s`` have passed.
+
+    Looks at every change and at every tick, since time alone can change the answer.
+    """
+    deadline = None if timeout_s is None else board.now() + timeout_s
+    while True:
+        board.changed.clear()
+        found = look(board.now())
+        if found is not None:
+            return found
+        if deadline is not None and board.now() >= deadline:
+            return None
+        pause = (
+            board.timing.tick_s if deadline is None else min(board.timing.tick_s, max(0.001, deadline - board.now()))
+        )
+        try:
+            await asyncio.wait_for(board.changed.wait(), pause)
+        except asyncio.TimeoutError:
+            pass

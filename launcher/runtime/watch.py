@@ -1,0 +1,171 @@
+"""What happens with time alone: silence, hangs, saves that fall due, the picture of now. Called ten times a second."""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launcher.runtime import fence
+from launcher.runtime.board import Board
+from launcher.runtime.budgets import PLAIN_SCRIPT_PROGRESS_S
+from launcher.runtime.decisions import Evidence, Kind
+from launcher.runtime.hangs import laggards
+from launcher.runtime.nodes import Node
+from launcher.runtime.picture import picture, samples
+from launcher.runtime.rounds import Round
+
+__all__ = ["Watch"]
+
+_STALL_S = 2.0
+"""A gap between two ticks beyond this is the leader's own stall."""
+_PICTURE_S, _SAMPLES_S, _FENCE_S, _WATCH_S = 1.0, 10.0, 2.0, 5.0
+_IDLE_TEXT = "no progress for {:.0f} minutes"
+
+
+class Watch:
+    """Looks at the board at every tick."""
+
+    def __init__(self, board: Board, lose: Callable[[Node, str], None]) -> None:
+        self.board = board
+        self._lose = lose
+        self._last = board.now()
+        self._due: dict[str, float] = {}
+        self._advanced = (board.now(), -1)
+        self._assumed: int | None = None
+        self._watched: str | None = None
+        self._refused: str | None = None
+
+    async def tick(self) -> None:
+        """One look."""
+        board, now = self.board, self.board.now()
+        self._own_stall(now)
+        for node in board.nodes.silent(now):
+            self._lose(node, "silent")
+            board.wake()
+        round_ = board.round
+        if round_ is not None and not round_.ending and board.phase == "training":
+            self._round(round_, now)
+            if board.spec.checkpoint.watch and self._is_due("watch", _WATCH_S, now):
+                await self._own_checkpoints(board.spec.checkpoint.watch)
+        if board.phase != "ended":
+            if self._is_due("fence", _FENCE_S, now) and not await board.blocking(
+                lambda: fence.is_current(board.paths, board.attempt)
+            ):
+                board.fenced = True
+                board.wake()
+            if self._is_due("picture", _PICTURE_S, now):
+                board.history.state(picture(board))
+                self._say_refused()
+            if self._is_due("samples", _SAMPLES_S, now) and board.round is not None:
+                board.history.samples(samples(board))
+
+    def _is_due(self, what: str, every_s: float, now: float) -> bool:
+        if now < self._due.get(what, 0.0):
+            return False
+        self._due[what] = now + every_s
+        return True
+
+    def _own_stall(self, now: float) -> None:
+        gap = now - self._last
+        self._last = now
+        if gap <= _STALL_S:
+            return
+        self.board.nodes.forgive(gap)
+        if self.board.round is not None:
+            self.board.round.hangs.forgive(gap)
+        since, step = self._advanced
+        self._advanced = (since + gap, step)
+
+    def _say_refused(self) -> None:
+        refused = self.board.history.refused
+        if refused != self._refused:
+            self._refused = refused
+            if refused:
+                self.board.history.event("warning", text=f"the history cannot be written: {refused}; it is tried again")
+
+    # --- a round ---
+
+    def _round(self, round_: Round, now: float) -> None:
+        board = self.board
+        if board.fenced or board.saver.fenced:
+            board.fenced = True
+            board.wake()
+        self._hang(round_, now)
+        self._idle(round_, now)
+        self._disk(now)
+        self._plain_script(round_, now)
+        if board.interrupt is None and round_.failed_at is None and not round_.lost and round_.all_ready:
+            spent = board.budgets.spent_with_current_s(time.time())
+            board.saver.tick(now, board.saver.mttf_s(spent, board.failures))
+
+    def _hang(self, round_: Round, now: float) -> None:
+        board = self.board
+        if (
+            not board.spec.restart.hang_detection
+            or board.hang is not None
+            or round_.failed_at is not None
+            or round_.lost
+        ):
+            return
+        if board.stop is not None and not board.stop.withdrawn:
+            return  # held at a boundary; the stop has a deadline of its own
+        views = round_.views(now)
+        limit = round_.hangs.hung(now, views)
+        if limit is None:
+            return
+        slow = [round_.ranks[v.rank] for v in laggards(views)]
+        named = [{"rank": r.rank, "host": r.node.host, "step": r.step, "phase": r.phase} for r in slow]
+        board.history.event("hang", limit_s=round(limit, 1), laggards=named)
+        who = ", ".join(f"rank {r.rank} on {r.node.host}" for r in slow[:4])
+        text = f"nobody progressed for {limit:.0f} s" + (f" ({who} lagged behind)" if who else "")
+        if any(v.frozen_s for v in views if v.rank in {r.rank for r in slow}):
+            text = f"{who} was frozen (process state T) for {limit:.0f} s"
+        cause = {"kind": "hang", "text": text}
+        board.hang = Evidence(
+            Kind.HANG, text, cause, tuple(sorted({r.node.host for r in slow})), slow[0].rank if slow else None
+        )
+        board.wake()
+
+    def _idle(self, round_: Round, now: float) -> None:
+        minutes = self.board.spec.restart.idle_timeout_min
+        since, step = self._advanced
+        if round_.step != step:
+            self._advanced = (now, round_.step)
+        elif minutes > 0 and now - since > minutes * 60 and self.board.interrupt is None:
+            self.board.stop_wanted(Kind.IDLE, _IDLE_TEXT.format(minutes), 120.0)
+
+    def _disk(self, now: float) -> None:
+        board, most = self.board, self.board.spec.restart.max_at_risk_min
+        if board.at_risk is None and board.saver.at_risk_s(now) > most * 60:
+            text = f"no checkpoint could be written for {most:g} minutes"
+            board.at_risk = Evidence(Kind.DISK_AT_RISK, text, {"kind": "disk_full", "text": text})
+            board.wake()
+
+    def _plain_script(self, round_: Round, now: float) -> None:
+        if round_.plain and self._assumed != round_.number and now - round_.began > PLAIN_SCRIPT_PROGRESS_S:
+            self._assumed = round_.number
+            self.board.history.event("progress_assumed", seconds=PLAIN_SCRIPT_PROGRESS_S)
+
+    async def _own_checkpoints(self, pattern: str) -> None:
+        """A script's own checkpoints: a newer file is progress."""
+        found = await self.board.blocking(lambda: _newest(self.board.paths.root, pattern))
+        if found is not None and found != self._watched:
+            if self._watched is not None or self.board.attempt == 0 or found[1] > self.board.began_t:
+                self.board.history.event("saved", step=None, path=found[0], reason="watch")
+            self._watched = found
+
+
+def _newest(root: Path, pattern: str) -> Any:
+    newest = None
+    for path in glob.iglob(os.path.join(glob.escape(str(root)), pattern), recursive=True):
+        try:
+            stamp = os.stat(path).st_mtime
+        except OSError:
+            continue
+        if newest is None or stamp > newest[1]:
+            newest = (path, stamp)
+    return newest

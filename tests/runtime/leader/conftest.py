@@ -1,0 +1,509 @@
+"""A cluster in one event loop with virtual time: the real leader, scripted agents and workers, no sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.errors import SiteError
+from launcher.run import events
+from launcher.run.manifest import HASH_NAME, hash_bytes
+from launcher.run.paths import RunPaths
+from launcher.run.spec import CheckpointSpec, RestartSpec, RunSpec, SiteSpec, Work
+from launcher.run.state import read_outcome
+from launcher.runtime.board import Timing
+from launcher.runtime.handover import HandedBack, Meaning
+from launcher.runtime.leader import Ending, Leader
+
+
+class _Selector(selectors.DefaultSelector):
+    loop: VirtualLoop
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None:
+            raise RuntimeError("everybody waits for ever")
+        self.loop.now += max(0.0, timeout)
+        return super().select(0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Time jumps to the next timer whenever nothing is ready."""
+
+    def __init__(self) -> None:
+        selector = _Selector()
+        selector.loop = self
+        self.now = 1000.0
+        super().__init__(selector)
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self.now
+
+
+def run_virtual(main: Coroutine[Any, Any, Any]) -> Any:
+    """Run ``main`` to its end in virtual time."""
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(asyncio.wait_for(main, 100_000))
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+
+async def at_once(work: Callable[[], Any]) -> Any:
+    """Blocking work without a thread: virtual time would run away meanwhile."""
+    await asyncio.sleep(0.001)
+    return work()
+
+
+def make_spec(root: Path, **changes: Any) -> RunSpec:
+    """A small spec; ``checkpoint``, ``restart`` and ``site`` may be dicts."""
+    values: dict[str, Any] = {
+        "id": root.name,
+        "name": "sim",
+        "run_dir": str(root),
+        "work": Work(kind="task", target="m:C"),
+        "batch": "slurm",
+        "nodes": 2,
+        "tasks_per_node": 2,
+        "timeout_min": 60,
+        "backend": "gloo",
+        "control_ports": [20000],
+        "preflight": False,
+        "init_timeout_min": 1.0,
+    }
+    nested = {"checkpoint": CheckpointSpec, "restart": RestartSpec, "site": SiteSpec}
+    for key, value in changes.items():
+        values[key] = nested[key](**value) if key in nested and isinstance(value, dict) else value
+    return RunSpec(**values)
+
+
+class FakeAllocation:
+    """SLURM as the leader sees it; notes what it is asked."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.job_id: str | None = "77"
+        self.restart_count = 0
+        self.requeues = True
+        self.means = Meaning("preempted")
+        self.is_cancelled = False
+        self.how = "requeue"
+        self.refuses = ""
+        self.said: list[Any] = []
+
+    def meaning(self, signal: str) -> Meaning:
+        return self.means
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
+        if self.refuses:
+            raise SiteError(self.refuses)
+        self.said.append(("hand_back", exclude, delay_s))
+        return HandedBack(self.how, "77" if self.how == "requeue" else "78")
+
+    def pull_forward(self) -> None:
+        self.said.append(("pull_forward", [n.index for n in self.world.nodes if n.connected]))
+
+    def forbid_requeue(self) -> None:
+        self.said.append(("forbid_requeue",))
+
+
+class FakeLink:
+    """The leader's end of a simulated connection: ordered, with random delays both ways."""
+
+    def __init__(self, node: FakeNode) -> None:
+        self.node = node
+        self._arrives = {"down": 0.0, "up": 0.0}
+        self.open = True
+
+    def later(self, way: str, call: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._arrives[way] = max(self._arrives[way] + 1e-6, loop.time() + self.node.world.delay())
+        loop.call_at(self._arrives[way], call)
+
+    def send(self, message: dict[str, Any]) -> None:
+        if not self.node.cut:
+            self.later("down", lambda: self.node.hear(message))
+
+    def close(self) -> None:
+        self.open = False
+
+    def up(self, message: dict[str, Any]) -> None:
+        if self.open and not self.node.cut:
+            self.later("up", lambda: self.node.world.leader.received(self, message))
+
+    def hang_up(self) -> None:
+        if self.open:
+            self.open = False
+            self.later("up", lambda: self.node.world.leader.closed(self, "closed"))
+
+
+class FakeWorker:
+    """The worker's half of the invariant, one asyncio task per rank."""
+
+    def __init__(self, node: FakeNode, order: dict[str, Any], rank: int) -> None:
+        self.node, self.rank, self.round = node, rank, order["round"]
+        self.world = node.world
+        self.group = self.world.groups.setdefault(self.round, Group(order["world_size"]))
+        self.first = order["resume"]["step"] if order.get("resume") else 0
+        self.entered = self.first
+        self.hold = False
+        self.stop: dict[str, Any] | None = None
+        self.known = asyncio.Event()
+        self.saves: dict[int, str] = {}
+        self.state = "S"
+        self.done = False
+        self.task = asyncio.get_running_loop().create_task(self.main())
+
+    def say(self, type_: str, **values: Any) -> None:
+        self.node.up("worker", round=self.round, rank=self.rank, message={"type": type_, **values})
+
+    def hear(self, m: dict[str, Any]) -> None:
+        if m["type"] == "pause":
+            self.hold = True
+            self.say("entered", step=self.entered)
+        elif m["type"] == "release":
+            self.hold = False
+            self.known.set()
+        elif m["type"] == "stop":
+            assert self.entered <= m["step"] or self.done, "a worker is past the agreed step"
+            self.stop = m
+            self.known.set()
+        elif m["type"] == "save_at":
+            ok = self.entered <= m["step"] and not self.done
+            if ok:
+                self.saves[m["step"]] = m["tmp"]
+            self.say("save_ack", id=m["id"], ok=ok)
+
+    async def main(self) -> None:
+        world, rng = self.world, self.world.rng
+        self.say("hello", pid=1000 + self.rank)
+        self.say("phase", name="init")
+        await self.group.meet(("ready", 0), self)
+        self.say("ready")
+        self.say("phase", name="train")
+        for step in range(self.first + 1, world.total_steps + 1):
+            self.entered = step
+            while self.hold and self.stop is None:
+                self.known.clear()
+                await self.known.wait()
+            if self.stop is not None and step > self.stop["step"]:
+                return await self.leave(step - 1)
+            await asyncio.sleep(rng.uniform(0.2, 1.8) * world.step_s)
+            world.hooks_at(self, step)
+            await self.group.meet(("step", step), self)
+            self.say("progress", step=step, epoch=0, total_steps=world.total_steps, step_time_s=world.step_s)
+            if world.interval and step % world.interval == 0:
+                self.saves.setdefault(step, str(world.paths.checkpoint_tmp(world.attempt, self.round, step)))
+            if step in self.saves:
+                await self.save(step, self.saves.pop(step))
+        if self.world.saves_enabled:
+            await self.save(
+                world.total_steps, str(world.paths.checkpoint_tmp(world.attempt, self.round, world.total_steps))
+            )
+        self.done = True
+        self.say("finished", step=world.total_steps)
+        self.node.exited(self, 0, None)
+
+    async def leave(self, step: int) -> None:
+        assert self.stop is not None
+        if self.stop["save"]:
+            await self.save(step, self.stop["tmp"])
+        self.done = True
+        self.say("stopped", step=step)
+        self.node.exited(self, 0, None)
+
+    async def save(self, step: int, tmp: str) -> None:
+        self.say("save_begun", step=step, tmp=tmp)
+        await asyncio.sleep(self.world.save_s)
+        if self.world.disk_full:
+            self.say("save_failed", step=step, tmp=tmp, error="No space left on device", errno=28)
+            return
+        data = f"{step} {self.rank}".encode()
+        os.makedirs(tmp, exist_ok=True)
+        name = f"rank-{self.rank:05d}"
+        Path(tmp, name).write_bytes(data)
+        files = [{"name": name, "size": len(data), "hash": hash_bytes(data)}]
+        self.say(
+            "shard", step=step, tmp=tmp, files=files, seconds=self.world.save_s, blocked_s=0.01, hash_name=HASH_NAME
+        )
+
+    def die(self, signal: int | None = 9, exit_code: int | None = None) -> None:
+        """End without a word; the others' collectives break."""
+        self.task.cancel()
+        self.node.exited(self, exit_code, signal)
+        self.group.broken(self)
+
+    def fail(self, exception: str, message: str, step: int | None = None) -> None:
+        """End with an exception."""
+        self.task.cancel()
+        frames = [{"file": "train.py", "line": 7, "function": "loss", "code": "x"}]
+        self.say("failed", exception=exception, message=message, frames=frames, step=step or self.entered, kind=None)
+        self.node.exited(self, 1, None)
+        if exception != "RuntimeError":
+            self.group.broken(self)
+
+
+class Group:
+    """Collectives of one round: everybody meets, or the others of a dead rank see a reset connection."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.members: list[FakeWorker] = []
+        self._here: dict[Any, list[asyncio.Event]] = {}
+
+    async def meet(self, key: Any, worker: FakeWorker) -> None:
+        if worker not in self.members:
+            self.members.append(worker)
+        event = asyncio.Event()
+        waiting = self._here.setdefault(key, [])
+        waiting.append(event)
+        if len(waiting) == self.size:
+            for one in waiting:
+                one.set()
+        await event.wait()
+
+    def broken(self, dead: FakeWorker) -> None:
+        for other in self.members:
+            if other is not dead and not other.task.done():
+                other.fail("RuntimeError", "Connection closed by peer [10.0.0.1]:4242")
+
+
+class FakeNode:
+    """A scripted agent."""
+
+    def __init__(self, world: World, index: int, name: str) -> None:
+        self.world, self.index, self.name = world, index, name
+        self.link: FakeLink | None = None
+        self.cut = False
+        self.workers: list[FakeWorker] = []
+        self.round = -1
+        self.heard: list[dict[str, Any]] = []
+        self.check_ok = True
+        self._beat: asyncio.Task[None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self.link is not None
+
+    def join(self) -> None:
+        self.link = FakeLink(self)
+        self.up("hello", node=self.index, host=self.name, pid=1, attempt=None, facts={"cpus": 2})
+        self._beat = asyncio.get_running_loop().create_task(self.beat())
+
+    async def beat(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            ranks = [
+                {"rank": w.rank, "cpu_percent": 1.0, "rss_bytes": 1, "state": w.state}
+                for w in self.workers
+                if not w.done
+            ]
+            self.up("alive", t=0, ranks=ranks)
+
+    def up(self, type_: str, **values: Any) -> None:
+        if self.link is not None:
+            self.link.up({"type": type_, **values})
+
+    def exited(self, worker: FakeWorker, exit_code: int | None, signal: int | None) -> None:
+        self.up(
+            "worker_exit",
+            round=worker.round,
+            rank=worker.rank,
+            exit_code=exit_code,
+            signal=signal,
+            t=0,
+            last_lines=[],
+            oom=False,
+        )
+        if worker in self.workers:
+            self.workers.remove(worker)
+
+    def hear(self, m: dict[str, Any]) -> None:
+        if self.link is None or self.cut:
+            return
+        self.heard.append(m)
+        handler = getattr(self, f"on_{m['type']}", None)
+        if handler is not None:
+            handler(m)
+
+    def on_store(self, m: dict[str, Any]) -> None:
+        self.up("store_ready", round=m["round"], port=5000 + m["round"])
+
+    def on_preflight(self, m: dict[str, Any]) -> None:
+        self.up(
+            "preflight",
+            ok=self.check_ok,
+            seconds=0.1,
+            checks=[{"name": "gpus", "ok": self.check_ok, "detail": "3 of 4"}],
+        )
+
+    def on_round(self, m: dict[str, Any]) -> None:
+        self.round = m["round"]
+        self.workers = [self.world.worker(self, m, w["rank"]) for w in m["workers"]]
+        for w in self.workers:
+            self.up("worker_up", round=m["round"], rank=w.rank, pid=1000 + w.rank)
+
+    def on_end(self, m: dict[str, Any]) -> None:
+        for w in list(self.workers):
+            w.task.cancel()
+            self.exited(w, None, 9)
+        self.up("cleared", round=m["round"])
+
+    def on_term(self, m: dict[str, Any]) -> None:
+        for w in list(self.workers):
+            w.task.cancel()
+            self.exited(w, self.world.term_code, None if self.world.term_code is not None else 15)
+
+    def on_dump(self, m: dict[str, Any]) -> None:
+        self.up("stacks", round=m["round"], ranks=[w.rank for w in self.workers])
+
+    def on_to_workers(self, m: dict[str, Any]) -> None:
+        for w in list(self.workers):
+            if m["round"] == w.round and (m["ranks"] is None or w.rank in m["ranks"]) and w.state != "T":
+                # the socket pair and the control thread take their time too
+                asyncio.get_running_loop().call_later(self.world.delay() / 4, w.hear, m["message"])
+
+    def on_shutdown(self, m: dict[str, Any]) -> None:
+        self.up("leaving")
+        self.die()
+
+    def die(self, silently: bool = False) -> None:
+        """The host's processes end; ``silently``: its network goes first."""
+        if silently:
+            self.cut = True
+        for w in list(self.workers):
+            w.task.cancel()
+            w.group.broken(w)
+        self.workers = []
+        if self._beat is not None:
+            self._beat.cancel()
+        if self.link is not None and not self.cut:
+            self.link.hang_up()
+        self.link = None
+
+
+class World:
+    """One run in a simulated cluster; `attempt_once` is one life of the allocation."""
+
+    def __init__(self, root: Path, *, seed: int = 0, **changes: Any) -> None:
+        self.paths = RunPaths(root)
+        self.spec = make_spec(root, **changes)
+        self.rng = random.Random(seed)
+        self.step_s, self.save_s, self.total_steps, self.interval = 0.05, 0.02, 40, self.spec.checkpoint.interval_steps
+        self.max_delay_s = 0.02
+        self.disk_full = False
+        self.term_code: int | None = 0
+        self.groups: dict[int, Group] = {}
+        self.nodes: list[FakeNode] = []
+        self.hooks: dict[int, list[Callable[[FakeWorker], None]]] = {}
+        self.timing = Timing()
+        self.allocation = FakeAllocation(self)
+        self.attempt = -1
+        self.leader: Leader = None  # type: ignore[assignment]
+        self.worker_class = FakeWorker
+        self.names = [f"n{i}" for i in range(self.spec.nodes + self.spec.spare_nodes)]
+
+    @property
+    def saves_enabled(self) -> bool:
+        return self.spec.checkpoint.enabled
+
+    def delay(self) -> float:
+        return self.rng.uniform(0.0, self.max_delay_s)
+
+    def worker(self, node: FakeNode, order: dict[str, Any], rank: int) -> FakeWorker:
+        return self.worker_class(node, order, rank)
+
+    def hooks_at(self, worker: FakeWorker, step: int) -> None:
+        for hook in self.hooks.get(step, []):
+            hook(worker)
+
+    def find(self, rank: int) -> FakeWorker:
+        return next(w for n in self.nodes for w in n.workers if w.rank == rank)
+
+    async def until(self, true: Callable[[], bool], limit_s: float = 5000) -> None:
+        """Wait in virtual time until something holds."""
+        deadline = asyncio.get_running_loop().time() + limit_s
+        while not true():
+            assert asyncio.get_running_loop().time() < deadline, "it never happened"
+            await asyncio.sleep(0.01)
+
+    def signal(self, name: str = "TERM") -> None:
+        for node in self.nodes:
+            node.up("signal", name=name, t=0)
+
+    async def attempt_once(
+        self, script: Callable[[], Awaitable[None]] | None = None, *, absent: tuple[int, ...] = ()
+    ) -> Ending:
+        """Run one attempt to its end; ``script`` runs beside it."""
+        self.attempt += 1
+        self.groups.clear()
+        self.nodes = [FakeNode(self, i, name) for i, name in enumerate(self.names)]
+        self.leader = Leader(
+            self.spec,
+            self.paths,
+            host="n0",
+            node_names=self.names,
+            allocation=self.allocation,
+            blocking=at_once,
+            timing=self.timing,
+        )
+
+        async def serve(leader: Leader) -> Callable[[], None]:
+            for node in self.nodes:
+                if node.index not in absent:
+                    node.join()
+            return lambda: None
+
+        beside = asyncio.get_running_loop().create_task(script()) if script else None  # type: ignore[arg-type]
+        try:
+            return await self.leader.run(serve)
+        finally:
+            for node in self.nodes:
+                node.die()
+            if beside is not None:
+                if beside.done() and not beside.cancelled() and (error := beside.exception()):
+                    raise error
+                beside.cancel()
+
+    # --- what came of it ---
+
+    def events(self, *types: str) -> list[dict[str, Any]]:
+        return [e for e in events.read(self.paths.events) if not types or e["type"] in types]
+
+    @property
+    def outcome(self) -> dict[str, Any] | None:
+        return read_outcome(self.paths.outcome)
+
+    def leftovers(self) -> list[str]:
+        return sorted(p.name for p in self.paths.checkpoints.iterdir() if not p.name.startswith("step-"))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Callable[..., World]:
+    """Make a world: ``world(nodes=2, ...)``."""
+
+    def make(**changes: Any) -> World:
+        root = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        root.mkdir()
+        return World(root, **changes)
+
+    return make
+
+
+@pytest.fixture
+def virtual() -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """Run a coroutine in virtual time."""
+    return run_virtual
