@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,10 @@ from typing import Any
 import psutil
 
 from launcher.errors import SubmitError
-from launcher.run.paths import RunPaths
 from launcher.submission.plan import SubmissionPlan
 from launcher.submission.slurm_backend import environment_for_sbatch
 
-__all__ = ["Foreground", "agents_of", "is_alive", "started_at", "submit", "terminate"]
+__all__ = ["Foreground", "is_alive", "started_at", "submit", "terminate"]
 
 _NO_LIMIT_MIN = 60 * 24 * 365
 """submitit's local executor kills at its time limit; on one's own machine there is none."""
@@ -142,6 +142,15 @@ class Foreground:
             if agent.poll() is None:
                 agent.send_signal(signal.SIGTERM)
 
+    def wait(self, timeout_s: float = 60.0) -> None:
+        """Until every agent has left by itself, or ``timeout_s`` has passed."""
+        end = time.monotonic() + timeout_s
+        for agent in self.agents:
+            try:
+                agent.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                return
+
     def kill(self) -> None:
         """End every agent now; their children end with them (PDEATHSIG)."""
         for agent in self.agents:
@@ -182,15 +191,7 @@ def is_alive(pid: int, started: float | None) -> bool:
         return False
 
 
-def agents_of(pid: int) -> list[int]:
-    """The agents' process ids: the controller's children."""
-    try:
-        return [child.pid for child in psutil.Process(pid).children()]
-    except psutil.Error:
-        return []
-
-
-def terminate(paths: RunPaths, pid: int, started: float | None) -> bool:
+def terminate(pid: int, started: float | None) -> bool:
     """TERM to the run's controller, which hands it on to every agent; False when it is gone."""
     if not is_alive(pid, started):
         return False

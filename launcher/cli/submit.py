@@ -1,0 +1,79 @@
+"""Submit a job to SLURM, or to this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from launcher.cli._options import JobCommand, backend_option, job_arguments, load
+
+if TYPE_CHECKING:
+    from launcher.submission.submit import Submitted
+
+
+@click.command(cls=JobCommand)
+@click.option("--wait", is_flag=True, help="Follow it to its end; the exit code tells how it ended.")
+@backend_option
+@job_arguments
+def command(words: tuple[str, ...], module: str | None, backend: Literal["auto", "slurm", "local"], wait: bool) -> None:
+    """Submit a job.
+
+    JOB is a YAML file or a .py file; KEY=VALUE overrides keys of the job (resources.nodes=2); what follows -- goes to
+    the script. `JOB then JOB2` submits JOB2 to start when JOB has completed.
+    """
+    from launcher.cli._submitting import after_of, chained, submit_job
+
+    handed: list[Submitted] = []
+    for part in chained(words):
+        loaded = load(part, module)
+        after = [("afterok", handed[-1].job_id)] if handed else []
+        one = submit_job(loaded, backend, [*after, *after_of(loaded)])
+        say(one)
+        handed.append(one)
+    if wait:
+        wait_for(handed[-1])
+
+
+def say(one: Submitted) -> None:
+    """What a user wants to know now."""
+    from launcher.run.index import job_name
+
+    spec, plan = one.plan.spec, one.plan
+    if plan.backend == "slurm":
+        where = f"SLURM job {one.job_id}, pending"
+        also = f"     (scancel {one.job_id} works too)"
+    else:
+        where = f"running on this machine, {'GPUs' if spec.gpus_per_node else 'CPUs'} (no SLURM asked)"
+        also = ""
+    short = spec.id[len(job_name(spec.id)) + 11 :] or spec.id
+    click.echo(f"{spec.id} submitted: {where}")
+    for warning in plan.warnings:
+        click.echo(f"  warning  {warning}")
+    click.echo(f"  follow   launcher logs {short} -f")
+    click.echo(f"  stop     launcher cancel {short} --save{also}")
+    click.echo(f"  run      {shown(plan.run_dir)}")
+
+
+def shown(path: str) -> str:
+    """``path`` relative to the working directory where it lies below it."""
+    import os
+
+    here = os.getcwd() + os.sep
+    return path[len(here) :] if path.startswith(here) else path
+
+
+def wait_for(one: Submitted) -> None:
+    """Follow to the end; Ctrl-C stops the following, not the run."""
+    from launcher.cli._follow import finish, follow
+    from launcher.submission.where import locate
+
+    where = locate(one.paths)
+    try:
+        outcome = follow(one.paths, where.alive)
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nno longer waiting; {one.plan.spec.id} goes on. launcher cancel {one.plan.spec.id} stops it", err=True
+        )
+        raise
+    finish(one.paths, outcome)

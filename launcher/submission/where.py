@@ -1,0 +1,133 @@
+"""Whether anything works on a run, and the signals that reach it: by its submission, through SLURM or this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from typing import Any
+
+import psutil
+
+from launcher.errors import SiteError, StateError
+from launcher.run import events
+from launcher.run.paths import RunPaths
+from launcher.submission import local_backend
+from launcher.submission.submit import read_submission
+
+__all__ = ["Where", "locate"]
+
+_GONE = {"", "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
+         "TIMEOUT"}  # fmt: skip
+_ASK_EVERY_S = 20.0
+_ANSWER_S = 60
+
+
+class Where:
+    """Where a run is: the job or processes of its latest submission."""
+
+    def __init__(self, paths: RunPaths, submission: dict[str, Any]) -> None:
+        self._paths = paths
+        self._submission = submission
+        self.backend = str(submission.get("backend"))
+        self._asked = float("-inf")
+        self._state = "PENDING"
+
+    @property
+    def job_id(self) -> str:
+        """SLURM's job id now: a continuation has another than the submission had."""
+        submitted = float(self._submission.get("submitted_t") or 0.0)
+        for event in reversed(events.read(self._paths.events)):
+            if event["type"] in ("attempt_started", "requeued") and event.get("job_id"):
+                if float(event.get("t") or 0.0) < submitted - 1.0:
+                    break
+                return str(event["job_id"])
+        return str(self._submission.get("job_id"))
+
+    def slurm_state(self, *, fresh: bool = True) -> str:
+        """SLURM's word for the job; "" when it knows none. ``fresh=False`` asks at most every 20 s.
+
+        Raises SiteError when SLURM does not answer.
+        """
+        if not fresh and time.monotonic() - self._asked < _ASK_EVERY_S:
+            return self._state
+        self._asked = time.monotonic()
+        done = _run(["squeue", "--noheader", "--states=all", f"--jobs={self.job_id}", "--format=%T"])
+        if done.returncode != 0 and "invalid job id" not in done.stderr.lower():
+            raise SiteError(f"SLURM does not answer: {done.stderr.strip() or 'squeue failed'}")
+        self._state = done.stdout.split()[0] if done.returncode == 0 and done.stdout.split() else ""
+        return self._state
+
+    def alive(self, *, fresh: bool = False) -> bool:
+        """Whether something works on the run or will. SLURM's silence counts as yes."""
+        if self.backend == "slurm":
+            try:
+                return self.slurm_state(fresh=fresh) not in _GONE
+            except SiteError:
+                return True
+        if self._submission.get("host") not in (None, socket.gethostname()):
+            return True  # its process cannot be looked at from here
+        pid = self._submission.get("pid")
+        return isinstance(pid, int) and local_backend.is_alive(pid, self._submission.get("pid_started"))
+
+    def ask_to_save(self) -> None:
+        """Tell the leader that a request file is there. Raises SiteError or StateError."""
+        if self.backend == "slurm":
+            _checked(["scancel", "--signal=USR2", self.job_id])
+        else:
+            self._signal_local()
+
+    def cancel(self) -> None:
+        """Cancel: SLURM's scancel, or TERM to the local controller. Raises SiteError or StateError."""
+        if self.backend == "slurm":
+            _checked(["scancel", self.job_id])
+        else:
+            self._signal_local()
+
+    def _signal_local(self) -> None:
+        host = self._submission.get("host")
+        if host not in (None, socket.gethostname()):
+            raise StateError(f"{self._paths.id} runs on {host}: say this there")
+        pid = self._submission.get("pid")
+        if not isinstance(pid, int) or not local_backend.terminate(pid, self._submission.get("pid_started")):
+            raise StateError(f"{self._paths.id} is not running any more")
+
+    def kill_local(self) -> None:
+        """End a local run's processes now, children first asked never."""
+        pid = self._submission.get("pid")
+        if not isinstance(pid, int) or not local_backend.is_alive(pid, self._submission.get("pid_started")):
+            return
+        for child in psutil.Process(pid).children(recursive=True):
+            try:
+                child.kill()
+            except psutil.Error:
+                pass
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass
+
+
+def locate(paths: RunPaths) -> Where:
+    """Where the run is. Raises StateError when it was never submitted."""
+    submission = read_submission(paths)
+    if not submission:
+        raise StateError(f"{paths.id} has no submission.json: it was never handed over")
+    return Where(paths, submission)
+
+
+def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
+    except FileNotFoundError:
+        raise SiteError(f"{words[0]} is not on the PATH: load SLURM's module") from None
+    except subprocess.TimeoutExpired:
+        raise SiteError(f"SLURM does not answer within {_ANSWER_S} s") from None
+
+
+def _checked(words: list[str]) -> None:
+    done = _run(words)
+    if done.returncode != 0:
+        raise SiteError(f"{words[0]}: {done.stderr.strip() or 'failed'}")
