@@ -1,0 +1,171 @@
+"""What every fault test needs: a run on the cluster, its history, its processes, and the digest of its end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from launcher.run import events
+from launcher.run.paths import RunPaths
+from launcher.run.state import read_outcome, read_state
+
+JOB = Path(__file__).parent / "faults" / "job"
+
+PATIENCE_S = 240.0
+"""Longest wait for anything: far beyond what a sound run needs, so that only a broken one exceeds it."""
+
+SHAPES = {1: (1, 1), 2: (2, 1), 3: (3, 1), 4: (4, 1), 5: (1, 5), 8: (4, 2)}
+"""World size: nodes and tasks per node."""
+
+
+class Run:
+    """One run, seen from outside through its files."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = RunPaths(root)
+
+    def history(self) -> list[dict[str, Any]]:
+        """Every event so far."""
+        return events.read(self.paths.events)
+
+    def told(self, type_: str, **values: Any) -> list[dict[str, Any]]:
+        """The events of one type that have these values."""
+        return [
+            e
+            for e in self.history()
+            if e["type"] == type_ and all(e.get(key) == wanted for key, wanted in values.items())
+        ]
+
+    def state(self) -> dict[str, Any]:
+        """The leader's latest picture."""
+        return read_state(self.paths.state)
+
+    def outcome(self) -> dict[str, Any] | None:
+        """How it ended, if it has."""
+        return read_outcome(self.paths.outcome)
+
+    def wait(self, what: str, condition: Callable[[], Any], limit_s: float = PATIENCE_S) -> Any:
+        """Wait until ``condition`` holds; the failure shows the end of the history."""
+        deadline = time.monotonic() + limit_s
+        while not (value := condition()):
+            if time.monotonic() > deadline:
+                tail = "\n".join(json.dumps(e) for e in self.history()[-25:])
+                raise AssertionError(f"{what}: not within {limit_s:.0f} s\n{tail}\n{self.agent_logs()}")
+            time.sleep(0.05)
+        return value
+
+    def agent_logs(self) -> str:
+        """The last lines of what agents and the batch script printed."""
+        found = sorted(self.paths.submitit.glob("*log*")) if self.paths.submitit.exists() else []
+        return "\n".join(f"--- {p.name}\n" + "\n".join(p.read_text(errors="replace").splitlines()[-15:]) for p in found)
+
+    def wait_step(self, step: int) -> None:
+        """Wait until some rank has done ``step``."""
+        self.wait(f"step {step}", lambda: (self.state().get("step") or 0) >= step or self.outcome())
+        assert self.outcome() is None, f"ended before step {step}: {self.outcome()}"
+
+    def wait_saved(self, count: int = 1) -> list[dict[str, Any]]:
+        """Wait for that many commits; returns them."""
+        return self.wait(f"{count} checkpoints", lambda: (s := self.told("saved")) and len(s) >= count and s)
+
+    def wait_end(self) -> dict[str, Any]:
+        """Wait for the outcome."""
+        return self.wait("the end", self.outcome)
+
+    def rank(self, rank: int) -> dict[str, Any]:
+        """A rank's row of the picture, with its pid."""
+
+        def row() -> Any:
+            return next((r for r in self.state().get("ranks", []) if r.get("rank") == rank and r.get("pid")), None)
+
+        return self.wait(f"rank {rank}", row)
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process of this run: the run's directory is in its arguments or environment."""
+        mark = str(self.paths.root)
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                if any(mark in word for word in process.cmdline()) or process.environ().get("LAUNCHER_RUN_DIR") == mark:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+                continue
+        return found
+
+    def wait_no_process(self) -> None:
+        """Wait until nothing of the run is left."""
+        self.wait("no process left", lambda: not self.processes(), 90)
+
+
+def job_text(world: int, **job: Any) -> str:
+    """The job file of a fault test, as JSON (which is YAML)."""
+    nodes, tasks = SHAPES[world]
+    base: dict[str, Any] = {
+        "name": "steady",
+        "task": "steady:Steady",
+        "code": {"dir": str(JOB)},
+        "params": {},
+        "resources": {"nodes": nodes, "tasks_per_node": tasks, "timeout_min": 10},
+        "distributed": {"init_timeout_min": 3},
+        "checkpoint": {"interval_steps": 10},
+        "restart": {"hang_floor_s": 5.0, "max_restarts": 5},
+        "preflight": False,
+    }
+    for key, value in job.items():
+        base[key] = {**base[key], **value} if isinstance(base.get(key), dict) else value
+    return json.dumps(base)
+
+
+def submit(directory: Path, environment: dict[str, str], world: int, *, backend: str = "slurm", **job: Any) -> Run:
+    """Submit a job of ``world`` ranks; ``job`` is laid over the defaults section by section."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "job.yaml").write_text(job_text(world, **job))
+    env = {**os.environ, **environment, "LAUNCHER_RUNS_DIR": str(directory / "runs")}
+    env["XDG_STATE_HOME"] = str(directory / "state")
+    done = subprocess.run(
+        [sys.executable, "-m", "launcher", "submit", str(directory / "job.yaml"), "--backend", backend],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (root,) = (p for p in (directory / "runs").iterdir() if p.is_dir() and not p.name.startswith("."))
+    return Run(root)
+
+
+def _feed(digest: Any, value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+    elif isinstance(value, dict):
+        for key in sorted(value, key=str):
+            digest.update(str(key).encode())
+            _feed(digest, value[key])
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _feed(digest, item)
+    else:
+        digest.update(repr(value).encode())
+
+
+def digest(run: Run) -> str:
+    """sha256 over model, optimizer, scheduler and every rank's RNG as they lie in the newest checkpoint."""
+    newest = max(run.paths.checkpoints.glob("step-*"))
+    whole = hashlib.sha256(newest.name.encode())
+    for path in sorted(newest.glob("*.pt")):
+        whole.update(path.name.encode())
+        _feed(whole, torch.load(path, weights_only=True, map_location="cpu"))
+    return whole.hexdigest()

@@ -1,0 +1,124 @@
+"""The faults themselves: each strikes a running job as the world would, from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+from cluster import Cluster
+from harness import Run
+
+
+def agents(run: Run) -> list[psutil.Process]:
+    """The agents of the run, leader first: the processes that submitit started on the hosts."""
+    found = []
+    for process in run.processes():
+        with contextlib.suppress(psutil.Error, OSError):
+            words = process.cmdline()
+            if "submitit.core._submit" in words and "SLURM_NODEID" in (env := process.environ()):
+                parent = process.parent()
+                if parent is None or "submitit.core._submit" not in parent.cmdline():
+                    found.append((int(env["SLURM_NODEID"]), process))
+    return [process for _, process in sorted(found, key=lambda pair: pair[0])]
+
+
+def signal_rank(run: Run, rank: int, number: int) -> None:
+    """Send a signal to one worker."""
+    os.kill(int(run.rank(rank)["pid"]), number)
+
+
+def kill_agent(run: Run, node: int) -> None:
+    """SIGKILL one agent; node 0's is the leader."""
+    agents(run)[node].send_signal(signal.SIGKILL)
+
+
+def kill_store(run: Run) -> None:
+    """SIGKILL the process that holds the round's store: the one that listens on MASTER_PORT."""
+    port = run.state()["master_port"]
+    ranks = {r.get("pid") for r in run.state()["ranks"]}
+    for process in run.processes():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid not in ranks and _listens(process.pid, port):
+                process.send_signal(signal.SIGKILL)
+                return
+    raise AssertionError(f"no process listens on {port}")
+
+
+def _listens(pid: int, port: int) -> bool:
+    # psutil reads this process's network namespace; the store lives in its host's.
+    inodes = {os.readlink(f"/proc/{pid}/fd/{fd}")[8:-1] for fd in os.listdir(f"/proc/{pid}/fd") if _is_socket(pid, fd)}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port and words[9] in inodes:
+                return True
+    return False
+
+
+def _is_socket(pid: int, fd: str) -> bool:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:")
+    return False
+
+
+def preempt(cluster: Cluster, hosts: list[str], seconds: int = 2) -> str:
+    """A short job of a partition with a higher priority wants these hosts."""
+    return cluster.sbatch(
+        "-p", "high", "--exclusive", "-N", len(hosts), "-w", ",".join(hosts), "-o", "/dev/null",
+        wrap=f"srun sleep {seconds}",
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def small_disk(path: Path, size_mb: int = 4) -> Iterator[Callable[[], None]]:
+    """A file system of a few megabytes at ``path``; the given function fills it up, leaving frees it again."""
+    path.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=0700", "tmpfs", str(path)], check=True)
+
+    def fill() -> None:
+        with contextlib.suppress(OSError), open(path / "filler", "wb", buffering=0) as f:
+            while True:
+                f.write(b"\0" * 65536)
+
+    try:
+        yield fill
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            (path / "filler").unlink()
+        keep = path.with_name(path.name + ".kept")
+        shutil.copytree(path, keep)
+        subprocess.run(["umount", "-l", str(path)], check=True)
+        shutil.copytree(keep, path, dirs_exist_ok=True)
+
+
+def newest_checkpoint(run: Run) -> Path:
+    """The newest committed checkpoint."""
+    return max(run.paths.checkpoints.glob("step-*"))
+
+
+def flip_byte(path: Path) -> None:
+    """Damage one byte in the middle."""
+    with open(path, "r+b") as f:
+        f.seek(path.stat().st_size // 2)
+        byte = f.read(1)
+        f.seek(-1, os.SEEK_CUR)
+        f.write(bytes([byte[0] ^ 0xFF]))
+
+
+def truncate(path: Path) -> None:
+    """Cut the file in half."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def heal_later(cluster: Cluster, seconds: float, *hosts: str) -> threading.Timer:
+    """Bring hosts back after a while, as an administrator would."""
+    timer = threading.Timer(seconds, cluster.heal, hosts)
+    timer.start()
+    return timer
