@@ -146,6 +146,8 @@ class RunSpec:
     """Unused by leaders (they number attempts by exclusive mkdir); for display."""
     stop_after_steps: int | None = None
     """Rehearsals: end as completed after this many optimizer steps."""
+    kill_at: list[int] | None = None
+    """Rehearsals: [rank, step]; that rank ends by SIGKILL when it enters that step in the first round."""
 
     @property
     def world_size(self) -> int:

@@ -1,0 +1,25 @@
+"""How a job's shape is made to fit the machine it rehearses on."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.submission.rehearsal import fit
+
+
+@pytest.mark.parametrize(
+    ("wanted", "here", "played"),
+    [
+        ((2, 2, 0), 0, (2, 2, 0)),
+        ((2, 4, 4), 8, (2, 4, 4)),
+        ((2, 4, 4), 1, (2, 4, 0)),
+        ((32, 8, 8), 0, (2, 4, 0)),
+        ((16, 1, 0), 0, (8, 1, 0)),
+    ],
+)
+def test_fit(wanted: tuple[int, int, int], here: int, played: tuple[int, int, int]) -> None:
+    """GPUs are used where all are here; else CPUs, and no more ranks than a machine can play."""
+    *shape, notes = fit(*wanted, here)
+
+    assert played == tuple(shape)
+    assert (played != wanted) == bool(notes)
