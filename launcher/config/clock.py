@@ -29,7 +29,7 @@ def minutes(value: object) -> object:
     found = _CLOCK.fullmatch(text) or _DAYS.fullmatch(text)
     if not found or not text.isascii():
         raise ValueError(
-            f'{value!r} is no time: write minutes, or a quoted clock time such as "24:00:00" or "1-12:00:00"'
+            f'"{text}" is no time: write minutes, or a quoted clock time such as "24:00:00" or "1-12:00:00"'
         )
     part = {k: int(v or 0) for k, v in found.groupdict().items()}
     whole = part.get("d", 0) * 1440 + part["h"] * 60 + part.get("m", 0)
@@ -38,7 +38,7 @@ def minutes(value: object) -> object:
 
 def _bounded(value: int, text: str) -> int:
     if not 1 <= value <= _LIMIT_MIN:
-        raise ValueError(f"{text!r} is {value:,} minutes: it must be at least 1 minute and at most 365 days")
+        raise ValueError(f'"{text}" is {value:,} minutes: it must be at least 1 minute and at most 365 days')
     return value
 
 

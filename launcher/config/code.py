@@ -83,7 +83,7 @@ def _missing_module(key: str, name: str, code_dir: Path, elsewhere: bool) -> Ite
     if elsewhere and not (code_dir / top).exists() and not (code_dir / f"{top}.py").exists():
         return
     near = sorted({p.stem for p in code_dir.glob("*.py")} | {p.parent.name for p in code_dir.glob("*/__init__.py")})
-    said = nearest(name, near)
+    said = nearest(name, near) if name == top else ""
     yield _wrong(
         key, f"there is no module {name} in {code_dir}, nor an installed one" + (said if "did you" in said else "")
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import typing
 from collections.abc import Iterable
 from typing import Any
@@ -26,7 +27,7 @@ _TYPES = {
     "dict_type": "a mapping of keys to values",
     "dataclass_type": "a mapping of keys to values",
     "dataclass_exact_type": "a mapping of keys to values",
-    "none_required": "nothing",
+    "finite_number": "a finite number",
 }
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
@@ -85,6 +86,10 @@ def _path(loc: tuple[Any, ...], data: Any) -> str:
 
 
 def _problem(path: str, items: list[Any]) -> Problem:
+    if path.startswith("environment.variables.") and items[0]["type"] == "string_type":
+        return Problem(
+            path, "must be text; put quotes around it", "value"
+        )  # the value may be a secret: it is not shown
     kinds = [item["type"] for item in items]
     if "unexpected_keyword_argument" in kinds:
         parent, _, key = path.rpartition(".")
@@ -92,7 +97,7 @@ def _problem(path: str, items: list[Any]) -> Problem:
     for item in items:
         if item["type"] in _BOUNDS:
             word, name = _BOUNDS[item["type"]]
-            return Problem(path, f"must be {word} {item['ctx'][name]:g}, not {shown(item['input'])}", "value")
+            return Problem(path, f"must be {word} {item['ctx'][name]}, not {shown(item['input'])}", "value")
         if item["type"] == "value_error":
             return Problem(path, str(item["ctx"]["error"]), "value")
         if item["type"] == "enum":
@@ -100,6 +105,9 @@ def _problem(path: str, items: list[Any]) -> Problem:
             return Problem(
                 path, f"must be {allowed}, not {shown(item['input'])}{_maybe(item['input'], allowed)}", "value"
             )
+    if kinds == ["string_type"] and isinstance(items[0]["input"], (bool, int, float)):
+        value = json.dumps(items[0]["input"])
+        return Problem(path, f'must be text, not {value}; put quotes around it: "{value}"', "value")
     wanted = list(dict.fromkeys(_TYPES.get(kind, "") for kind in kinds))
     if all(wanted):
         said = wanted[0] if len(wanted) == 1 else ", ".join(wanted[:-1]) + " or " + wanted[-1]

@@ -26,7 +26,8 @@ class Report:
         """The line a user reads."""
         where = problem.origin or self.nearest(problem.path)
         head = where.at(problem.place)
-        return f"{head}: {problem.path}: {problem.message}" if problem.path else f"{head}: {problem.message}"
+        text = f"{head}: {problem.path}: {problem.message}" if problem.path else f"{head}: {problem.message}"
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
     def nearest(self, path: str) -> Origin:
         """Where ``path`` was set, or the nearest key above it; the top of the job where none was."""

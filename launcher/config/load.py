@@ -13,7 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.explain import explain
@@ -22,7 +21,7 @@ from launcher.config.interpolate import interpolate_run, resolve
 from launcher.config.merge import command_line, merge, target_layer
 from launcher.config.schema import Job
 from launcher.config.site import Layer, SiteProfile, read_document, read_layers, site_paths
-from launcher.config.source import COMMAND_LINE, Document, Origin, Problem, join
+from launcher.config.source import COMMAND_LINE, Document, Origin, Problem, dump_yaml, join
 from launcher.config.texts import leaves
 from launcher.errors import ConfigError
 
@@ -59,8 +58,7 @@ class LoadedJob:
     @property
     def yaml(self) -> str:
         """The merged job as a YAML text that loads to the same job."""
-        text: str = yaml.safe_dump(self.container, sort_keys=False, allow_unicode=True, width=120)
-        return text if self.container else "{}\n"
+        return dump_yaml(self.container)
 
 
 def load_job(
@@ -113,9 +111,8 @@ def load_layers(
     report.stop_if(_unreadable)  # then every further complaint would mislead
     resolved = resolve(container, report)
     job = _validate(resolved, container, report)
-    code_dir = (base_dir / Path(job.code.dir).expanduser()).resolve()
     if check_code and not any(_concerns_code(p) for p in report.problems):
-        report.problems += code.check(job, code_dir)
+        report.problems += code.check(job, (base_dir / Path(job.code.dir).expanduser()).resolve())
     report.stop_if(lambda _: True)
     return LoadedJob(job=job, container=container, origin=report.origin, base_dir=base_dir, source=source, site=profile)
 
@@ -144,8 +141,9 @@ def _validate(values: dict[str, Any], container: dict[str, Any], report: Report)
     try:
         job = _parse(values)
     except ValidationError as error:
+        known = {p.path for p in report.problems if p.path}
         found = explain(error, values)
-        report.problems += found
+        report.problems += [p for p in found if p.path not in known]
         pruned = _without(values, {p.path for p in found})
         try:
             job = _parse(pruned)

@@ -10,9 +10,10 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
+from launcher.config.explain import shown
 from launcher.config.faults import Report
 from launcher.config.site import Layer
-from launcher.config.source import COMMAND_LINE, Document, Origin, Problem, join, read_value
+from launcher.config.source import COMMAND_LINE, Document, Origin, Problem, join, parent, read_value
 from launcher.errors import ConfigError
 
 __all__ = ["command_line", "merge", "target_layer"]
@@ -131,10 +132,16 @@ def _apply(config: DictConfig, items: list[tuple[str, Any]], locked: dict[str, O
         _check_grammar(values, "", {}, report, where)
         if len(report.problems) > bad:
             continue
+        above = parent(key)
+        if above and _at(config, above) is not None and not isinstance(_at(config, above), (dict, list)):
+            report.add(
+                key, f"does not fit: {above} is {shown(_at(config, above))}, which has nothing below it", "key", where
+            )
+            continue
         try:
             OmegaConf.update(config, key, values[key], merge=True, force_add=True)
         except (OmegaConfBaseException, TypeError, IndexError, ValueError):
-            report.add(key, "does not fit: what is above this key is no mapping or list that long", "key", where)
+            report.add(key, "does not fit: there is no list that long", "key", where)
             continue
         for old in [o for o in report.origin if o.startswith((key + "[", key + "."))]:
             report.origin[old] = where

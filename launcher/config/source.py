@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["COMMAND_LINE", "Document", "Origin", "Problem", "join", "parent", "read_value", "read_yaml"]
+__all__ = ["COMMAND_LINE", "Document", "Origin", "Problem", "dump_yaml", "join", "parent", "read_value", "read_yaml"]
 
 COMMAND_LINE = "command line"
 _MAX_NODES = 100_000
@@ -156,8 +156,45 @@ def read_value(text: str) -> tuple[Any, str | None]:
     return data, (document.problems[0].message if document.problems else None)
 
 
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that keeps NEL and the Unicode line ends, which it would write raw and read back as a space."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = '"' if any(c in "\x85\u2028\u2029\ufeff" for c in text) else None
+    resolvers = _Loader.yaml_implicit_resolvers.get(text[:1], [])
+    if style is None and any(pattern.match(text) for _, pattern in resolvers):
+        style = "'"  # 3e5 is text to PyYAML's own reader, which decides over quotes here, and a number to ours
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.ignore_aliases = lambda self, data: True  # type: ignore[method-assign]
+
+
+def dump_yaml(data: Any) -> str:
+    """Plain values as a YAML text that `read_yaml`, and any other reader, reads back to the same values."""
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
+def _pairs(text: str) -> str:
+    """JSON writes characters beyond U+FFFF as two escapes, which PyYAML leaves as two halves."""
+    return re.sub(
+        "[\ud800-\udbff][\udc00-\udfff]", lambda m: m[0].encode("utf-16", "surrogatepass").decode("utf-16"), text
+    )
+
+
+def _integer(text: str) -> int:
+    value = int(text.replace("_", ""), 16 if text[:2].lower() == "0x" else 10) if len(text) <= 40 else 1 << 64
+    if not -(1 << 63) <= value < 1 << 64:
+        raise OverflowError
+    return value
+
+
 def _char(error: yaml.reader.ReaderError) -> str:
-    return f"U+{ord(error.character):04X}" if isinstance(error.character, str) else f"{error.character!r}"
+    code = error.character if isinstance(error.character, int) else ord(error.character)
+    return f"U+{code:04X}"
 
 
 def _syntax(error: yaml.MarkedYAMLError, source: str) -> Problem:
@@ -239,7 +276,7 @@ class _Builder:
         if (key.style is None and key.tag.rsplit(":", 1)[-1] in ("int", "float", "null")) or "\n" in key.value:
             self.wrong(key, join(path, key.value), f'a key must be text; put quotes around it: "{key.value}"')
             return None
-        return str(key.value)
+        return _pairs(str(key.value))
 
     def sequence(self, node: yaml.SequenceNode, path: str, above: tuple[int, ...]) -> list[Any]:
         if node.tag != "tag:yaml.org,2002:seq":
@@ -251,7 +288,7 @@ class _Builder:
         return result
 
     def scalar(self, node: yaml.ScalarNode, path: str) -> Any:
-        kind, text = node.tag.rsplit(":", 1)[-1], str(node.value)
+        kind, text = node.tag.rsplit(":", 1)[-1], _pairs(str(node.value))
         if node.style is None and kind == "str":
             said = _ambiguous(text, strict=self.strict)
             if said:
@@ -261,6 +298,9 @@ class _Builder:
             return text
         try:
             return _SCALARS[kind](text)
+        except OverflowError:
+            self.wrong(node, path, "this number does not fit into 64 bits; put quotes around it if it is text")
+            return None
         except (KeyError, ValueError):
             self.wrong(node, path, f"the tag {_tag(node)} is not allowed")
             return None
@@ -277,7 +317,7 @@ def _float(text: str) -> float:
 _SCALARS: dict[str, Any] = {
     "null": lambda _text: None,
     "bool": lambda text: {"true": True, "false": False}[text.lower()],
-    "int": lambda text: int(text.replace("_", ""), 16 if text[:2].lower() == "0x" else 10),
+    "int": _integer,
     "float": _float,
 }
 

@@ -1,0 +1,681 @@
+"""Wrong jobs: every fault of every one is said in one line with its place, under the exit code of its class."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from launcher.config.load import load_job
+from launcher.errors import CodeError, ConfigError
+
+TASKS = """
+from dataclasses import dataclass, field
+
+import launcher
+
+
+class Net(launcher.Training):
+    def __init__(self, lr, depth=2, *, width: int = 8):
+        self.lr = lr
+
+
+class Child(Net):
+    pass
+
+
+class Free(launcher.Training):
+    def __init__(self, **options):
+        pass
+
+
+@dataclass
+class Small(launcher.Training):
+    lr: float
+    depth: int = 2
+    hidden: int = field(init=False)
+
+
+class Plain:
+    pass
+
+
+def loop(worker, lr, depth=2):
+    pass
+
+
+def nothing():
+    pass
+
+
+async def later(worker):
+    pass
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A job, what is changed on the command line, and what must be said."""
+
+    text: str
+    said: list[str]
+    overrides: tuple[str, ...] = ()
+    error: type[ConfigError] = ConfigError
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+ROWS: dict[str, Row] = {
+    # --- what YAML itself cannot read
+    "not YAML": Row(
+        "script: train.py\nresources: {nodes: 2\n",
+        ["job.yaml:3:1: this is no valid YAML: expected ',' or '}', but got '<stream end>'"],
+    ),
+    "tab": Row(
+        "script: train.py\nresources:\n\tnodes: 2\n",
+        ["job.yaml:3:1: this is no valid YAML: a tab cannot indent; use spaces"],
+    ),
+    "colon in a value": Row(
+        "script: train.py\nname: a: b\n",
+        [
+            'job.yaml:2:8: this is no valid YAML: a ":" does not fit here; check the indentation, or put quotes around the value'
+        ],
+    ),
+    "duplicate key": Row(
+        "script: train.py\nresources: {nodes: 2, nodes: 3}\n",
+        ["job.yaml:2:23: resources.nodes: this key is given twice; the first is on line 2"],
+    ),
+    "duplicate section": Row(
+        "script: train.py\nslurm: {qos: a}\nslurm: {qos: b}\n",
+        ["job.yaml:3:1: slurm: this key is given twice; the first is on line 2"],
+    ),
+    "a list": Row("- script: train.py\n", ["job.yaml:1:1: the file must be a mapping of keys to values, not a list"]),
+    "a word": Row("train.py\n", ['job.yaml:1:1: the file must be a mapping of keys to values, not "train.py"']),
+    "a control character": Row(
+        "script: train.py\nname: a\x07b\n", ["job.yaml:2:8: the character U+0007 is not allowed in YAML"]
+    ),
+    "a Python object": Row(
+        "script: train.py\nparams: {x: !!python/object/apply:os.system [ls]}\n",
+        ["job.yaml:2:13: params.x: the tag !!python/object/apply:os.system is not allowed"],
+    ),
+    "an alias to itself": Row(
+        "script: train.py\nparams: &a {x: *a}\n",
+        ["job.yaml:2:9: params.x: this refers to itself or is nested too deeply"],
+    ),
+    "a number as a key": Row(
+        "script: train.py\nparams: {1: a}\n", ['job.yaml:2:10: params.1: a key must be text; put quotes around it: "1"']
+    ),
+    "empty": Row("", ["job.yaml:1:1: nothing to run: give one of task, function and script"]),
+    # --- what YAML reads otherwise than it looks
+    "clock time without quotes": Row(
+        "script: train.py\nresources: {timeout_min: 12:30:00}\n",
+        [
+            'job.yaml:2:26: resources.timeout_min: put quotes around "12:30:00"; '
+            "without them some YAML readers take it for the number 45000"
+        ],
+    ),
+    "leading zero": Row(
+        "script: train.py\nslurm: {account: 0123}\n",
+        [
+            'job.yaml:2:18: slurm.account: put quotes around "0123", or leave out the leading zero; '
+            "without quotes YAML readers may take it for another number"
+        ],
+    ),
+    "yes": Row(
+        "script: train.py\nslurm: {exclusive: yes}\n",
+        [
+            "job.yaml:2:20: slurm.exclusive: yes is text to some YAML readers and true to others; "
+            'write true, or "yes" in quotes'
+        ],
+    ),
+    # --- keys
+    "unknown key": Row(
+        "script: train.py\nresources: {node: 2}\n",
+        ['job.yaml:2:13: resources.node: unknown key "node"; did you mean "nodes"?'],
+    ),
+    "unknown section": Row(
+        "script: train.py\nressources: {nodes: 2}\n",
+        ['job.yaml:2:1: ressources: unknown key "ressources"; did you mean "resources"?'],
+    ),
+    "unknown key, nothing near": Row(
+        "script: train.py\ncode: {zzz: 1}\n",
+        ['job.yaml:2:8: code.zzz: unknown key "zzz"; allowed here: dir, link, snapshot, max_mb'],
+    ),
+    "a key two floors down": Row(
+        "script: train.py\ndistributed:\n  ddp: {bucket_cap: 25}\n",
+        ['job.yaml:3:9: distributed.ddp.bucket_cap: unknown key "bucket_cap"; did you mean "bucket_cap_mb"?'],
+    ),
+    "run is no key": Row(
+        "script: train.py\nrun: {dir: x}\n",
+        [
+            'job.yaml:2:1: run: unknown key "run"; allowed here: name, task, function, script, args, params, seed, '
+            "deterministic, code, resources, slurm, distributed, environment, checkpoint, restart, sweep, trackers, notify, "
+            "after, preflight, runs_dir, share"
+        ],
+    ),
+    # --- types and ranges
+    "text for a number": Row(
+        "script: train.py\nresources: {nodes: two}\n",
+        ['job.yaml:2:20: resources.nodes: must be a whole number, not "two"'],
+    ),
+    "a fraction": Row(
+        "script: train.py\nresources: {cpus_per_task: 1.5}\n",
+        ["job.yaml:2:28: resources.cpus_per_task: must be a whole number, not 1.5"],
+    ),
+    "true for a number": Row(
+        "script: train.py\nresources: {nodes: true}\n",
+        ["job.yaml:2:20: resources.nodes: must be a whole number, not true"],
+    ),
+    "a number for text": Row(
+        "script: train.py\nslurm: {account: 7}\n",
+        ['job.yaml:2:18: slurm.account: must be text, not 7; put quotes around it: "7"'],
+    ),
+    "a section that is a value": Row(
+        "script: train.py\nslurm: gpu\n", ['job.yaml:2:8: slurm: must be a mapping of keys to values, not "gpu"']
+    ),
+    "a word for a list": Row(
+        "script: train.py\nargs: --fast\n", ['job.yaml:2:7: args: must be a list, such as [a, b], not "--fast"']
+    ),
+    "a list in args": Row(
+        "script: train.py\nargs: [a, [b]]\n",
+        ["job.yaml:2:11: args[1]: must be text, a whole number, a number or true or false, not a list"],
+    ),
+    "null": Row(
+        "script: train.py\nresources: {nodes: }\n",
+        ["job.yaml:2:19: resources.nodes: must be a whole number, not nothing (null)"],
+    ),
+    "no nodes": Row(
+        "script: train.py\nresources: {nodes: 0}\n", ["job.yaml:2:20: resources.nodes: must be at least 1, not 0"]
+    ),
+    "no time": Row(
+        "script: train.py\nresources: {timeout_min: 0}\n",
+        ["job.yaml:2:26: resources.timeout_min: must be at least 1, not 0"],
+    ),
+    "too many": Row(
+        "script: train.py\nresources: {nodes: 99999999999}\n",
+        ["job.yaml:2:20: resources.nodes: must be at most 2147483647, not 99999999999"],
+    ),
+    "a slip of the finger": Row(
+        "script: train.py\nresources: {nodes: 200000000}\n",
+        ["job.yaml:2:1: resources: 200,000,000 ranks and 0 spare nodes are more than any cluster has"],
+    ),
+    "infinite memory": Row(
+        "script: train.py\nresources: {mem_gb: .inf}\n",
+        ["job.yaml:2:21: resources.mem_gb: must be a finite number, not inf"],
+    ),
+    "one checkpoint": Row(
+        "script: train.py\ncheckpoint: {keep_last: 1}\n",
+        ["job.yaml:2:25: checkpoint.keep_last: must be at least 2, not 1"],
+    ),
+    "an unknown backend": Row(
+        "script: train.py\ndistributed: {backend: nncl}\n",
+        ['job.yaml:2:24: distributed.backend: must be auto, nccl or gloo, not "nncl"; did you mean "nccl"?'],
+    ),
+    "an odd clock time": Row(
+        'script: train.py\nresources: {timeout_min: "1 day"}\n',
+        [
+            'job.yaml:2:26: resources.timeout_min: "1 day" is no time: write minutes, or a quoted clock time such as '
+            '"24:00:00" or "1-12:00:00"'
+        ],
+    ),
+    "an ambiguous clock time": Row(
+        'script: train.py\nresources: {timeout_min: "12:30"}\n',
+        [
+            'job.yaml:2:26: resources.timeout_min: "12:30" can mean hours and minutes or, to SLURM, minutes and seconds; '
+            'write "12:30:00" for the first or "0:12:30" for the second'
+        ],
+    ),
+    # --- contradictions
+    "two kinds of work": Row(
+        "script: train.py\ntask: tasks:Net\n",
+        ["job.yaml:1:1: script: give only one of task, function and script, not task and script"],
+    ),
+    "nccl without GPUs": Row(
+        "script: train.py\ndistributed: {backend: nccl}\n",
+        ["job.yaml:2:24: distributed.backend: nccl needs GPUs, but resources.gpus_per_node is 0; use auto or gloo"],
+    ),
+    "more workers than GPUs": Row(
+        "script: train.py\nresources: {gpus_per_node: 2, tasks_per_node: 4}\n",
+        [
+            "job.yaml:2:47: resources.tasks_per_node: 4 workers cannot share 2 GPUs: NCCL takes one rank per GPU; "
+            "ask for 4 GPUs, or leave the key out"
+        ],
+    ),
+    "gres and gpus differ": Row(
+        'script: train.py\nresources: {gpus_per_node: 2}\nslurm: {gres: "gpu:a100:4"}\n',
+        ["job.yaml:3:15: slurm.gres: asks for 4 GPUs per node, but resources.gpus_per_node is 2; make them equal"],
+    ),
+    "ports the wrong way round": Row(
+        "script: train.py\ndistributed: {port_range: [30000, 20000]}\n",
+        [
+            "job.yaml:2:27: distributed.port_range: must be the first and the last of at least 32 ports, "
+            "such as [20000, 32000], not [30000, 20000]"
+        ],
+    ),
+    "a privileged port": Row(
+        "script: train.py\ndistributed: {port_range: [80, 20000]}\n",
+        ["job.yaml:2:28: distributed.port_range[0]: must be at least 1024, not 80"],
+    ),
+    "more hosts than nodes": Row(
+        'script: train.py\nresources: {nodes: 2, spare_nodes: 1}\nslurm: {nodelist: "gpu[01-04]"}\n',
+        ["job.yaml:3:19: slurm.nodelist: names 4 hosts, but resources.nodes and spare_nodes ask for 3"],
+    ),
+    "wanted and excluded": Row(
+        'script: train.py\nslurm: {nodelist: "gpu01", exclude: "gpu01,gpu02"}\n',
+        ["job.yaml:2:37: slurm.exclude: gpu01 is both in nodelist and excluded"],
+    ),
+    "waiting longer than running": Row(
+        "script: train.py\nresources: {timeout_min: 10}\ndistributed: {init_timeout_min: 10}\n",
+        ["job.yaml:3:33: distributed.init_timeout_min: must be less than resources.timeout_min (10), not 10"],
+    ),
+    "a signal before the start": Row(
+        "script: train.py\nresources: {timeout_min: 1}\nrestart: {signal_lead_s: 90}\n",
+        ["job.yaml:3:26: restart.signal_lead_s: must be less than resources.timeout_min (60 s), not 90"],
+    ),
+    "all attempts shorter than one": Row(
+        'script: train.py\nresources: {timeout_min: "24:00:00"}\nrestart: {max_total_hours: 12}\n',
+        [
+            "job.yaml:3:28: restart.max_total_hours: 12 h over all attempts is less than one attempt may take "
+            "(resources.timeout_min: 1440)"
+        ],
+    ),
+    "bounds the wrong way round": Row(
+        "script: train.py\ncheckpoint: {min_interval_min: 40}\n",
+        ["job.yaml:2:32: checkpoint.min_interval_min: min_interval_min (40) must not exceed max_interval_min (30)"],
+    ),
+    "keeping what is not saved": Row(
+        "script: train.py\ncheckpoint: {interval_steps: 300, keep_every_steps: 1000}\n",
+        [
+            "job.yaml:2:53: checkpoint.keep_every_steps: must be a multiple of interval_steps (300), not 1000: no other step is saved"
+        ],
+    ),
+    "an interval for no checkpoints": Row(
+        "script: train.py\ncheckpoint: {enabled: false, interval_min: 5}\n",
+        ["job.yaml:2:30: checkpoint.interval_min: has no meaning while checkpoint.enabled is false"],
+    ),
+    "args for a task": Row(
+        "task: tasks:Net\nparams: {lr: 1}\nargs: [--fast]\n",
+        ["job.yaml:3:1: args: a task or function takes params; args are for scripts"],
+    ),
+    "arguments within script": Row(
+        "script: -m train --lr 1\n",
+        ['job.yaml:1:9: script: must be a file, or "-m package.module" and nothing else; arguments belong into args'],
+    ),
+    "dependency twice": Row(
+        "script: train.py\nslurm: {dependency: afterok:1}\nafter: k7f\n",
+        ["job.yaml:3:1: after: give slurm.dependency or after, not both"],
+    ),
+    "an owned option": Row(
+        "script: train.py\nslurm: {extra: {ntasks: 4, output: x.log, mem_per_cpu: 1G, -p: debug}}\n",
+        [
+            "job.yaml:2:17: slurm.extra.ntasks: use resources.tasks_per_node",
+            "job.yaml:2:28: slurm.extra.output: --output is the launcher's own business",
+            "job.yaml:2:43: slurm.extra.mem_per_cpu: use resources.mem_gb",
+            'job.yaml:2:60: slurm.extra.-p: "-p" is no long sbatch option without its dashes, such as mem-per-gpu',
+        ],
+    ),
+    "a link outside": Row(
+        "script: train.py\ncode: {link: [/data, ../data, .]}\n",
+        [
+            f"job.yaml:2:{column}: code.link[{i}]: must be a directory below code.dir, such as data; "
+            "absolute paths work in a run as they are"
+            for i, column in enumerate((15, 22, 31))
+        ],
+    ),
+    "notify on what": Row(
+        "script: train.py\nnotify: {on: [fail]}\n",
+        [
+            'job.yaml:2:15: notify.on[0]: "fail" is none of started, preempted, failed, completed, cancelled; did you mean "failed"?'
+        ],
+    ),
+    "watching a task": Row(
+        "function: tasks:loop\nparams: {lr: 1}\ncheckpoint: {watch: 'out/*.pt'}\n",
+        ["job.yaml:3:14: checkpoint.watch: is for scripts; a task's or function's checkpoints need no watching"],
+    ),
+    # --- secrets
+    "a secret by value": Row(
+        "script: train.py\nenvironment: {variables: {WANDB_API_KEY: abc}}\n",
+        [
+            "job.yaml:2:27: environment.variables.WANDB_API_KEY: WANDB_API_KEY is a secret: set it where you submit and write "
+            "environment: {pass: [WANDB_API_KEY]} instead"
+        ],
+    ),
+    "a secret that is a number": Row(
+        "script: train.py\nenvironment: {variables: {DB_PASSWORD: 123456}}\n",
+        ["job.yaml:2:40: environment.variables.DB_PASSWORD: must be text; put quotes around it"],
+    ),
+    "a secret read from the environment": Row(
+        "script: train.py\nargs: ['--token', '${oc.env:HF_TOKEN,none}']\n",
+        [
+            "job.yaml:2:19: args[1]: the value of HF_TOKEN is a secret and would be written down; "
+            "list HF_TOKEN under environment.pass instead"
+        ],
+    ),
+    "what looks like a secret": Row(
+        f"script: train.py\nargs: [--token, ghp_{'a1' * 18}]\n",
+        [
+            "job.yaml:2:17: args[1]: looks like a secret; put it into an environment variable and list its name "
+            "under environment.pass"
+        ],
+    ),
+    "a URL where a name belongs": Row(
+        "script: train.py\nnotify: {urls: ['slack://T/B/x']}\n",
+        [
+            "job.yaml:2:17: notify.urls[0]: must be the name of an environment variable that holds the URL, "
+            "for the URL is a secret"
+        ],
+    ),
+    "a variable every worker has": Row(
+        "script: train.py\nenvironment: {variables: {RANK: '0', 1A: x}}\n",
+        [
+            "job.yaml:2:27: environment.variables.RANK: RANK is set for every worker by the launcher or SLURM",
+            "job.yaml:2:38: environment.variables.1A: the name of an environment variable holds letters, digits and "
+            "underscores only",
+        ],
+    ),
+    # --- interpolation
+    "an unknown key in ${}": Row(
+        "script: train.py\nargs: ['${params.lr}']\n",
+        ["job.yaml:2:8: args[0]: ${params.lr} names a key that is not there"],
+    ),
+    "an unknown run value": Row(
+        "script: train.py\nargs: ['${run.dri}']\n",
+        ['job.yaml:2:8: args[0]: there is no ${run.dri}; did you mean "run.dir"?'],
+    ),
+    "an open ${": Row(
+        "script: train.py\nargs: ['${params.lr']\n",
+        [
+            'job.yaml:2:8: args[0]: this "${" opens no interpolation such as ${params.lr}; '
+            'write "\\${" for the characters themselves'
+        ],
+    ),
+    "a circle": Row(
+        "script: train.py\nparams: {a: '${params.b}', b: '${params.a}'}\n",
+        [
+            "job.yaml:2:13: params.a: ${params.b} refers to itself",
+            "job.yaml:2:31: params.b: ${params.a} refers to itself",
+        ],
+    ),
+    "an unset variable": Row(
+        "script: train.py\nslurm: {account: '${oc.env:NO_SUCH_ACCOUNT}'}\n",
+        ["job.yaml:2:18: slurm.account: the environment variable NO_SUCH_ACCOUNT is not set"],
+    ),
+    # --- overrides
+    "an override without =": Row(
+        "script: train.py\n",
+        ['command line: "nodes" is no override; write key=value, such as resources.nodes=2'],
+        ("nodes",),
+    ),
+    "a Hydra override": Row(
+        "script: train.py\n",
+        ['command line: "+params.lr=1": leave out the "+"; write params.lr=value'],
+        ("+params.lr=1",),
+    ),
+    "an override of an unknown key": Row(
+        "script: train.py\n",
+        ['command line: resources.node: unknown key "node"; did you mean "nodes"?'],
+        ("resources.node=2",),
+    ),
+    "an override of the wrong type": Row(
+        "script: train.py\n",
+        ['command line: resources.nodes: must be a whole number, not "two"'],
+        ("resources.nodes=two",),
+    ),
+    "an override below a value": Row(
+        "script: train.py\n",
+        ['command line: script.x: does not fit: script is "train.py", which has nothing below it'],
+        ("script.x=1",),
+    ),
+    "an override with open brackets": Row(
+        "script: train.py\n",
+        ["command line: args: the value '[a' is no valid YAML: check brackets and quotes"],
+        ("args=[a",),
+    ),
+    # --- the named code
+    "no such script": Row(
+        "script: trian.py\n",
+        ['job.yaml:1:9: script: {dir}/trian.py: there is no such file; did you mean "train.py"?'],
+        error=CodeError,
+    ),
+    "a script that is no Python": Row(
+        "script: broken.py\n",
+        ["job.yaml:1:9: script: {dir}/broken.py:2 is no valid Python: '(' was never closed"],
+        error=CodeError,
+        extra={"broken.py": "x = 1\ny = (\n"},
+    ),
+    "a script outside": Row(
+        "script: ../outside.py\n",
+        ["job.yaml:1:9: script: ../outside.py lies outside the code directory {dir}; set code.dir"],
+        error=CodeError,
+        extra={"../outside.py": "x = 1\n"},
+    ),
+    "no code directory": Row(
+        "script: train.py\ncode: {dir: sorce}\n",
+        ["job.yaml:2:13: code.dir: there is no directory {dir}/sorce"],
+        error=CodeError,
+    ),
+    "nothing to link": Row(
+        "script: train.py\ncode: {link: [data]}\n",
+        ["job.yaml:2:15: code.link[0]: there is nothing at {dir}/data"],
+        error=CodeError,
+    ),
+    "no such module": Row(
+        "task: task:Net\n",
+        ['job.yaml:1:7: task: there is no module task in {dir}, nor an installed one; did you mean "tasks"?'],
+        error=CodeError,
+    ),
+    "no such class": Row(
+        "task: tasks:Ned\n",
+        ['job.yaml:1:7: task: there is no class Ned in {dir}/tasks.py; did you mean "Net"?'],
+        error=CodeError,
+    ),
+    "no class but a name": Row(
+        "task: tasks\n", ['job.yaml:1:7: task: must be module:Class, not "tasks"'], error=ConfigError
+    ),
+    "a class that is no Training": Row(
+        "task: tasks:Plain\n",
+        ["job.yaml:1:7: task: Plain is no subclass of launcher.Training: it has no base class"],
+        error=CodeError,
+    ),
+    "a function as a task": Row(
+        "task: tasks:loop\n",
+        ["job.yaml:1:7: task: loop is a function; write function: instead of task:"],
+        error=CodeError,
+    ),
+    "a task as a function": Row(
+        "function: tasks:Net\n",
+        ["job.yaml:1:11: function: Net is a class; write task: for a subclass of launcher.Training"],
+        error=CodeError,
+    ),
+    "a function without a worker": Row(
+        "function: tasks:nothing\n",
+        ["job.yaml:1:11: function: nothing takes no argument, but is called with a launcher.Worker"],
+        error=CodeError,
+    ),
+    "an async function": Row(
+        "function: tasks:later\n",
+        ["job.yaml:1:11: function: later is async, but is called like any other function"],
+        error=CodeError,
+    ),
+    "wrong parameters": Row(
+        "task: tasks:Net\nparams:\n  lrr: 0.1\n  depth: 3\n",
+        [
+            'job.yaml:2:1: params: Net needs the parameter "lr", which is not given',
+            'job.yaml:3:3: params.lrr: Net has no parameter "lrr"; did you mean "lr"?',
+        ],
+        error=CodeError,
+    ),
+    "wrong parameters of an inherited constructor": Row(
+        "task: tasks:Child\nparams: {lr: 1, widht: 2}\n",
+        ['job.yaml:2:17: params.widht: Child has no parameter "widht"; did you mean "width"?'],
+        error=CodeError,
+    ),
+    "wrong parameters of a dataclass": Row(
+        "task: tasks:Small\nparams: {hidden: 1}\n",
+        [
+            'job.yaml:2:1: params: Small needs the parameter "lr", which is not given',
+            'job.yaml:2:10: params.hidden: Small has no parameter "hidden"; allowed here: lr, depth',
+        ],
+        error=CodeError,
+    ),
+    "wrong parameters of a function": Row(
+        "function: tasks:loop\nparams: {lr: 1, worker: 2}\n",
+        ['job.yaml:2:17: params.worker: loop has no parameter "worker"; allowed here: lr, depth'],
+        error=CodeError,
+    ),
+    "no parameter of that shape": Row(
+        "task: tasks:Free\nparams: {'a b': 1}\n",
+        ['job.yaml:2:10: params.a b: "a b" cannot be the name of a parameter'],
+        error=CodeError,
+    ),
+    "a package without a main": Row(
+        "script: -m package\n",
+        ["job.yaml:1:9: script: package is a package without __main__.py, so -m cannot run it"],
+        error=CodeError,
+        extra={"package/__init__.py": ""},
+    ),
+    "no such module to run": Row(
+        "script: -m lab.train\n",
+        ["job.yaml:1:9: script: there is no module lab.train in {dir}, nor an installed one"],
+        error=CodeError,
+    ),
+    # --- everything at once
+    "many faults": Row(
+        "script: train.py\nnam: x\nresources:\n  nodes: 0\n  gpus_per_node: 2\n  tasks_per_node: 4\nslurm: {partition: 'a b'}\n",
+        [
+            "command line: seed: must be at least 0, not -1",
+            'job.yaml:2:1: nam: unknown key "nam"; did you mean "name"?',
+            "job.yaml:4:10: resources.nodes: must be at least 1, not 0",
+            "job.yaml:6:19: resources.tasks_per_node: 4 workers cannot share 2 GPUs: NCCL takes one rank per GPU; "
+            "ask for 4 GPUs, or leave the key out",
+            'job.yaml:7:20: slurm.partition: must be names of partitions, separated by commas, not "a b"',
+        ],
+        ("seed=-1",),
+    ),
+    "configuration and code": Row(
+        "task: tasks:Ned\nresources: {nodes: 0}\n",
+        [
+            'job.yaml:1:7: task: there is no class Ned in {dir}/tasks.py; did you mean "Net"?',
+            "job.yaml:2:20: resources.nodes: must be at least 1, not 0",
+        ],
+    ),
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with code, current for the test."""
+    home = tmp_path / "project"
+    home.mkdir()
+    (home / "train.py").write_text("print('training')\n")
+    (home / "tasks.py").write_text(TASKS)
+    monkeypatch.chdir(home)
+    return home
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_fault_is_said_with_its_place(name: str, project: Path) -> None:
+    """The error is of its class, its lines are exactly these, and loading leaves nothing behind."""
+    row = ROWS[name]
+    for path, text in row.extra.items():
+        (project / path).parent.mkdir(exist_ok=True)
+        (project / path).write_text(text)
+    (project / "job.yaml").write_text(row.text)
+    before = sorted(project.rglob("*"))
+    with pytest.raises(ConfigError) as caught:
+        load_job("job.yaml", row.overrides, sites=[])
+
+    assert caught.value.problems == [line.replace("{dir}", str(project)) for line in row.said]
+    assert type(caught.value) is row.error
+    assert sorted(project.rglob("*")) == before
+
+
+HOSTILE = {
+    "a line end": "a\nb",
+    "a carriage return": "a\rb",
+    "an escape": "a\x1b[31mb",
+    "NUL": "a\0b",
+    "a shell command": "$(touch pwned)",
+    "backquotes": "`touch pwned`",
+    "a second option": "a --wrap=reboot",
+    "a quote": "a'b",
+    "a double quote": 'a"b',
+    "a semicolon": "a;reboot",
+    "right to left": "a\u202eb",
+    "a line separator": "a\u2028b",
+    "a lone surrogate": "a\ud800b",
+    "nothing": "",
+    "spaces": "  ",
+}
+SHELL = ["a shell command", "backquotes", "a second option", "a quote", "a double quote", "a semicolon"]
+NARROW = [
+    "name", "slurm.partition", "slurm.account", "slurm.qos", "slurm.constraint", "slurm.reservation", "slurm.exclude",
+    "slurm.nodelist", "slurm.dependency", "slurm.mail_type", "slurm.mail_user", "slurm.gres", "distributed.interface",
+    "task", "function", "environment.pass[0]", "notify.urls[0]",
+]  # fmt: skip
+"""Keys whose text reaches a scheduler, a shell variable or an import."""
+WIDE = [
+    "script", "slurm.comment", "environment.setup[0]", "environment.python", "environment.container", "code.dir",
+    "code.link[0]", "runs_dir", "environment.container_args[0]", "slurm.srun_args[0]", "slurm.extra.licenses", "after",
+    "trackers.mlflow.uri", "trackers.wandb.project", "checkpoint.watch",
+]  # fmt: skip
+"""Keys whose text may hold quotes and shell characters (they are quoted on their way), but no control characters."""
+
+
+def nest(path: str, value: str) -> dict[str, object]:
+    """``a.b[0]`` and a value as the mapping that holds it."""
+    first, _, rest = path.partition(".")
+    if first.endswith("[0]"):
+        return {first[:-3]: [value]}
+    return {first: nest(rest, value) if rest else value}
+
+
+@pytest.mark.parametrize("path", [*NARROW, *WIDE])
+def test_hostile_text_is_refused(path: str, project: Path) -> None:
+    """No text that could be another option, line or command gets through; where it may, it is a plain character."""
+    values: dict[str, object] = {} if path in ("task", "function", "script") else {"script": "train.py"}
+    for kind, text in HOSTILE.items():
+        Path("job.yaml").write_text(json.dumps({**values, **nest(path, text)}))
+        if path in WIDE and kind in SHELL:
+            said = wrongs(project)  # a file, directory or option of that name may not exist; that is all
+            assert len(said) <= 1, (kind, said)
+        else:
+            said = wrongs(project)
+
+            assert len(said) == 1, (kind, said)
+            assert said[0].startswith("job.yaml:1:"), kind
+            assert f": {path}: " in said[0], kind
+        assert all(line.isprintable() for line in said), kind
+
+
+def wrongs(project: Path) -> list[str]:
+    """What is wrong with job.yaml."""
+    try:
+        load_job("job.yaml", sites=[])
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
+def test_good_jobs_pass(project: Path) -> None:
+    """What looks like the wrong ones but is right is taken."""
+    good = [
+        "task: tasks:Net\nparams: {lr: 1, width: 4}\n",
+        "task: tasks:Free\nparams: {anything: 1}\n",
+        "task: tasks:Small\nparams: {lr: 3e-4}\n",
+        "function: tasks:loop\nparams: {lr: 1}\n",
+        "script: train.py\nresources: {gpus_per_node: 2, tasks_per_node: 4}\ndistributed: {backend: gloo}\n",
+        "script: train.py\nresources: {gpus_per_node: 4}\nslurm: {gres: 'gpu:a100:4(S:0-1)'}\n",
+        "script: train.py\nslurm: {constraint: 'a100&(ib|opa)', nodelist: 'gpu[01-02]', extra: {wckey: w}}\nresources: {nodes: 2}\n",
+        "script: train.py\nresources: {timeout_min: 10}\n",
+        "script: train.py\nenvironment: {variables: {TOKENIZERS_PARALLELISM: 'false', NOTE: \"two\\nlines\"}}\n",
+        'script: train.py\nslurm: {comment: "it\'s über & fine $(x)"}\n',
+        "script: -m http.server\n",
+        "base: &b {lr: 1}\nscript: train.py\n".replace("base: &b {lr: 1}\n", "")
+        + "params: {a: &b {lr: 1}, c: {<<: *b, d: 2}}\n",
+    ]
+    for text in good:
+        Path("job.yaml").write_text(dedent(text))
+        load_job("job.yaml", sites=[])
