@@ -186,18 +186,21 @@ def own_directory() -> Iterator[Path]:
     """A cluster directory that no other test process uses; one of few, so that a killed process leaks none for ever."""
     tag = hashlib.sha256(str(ROOT).encode()).hexdigest()[:6]
     for slot in range(64):
-        path = Path(f"/var/lib/launcher-cluster-tests-{tag}-{slot}")
-        fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = Path(f"/run/lock/launcher-cluster-tests-{tag}-{slot}")
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = lock.exists() and os.stat(lock).st_ino == os.fstat(fd).st_ino
         except OSError:
-            os.close(fd)
-            continue
-        try:
-            yield path
-        finally:
-            os.close(fd)
-        return
+            mine = False
+        if mine:
+            try:
+                yield Path(f"/var/lib/launcher-cluster-tests-{tag}-{slot}")
+            finally:
+                lock.unlink()
+                os.close(fd)
+            return
+        os.close(fd)
     raise RuntimeError("64 test processes at once")
 
 

@@ -94,7 +94,6 @@ def _defaults(layout: Layout) -> dict[str, str]:
         "KillWait": "10",
         "SlurmdTimeout": "20",
         # A busy machine is slower than a cluster: these only keep it from being taken for a broken one.
-        "MessageTimeout": "30",
         "BatchStartTimeout": "60",
         "UnkillableStepTimeout": "60",
         "InactiveLimit": "0",

@@ -67,16 +67,20 @@ def find(layout: Layout, daemon: str, host: str = HEAD) -> list[int]:
     return out
 
 
-def stop(layout: Layout, daemon: str, host: str = HEAD) -> None:
-    """SIGKILL a daemon; the steps of a slurmd live on, as they do when one crashes."""
+def stop(layout: Layout, daemon: str, host: str = HEAD, sig: signal.Signals = signal.SIGKILL) -> None:
+    """End a daemon; the steps of a slurmd live on, as they do when one crashes.
 
-    def gone() -> bool:
-        for pid in find(layout, daemon, host):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return not find(layout, daemon, host)
-
-    wait_for(f"end of {daemon} on {host}", gone, 30)
+    SIGTERM lets slurmctld write its state; SIGKILL makes it forget what changed in the last 5 s.
+    """
+    for pid in find(layout, daemon, host):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, sig)
+    if sig != signal.SIGKILL:
+        with contextlib.suppress(ClusterError):
+            wait_for(f"end of {daemon} on {host}", lambda: not find(layout, daemon, host), 30)
+            return
+        stop(layout, daemon, host)
+    wait_for(f"end of {daemon} on {host}", lambda: not find(layout, daemon, host), 30)
 
 
 def start_munged(layout: Layout) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -220,7 +221,7 @@ def do_set(layout: Layout, args: list[str]) -> int:
     before = layout.conf.read_text()
     _write_conf(layout, new)
     if layout.conf.read_text() != before:
-        daemons.stop(layout, "slurmctld")
+        daemons.stop(layout, "slurmctld", sig=signal.SIGTERM)
         daemons.start_slurmctld(layout)
         daemons.client(layout, "scontrol", "reconfigure", check=True)
     daemons.wait_ready(layout)
