@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Write the generated pages of docs/, or with ``--check`` say which are stale.
+
+docs/verbs/   one page a verb, from its ``--help``
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import click
+
+from launcher.cli.main import cli
+
+DOCS = Path(__file__).resolve().parent
+
+
+def help_text(name: str, command: click.Command, parent: click.Context) -> str:
+    """What ``--help`` prints at a width of 80, sub-commands included."""
+    context = click.Context(command, info_name=name, parent=parent, terminal_width=80, max_content_width=80)
+    text = f"```text\n{command.get_help(context).rstrip()}\n```\n"
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            below = command.get_command(context, inner)
+            if below:
+                text += f"\n## {context.command_path} {inner}\n\n{help_text(inner, below, context)}"
+    return text
+
+
+def verb_pages() -> dict[str, str]:
+    """File name → page, one a verb, and an index."""
+    root = click.Context(cli, info_name="launcher", terminal_width=80, max_content_width=80)
+    pages, rows = {}, []
+    for name in cli.list_commands(root):
+        command = cli.get_command(root, name)
+        if command is None or command.hidden:
+            continue
+        pages[f"verbs/{name}.md"] = f"# launcher {name}\n\n{help_text(name, command, root)}"
+        first = (command.help or "").strip().split("\n")[0]
+        rows.append(f"- [{name}]({name}.md): {first}")
+    pages["verbs/README.md"] = "# Verbs\n\nMade from each verb's `--help` by `make docs`.\n\n" + "\n".join(rows) + "\n"
+    return pages
+
+
+def stale(pages: dict[str, str]) -> list[str]:
+    """The pages that differ from what is on disk, and those on disk that nothing makes any more."""
+    wrong = [name for name, text in pages.items() if not (DOCS / name).is_file() or (DOCS / name).read_text() != text]
+    left = {f"verbs/{p.name}" for p in (DOCS / "verbs").glob("*.md")} - set(pages)
+    return sorted(wrong) + sorted(left)
+
+
+def main() -> None:
+    """Write the pages, or check them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a page is stale")
+    args = parser.parse_args()
+    pages = verb_pages()
+    wrong = stale(pages)
+    if args.check:
+        sys.exit(f"stale, `make docs` renews them: {', '.join(wrong)}" if wrong else 0)
+    for name in wrong:
+        if name in pages:
+            (DOCS / name).parent.mkdir(parents=True, exist_ok=True)
+            (DOCS / name).write_text(pages[name])
+        else:
+            (DOCS / name).unlink()
+
+
+if __name__ == "__main__":
+    main()
