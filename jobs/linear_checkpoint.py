@@ -66,7 +66,7 @@ def train(worker: launcher.Worker, steps: int = 5, lr: float = 0.001) -> None:
         for rows, targets in worker.batches(dataset(), batch_size=BATCH):
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(model(rows), targets)
-            worker.backward(loss)
+            worker.scale(loss).backward()
             optimizer.step()
             worker.log(loss=float(loss))
     checkpoint_step(worker, model)
