@@ -23,6 +23,26 @@ failed     exception, message, frames [{file, line, function, code}], step, kind
 warning    text
 digest     step, parts {name: hex}    rehearsals: digest of each part of the state
 
+With ``checkpoint.interval_steps`` the workers of tasks and functions save by themselves at its multiples, and always after
+the last step (``save_begun`` names the folder, made as ``RunPaths.checkpoint_tmp``): the leader need not ask. A worker told
+to stop at the step it was started from (nothing done since) sends ``stopped`` without saving. Evaluation ends by entering
+the next unit, so that its reductions have an agreed place; after the last one, ``entered`` may be N + 1.
+``failed`` has one more key: ``victim``, true when the exception says that another rank's connection was lost.
+``stopped`` has one more: ``saved``, false when nothing was written (or writing failed).
+
+Environment of a worker, beside what torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
+ROLE_*, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS,
+TORCHELASTIC_USE_AGENT_STORE=True):
+
+LAUNCHER_WORKER_FD                 the worker's end of the socket pair (taken out of the environment before user code runs)
+LAUNCHER_RUN_DIR                   the run's directory; the spec is read from it
+LAUNCHER_ATTEMPT, LAUNCHER_ROUND   numbers
+LAUNCHER_RESUME_PATH, LAUNCHER_RESUME_STEP   the checkpoint to resume from, chosen by the leader; both unset: from scratch
+
+The entry points, as strings: ``launcher.training.main:main`` (no arguments; ends the process itself, exit code 0 when it
+finished or stopped as told) and ``launcher.training.store:main`` (one argument: the file descriptor it writes
+``{"port": n}`` and a newline to, and whose end of file ends it).
+
 Agent → worker:
 
 pause      hold at the next boundary and answer ``entered``

@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
+import torch
+
+from launcher.training.place import here
+from launcher.training.reporter import Reporter
+from launcher.training.session import Session
+from launcher.training.stopping import Gate, listen
 from launcher.training.worker import Worker
+
+__all__ = ["attach", "attached"]
+
+_worker: Worker | None = None
 
 
 def attach() -> Worker:
-    """To be written."""
-    return Worker()
+    """The `Worker` of this process; under plain python or torchrun one that does nothing and never stops.
+
+    Call it after the process group is up and the device is set. Raises CheckpointError when the checkpoint cannot be read.
+    """
+    global _worker
+    if _worker is None:
+        place = here()
+        gate = Gate()
+        reporter = Reporter(place.channel, metrics=place.rank == 0)
+        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        session = Session(place, gate, reporter, device)
+        if place.channel is not None:
+            listen(place.channel, gate, session.hear)
+        _worker = Worker(session)
+    return _worker
+
+
+def attached() -> Worker | None:
+    """The worker that the script asked for, if it did."""
+    return _worker

@@ -1,7 +1,340 @@
-"""See Worker."""
+"""`Worker`: what user code sees of the launcher."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from launcher.errors import CheckpointError, CodeError
+from launcher.run.spec import DdpSpec
+from launcher.training import wrapping
+from launcher.training.data import Micro, Plan, Stream, Unit, check_dataset
+from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
+from launcher.training.folder import save_folder
+from launcher.training.session import Session, rehearsal_limit
+
+__all__ = ["Worker"]
+
 
 class Worker:
-    """To be written."""
+    """One rank of a run. Iterating its `batches` is all it takes to get resumes, agreed stops and checkpoints.
+
+    ``function: module:name`` calls ``name(worker, **params)``; `launcher.attach` returns one inside a script, which does
+    nothing outside a run.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._loops = 0
+        self._epoch: int | None = None
+        self._epoch_used = False
+        self._unit: Unit | None = None
+        self._micro = Micro([], 0, 1.0)
+        self._wrapped: list[torch.nn.Module] = []
+        self.is_last_micro = True
+        """Whether the current item completes its optimizer step."""
+
+    # -- where and how far ---------------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This worker's number among all."""
+        return self._session.place.rank
+
+    @property
+    def local_rank(self) -> int:
+        """This worker's number on its node."""
+        return self._session.place.local_rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers."""
+        return self._session.place.world_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where this worker's tensors belong."""
+        return self._session.device
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this is rank 0, the one that prints and writes."""
+        return self.rank == 0
+
+    @property
+    def steps_done(self) -> int:
+        """Optimizer steps done since the run began, over all attempts."""
+        return self._session.position.step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, from 0."""
+        if self._unit is not None:
+            return self._unit.epoch
+        return self._session.position.epoch if self._epoch is None else self._epoch
+
+    @property
+    def resume_path(self) -> Path | None:
+        """The checkpoint this worker was started from; None from scratch."""
+        return self._session.place.resume_path
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The run's directory; None outside a run."""
+        paths = self._session.place.paths
+        return paths.root if paths else None
+
+    # -- setting up ----------------------------------------------------------------------------------------------
+
+    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        """``model`` on this worker's device, in DistributedDataParallel set up so that resumes are exact."""
+        spec = self._session.place.spec
+        if not dist.is_initialized():
+            return model.to(self.device)
+        wrapped = wrapping.wrap(model, self.device, spec.ddp if spec else DdpSpec())
+        self._wrapped.append(wrapping.unwrap(wrapped))
+        return wrapped
+
+    def register(self, *, per_rank: bool = False, **objects: Any) -> None:
+        """Save and resume what has ``state_dict`` and ``load_state_dict``; a checkpoint's state is loaded at once.
+
+        ``per_rank=True``: every rank has a state of its own (dropped when the world size changes).
+        Raises CheckpointError when the checkpoint's state does not fit.
+        """
+        self._session.register(objects, per_rank=per_rank)
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Epochs, from the one a resume is in; `batches` inside the body iterates over that one epoch.
+
+        What follows `batches` in the body (evaluation, a scheduler's step per epoch) runs again on a resume from an
+        epoch's end, on the state as it was right after the epoch's last step.
+        """
+        session = self._session
+        if not self._open_loop():
+            return
+        session.epochs = count
+        for epoch in range(session.position.epoch, count):
+            self._epoch, self._epoch_used = epoch, False
+            yield epoch
+            if self._limit_reached():
+                break
+        self._epoch = None
+
+    def batches(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        epochs: int | None = None,
+        accumulate: int | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+    ) -> Iterator[Any]:
+        """This rank's batches, on its device: one optimizer step per item; the boundary is where the next item is asked for.
+
+        ``batch_size`` is per rank. With ``accumulate`` an item is a micro-batch: step when `is_last_micro`, under `sync`.
+        `scale` the loss: shares are uneven in an epoch's last batch and after the number of ranks changed. A resume goes on
+        with the first sample that no step has seen; the global batch stays, unless ``batch_size`` was changed.
+        Raises CodeError when the data set has no length and index access, CheckpointError when it is not the one saved.
+        """
+        session, at = self._session, self._session.position
+        if self._epoch is None:
+            if not self._open_loop():
+                return
+            session.epochs = 1 if epochs is None else epochs
+            first, end = at.epoch, session.epochs
+        else:
+            if self._epoch_used:
+                raise RuntimeError(
+                    "worker.batches() was called twice in one epoch of worker.epochs(): one loop per epoch"
+                )
+            self._epoch_used = True
+            first, end = self._epoch, self._epoch + 1
+        check_dataset(dataset)
+        plan = self._plan(len(dataset), batch_size, accumulate, shuffle, drop_last)
+        stream = Stream(dataset, plan, device=self.device, collate=collate, num_workers=num_workers)
+        yield from self._units(stream, first, end)
+
+    def _units(self, stream: Stream, first: int, end: int) -> Iterator[Any]:
+        session, at = self._session, self._session.position
+        start = at.consumed if at.epoch == first else 0
+        session.total_steps = self._total_steps(stream.plan, first, start)
+        session.begin()
+        for unit, pairs in stream.units(first, start, end):
+            if self._limit_reached():
+                break
+            session.enter()
+            self._unit = unit
+            for number, (micro, data) in enumerate(pairs, 1):
+                self._micro, self.is_last_micro = micro, number == len(unit.micros)
+                yield data
+            if unit.last and unit.epoch == end - 1:
+                self._share_buffers()
+            session.finish_unit(unit, last=at.step + 1 == session.total_steps)
+        self._unit = None
+        session.open_gap()
+
+    def _open_loop(self) -> bool:
+        """Whether this loop over data is the one under way, or comes after it."""
+        at, number = self._session.position, self._loops
+        self._loops += 1
+        if at.phase > number:
+            return False
+        if at.phase < number:
+            at.phase, at.epoch, at.consumed, at.global_batch = number, 0, 0, 0
+        return True
+
+    def _plan(self, length: int, batch_size: int, accumulate: int | None, shuffle: bool, drop_last: bool) -> Plan:
+        at = self._session.position
+        per_rank = batch_size * (accumulate or 1)
+        if at.global_batch and at.length != length and at.consumed:
+            raise CheckpointError(
+                f"the data set had {at.length} samples when this epoch was saved, it has {length} now"
+            )
+        if not at.global_batch or at.per_rank != per_rank:
+            at.global_batch, at.per_rank = per_rank * self.world_size, per_rank
+        at.length = length
+        if length == 0 or (drop_last and length < at.global_batch):
+            raise CodeError(f"the data set has {length} samples, less than one batch of all ranks ({at.global_batch})")
+        return Plan(
+            length=length,
+            global_batch=at.global_batch,
+            batch_size=batch_size,
+            accumulate=accumulate or 1,
+            elastic_micros=accumulate is not None,
+            rank=self.rank,
+            world_size=self.world_size,
+            seed=self._session.seed,
+            shuffle=shuffle,
+            drop_last=drop_last,
+        )
+
+    def _total_steps(self, plan: Plan, first: int, start: int) -> int:
+        left = -(-max(plan.samples_per_epoch - start, 0) // plan.global_batch)
+        further = max((self._session.epochs or 1) - first - 1, 0) * plan.units_per_epoch
+        total = self._session.position.step + left + further
+        limit = rehearsal_limit(self._session.place)
+        return total if limit is None else min(total, limit)
+
+    def _limit_reached(self) -> bool:
+        limit = rehearsal_limit(self._session.place)
+        return limit is not None and self.steps_done >= limit
+
+    def _share_buffers(self) -> None:
+        # DDP gives rank 0's buffers (batch norm) to all at the next forward pass; evaluation comes before that.
+        if self.world_size > 1 and dist.is_initialized():
+            for model in self._wrapped:
+                for buffer in model.buffers():
+                    dist.broadcast(buffer, 0)
+
+    @property
+    def weight(self) -> float:
+        """What the mean loss of the current item is to be multiplied by; 1.0 where all shares are equal."""
+        return self._micro.weight
+
+    @property
+    def samples(self) -> int:
+        """Samples of the current item that count: 0 where this rank's share is empty and a stand-in was given."""
+        return self._micro.size
+
+    @property
+    def is_last_of_epoch(self) -> bool:
+        """Whether the current step is its epoch's last."""
+        return self._unit is not None and self._unit.last
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """``loss`` times `weight`: makes the average of gradients over ranks the mean over the step's samples."""
+        return loss if self._micro.weight == 1.0 else loss * self._micro.weight
+
+    def sync(self, model: Any) -> contextlib.AbstractContextManager[Any]:
+        """Forward and backward pass of a micro-batch go under this: gradients are exchanged in a step's last one alone."""
+        if self.is_last_micro or not hasattr(model, "no_sync"):
+            return contextlib.nullcontext()
+        context: contextlib.AbstractContextManager[Any] = model.no_sync()
+        return context
+
+    # -- numbers -------------------------------------------------------------------------------------------------
+
+    def log(self, **metrics: Any) -> None:
+        """Numbers (or tensors of one element) of the current step; rank 0's count, the others' are ignored."""
+        session = self._session
+        session.reporter.log(session.position.step + session.in_unit, self.epoch, metrics)
+
+    def gather_sum(self, **values: Any) -> dict[str, float]:
+        """Sums over all ranks, in double precision; all ranks must call it, with the same names."""
+        self._agree()
+        return sum_over_ranks(values, self.device)
+
+    def all_reduce_mean(self, value: Any) -> float:
+        """The mean of one number over all ranks; all ranks must call it."""
+        return self.gather_sum(value=value)["value"] / self.world_size
+
+    def evaluate(
+        self,
+        model: Any,
+        dataset: Any,
+        batch_size: int,
+        measure: Measure,
+        *,
+        collate: Callable[[list[Any]], Any] | None = None,
+        prefix: str = "",
+    ) -> dict[str, float]:
+        """Averages over the whole data set, every sample once, of what ``measure(model, batch)`` returns.
+
+        ``measure`` returns name to mean over the batch, or to one value per sample. Called after `batches`, it is left at
+        once when all ranks are to stop, and done again after the resume.
+        """
+        session = self._session
+        results = evaluate(session, model, dataset, batch_size, measure, collate)
+        results = {prefix + name: value for name, value in results.items()}
+        session.reporter.evaluated(session.position.step + session.in_unit, results)
+        return results
+
+    def _agree(self) -> None:
+        if self._session.in_gap:
+            self._session.pass_boundary()
+
+    # -- loops of one's own --------------------------------------------------------------------------------------
+
+    def step(self, **metrics: Any) -> int:
+        """One optimizer step is done (for loops that do not use `batches`); returns how many.
+
+        Saves what is registered when a save is due. At an agreed stop a function's worker ends here; a script goes on and
+        asks `should_stop`.
+        """
+        if metrics:
+            self._session.reporter.log(self.steps_done + 1, self.epoch, metrics)
+        self._session.step_done()
+        return self.steps_done
+
+    def should_stop(self) -> bool:
+        """Whether the script is to save (`save_dir`, unless its state is registered) and leave now; the same on every rank."""
+        return self._session.stopping
+
+    def should_save(self) -> bool:
+        """Whether a checkpoint is due at this step: fill `save_dir`; the same on every rank."""
+        return self._session.wanted is not None
+
+    def save_dir(self) -> contextlib.AbstractContextManager[Path | None]:
+        """``with run.save_dir() as path``: a folder that all ranks fill (DCP, FSDP, anything) and the leader commits.
+
+        Its files must be written when the block ends; all ranks must enter it. None outside a run.
+        """
+        return save_folder(self._session)
+
+    def close(self) -> None:
+        """The script is at its end: whoever did not say otherwise has finished."""
+        session = self._session
+        if session.stopping:
+            session.stopped(saved=False)
+        elif session.channel is not None:
+            session.finish()

@@ -1,0 +1,209 @@
+"""The worker's side of a checkpoint: a snapshot at the boundary, the write behind it, one in flight.
+
+``state.pt`` (rank 0: everything the ranks share) and ``rank-00003.pt`` (each rank: its generators and partial sums) are
+plain ``torch.save`` files. They are written by a thread through a file object whose writes release the interpreter's lock
+and are hashed on the way. Only the leader commits: what lies in a ``tmp`` folder counts for nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launcher.errors import CheckpointError
+from launcher.run.files import fsync_dir
+from launcher.run.manifest import HASH_NAME, new_hash
+from launcher.run.messages import Channel
+from launcher.training.snapshot import Snapshot
+
+__all__ = ["Saver", "load_rank", "load_shared", "rank_file", "remove", "write_file"]
+
+SHARED = "state.pt"
+FORMAT = 1
+
+
+def rank_file(rank: int) -> str:
+    """The name of one rank's own file."""
+    return f"rank-{rank:05d}.pt"
+
+
+class _Writer:
+    """The file object torch.save writes to: whole writes, hashed; errors keep their errno."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.hash = new_hash()
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.hash.update(view)
+        done = 0
+        while done < len(view):
+            done += os.write(self._fd, view[done:])
+        self.size += done
+        return done
+
+    def flush(self) -> None:
+        """Nothing is buffered here."""
+
+
+def write_file(path: Path, value: Any, mode: int) -> dict[str, Any]:
+    """Write ``value`` to a new file, durably; returns {name, size, hash}. Raises OSError, the disk's own where it was one.
+
+    Quotas and full disks may show at fsync or close alone: both are waited for.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        writer = _Writer(fd)
+        torch.save(value, writer)  # type: ignore[arg-type]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return {"name": path.name, "size": writer.size, "hash": writer.hash.hexdigest()}
+
+
+@dataclass(frozen=True)
+class _Task:
+    step: int
+    tmp: Path
+    parts: list[tuple[str, Any]]
+    blocked_s: float
+    meta: dict[str, Any]
+
+
+class Saver:
+    """Saves this rank's parts; the main thread takes the snapshot, a thread writes it."""
+
+    def __init__(self, channel: Channel, device: torch.device, *, folder_mode: int = 0o700) -> None:
+        self._channel = channel
+        self._snapshot = Snapshot(device)
+        self._folder_mode = folder_mode
+        self._thread: threading.Thread | None = None
+        self._ok = True
+        self.saved_step = -1
+        """The last step whose parts are durable here."""
+
+    def save(
+        self, step: int, tmp: Path, parts: Callable[[], list[tuple[str, Any]]], meta: dict[str, Any], *, copy: bool
+    ) -> None:
+        """Begin to save; returns as soon as training may go on. Waits for an earlier save that is still being written.
+
+        ``copy=False``: the caller changes nothing until `drain`.
+        """
+        began = time.perf_counter()
+        self.drain()
+        self._channel.send("save_begun", step=step, tmp=str(tmp))
+        tree = parts()
+        taken = self._snapshot.take(tree) if copy else tree
+        task = _Task(step, tmp, taken, round(time.perf_counter() - began, 6), meta)
+        self._thread = threading.Thread(target=self._write, args=(task,), name="launcher-save", daemon=True)
+        self._thread.start()
+
+    def drain(self) -> bool:
+        """Wait until nothing is in flight; whether the last save was written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        return self._ok
+
+    def _write(self, task: _Task) -> None:
+        began = time.perf_counter()
+        try:
+            self._snapshot.wait()
+            make_folder(task.tmp, self._folder_mode)
+            files = [write_file(task.tmp / name, value, self._folder_mode & 0o660) for name, value in task.parts]
+            fsync_dir(task.tmp)
+        except Exception as error:
+            self._ok = False
+            remove(task.tmp, [name for name, _ in task.parts])
+            self._report_failure(task, error)
+            return
+        self._ok = True
+        self.saved_step = task.step
+        self._channel.send(
+            "shard",
+            step=task.step,
+            tmp=str(task.tmp),
+            files=files,
+            seconds=round(time.perf_counter() - began, 6),
+            blocked_s=task.blocked_s,
+            hash_name=HASH_NAME,
+            meta=task.meta,
+        )
+
+    def _report_failure(self, task: _Task, error: Exception) -> None:
+        number = error_number(error)
+        self._channel.send("save_failed", step=task.step, tmp=str(task.tmp), error=str(error), errno=number)
+
+
+def error_number(error: BaseException | None) -> int | None:
+    """The errno behind an exception, through what it was raised from; None when there is none."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno is not None:
+            return error.errno
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def make_folder(tmp: Path, mode: int) -> None:
+    """Make the folder that all ranks write into; whoever comes first makes it. Raises OSError."""
+    try:
+        os.mkdir(tmp, mode)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        os.makedirs(tmp, mode, exist_ok=True)
+    fsync_dir(tmp.parent)
+
+
+def remove(tmp: Path, names: list[str]) -> None:
+    """Remove this rank's own files of a checkpoint that will not be; the folder too once it is empty."""
+    for name in names:
+        try:
+            os.unlink(tmp / name)
+        except OSError:
+            pass
+    try:
+        os.rmdir(tmp)
+    except OSError:
+        pass
+
+
+def load_shared(path: Path) -> dict[str, Any]:
+    """What all ranks share, on the CPU, mapped from the file. Raises CheckpointError."""
+    state = _load(path / SHARED)
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(f"checkpoint {path} has no state of a kind this version reads")
+    return state
+
+
+def load_rank(path: Path, rank: int) -> dict[str, Any]:
+    """One rank's own part. Raises CheckpointError."""
+    state = _load(path / rank_file(rank))
+    if not isinstance(state, dict):
+        raise CheckpointError(f"checkpoint {path}: {rank_file(rank)} holds no state of a rank")
+    return state
+
+
+def _load(file: Path) -> Any:
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"checkpoint file {file} is missing") from None
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"checkpoint file {file} cannot be loaded: {reason}") from error
+
+
+def is_disk_full(number: int | None) -> bool:
+    """Whether an errno says that the disk or the quota is full."""
+    return number in (errno.ENOSPC, errno.EDQUOT)

@@ -1,0 +1,249 @@
+"""Which samples belong to which unit, and to which rank's share of it.
+
+One global permutation per epoch, from (seed, epoch) alone, and one global count of consumed samples: a resume is exact in
+the middle of an epoch, and every sample is met once per epoch however often the number of ranks changes in between.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+
+from launcher.errors import CodeError
+
+__all__ = ["Micro", "Plan", "Stream", "Unit", "derive_seed", "split", "to_device"]
+
+
+def derive_seed(*parts: int) -> int:
+    """A 63-bit seed from whole numbers; the same on every machine, unrelated for neighbouring inputs (SplitMix64)."""
+    value = 0x9E3779B97F4A7C15
+    for part in parts:
+        value = (value ^ (part & 0xFFFFFFFFFFFFFFFF)) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+        value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+        value = (value ^ value >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+        value ^= value >> 31
+    return value >> 1
+
+
+def split(total: int, parts: int, index: int) -> tuple[int, int]:
+    """(start, size) of share ``index`` when ``total`` things go to ``parts`` shares whose sizes differ by one at most."""
+    base, extra = divmod(total, parts)
+    return index * base + min(index, extra), base + (index < extra)
+
+
+@dataclass(frozen=True)
+class Micro:
+    """What one rank puts through the model at once."""
+
+    indices: list[int]
+    """Samples of the data set; one stand-in when the share is empty."""
+    size: int
+    """Samples that count: 0 for a stand-in."""
+    weight: float
+    """What this mean loss is multiplied by, so that DDP's average over ranks is the mean over the unit's samples."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One optimizer step: this rank's micro-batches, as many as every other rank has."""
+
+    epoch: int
+    start: int
+    """Samples of the epoch consumed before it, over all ranks."""
+    size: int
+    """Samples of all ranks together."""
+    micros: list[Micro]
+    last: bool
+    """Whether it ends its epoch."""
+
+    @property
+    def checksum_bytes(self) -> bytes:
+        """What decides its samples, given seed and data set."""
+        return b"%d %d %d;" % (self.epoch, self.start, self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The units of every epoch, as one rank sees them."""
+
+    length: int
+    global_batch: int
+    batch_size: int
+    """The most one rank puts through the model at once (with ``elastic_micros``)."""
+    accumulate: int = 1
+    elastic_micros: bool = True
+    """Cut shares that outgrew ``batch_size`` (fewer ranks, same global batch) into more micro-batches."""
+    rank: int = 0
+    world_size: int = 1
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = False
+
+    @property
+    def units_per_epoch(self) -> int:
+        """Optimizer steps of one epoch."""
+        whole = self.length // self.global_batch
+        return whole if self.drop_last else math.ceil(self.length / self.global_batch)
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Samples an epoch consumes, over all ranks."""
+        return self.units_per_epoch * self.global_batch if self.drop_last else self.length
+
+    def order(self, epoch: int) -> torch.Tensor:
+        """The epoch's permutation of all samples."""
+        if not self.shuffle:
+            return torch.arange(self.length)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
+        return torch.randperm(self.length, generator=generator)
+
+    def unit(self, order: torch.Tensor, epoch: int, start: int) -> Unit:
+        """The unit that begins after ``start`` samples of the epoch."""
+        end = self.samples_per_epoch
+        size = min(self.global_batch, end - start)
+        offset, share = split(size, self.world_size, self.rank)
+        mine = order[start + offset : start + offset + share].tolist()
+        stand_in = int(order[start])
+        count = self._micros(size)
+        micros = [self._micro(mine, split(share, count, j), size, stand_in) for j in range(count)]
+        return Unit(epoch, start, size, micros, start + size >= end)
+
+    def _micros(self, size: int) -> int:
+        largest = math.ceil(size / self.world_size)
+        if not self.elastic_micros:
+            return self.accumulate
+        # A short last batch needs no more of them than its samples fill.
+        return max(self.accumulate if size == self.global_batch else 1, math.ceil(largest / self.batch_size))
+
+    def _micro(self, mine: list[int], part: tuple[int, int], size: int, stand_in: int) -> Micro:
+        first, n = part
+        if n == 0:
+            return Micro([stand_in], 0, 0.0)
+        scaled = n * self.world_size
+        return Micro(mine[first : first + n], n, 1.0 if scaled == size else scaled / size)
+
+    def units(self, epoch: int, start: int, end_epoch: int) -> Iterator[Unit]:
+        """Every unit from ``start`` samples into ``epoch`` up to the end of ``end_epoch - 1``."""
+        while epoch < end_epoch:
+            order = self.order(epoch) if start < self.samples_per_epoch else None
+            while order is not None and start < self.samples_per_epoch:
+                unit = self.unit(order, epoch, start)
+                yield unit
+                start += unit.size
+            epoch, start = epoch + 1, 0
+
+
+class Stream:
+    """Units with their data on the device, in order; loader processes run ahead where there are any."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        plan: Plan,
+        *,
+        device: torch.device,
+        collate: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
+    ) -> None:
+        check_dataset(dataset)
+        self.dataset = dataset
+        self.plan = plan
+        self.device = device
+        self.collate = collate
+        self.num_workers = num_workers
+
+    def units(self, epoch: int, start: int, end_epoch: int) -> Iterator[tuple[Unit, Iterator[tuple[Micro, Any]]]]:
+        """(unit, its (micro, data) pairs); the pairs must be consumed before the next unit is asked for."""
+        loaded = self._loader(epoch, start, end_epoch) if self.num_workers else None
+        try:
+            for unit in self.plan.units(epoch, start, end_epoch):
+                yield unit, self._pairs(unit, loaded)
+        finally:
+            del loaded  # ends the loader's processes
+
+    def _pairs(self, unit: Unit, loaded: Iterator[Any] | None) -> Iterator[tuple[Micro, Any]]:
+        for micro in unit.micros:
+            data = next(loaded) if loaded is not None else fetch(self.dataset, micro.indices, self.collate)
+            yield micro, to_device(data, self.device)
+
+    def _loader(self, epoch: int, start: int, end_epoch: int) -> Iterator[Any]:
+        seed = self.plan.seed
+        keys = (
+            [(seed, unit.epoch, index) for index in micro.indices]
+            for unit in self.plan.units(epoch, start, end_epoch)
+            for micro in unit.micros
+        )
+        loader: DataLoader[Any] = DataLoader(
+            _Seeded(self.dataset),
+            batch_sampler=_Once(keys),
+            collate_fn=self.collate,
+            num_workers=self.num_workers,
+            pin_memory=self.device.type == "cuda",
+            # A generator of its own: torch would draw the workers' base seed from the global one, at every resume once more.
+            generator=torch.Generator().manual_seed(0),
+        )
+        return iter(loader)
+
+
+def check_dataset(dataset: Any) -> None:
+    """Raises CodeError when ``dataset`` cannot be read by index."""
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise CodeError(
+            f"data set {type(dataset).__name__} has no length and index access (__len__, __getitem__): "
+            "an exact resume needs both; loop over it in a script with launcher.attach() instead"
+        )
+
+
+def fetch(dataset: Any, indices: list[int], collate: Callable[[list[Any]], Any] | None = None) -> Any:
+    """One batch, in this process."""
+    if collate is None and type(dataset) is TensorDataset:
+        # Equal to collating sample by sample, without a Python call per sample.
+        where = torch.tensor(indices)
+        return [tensor[where] for tensor in dataset.tensors]
+    samples = dataset.__getitems__(indices) if hasattr(dataset, "__getitems__") else [dataset[i] for i in indices]
+    return (collate or default_collate)(samples)
+
+
+def to_device(data: Any, device: torch.device) -> Any:
+    """``data`` with every tensor in it on ``device``."""
+    if isinstance(data, torch.Tensor):
+        return data if data.device == device else data.to(device, non_blocking=True)
+    if isinstance(data, dict):
+        return {key: to_device(value, device) for key, value in data.items()}
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(to_device(value, device) for value in data))
+    if isinstance(data, list | tuple):
+        return type(data)(to_device(value, device) for value in data)
+    return data
+
+
+class _Once:
+    """A batch sampler that is run through once."""
+
+    def __init__(self, keys: Iterator[list[tuple[int, int, int]]]) -> None:
+        self.keys = keys
+
+    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+        return self.keys
+
+
+class _Seeded(torch.utils.data.Dataset[Any]):
+    """In loader processes: every sample's randomness comes from (seed, epoch, index), so no process has a state to save."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, key: tuple[int, int, int]) -> Any:
+        seed = derive_seed(*key)
+        random.seed(seed)
+        torch.default_generator.manual_seed(seed)
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed(seed & 0xFFFFFFFF)
+        return self.dataset[key[2]]

@@ -1,0 +1,96 @@
+"""Evaluation that counts every sample once, and that all ranks can leave at an agreed stop without a collective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from launcher.training.data import check_dataset, fetch, split, to_device
+from launcher.training.determinism import rng_state, set_rng_state
+from launcher.training.session import Session
+from launcher.training.wrapping import unwrap
+
+__all__ = ["evaluate", "sum_over_ranks"]
+
+Measure = Callable[[Any, Any], dict[str, Any]]
+
+
+def evaluate(
+    session: Session,
+    model: Any,
+    dataset: Any,
+    batch_size: int,
+    measure: Measure,
+    collate: Callable[[list[Any]], Any] | None,
+) -> dict[str, float]:
+    """Averages over ``dataset`` of what ``measure(model, batch)`` returns. Raises Stopped when all ranks leave.
+
+    Each rank goes through its own contiguous share on the bare module, without collectives; one sum ends it.
+    """
+    check_dataset(dataset)
+    module = unwrap(model)
+    modes = {part: part.training for part in module.modules()}
+    generators = rng_state()
+    session.reporter.send("phase", name="evaluate")
+    module.eval()
+    try:
+        sums, count = _share(session, module, dataset, batch_size, measure, collate)
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+        set_rng_state(generators)
+    if session.must_leave:
+        session.stop()
+    if session.in_gap:
+        session.pass_boundary()  # from here on nobody leaves, so the sum below is joined by all
+    totals = sum_over_ranks({**sums, "": torch.tensor(float(count))}, session.device)
+    counted = totals.pop("")
+    session.reporter.send("phase", name="train")
+    return {name: total / counted for name, total in totals.items()}
+
+
+def _share(
+    session: Session,
+    module: Any,
+    dataset: Any,
+    batch_size: int,
+    measure: Measure,
+    collate: Callable[[list[Any]], Any] | None,
+) -> tuple[dict[str, torch.Tensor], int]:
+    start, size = split(len(dataset), session.place.world_size, session.place.rank)
+    sums: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        for first in range(0, max(size, 1), batch_size):
+            if session.must_leave:
+                return {}, 0
+            n = min(batch_size, size - first) if size else 0
+            # A rank without samples measures one that counts nothing: it must know the names to sum.
+            indices = list(range(start + first, start + first + n)) or [0]
+            batch = to_device(fetch(dataset, indices, collate), session.device)
+            for name, value in measure(module, batch).items():
+                total = _total(name, value, len(indices)) if n else torch.zeros(())
+                sums[name] = sums[name] + total if name in sums else total
+    return sums, size
+
+
+def _total(name: str, value: Any, n: int) -> torch.Tensor:
+    tensor = torch.as_tensor(value).detach().double()
+    if tensor.numel() == 1:
+        return tensor.reshape(()) * n
+    if tensor.shape != (n,):
+        raise ValueError(
+            f"metric {name!r} has shape {tuple(tensor.shape)}: a mean, or one value for each of {n} samples, is needed"
+        )
+    return tensor.sum()
+
+
+def sum_over_ranks(values: dict[str, Any], device: torch.device) -> dict[str, float]:
+    """Sums over all ranks, in double precision; every rank gives the same names."""
+    names = sorted(values)
+    row = torch.stack([torch.as_tensor(values[name]).detach().double().reshape(()).to(device) for name in names])
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(row)
+    return dict(zip(names, row.tolist(), strict=True))

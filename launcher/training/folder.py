@@ -1,0 +1,74 @@
+"""A checkpoint folder that user code fills: DCP, FSDP, Megatron, anything that writes files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from launcher.run.files import fsync_dir
+from launcher.run.manifest import HASH_NAME, hash_file
+from launcher.training.checkpoint import error_number, make_folder
+
+if TYPE_CHECKING:
+    from launcher.training.session import Session
+
+__all__ = ["save_folder"]
+
+
+@contextlib.contextmanager
+def save_folder(session: Session) -> Iterator[Path | None]:
+    """The folder to fill; when the block ends, every file in it is made durable and reported, shared out among the ranks."""
+    if session.channel is None:
+        yield None
+        return
+    began = time.perf_counter()
+    tmp = session.wanted or session.tmp()
+    session.wanted = None
+    step = session.position.step
+    session.reporter.send("save_begun", step=step, tmp=str(tmp))
+    make_folder(tmp, 0o700)
+    yield tmp
+    saved = False
+    try:
+        files = [_durable(tmp, name) for name in _mine(tmp, session.place.rank, session.place.world_size)]
+        fsync_dir(tmp)
+        seconds = round(time.perf_counter() - began, 6)
+        values: dict[str, Any] = {"files": files, "seconds": seconds, "blocked_s": seconds, "hash_name": HASH_NAME}
+        session.reporter.send("shard", step=step, tmp=str(tmp), meta={"step": step}, **values)
+        saved = True
+    except OSError as error:
+        session.reporter.send("save_failed", step=step, tmp=str(tmp), error=str(error), errno=error_number(error))
+    if session.stopping:
+        session.stopped(saved=saved)
+
+
+def _mine(tmp: Path, rank: int, world_size: int) -> list[str]:
+    names = _names(tmp)
+    if world_size > 1 and dist.is_initialized():
+        # Nobody lists before everybody has written; and a folder's listing may lag on NFS, so what any rank sees counts.
+        dist.barrier()
+        seen: list[list[str]] = [[] for _ in range(world_size)]
+        dist.all_gather_object(seen, _names(tmp))
+        names = sorted({name for listing in seen for name in listing})
+        return names[rank::world_size]
+    return names if rank == 0 or world_size == 1 else []
+
+
+def _names(tmp: Path) -> list[str]:
+    return sorted(str(path.relative_to(tmp)) for path in tmp.rglob("*") if path.is_file())
+
+
+def _durable(tmp: Path, name: str) -> dict[str, Any]:
+    path = tmp / name
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return {"name": name, "size": path.stat().st_size, "hash": hash_file(path)}

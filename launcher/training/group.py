@@ -1,0 +1,74 @@
+"""The process group: joins the agent's store, waits for stragglers under one time-out, runs collectives under another."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from launcher.errors import LauncherError
+from launcher.run.spec import RunSpec
+from launcher.training.place import Place
+
+__all__ = ["choose_device", "close_group", "open_group"]
+
+
+class StragglerError(LauncherError):
+    """Not all ranks arrived in time; the message names those that did not."""
+
+
+def choose_device(place: Place) -> torch.device:
+    """This rank's device, made current before anything is allocated."""
+    spec = place.spec
+    threads = int(os.environ.get("OMP_NUM_THREADS") or 0)
+    if threads > 0:
+        # torch read the variable when the fork server imported it, before this worker's share was known.
+        torch.set_num_threads(threads)
+    if not torch.cuda.is_available() or (spec is not None and spec.gpus_per_node == 0):
+        return torch.device("cpu")
+    device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def open_group(place: Place, spec: RunSpec, device: torch.device) -> None:
+    """Bring the process group up. Raises StragglerError naming the ranks that did not arrive in time."""
+    init = timedelta(minutes=spec.init_timeout_min)
+    store = TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=init, wait_for_workers=False
+    )
+    _meet(store, place, init)
+    dist.init_process_group(
+        spec.backend,
+        store=PrefixStore("launcher", store),
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=timedelta(minutes=spec.collective_timeout_min),
+        device_id=device if spec.backend == "nccl" else None,
+    )
+
+
+def _meet(store: TCPStore, place: Place, limit: timedelta) -> None:
+    # gloo and NCCL would wait for stragglers under the collectives' time-out; and one key that the last to arrive sets
+    # costs every rank three requests, however many ranks there are.
+    store.set(f"arrived/{place.rank}", "1")
+    if store.add("arrived", 1) >= place.world_size:
+        store.set("all", "1")
+    try:
+        store.wait(["all"], limit)
+    except dist.DistStoreError:
+        late = [rank for rank in range(place.world_size) if not store.check([f"arrived/{rank}"])]
+        names = ", ".join(str(rank) for rank in late[:16]) + (", ..." if len(late) > 16 else "")
+        raise StragglerError(
+            f"rank{'s' * (len(late) > 1)} {names} of {place.world_size} did not arrive within "
+            f"{limit.total_seconds() / 60:g} min (distributed.init_timeout_min)"
+        ) from None
+
+
+def close_group() -> None:
+    """Take the group down on the good path; never called after an error, where it could wait for a dead peer."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()

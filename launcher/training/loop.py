@@ -1,0 +1,194 @@
+"""Runs a task or a function from start to end: process group, user code, teardown on every path."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+import traceback
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from launcher.errors import CodeError
+from launcher.run.messages import Channel
+from launcher.run.spec import RunSpec
+from launcher.training import failure
+from launcher.training.determinism import make_deterministic, seed_all
+from launcher.training.group import choose_device, close_group, open_group
+from launcher.training.place import Place
+from launcher.training.reporter import Reporter
+from launcher.training.session import Session
+from launcher.training.stopping import Gate, Stopped, listen
+from launcher.training.task import Training
+from launcher.training.worker import Worker
+
+__all__ = ["find", "run_task", "run_work"]
+
+
+def run_work(place: Place) -> int:
+    """Run the task or function of ``place``; 0 when it finished or stopped as told, 1 after reporting what failed."""
+    spec, channel = place.spec, place.channel
+    if spec is None or channel is None:
+        raise ValueError("a task or function runs inside a run")
+    gate = Gate(entered=place.resume_step)
+    reporter = Reporter(channel, metrics=place.rank == 0)
+    heard: list[Session] = []
+    listen(channel, gate, lambda message: heard[0].hear(message) if heard else None)
+    try:
+        _work(place, spec, gate, reporter, heard)
+    except Stopped:
+        pass
+    except BaseException as error:
+        step = heard[0].position.step if heard else place.resume_step
+        report_failure(channel, error, step)
+        return 1
+    close_group()
+    return 0
+
+
+def report_failure(channel: Channel, error: BaseException, step: int) -> None:
+    """Tell the leader first, then the log: the agent may end this process as soon as a peer fails, too."""
+    channel.send("failed", step=step, **failure.describe(error))
+    traceback.print_exception(type(error), error, failure.user_traceback(error))
+    sys.stderr.flush()
+
+
+def _work(place: Place, spec: RunSpec, gate: Gate, reporter: Reporter, heard: list[Session]) -> None:
+    reporter.send("phase", name="init")
+    if spec.deterministic:
+        make_deterministic()
+    device = choose_device(place)
+    open_group(place, spec, device)
+    reporter.send("ready")
+    reporter.send("phase", name="setup")
+    seed_all(spec.seed)
+    session = Session(place, gate, reporter, device)
+    heard.append(session)
+    worker = Worker(session)
+    target = find(spec.work.target)
+    if spec.work.kind == "task":
+        run_task(worker, session, target(**spec.work.params))
+    else:
+        target(worker, **spec.work.params)
+    session.finish()
+
+
+def find(target: str) -> Any:
+    """What ``module:name`` names. Raises CodeError; an exception inside the module passes through."""
+    module_name, _, name = target.partition(":")
+    module = importlib.import_module(module_name)
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise CodeError(f"module {module_name} has no {name}") from None
+
+
+def run_task(worker: Worker, session: Session, task: Training) -> None:
+    """The shared loop."""
+    if not isinstance(task, Training):
+        raise CodeError(f"{type(task).__name__} is no launcher.Training")
+    task.worker = worker
+    _TaskLoop(worker, session, task).run()
+
+
+class _TaskLoop:
+    def __init__(self, worker: Worker, session: Session, task: Training) -> None:
+        self.worker, self.session, self.task = worker, session, task
+        bare = task.model()
+        self.model = worker.wrap(bare)
+        self.optimizer = task.optimizer(bare)
+        self.scheduler = task.scheduler(self.optimizer)
+        self.scaler = torch.amp.GradScaler(worker.device.type) if task.precision == "fp16" else None
+        stateful = {"model": bare, "optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
+        worker.register(**{name: thing for name, thing in stateful.items() if thing is not None}, **task.state())
+        self.train_data = task.train_data()
+        self.test_data = task.test_data()
+        self.autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(task.precision)
+
+    def run(self) -> None:
+        task, session = self.task, self.session
+        for epoch in self.worker.epochs(task.epochs):
+            self._epoch(epoch)
+            loss = session.notes.get("epoch_loss", math.nan)
+            session.reporter.epoch(session.position.step, epoch, loss)
+            task.after_epoch(epoch, loss)
+            if self.test_data is not None and ((epoch + 1) % task.evaluate_every == 0 or epoch + 1 == task.epochs):
+                size = task.test_batch_size or task.batch_size
+                results = self.worker.evaluate(
+                    self.model, self.test_data, size, self._measure, collate=task.collate, prefix="test_"
+                )
+                task.after_evaluation(epoch, results)
+
+    def _epoch(self, epoch: int) -> None:
+        worker, task = self.worker, self.task
+        batches = worker.batches(
+            self.train_data,
+            task.batch_size,
+            accumulate=task.accumulate,
+            collate=task.collate,
+            num_workers=task.num_workers,
+            shuffle=task.shuffle,
+            drop_last=task.drop_last,
+        )
+        self.optimizer.zero_grad(set_to_none=True)
+        for batch in batches:
+            with worker.sync(self.model):
+                loss = self._backward(batch)
+            self._count(loss)
+            if worker.is_last_micro:
+                self._step()
+                worker.log(loss=loss)
+                if worker.is_last_of_epoch:
+                    self._end_epoch()
+
+    def _backward(self, batch: Any) -> torch.Tensor:
+        if self.autocast is None:
+            loss = self.task.loss(self.model, batch)
+        else:
+            with torch.autocast(self.worker.device.type, dtype=self.autocast):
+                loss = self.task.loss(self.model, batch)
+        scaled = self.worker.scale(loss)
+        (scaled if self.scaler is None else self.scaler.scale(scaled)).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _step(self) -> None:
+        task, scaler = self.task, self.scaler
+        if task.clip_norm is not None:
+            if scaler is not None:
+                scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), task.clip_norm)
+        if scaler is None:
+            self.optimizer.step()
+        else:
+            scaler.step(self.optimizer)
+            scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.scheduler is not None and task.scheduler_every == "step":
+            self.scheduler.step()
+
+    def _count(self, loss: torch.Tensor) -> None:
+        partial, n = self.session.partial, self.worker.samples
+        if not partial:
+            partial["loss"] = torch.zeros((), dtype=torch.float64, device=loss.device)
+            partial["count"] = torch.zeros((), dtype=torch.float64)
+        partial["loss"].add_(loss, alpha=n)
+        partial["count"].add_(n)
+
+    def _end_epoch(self) -> None:
+        """Still inside the epoch's last step: every rank is here, and what is saved next contains it."""
+        if self.scheduler is not None and self.task.scheduler_every == "epoch":
+            self.scheduler.step()
+        sums = self.session.partial
+        row = torch.stack([sums["loss"], sums["count"].to(sums["loss"].device)])
+        if self.worker.world_size > 1:
+            dist.all_reduce(row)
+        self.session.notes["epoch_loss"] = float(row[0] / row[1])
+        sums.clear()
+
+    def _measure(self, model: Any, batch: Any) -> dict[str, Any]:
+        if self.autocast is None:
+            return self.task.metrics(model, batch)
+        with torch.autocast(self.worker.device.type, dtype=self.autocast):
+            return self.task.metrics(model, batch)

@@ -1,0 +1,63 @@
+"""The worker's entry point: called in a process forked from one that has torch, or ``python -m launcher.training.main``."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+from typing import NoReturn
+
+__all__ = ["main"]
+
+
+def main() -> NoReturn:
+    """Run this worker's work and end the process: 0 when it finished or stopped as told, else the script's own code or 1."""
+    code = 1
+    try:
+        code = _run()
+    except BaseException:  # the last resort of the process: a fault of ours must still be seen in the log
+        import traceback
+
+        traceback.print_exc()
+    leave(code)
+
+
+def _run() -> int:
+    # SIGURG is ignored by default and free in torch and SLURM: the agent asks for every thread's stack with it.
+    faulthandler.register(signal.SIGURG, all_threads=True, chain=False)
+    from launcher.training import place
+
+    where = place.take()
+    if where.spec is None or where.channel is None:
+        print(
+            "launcher.training.main runs inside a run alone: LAUNCHER_RUN_DIR and its socket are missing",
+            file=sys.stderr,
+        )
+        return 1
+    where.channel.send("hello", pid=os.getpid())
+    if where.spec.code_dir:
+        os.chdir(where.spec.code_dir)
+        if where.spec.code_dir not in sys.path:
+            sys.path.insert(0, where.spec.code_dir)
+    if where.spec.work.kind in ("script", "module"):
+        from launcher.training.scripts import run_script
+
+        return run_script(where)
+    from launcher.training.loop import run_work
+
+    return run_work(where)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once: a stuck thread or loader worker would hang a normal exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Where this process stands: its rank, its run, its agent. The environment is read here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launcher.run.messages import FD_VARIABLE, Channel
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec
+
+__all__ = ["Place", "here", "take"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One worker's place in its run; without a launcher around it, rank and sizes alone."""
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    attempt: int = 0
+    round_: int = 0
+    resume_path: Path | None = None
+    """The checkpoint the leader chose; None: from scratch."""
+    resume_step: int = 0
+    spec: RunSpec | None = None
+    """None outside a run (plain python or torchrun)."""
+    paths: RunPaths | None = None
+    channel: Channel | None = field(default=None, compare=False)
+
+    @classmethod
+    def from_environ(cls, environ: MutableMapping[str, str]) -> Place:
+        """Read the environment; the socket's variable is taken out so that no child inherits it.
+
+        Raises OSError or ValueError when the run's spec cannot be read.
+        """
+        fd = environ.pop(FD_VARIABLE, None)
+        resume_path = environ.pop("LAUNCHER_RESUME_PATH", None) or None
+        resume_step = int(environ.pop("LAUNCHER_RESUME_STEP", None) or 0)
+        root = environ.get("LAUNCHER_RUN_DIR")
+        inside = fd is not None and root is not None
+        paths = RunPaths(Path(root)) if inside and root is not None else None
+        return cls(
+            rank=int(environ.get("RANK", 0)),
+            local_rank=int(environ.get("LOCAL_RANK", 0)),
+            world_size=int(environ.get("WORLD_SIZE", 1)),
+            local_world_size=int(environ.get("LOCAL_WORLD_SIZE", 1)),
+            attempt=int(environ.get("LAUNCHER_ATTEMPT", 0)),
+            round_=int(environ.get("LAUNCHER_ROUND", 0)),
+            resume_path=Path(resume_path) if resume_path else None,
+            resume_step=resume_step,
+            spec=RunSpec.read(paths.spec) if paths else None,
+            paths=paths,
+            channel=_channel(int(fd)) if fd is not None else None,
+        )
+
+
+def _channel(fd: int) -> Channel:
+    # Programs started by user code must not hold the socket open, or its end would go unseen.
+    os.set_inheritable(fd, False)
+    return Channel(socket.socket(fileno=fd))
+
+
+_place: Place | None = None
+
+
+def take() -> Place:
+    """Read this process's place anew: a worker's first act."""
+    global _place
+    _place = Place.from_environ(os.environ)
+    return _place
+
+
+def here() -> Place:
+    """This process's place, read once."""
+    return _place if _place is not None else take()

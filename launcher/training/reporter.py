@@ -1,0 +1,89 @@
+"""What a worker tells the leader as it goes: progress and metrics, a few times a second however short the steps are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from launcher.run.messages import Channel
+
+__all__ = ["Reporter"]
+
+INTERVAL_S = 0.1
+Sink = Callable[[int, dict[str, float]], None]
+
+
+class Reporter:
+    """Sends at most ten messages of a kind per second; the latest value of every metric is never lost."""
+
+    def __init__(self, channel: Channel | None, *, metrics: bool) -> None:
+        self._channel = channel
+        self._metrics = metrics
+        self._pending: dict[str, tuple[int, int, Any]] = {}
+        self._metrics_at = 0.0
+        self._progress_at = 0.0
+        self._progress_step = -1
+        self._sent_step = -1
+        self.sinks: list[Sink] = []
+
+    def send(self, type_: str, **values: Any) -> None:
+        """One message, at once; nothing outside a run."""
+        if self._channel is not None:
+            self._channel.send(type_, **values)
+
+    def progress(self, step: int, last: bool, values: Callable[[], dict[str, Any]]) -> None:
+        """``step`` optimizer steps are done; ``values`` is asked for only when a message goes out."""
+        now = time.monotonic()
+        if now - self._progress_at < INTERVAL_S and not last:
+            return
+        first = self._progress_step < 0
+        took = (
+            None if first or step == self._progress_step else (now - self._progress_at) / (step - self._progress_step)
+        )
+        if step != self._sent_step:
+            self.send("progress", step=step, step_time_s=round(took, 7) if took else None, t=time.time(), **values())
+        self._sent_step = step
+        if first or step != self._progress_step:
+            self._progress_at, self._progress_step = now, step
+        self.flush(force=last)
+
+    def log(self, step: int, epoch: int, metrics: dict[str, Any]) -> None:
+        """Remember metrics of ``step`` (numbers or tensors of one element) until they are sent."""
+        if not self._metrics:
+            return
+        for name, value in metrics.items():
+            self._pending[name] = (step, epoch, value)
+        self.flush(force=False)
+
+    def flush(self, *, force: bool) -> None:
+        """Send what is pending, unless something went out a moment ago."""
+        now = time.monotonic()
+        if not self._pending or (not force and now - self._metrics_at < INTERVAL_S):
+            return
+        self._metrics_at = now
+        pending, self._pending = self._pending, {}
+        by_step: dict[tuple[int, int], dict[str, float]] = {}
+        for name, (step, epoch, value) in pending.items():
+            by_step.setdefault((step, epoch), {})[name] = float(value)
+        for (step, epoch), numbers in sorted(by_step.items()):
+            self.send("metrics", step=step, epoch=epoch, metrics=numbers)
+            self._sink(step, numbers)
+
+    def evaluated(self, step: int, numbers: dict[str, float]) -> None:
+        """Results of an evaluation after ``step``."""
+        if self._metrics:
+            self.flush(force=True)
+            self.send("evaluated", step=step, metrics=numbers)
+            self._sink(step, numbers)
+
+    def epoch(self, step: int, epoch: int, loss: float) -> None:
+        """The average loss of a whole epoch over all ranks."""
+        if self._metrics:
+            self.flush(force=True)
+            self.send("epoch", epoch=epoch, loss=loss)
+            self._sink(step, {"epoch_loss": loss})
+
+    def _sink(self, step: int, numbers: dict[str, float]) -> None:
+        for sink in self.sinks:
+            sink(step, numbers)

@@ -1,0 +1,157 @@
+"""Runs a script or module as python itself would: a real ``__main__``, default signals, nothing of the launcher in its way."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import io
+import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.process
+import os
+import signal
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import CodeError
+from launcher.run.messages import Channel
+from launcher.run.spec import Work
+from launcher.training import failure
+from launcher.training.place import Place
+
+__all__ = ["run_script"]
+
+
+def run_script(place: Place) -> int:
+    """Run the script or module of ``place`` to its end; returns its exit code, as python would give it."""
+    spec, channel = place.spec, place.channel
+    if spec is None or channel is None:
+        raise ValueError("a script runs inside a run")
+    channel.send("phase", name="script")
+    _tracker_ids(place)
+    _as_if_alone()
+    try:
+        program = _load(spec.work)
+    except BaseException as error:
+        return _failed(channel, error)
+    code = _guarded(channel, program)
+    try:
+        _finish(channel, code)
+    except BaseException as error:
+        return _failed(channel, error)
+    return code
+
+
+def _guarded(channel: Channel, program: Callable[[], None]) -> int:
+    try:
+        program()
+        return 0
+    except SystemExit as error:
+        if isinstance(error.code, int) or error.code is None:
+            return int(error.code or 0)
+        print(error.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        return _failed(channel, error)
+
+
+def _failed(channel: Channel, error: BaseException) -> int:
+    channel.send("failed", step=_steps_done(), **failure.describe(error))
+    traceback.print_exception(type(error), error, failure.user_traceback(error))
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _finish(channel: Channel, code: int) -> None:
+    """What python does at its end: threads are waited for, exit functions run. An attached worker has its last word."""
+    if code == 0:
+        threading._shutdown()  # type: ignore[attr-defined]
+    attach = sys.modules.get("launcher.training.attach")
+    worker = attach.attached() if attach is not None else None
+    if worker is not None and code == 0:
+        worker.close()
+    if code == 0:
+        atexit._run_exitfuncs()
+
+
+def _steps_done() -> int | None:
+    attach = sys.modules.get("launcher.training.attach")
+    worker = attach.attached() if attach is not None else None
+    return None if worker is None else int(worker.steps_done)
+
+
+def _as_if_alone() -> None:
+    """Undo what a forked worker inherits: handlers, blocked signals, multiprocessing's idea of its parent."""
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGCONT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type]
+    me: Any = multiprocessing.process.current_process()
+    me._name = "MainProcess"
+    me._config = {key: value for key, value in me._config.items() if key in ("authkey", "semprefix")}
+    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
+    _own_fork_server(multiprocessing.forkserver)
+
+
+def _own_fork_server(module: Any) -> None:
+    """A script that asks for a fork server gets one of its own, not the agent's."""
+    module._forkserver = server = module.ForkServer()
+    for name in ("ensure_running", "get_inherited_fds", "connect_to_new_process", "set_forkserver_preload"):
+        setattr(module, name, getattr(server, name))
+
+
+def _load(work: Work) -> Callable[[], None]:
+    """The program, compiled, with ``__main__``, ``sys.argv`` and ``sys.path`` as python sets them. Raises CodeError."""
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = __builtins__
+    code = _script(main, work) if work.kind == "script" else _module(main, work)
+    # Pickle looks classes up in __main__; processes started by "spawn" know it as __mp_main__.
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+    return lambda: exec(code, main.__dict__)  # noqa: S102
+
+
+def _script(main: types.ModuleType, work: Work) -> types.CodeType:
+    path = Path(work.target)
+    try:
+        with io.open_code(str(path.absolute())) as file:
+            source = file.read()
+    except OSError as error:
+        raise CodeError(f"script {work.target} cannot be read: {error.strerror}") from None
+    sys.argv = [work.target, *work.args]
+    _first_on_path(str(path.resolve().parent))
+    main.__file__ = work.target
+    return compile(source, work.target, "exec")
+
+
+def _module(main: types.ModuleType, work: Work) -> types.CodeType:
+    _first_on_path(os.getcwd())
+    spec = importlib.util.find_spec(work.target)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{work.target}.__main__")
+    if spec is None or spec.loader is None:
+        raise CodeError(f"no module named {work.target} (it or its __main__ cannot be run)")
+    code: types.CodeType | None = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
+    if code is None:
+        raise CodeError(f"module {work.target} has no Python code to run")
+    main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, spec.parent
+    main.__file__ = spec.origin
+    sys.argv = [spec.origin or work.target, *work.args]
+    return code
+
+
+def _first_on_path(folder: str) -> None:
+    if folder in sys.path:
+        sys.path.remove(folder)
+    sys.path.insert(0, folder)
+
+
+def _tracker_ids(place: Place) -> None:
+    spec = place.spec
+    if spec is not None:
+        os.environ.setdefault("WANDB_RUN_ID", spec.id)
+        os.environ.setdefault("WANDB_RESUME", "allow")

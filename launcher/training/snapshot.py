@@ -1,0 +1,107 @@
+"""Copies of a state that training may go on changing: taken at a boundary, into memory that is used again."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+__all__ = ["Reference", "Snapshot"]
+
+_SMALL = 65536
+"""Tensors up to so many bytes are copied even where references would do."""
+
+
+class Snapshot:
+    """Takes copies into host memory kept from one copy to the next (fresh pages cost more than copying does)."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._stream: Any = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
+        self._event: Any = None
+
+    def take(self, tree: Any) -> Any:
+        """A copy of ``tree``; valid until the next call, complete after `wait`."""
+        fresh: dict[tuple[Any, ...], torch.Tensor] = {}
+        if not self._cuda:
+            copied = self._copy(tree, (), fresh, {})
+        else:
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                copied = self._copy(tree, (), fresh, {})
+            self._event = self._stream.record_event()
+            # The device waits before it changes what is being copied; the host does not.
+            torch.cuda.current_stream().wait_stream(self._stream)
+        self._buffers = fresh
+        return copied
+
+    def wait(self) -> None:
+        """Until the copies are complete (they are at once, but for CUDA's)."""
+        if self._event is not None:
+            self._event.synchronize()
+
+    def _copy(
+        self, node: Any, path: tuple[Any, ...], fresh: dict[tuple[Any, ...], torch.Tensor], seen: dict[Any, Any]
+    ) -> Any:
+        if isinstance(node, torch.Tensor):
+            return self._tensor(node.detach(), path, fresh, seen)
+        if isinstance(node, dict):
+            return _like(node, {k: self._copy(v, (*path, k), fresh, seen) for k, v in node.items()})
+        if type(node) in (list, tuple):
+            return type(node)(self._copy(v, (*path, i), fresh, seen) for i, v in enumerate(node))
+        return copy.deepcopy(node)
+
+    def _tensor(
+        self,
+        tensor: torch.Tensor,
+        path: tuple[Any, ...],
+        fresh: dict[tuple[Any, ...], torch.Tensor],
+        seen: dict[Any, Any],
+    ) -> torch.Tensor:
+        identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        if tensor.numel() and identity in seen:
+            return seen[identity]  # type: ignore[no-any-return]
+        buffer = self._buffers.get(path)
+        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+            buffer = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+        buffer.copy_(tensor, non_blocking=True)
+        fresh[path] = seen[identity] = buffer
+        return buffer
+
+
+def _like(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
+    if not isinstance(original, OrderedDict):
+        return items
+    ordered = OrderedDict(items)
+    if metadata := getattr(original, "_metadata", None):  # versions of modules, as state_dict() leaves them
+        ordered._metadata = copy.deepcopy(metadata)  # type: ignore[attr-defined]
+    return ordered
+
+
+class Reference:
+    """A state held by reference: small values copied, large tensors trusted as long as nobody has written to them."""
+
+    def __init__(self, tree: Any) -> None:
+        self._held: list[tuple[torch.Tensor, int]] = []
+        self.tree = self._hold(tree)
+
+    @property
+    def intact(self) -> bool:
+        """Whether every large tensor is as it was (torch counts in-place writes)."""
+        return all(tensor._version == version for tensor, version in self._held)
+
+    def _hold(self, node: Any) -> Any:
+        if isinstance(node, torch.Tensor):
+            tensor = node.detach()  # shares the version counter
+            if tensor.numel() * tensor.element_size() <= _SMALL:
+                return tensor.clone()
+            self._held.append((tensor, tensor._version))
+            return tensor
+        if isinstance(node, dict):
+            return _like(node, {k: self._hold(v) for k, v in node.items()})
+        if type(node) in (list, tuple):
+            return type(node)(self._hold(v) for v in node)
+        return copy.deepcopy(node)

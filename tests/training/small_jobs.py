@@ -1,0 +1,146 @@
+"""Jobs that workers of these tests run."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+from launcher import Training, Worker
+
+
+def numbers(n: int, seed: int = 7) -> TensorDataset:
+    """``n`` rows of 10 with a class each."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 10, generator=generator)
+    return TensorDataset(x, (x[:, 0] > 0).long(), torch.arange(n))
+
+
+class Noisy(Dataset[Any]):
+    """Samples with random augmentation, from torch's and python's generators."""
+
+    def __init__(self, n: int) -> None:
+        self.base = numbers(n)
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __getitem__(self, index: int) -> Any:
+        import random
+
+        x, y, i = self.base[index]
+        return x + 0.1 * torch.randn(10) + 0.1 * random.random(), y, i
+
+
+class Net(Training):
+    """Dropout, batch norm, momentum, a scheduler: everything whose state a resume could lose."""
+
+    def __init__(
+        self,
+        epochs: int = 2,
+        samples: int = 60,
+        batch_size: int = 4,
+        accumulate: int = 1,
+        num_workers: int = 0,
+        precision: str = "fp32",
+        scheduler_every: str = "epoch",
+        noisy: bool = False,
+        test: bool = True,
+        step_s: float = 0.0,
+        test_s: float = 0.0,
+        dropout: float = 0.3,
+        seen: str = "",
+        lr: float = 0.1,
+        hidden: int = 24,
+        fail_at: int = -1,
+        fail_rank: int = 0,
+    ) -> None:
+        self.epochs, self.batch_size, self.accumulate, self.num_workers = epochs, batch_size, accumulate, num_workers
+        self.precision, self.scheduler_every = precision, scheduler_every
+        self.samples, self.noisy, self.test, self.step_s, self.test_s = samples, noisy, test, step_s, test_s
+        self.dropout, self.seen, self.lr, self.hidden = dropout, seen, lr, hidden
+        self.fail_at, self.fail_rank = fail_at, fail_rank
+
+    def model(self) -> torch.nn.Module:
+        norm = [torch.nn.BatchNorm1d(self.hidden)] if self.dropout else []
+        return torch.nn.Sequential(
+            torch.nn.Linear(10, self.hidden),
+            *norm,
+            torch.nn.Dropout(self.dropout),
+            torch.nn.ReLU(),
+            torch.nn.Linear(self.hidden, 2),
+        )
+
+    def train_data(self) -> Any:
+        return Noisy(self.samples) if self.noisy else numbers(self.samples)
+
+    def test_data(self) -> Any:
+        return numbers(33, seed=8) if self.test else None
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        x, y, index = batch
+        if model.training:
+            if self.worker.steps_done == self.fail_at and self.worker.rank == self.fail_rank:
+                raise RuntimeError("planted failure")
+            time.sleep(self.step_s)
+            if self.seen:
+                indices = index.tolist()[: self.worker.samples]
+                with open(f"{self.seen}.{self.worker.rank}", "a") as f:
+                    f.write(f"{self.worker.steps_done} {self.worker.epoch} {indices}\n")
+        else:
+            time.sleep(self.test_s)
+        return torch.nn.functional.cross_entropy(model(x), y)
+
+    def metrics(self, model: Any, batch: Any) -> dict[str, Any]:
+        x, y, _ = batch
+        time.sleep(self.test_s)
+        out = model(x)
+        return {"accuracy": (out.argmax(1) == y), "loss": torch.nn.functional.cross_entropy(out, y)}
+
+    def optimizer(self, model: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=self.lr)
+
+    def scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
+        if self.scheduler_every == "step":
+            return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+        return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+
+def own_loop(
+    worker: Worker, epochs: int = 2, samples: int = 60, nested: bool = True, step_s: float = 0.0, test_s: float = 0.0
+) -> None:
+    """A function job with everything registered by hand."""
+    model = worker.wrap(torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    worker.register(model=model, optimizer=optimizer, scheduler=scheduler)
+    data, test = numbers(samples), numbers(21, seed=9)
+
+    def train(batches: Any) -> None:
+        for x, y, _ in batches:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            worker.scale(loss).backward()
+            optimizer.step()
+            worker.log(loss=loss, lr=optimizer.param_groups[0]["lr"])
+            time.sleep(step_s)
+
+    def measure(module: Any, batch: Any) -> dict[str, Any]:
+        time.sleep(test_s)
+        return {"accuracy": (module(batch[0]).argmax(1) == batch[1]).float()}
+
+    if not nested:
+        train(worker.batches(data, 4, epochs=epochs))
+        return
+    for _ in worker.epochs(epochs):
+        train(worker.batches(data, 4))
+        scheduler.step()
+        worker.evaluate(model, test, 2, measure)
+
+
+def environment_of(name: str) -> str:
+    """An environment variable, for scripts below."""
+    return os.environ.get(name, "")
