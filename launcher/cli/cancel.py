@@ -1,0 +1,95 @@
+"""Stop a run: now, or after saving."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from launcher.cli._options import run_argument
+
+if TYPE_CHECKING:
+    from launcher.run.paths import RunPaths
+    from launcher.submission.where import Where
+
+_NOTICE_S = 15.0
+"""How long a cancel is watched taking effect before the rest is left to SLURM."""
+
+
+@click.command()
+@run_argument
+@click.option("--save", is_flag=True, help="Stop at an agreed step and save first.")
+def command(run: str, save: bool) -> None:
+    """Stop a run; it never comes back by itself. RUN may be a sweep: all its points.
+
+    Plain cancel is scancel (which works as well); the run still saves what time allows.
+    """
+    from launcher.submission.points import runs_of
+
+    for paths in runs_of(run):
+        _stop(paths, save)
+
+
+def _stop(paths: RunPaths, save: bool) -> None:
+    from launcher.errors import SiteError, StateError
+    from launcher.run.state import read_outcome
+    from launcher.submission.requests import request_stop
+    from launcher.submission.where import locate
+
+    outcome = read_outcome(paths.outcome)
+    if outcome is not None:
+        click.echo(f"{paths.id} has ended already: {outcome.get('state')}")
+        return
+    where = locate(paths)
+    if not where.alive(fresh=True):
+        click.echo(f"{paths.id} is not running any more")
+        return
+    pending = where.backend == "slurm" and where.slurm_state() in ("PENDING", "REQUEUED")
+    if save and not pending:
+        request_stop(paths, save=True)
+        try:
+            where.ask_to_save()
+        except (SiteError, StateError):
+            paths.request.unlink(missing_ok=True)
+            raise
+        click.echo(f"{paths.id} saves and ends; launcher status {paths.id} shows when")
+        return
+    where.cancel()
+    _watch(paths, where, pending)
+
+
+def _watch(paths: RunPaths, where: Where, pending: bool) -> None:
+    """Until it is gone, so that a run nobody led has an outcome too."""
+    from launcher.run.state import read_outcome
+
+    end = time.monotonic() + _NOTICE_S
+    while time.monotonic() < end:
+        if read_outcome(paths.outcome) is not None:
+            click.echo(f"{paths.id} is cancelled")
+            return
+        if not where.alive(fresh=True):
+            _bury(paths, "it was cancelled before it had started" if pending else "it was cancelled")
+            click.echo(f"{paths.id} is cancelled")
+            return
+        time.sleep(0.5)
+    click.echo(f"{paths.id} is being cancelled; launcher status {paths.id} shows when it has ended")
+
+
+def _bury(paths: RunPaths, reason: str) -> None:
+    """Write the outcome of a run that no leader will write: nothing works on it any more."""
+    from launcher.run import events
+    from launcher.run.state import read_outcome, write_outcome
+
+    time.sleep(0.2)  # a leader's last write may be on its way
+    if read_outcome(paths.outcome) is not None:
+        return
+    sentence = reason[0].upper() + reason[1:] + "."
+    step = next((e.get("step") for e in reversed(events.read(paths.events)) if e.get("type") == "saved"), None)
+    ended = events.event("ended", attempt=None, state="cancelled", reason=sentence, exit_code=9, step=step)
+    events.append(paths.events, ended)
+    write_outcome(
+        paths.outcome,
+        {"state": "cancelled", "reason": sentence, "exit_code": 9, "step": step, "t": ended["t"], "attempt": None,
+         "metrics": {}, "cause": None},
+    )  # fmt: skip

@@ -1,0 +1,133 @@
+"""Print or follow a run's logs."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from launcher.cli._options import run_argument
+
+if TYPE_CHECKING:
+    from launcher.run.paths import RunPaths
+    from launcher.submission.where import Where
+
+_PERIOD_S = 0.25
+
+
+@click.command()
+@run_argument
+@click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Whose log.")
+@click.option("--attempt", type=click.IntRange(min=0), help="Of which attempt; else the latest that has a log.")
+@click.option("--round", "round_", type=click.IntRange(min=0), help="Of which round; else the latest that has a log.")
+@click.option("--agents", is_flag=True, help="What the agents said: start-up, SLURM and the launcher itself.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last LINES lines.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as it grows, over restarts, until the run has ended.")
+def command(
+    run: str, rank: int, attempt: int | None, round_: int | None, agents: bool, lines: int | None, follow: bool
+) -> None:
+    """Print what a rank of the run has written (its standard output and error)."""
+    from launcher.errors import StateError
+    from launcher.submission.points import single
+
+    paths = single(run)
+    source = _Source(paths, rank, attempt, round_, agents)
+    files = source.files()
+    if not files and not follow:
+        said = source.instead()
+        if said is None:
+            raise StateError(f"{paths.id} has no log yet; launcher status {paths.id} says what it waits for")
+        click.echo(said, err=True)
+        files = _Source(paths, rank, None, None, agents=True).files()
+    for path in files:
+        _print(path, lines, title=len(files) > 1)
+    if follow:
+        _follow(paths, source, files)
+
+
+class _Source:
+    """Which files are meant."""
+
+    def __init__(self, paths: RunPaths, rank: int, attempt: int | None, round_: int | None, agents: bool) -> None:
+        self.paths, self.rank, self.attempt, self.round, self.agents = paths, rank, attempt, round_, agents
+
+    def files(self) -> list[Path]:
+        """The files there are now."""
+        if self.agents:
+            own = sorted(self.paths.logs.glob("attempt-*/agent-*.log"), key=_numbers)
+            return sorted(self.paths.submitit.glob("*_log.out"), key=_age) + own
+        attempt = "*" if self.attempt is None else self.attempt
+        round_ = "*" if self.round is None else self.round
+        found = self.paths.logs.glob(f"attempt-{attempt}/round-{round_}/rank-{self.rank:05d}.log")
+        return sorted(found, key=_numbers)[-1:]
+
+    def instead(self) -> str | None:
+        """What to say when the rank has no log but agents have one."""
+        if self.agents or not list(self.paths.submitit.glob("*_log.out")):
+            return None
+        return f"rank {self.rank} has written nothing; this is what the agents said:"
+
+
+def _numbers(path: Path) -> tuple[int, ...]:
+    words = [*path.parts[-3:-1], path.stem]
+    return tuple(int(w.rpartition("-")[2]) for w in words if w.rpartition("-")[2].isdigit())
+
+
+def _age(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _print(path: Path, lines: int | None, *, title: bool) -> None:
+    if title:
+        click.echo(f"==> {path.name} <==")
+    try:
+        with path.open("r", errors="replace") as f:
+            for line in f if lines is None else deque(f, maxlen=lines):
+                click.echo(line, nl=False)
+    except OSError as error:
+        click.echo(f"{path}: {error.strerror}", err=True)
+
+
+def _follow(paths: RunPaths, source: _Source, shown: list[Path]) -> None:
+    """Print what comes until the run has ended; a new attempt's or round's log continues the old one's."""
+    from launcher.run.state import read_outcome
+    from launcher.submission.where import locate
+
+    where: Where = locate(paths)
+    at = {path: _size(path) for path in shown}
+    while True:
+        over = read_outcome(paths.outcome) is not None or not where.alive()
+        for path in source.files():
+            if path not in at:
+                at[path] = 0
+                click.echo(f"==> {path.relative_to(paths.root)} <==", err=True)
+            at[path] = _emit(path, at[path])
+        if over:
+            return
+        time.sleep(_PERIOD_S)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _emit(path: Path, offset: int) -> int:
+    """Print what was added after ``offset`` and return the new one."""
+    try:
+        with path.open("rb") as f:
+            f.seek(offset)
+            data = f.read()
+    except OSError:
+        return offset
+    if data:
+        click.echo(data.decode(errors="replace"), nl=False)
+    return offset + len(data)
