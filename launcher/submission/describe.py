@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from launcher.submission.plan import SubmissionPlan
 
 __all__ = ["clock", "size", "summary", "warnings"]
-
-_SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 
 
 def size(count: float) -> str:
@@ -148,7 +145,7 @@ def _stop(job: Job, spec: RunSpec) -> str:
 
 def warnings(job: Job, spec: RunSpec, facts: Facts) -> tuple[str, ...]:
     """What a user should know before the queue, a sentence each."""
-    said = [_script(spec, facts), *_secrets(job), *_editable(facts), *_environment(facts), *_site(job, spec, facts)]
+    said = [_script(spec, facts), *_editable(facts), *_environment(facts), *_site(job, spec, facts)]
     said += [f"{path} points outside the code and stays a link to {target}" for path, target in facts.code.outside]
     return tuple(s for s in said if s)
 
@@ -158,11 +155,6 @@ def _script(spec: RunSpec, facts: Facts) -> str:
         return ""
     name = PurePath(spec.work.target).name if spec.work.kind == "script" else spec.work.target
     return f"{spec.work.kind} mode: saving and resuming are {name}'s business"
-
-
-def _secrets(job: Job) -> list[str]:
-    named = [name for name in job.environment.variables if _SECRET.search(name)]
-    return [f"environment.variables.{n} looks like a secret: pass it by name, environment.pass: [{n}]" for n in named]
 
 
 def _editable(facts: Facts) -> list[str]:

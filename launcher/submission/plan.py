@@ -7,6 +7,7 @@ submit` executes.
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 from typing import Any, Literal
@@ -174,6 +175,8 @@ def _check_interpreter(python: Interpreter) -> None:
 
 
 def _check_space(facts: Facts) -> None:
+    if re.search(r"[%\x00-\x1f\x7f]", facts.runs_dir):  # sbatch would replace %j and its kin inside log names
+        raise RunDirError(f"{facts.runs_dir!r}: runs_dir may hold no % and no control character")
     need = facts.code.size + _SPACE_RESERVE
     if facts.free_bytes is not None and facts.free_bytes < need:
         raise RunDirError(

@@ -1,0 +1,216 @@
+"""Facts about planning: pure, complete, and refusing what could not work before it is queued."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from planning import PYTHON, facts
+
+from launcher.config.load import LoadedJob
+from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
+from launcher.submission.facts import CodeFacts, SlurmFacts
+from launcher.submission.plan import plan
+
+Make = Callable[..., LoadedJob]
+
+
+def _forbidden(*args: object, **kwargs: object) -> Any:
+    raise AssertionError(f"planning must not do this: {args} {kwargs}")
+
+
+class _NoEnvironment(dict):  # type: ignore[type-arg]
+    """An environment that must not be read."""
+
+    __getitem__ = get = __contains__ = __iter__ = keys = items = _forbidden
+
+
+def test_planning_opens_runs_and_asks_nothing(job: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With open, subprocess, sockets, stat and the environment poisoned, a plan and its script are still made."""
+    loaded = job(resources={"nodes": 2, "gpus_per_node": 4})
+    here = facts()
+    assert plan(loaded, here).sbatch  # everything is imported now
+    with monkeypatch.context() as poison:
+        for owner, name in [
+            (builtins, "open"),
+            (os, "open"),
+            (os, "stat"),
+            (os, "listdir"),
+            (os, "getcwd"),
+            (os, "getenv"),
+        ]:
+            poison.setattr(owner, name, _forbidden)
+        poison.setattr(subprocess, "Popen", _forbidden)
+        poison.setattr(socket, "socket", _forbidden)
+        poison.setattr(os, "environ", _NoEnvironment())
+        made = plan(loaded, here)
+        text = made.sbatch
+
+    assert made.spec.world_size == 8
+    assert "#SBATCH --nodes=2" in text
+
+
+def test_the_summary_reads_as_promised(job: Make) -> None:
+    """The lines for a student's preemptible job say what it costs, what runs it and what a stop means."""
+    loaded = job(
+        name="resnet50",
+        resources={"nodes": 2, "gpus_per_node": 4, "cpus_per_task": 8, "timeout_min": "24:00:00"},
+        slurm={"partition": "preempt", "account": "vision"},
+        code={"link": ["data"]},
+        restart={"max_total_hours": 120.0},
+    )
+
+    assert (
+        "\n".join(plan(loaded, facts()).summary)
+        == """\
+resnet50: 2 nodes x 4 GPUs = 8 ranks, script train.py
+  slurm    preempt, account vision, 24:00:00 per attempt, 120 h in all
+  cost     192 GPU-h per attempt, at most 960
+  node     1 SLURM task, 32 CPUs (4 ranks x 8), 4 GPUs, memory: site default
+  python   ~/envs/ml/bin/python (3.11, torch 2.13.0)
+  code     4 files, 3.0 MB from 4f2c1e9 + diff; data/ linked, not copied
+  run      runs/resnet50-1121-0842-k7f (310 GB free)
+  stop     TERM to every rank, up to 20 s grace, then requeue
+  warning  script mode: saving and resuming are train.py's business"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "target"),
+    [
+        ({"script": "train.py"}, "script", "train.py"),
+        ({"script": "-m lab.train"}, "module", "lab.train"),
+        ({"script": None, "function": "lab.tasks:work"}, "function", "lab.tasks:work"),
+    ],
+)
+def test_the_work_is_told_apart(job: Make, values: dict[str, Any], kind: str, target: str) -> None:
+    """Script, module and function become the work of the spec."""
+    work = plan(job(**values), facts()).spec.work
+
+    assert (work.kind, work.target) == (kind, target)
+
+
+def test_run_values_are_filled_into_arguments(job: Make) -> None:
+    """``${run.dir}`` and ``${params.lr}`` in arguments are real values in the spec."""
+    loaded = job(args=["--out", "${run.dir}/out", "--lr", "${params.lr}"], params={"lr": 0.1})
+
+    made = plan(loaded, facts())
+
+    assert made.spec.work.args == ["--out", "/scratch/ann/runs/resnet50-1121-0842-k7f/out", "--lr", "0.1"]
+
+
+def test_gloo_on_cpus_nccl_on_gpus(job: Make) -> None:
+    """backend auto follows the GPUs asked for, and ranks follow GPUs, then tasks_per_node."""
+    cpus = plan(job(resources={"tasks_per_node": 3}), facts()).spec
+    gpus = plan(job(resources={"gpus_per_node": 4}), facts()).spec
+
+    assert (cpus.backend, cpus.world_size, gpus.backend, gpus.world_size) == ("gloo", 3, "nccl", 4)
+
+
+def test_ports_are_candidates_in_range_and_of_the_run(job: Make) -> None:
+    """The leader's candidate ports lie in port_range, differ from each other, and depend on the run alone."""
+    loaded = job(distributed={"port_range": [25000, 25999]})
+    ports = plan(loaded, facts()).spec.control_ports
+
+    assert len(set(ports)) == 16
+    assert all(25000 <= p <= 25999 for p in ports)
+    assert plan(loaded, facts()).spec.control_ports == ports
+    assert plan(loaded, facts(run_id="other-1121-0842-abc")).spec.control_ports != ports
+
+
+NONE = SlurmFacts()
+TRACES = SlurmFacts(traces=("/etc/slurm/slurm.conf exists",))
+
+
+def test_no_slurm_at_all_means_here(job: Make) -> None:
+    """Without any trace of SLURM auto is this machine, and the summary says so."""
+    made = plan(job(), facts(slurm=NONE))
+
+    assert made.backend == "local"
+    assert made.sbatch == ""
+    assert "  where    this machine (8 CPUs, no GPU); no SLURM" in made.summary
+
+
+def test_traces_of_slurm_without_sbatch_stop_it(job: Make) -> None:
+    """Nobody trains on a login node by accident: traces without sbatch are an error that names --backend local."""
+    with pytest.raises(SiteError, match=r"traces of SLURM \(/etc/slurm/slurm.conf exists\).*--backend local"):
+        plan(job(), facts(slurm=TRACES))
+    assert plan(job(), facts(slurm=TRACES, backend="local")).backend == "local"
+    with pytest.raises(SiteError, match="not on the PATH"):
+        plan(job(), facts(slurm=TRACES, backend="slurm"))
+
+
+def test_missing_gpus_here_name_the_way_out(job: Make) -> None:
+    """More GPUs than this machine has, all simulated nodes counted, is refused with the override that helps."""
+    with pytest.raises(
+        ConfigError, match=r"asks for 4 GPUs a node, this machine has no GPU; resources.gpus_per_node=0"
+    ):
+        plan(job(resources={"gpus_per_node": 4}), facts(backend="local"))
+    with pytest.raises(ConfigError, match="this machine has 2 GPUs"):
+        plan(job(resources={"gpus_per_node": 2, "nodes": 2}), facts(backend="local", gpus=("0", "1")))
+
+
+def test_each_simulated_node_gets_its_own_gpus(job: Make) -> None:
+    """On this machine the GPUs that are visible are dealt to the nodes in order."""
+    made = plan(job(resources={"gpus_per_node": 2, "nodes": 2}), facts(backend="local", gpus=("4", "5", "6", "7")))
+
+    assert "0) export CUDA_VISIBLE_DEVICES=4,5;; 1) export CUDA_VISIBLE_DEVICES=6,7;;" in made.command
+
+
+def test_an_interpreter_without_torch_is_refused(job: Make) -> None:
+    """Missing packages are named before anything is queued."""
+    bare = replace(PYTHON, packages={"numpy": "2.0"})
+    with pytest.raises(InterpreterError, match="has no torch and no submitit and no psutil"):
+        plan(job(), facts(interpreter=bare))
+    with pytest.raises(InterpreterError, match="cannot be used: boom"):
+        plan(job(), facts(interpreter=replace(PYTHON, error="boom")))
+
+
+def test_a_full_disk_is_refused(job: Make) -> None:
+    """Too little space or too few inodes for a run's beginning."""
+    with pytest.raises(RunDirError, match=r"1\.0 MB free"):
+        plan(job(), facts(free_bytes=1_000_000))
+    with pytest.raises(RunDirError, match="only 12 inodes free"):
+        plan(job(), facts(free_inodes=12))
+
+
+def test_a_folder_that_sbatch_would_misread_is_refused(job: Make) -> None:
+    """sbatch replaces %j and its kin in log names: no % in runs_dir."""
+    with pytest.raises(RunDirError, match="no %"):
+        plan(job(), facts(runs_dir="/scratch/100%j"))
+
+
+def test_a_script_that_git_ignores_is_refused(job: Make) -> None:
+    """A script that would not be in the copy is an error now, not after the queue."""
+    elsewhere = CodeFacts(root="/home/ann/resnet", files=(("other.py", 1),), git=True)
+
+    with pytest.raises(ConfigError, match=r"train\.py would not be in the copy of the code: git ignores it"):
+        plan(job(), facts(code=elsewhere))
+
+
+def test_editable_packages_inside_the_code_come_from_the_copy(job: Make) -> None:
+    """src/ of the code directory goes to PYTHONPATH from the copy; a package from elsewhere is warned of."""
+    python = replace(PYTHON, editable=(("lab", "/home/ann/resnet/src"), ("util", "/home/ann/util")))
+
+    made = plan(job(), facts(interpreter=python))
+
+    run = "/scratch/ann/runs/resnet50-1121-0842-k7f"
+    assert made.python_path == (f"{run}/lib", f"{run}/code/src")
+    assert made.warnings[1:] == ("util is installed editable from ~/util: later edits reach the queued job",)
+
+
+def test_plain_values_for_json(job: Make) -> None:
+    """as_dict is JSON, script included."""
+    import json
+
+    value = json.loads(json.dumps(plan(job(), facts()).as_dict()))
+
+    assert value["run"] == "resnet50-1121-0842-k7f"
+    assert value["sbatch"].startswith("#!/bin/bash")
+    assert value["code"]["files"] == 4

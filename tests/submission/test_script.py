@@ -1,0 +1,207 @@
+"""Facts about the sbatch text: golden files, quoting, and what may never be in it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planning import PYTHON, facts
+
+from launcher.config.load import LoadedJob
+from launcher.errors import ConfigError
+from launcher.run.spec import SiteSpec
+from launcher.submission.facts import SlurmFacts
+from launcher.submission.plan import SubmissionPlan, plan
+from launcher.submission.script import python_command
+
+Make = Callable[..., LoadedJob]
+GOLDEN = Path(__file__).parent / "golden"
+RECORD = "LAUNCHER_RECORD_GOLDEN=1 .venv/bin/pytest tests/submission/test_script.py"
+
+JOBS: dict[str, dict[str, Any]] = {
+    "minimal": {},
+    "student": {
+        "name": "resnet50",
+        "args": ["--data", "data/imagenet", "--out", "${run.dir}/out"],
+        "resources": {"nodes": 2, "gpus_per_node": 4, "cpus_per_task": 8, "timeout_min": "24:00:00"},
+        "slurm": {"partition": "preempt", "account": "vision"},
+        "environment": {"setup": ["module load cuda/12.1"]},
+        "code": {"link": ["data"]},
+        "restart": {"max_total_hours": 120.0},
+    },
+    "lab": {
+        "name": "lm7b",
+        "script": "-m lab.train",
+        "args": ["optim.lr=${params.lr}", "hydra.run.dir=${run.dir}/hydra"],
+        "params": {"lr": 3.0e-4},
+        "resources": {"nodes": 32, "gpus_per_node": 8, "cpus_per_task": 12, "timeout_min": 4320, "spare_nodes": 1},
+        "slurm": {"partition": "h100", "account": "lm", "qos": "high", "exclusive": True},
+        "environment": {"container": "/img/lab.sqsh", "pass": ["WANDB_API_KEY"]},
+        "distributed": {"interface": "ib0", "init_timeout_min": 10.0},
+        "restart": {"max_total_hours": 336.0},
+        "share": "group",
+    },
+    "apptainer": {
+        "environment": {"container": "/img/lab.sif", "container_args": ["--bind", "/data"], "python": "/opt/py/bin/python"},
+        "resources": {"gpus_per_node": 1},
+        "slurm": {"gres": "gpu:a100:1", "extra": {"licenses": "matlab:1", "contiguous": True, "overcommit": False}},
+    },
+    "everything": {
+        "resources": {"nodes": 3, "tasks_per_node": 2, "cpus_per_task": 2, "mem_gb": 1.5, "timeout_min": 30},
+        "slurm": {
+            "partition": "a,b", "account": "lm", "qos": "low", "constraint": "ib&rome", "reservation": "maint", "exclude": "n[1-3]",
+            "nodelist": "n[4-6]", "dependency": "singleton", "comment": "a comment; $(touch /tmp/x) `id` \"q\" #",
+            "mail_type": "END,FAIL", "mail_user": "ann@example.org", "srun_args": ["--slurmd-debug=1"],
+        },
+        "restart": {"requeue": False, "signal_lead_s": 300},
+        "environment": {"setup": ["export A='b c'", "for i in 1 2; do echo $i; done"]},
+    },
+}  # fmt: skip
+
+
+def _plan(job: Make, name: str) -> SubmissionPlan:
+    values = JOBS[name]
+    image = values.get("environment", {}).get("container")
+    python = replace(PYTHON, path="/opt/py/bin/python", checked=False) if image else PYTHON
+    after = (("afterok", "17"), ("afterany", "18"), ("afterok", "19")) if name == "everything" else ()
+    return plan(job(**values), facts(interpreter=python, after=after))
+
+
+@pytest.mark.parametrize("name", sorted(JOBS))
+def test_scripts_are_as_recorded(job: Make, name: str) -> None:
+    """Each example's sbatch text equals the golden file."""
+    path = GOLDEN / f"{name}.sbatch"
+    actual = _plan(job, name).sbatch + "\n"
+    if os.environ.get("LAUNCHER_RECORD_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(actual)
+    expected = path.read_text() if path.exists() else ""
+
+    assert expected == actual, f"record it again with: {RECORD}"
+
+
+@pytest.mark.parametrize("name", sorted(JOBS))
+def test_bash_can_read_every_script(job: Make, name: str) -> None:
+    """bash -n finds no fault in any of them."""
+    done = subprocess.run(["bash", "-n"], input=_plan(job, name).sbatch, text=True, capture_output=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nothing_in_a_script_ends_the_other_nodes(job: Make) -> None:
+    """--no-kill twice, no kill on a bad exit, no waiting limit, one task per node, logs appended, no wckey."""
+    text = _plan(job, "student").sbatch
+    srun = next(line for line in text.splitlines() if line.startswith("srun "))
+
+    assert "#SBATCH --no-kill" in text
+    assert "#SBATCH --ntasks-per-node=1" in text
+    assert "#SBATCH --open-mode=append" in text
+    assert "#SBATCH --requeue" in text
+    assert "#SBATCH --signal=USR2@120" in text
+    assert "wckey" not in text
+    assert {"--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none", "--cpus-per-task=32"} <= set(
+        srun.split()
+    )
+
+
+def test_hostile_strings_stay_strings(job: Make) -> None:
+    """Every text a user gives to sbatch is one shell word in the script; nothing of it would be run."""
+    hostile = "x; touch pwned $(touch pwned) `touch pwned` 'q' \"q\" \\ ü *"
+    keys = ("partition", "account", "qos", "constraint", "comment", "exclude", "mail_user", "reservation")
+    loaded = job()
+    slurm = replace(loaded.job.slurm, **dict.fromkeys(keys, hostile))  # past the config's own, stricter rules
+    text = plan(replace(loaded, job=replace(loaded.job, slurm=slurm)), facts()).sbatch
+
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("#SBATCH --") and "=" in line:
+            words = shlex.split(line[len("#SBATCH ") :], comments=False)
+            assert len(words) == 1
+            name, _, value = words[0][2:].partition("=")
+            found[name] = value
+
+    assert {key.replace("_", "-"): hostile for key in keys}.items() <= found.items()
+
+
+@pytest.mark.parametrize("key", ["no-kill", "nodes", "array", "output", "signal", "requeue", "wrap", "export"])
+def test_options_of_the_launcher_cannot_be_undone(job: Make, key: str) -> None:
+    """slurm.extra may not say what the launcher relies on."""
+    with pytest.raises(ConfigError, match=key):
+        plan(job(slurm={"extra": {key: "1"}}), facts())
+
+
+@pytest.mark.parametrize("key", ["a b", "--x", "x\ny", "X$(id)", ""])
+def test_keys_of_extra_are_options(job: Make, key: str) -> None:
+    """slurm.extra's keys are long options, never shell."""
+    with pytest.raises(ConfigError):
+        plan(job(slurm={"extra": {key: "1"}}), facts())
+
+
+@pytest.mark.parametrize("where", ["comment", "srun_args", "extra"])
+def test_line_breaks_never_reach_a_script(job: Make, where: str) -> None:
+    """A line break would end the #SBATCH line and begin shell: refused."""
+    bad = "a\ntouch pwned"
+    values: dict[str, Any] = {
+        "comment": {"comment": bad},
+        "srun_args": {"srun_args": [bad]},
+        "extra": {"extra": {"x": bad}},
+    }
+    with pytest.raises(ConfigError):
+        plan(job(slurm=values[where]), facts())
+
+
+def test_gpus_as_the_site_wants_them(job: Make) -> None:
+    """gpus-per-node by default, gres where the site's profile says so."""
+    loaded = job(resources={"gpus_per_node": 2})
+    gres = replace(loaded, site=replace(loaded.site, gpu_request="gres"))
+
+    assert "#SBATCH --gpus-per-node=2" in plan(loaded, facts()).sbatch
+    assert "#SBATCH --gres=gpu:2" in plan(gres, facts()).sbatch
+
+
+def test_the_agents_python_ignores_signals_until_it_is_ready(job: Make, tmp_path: Path) -> None:
+    """Run for real: the command starts Python with TERM and USR2 ignored, after the setup lines, arguments intact."""
+    here = facts(backend="local", interpreter=replace(PYTHON, path="/usr/bin/env"))
+    made = plan(job(environment={"setup": ["export FROM_SETUP='x y'"]}), here)
+    show = 'grep SigIgn /proc/self/status; echo "$FROM_SETUP|$PYTHONPATH|$1"'
+    done = subprocess.run(
+        ["bash", "-c", f'{made.command} bash -c "$1" show "a  b"', "outer", show],
+        capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"], "PYTHONPATH": "/theirs"},
+    )  # fmt: skip
+    ignored, said = done.stdout.splitlines()
+    mask = int(ignored.split()[1], 16)
+
+    assert mask & (1 << 14)
+    assert mask & (1 << 11)  # signals 15 and 12
+    assert said == f"x y|{made.run_dir}/lib:/theirs|a  b"
+
+
+def test_the_command_is_the_same_words_for_both_readers(job: Make) -> None:
+    """bash reads it in the sbatch script, submitit's local executor splits it: both see one program and its arguments."""
+    made = _plan(job, "everything")
+    words = shlex.split(made.command)
+
+    assert words[:2] == ["/bin/bash", "-c"]
+    assert words[-1] == PYTHON.path
+    assert "done\nexec" in words[2]
+
+
+def test_a_site_that_cannot_requeue_is_described(job: Make) -> None:
+    """PreemptMode=CANCEL: the stop line says that a continuation job follows."""
+    made = plan(job(), facts(slurm=SlurmFacts(found=True, known=True, site=SiteSpec(preempt_mode="CANCEL"))))
+
+    assert any("then a continuation job" in line for line in made.summary)
+
+
+def test_python_command_is_pure_text(job: Make) -> None:
+    """Without setup lines and containers the command is one short line."""
+    loaded = job()
+    made = plan(loaded, facts())
+
+    assert "\n" not in python_command(loaded.job, made.spec, facts(), made.python_path)
