@@ -67,6 +67,12 @@ def committed_steps(paths: RunPaths) -> list[int]:
     return sorted(int(m.group(1)) for name in names if (m := _STEP.match(name)))
 
 
+def step_of(path: str | Path) -> int:
+    """The step in a committed checkpoint's name; -1 when it is none."""
+    match = _STEP.match(Path(path).name)
+    return int(match.group(1)) if match else -1
+
+
 def commit(
     paths: RunPaths, *, step: int, attempt: int, round_: int, world_size: int, shards: list[Shard], reason: str
 ) -> Checkpoint:

@@ -18,6 +18,9 @@ from launcher.runtime.waiting import until
 
 __all__ = ["drive_round"]
 
+_STARTING_AGREE_S = 2.0
+"""While the round starts, answers to a pause are waited for so long: word of the first steps may be under way."""
+
 
 async def drive_round(board: Board, number: int) -> Evidence:
     """Run round ``number`` to its end; nothing of it is alive when this returns."""
@@ -64,6 +67,7 @@ async def _choose_resume(board: Board) -> Checkpoint | None:
         raise RunDirError(f"The checkpoints in {paths.checkpoints} cannot be read: {error}.") from error
     for path, why in heard:
         board.history.event("checkpoint_damaged", path=path, why=why)
+        board.saver.trusted.discard(checkpoints.step_of(path))
     if found is None and spec.resume:
         found = await board.blocking(lambda: checkpoints.foreign(spec.resume or ""))
     if found is not None and (board.saver.last is None or board.saver.last.step != found.step):
@@ -151,6 +155,8 @@ def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evi
     """Drive the stop that somebody wants; evidence when it is over."""
     over = Evidence(it.kind, it.text)
     if not it.started:
+        if round_.master_port is not None and not _all_up(round_) and now - it.began < _STARTING_AGREE_S:
+            return None
         it.started = True
         if not _begin_stop(board, round_, it, now):
             return over
@@ -160,6 +166,8 @@ def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evi
     if stop is None:  # scripts: any exit after the forwarded TERM means stopped
         return over if all(r.over for r in round_.ranks) else None
     if stop.step is None:
+        if not round_.all_ready and now - it.began > _STARTING_AGREE_S:
+            return over  # somebody has not even formed the group: no optimizer step can have been done
         if it.deadline is None and now - it.began > board.timing.agree_s:
             _withdraw(board, round_, stop)
         return None
@@ -175,13 +183,17 @@ def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evi
     return over
 
 
+def _all_up(round_: Round) -> bool:
+    return round_.all_ready or all(r.heartbeat_t is not None for r in round_.ranks)
+
+
 def _begin_stop(board: Board, round_: Round, it: Interrupt, now: float) -> bool:
     """Tell the workers; false when there is nothing to wait for."""
     left = None if it.deadline is None else round(it.deadline - now, 1)
-    waiting = round_.master_port is not None and round_.all_ready
+    waiting = _all_up(round_)
     board.history.event("stop_requested", cause=it.kind.value, deadline_s=left, save=waiting)
     if not waiting:
-        return False  # still starting: no optimizer step was done in this round
+        return False  # some worker is not even up: no optimizer step was done in this round
     if round_.plain:
         board.term_sent = True
         round_.each_node(lambda node: node.send("term", round=round_.number))

@@ -1,0 +1,301 @@
+"""What breaks, and what the leader does about it."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def once(call):
+    """A hook that acts the first time it is reached only."""
+    done = []
+
+    def hook(worker):
+        if not done:
+            done.append(worker)
+            call(worker)
+
+    return hook
+
+
+def test_a_killed_worker_leads_to_a_new_round(world, virtual):
+    """SIGKILL of one rank: a new round from the newest checkpoint, the cause named, the others its victims."""
+    w = world(checkpoint={"interval_steps": 10})
+    w.hooks[25] = [once(lambda worker: w.find(2).die(9))]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "completed"
+    starts = w.events("round_started")
+    assert [e["resume_step"] for e in starts] == [None, 20]
+    (failed,) = w.events("worker_failed")
+    assert (failed["rank"], failed["host"], failed["cause"]["kind"], failed["cause"]["signal"]) == (
+        2,
+        "n1",
+        "signal",
+        9,
+    )
+    (victims,) = w.events("victims")
+    assert {v["rank"] for v in victims["ranks"]} <= {0, 1, 3}
+    assert w.events("decision")[0]["action"] == "new_round"
+
+
+def test_victims_heard_first_are_not_the_cause(world, virtual):
+    """Peers' connection errors arrive before the exit of the rank that died: the cause is still the dead rank."""
+    w = world(checkpoint={"interval_steps": 10})
+
+    def slow_exit(worker):
+        dead = w.find(1)
+        dead.task.cancel()
+        dead.group.broken(dead)
+        import asyncio
+
+        asyncio.get_running_loop().call_later(0.4, lambda: dead.node.exited(dead, None, 11))
+
+    w.hooks[15] = [once(slow_exit)]
+
+    virtual(w.attempt_once())
+
+    (failed,) = w.events("worker_failed")
+    assert (failed["rank"], failed["cause"]["signal"]) == (1, 11)
+
+
+def test_the_same_exception_three_times_ends_the_run(world, virtual):
+    """A deterministic exception at one step: two restarts, then failed, saying where."""
+    w = world(checkpoint={"interval_steps": 10})
+    w.hooks[25] = [lambda worker: worker.fail("ValueError", "bad sample") if worker.rank == 3 else None]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "failed"
+    assert ending.exit_code == 8
+    assert len(w.events("worker_failed")) == 3
+    assert "ValueError: bad sample at step 25" in ending.reason
+    assert "3 times" in ending.reason
+    assert w.outcome["cause"]["frames"][0]["line"] == 7
+
+
+def test_restarts_without_progress_are_bounded(world, virtual):
+    """A rank that is killed at the same place again and again: max_restarts restarts, then failed."""
+    w = world(restart={"max_restarts": 3}, checkpoint={"interval_steps": 10})
+    w.hooks[25] = [lambda worker: worker.die(11) if worker.rank == 0 else None]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "failed"
+    assert len(w.events("round_started")) == 4
+    assert "max_restarts" in ending.reason
+
+
+def test_progress_refills_the_budget(world, virtual):
+    """Ten kills, each after a new checkpoint, do not end the run."""
+    w = world(checkpoint={"interval_steps": 4})
+    for step in range(3, 40, 4):
+        w.hooks[step] = [once(lambda worker: worker.die(9))]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "completed"
+    assert len(w.events("worker_failed")) == 10
+
+
+def test_a_spare_takes_over_a_dead_node(world, virtual):
+    """A node that falls silent is replaced by the spare within 15 s; its name is in the decision."""
+    w = world(spare_nodes=1, checkpoint={"interval_steps": 5})
+    w.total_steps = 400
+    w.hooks[22] = [once(lambda worker: w.nodes[1].die(silently=True))]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "completed"
+    _, second = w.events("round_started")
+    assert [r["host"] for r in second["ranks"]] == ["n0", "n0", "n2", "n2"]
+    assert second["resume_step"] == 20
+    assert w.events("node_lost")[0]["host"] == "n1"
+    assert w.events("decision")[0]["evidence"] == "node_lost"
+
+
+def test_without_a_spare_the_run_is_requeued_without_the_lost_node(world, virtual):
+    """A node whose agent dies: handed back, excluding it, the leader leaving after everybody else."""
+    w = world(checkpoint={"interval_steps": 5})
+    w.hooks[22] = [once(lambda worker: w.nodes[1].die())]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "requeued"
+    assert w.allocation.said == [("hand_back", ("n1",), 0.0), ("pull_forward", [])]
+    assert w.outcome is None
+    assert w.events("requeued")[0]["how"] == "requeue"
+    assert w.events("excluded")[0]["hosts"] == ["n1"]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "completed"
+    assert w.events("round_started")[-1]["resume_step"] == 20
+
+
+def test_a_refused_requeue_ends_failed_and_says_so(world, virtual):
+    """SLURM does not take the run back: one sentence, failed."""
+    w = world(checkpoint={"interval_steps": 5})
+    w.allocation.refuses = "requeueing is disabled here."
+    w.hooks[22] = [once(lambda worker: w.nodes[1].die())]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "failed"
+    assert "requeueing is disabled here." in w.outcome["reason"]
+
+
+def test_missing_nodes_are_named(world, virtual):
+    """A node that never starts: named after 5 s, and in the outcome with its ranks after init_timeout_min."""
+    w = world(init_timeout_min=0.5)
+
+    ending = virtual(w.attempt_once(absent=(1,)))
+
+    assert ending.state == "failed"
+    assert "node n1 (ranks 2-3) did not start within 0.5 min" in ending.reason.replace("Node", "node")
+    assert w.events("node_missing")[0]["nodes"] == ["n1"]
+    assert w.events("node_missing")[0]["waited_s"] < 7
+
+
+def test_a_late_node_is_waited_for(world, virtual):
+    """A node that starts 40 s late under init_timeout_min 1 trains with the others."""
+    w = world(init_timeout_min=1.0)
+
+    async def late():
+        import asyncio
+
+        await asyncio.sleep(40)
+        w.nodes[1].join()
+
+    ending = virtual(w.attempt_once(late, absent=(1,)))
+
+    assert ending.state == "completed"
+    assert len(w.events("node_missing")) == 3
+
+
+def test_a_node_that_fails_its_checks_is_replaced(world, virtual):
+    """Preflight: the bad host is excluded and named; the spare trains in its place."""
+    w = world(preflight=True, spare_nodes=1)
+
+    async def bad():
+        w.nodes[0].check_ok = False
+
+    ending = virtual(w.attempt_once(bad))
+
+    assert ending.state == "completed"
+    assert {r["host"] for r in w.events("round_started")[0]["ranks"]} == {"n1", "n2"}
+    assert w.events("round_started")[0]["master_addr"] == "n1"
+    assert "gpus: 3 of 4" in w.events("excluded")[0]["why"]
+
+
+def test_a_frozen_worker_is_found_within_ten_seconds(world, virtual):
+    """SIGSTOP of one rank: hang named with the laggard, stacks dumped, new round."""
+    w = world(checkpoint={"interval_steps": 5})
+    times = {}
+
+    def freeze(worker):
+        import asyncio
+
+        frozen = w.find(3)
+        frozen.state = "T"
+        frozen.task.cancel()
+        times["frozen"] = asyncio.get_running_loop().time()
+
+    w.hooks[12] = [once(freeze)]
+
+    async def see():
+        import asyncio
+
+        await w.until(lambda: bool(w.events("hang")))
+        times["found"] = asyncio.get_running_loop().time()
+
+    ending = virtual(w.attempt_once(see))
+
+    assert ending.state == "completed"
+    (hang,) = w.events("hang")
+    assert [(x["rank"], x["host"]) for x in hang["laggards"]] == [(3, "n1")]
+    assert times["found"] - times["frozen"] < 10
+    assert any(m["type"] == "dump" for m in w.nodes[1].heard)
+
+
+def test_a_silent_hang_is_found_by_the_learned_limit(world, virtual):
+    """Nobody progresses and nobody is frozen: the floor's time passes, then a new round."""
+    w = world(checkpoint={"interval_steps": 5}, restart={"hang_floor_s": 30})
+    w.hooks[12] = [once(lambda worker: worker.task.cancel())]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "completed"
+    assert w.events("hang")[0]["limit_s"] == 30
+    assert w.events("decision")[0]["evidence"] == "hang"
+
+
+def test_a_full_disk_does_not_stop_training(world, virtual):
+    """save_failed: training goes on from the old checkpoint, a later save succeeds, the run completes."""
+    w = world(checkpoint={"interval_steps": 10})
+    w.hooks[15] = [lambda worker: setattr(w, "disk_full", True)]
+    w.hooks[25] = [lambda worker: setattr(w, "disk_full", False)]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "completed"
+    assert w.events("save_failed")[0]["errno_name"] == "ENOSPC"
+    assert [e["step"] for e in w.events("saved")] == [10, 30, 40]
+    assert w.leftovers() == []
+
+
+def test_a_disk_that_stays_full_ends_the_run(world, virtual):
+    """Work at risk for longer than max_at_risk_min: failed, saying so."""
+    w = world(checkpoint={"interval_steps": 10}, restart={"max_at_risk_min": 1.0})
+    w.total_steps, w.disk_full = 5000, True
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "failed"
+    assert "no checkpoint could be written for 1 minutes" in ending.reason.replace("No", "no")
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "manifest"])
+def test_a_damaged_newest_checkpoint_is_passed_over(world, virtual, damage):
+    """A flipped byte, a truncated file or a lost manifest: the one before is resumed from, saying so."""
+    w = world(checkpoint={"interval_steps": 10})
+
+    def hurt(worker):
+        folder = w.paths.checkpoint(20)
+        part = folder / "rank-00001"
+        if damage == "flip":
+            data = bytearray(part.read_bytes())
+            data[0] ^= 1
+            part.write_bytes(bytes(data))
+        elif damage == "cut":
+            part.write_bytes(b"")
+        else:
+            (folder / "manifest.json").unlink()
+        worker.die(9)
+
+    w.hooks[29] = [once(hurt)]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "completed"
+    assert w.events("round_started")[1]["resume_step"] == 10
+    assert w.events("checkpoint_damaged")[0]["path"].endswith("step-00000020")
+    assert [e["step"] for e in w.events("saved")] == [10, 20, 20, 30, 40]
+
+
+def test_a_stale_leader_goes_without_a_word(world, virtual):
+    """A newer attempt is claimed: the old leader stops its round, commits nothing, writes no outcome."""
+    from launcher.runtime import fence
+
+    w = world(checkpoint={"interval_steps": 10})
+    w.total_steps = 2000
+
+    async def newer():
+        await w.until(lambda: bool(w.events("saved")))
+        fence.claim(w.paths)
+
+    ending = virtual(w.attempt_once(newer))
+
+    assert ending.state == "requeued"
+    assert w.outcome is None
+    assert not w.events("decision", "ended", "attempt_ended")

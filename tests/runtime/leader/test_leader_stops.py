@@ -1,0 +1,270 @@
+"""Stopping at an agreed step: preemption, time limit, cancel; and that it never deadlocks and always agrees."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from launcher.runtime.handover import Meaning
+
+
+def stop_at(w, step, signal="TERM"):
+    """A script that sends the signal once somebody is at ``step``."""
+
+    async def script():
+        await w.until(lambda: any(x.entered >= step for n in w.nodes for x in n.workers))
+        w.signal(signal)
+
+    return script
+
+
+@pytest.mark.parametrize("kind", ["preempted", "time_limit"])
+def test_a_preempted_run_saves_and_is_requeued(world, virtual, kind):
+    """Agreed stop, save at that step, requeue, StartTime pulled forward last; the next attempt goes on from there."""
+    w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 20})
+    w.allocation.means = Meaning(kind)
+
+    ending = virtual(w.attempt_once(stop_at(w, 17)))
+
+    assert ending.state == "requeued"
+    agreed = w.events("agreed")[0]["step"]
+    assert w.events("stopped")[0]["lost_steps"] == 0
+    assert w.events("saved")[-1]["step"] == agreed
+    assert w.events("saved")[-1]["reason"] == "stop"
+    assert w.allocation.said == [("hand_back", (), 0.0), ("pull_forward", [])]
+    assert w.events("signal")[0]["meaning"] == kind
+    assert len(w.events("signal")) == 1
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "completed"
+    assert w.events("round_started")[-1]["resume_step"] == agreed
+
+
+def test_a_cancelled_run_saves_and_never_comes_back(world, virtual):
+    """scancel: saved where time allows, requeueing forbidden, outcome cancelled."""
+    w = world(checkpoint={"interval_steps": 1000})
+    w.allocation.means = Meaning("cancelled")
+
+    ending = virtual(w.attempt_once(stop_at(w, 17)))
+
+    assert (ending.state, ending.exit_code) == ("cancelled", 9)
+    assert w.outcome["state"] == "cancelled"
+    assert w.events("stopped")[0]["lost_steps"] == 0
+    assert w.allocation.said == [("forbid_requeue",)]
+
+
+def test_a_cancel_after_a_preemption_outranks_it(world, virtual):
+    """scancel while a preempted run is stopping: it ends cancelled, not requeued."""
+    w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 60})
+    w.save_s = 5.0
+
+    async def script():
+        await stop_at(w, 10)()
+        await w.until(lambda: bool(w.events("agreed")))
+        w.allocation.is_cancelled = True
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "cancelled"
+    assert w.allocation.said == [("forbid_requeue",)]
+
+
+def test_slurm_not_answering_saves_and_does_not_requeue(world, virtual):
+    """Nobody says why TERM came: saved, failed, and the reason says how to go on."""
+    w = world(checkpoint={"interval_steps": 1000})
+    w.allocation.means = Meaning("unknown")
+
+    ending = virtual(w.attempt_once(stop_at(w, 17)))
+
+    assert ending.state == "failed"
+    assert "resubmit" in ending.reason
+    assert w.events("stopped")[0]["lost_steps"] == 0
+
+
+def test_a_users_request_is_read_once(world, virtual):
+    """`cancel --save`: agreed stop without a deadline, saved, cancelled, the request file gone."""
+    w = world(checkpoint={"interval_steps": 1000})
+    w.allocation.means = Meaning("user")
+    w.save_s = 100.0
+
+    async def script():
+        await w.until(lambda: bool(w.events("first_step")))
+        w.paths.request.write_text("{}")
+        w.signal("USR2")
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "cancelled"
+    assert w.events("stopped")[0]["lost_steps"] == 0
+    assert not w.paths.request.exists()
+
+
+def test_during_start_up_there_is_nothing_to_save(world, virtual):
+    """Preempted before the group is up: requeued at once."""
+    w = world()
+    w.start_s = 30.0
+
+    async def script():
+        await w.until(lambda: bool(w.events("round_started")))
+        w.signal()
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "requeued"
+    assert not w.events("saved")
+
+
+def test_while_waiting_for_nodes_a_preemption_requeues(world, virtual):
+    """Preempted while a node is missing: requeued."""
+    w = world()
+
+    async def script():
+        import asyncio
+
+        await asyncio.sleep(7)
+        w.signal()
+
+    ending = virtual(w.attempt_once(script, absent=(1,)))
+
+    assert ending.state == "requeued"
+
+
+def test_twice_in_a_row(world, virtual):
+    """Two preemptions with little between them; no step is lost."""
+    w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 20})
+
+    assert virtual(w.attempt_once(stop_at(w, 5))).state == "requeued"
+    assert virtual(w.attempt_once(stop_at(w, 9))).state == "requeued"
+    assert virtual(w.attempt_once()).state == "completed"
+
+    assert [e["lost_steps"] for e in w.events("stopped")] == [0, 0]
+
+
+def test_attempts_without_progress_back_off_then_stop(world, virtual):
+    """Preempted during every start-up: later attempts wait longer, then the run ends failed."""
+    w = world(restart={"max_restarts": 3})
+    w.start_s = 30.0
+
+    async def script():
+        count = len(w.events("round_started"))
+        await w.until(lambda: len(w.events("round_started")) > count)
+        w.signal()
+
+    states = [virtual(w.attempt_once(script)).state for _ in range(4)]
+
+    assert states == ["requeued", "requeued", "requeued", "failed"]
+    delays = [said[2] for said in w.allocation.said if said[0] == "hand_back"]
+    assert delays == [0.0, 30.0, 60.0]
+
+
+def test_a_save_that_does_not_fit_costs_work_not_the_run(world, virtual):
+    """The save takes longer than the grace: requeued in time with the older checkpoint."""
+    w = world(checkpoint={"interval_steps": 10}, site={"grace_s": 0, "kill_wait_s": 10})
+    w.step_s = 1.0
+    w.allocation.means = Meaning("preempted_now")
+    ended = {}
+
+    async def script():
+        import asyncio
+
+        await stop_at(w, 17)()
+        ended["signal"] = asyncio.get_running_loop().time()
+        w.save_s = 1000.0
+        await w.until(lambda: bool(w.events("requeued")))
+        ended["requeued"] = asyncio.get_running_loop().time()
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "requeued"
+    assert w.events("stopped")[0]["lost_steps"] > 0
+    assert w.leftovers() == []
+
+
+def test_a_stop_at_the_last_step_is_completion(world, virtual):
+    """S = N: completed, never requeued."""
+    w = world(checkpoint={"interval_steps": 10}, site={"grace_s": 60})
+    w.step_s = 1.0
+
+    ending = virtual(w.attempt_once(stop_at(w, 40)))
+
+    assert ending.state == "completed"
+    assert not [s for s in w.allocation.said if s[0] == "hand_back"]
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "requeued"), (1, "requeued"), (143, "requeued"), (None, "requeued")])
+def test_any_exit_of_a_script_after_term_means_stopped(world, virtual, code, state):
+    """A script told by TERM may exit as it likes: the run is requeued, nobody failed."""
+    from launcher.run.spec import Work
+
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, site={"grace_s": 20})
+    w.worker_class = plain_script(w)
+    w.term_code = code
+
+    async def script():
+        import asyncio
+
+        await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
+        await asyncio.sleep(3)
+        w.signal()
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == state
+    assert not w.events("worker_failed")
+
+
+def test_scripts_that_exit_zero_complete_the_run(world, virtual):
+    """Exit code 0 of every script worker is completion."""
+    from launcher.run.spec import Work
+
+    w = world(work=Work(kind="script", target="train.py"))
+    w.worker_class = plain_script(w, seconds=900)
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "completed"
+    assert w.events("progress_assumed")
+
+
+def plain_script(w, seconds=1e6):
+    """Workers that say nothing, live for ``seconds`` and exit 0."""
+    import asyncio
+
+    base = w.worker_class
+
+    class Script(base):
+        async def main(self):
+            self.say("phase", name="script")
+            await asyncio.sleep(seconds)
+            self.node.exited(self, 0, None)
+
+    return Script
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_stops_always_agree_and_never_deadlock(world, virtual, seed):
+    """200 stops at random moments, 1-50 ms steps, random delays, 1 to 8 workers: all stop at one step, saved, none lost."""
+    rng = random.Random(seed)
+    nodes, per = rng.choice([(1, 1), (1, 2), (1, 3), (2, 2), (3, 1), (5, 1), (2, 4), (4, 2)])
+    w = world(
+        nodes=nodes,
+        tasks_per_node=per,
+        seed=seed,
+        checkpoint={"interval_steps": rng.choice([3, 7, 1000])},
+        site={"grace_s": 600},
+    )
+    w.step_s, w.save_s, w.max_delay_s = rng.uniform(0.001, 0.05), rng.uniform(0.0, 0.1), rng.choice([0.001, 0.05, 0.5])
+    w.total_steps = 120
+
+    ending = virtual(w.attempt_once(stop_at(w, rng.randint(1, 100))))
+
+    assert ending.state in ("requeued", "completed")
+    if ending.state == "requeued":
+        assert w.events("stopped")[0]["lost_steps"] == 0
+        assert w.events("agreed")[0]["step"] == w.events("saved")[-1]["step"]
+    else:
+        assert w.events("saved")[-1]["step"] == 120
+    assert not w.events("worker_failed", "hang", "node_lost")
+    assert w.leftovers() == []
