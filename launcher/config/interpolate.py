@@ -21,6 +21,59 @@ _MARK = "\ue000run.{}\ue001"  # stands for ${run.x} while OmegaConf resolves the
 
 def resolve(container: dict[str, Any], report: Report) -> dict[str, Any]:
     """Plain values with every interpolation but ``${run.x}`` replaced."""
+    try:
+        return {key: _quick(value, container, ()) for key, value in container.items()}
+    except _NotSimpleError:
+        return _resolve(container, report)
+
+
+_SIMPLE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
+
+
+class _NotSimpleError(Exception):
+    """Something for OmegaConf: its grammar, or a fault that it can tell."""
+
+
+def _quick(value: Any, container: dict[str, Any], above: tuple[str, ...]) -> Any:
+    """What OmegaConf would make of the value, in a hundredth of the time, as long as it holds but ``${a.b}``."""
+    if isinstance(value, dict):
+        return {key: _quick(item, container, above) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_quick(item, container, above) for item in value]
+    if not isinstance(value, str) or ("${" not in value and value != "???"):
+        return value
+    if value == "???" or "\\" in value or "${" in _SIMPLE.sub("", value):
+        raise _NotSimpleError
+    whole = _SIMPLE.fullmatch(value)
+    if whole:
+        return _quick_key(whole.group(1), container, above)
+    return _SIMPLE.sub(lambda found: _quick_text(found.group(1), container, above), value)
+
+
+def _quick_key(path: str, container: dict[str, Any], above: tuple[str, ...]) -> Any:
+    if path in above:
+        raise _NotSimpleError
+    first, *rest = path.split(".")
+    if first == "run":
+        if rest and rest[0] in RUN_KEYS and len(rest) == 1 and "run" not in container:
+            return f"${{{path}}}"
+        raise _NotSimpleError
+    node: Any = container
+    for part in (first, *rest):
+        if not isinstance(node, dict) or part not in node:
+            raise _NotSimpleError
+        node = node[part]
+    return _quick(node, container, (*above, path))
+
+
+def _quick_text(path: str, container: dict[str, Any], above: tuple[str, ...]) -> str:
+    value = _quick_key(path, container, above)
+    if isinstance(value, (dict, list)):
+        raise _NotSimpleError
+    return str(value)
+
+
+def _resolve(container: dict[str, Any], report: Report) -> dict[str, Any]:
     taken = container.get("run")
     config = OmegaConf.create({**container, "run": {key: _MARK.format(key) for key in RUN_KEYS}})
     result: dict[str, Any] = _plain(config, "", report)

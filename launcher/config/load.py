@@ -22,6 +22,7 @@ from launcher.config.merge import command_line, merge, target_layer
 from launcher.config.schema import Job
 from launcher.config.site import Layer, SiteProfile, read_document, read_layers, site_paths
 from launcher.config.source import COMMAND_LINE, Document, Origin, Problem, dump_yaml, join
+from launcher.config.sweep import axes, flatten, place, read_flags
 from launcher.config.texts import leaves
 from launcher.errors import ConfigError
 
@@ -68,12 +69,14 @@ def load_job(
     target: str | None = None,
     script_args: Sequence[str] = (),
     sites: list[Path] | None = None,
+    sweep: Sequence[str] = (),
     check_code: bool = True,
 ) -> LoadedJob:
     """Load the job file ``path``, or make a job with defaults of ``target`` (a ``.py`` file or ``-m module``).
 
     ``overrides`` are ``key.path=value``; ``script_args`` replace ``args``; ``sites`` replaces the site profiles found
-    on this machine. Raises ConfigError, or CodeError when the named code alone is at fault.
+    on this machine; ``sweep`` are ``key=a,b`` and ``key=range(5)``, and with a sweep the job is its first point
+    (`launcher.config.sweep.point_jobs` gives them all). Raises ConfigError, or CodeError when the named code alone is at fault.
     """
     profile, layers = read_layers(site_paths() if sites is None else sites)
     base = Path.cwd()
@@ -87,7 +90,7 @@ def load_job(
         raise ConfigError("name a job file, a .py file or -m module")
     layers.append(command_line(overrides, script_args))
     source = str(path) if path is not None else COMMAND_LINE
-    return load_layers(layers, base, source, profile, check_code=check_code)
+    return load_layers(layers, base, source, profile, sweep=sweep, check_code=check_code)
 
 
 def load_values(
@@ -99,7 +102,13 @@ def load_values(
 
 
 def load_layers(
-    layers: list[Layer], base_dir: Path, source: str, profile: SiteProfile, *, check_code: bool = True
+    layers: list[Layer],
+    base_dir: Path,
+    source: str,
+    profile: SiteProfile,
+    *,
+    sweep: Sequence[str] = (),
+    check_code: bool = True,
 ) -> LoadedJob:
     """Merge, resolve, validate and check; raise everything that is wrong at once."""
     from launcher.config import code
@@ -108,13 +117,39 @@ def load_layers(
     for layer in layers:
         report.problems += layer.document.problems
     container = merge(layers, report)
+    _add_sweep(container, sweep, report)
     report.stop_if(_unreadable)  # then every further complaint would mislead
-    resolved = resolve(container, report)
-    job = _validate(resolved, container, report)
+    job = check_values(_first_point(container, report), report)
     if check_code and not any(_concerns_code(p) for p in report.problems):
         report.problems += code.check(job, (base_dir / Path(job.code.dir).expanduser()).resolve())
     report.stop_if(lambda _: True)
     return LoadedJob(job=job, container=container, origin=report.origin, base_dir=base_dir, source=source, site=profile)
+
+
+def _add_sweep(container: dict[str, Any], flags: Sequence[str], report: Report) -> None:
+    """Bring ``sweep`` into the form of key paths and values, those of the command line last."""
+    found, problems = read_flags(flags)
+    report.problems += problems
+    written = container.get("sweep") or {}
+    if (found or written) and isinstance(written, dict):
+        container["sweep"] = {**flatten(written), **found}
+    report.origin.update({f"sweep.{key}": Origin(COMMAND_LINE) for key in found})
+
+
+def _first_point(container: dict[str, Any], report: Report) -> dict[str, Any]:
+    """The values of a sweep's first point: keys that are only swept are there, as for every point."""
+    written = container.get("sweep")
+    if not isinstance(written, dict):
+        return container
+    found, problems = axes(written)
+    report.problems += problems
+    report.origin.update({key: report.nearest(f"sweep.{key}") for key in found})
+    return place(container, {key: values[0] for key, values in found.items()})
+
+
+def check_values(container: dict[str, Any], report: Report) -> Job:
+    """Resolve and validate merged values; whatever is wrong is in the report."""
+    return _validate(resolve(container, report), container, report)
 
 
 def _unreadable(problem: Problem) -> bool:

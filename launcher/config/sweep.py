@@ -1,0 +1,246 @@
+"""Sweeps: lists of values by key path become points, each a job of its own, all of them one array submission."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from launcher.config.explain import keys_at, nearest, shown
+from launcher.config.source import COMMAND_LINE, Origin, Problem, read_value
+
+if TYPE_CHECKING:
+    from launcher.config.faults import Report
+    from launcher.config.load import LoadedJob
+
+__all__ = ["MOST_POINTS", "Point", "Sweep", "axes", "expand", "flatten", "place", "point_jobs", "read_flags"]
+
+MOST_POINTS = 10_000
+PARALLELISM = "array_parallelism"
+_SWEPT = (
+    "params",
+    "args",
+    "seed",
+    "deterministic",
+    "task",
+    "function",
+    "script",
+    "distributed",
+    "checkpoint",
+    "trackers",
+)
+"""Sections that a point may change: none of them is part of the sbatch script, which all points share."""
+_RANGE = re.compile(r"range\(\s*(-?\d{1,12})\s*(?:,\s*(-?\d{1,12})\s*)?(?:,\s*(-?\d{1,12})\s*)?\)")
+_LABEL = 40
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of values."""
+
+    index: int
+    """Its place in the array, from 0."""
+    label: str
+    """What tells it from the others, short and fit for a name: ``lr0.1-seed3``."""
+    overrides: dict[str, Any]
+    """Values by key path."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Every point, the last key varying fastest."""
+
+    points: tuple[Point, ...]
+    array_parallelism: int | None = None
+    """Points that run at the same time, at most; None: as many as SLURM allows."""
+
+
+# --- reading ------------------------------------------------------------------------------------------------------------
+
+
+def read_flags(flags: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
+    """``key=a,b`` and ``key=range(5)`` as they come after ``--sweep``."""
+    found: dict[str, Any] = {}
+    problems = []
+    for text in flags:
+        key, equals, spec = text.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", key):
+            said = f'"{text}" is no sweep; write --sweep key=a,b or --sweep key=range(5)'
+            problems.append(Problem("", said, origin=Origin(COMMAND_LINE)))
+        elif _RANGE.fullmatch(spec.strip()):
+            found[key] = spec.strip()
+        else:
+            value, wrong = read_value(f"[{spec}]")
+            if wrong:
+                problems.append(Problem(f"sweep.{key}", f'"{spec}" is no list of values: check brackets and quotes'))
+            else:
+                found[key] = value[0] if len(value) == 1 and isinstance(value[0], list) else value
+    return found, problems
+
+
+def flatten(sweep: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested keys as key paths: ``{params: {lr: [1]}}`` is ``{params.lr: [1]}``."""
+    flat: dict[str, Any] = {}
+    for key, value in sweep.items():
+        path = f"{above}.{key}" if above else key
+        if isinstance(value, dict):
+            flat.update(flatten(value, path))
+        else:
+            flat[path] = value
+    return flat
+
+
+def axes(sweep: dict[str, Any]) -> tuple[dict[str, list[Any]], list[Problem]]:
+    """The values of each key path, and what is wrong with them."""
+    found: dict[str, list[Any]] = {}
+    problems = []
+    for key, value in sweep.items():
+        if key == PARALLELISM:
+            if type(value) is not int or value < 1:
+                said = f"must be a whole number of at least 1, not {shown(value)}"
+                problems.append(Problem(f"sweep.{key}", said, "value"))
+            continue
+        values, said_of_key = _values(value), _may_be_swept(key)
+        if said_of_key:
+            problems.append(Problem(f"sweep.{key}", said_of_key))
+        elif isinstance(values, str):
+            problems.append(Problem(f"sweep.{key}", values, "value"))
+        else:
+            found[key] = values
+    count = math.prod(len(v) for v in found.values())
+    if count > MOST_POINTS:
+        problems.append(Problem("sweep", f"makes {count:,} points; at most {MOST_POINTS:,} are allowed"))
+    if PARALLELISM in sweep and len(sweep) == 1:
+        problems.append(Problem("sweep", "has no key to vary; give lists of values, such as params.lr: [0.1, 0.01]"))
+    return found, problems
+
+
+def _may_be_swept(key: str) -> str | None:
+    top = key.split(".")[0]
+    if top in ("name", "sweep", "code", "runs_dir", "share", "after", "notify", "preflight"):
+        return f"{top} cannot be swept"
+    if top not in _SWEPT:
+        if top in keys_at(""):
+            return f"{top} cannot be swept: all points are one array submission, whose sbatch script they share"
+        return f'there is no key "{key}"{nearest(top, _SWEPT)}'
+    return "give the keys below params, such as params.lr" if key == "params" else None
+
+
+def _values(value: Any) -> list[Any] | str:
+    """The values of one axis, or what is wrong with them."""
+    if isinstance(value, str):
+        found = _RANGE.fullmatch(value.strip())
+        if not found:
+            return f'must be a list of values or range(n), not "{value}"'
+        numbers = [int(n) for n in found.groups() if n is not None]
+        if len(numbers) == 3 and numbers[2] == 0:
+            return f"{value} has a step of 0"
+        steps = range(*numbers)
+        if len(steps) > MOST_POINTS:
+            return f"{value} has {len(steps):,} values; at most {MOST_POINTS:,} points are allowed"
+        value = list(steps)
+    if not isinstance(value, list):
+        return f"must be a list of values or range(n), not {shown(value)}"
+    if not value:
+        return "holds no value"
+    seen: set[str] = set()
+    for item in value:
+        text = json.dumps(item, sort_keys=True)
+        if text in seen:
+            return f"{shown(item)} is given twice"
+        seen.add(text)
+    return value
+
+
+# --- points -------------------------------------------------------------------------------------------------------------
+
+
+def expand(sweep: dict[str, Any]) -> Sweep:
+    """Every combination of a sweep whose `axes` are right."""
+    found, _ = axes(sweep)
+    words = _words(list(found))
+    points: list[Point] = []
+    seen: set[str] = set()
+    for index, values in enumerate(itertools.product(*found.values())):
+        label = "-".join(f"{word}{_short(value)}" for word, value in zip(words, values, strict=True))
+        if len(label) > _LABEL or label in seen:
+            label = f"{label[: _LABEL - 6].rstrip('-._')}-p{index}"
+        seen.add(label)
+        points.append(Point(index, label, dict(zip(found, values, strict=True))))
+    return Sweep(tuple(points), sweep.get(PARALLELISM))
+
+
+def _words(keys: list[str]) -> list[str]:
+    """The last word of each key path, more of them where two keys end alike."""
+    words = []
+    for key in keys:
+        parts = key.split(".")
+        for count in range(1, len(parts) + 1):
+            word = ".".join(parts[-count:])
+            if sum(f".{other}".endswith(f".{word}") for other in keys) == 1:
+                break
+        words.append(re.sub(r"[^A-Za-z0-9._]+", "_", word))
+    return words
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        text = json.dumps(value)
+    elif isinstance(value, float):
+        text = f"{value:.6g}"
+    else:
+        text = str(value)
+    return re.sub(r"[^A-Za-z0-9.]+", "_", text.replace("-", "m") if not isinstance(value, str) else text).strip("_")[
+        :16
+    ]
+
+
+def place(container: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """A copy of ``container`` with values set by key path; only the mappings on the way are copied."""
+    result = dict(container)
+    for path, value in overrides.items():
+        node = result
+        *above, last = path.split(".")
+        for part in above:
+            below = node.get(part)
+            node[part] = dict(below) if isinstance(below, dict) else {}
+            node = node[part]
+        node[last] = value
+    return result
+
+
+def point_jobs(loaded: LoadedJob) -> list[tuple[Point, LoadedJob]]:
+    """Each point as a checked job of its own, named after the base job and the point. Raises ConfigError or CodeError.
+
+    The parameter names were checked with the base job, which is the first point.
+    """
+    from launcher.config.faults import Report
+    from launcher.config.load import check_values
+
+    sweep = expand(loaded.job.sweep)
+    report = Report(loaded.source)
+    report.origin = loaded.origin
+    found = []
+    base = {key: value for key, value in loaded.container.items() if key != "sweep"}
+    for point in sweep.points:
+        container = {**place(base, point.overrides), "name": _name(loaded.name, point.label)}
+        report.origin = {**loaded.origin, **{k: report.nearest(f"sweep.{k}") for k in point.overrides}}
+        before = len(report.problems)
+        job = check_values(container, report)
+        report.problems[before:] = [_placed(p, report) for p in report.problems[before:]]
+        found.append((point, replace(loaded, job=job, container=container)))
+    report.stop_if(lambda _: True)
+    return found
+
+
+def _placed(problem: Problem, report: Report) -> Problem:
+    """A problem of one point, pointing at the sweep's own place."""
+    return replace(problem, origin=problem.origin or report.nearest(problem.path))
+
+
+def _name(name: str, label: str) -> str:
+    return f"{name[: 63 - len(label)].rstrip('-._')}-{label}"
