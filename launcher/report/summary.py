@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import socket
 import statistics
 import time
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from launcher.report.history import Event, History, as_dict, as_list, as_number, as_text, read_history
+from launcher.report.processes import is_alive, local_process
 from launcher.run.paths import RunPaths
 
 __all__ = ["STALE_S", "RunSummary", "SlurmView", "State", "summarise", "summarise_history"]
@@ -152,7 +152,10 @@ def _identity(h: History) -> dict[str, Any]:
     submitted = h.last("submitted") or {}
     started = h.last("attempt_started") or {}
     newest = h.last("submitted", "requeued", "attempt_started") or {}
-    job_id = newest.get("job_id") or started.get("job_id") or submitted.get("job_id") or h.submission.get("job_id")
+    job_id = newest.get("job_id")
+    if job_id is None and newest.get("type") in (None, "submitted"):  # written before SLURM had given it a number
+        job_id = h.submission.get("job_id")
+    job_id = job_id or started.get("job_id")
     sweep = as_dict(h.submission.get("sweep"))
     return {
         "run": h.paths.id,
@@ -258,7 +261,7 @@ def _times(h: History, now: float) -> dict[str, Any]:
     picture = h.state if _picture_is_newest(h) else {}
     ended = as_number((h.outcome or {}).get("t"))
     times: dict[str, Any] = {
-        "submitted": first["t"] if first else as_number(h.submission.get("t")),
+        "submitted": first["t"] if first else as_number(h.submission.get("submitted_t")),
         "started": begun["t"] if begun else None,
         "attempt_started": latest["t"] if latest else None,
         "ended": ended,
@@ -297,7 +300,7 @@ def _is_waiting(h: History) -> bool:
 
 def _silence(h: History, now: float) -> float:
     """Seconds since the run's files last told anything."""
-    heard = _heard(h) or as_number(h.submission.get("t"))
+    heard = _heard(h) or as_number(h.submission.get("submitted_t"))
     return 0.0 if heard is None else now - heard
 
 
@@ -341,10 +344,10 @@ def _dead(h: History, word: str, waiting: bool) -> _Verdict:
 def _local_state(h: History, now: float) -> _Verdict:
     """A run on this or another machine, without SLURM: its process, where it can be looked at, else its silence."""
     silence = _silence(h, now)
-    pid, host = _local_process(h)
+    pid, begun, host = local_process(h)
     here = host is None or host == socket.gethostname()
     if here and pid is not None:
-        if _alive(pid):
+        if is_alive(pid, begun):
             return _local_alive(h, silence)
         if silence > 5.0:
             return "failed", "The leader died without a word: its process is gone.", {"ended": _heard(h)}
@@ -358,27 +361,3 @@ def _local_alive(h: History, silence: float) -> _Verdict:
     if h.last("attempt_started") is None and not h.state:
         return "pending", "starting", {}
     return "running", "", {"silent": silence > STALE_S}
-
-
-def _local_process(h: History) -> tuple[int | None, str | None]:
-    """Process id and host of a local run's leader, as far as its files tell."""
-    for source in (h.state, h.last("attempt_started") or {}, h.submission):
-        pid = _whole(source.get("leader_pid", source.get("pid")))
-        if pid is not None:
-            return pid, as_text(source.get("leader_host", source.get("host"))) or None
-    return None, as_text(h.submission.get("host")) or None
-
-
-def _alive(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as f:
-            return f.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (OSError, IndexError):
-        return True

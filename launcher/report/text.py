@@ -110,6 +110,11 @@ def bytes_(n: float | None) -> str:
     return f"{value:.0f} {unit}" if unit == "B" or value >= 99.5 else f"{value:.3g} {unit}"
 
 
+def plural(n: int, what: str) -> str:
+    """``1 step``, ``14 steps``."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
 def ranges(numbers: Iterable[int]) -> str:
     """``0-4, 6, 7``: runs of three or more are shortened."""
     parts: list[str] = []

@@ -47,10 +47,6 @@ def words(e: Event) -> str:
         return text.clean(e["type"].replace("_", " "))
 
 
-def _plural(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
 def _step(e: Event) -> str:
     step = as_number(e.get("step"))
     return "" if step is None else f"step {text.count(step)}"
@@ -80,7 +76,7 @@ def _attempt_started(e: Event) -> str:
 def _node_joined(e: Event) -> str:
     facts = as_dict(e.get("facts"))
     gpus, cpus = facts.get("gpus"), facts.get("cpus")
-    what = f": {_plural(gpus, 'GPU')}" if isinstance(gpus, int) and gpus else f": {cpus} CPUs" if cpus else ""
+    what = f": {text.plural(gpus, 'GPU')}" if isinstance(gpus, int) and gpus else f": {cpus} CPUs" if cpus else ""
     return f"{e.get('host', '?')} joined{what}"
 
 
@@ -106,7 +102,7 @@ def _round_started(e: Event) -> str:
     step = as_number(e.get("resume_step"))
     origin = f"from step {text.count(step)}" if step else "from scratch"
     where = f" on {text.short_list(hosts)}" if hosts else ""
-    return f"round {e.get('round')} started {origin}: {_plural(int(e.get('world_size') or 0), 'rank')}{where}"
+    return f"round {e.get('round')} started {origin}: {text.plural(int(e.get('world_size') or 0), 'rank')}{where}"
 
 
 def _evaluated(e: Event) -> str:
@@ -175,7 +171,7 @@ def _stop_requested(e: Event) -> str:
 
 def _stopped(e: Event) -> str:
     lost = as_number(e.get("lost_steps"))
-    return f"stopped{_at_step(e)}" + ("" if lost is None else f", {_plural(int(lost), 'step')} lost")
+    return f"stopped{_at_step(e)}" + ("" if lost is None else f", {text.plural(int(lost), 'step')} lost")
 
 
 def _requeued(e: Event) -> str:

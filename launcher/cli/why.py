@@ -1,0 +1,33 @@
+"""Say why a run failed or was interrupted."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("run", default="@last")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def command(run: str, as_json: bool) -> None:
+    """Say why RUN failed or was last interrupted: the root cause in one sentence, then the evidence.
+
+    RUN defaults to the newest run.
+    """
+    import json
+    import time
+
+    from launcher.report.history import read_history
+    from launcher.report.runs import find, summarise_all
+    from launcher.report.text import plain_json
+    from launcher.report.why import explain
+
+    now = time.time()
+    history = read_history(find(run))
+    why = explain(history, summarise_all([history], now)[0], now)
+    if as_json:
+        click.echo(json.dumps(plain_json(why.as_json()), indent=1))
+        return
+    first, *rest = why.lines()
+    click.echo(click.style(first, bold=True))
+    for line in rest:
+        click.echo(line)

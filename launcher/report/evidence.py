@@ -1,0 +1,316 @@
+"""What failed first in a run, with everything its files know about it: the root that `launcher.report.why` puts in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.report.history import Event, History, as_dict, as_list, as_number, as_text
+from launcher.report.summary import RunSummary
+from launcher.report.traces import Trace, frames_of, last_stack, last_traceback, tail
+
+__all__ = ["Root", "find_root"]
+
+_FAILED = ("worker_failed", "node_lost", "hang", "store_lost")
+
+_OUT_OF_CUDA = re.compile(r"CUDA out of memory|CUDA error: out of memory|OutOfMemoryError")
+_OUT_OF_DISK = re.compile(r"No space left on device|Disk quota exceeded|ENOSPC|EDQUOT", re.IGNORECASE)
+_OUT_OF_SHM = re.compile(
+    r"insufficient shared memory|unable to (mmap|write|allocate).*shared memory|/dev/shm", re.IGNORECASE
+)
+_LATE = re.compile(
+    r"timed? ?out|timeout|Watchdog caught collective operation|Monitored ?Barrier|StragglerError", re.IGNORECASE
+)
+_COLLECTIVE = re.compile(r"nccl|gloo|collective|barrier|all_?reduce|broadcast|recv|send|store|Straggler", re.IGNORECASE)
+
+
+@dataclass
+class Root:
+    """The first failure. ``kind`` is one of the keys of `launcher.report.why.TELLERS`."""
+
+    kind: str
+    event: Event = field(default_factory=dict)
+    cause: dict[str, Any] = field(default_factory=dict)
+    trace: Trace | None = None
+    attempt: int | None = None
+    round: int | None = None
+    rank: int | None = None
+    host: str | None = None
+    local_rank: int | None = None
+    step: int | None = None
+    victims: list[dict[str, Any]] = field(default_factory=list)
+    decision: Event = field(default_factory=dict)
+    """What was decided upon it."""
+    log: list[str] = field(default_factory=list)
+    """The last lines that the failing process wrote."""
+    missing: list[int] = field(default_factory=list)
+    """Of a collective that timed out: the ranks that did not come."""
+    same_before: int = 0
+    """How often the very same exception had come at the same step before."""
+
+
+def find_root(h: History, s: RunSummary) -> Root | None:
+    """The root cause of the run's end, or of its last interruption while it goes on; None when nothing went wrong."""
+    decision = h.last("decision")
+    outcome = h.outcome
+    if outcome is None and s.state in ("failed", "cancelled"):
+        return _unannounced(h, s)
+    if s.state == "completed":
+        return None
+    if decision is not None and (outcome is None or s.state == "cancelled" or decision["t"] <= outcome["t"] + 1):
+        root = _decided(h, decision)
+        if root is not None:
+            return root
+    event = h.last(*_FAILED)
+    if event is not None:
+        return _of_event(h, event, {})
+    if outcome is not None:
+        cause = as_dict(outcome.get("cause"))
+        return Root("other", dict(outcome), cause, attempt=outcome.get("attempt"))
+    return None
+
+
+def _unannounced(h: History, s: RunSummary) -> Root:
+    """No outcome was written: SLURM's word, or the leader's death, is all there is beside the agents' logs."""
+    kinds = {"CANCELLED": "cancelled", "TIMEOUT": "time_limit", "OUT_OF_MEMORY": "slurm_oom", "NODE_FAIL": "slurm_node",
+             "PREEMPTED": "preempted", "BOOT_FAIL": "slurm_node"}  # fmt: skip
+    word = next((w for w in kinds if w in s.reason), None)
+    started = h.last("attempt_started") or {}
+    log: list[str] = []
+    for path in _agent_logs(h):
+        log = [line for line in tail(path) if line.strip()]
+        if last_traceback(log) is not None or log:
+            break
+    root = Root(kinds[word] if word else "leader", {"reason": s.reason}, attempt=s.attempt, log=log[-40:])
+    root.host, root.step = as_text(started.get("host")) or None, s.step
+    root.trace = last_traceback(log)
+    return root
+
+
+def _agent_logs(h: History) -> list[Any]:
+    """Logs of agents and of submitit, newest first."""
+    found: list[Any] = []
+    try:
+        for folder in (h.paths.submitit, h.paths.attempt_logs(h.attempt or 0)):
+            if folder.is_dir():
+                found += [p for p in folder.iterdir() if p.is_file() and re.search(r"(log|out|err)$", p.name)]
+    except OSError:
+        return []
+    return sorted(found, key=_mtime, reverse=True)
+
+
+def _mtime(path: Any) -> float:
+    try:
+        return float(path.stat().st_mtime)
+    except OSError:
+        return 0.0
+
+
+def _decided(h: History, decision: Event) -> Root | None:
+    """The event that a decision was made upon."""
+    kind = str(decision.get("evidence"))
+    types: dict[str, tuple[str, ...]] = {
+        "worker_failed": ("worker_failed",),
+        "node_lost": ("node_lost",),
+        "hang": ("hang",),
+        "store_failed": ("store_lost", "worker_failed"),
+    }
+    if kind in types:
+        event = _before(h, decision, *types[kind]) or _before(h, decision, *_FAILED)
+        return _of_event(h, event or {"t": decision["t"], "attempt": decision.get("attempt")}, decision, kind)
+    simple = {
+        "nodes_missing": "start", "preflight_failed": "preflight", "preempted": "preempted", "preempted_now": "preempted",
+        "time_limit": "time_limit", "cancelled": "cancelled", "user": "user", "unknown": "unknown_signal",
+        "disk_at_risk": "disk_full", "idle": "idle",
+    }.get(kind)  # fmt: skip
+    if simple is None:
+        return None
+    triggers = {"start": ("node_missing",), "preflight": ("preflight",), "disk_full": ("save_failed",)}
+    event = _before(h, decision, *triggers.get(simple, ("signal", "stop_requested"))) or {}
+    root = Root(simple, event, as_dict((h.outcome or {}).get("cause")), decision=decision)
+    root.attempt, root.round, root.step = decision.get("attempt"), decision.get("round"), _whole(event.get("step"))
+    root.host = as_text(event.get("host")) or None
+    return root
+
+
+def _before(h: History, decision: Event, *types: str) -> Event | None:
+    """The newest event of the types that was written before the decision, in the same attempt."""
+    found = None
+    for e in h.events:
+        if e is decision:
+            break
+        if e["type"] in types and e.get("attempt") == decision.get("attempt"):
+            found = e
+    return found
+
+
+def _of_event(h: History, event: Event, decision: Event, kind: str = "") -> Root:
+    """The root that one failure event describes."""
+    type_ = str(event.get("type") or kind)
+    root = Root(
+        {"node_lost": "node", "store_lost": "store", "hang": "hang"}.get(type_, "exit"), event, decision=decision
+    )
+    root.attempt, root.round = event.get("attempt"), event.get("round")
+    root.cause = as_dict(event.get("cause"))
+    root.rank, root.host, root.step = (
+        _whole(event.get("rank")),
+        as_text(event.get("host")) or None,
+        _whole(event.get("step")),
+    )
+    root.victims = _victims(h, event)
+    if type_ == "hang":
+        _read_hang(h, root)
+    elif type_ == "worker_failed":
+        _read_worker(h, root)
+    root.local_rank = _local_rank(h, root)
+    return root
+
+
+def _victims(h: History, event: Event) -> list[dict[str, Any]]:
+    for e in h.of("victims"):
+        same = e.get("attempt") == event.get("attempt") and e.get("round") == event.get("round")
+        if same and e["t"] >= event.get("t", 0) - 1:
+            return [v for v in as_list(e.get("ranks")) if isinstance(v, dict)]
+    return []
+
+
+def _round_of(h: History, root: Root) -> Event:
+    for e in h.of("round_started"):
+        if e.get("attempt") == root.attempt and e.get("round") == root.round:
+            return e
+    return {}
+
+
+def _local_rank(h: History, root: Root) -> int | None:
+    for r in as_list(_round_of(h, root).get("ranks")):
+        if isinstance(r, dict) and r.get("rank") == root.rank and root.rank is not None:
+            root.host = root.host or as_text(r.get("host")) or None
+            return _whole(r.get("local_rank"))
+    return None
+
+
+def _whole(value: object) -> int | None:
+    number = as_number(value)
+    return None if number is None else int(number)
+
+
+def _rank_log(h: History, root: Root) -> list[str]:
+    if root.attempt is None or root.round is None or root.rank is None:
+        return []
+    return tail(h.paths.rank_log(root.attempt, root.round, root.rank))
+
+
+def _read_hang(h: History, root: Root) -> None:
+    """Who lagged, and the stack that was dumped into its log."""
+    slow = [r for r in as_list(root.event.get("laggards")) if isinstance(r, dict)]
+    if slow:
+        first = slow[0]
+        root.rank, root.host, root.step = (
+            _whole(first.get("rank")),
+            as_text(first.get("host")) or None,
+            _whole(first.get("step")),
+        )
+    root.log = _rank_log(h, root)
+    root.trace = last_stack(root.log)
+
+
+def _read_worker(h: History, root: Root) -> None:
+    """Kind and trace of a worker's failure: as it told them itself, else as its last lines do."""
+    cause = root.cause
+    root.log = [str(line) for line in as_list(cause.get("last_lines"))] or _rank_log(h, root)
+    if cause.get("exception"):
+        root.trace = Trace(
+            str(cause["exception"]), as_text(cause.get("message")), frames_of(as_list(cause.get("frames")))
+        )
+    elif cause.get("signal") is not None:
+        root.trace = last_stack(root.log) or last_traceback(root.log)
+    else:
+        root.trace = last_traceback(root.log)
+    root.kind = _kind(cause, root.trace, "\n".join(root.log[-40:]))
+    if root.kind == "timeout":
+        root.missing = _missing(h, root)
+    root.same_before = _same_before(h, root)
+
+
+def _kind(cause: dict[str, Any], trace: Trace | None, log: str) -> str:
+    """What sort of failure a worker's was; the trace says more than an exit code, and the kernel more than a signal."""
+    given = as_text(cause.get("kind"))
+    if cause.get("oom"):
+        return "oom"
+    signal = signal_of(cause)
+    if signal in ("SIGBUS", "SIGKILL") and _OUT_OF_SHM.search(log):
+        return "shm"
+    if signal is not None and signal != "SIGABRT":
+        return "signal"
+    said = f"{trace.exception}: {trace.message}" if trace else ""
+    tests: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("cuda_oom", lambda: _OUT_OF_CUDA.search(said)),
+        ("import", lambda: said.startswith(("ImportError", "ModuleNotFoundError"))),
+        ("shm", lambda: _OUT_OF_SHM.search(said)),
+        ("disk_full", lambda: _OUT_OF_DISK.search(said)),
+        ("timeout", lambda: said and _LATE.search(said) and _COLLECTIVE.search(said)),
+        ("timeout", lambda: signal == "SIGABRT" and _LATE.search(log) and _COLLECTIVE.search(log)),
+        ("host_memory", lambda: trace and trace.exception.endswith("MemoryError")),
+    )
+    found = next((name for name, test in tests if test()), None)
+    if found is not None:
+        return found
+    if given in ("cuda_oom", "import", "disk_full", "timeout", "start"):
+        return given
+    if given == "oom":
+        return "host_memory"
+    if trace is not None and trace.exception and signal is None:
+        return "exception"
+    return "signal" if signal is not None else "exit"
+
+
+def signal_of(cause: dict[str, Any]) -> str | None:
+    """``SIGKILL``, whether the cause holds 9, "KILL" or "SIGKILL"."""
+    import signal
+
+    value = cause.get("signal")
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return signal.Signals(value).name
+        except ValueError:
+            return f"signal {value}"
+    if isinstance(value, str) and value:
+        return value if value.startswith("SIG") else f"SIG{value}"
+    return None
+
+
+def _missing(h: History, root: Root) -> list[int]:
+    """The ranks that kept the others waiting: they said nothing of a time-out themselves."""
+    ranks = {
+        r["rank"]
+        for r in as_list(_round_of(h, root).get("ranks"))
+        if isinstance(r, dict) and _whole(r.get("rank")) is not None
+    }
+    named = re.search(
+        r"[Rr]anks? (?:\[)?((?:\d+(?:, ?)?)+)(?:\])? (?:failed to pass|did not|is missing|never)", _text(root.cause)
+    )
+    if named:
+        return [int(n) for n in re.findall(r"\d+", named[1])]
+    late = {root.rank} | {v.get("rank") for v in root.victims}
+    missing = sorted(r for r in ranks - late if isinstance(r, int))
+    return missing if 0 < len(missing) <= max(1, len(ranks) // 2) else []
+
+
+def _text(cause: dict[str, Any]) -> str:
+    return f"{as_text(cause.get('message'))}\n" + "\n".join(str(line) for line in as_list(cause.get("last_lines")))
+
+
+def _same_before(h: History, root: Root) -> int:
+    """How often this exception had come at this step, at this place, before."""
+    if not root.cause.get("exception"):
+        return 0
+
+    def key(e: Event) -> tuple[object, ...]:
+        cause = as_dict(e.get("cause"))
+        places = [(f.get("file"), f.get("line")) for f in as_list(cause.get("frames")) if isinstance(f, dict)]
+        return (cause.get("exception"), e.get("step"), *places)
+
+    mine = key(root.event)
+    return sum(1 for e in h.of("worker_failed") if e["t"] < root.event["t"] and key(e) == mine)

@@ -1,0 +1,360 @@
+"""Each root cause in words: the sentence, the error as it was said, and what the user can do; pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from launcher.report import text
+from launcher.report.evidence import Root, signal_of
+from launcher.report.history import History, as_dict, as_list, as_number, as_text
+from launcher.report.summary import RunSummary
+from launcher.report.words import MEANINGS
+
+__all__ = ["TELLERS", "Told", "who"]
+
+_SIGNALS = {
+    "SIGSEGV": "a segmentation fault",
+    "SIGBUS": "a bus error",
+    "SIGABRT": "an abort",
+    "SIGFPE": "a floating-point error",
+    "SIGILL": "an illegal instruction",
+    "SIGKILL": "killed from outside",
+    "SIGTERM": "terminated from outside",
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is said of a root cause. ``{run}`` in ``next`` stands for the run's short name."""
+
+    sentence: str
+    errors: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    next: str = ""
+
+
+Teller = Callable[[Root, History, RunSummary], Told]
+TELLERS: dict[str, Teller] = {}
+
+
+def _tells(*kinds: str) -> Callable[[Teller], Teller]:
+    def note(teller: Teller) -> Teller:
+        TELLERS.update(dict.fromkeys(kinds, teller))
+        return teller
+
+    return note
+
+
+def who(root: Root, h: History) -> str:
+    """``Rank 5 (gpu022, GPU 1)``."""
+    if root.rank is None:
+        return f"A worker on {root.host}" if root.host else "A worker"
+    gpu = as_number(h.spec.get("gpus_per_node"))
+    place = [p for p in (root.host, f"GPU {root.local_rank}" if gpu and root.local_rank is not None else "") if p]
+    return f"Rank {root.rank}" + (f" ({', '.join(place)})" if place else "")
+
+
+def at_step(root: Root) -> str:
+    """`` at step 41,262``, or nothing."""
+    return f" at step {text.count(root.step)}" if root.step is not None else ""
+
+
+def _error(root: Root) -> list[str]:
+    """The exception with its message, whole on one line."""
+    if root.trace is None or not root.trace.exception:
+        return []
+    message = text.clean(root.trace.message, 300)
+    return [f"{root.trace.exception}: {message}" if message else root.trace.exception]
+
+
+def _last_words(root: Root, count: int = 3) -> list[str]:
+    """The last lines of the log that say something."""
+    return [text.clean(line, 160) for line in root.log if line.strip()][-count:]
+
+
+def _first_line(root: Root) -> str:
+    lines = root.trace.message.strip().splitlines() if root.trace else []
+    return text.clean(lines[0], 160).rstrip(".") if lines else ""
+
+
+@_tells("exception")
+def _exception(root: Root, h: History, s: RunSummary) -> Told:
+    name = root.trace.exception.rsplit(".", 1)[-1] if root.trace else "an exception"
+    message = _first_line(root)
+    sentence = f"{who(root, h)} raised {name}{at_step(root)}{': ' + message if message else ''}."
+    fix = "correct the code" if root.trace and root.trace.frames else "see the log"
+    return Told(
+        sentence, _error(root) if message != _whole_message(root) else [], [], f"{fix}, then: launcher resubmit {{run}}"
+    )
+
+
+def _whole_message(root: Root) -> str:
+    return text.clean(root.trace.message, 300).rstrip(".") if root.trace else ""
+
+
+@_tells("import")
+def _import(root: Root, h: History, s: RunSummary) -> Told:
+    message = root.trace.message if root.trace else ""
+    module = re.search(r"No module named '([^']+)'", message)
+    what = f"import {module[1]}" if module else "import what it needs"
+    sentence = (
+        f"{who(root, h)} could not {what}: {_first_line(root)}." if not module else f"{who(root, h)} could not {what}."
+    )
+    python = as_text(h.spec.get("python")) or "the run's python"
+    fix = f"install it for {python}" if module else f"mend the installation of {python}"
+    return Told(sentence, _error(root), [], f"{fix} (or set environment.python), then: launcher resubmit {{run}}")
+
+
+@_tells("cuda_oom")
+def _cuda_oom(root: Root, h: History, s: RunSummary) -> Told:
+    said = root.trace.message if root.trace else ""
+    wanted = re.search(r"[Tt]ried to allocate ([\d.]+ [KMGT]?i?B)", said)
+    total = re.search(r"total capacity of ([\d.]+ [KMGT]?i?B)(?: of which ([\d.]+ [KMGT]?i?B) is free)?", said)
+    parts = [f"wanted {wanted[1]}"] if wanted else []
+    parts += [f"{total[2]} of {total[1]} free"] if total and total[2] else [f"of {total[1]}"] if total else []
+    name = root.trace.exception if root.trace and root.trace.exception else "CUDA out of memory"
+    errors = [f"{name}: {', '.join(parts)}"] if parts else _error(root) or _last_words(root, 1)
+    fix = "use a smaller batch, then: launcher resubmit {run}"
+    return Told(f"{who(root, h)} ran out of GPU memory{at_step(root)}.", errors, [], fix)
+
+
+@_tells("oom", "slurm_oom")
+def _oom(root: Root, h: History, s: RunSummary) -> Told:
+    limit = as_number(h.spec.get("mem_gb"))
+    what = f" of {text.number(limit)} GB per node" if limit else ""
+    fix = "ask for more memory (resources.mem_gb), fewer workers per node or data-loader workers: "
+    fix += (
+        f"launcher resubmit {{run}} resources.mem_gb={2 * limit:g}"
+        if limit
+        else "launcher resubmit {run} resources.mem_gb=..."
+    )
+    subject = "The job" if root.kind == "slurm_oom" else who(root, h)
+    return Told(
+        f"{subject} was killed for exceeding the memory limit{what}{at_step(root)}.", _last_words(root, 1), [], fix
+    )
+
+
+@_tells("host_memory")
+def _host_memory(root: Root, h: History, s: RunSummary) -> Told:
+    fix = "ask for more memory: launcher resubmit {run} resources.mem_gb=..."
+    return Told(f"{who(root, h)} could not get the memory it asked for{at_step(root)}.", _error(root), [], fix)
+
+
+@_tells("shm")
+def _shm(root: Root, h: History, s: RunSummary) -> Told:
+    fix = "use fewer data-loader workers, or more /dev/shm (containers have 64 MB), then: launcher resubmit {run}"
+    return Told(
+        f"{who(root, h)} ran out of shared memory (/dev/shm){at_step(root)}.",
+        _error(root) or _last_words(root, 2),
+        [],
+        fix,
+    )
+
+
+@_tells("disk_full")
+def _disk_full(root: Root, h: History, s: RunSummary) -> Told:
+    name = as_text(root.event.get("errno_name"))
+    what = "The quota is used up" if name == "EDQUOT" or "quota" in _said(root).lower() else "The disk is full"
+    fix = f"make room below {h.paths.root.parent}, then: launcher resubmit {{run}}"
+    if root.event.get("type") == "save_failed":
+        error = text.clean(f"{name} {as_text(root.event.get('error'))}")
+        return Told(
+            f"{what}: no checkpoint could be written since{at_step(root).removeprefix(' at')}.", [error], [], fix
+        )
+    return Told(
+        f"{what}: {who(root, h)[0].lower()}{who(root, h)[1:]} could not write{at_step(root)}.", _error(root), [], fix
+    )
+
+
+def _said(root: Root) -> str:
+    return f"{root.trace.message if root.trace else ''} {as_text(root.event.get('error'))}"
+
+
+@_tells("signal")
+def _signal(root: Root, h: History, s: RunSummary) -> Told:
+    name = signal_of(root.cause) or "a signal"
+    meaning = _SIGNALS.get(name, "")
+    if name in ("SIGKILL", "SIGTERM"):
+        sentence = f"{who(root, h)} was {meaning} ({name}){at_step(root)}."
+        hint = "nobody here sent it: look at the host's memory and its kernel log, then: launcher resubmit {run}"
+        return Told(sentence, _last_words(root, 1), [], hint)
+    sentence = f"{who(root, h)} crashed with {meaning or name}{f' ({name})' if meaning else ''}{at_step(root)}."
+    errors = _error(root) if root.trace and name == "SIGABRT" else []
+    words = _last_words(root) if not errors and root.trace is None else []
+    return Told(sentence, errors, words, "mend the code or the library at that place, then: launcher resubmit {run}")
+
+
+@_tells("exit")
+def _exit(root: Root, h: History, s: RunSummary) -> Told:
+    code = as_number(root.cause.get("exit_code"))
+    what = "script" if as_dict(h.spec.get("work")).get("kind") in ("script", "module") else "process"
+    with_code = f"with code {int(code)}" if code is not None else "unexpectedly"
+    sentence = f"{who(root, h)}: its {what} exited {with_code}{at_step(root)}."
+    rank = f" --rank {root.rank}" if root.rank else ""
+    errors = _error(root)
+    return Told(sentence, errors, [] if errors else _last_words(root), f"see the log: launcher logs {{run}}{rank}")
+
+
+@_tells("timeout")
+def _timeout(root: Root, h: History, s: RunSummary) -> Told:
+    minutes = as_number(h.spec.get("collective_timeout_min"))
+    after = f" after {text.duration(minutes * 60)}" if minutes else ""
+    if root.missing:
+        label = "Rank" if len(root.missing) == 1 else "Ranks"
+        absent = f"{label} {text.ranges(root.missing)}{_host_of(h, root)}"
+        sentence = (
+            f"{absent} did not take part in a collective; rank {root.rank} gave up waiting{after}{at_step(root)}."
+        )
+    else:
+        sentence = f"{who(root, h)} waited in vain for the others in a collective{after}{at_step(root)}."
+    fix = "do all ranks make the same calls? See the others' logs; a longer wait: distributed.collective_timeout_min"
+    return Told(sentence, _error(root) or _last_words(root, 2), [], fix)
+
+
+def _host_of(h: History, root: Root) -> str:
+    for e in h.of("round_started"):
+        if e.get("attempt") == root.attempt and e.get("round") == root.round:
+            hosts = {
+                as_text(r.get("host"))
+                for r in as_list(e.get("ranks"))
+                if isinstance(r, dict) and r.get("rank") in root.missing
+            }
+            return f" ({text.short_list(sorted(hosts))})" if hosts else ""
+    return ""
+
+
+@_tells("hang")
+def _hang(root: Root, h: History, s: RunSummary) -> Told:
+    limit = as_number(root.event.get("limit_s"))
+    slow = [r for r in as_list(root.event.get("laggards")) if isinstance(r, dict)]
+    where = (
+        f" in {root.trace.frames[-1].function}"
+        if root.trace and root.trace.frames and root.trace.frames[-1].function
+        else ""
+    )
+    phase = as_text(slow[0].get("phase")) if slow else ""
+    during = f" (phase: {phase})" if phase and phase not in ("train", "training") else ""
+    if root.rank is None:
+        sentence = f"Nobody made progress for {text.duration(limit)}."
+    else:
+        more = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
+        sentence = f"{who(root, h)}{more} hung{at_step(root)}{during}: no progress for {text.duration(limit)}{where}."
+    rank = f" --rank {root.rank}" if root.rank else ""
+    fix = f"all stacks are in the logs: launcher logs {{run}}{rank}; slow on purpose? restart.hang_floor_s"
+    return Told(sentence, [], [], fix)
+
+
+@_tells("node", "slurm_node")
+def _node(root: Root, h: History, s: RunSummary) -> Told:
+    how = {"silent": "fell silent", "closed": "lost its agent's connection", "slurm": "is down, says SLURM"}
+    why = as_text(root.event.get("why"))
+    if root.kind == "slurm_node":
+        return Told("A node of the allocation died.", [as_text(root.event.get("reason"))], _last_words(root, 1), _AGAIN)
+    sentence = f"Node {root.host or '?'} {how.get(why, why or 'died')}{at_step(root)}."
+    return Told(
+        sentence, [], [], f"keep off it: launcher resubmit {{run}} slurm.exclude={root.host}" if root.host else _AGAIN
+    )
+
+
+_AGAIN = "launcher resubmit {run}"
+
+
+@_tells("store")
+def _store(root: Root, h: History, s: RunSummary) -> Told:
+    where = f" on {root.host}" if root.host else ""
+    return Told(f"The rendezvous store{where} was lost.", _error(root), _last_words(root, 2), _AGAIN)
+
+
+@_tells("start")
+def _start(root: Root, h: History, s: RunSummary) -> Told:
+    said = as_text(root.cause.get("text"))
+    nodes = [str(n) for n in as_list(root.event.get("nodes"))]
+    if said:
+        sentence = f"{said[0].upper()}{said[1:].rstrip('.')}."
+    else:
+        ranks = [r for r in as_list(root.event.get("ranks")) if isinstance(r, int)]
+        of = f" (ranks {text.ranges(ranks)})" if ranks else ""
+        waited = text.duration(as_number(root.event.get("waited_s")))
+        sentence = f"{text.short_list(nodes) or 'A node'}{of} did not start within {waited or 'the limit'}."
+    skip = f" slurm.exclude={','.join(nodes)}" if nodes else ""
+    return Told(sentence, [], [], f"launcher resubmit {{run}}{skip} (or wait longer: distributed.init_timeout_min)")
+
+
+@_tells("preflight")
+def _preflight(root: Root, h: History, s: RunSummary) -> Told:
+    bad = [c for c in as_list(root.event.get("checks")) if isinstance(c, dict) and not c.get("ok", True)]
+    hosts = list(dict.fromkeys(as_text(c.get("host")) for c in bad))
+    label = "Node" if len(hosts) == 1 else "Nodes"
+    sentence = (
+        f"{label} {text.short_list(hosts)} failed the check before the start." if hosts else "The node check failed."
+    )
+    errors = [f"{c.get('host')}: {c.get('name')}: {c.get('detail')}" for c in bad[:4]]
+    return Told(sentence, errors, [], f"launcher resubmit {{run}} slurm.exclude={','.join(hosts)}" if hosts else _AGAIN)
+
+
+@_tells("time_limit")
+def _time_limit(root: Root, h: History, s: RunSummary) -> Told:
+    minutes = as_number(h.spec.get("timeout_min"))
+    limit = f" of {text.duration(minutes * 60)}" if minutes else ""
+    fix = "launcher resubmit {run} resources.timeout_min=... continues it with another limit"
+    return Told(f"The run reached its time limit{limit}{at_step(root)}.", [], [], fix)
+
+
+@_tells("preempted")
+def _preempted(root: Root, h: History, s: RunSummary) -> Told:
+    grace = as_number(root.event.get("deadline_s"))
+    how = " without grace" if as_text(root.event.get("meaning")) == "preempted_now" or grace == 0 else ""
+    return Told(f"SLURM preempted the run{how}{at_step(root)}.", [], [], "launcher resubmit {run} continues it")
+
+
+@_tells("cancelled")
+def _cancelled(root: Root, h: History, s: RunSummary) -> Told:
+    job = f" {s.job_id}" if s.job_id else ""
+    return Told(
+        f"The job{job} was cancelled (scancel, by its owner or an administrator).",
+        [],
+        [],
+        "launcher resubmit {run} continues it",
+    )
+
+
+@_tells("user")
+def _user(root: Root, h: History, s: RunSummary) -> Told:
+    return Told("The run was cancelled with `launcher cancel`.", [], [], "launcher resubmit {run} continues it")
+
+
+@_tells("unknown_signal")
+def _unknown_signal(root: Root, h: History, s: RunSummary) -> Told:
+    name = as_text(root.event.get("name"))
+    sentence = f"SLURM sent {f'SIG{name}' if name else 'a signal'} and did not answer why; the run stopped to be safe."
+    return Told(sentence, [], [], "if nobody cancelled it: launcher resubmit {run}")
+
+
+@_tells("idle")
+def _idle(root: Root, h: History, s: RunSummary) -> Told:
+    minutes = as_number(as_dict(h.spec.get("restart")).get("idle_timeout_min"))
+    limit = f" for {minutes:g} minutes (restart.idle_timeout_min)" if minutes else ""
+    return Told(f"The run made no progress{limit}; its allocation was given back.", [], [], "launcher logs {run}")
+
+
+@_tells("leader")
+def _leader(root: Root, h: History, s: RunSummary) -> Told:
+    on = f" on {root.host}" if root.host else ""
+    never = root.attempt is None
+    sentence = (
+        f"The run never started: {_lower(s.reason)}" if never else f"The leader{on} died without a word{at_step(root)}."
+    )
+    errors = [e for e in ([] if never else [s.reason]) if e and "died without a word" not in e]
+    return Told(sentence, errors + _error(root), _last_words(root) if not _error(root) else [], _AGAIN)
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:] if sentence else "nobody says why."
+
+
+@_tells("other")
+def _other(root: Root, h: History, s: RunSummary) -> Told:
+    reason = s.reason or as_text(root.event.get("reason")) or MEANINGS["unknown"]
+    return Told(f"{reason[0].upper()}{reason[1:].rstrip('.')}.", _error(root), _last_words(root), "launcher logs {run}")

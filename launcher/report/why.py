@@ -1,0 +1,183 @@
+"""Why a run ended, or was last interrupted: one sentence with the root cause, then the evidence; pure rules, no guessing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.report import text
+from launcher.report.evidence import Root, find_root
+from launcher.report.history import Event, History, as_dict, as_number, as_text
+from launcher.report.summary import RunSummary
+from launcher.report.tellers import TELLERS, Told
+from launcher.report.traces import user_frame
+
+__all__ = ["Why", "explain"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Why:
+    """The root cause and what it rests on."""
+
+    run: str
+    state: str
+    kind: str
+    """exception, signal, oom, ... (the keys of `launcher.report.tellers.TELLERS`), or completed, pending, running."""
+    sentence: str
+    rows: list[tuple[str, str]] = field(default_factory=list)
+    """(label, text): when, where, error, log, victims, did, safe, next."""
+    rank: int | None = None
+    host: str | None = None
+    step: int | None = None
+
+    def lines(self) -> list[str]:
+        """As ``launcher why`` prints it."""
+        return [self.sentence] + [f"  {label:<8} {value}" for label, value in self.rows]
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``."""
+        values = {"run": self.run, "state": self.state, "kind": self.kind, "sentence": self.sentence}
+        evidence: dict[str, list[str]] = {}
+        for label, value in self.rows:
+            evidence.setdefault(label, []).append(value)
+        return {**values, "rank": self.rank, "host": self.host, "step": self.step, "evidence": evidence}
+
+
+def explain(h: History, s: RunSummary, now: float) -> Why:
+    """Why the run of ``h``, summarised in ``s``, is where it is."""
+    root = find_root(h, s)
+    if root is None:
+        return _nothing_wrong(s, now)
+    told = TELLERS.get(root.kind, TELLERS["other"])(root, h, s)
+    rows = [
+        ("when", _when(root, now)),
+        ("where", _where(root, h)),
+        *[("error", line) for line in told.errors],
+        *[("log", line) for line in told.log],
+        ("victims", _victims(root)),
+        ("did", _did(root, h, s)),
+        ("safe", _safe(h, s)),
+        ("next", _next(told, s)),
+    ]
+    sentence = told.sentence
+    if s.active:
+        sentence += " The run goes on." if s.state == "running" else " The run waits to go on."
+    return Why(
+        run=s.run, state=s.state, kind=root.kind, sentence=text.clean(sentence, 400),
+        rows=[(label, value if label == "where" else text.clean(value, 400)) for label, value in rows if value],
+        rank=root.rank, host=root.host, step=root.step,
+    )  # fmt: skip
+
+
+def _nothing_wrong(s: RunSummary, now: float) -> Why:
+    step = f" after step {text.count(s.step)}" if s.step else ""
+    sentence = {
+        "completed": f"Nothing went wrong: the run completed{step}.",
+        "running": f"Nothing has gone wrong so far: the run is {s.phase or 'running'}.",
+        "pending": f"Nothing has gone wrong: the run waits{f' ({s.reason})' if s.reason else ''}.",
+    }.get(s.state, s.reason or f"The run {s.state}.")
+    rows = []
+    if s.missing:
+        names = [as_text(m.get("host")) for m in s.missing if isinstance(m, dict)]
+        sentence = f"The run waits for {text.short_list(names)}."
+        rows.append(("so far", text.duration(s.waited_s)))
+    if s.silent and s.heard is not None:
+        sentence = f"The leader has written nothing for {text.duration(now - s.heard)}; it may be dead or the file system slow."
+    return Why(run=s.run, state=s.state, kind=s.state, sentence=text.clean(sentence), rows=rows, step=s.step)
+
+
+def _when(root: Root, now: float) -> str:
+    t = as_number(root.event.get("t"))
+    if t is None:
+        return ""
+    place = f", attempt {root.attempt}" if root.attempt is not None else ""
+    place += f", round {root.round}" if root.round is not None else ""
+    return f"{text.clock(t, now)} ({text.ago(now - t)}){place}"
+
+
+def _where(root: Root, h: History) -> str:
+    if root.trace is None or not root.trace.frames:
+        return ""
+    code = as_text(h.spec.get("code_dir")) or str(h.paths.code)
+    frame = user_frame(root.trace.frames, code)
+    return frame.words(code) if frame is not None else ""
+
+
+def _victims(root: Root) -> str:
+    ranks = sorted(v["rank"] for v in root.victims if isinstance(v.get("rank"), int))
+    if not ranks:
+        return ""
+    label = "rank" if len(ranks) == 1 else "ranks"
+    delays = sorted(d for d in (as_number(v.get("after_s")) for v in root.victims) if d is not None)
+    when = (
+        f", {delays[0]:.1f} to {delays[-1]:.1f} s later"
+        if len(delays) > 1
+        else f", {delays[0]:.1f} s later"
+        if delays
+        else ""
+    )
+    return f"{label} {text.ranges(ranks)} (failed because of it{when})"
+
+
+def _did(root: Root, h: History, s: RunSummary) -> str:
+    """What the launcher did about it, counted from the decisions."""
+    decision = root.decision
+    action = as_text(decision.get("action"))
+    if not decision:
+        return ""
+    reason = as_text(decision.get("reason")).partition("; ")[2].rstrip(".")
+    if action == "new_round":
+        return _went_on(h, decision)
+    if action == "requeue":
+        back = h.last("requeued") or {}
+        how = {"continuation": "submitted a continuation", "slurm": "SLURM requeues it"}.get(
+            as_text(back.get("how")), "requeued"
+        )
+        return f"saved what it could, {how}"
+    restarts = _restarts(h, decision)
+    if root.same_before and action == "fail":
+        return f"{text.plural(restarts, 'restart')}, same error at the same step each time: stopped"
+    before = f"{text.plural(restarts, 'restart')}, then stopped" if restarts else "stopped"
+    return f"{before}: {reason}" if reason else before
+
+
+def _restarts(h: History, decision: Event) -> int:
+    """New rounds decided upon the same kind of evidence since the last committed progress before it."""
+    count = 0
+    for e in h.events:
+        if e is decision:
+            break
+        if e["type"] == "saved":
+            count = 0
+        elif (
+            e["type"] == "decision" and e.get("action") == "new_round" and e.get("evidence") == decision.get("evidence")
+        ):
+            count += 1
+    return count
+
+
+def _went_on(h: History, decision: Event) -> str:
+    for e in h.of("first_step"):
+        if e["t"] > decision["t"]:
+            return f"started the workers again; training went on {text.duration(e['t'] - decision['t'])} later"
+    return "starts the workers again"
+
+
+def _safe(h: History, s: RunSummary) -> str:
+    if not as_dict(h.spec.get("checkpoint")).get("enabled", True):
+        return ""
+    damaged = {as_text(e.get("path")).rstrip("/").rsplit("/", 1)[-1] for e in h.of("checkpoint_damaged")}
+    saves = [e for e in h.of("saved") if as_number(e.get("step")) is not None]
+    for e in reversed(saves):
+        if f"step-{int(e['step']):08d}" not in damaged:
+            return f"step {text.count(e['step'])}, complete on disk"
+    own = h.last("saved")
+    if own is not None and own.get("path"):
+        return f"the script's own {as_text(own['path']).rsplit('/', 1)[-1]}, {text.clock(own['t'])}"
+    return "" if h.last("first_step") is None else "nothing was saved"
+
+
+def _next(told: Told, s: RunSummary) -> str:
+    if s.active or not told.next:
+        return "" if s.active else told.next
+    return told.next.replace("{run}", s.run.rsplit("-", 1)[-1])

@@ -1,0 +1,324 @@
+"""The root cause in one sentence, for every kind of failure: from made-up histories with the evidence a leader writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from run_story import Story
+
+from launcher.report.summary import summarise_history
+from launcher.report.tellers import TELLERS
+from launcher.report.why import Why, explain
+
+
+def training(root: Path, **spec: object) -> Story:
+    """Four ranks on two hosts, at step 120, with step 100 saved."""
+    story = Story(root, code_dir="/runs/r/code", python="/env/bin/python", **spec).submitted().wait(10).begins().wait(5)
+    story.round_starts(resume_step=None).wait(5).event("first_step", step=1, seconds=5.0)
+    return story.wait(50).event("save_started", step=100).event("saved", step=100, seconds=1.0, blocked_s=0.1)
+
+
+def fails(story: Story, cause: dict[str, object], *, rank: int = 3, step: int | None = 120, reason: str = "") -> Story:
+    """Rank ``rank`` fails for ``cause``; the others are victims; the leader gives up."""
+    story.wait(10).event("worker_failed", rank=rank, host=f"node{1 + rank // 2}", step=step, cause=cause)
+    others = [{"rank": r, "host": "node1", "after_s": 0.2 + 0.3 * r, "cause": {}} for r in range(4) if r != rank]
+    story.event("victims", ranks=others).event("round_ended", why="x")
+    return gives_up(story, "worker_failed", reason)
+
+
+def gives_up(story: Story, evidence: str, reason: str = "", state: str = "failed", **outcome: object) -> Story:
+    """The leader decides to end the run."""
+    text = f"It broke; {reason or 'restart.max_restarts restarts brought no progress'}."
+    story.event("decision", evidence=evidence, action="cancel" if state == "cancelled" else "fail", reason=text)
+    return story.event("attempt_ended", why=text).outcome(state, text, **outcome)
+
+
+def why(story: Story, slurm: dict[str, object] | None = None, later: float = 60.0) -> Why:
+    """The explanation a minute later."""
+    history = story.history()
+    return explain(history, summarise_history(history, slurm, story.t + later), story.t + later)
+
+
+def raised(exception: str, message: str, **more: object) -> dict[str, object]:
+    """The cause of a worker that raised."""
+    frames = [{"file": "/runs/r/code/train.py", "line": 118, "function": "step", "code": "loss = criterion(model(x), y)"},
+              {"file": "/runs/r/code/main.py", "line": 9, "function": "<module>", "code": "main()"}]  # fmt: skip
+    return {"kind": "exception", "exception": exception, "message": message, "frames": frames, **more}
+
+
+TRACEBACK = """\
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "/runs/r/code/train.py", line 7, in <module>
+[rank3]:     main()
+[rank3]:   File "/runs/r/code/data.py", line 31, in load
+[rank3]:     raise ValueError("bad label 11")
+[rank3]: ValueError: bad label 11"""
+SEGFAULT = """\
+Fatal Python error: Segmentation fault
+
+Current thread 0x00007f1 (most recent call first):
+  File "/runs/r/code/ops.py", line 12 in scale
+  File "/runs/r/code/train.py", line 40 in main
+  File "/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 9 in call
+"""
+OOM_TEXT = (
+    "CUDA out of memory. Tried to allocate 1.20 GiB. GPU 0 has a total capacity of 79.2 GiB of which 317.00 MiB is free. "
+    "Including non-PyTorch memory, this process has 78.8 GiB memory in use."
+)
+NCCL_LATE = (
+    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1) ran for 1800000 "
+    "milliseconds before timing out."
+)
+
+Make = Callable[[Path], Story]
+CASES: dict[str, tuple[Make, str, str]] = {
+    "exception": (
+        lambda p: fails(training(p), raised("ValueError", "bad label 11")),
+        "exception", "Rank 3 (node2) raised ValueError at step 120: bad label 11."),
+    "exception of a package": (
+        lambda p: fails(training(p), raised("lab.errors.DataError", "shard 7 is empty\nsecond line")),
+        "exception", "Rank 3 (node2) raised DataError at step 120: shard 7 is empty."),
+    "script traceback": (
+        lambda p: fails(training(p), {"kind": "exit", "exit_code": 1, "last_lines": TRACEBACK.splitlines()}, step=None),
+        "exception", "Rank 3 (node2) raised ValueError: bad label 11."),
+    "cuda oom": (
+        lambda p: fails(training(p, gpus_per_node=2), raised("torch.OutOfMemoryError", OOM_TEXT, kind="cuda_oom")),
+        "cuda_oom", "Rank 3 (node2, GPU 1) ran out of GPU memory at step 120."),
+    "cuda oom in a script": (
+        lambda p: fails(training(p, gpus_per_node=2), {"kind": "exit", "exit_code": 1,
+                        "last_lines": ["Traceback (most recent call last):", f"torch.cuda.OutOfMemoryError: {OOM_TEXT}"]}),
+        "cuda_oom", "Rank 3 (node2, GPU 1) ran out of GPU memory at step 120."),
+    "oom kill": (
+        lambda p: fails(training(p, mem_gb=16), {"kind": "oom", "signal": 9, "oom": True, "last_lines": ["loading"]}),
+        "oom", "Rank 3 (node2) was killed for exceeding the memory limit of 16 GB per node at step 120."),
+    "memory error": (
+        lambda p: fails(training(p), raised("MemoryError", "", kind="oom")),
+        "host_memory", "Rank 3 (node2) could not get the memory it asked for at step 120."),
+    "numpy memory error": (
+        lambda p: fails(training(p), raised("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 9 TiB", kind="oom")),
+        "host_memory", "Rank 3 (node2) could not get the memory it asked for at step 120."),
+    "shared memory": (
+        lambda p: fails(training(p), raised("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Bus error. It is "
+                        "possible that dataloader's workers are out of shared memory. Please try to raise your shared memory "
+                        "limit. unable to write to file </torch_7>: insufficient shared memory (shm)")),
+        "shm", "Rank 3 (node2) ran out of shared memory (/dev/shm) at step 120."),
+    "segfault": (
+        lambda p: fails(training(p), {"kind": "signal", "signal": 11, "last_lines": SEGFAULT.splitlines()}),
+        "signal", "Rank 3 (node2) crashed with a segmentation fault (SIGSEGV) at step 120."),
+    "kill -9": (
+        lambda p: fails(training(p), {"kind": "signal", "signal": 9, "last_lines": []}),
+        "signal", "Rank 3 (node2) was killed from outside (SIGKILL) at step 120."),
+    "abort": (
+        lambda p: fails(training(p), {"kind": "signal", "signal": "SIGABRT", "last_lines": ["terminate called after x"]}),
+        "signal", "Rank 3 (node2) crashed with an abort (SIGABRT) at step 120."),
+    "floating point": (
+        lambda p: fails(training(p), {"kind": "signal", "signal": "FPE"}),
+        "signal", "Rank 3 (node2) crashed with a floating-point error (SIGFPE) at step 120."),
+    "import of a module": (
+        lambda p: fails(training(p), raised("ModuleNotFoundError", "No module named 'timm'", kind="import"), step=None),
+        "import", "Rank 3 (node2) could not import timm."),
+    "import of a name": (
+        lambda p: fails(training(p), raised("ImportError", "libcudnn.so.9: cannot open shared object file"), step=None),
+        "import", "Rank 3 (node2) could not import what it needs: libcudnn.so.9: cannot open shared object file."),
+    "exit code": (
+        lambda p: fails(training(p, work={"kind": "script"}), {"kind": "exit", "exit_code": 3, "last_lines": ["giving up"]}),
+        "exit", "Rank 3 (node2): its script exited with code 3 at step 120."),
+    "os._exit": (
+        lambda p: fails(training(p), {"kind": "exit", "exit_code": 0}),
+        "exit", "Rank 3 (node2): its process exited with code 0 at step 120."),
+    "gloo time-out": (
+        lambda p: gives_up(late(training(p, collective_timeout_min=0.5), raised(
+            "RuntimeError", "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 30000ms for recv operation")),
+            "worker_failed"),
+        "timeout", "Rank 2 (node2) did not take part in a collective; rank 0 gave up waiting after 30 s at step 120."),
+    "nccl time-out": (
+        lambda p: gives_up(late(training(p), {"kind": "signal", "signal": 6, "last_lines": [NCCL_LATE]}), "worker_failed"),
+        "timeout", "Rank 2 (node2) did not take part in a collective; rank 0 gave up waiting at step 120."),
+    "monitored barrier": (
+        lambda p: fails(training(p), raised("RuntimeError", "Ranks 1, 2 failed to pass monitoredBarrier in 5000 ms: timed out"), rank=0),
+        "timeout", "Ranks 1, 2 (node1, node2) did not take part in a collective; rank 0 gave up waiting at step 120."),
+    "disk full in user code": (
+        lambda p: fails(training(p), raised("OSError", "[Errno 28] No space left on device: '/scratch/x'", kind="disk_full")),
+        "disk_full", "The disk is full: rank 3 (node2) could not write at step 120."),
+    "quota": (
+        lambda p: fails(training(p), raised("OSError", "[Errno 122] Disk quota exceeded")),
+        "disk_full", "The quota is used up: rank 3 (node2) could not write at step 120."),
+    "checkpoints cannot be written": (
+        lambda p: gives_up(training(p).event("save_failed", step=140, error="No space left on device", errno_name="ENOSPC"),
+                           "disk_at_risk"),
+        "disk_full", "The disk is full: no checkpoint could be written since step 140."),
+    "node silent": (
+        lambda p: gives_up(training(p).event("node_lost", host="node2", why="silent"), "node_lost"),
+        "node", "Node node2 fell silent."),
+    "node down": (
+        lambda p: gives_up(training(p).event("node_lost", host="node2", why="slurm"), "node_lost"),
+        "node", "Node node2 is down, says SLURM."),
+    "hang": (
+        lambda p: hung(training(p)),
+        "hang", "Rank 2 (node2) hung at step 40: no progress for 60 s in wait_for_lock."),
+    "store": (
+        lambda p: gives_up(training(p).event("store_lost", host="node1"), "store_failed"),
+        "store", "The rendezvous store on node1 was lost."),
+    "missing node": (
+        lambda p: gives_up(Story(p).submitted().begins().wait(30).event(
+            "node_missing", nodes=["node2"], ranks=[2, 3], waited_s=30.0), "nodes_missing", "the run cannot start", cause={
+            "kind": "start", "text": "node node2 (ranks 2-3) did not start within 0.5 min (distributed.init_timeout_min)"}),
+        "start", "Node node2 (ranks 2-3) did not start within 0.5 min (distributed.init_timeout_min)."),
+    "preflight": (
+        lambda p: gives_up(Story(p).submitted().begins().event("preflight", ok=False, checks=[
+            {"host": "node2", "name": "gpus", "ok": False, "detail": "3 of 4"}]), "preflight_failed"),
+        "preflight", "Node node2 failed the check before the start."),
+    "time limit": (
+        lambda p: gives_up(training(p).event("signal", host="node1", name="USR2", meaning="time_limit"), "time_limit",
+                           "the run may not be requeued"),
+        "time_limit", "The run reached its time limit of 1 h."),
+    "preempted": (
+        lambda p: gives_up(training(p).event("signal", host="node1", name="TERM", meaning="preempted"), "preempted",
+                           "the run may not be requeued"),
+        "preempted", "SLURM preempted the run."),
+    "scancel": (
+        lambda p: gives_up(training(p).event("signal", host="node1", name="TERM", meaning="cancelled"), "cancelled",
+                           "cancelled runs never come back", state="cancelled"),
+        "cancelled", "The job 482913 was cancelled (scancel, by its owner or an administrator)."),
+    "launcher cancel": (
+        lambda p: gives_up(training(p).event("stop_requested", cause="user"), "user", state="cancelled"),
+        "user", "The run was cancelled with `launcher cancel`."),
+    "slurm is mute": (
+        lambda p: gives_up(training(p).event("signal", host="node1", name="TERM", meaning="unknown"), "unknown"),
+        "unknown_signal", "SLURM sent SIGTERM and did not answer why; the run stopped to be safe."),
+    "idle": (
+        lambda p: gives_up(training(p, restart={"idle_timeout_min": 20}).event("stop_requested", cause="idle"), "idle"),
+        "idle", "The run made no progress for 20 minutes (restart.idle_timeout_min); its allocation was given back."),
+}  # fmt: skip
+
+
+def late(story: Story, cause: dict[str, object]) -> Story:
+    """Three of four ranks give up waiting; rank 2 says nothing."""
+    story.event("worker_failed", rank=0, host="node1", step=120, cause=cause)
+    return story.event(
+        "victims", ranks=[{"rank": 1, "after_s": 0.1, "cause": {}}, {"rank": 3, "after_s": 0.2, "cause": {}}]
+    )
+
+
+def hung(story: Story) -> Story:
+    """Rank 2 sits in a lock; its stack is in its log."""
+    log = story.paths.rank_log(0, 0, 2)
+    log.parent.mkdir(parents=True)
+    log.write_text('step 40\nCurrent thread 0x1 (most recent call first):\n  File "/runs/r/code/io.py", line 3 in wait_for_lock\n'
+                   '  File "/runs/r/code/train.py", line 40 in main\n')  # fmt: skip
+    story.event("hang", limit_s=60.0, laggards=[{"rank": 2, "host": "node2", "step": 40, "phase": "train"}])
+    return gives_up(story, "hang")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_root_cause_is_named(tmp_path: Path, name: str) -> None:
+    """Each kind of failure has its sentence, with rank, host and step where they are known."""
+    make, kind, sentence = CASES[name]
+    found = why(make(tmp_path))
+
+    assert (found.kind, found.sentence) == (kind, sentence)
+
+
+def test_every_kind_is_tested() -> None:
+    """No teller is without a case here; the three that need SLURM's word have tests of their own below."""
+    tested = {kind for _, kind, _ in CASES.values()} | {"slurm_oom", "slurm_node", "leader", "other"}
+
+    assert set(TELLERS) == tested
+
+
+def test_the_evidence_reads_as_designed(tmp_path: Path) -> None:
+    """The page of a deterministic crash, word by word."""
+    story = training(tmp_path, gpus_per_node=2)
+    cause = raised("torch.OutOfMemoryError", OOM_TEXT, kind="cuda_oom")
+    for _ in range(2):
+        story.event("worker_failed", rank=3, host="node2", step=120, cause=cause)
+        story.event("decision", evidence="worker_failed", action="new_round", reason="x; y.").wait(1)
+        story.round_starts(resume_step=100).event("first_step", step=101)
+    fails(story, cause, reason="the same exception came at the same step 3 times: the program is wrong")
+    head, when, *rest = why(story).lines()
+
+    assert head == "Rank 3 (node2, GPU 1) ran out of GPU memory at step 120."
+    assert when.endswith("(60 s ago), attempt 0, round 2")
+    assert rest == [
+        "  where    train.py:118  loss = criterion(model(x), y)",
+        "  error    torch.OutOfMemoryError: wanted 1.20 GiB, 317.00 MiB of 79.2 GiB free",
+        "  victims  ranks 0-2 (failed because of it, 0.2 to 0.8 s later)",
+        "  did      2 restarts, same error at the same step each time: stopped",
+        "  safe     step 100, complete on disk",
+        "  next     use a smaller batch, then: launcher resubmit k7f",
+    ]
+
+
+def test_a_segfaults_place_comes_from_the_dumped_stack(tmp_path: Path) -> None:
+    """faulthandler's dump names the user's innermost frame."""
+    story = fails(training(tmp_path), {"kind": "signal", "signal": 11, "last_lines": SEGFAULT.splitlines()})
+
+    assert ("where", "ops.py:12  in scale") in why(story).rows
+
+
+def test_a_run_that_goes_on_tells_its_last_interruption(tmp_path: Path) -> None:
+    """While it trains again, ``why`` tells what happened and how soon it went on."""
+    story = training(tmp_path).event(
+        "worker_failed", rank=1, host="node1", step=120, cause={"kind": "signal", "signal": 9}
+    )
+    story.event("decision", evidence="worker_failed", action="new_round", reason="x; y.").wait(0.2).round_starts(
+        resume_step=100
+    )
+    story.wait(0.3).event("first_step", step=101).state(step=130)
+    found = why(story, later=1.0)
+
+    assert found.sentence == "Rank 1 (node1) was killed from outside (SIGKILL) at step 120. The run goes on."
+    assert ("did", "started the workers again; training went on 0.5 s later") in found.rows
+
+
+def test_nothing_wrong_is_said_so(tmp_path: Path) -> None:
+    """Pending, running and completed runs without a failure have no cause."""
+    pending = Story(tmp_path / "a").submitted()
+    running = training(tmp_path / "b").state(step=120)
+    completed = training(tmp_path / "c").outcome("completed", "", step=600)
+
+    assert why(pending).sentence == "Nothing has gone wrong: the run waits."
+    assert why(running, later=1).sentence == "Nothing has gone wrong so far: the run is training."
+    assert why(completed).sentence == "Nothing went wrong: the run completed after step 600."
+
+
+class Job:
+    """SLURM's view."""
+
+    def __init__(self, state: str) -> None:
+        self.state, self.reason = state, ""
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "sentence"),
+    [("OUT_OF_MEMORY", "slurm_oom", "The job was killed for exceeding the memory limit at step 100."),
+     ("NODE_FAIL", "slurm_node", "A node of the allocation died."),
+     ("TIMEOUT", "time_limit", "The run reached its time limit of 1 h at step 100."),
+     ("CANCELLED", "cancelled", "The job 482913 was cancelled (scancel, by its owner or an administrator)."),
+     ("FAILED", "leader", "The leader on node1 died without a word at step 100.")],
+)  # fmt: skip
+def test_an_end_without_an_outcome_is_explained_by_slurm(tmp_path: Path, word: str, kind: str, sentence: str) -> None:
+    """When the leader could not write, SLURM's word is the evidence."""
+    found = why(training(tmp_path), {"482913": Job(word)}, later=300)
+
+    assert (found.kind, found.sentence) == (kind, sentence)
+
+
+def test_a_dead_leaders_last_words_are_shown(tmp_path: Path) -> None:
+    """A traceback in the agent's log says why the leader died."""
+    story = training(tmp_path)
+    story.paths.submitit.mkdir()
+    (story.paths.submitit / "482913_0_log.err").write_text("Traceback (most recent call last):\n  File \"/x/y.py\", line 3, "
+                                                           "in f\n    g()\nOSError: [Errno 5] Input/output error\n")  # fmt: skip
+    found = why(story, {"482913": Job("FAILED")}, later=300)
+
+    assert ("error", "OSError: [Errno 5] Input/output error") in found.rows
+
+
+def test_terminal_escapes_in_a_message_are_defused(tmp_path: Path) -> None:
+    """What a program printed cannot steer the reader's terminal."""
+    story = fails(training(tmp_path), raised("ValueError", "\x1b[2J\x07bad\nworse"))
+
+    assert all(line.isprintable() for line in why(story).lines())
