@@ -1,0 +1,131 @@
+"""SLURM's commands as subprocesses: a time-out, a plain environment, retries while the controller is busy.
+
+Standard library only: agents and the leader use it too. Where stamina is installed (the login side) it does the waiting
+between tries.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["Answer", "ask", "ask_patiently", "clean_environment"]
+
+TIMEOUT_S = 30.0
+_TRIES = 4
+
+_BUSY = re.compile(
+    r"timed out|unable to contact slurm controller|communication connection failure|zero bytes were transmitted|"
+    r"connection (refused|reset)|resource temporarily unavailable|transport endpoint|slurmdbd|"
+    r"message (receive|send) failure|unable to establish control|persistent connection",
+    re.IGNORECASE,
+)
+_FORMATTING = re.compile(r"^(SQUEUE|SINFO|SACCT|SACCTMGR|SPRIO|SSTAT|SCONTROL)_")
+_DROPPED = frozenset({"SLURM_CLUSTERS", "SLURM_BITSTR_LEN", "SLURM_JSON", "SLURM_YAML", "SLURM_DEBUG_FLAGS"})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command of SLURM's said."""
+
+    words: tuple[str, ...]
+    """The command."""
+    code: int | None
+    """Exit status; None when it could not be started or did not end in time."""
+    out: str = ""
+    err: str = ""
+    missing: bool = False
+    """The command is not on the PATH."""
+
+    @property
+    def ok(self) -> bool:
+        """It ended with status 0."""
+        return self.code == 0
+
+    @property
+    def busy(self) -> bool:
+        """The controller (or slurmdbd) did not answer: asking again may help."""
+        return not self.ok and not self.missing and (self.code is None or bool(_BUSY.search(self.err)))
+
+    @property
+    def problem(self) -> str:
+        """Why it is not `ok`, in SLURM's words without their prefixes; "" when it is."""
+        if self.ok:
+            return ""
+        name = self.words[0]
+        if self.missing:
+            return f"{name} is not on the PATH"
+        lines = [re.sub(rf"^({name}|slurm\w*): (error: )?", "", line).strip() for line in self.err.splitlines()]
+        said = "; ".join(dict.fromkeys(line for line in lines if line))
+        return said or (f"{name} ended with status {self.code}" if self.code is not None else f"{name} did not answer")
+
+
+def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """``environ`` without what would change the format or the cluster of an answer; times as seconds since the epoch."""
+    env = os.environ if environ is None else environ
+    kept = {k: v for k, v in env.items() if not _FORMATTING.match(k) and k not in _DROPPED}
+    return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+
+
+def ask(*words: str, timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] | None = None) -> Answer:
+    """Run one of SLURM's commands once. Never raises: the answer says what went wrong."""
+    try:
+        done = subprocess.run(
+            list(words), capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False,
+            env=clean_environment(environ), stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except FileNotFoundError:
+        return Answer(words, None, missing=True)
+    except subprocess.TimeoutExpired:
+        return Answer(words, None, err=f"{words[0]} did not answer within {timeout_s:g} s")
+    except (OSError, ValueError) as error:
+        return Answer(words, None, err=str(error))
+    return Answer(words, done.returncode, done.stdout, done.stderr)
+
+
+def ask_patiently(
+    *words: str, timeout_s: float = TIMEOUT_S, tries: int = _TRIES, environ: Mapping[str, str] | None = None
+) -> Answer:
+    """As `ask`, again while the controller is busy: at most ``tries`` times, about 10 s of waiting in all.
+
+    Only for commands that may be repeated.
+    """
+    answer = ask(*words, timeout_s=timeout_s, environ=environ)
+    if not answer.busy or tries <= 1:
+        return answer
+    try:
+        import stamina  # only now: importing it takes longer than most answers
+    except ImportError:
+        return _again(words, timeout_s, tries, environ)
+
+    def once() -> Answer:
+        again = ask(*words, timeout_s=timeout_s, environ=environ)
+        if again.busy:
+            raise _BusyError(again)
+        return again
+
+    try:
+        caller = stamina.RetryingCaller(attempts=tries - 1, timeout=None, wait_initial=1.0, wait_max=5.0)
+        return caller.on(_BusyError)(once)
+    except _BusyError as busy:
+        return busy.answer
+
+
+class _BusyError(Exception):
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.problem)
+        self.answer = answer
+
+
+def _again(words: tuple[str, ...], timeout_s: float, tries: int, environ: Mapping[str, str] | None) -> Answer:
+    answer = Answer(words, None)
+    for number in range(1, tries):
+        time.sleep(min(5.0, float(2 ** (number - 1))))
+        answer = ask(*words, timeout_s=timeout_s, environ=environ)
+        if not answer.busy:
+            break
+    return answer

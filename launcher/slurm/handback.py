@@ -1,0 +1,121 @@
+"""Giving an allocation back so that the run starts again. Used from inside the job, by its leader.
+
+Standard library only. Nothing here raises for what SLURM refuses or does not answer: each call returns a `Done`.
+Job ids are those of `launcher.slurm.environ.own_job_id`: an array element is ``ARRAY_TASK``, as the plain id of an array's
+last element names the whole array.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from launcher.slurm.commands import Answer, ask
+from launcher.slurm.environ import without_slurm
+from launcher.slurm.jobs import JobFacts, job_facts
+
+__all__ = ["Done", "continuation", "exclude", "forbid_requeue", "pull_forward", "requeue"]
+
+TIMEOUT_S = 10.0
+START_LEAD_S = 2
+"""Lead of `pull_forward`: StartTime=now lost 1 of 45 jobs to "Job credential revoked", now+2 and now+3 none."""
+
+_ALREADY = re.compile(r"pending execution|already (been )?requeued|job is pending", re.IGNORECASE)
+_FORBIDDEN = re.compile(
+    r"disabled|not permitted|access/permission denied|invalid user id|batch jobs only", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a request went."""
+
+    ok: bool
+    why: str = ""
+    """SLURM's words when it is not `ok`; a remark otherwise."""
+    forbidden: bool = False
+    """SLURM will not do this for this job, ever: another way is needed. False: it may be tried again."""
+    job_id: str = ""
+    """The new job, of `continuation`."""
+
+
+def requeue(job_id: str, *, restart_count: int, limit_s: float = 20.0) -> Done:
+    """Have SLURM run this job again under its id, and see that it has taken it.
+
+    ``restart_count`` is this life's SLURM_RESTART_COUNT: SLURM's own count goes up in the moment in which it accepts, so
+    that a request whose answer was lost, or another's that came first, is known to have taken. A job that was cancelled
+    must not come here: ``scontrol requeue`` would resurrect it. ``limit_s`` bounds everything.
+    """
+    end = time.monotonic() + limit_s
+    why = ""
+    while True:
+        answer = ask("scontrol", "requeue", job_id, timeout_s=min(TIMEOUT_S, max(1.0, end - time.monotonic())))
+        if _taken(job_facts(job_id, timeout_s=min(TIMEOUT_S, max(1.0, end - time.monotonic()))), restart_count):
+            return Done(True)
+        why = answer.problem or "SLURM said yes, and yet the job is not to run again"
+        if not answer.ok and _FORBIDDEN.search(answer.err) and not _ALREADY.search(answer.err):
+            return Done(False, why, forbidden=True)
+        if time.monotonic() > end:
+            return Done(False, why)
+        time.sleep(0.5)
+
+
+def _taken(facts: JobFacts | None, restart_count: int) -> bool:
+    if facts is None:
+        return False
+    if facts.restarts is not None and facts.restarts > restart_count:
+        return True
+    return facts.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
+
+
+def pull_forward(job_id: str, lead_s: int = START_LEAD_S) -> Done:
+    """Let the requeued job start in ``lead_s`` seconds instead of after the 121 s in which its old credential lives.
+
+    The very last act of the job's last process: when one ends after that time, SLURM sets the full delay again.
+    A site with an epilog needs a lead longer than the epilog takes.
+    """
+    return _update(job_id, f"StartTime=now+{int(lead_s)}seconds")
+
+
+def exclude(job_id: str, hosts: Sequence[str]) -> Done:
+    """Keep the requeued job off ``hosts``, on top of those it is kept off already. It must be pending or completing."""
+    bad = [h for h in hosts if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", h)]
+    if bad or not hosts:
+        return Done(not bad, f"no host names: {', '.join(map(repr, bad))}" if bad else "nothing to exclude")
+    answer = ask("scontrol", "show", "job", job_id, timeout_s=TIMEOUT_S)
+    found = re.search(r"^ +ReqNodeList=\S* ExcNodeList=(\S+)", answer.out, re.MULTILINE)
+    before = found[1] if found and found[1] != "(null)" else ""
+    return _update(job_id, f"ExcNodeList={','.join([before, *hosts] if before else hosts)}")
+
+
+def forbid_requeue(job_id: str) -> Done:
+    """See that nothing, ``scontrol requeue`` included, brings this job back."""
+    return _update(job_id, "Requeue=0")
+
+
+def continuation(
+    script: str, job_id: str, *, environ: Mapping[str, str], extra: Sequence[str] = (), timeout_s: float = 30.0
+) -> Done:
+    """Submit ``script`` (a path) again, to start when ``job_id`` has ended however it ends: where requeueing is forbidden.
+
+    ``environ`` is this process's; the allocation's own variables are kept from the new job. ``Done.job_id`` is the new id.
+    """
+    words = ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", *extra, script]
+    answer = ask(*words, timeout_s=timeout_s, environ=without_slurm(environ))
+    found = re.match(r"\s*(\d+)", answer.out) if answer.ok else None
+    if found:
+        return Done(True, job_id=found[1])
+    return Done(False, answer.problem or f"sbatch said {answer.out.strip()!r}", forbidden=not answer.busy)
+
+
+def _update(job_id: str, setting: str) -> Done:
+    answer: Answer = Answer((), None)
+    for wait_s in (0.0, 0.3, 1.0):
+        time.sleep(wait_s)
+        answer = ask("scontrol", "update", f"JobId={job_id}", setting, timeout_s=TIMEOUT_S)
+        if not answer.busy:
+            break
+    forbidden = bool(_FORBIDDEN.search(answer.err)) and not answer.ok
+    return Done(answer.ok, answer.problem, forbidden=forbidden)

@@ -1,0 +1,233 @@
+"""What SLURM says of jobs: one batched query for many, one exact one for a signal handler. Times are epoch seconds."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from launcher.slurm.commands import Answer, ask, ask_patiently
+
+__all__ = ["ENDED", "JobFacts", "JobView", "job_facts", "job_views", "parse_facts", "parse_sacct", "parse_squeue"]
+
+ENDED = frozenset(
+    {
+        "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
+        "REVOKED", "TIMEOUT",
+    }
+)  # fmt: skip
+"""States a job does not leave."""
+
+SQUEUE_FORMAT = "%i|%A|%T|%M|%l|%S|%e|%V|%N|%r"
+SACCT_FIELDS = "JobID,JobIDRaw,State,ExitCode,Submit,Start,End,TimelimitRaw,NodeList,Reason"
+_MANY = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobView:
+    """One job as squeue or sacct shows it. None and "" are unknown."""
+
+    job_id: str
+    """As it was asked for: ``J`` or ``J_T``."""
+    state: str
+    """SLURM's word, e.g. PENDING; the "by UID" of CANCELLED is in ``reason``."""
+    reason: str = ""
+    """Why it is pending, e.g. Priority; "" when there is none."""
+    nodes: str = ""
+    """Hosts, SLURM's short form."""
+    exit_code: int | None = None
+    signal: int | None = None
+    submit_t: float | None = None
+    start_t: float | None = None
+    """When it started; of a pending job, when SLURM expects to start it."""
+    end_t: float | None = None
+    time_limit_s: float | None = None
+    source: str = "squeue"
+
+    @property
+    def ended(self) -> bool:
+        """It will not run (again)."""
+        return self.state in ENDED
+
+    @property
+    def start_estimate_t(self) -> float | None:
+        """When SLURM expects to start a pending job."""
+        return self.start_t if self.state == "PENDING" else None
+
+
+def job_views(job_ids: Iterable[str], *, patient: bool = True) -> dict[str, JobView]:
+    """What SLURM knows of each of ``job_ids`` (``J`` or ``J_T``), by id; unknown ones are missing.
+
+    One squeue, and one sacct for those that squeue has forgotten (MinJobAge), where there is accounting. SLURM's
+    silence yields {} for the part that it does not answer.
+    """
+    wanted = list(dict.fromkeys(j for j in job_ids if re.fullmatch(r"\d+(_\d+)?", j)))
+    if not wanted:
+        return {}
+    run = ask_patiently if patient else ask
+    answer = run(
+        "squeue", "--noheader", "--states=all", "--array", *_which(wanted), f"--format={SQUEUE_FORMAT}",
+    )  # fmt: skip
+    found = _pick(wanted, parse_squeue(_text(answer)))
+    if missing := [j for j in wanted if j not in found]:
+        answer = run("sacct", "-n", "-P", "-X", *_which(missing), "--starttime=now-30days", f"--format={SACCT_FIELDS}")
+        found |= _pick(missing, parse_sacct(_text(answer)))
+    return found
+
+
+def _which(job_ids: Sequence[str]) -> tuple[str, ...]:
+    """All of one's own jobs are a short question; thousands of ids are a long one, and may not fit a command line."""
+    return (f"--user={os.getuid()}",) if len(job_ids) > _MANY else (f"--jobs={','.join(job_ids)}",)
+
+
+def _text(answer: Answer) -> str:
+    # "Invalid job id" is squeue's way to say that it has forgotten the job.
+    return answer.out if answer.ok else ""
+
+
+def _pick(wanted: Sequence[str], views: dict[str, JobView]) -> dict[str, JobView]:
+    return {j: views[j] for j in wanted if j in views}
+
+
+def parse_squeue(text: str) -> dict[str, JobView]:
+    """Rows of ``squeue -o SQUEUE_FORMAT`` by each id a row answers to."""
+    out: dict[str, JobView] = {}
+    for line in text.splitlines():
+        parts = line.split("|", 9)
+        if len(parts) != 10:
+            continue
+        shown, raw, state, _, limit, start, end, submit, nodes, reason = (p.strip() for p in parts)
+        for job_id in dict.fromkeys((shown, raw)):
+            view = JobView(
+                job_id=job_id, state=state, reason="" if reason in ("None", "(null)") else reason, nodes=nodes,
+                submit_t=_time(submit), start_t=_time(start), end_t=_time(end), time_limit_s=_duration(limit),
+            )  # fmt: skip
+            if job_id == shown or job_id not in out:
+                out[job_id] = view
+    return out
+
+
+def parse_sacct(text: str) -> dict[str, JobView]:
+    """Rows of ``sacct -nPX -o SACCT_FIELDS`` by each id a row answers to; of several lives the last one counts."""
+    out: dict[str, JobView] = {}
+    for line in text.splitlines():
+        parts = line.split("|", 9)
+        if len(parts) != 10:
+            continue
+        shown, raw, state, code, submit, start, end, limit, nodes, reason = (p.strip() for p in parts)
+        word, _, by = state.partition(" ")
+        exit_code, signal = _exit(code)
+        for job_id in dict.fromkeys((shown, raw)):
+            out[job_id] = JobView(
+                job_id=job_id, state=word.rstrip("+"), reason=by or ("" if reason == "None" else reason),
+                nodes="" if nodes in ("None assigned", "None") else nodes, exit_code=exit_code, signal=signal,
+                submit_t=_time(submit), start_t=_time(start), end_t=_time(end),
+                time_limit_s=60.0 * int(limit) if limit.isdigit() else None, source="sacct",
+            )  # fmt: skip
+    return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFacts:
+    """One job as ``scontrol show job`` shows it at this moment. None and "" are unknown."""
+
+    job_id: str
+    state: str
+    """JobState: RUNNING, SIGNALING (RUNNING, while slurmctld is sending a signal), COMPLETING, PENDING, ..."""
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    """ExitCode is ``exit_code:signal``."""
+    requeue: bool | None = None
+    """Requeue=1: SLURM may requeue it."""
+    restarts: int | None = None
+    """Restarts: goes up in the same moment in which SLURM decides to requeue, while the old processes still run."""
+    run_time_s: float | None = None
+    time_limit_s: float | None = None
+    """None: unlimited."""
+    start_t: float | None = None
+    end_t: float | None = None
+    """When the time limit, or the grace time once it has begun, is over."""
+    preempt_t: float | None = None
+    """PreemptTime: when SLURM began to preempt it."""
+    nodes: str = ""
+    array_job_id: str = ""
+    array_task_id: int | None = None
+    dependency: str = ""
+
+
+def job_facts(job_id: str, *, timeout_s: float = 10.0, tries: int = 1) -> JobFacts | None:
+    """What SLURM says of one job now, or None when it does not answer or knows no such job. Never raises."""
+    answer = ask_patiently("scontrol", "show", "job", job_id, timeout_s=timeout_s, tries=tries)
+    return parse_facts(answer.out, job_id) if answer.ok else None
+
+
+_RECORD = re.compile(r"^JobId=(\d+)(?: ArrayJobId=(\d+))?(?: ArrayTaskId=(\S+))?", re.MULTILINE)
+# Keys at the beginning of a line: job names and comments, which users choose, cannot imitate them.
+_LINES = re.compile(
+    r"^ +(?:JobState=(?P<state>\S+) Reason=(?P<reason>\S*)(?: Dependency=(?P<dependency>\S*))?"
+    r"|Requeue=(?P<requeue>\d+) Restarts=(?P<restarts>\d+) .*?\bExitCode=(?P<code>\d+:\d+)"
+    r"|RunTime=(?P<run>\S+) TimeLimit=(?P<limit>\S+)"
+    r"|StartTime=(?P<start>\S+) EndTime=(?P<end>\S+)"
+    r"|(?:PreemptEligibleTime=\S+ )?PreemptTime=(?P<preempt>\S+)"
+    r"|NodeList=(?P<nodes>\S*))",
+    re.MULTILINE,
+)
+
+
+def parse_facts(text: str, job_id: str) -> JobFacts | None:
+    """The record of ``job_id`` in the output of ``scontrol show job`` (which shows a whole array for its own id)."""
+    heads = list(_RECORD.finditer(text))
+    for head, next_ in zip(heads, [*heads[1:], None], strict=False):
+        raw, array, task = head[1], head[2] or "", head[3] or ""
+        if job_id not in (raw, f"{array}_{task}") and len(heads) > 1:
+            continue
+        return _facts(text[head.start() : next_.start() if next_ else None], raw, array, task)
+    return None
+
+
+def _facts(record: str, raw: str, array: str, task: str) -> JobFacts | None:
+    got: dict[str, str] = {}
+    for found in _LINES.finditer(record):
+        for key, value in found.groupdict().items():
+            if value is not None:
+                got.setdefault(key, value)
+    if "state" not in got:
+        return None
+    exit_code, signal = _exit(got.get("code", ""))
+    none = ("None", "(null)", "")
+    return JobFacts(
+        job_id=raw, state=got["state"], reason="" if got.get("reason") in none else got["reason"],
+        exit_code=exit_code, signal=signal, requeue=got["requeue"] == "1" if "requeue" in got else None,
+        restarts=int(got["restarts"]) if "restarts" in got else None, run_time_s=_duration(got.get("run", "")),
+        time_limit_s=_duration(got.get("limit", "")), start_t=_time(got.get("start", "")), end_t=_time(got.get("end", "")),
+        preempt_t=_time(got.get("preempt", "")), nodes="" if got.get("nodes", "") in none else got["nodes"],
+        array_job_id=array, array_task_id=int(task) if task.isdigit() else None,
+        dependency="" if got.get("dependency", "") in none else got["dependency"],
+    )  # fmt: skip
+
+
+def _time(text: str) -> float | None:
+    """Epoch seconds (SLURM_TIME_FORMAT=%s), or ISO time of this machine's zone (a SLURM that ignores it)."""
+    if text.isdigit():
+        return float(text) or None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+def _duration(text: str) -> float | None:
+    """``[D-][[HH:]MM:]SS`` in seconds; None for UNLIMITED, INVALID, Partition_Limit and the like."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", text)
+    if not found:
+        return None
+    days, hours, minutes, seconds = (int(g or 0) for g in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _exit(text: str) -> tuple[int | None, int | None]:
+    code, _, signal = text.partition(":")
+    return (int(code), int(signal)) if code.isdigit() and signal.isdigit() else (None, None)
