@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 
 from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
+from launcher.training.digest import digest_checkpoint
 
 JOB = Path(__file__).parent / "faults" / "job"
 
@@ -146,26 +145,6 @@ def submit(directory: Path, environment: dict[str, str], world: int, *, backend:
     return Run(root)
 
 
-def _feed(digest: Any, value: Any) -> None:
-    if isinstance(value, torch.Tensor):
-        digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if value.numel() else b"")
-    elif isinstance(value, dict):
-        for key in sorted(value, key=str):
-            digest.update(str(key).encode())
-            _feed(digest, value[key])
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _feed(digest, item)
-    else:
-        digest.update(repr(value).encode())
-
-
 def digest(run: Run) -> str:
-    """sha256 over model, optimizer, scheduler and every rank's RNG as they lie in the newest checkpoint."""
-    newest = max(run.paths.checkpoints.glob("step-*"))
-    whole = hashlib.sha256(newest.name.encode())
-    for path in sorted(newest.glob("*.pt")):
-        whole.update(path.name.encode())
-        _feed(whole, torch.load(path, weights_only=True, map_location="cpu"))
-    return whole.hexdigest()
+    """sha256 over model, optimizer, scheduler, every rank's RNG and the sample order, from the newest checkpoint."""
+    return digest_checkpoint(max(run.paths.checkpoints.glob("step-*")))["all"]

@@ -33,6 +33,13 @@ class Place:
     paths: RunPaths | None = None
     channel: Channel | None = field(default=None, compare=False)
 
+    @property
+    def dies_after(self) -> int | None:
+        """A rehearsal's drill: the step after which this worker is to die by SIGKILL; None in real runs."""
+        kill = self.spec.kill_at if self.spec else None
+        first = self.attempt == 0 and self.round_ == 0
+        return kill[1] if kill and first and kill[0] == self.rank else None
+
     @classmethod
     def from_environ(cls, environ: MutableMapping[str, str]) -> Place:
         """Read the environment; the socket's variable is taken out so that no child inherits it.
