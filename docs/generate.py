@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Write the generated pages of docs/, or with ``--check`` say which are stale.
 
-docs/verbs/   one page a verb, from its ``--help``
+docs/verbs/         one page a verb, from its ``--help``
+docs/reference.md   every key of a job file, from launcher/config/schema.py
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import click
 
 from launcher.cli.main import cli
+from launcher.config import reference
 
 DOCS = Path(__file__).resolve().parent
 
@@ -56,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a page is stale")
     args = parser.parse_args()
-    pages = verb_pages()
+    pages = {**verb_pages(), "reference.md": reference.page()}
     wrong = stale(pages)
     if args.check:
         sys.exit(f"stale, `make docs` renews them: {', '.join(wrong)}" if wrong else 0)

@@ -260,7 +260,6 @@ OWNED_OPTIONS = {
     "mail-type": "slurm.mail_type",
     "mail-user": "slurm.mail_user",
     "mem": "resources.mem_gb",
-    "mem-per-cpu": "resources.mem_gb",
     "no-kill": "",
     "no-requeue": "restart.requeue",
     "nodelist": "slurm.nodelist",
@@ -283,7 +282,7 @@ OWNED_OPTIONS = {
 """sbatch options that have a key of their own ("" where the launcher alone decides)."""
 
 
-@rule("slurm.extra")
+@rule("slurm.extra", "resources.mem_gb")
 def extra_options(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     """Long option names that nothing else here sets."""
     for name in job.slurm.extra:
@@ -291,6 +290,8 @@ def extra_options(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
         path = f"slurm.extra.{name}"
         if not re.fullmatch(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*", name) or len(name) < 2:
             yield Problem(path, f'"{name[:60]}" is no long sbatch option without its dashes, such as mem-per-gpu')
+        elif option in ("mem-per-cpu", "mem-per-gpu") and job.resources.mem_gb is not None:
+            yield Problem(path, "give resources.mem_gb or this, not both")
         elif option in OWNED_OPTIONS:
             instead = OWNED_OPTIONS[option]
             yield Problem(path, f"use {instead}" if instead else f"--{option} is the launcher's own business")

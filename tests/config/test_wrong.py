@@ -308,11 +308,11 @@ ROWS: dict[str, Row] = {
         ["job.yaml:3:1: after: give slurm.dependency or after, not both"],
     ),
     "an owned option": Row(
-        "script: train.py\nslurm: {extra: {ntasks: 4, output: x.log, mem_per_cpu: 1G, -p: debug}}\n",
+        "script: train.py\nslurm: {extra: {ntasks: 4, output: x.log, mem_per_cpu: 1G, -p: debug}}\nresources: {mem_gb: 4}\n",
         [
             "job.yaml:2:17: slurm.extra.ntasks: use resources.tasks_per_node",
             "job.yaml:2:28: slurm.extra.output: --output is the launcher's own business",
-            "job.yaml:2:43: slurm.extra.mem_per_cpu: use resources.mem_gb",
+            "job.yaml:2:43: slurm.extra.mem_per_cpu: give resources.mem_gb or this, not both",
             'job.yaml:2:60: slurm.extra.-p: "-p" is no long sbatch option without its dashes, such as mem-per-gpu',
         ],
     ),

@@ -1,0 +1,205 @@
+"""The schema for people and editors: ``docs/reference.md`` and a JSON Schema, both made from schema.py and site.py."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import json
+from typing import Any, get_args, get_type_hints
+
+from pydantic import TypeAdapter
+
+from launcher.config import schema, site
+from launcher.config.explain import alias
+from launcher.config.rules import OWNED_OPTIONS
+from launcher.config.schema import Job
+
+__all__ = ["field_docs", "json_schema", "page"]
+
+_INTRO = """# Every key of a job file
+
+Made from `launcher/config/schema.py` by `make docs`. `launcher schema > job.schema.json` writes the same for editors: with
+`# yaml-language-server: $schema=job.schema.json` as its first line, a job file is completed and checked as it is typed.
+
+Values come, weakest first, from `/etc/launcher/site.yaml`, the profile that `$LAUNCHER_SITE` names,
+`~/.config/launcher/site.yaml`, the job file, and `key.path=value` on the command line. Mappings merge, lists are replaced,
+and `key=null` unsets. Every fault is reported at once as `file:line:column: key.path: what is wrong`.
+
+`${params.x}` stands for another key of the job, `${oc.env:USER}` for an environment variable (never a secret:
+`environment.pass`), `${run.dir}`, `${run.id}` and `${run.name}` for the run's own; `\\\\${` is the two characters.
+Clock times and numbers with leading zeros need quotes.
+"""
+
+
+def field_docs(module: Any, name: str) -> dict[str, str]:
+    """The docstring under each field of a dataclass, by field name."""
+    return _docs(module).get(name, {})
+
+
+def _docs(module: Any) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for node in ast.parse(inspect.getsource(module)).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        fields = found.setdefault(node.name, {})
+        for item, after in zip(node.body, node.body[1:], strict=False):
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and isinstance(after, ast.Expr):
+                text = ast.literal_eval(after.value)
+                fields[item.target.id] = " ".join(str(text).split())
+    return found
+
+
+# --- for editors --------------------------------------------------------------------------------------------------------
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of a job file, every field described."""
+    made = TypeAdapter(Job).json_schema()
+    docs = _docs(schema)
+    _describe(made, docs["Job"])
+    for name, section in made["$defs"].items():
+        _describe(section, docs.get(name, {}))
+    made["properties"]["sweep"] = _sweep_schema(docs["Job"]["sweep"])
+    made["oneOf"] = [{"required": [key]} for key in ("task", "function", "script")]
+    made["title"] = "A job of ddp-launcher"
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+
+
+def _describe(section: dict[str, Any], docs: dict[str, str]) -> None:
+    section.pop("title", None)
+    by_alias = {name.rstrip("_"): text for name, text in docs.items()}
+    for name, prop in section.get("properties", {}).items():
+        prop.pop("title", None)
+        if name in by_alias:
+            prop["description"] = by_alias[name]
+        options = [o for o in prop.get("anyOf", []) if o.get("type") != "null"]
+        if prop.get("default", 0) is None:
+            del prop["default"]
+            if len(options) == 1:
+                prop.pop("anyOf")
+                prop.update(options[0])
+
+
+def _sweep_schema(text: str) -> dict[str, Any]:
+    values = {
+        "anyOf": [
+            {"type": "array", "minItems": 1},
+            {"type": "string", "pattern": "^range\\(.*\\)$"},
+            {"type": "object"},
+        ]
+    }
+    parallelism = {"type": "integer", "minimum": 1, "description": "Points that run at the same time, at most."}
+    return {
+        "type": "object",
+        "description": text,
+        "properties": {"array_parallelism": parallelism},
+        "additionalProperties": values,
+    }
+
+
+# --- for people ---------------------------------------------------------------------------------------------------------
+
+
+def page() -> str:
+    """The reference page, Markdown."""
+    docs = _docs(schema)
+    text = [_INTRO, "## The job\n", _table(Job, docs["Job"], "")]
+    for path, cls in _sections(Job, ""):
+        text += [f"\n## {path}\n", f"{cls.__doc__}\n", _table(cls, docs[cls.__name__], path)]
+    text.append(_site_part())
+    text.append(_extra_part())
+    return "\n".join(text)
+
+
+def _sections(cls: Any, above: str) -> list[tuple[str, Any]]:
+    found = []
+    hints = get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        inner = _dataclass_in(hints[field.name])
+        if inner is not None:
+            path = f"{above}.{alias(field)}" if above else alias(field)
+            found += [(path, inner), *_sections(inner, path)]
+    return found
+
+
+def _dataclass_in(hint: Any) -> Any:
+    return next((o for o in (hint, *get_args(hint)) if dataclasses.is_dataclass(o)), None)
+
+
+def _table(cls: Any, docs: dict[str, str], path: str) -> str:
+    properties = TypeAdapter(cls).json_schema()
+    lines = ["| key | is | unless given | means |", "| --- | --- | --- | --- |"]
+    for field in dataclasses.fields(cls):
+        name = alias(field)
+        full = f"{path}.{name}" if path else name
+        prop = properties["properties"].get(name, {})
+        section = _dataclass_in(get_type_hints(cls)[field.name])
+        kind = f"[a section](#{full.replace('.', '').lower()})" if section else _kind(prop, properties)
+        lines.append(f"| `{name}` | {kind} | {_default(field)} | {_cell(docs[field.name])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _kind(prop: dict[str, Any], root: dict[str, Any]) -> str:
+    if "$ref" in prop:
+        prop = root["$defs"][prop["$ref"].rpartition("/")[2]]
+    if "enum" in prop:
+        return ", ".join(f"`{v}`" for v in prop["enum"])
+    if "anyOf" in prop:
+        kinds = dict.fromkeys(_kind(o, root) for o in prop["anyOf"] if o.get("type") != "null")
+        return " or ".join(kinds)
+    kind = prop.get("type")
+    if kind == "array":
+        return f"a list: {_kind(prop.get('items', {}), root)}"
+    if kind == "object":
+        return "a mapping"
+    named = {"string": "text", "boolean": "`true` or `false`", "integer": "a whole number", "number": "a number"}
+    return named.get(str(kind), "any value") + _bounds(prop)
+
+
+def _bounds(prop: dict[str, Any]) -> str:
+    low, above, high = prop.get("minimum"), prop.get("exclusiveMinimum"), prop.get("maximum")
+    high = None if high is not None and high >= 2**31 - 1 else high
+    if low is not None and high is not None:
+        return f", {low} to {high}"
+    if low is not None:
+        return f", at least {low:g}"
+    return f" above {above:g}" if above is not None else ""
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    value = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+    if dataclasses.is_dataclass(value) or value is None or value in ([], {}):
+        return ""
+    value = getattr(value, "value", value)
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+def _site_part() -> str:
+    docs = field_docs(site, "SiteProfile")
+    lines = [
+        "\n## Site profiles\n",
+        "A site profile holds any key of a job, as a default for every job, and these keys of its own. An administrator's",
+        "profile can lock keys: `locked: [slurm.account, restart.max_total_hours]`.\n",
+        "| key | unless given | means |",
+        "| --- | --- | --- |",
+    ]
+    for field in dataclasses.fields(site.SiteProfile):
+        if field.name != "paths":
+            lines.append(
+                f"| `{field.name}` | {_default(field) if field.default != () else ''} | {_cell(docs[field.name])} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _extra_part() -> str:
+    owned = ", ".join(f"`--{name}` ({key})" if key else f"`--{name}`" for name, key in sorted(OWNED_OPTIONS.items()))
+    return (
+        "\n## slurm.extra\n\nAny sbatch option that has no key of its own, by its long name without dashes: "
+        '`slurm: {extra: {wckey: vision, licenses: "matlab:1", contiguous: true}}`.\nNot there: '
+        f"{owned}.\n"
+    )
