@@ -13,8 +13,8 @@ FLOORS = ["errors", "config", "run", "slurm", "training", "runtime", "submission
 """Lowest first."""
 NODE_SIDE = ("run", "runtime", "training")
 NODE_PACKAGES = {"torch", "numpy", "xxhash", "psutil", "submitit", "pynvml"}
-"""What a node may need; trackers and notifications are extras, used where they are installed."""
-EXTRAS = {"tensorboard", "mlflow", "wandb", "apprise"}
+"""What a node may need; trackers, notifications and stamina are used where they are installed."""
+EXTRAS = {"tensorboard", "mlflow", "wandb", "apprise", "stamina"}
 
 
 def imports(path: Path) -> Iterator[tuple[str, int, bool]]:

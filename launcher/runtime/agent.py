@@ -5,22 +5,310 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from launcher.errors import ProtocolError
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
+from launcher.run.state import read_outcome
+from launcher.runtime import wire
+from launcher.runtime.environment import cpu_shares
+from launcher.runtime.facts import node_facts
+from launcher.runtime.forkclient import ForkServer
+from launcher.runtime.preflight import Preflight
+from launcher.runtime.protocol import HEARTBEAT_S, SILENCE_S
+from launcher.runtime.samples import Gpus, Sampler
+from launcher.runtime.workers import STORE_MAIN, WORKER_MAIN, Crew, Store
 
-__all__ = ["Agent"]
+__all__ = ["PRELOAD", "Agent", "main"]
+
+PRELOAD = (
+    "torch",
+    "torch.distributed",
+    "launcher.training.main",
+    "launcher.training.store",
+    "?launcher.training.preload",
+)
+"""What the fork server imports, by name: this floor knows no torch. A question mark: only if it is there."""
+_SIGNALS = {signal.SIGTERM: "TERM", signal.SIGUSR2: "USR2", signal.SIGCONT: "CONT", signal.SIGINT: "TERM"}
+"""What agents hear, and as what it is told: ^C in a terminal asks for the same as TERM."""
+_PATIENCE_AFTER_TERM_S = 15.0
 
 
 class Agent:
     """One node's agent; ``run`` returns the process's exit code."""
 
-    def __init__(self, spec: RunSpec, paths: RunPaths, *, node: int, host: str, leader_host: str) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        paths: RunPaths,
+        *,
+        node: int,
+        host: str,
+        leader_host: str,
+        life: str,
+        secret: str,
+        environ: Mapping[str, str],
+        preload: Sequence[str] = PRELOAD,
+        worker_main: str = WORKER_MAIN,
+        store_main: str = STORE_MAIN,
+    ) -> None:
         self.spec = spec
         self.paths = paths
         self.node = node
         self.host = host
-        self.leader_host = leader_host
+        self._leader_host = leader_host
+        self._life = life
+        self._secret = secret
+        self._worker_main = worker_main
+        self._store_main = store_main
+        self._server = ForkServer(preload=preload, environ=environ, on_exit=self._exited)
+        self._sampler = Sampler(self._pids, gpus=Gpus if spec.gpus_per_node else None)
+        self._peer: wire.Peer | None = None
+        self._waiting: list[dict[str, Any]] = []
+        self._attempt: int | None = None
+        self._crews: dict[int, Crew] = {}
+        self._stores: dict[int, Store] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._heard = 0.0
+        self._term_at: float | None = None
+        self._broken: str | None = None
+
+    # --- life ---
 
     async def run(self) -> int:
-        """Join the leader and do what it says until it says ``shutdown`` or is lost."""
-        raise NotImplementedError
+        """Join the leader and do what it says until it says ``shutdown`` or is lost; nothing is left running.
+
+        Returns 0 when told to leave, the code of `ProtocolError` when the leader was lost or never found.
+        """
+        loop = asyncio.get_running_loop()
+        for signum, name in _SIGNALS.items():
+            loop.add_signal_handler(signum, self._signalled, name)
+        self._server.start()
+        self._sampler.start()
+        try:
+            peer = await self._join()
+            if peer is None:
+                return 0
+            return await self._obey(peer)
+        except ProtocolError as error:
+            _say(str(error))
+            return error.exit_code
+        finally:
+            self._sampler.stop()
+            await self._server.stop()
+
+    async def _join(self) -> wire.Peer | None:
+        """Find the leader; None when the run has ended already. Raises ProtocolError after ``init_timeout_min``."""
+        search = asyncio.ensure_future(
+            wire.find_leader(
+                self._leader_host,
+                self.spec.control_ports,
+                self._secret,
+                life=self._life,
+                timeout_s=self.spec.init_timeout_min * 60,
+            )
+        )
+        try:
+            while not search.done():
+                await asyncio.wait({search}, timeout=1.0)
+                if not search.done() and await asyncio.to_thread(read_outcome, self.paths.outcome) is not None:
+                    _say("The run has ended already.")
+                    return None
+                if self._term_at is not None and time.monotonic() - self._term_at > _PATIENCE_AFTER_TERM_S:
+                    raise ProtocolError("TERM came before the leader was found; leaving.")
+            return search.result()
+        finally:
+            search.cancel()
+
+    async def _obey(self, peer: wire.Peer) -> int:
+        facts = await asyncio.to_thread(
+            node_facts, self.spec, self.paths, host=self.host.split("/")[0], local_address=peer.local_address
+        )
+        for text in facts.get("warnings", ()):
+            _say(text)
+        self._peer = peer
+        self._heard = time.monotonic()
+        self._tell("hello", node=self.node, host=self.host, pid=os.getpid(), attempt=None, facts=facts)
+        beat = self._task(self._beat(peer))
+        try:
+            if not await self._read(peer):
+                _say(self._broken or "The leader is gone; ending the workers and leaving.")
+                return ProtocolError.exit_code
+            await self._server.stop()
+            self._tell("leaving")
+            await peer.hang_up()
+            return 0
+        finally:
+            beat.cancel()
+            self._peer = None
+            peer.abort()
+
+    async def _read(self, peer: wire.Peer) -> bool:
+        """Do what the leader says; True when told to leave, False when it is lost."""
+        async for message in peer.messages():
+            self._heard = time.monotonic()
+            if message["type"] == "shutdown":
+                return True
+            handler = getattr(self, f"_on_{message['type']}", None)
+            if handler is not None:
+                handler(message)
+        return False
+
+    async def _beat(self, peer: wire.Peer) -> None:
+        """Say ``alive`` every second; hang up on a leader that answers nothing for `SILENCE_S`."""
+        last = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if now - last > 2 * HEARTBEAT_S:
+                self._heard += now - last  # this process stood still, not the leader
+            last = now
+            if now - self._heard > SILENCE_S:
+                self._broken = f"The leader was silent for {SILENCE_S:.0f} s; ending the workers and leaving."
+                peer.abort()
+                return
+            self._tell("alive", t=time.time(), **self._sampler.latest())
+            await asyncio.sleep(HEARTBEAT_S)
+
+    # --- helpers ---
+
+    def _tell(self, type_: str, **values: Any) -> None:
+        """Send one message to the leader; before it is found, keep it."""
+        message = {"type": type_, **values}
+        if self._peer is not None:
+            self._peer.send(message)
+            if type_ == "hello":
+                for kept in self._waiting:
+                    self._peer.send(kept)
+                self._waiting.clear()
+        elif type_ == "signal":
+            self._waiting.append(message)
+
+    def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        """A fault of ours in a background task must not leave the leader waiting for its answer."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            traceback.print_exception(error)
+            self._broken = f"The agent failed: {error!r}."
+            if self._peer is not None:
+                self._peer.abort()
+
+    def _pids(self) -> list[tuple[int, int]]:
+        return [pair for crew in list(self._crews.values()) for pair in crew.pids()]
+
+    def _signalled(self, name: str) -> None:
+        if name == "TERM":
+            self._term_at = self._term_at or time.monotonic()
+            if self.spec.batch == "slurm":
+                for crew in self._crews.values():
+                    crew.term_came()
+        self._tell("signal", name=name, t=time.time())
+
+    def _exited(self, key: str, status: int, t: float) -> None:
+        """The fork server tells of an end."""
+        for crew in self._crews.values():
+            if crew.exited(key, status, t):
+                return
+        for store in self._stores.values():
+            if store.key == key:
+                store.exited()
+
+    # --- the leader's orders ---
+
+    def _on_welcome(self, message: dict[str, Any]) -> None:
+        self._attempt = message["attempt"]
+
+    def _on_preflight(self, message: dict[str, Any]) -> None:
+        check = Preflight(self.spec, self.paths, self._server, node=self.node, attempt=self._attempt or 0)
+        self._task(self._preflight(check, message))
+
+    async def _preflight(self, check: Preflight, message: dict[str, Any]) -> None:
+        self._tell("preflight", **await check.run(message.get("peers") or [], message.get("port")))
+
+    def _on_store(self, message: dict[str, Any]) -> None:
+        round_ = message["round"]
+        store = self._stores[round_] = Store(self._server, round_, self._tell)
+        folder = self.paths.round_logs(self._attempt or 0, max(round_, 0))
+        self._task(store.start(folder / "store.log", share=self.spec.share, main=self._store_main))
+
+    def _on_round(self, message: dict[str, Any]) -> None:
+        crew = Crew(
+            self.spec, self.paths, self._server, message, attempt=self._attempt or 0, tell=self._tell
+        )  # fmt: skip
+        self._crews[crew.round] = crew
+        shares = cpu_shares(
+            sorted(os.sched_getaffinity(0)),
+            psutil.cpu_count() or 1,
+            os.environ,
+            workers=len(message["workers"]),
+            cpus_per_task=self.spec.cpus_per_task,
+        )
+        crew.start(shares, main=self._worker_main)
+
+    def _on_end(self, message: dict[str, Any]) -> None:
+        self._task(self._end(message["round"], float(message.get("term_s") or 0)))
+
+    async def _end(self, round_: int, term_s: float) -> None:
+        crew, store = self._crews.get(round_), self._stores.get(round_)
+        if crew is not None:
+            await crew.end(term_s)
+        if store is not None:
+            store.end()
+            await self._server.clear(round_)
+        self._crews.pop(round_, None)
+        self._stores.pop(round_, None)
+        self._tell("cleared", round=round_)
+
+    def _on_term(self, message: dict[str, Any]) -> None:
+        if (crew := self._crews.get(message["round"])) is not None:
+            self._task(crew.term())
+
+    def _on_to_workers(self, message: dict[str, Any]) -> None:
+        if (crew := self._crews.get(message["round"])) is not None:
+            crew.to_workers(message.get("ranks"), message["message"])
+
+    def _on_dump(self, message: dict[str, Any]) -> None:
+        if (crew := self._crews.get(message["round"])) is not None:
+            self._task(self._dump(crew))
+
+    async def _dump(self, crew: Crew) -> None:
+        self._tell("stacks", round=crew.round, ranks=await crew.dump())
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} agent: {text}", file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one agent from the command line; returns its exit code."""
+    from launcher.runtime.entry import run_agent
+
+    parser = argparse.ArgumentParser(prog="python -m launcher.runtime.agent")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--node", type=int, default=None, help="this node's place in the allocation; unset: SLURM says")
+    given = parser.parse_args(argv)
+    return run_agent(given.run_dir, node=given.node)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads stuck in a slow file system must not keep the node

@@ -1,8 +1,32 @@
-"""What submitit runs on each node."""
+"""What submitit runs on each node: the agent, and on the first one the leader beside it, in one event loop."""
 
 from __future__ import annotations
 
-__all__ = ["AgentMain"]
+import asyncio
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import LauncherError, ProtocolError, RunDirError
+from launcher.run.files import read_json
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec
+from launcher.runtime import wire
+from launcher.runtime.agent import Agent
+from launcher.runtime.environment import base_environment
+from launcher.runtime.facts import gloo_interface
+from launcher.runtime.leader import Ending, Leader
+from launcher.runtime.protocol import Hub, Link
+from launcher.runtime.where import leader_address, node_index, node_names
+
+__all__ = ["AgentMain", "run_agent"]
+
+_OWN_AGENT_S = 30.0
+"""The first node's agent was told to leave before the leader ended; it gets so long to do it."""
+_DISMISS_S = 120.0
 
 
 class AgentMain:
@@ -11,6 +35,131 @@ class AgentMain:
     def __init__(self, run_dir: str) -> None:
         self.run_dir = run_dir
 
-    def __call__(self) -> int:
-        """Run this node's agent to its end; leaves the process with a non-zero code when the attempt did not end well."""
-        raise NotImplementedError
+    def __call__(self) -> None:
+        """Run this node's agent to its end and leave the process with its code.
+
+        Without submitit's farewell: everything a user sees is in the run's own files, and a thread stuck in a slow file
+        system must not keep the node. submitit's signal handlers are replaced in here.
+        """
+        code = 1
+        try:
+            code = run_agent(Path(self.run_dir))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(code)
+
+
+def run_agent(run_dir: Path, *, node: int | None = None) -> int:
+    """Run the agent of ``node`` (unset: SLURM or submitit says) to its end; returns the process's exit code."""
+    try:
+        paths = RunPaths(run_dir.absolute())
+        spec, secret, passed = _read(paths)
+        index = node_index(spec) if node is None else node
+        names = node_names(spec)
+        if not 0 <= index < len(names):
+            raise ProtocolError(f"Node {index} is none of this run's {len(names)}.")
+    except LauncherError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    os.environ.update({**spec.variables, **passed})  # the leader's trackers and notifications read theirs here
+    os.umask(0o027 if spec.share == "group" else 0o077)
+    life = wire.allocation_life(os.environ)
+    environ = base_environment(os.environ, spec, passed, gloo_interface=gloo_interface(spec))
+
+    async def work() -> int:
+        agent = Agent(
+            spec,
+            paths,
+            node=index,
+            host=names[index],
+            leader_host=leader_address(spec, names, index),
+            life=life,
+            secret=secret,
+            environ=environ,
+        )
+        if index != 0:
+            return await agent.run()
+        serve = wire.server(secret, spec.control_ports, life=life, local=spec.batch == "local")
+        leader = Leader(spec, paths, host=names[0], node_names=names)
+        return await lead_and_obey(leader, agent, serve, others=len(names) - 1)
+
+    loop = asyncio.new_event_loop()  # not asyncio.run: that waits for threads, and one may be stuck in a slow disk
+    asyncio.set_event_loop(loop)
+    return loop.run_until_complete(work())
+
+
+def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, str]]:
+    try:
+        spec = RunSpec.read(paths.spec)
+        secret = paths.secret.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise RunDirError(f"The run directory {paths.root} cannot be read here: {error}.") from None
+    passed = read_json(paths.passed)
+    return spec, secret, {str(k): str(v) for k, v in passed.items()} if isinstance(passed, dict) else {}
+
+
+async def lead_and_obey(leader: Any, agent: Agent, serve: wire.Serve, *, others: int) -> int:
+    """Run leader and agent of the first node; the leader leaves last, and its code is the process's."""
+    served = False
+
+    async def serving(hub: Hub) -> Callable[[], None]:
+        nonlocal served
+        served = True
+        return await serve(hub)
+
+    leading: asyncio.Task[Ending] = asyncio.ensure_future(leader.run(serving))
+    obeying = asyncio.ensure_future(agent.run())
+    await asyncio.wait({leading})
+    if leading.exception() is None and served:
+        await asyncio.wait({obeying}, timeout=_OWN_AGENT_S)
+    obeying.cancel()
+    await asyncio.gather(obeying, return_exceptions=True)
+    if (error := leading.exception()) is not None:
+        if not isinstance(error, LauncherError):
+            traceback.print_exception(error)
+        print(f"error: the leader failed: {error}", file=sys.stderr, flush=True)
+        return error.exit_code if isinstance(error, LauncherError) else 1
+    ending = leading.result()
+    print(f"{ending.state}: {ending.reason}", file=sys.stderr, flush=True)
+    if not served and others:
+        await Dismissal(others).run(serve)
+    return ending.exit_code
+
+
+class Dismissal(Hub):
+    """Stands in for a leader that has nothing to lead: tells every other agent to leave, or they would wait for one."""
+
+    def __init__(self, others: int) -> None:
+        self._others = others
+        self._told: set[object] = set()
+        self._all = asyncio.Event()
+
+    async def run(self, serve: wire.Serve) -> None:
+        """Until all have been told, or two minutes."""
+        try:
+            stop = await serve(self)
+            try:
+                await asyncio.wait_for(self._all.wait(), _DISMISS_S)
+            finally:
+                stop()
+        except (asyncio.TimeoutError, ProtocolError):
+            pass
+
+    def opened(self, link: Link) -> None:
+        """See `Hub`."""
+
+    def received(self, link: Link, message: dict[str, Any]) -> None:
+        """See `Hub`."""
+        if message["type"] == "hello":
+            link.send({"type": "shutdown"})
+        elif message["type"] == "leaving":
+            self._told.add(link)
+
+    def closed(self, link: Link, why: str) -> None:
+        """See `Hub`."""
+        self._told.add(link)
+        if len(self._told) >= self._others:
+            self._all.set()

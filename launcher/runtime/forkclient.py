@@ -16,7 +16,8 @@ from typing import Any
 
 from launcher.errors import LauncherError
 from launcher.runtime import procs
-from launcher.runtime.forkserver import GUARDED, Frames
+from launcher.runtime.forked import GUARDED
+from launcher.runtime.forkserver import Frames
 
 __all__ = ["ForkServer", "ForkServerError"]
 

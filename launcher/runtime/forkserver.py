@@ -16,9 +16,9 @@ This module is the server's side; `launcher.runtime.forkclient` is the agent's.
 from __future__ import annotations
 
 import array
-import faulthandler
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import select
@@ -28,21 +28,15 @@ import struct
 import sys
 import time
 import traceback
-import types
-from pathlib import Path
 from typing import Any, NoReturn
 
-from launcher.run.messages import FD_VARIABLE
-from launcher.runtime import procs
+from launcher.runtime import forked, procs
+from launcher.runtime.forked import GUARDED
 
-__all__ = ["GUARDED", "Frames", "main", "run_exec"]
+__all__ = ["Frames", "main"]
 
-GUARDED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
-"""Signals that only the agent hears."""
 CLEAR_POLL_S = 0.02
 """How often a round that is being cleared is looked at, beside every exit."""
-_EXEC = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.runtime.forkserver import run_exec; run_exec()"
-_ROOT = str(Path(__file__).parents[2])
 
 
 class Frames:
@@ -186,11 +180,11 @@ class _Server:
                 os._exit(1)
             for sock in (self.frames.sock, self.wakeup, self.alarm):
                 sock.close()
-            code = _start(request, fds)
+            code = forked.start(request, fds)
         except BaseException:
             traceback.print_exc()
         finally:
-            _leave(code)
+            forked.leave(code)
 
     def reap(self) -> None:
         """Report every child that has ended; what is left of a group whose head failed is ended with it."""
@@ -260,113 +254,14 @@ def _kill_group(pid: int, signum: int) -> None:
             pass
 
 
-# --- in a worker ---
-
-
-def _start(request: dict[str, Any], fds: list[int]) -> int:
-    """Become what ``request`` asks for: descriptors, environment, place, signals; then run it."""
-    log, *rest = fds
-    _take_standard_streams(log)
-    environ = {key: str(value) for key, value in request["env"].items()}
-    if rest:
-        environ[FD_VARIABLE] = str(rest[0])
-    if request.get("cpus"):
-        os.sched_setaffinity(0, request["cpus"])
-    os.chdir(request["cwd"])
-    os.environ.update(environ)
-    _set_signals(script=bool(request.get("script")))
-    if request.get("exec"):
-        for fd in rest:
-            os.set_inheritable(fd, True)
-        command = [sys.executable, "-u", "-c", _EXEC, _ROOT, request["main"], request["cwd"]]
-        os.execv(sys.executable, command)  # noqa: S606
-    return _run(request["main"], request["cwd"], [rest[0]] if request.get("pass_fd") else [])
-
-
-def _take_standard_streams(log: int) -> None:
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    for fd in {null, log} - {0, 1, 2}:
-        os.close(fd)
-    # as under PYTHONUNBUFFERED: what a worker said last must be in its log when it is killed
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]
-
-
-def _set_signals(*, script: bool) -> None:
-    """Workers leave signals to the agent; a script gets TERM as it would under torchrun, and survives USR2."""
-    if not script:
-        return
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, GUARDED)
-
-
-def _run(main: str, cwd: str, args: list[int]) -> int:
-    """Call ``module:function`` as the main program of a process of its own."""
-    faulthandler.enable(file=2)
-    faulthandler.register(signal.SIGURG, file=2, all_threads=True)
-    _look_like_a_fresh_process(cwd)
-    module, _, name = main.partition(":")
-    try:
-        result = getattr(importlib.import_module(module), name)(*args)
-    except SystemExit as leaving:
-        return _exit_code(leaving.code)
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    return _exit_code(result)
-
-
-def _exit_code(value: Any) -> int:
-    if value is None:
-        return 0
-    if isinstance(value, int):
-        return value & 0xFF
-    print(value, file=sys.stderr)
-    return 1
-
-
-def _look_like_a_fresh_process(cwd: str) -> None:
-    """Undo what a fork shares and separate processes do not."""
-    sys.path.insert(0, cwd)
-    sys.argv = [""]
-    blank = types.ModuleType("__main__")
-    sys.modules["__main__"] = sys.modules["__mp_main__"] = blank
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()  # forked workers would share one state; separate processes draw theirs from the system
-    if "multiprocessing" in sys.modules:
-        sys.modules["multiprocessing"].set_start_method(None, force=True)
-
-
-def _leave(code: int) -> NoReturn:
-    """End the way a Python program does, but never hang behind a fork server's frames."""
-    try:
-        import atexit
-        import threading
-
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-    except BaseException:
-        traceback.print_exc()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass
-    os._exit(code)
-
-
-def run_exec() -> NoReturn:
-    """``start_method: spawn``: a fresh interpreter in the forked worker's place; its argv is root, module:function, directory."""
-    _leave(_run(sys.argv[2], sys.argv[3], []))
-
-
 # --- the process ---
+
+
+def _exists(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False
 
 
 def main() -> None:
@@ -377,11 +272,14 @@ def main() -> None:
     if os.getppid() != int(parent):
         sys.exit(1)  # it ended before the line above
     procs.become_subreaper()
+    for signum in GUARDED:  # blocked; but an ignored one would stay so in programs that workers start
+        signal.signal(signum, signal.SIG_DFL)
     sock = socket.socket(fileno=int(fd))
     frames = Frames(sock)
     try:
         for name in preload:
-            importlib.import_module(name)
+            if not name.startswith("?") or _exists(name[1:]):
+                importlib.import_module(name.lstrip("?"))
     except BaseException:
         frames.send({"op": "broken", "error": traceback.format_exc()})
         sys.exit(1)

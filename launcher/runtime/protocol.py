@@ -2,10 +2,12 @@
 
 Agent → leader:
 
-hello        node (index in the allocation), host, pid, attempt, facts {gpus, gpu_names, gpu_mem_bytes, cpus, mem_bytes,
-             python, torch, cuda, driver, nccl, address, sees_run_dir, free_bytes, free_inodes}
+hello        node (index in the allocation), host, pid, attempt (null), facts {gpus, gpu_names, gpu_mem_bytes, cpus,
+             mem_bytes, python, torch, cuda, driver, cuda_driver, nccl, address, master_addr, sees_run_dir, free_bytes,
+             free_inodes, gpu_problem, warnings}
 alive        t, cpu_percent, mem_bytes, ranks [{rank, cpu_percent, rss_bytes, gpu_percent, gpu_mem_bytes, state}]   every second;
-             state is the process's state letter (T: stopped)
+             state is the process's state letter (T: stopped). The transport answers ``heard``, so that an agent can
+             tell a leader that has stopped from one that has nothing to say
 store_ready  round, port
 store_failed round, error
 store_lost   round
@@ -15,13 +17,15 @@ worker_exit  round, rank, exit_code, signal, t, last_lines, oom         exit_cod
 cleared      round                             no process of that round is left on this node
 signal       name ("TERM"|"USR2"|"CONT"), t    the agent was sent it
 stacks       round, ranks                      stacks were written to those ranks' logs
-preflight    ok, seconds, checks [{name, ok, detail}]
+preflight    ok, seconds, checks [{name, ok, detail}], bandwidth_gb_s (null: not measured)
 leaving                                         this agent ends now, having been told to
 
 Leader → agent:
 
 welcome      attempt, t, heartbeat_s, silence_s
-preflight    port, peers                       run the checks of this node
+heard                                          answer to ``alive``, by the transport
+preflight    port, peers [{node, host, address}]   run the checks of this node; port: of the store of round -1 on the first
+             peer, for a small all-reduce (null: none)
 store        round                             start the round's store here
 round        round, world_size, master_addr, master_port, resume {path, step} or null, group_rank,
              workers [{rank, local_rank}], environment {}

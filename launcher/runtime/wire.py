@@ -218,6 +218,8 @@ async def _serve_one(
     hub.opened(peer)
     try:
         async for message in peer.messages():
+            if message["type"] == "alive":
+                peer.send({"type": "heard"})
             hub.received(peer, message)
         hub.closed(peer, "closed")
     except asyncio.CancelledError:

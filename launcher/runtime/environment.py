@@ -1,0 +1,115 @@
+"""What workers find in their environment: what torchrun would set, what the job names, nothing of SLURM's tasks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from launcher.run.spec import RunSpec
+
+__all__ = ["base_environment", "cpu_shares", "worker_environment"]
+
+HIDDEN = frozenset(
+    {
+        *(
+            "SLURM_NTASKS",
+            "SLURM_NPROCS",
+            "SLURM_PROCID",
+            "SLURM_LOCALID",
+            "SLURM_NODEID",
+            "SLURM_GTIDS",
+            "SLURM_TASK_PID",
+        ),
+        *("SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_STEPID", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION"),
+    }
+)
+"""Lightning and Accelerate take ranks and sizes from these; they are the agents', one task per node."""
+HIDDEN_PREFIXES = ("SLURM_STEP_", "SLURM_CPU_BIND_", "SLURM_SRUN_COMM_", "SLURM_LAUNCH_", "PMI_", "PMIX_", "SUBMITIT_")
+NUMBERED = (
+    *(
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_RANK",
+        "ROLE_NAME",
+    ),
+    *("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+)
+
+
+def base_environment(
+    environ: Mapping[str, str], spec: RunSpec, passed: Mapping[str, str], *, gloo_interface: str | None = None
+) -> dict[str, str]:
+    """The fork server's environment, and so every worker's ground: what is read at import is set here.
+
+    ``passed`` are the variables passed by name; ``gloo_interface`` is used where the host's own name does not lead to it.
+    """
+    base = {
+        name: value
+        for name, value in environ.items()
+        if name not in HIDDEN and name not in NUMBERED and not name.startswith((*HIDDEN_PREFIXES, "TORCHELASTIC_"))
+    }
+    base.setdefault("PYTHONHASHSEED", str(spec.seed % 2**32))
+    base["OMP_NUM_THREADS"] = str(spec.cpus_per_task)
+    base.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if spec.interface:
+        base["GLOO_SOCKET_IFNAME"] = base["NCCL_SOCKET_IFNAME"] = spec.interface
+    elif gloo_interface:
+        base.setdefault("GLOO_SOCKET_IFNAME", gloo_interface)
+    base.update(spec.variables)
+    base.update(passed)
+    return base
+
+
+def worker_environment(
+    spec: RunSpec, order: Mapping[str, Any], worker: Mapping[str, Any], *, attempt: int
+) -> dict[str, str]:
+    """What one worker adds to the base. ``order`` is the leader's ``round`` message, ``worker`` one of its workers."""
+    local_size = len(order["workers"])
+    rank, size = worker["rank"], order["world_size"]
+    resume = order.get("resume") or {}
+    values: dict[str, Any] = {
+        "RANK": rank,
+        "LOCAL_RANK": worker["local_rank"],
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": local_size,
+        "GROUP_RANK": order["group_rank"],
+        "GROUP_WORLD_SIZE": -(-size // local_size),
+        "ROLE_RANK": rank,
+        "ROLE_NAME": "default",
+        "ROLE_WORLD_SIZE": size,
+        "MASTER_ADDR": order["master_addr"],
+        "MASTER_PORT": order["master_port"],
+        "TORCHELASTIC_RESTART_COUNT": order["round"],
+        "TORCHELASTIC_MAX_RESTARTS": spec.restart.max_restarts,
+        "TORCHELASTIC_RUN_ID": spec.id,
+        "TORCHELASTIC_USE_AGENT_STORE": True,
+        "LAUNCHER_RUN_DIR": spec.run_dir,
+        "LAUNCHER_ATTEMPT": attempt,
+        "LAUNCHER_ROUND": order["round"],
+        "LAUNCHER_RESUME_PATH": resume.get("path") or "",
+        "LAUNCHER_RESUME_STEP": resume.get("step") or 0,
+        **(order.get("environment") or {}),
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def cpu_shares(
+    allowed: Sequence[int], online: int, environ: Mapping[str, str], *, workers: int, cpus_per_task: int
+) -> list[list[int]] | None:
+    """The CPUs of each worker, or None: leave them all to the kernel.
+
+    Workers are bound only inside what is certainly this job's: SLURM confined this task to fewer CPUs than there are, or
+    gave it the whole node. Without task/affinity or task/cgroup every job sees all CPUs, and two jobs that both bound
+    themselves to the first ones would share them.
+    """
+    granted = environ.get("SLURM_CPUS_ON_NODE", "")
+    ours = len(allowed) < online or (granted.isdigit() and int(granted) == online)
+    if not ours or workers * cpus_per_task > len(allowed):
+        return None
+    each = len(allowed) // workers
+    ordered = sorted(allowed)
+    return [ordered[i * each : (i + 1) * each] for i in range(workers)]

@@ -1,0 +1,151 @@
+"""What a node is: asked once, told to the leader with ``hello``. Imports no torch: its version is read from its files."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec
+from launcher.runtime.samples import Gpus
+
+__all__ = ["gloo_interface", "node_facts", "torch_versions"]
+
+
+def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str | None) -> dict[str, Any]:
+    """Everything; blocking (NVML, DNS, the run directory), so agents call it in a thread.
+
+    ``local_address`` is this end of the connection to the leader, or None.
+    """
+    gpus = Gpus()
+    address = node_address(spec, host, local_address)
+    facts: dict[str, Any] = {
+        "gpus": len(gpus),
+        **gpus.describe(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "mem_bytes": int(psutil.virtual_memory().total),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        **torch_versions(),
+        "address": address,
+        "master_addr": master_address(spec, host, address),
+        "sees_run_dir": os.access(paths.root, os.R_OK | os.W_OK | os.X_OK) and paths.spec.is_file(),
+        **disk(paths.root),
+    }
+    if spec.gpus_per_node and gpus.problem:
+        facts["gpu_problem"] = gpus.problem
+    if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
+        facts["warnings"] = ["TORCH_DISTRIBUTED_DEBUG=DETAIL is set: DDP on gloo crashes with it"]
+    return facts
+
+
+def disk(root: Path) -> dict[str, int | None]:
+    """Free space and inodes where the run directory lies."""
+    try:
+        found = os.statvfs(root)
+    except OSError:
+        return {"free_bytes": None, "free_inodes": None}
+    # file systems without a fixed number of inodes (btrfs, some parallel ones) say 0 of 0
+    return {
+        "free_bytes": found.f_bavail * found.f_frsize,
+        "free_inodes": found.f_favail if found.f_files else None,
+    }
+
+
+def torch_versions() -> dict[str, str | None]:
+    """Versions of torch, the CUDA it was built for, and NCCL, read from files."""
+    versions: dict[str, str | None] = {"torch": None, "cuda": None, "nccl": None}
+    try:
+        versions["torch"] = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return versions
+    spec = importlib.util.find_spec("torch")
+    if spec is not None and spec.origin:
+        try:
+            text = Path(spec.origin).with_name("version.py").read_text()
+        except OSError:
+            text = ""
+        if found := re.search(r"^cuda\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE):
+            versions["cuda"] = found.group(1)
+    for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):
+        try:
+            versions["nccl"] = importlib.metadata.version(name)
+            break
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+# --- addresses ---
+
+
+def _resolve(name: str) -> str | None:
+    try:
+        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError, IndexError):
+        return None
+
+
+def _is_loopback(address: str | None) -> bool:
+    return address is None or address == "::1" or address.removeprefix("::ffff:").startswith("127.")
+
+
+def _of_interface(name: str) -> str | None:
+    found = psutil.net_if_addrs().get(name, [])
+    for family in (socket.AF_INET, socket.AF_INET6):
+        for entry in found:
+            if entry.family == family:
+                return str(entry.address)
+    return None
+
+
+def node_address(spec: RunSpec, host: str, local_address: str | None) -> str:
+    """Where other nodes reach this one: the named interface, the way to the leader, the host's own name."""
+    if spec.interface and (named := _of_interface(spec.interface)):
+        return named
+    if spec.batch == "local":
+        return "127.0.0.1"
+    if not _is_loopback(local_address) and local_address is not None:
+        return local_address.removeprefix("::ffff:")
+    resolved = _resolve(host)
+    if resolved is not None and not _is_loopback(resolved):
+        return resolved
+    for name, entries in psutil.net_if_addrs().items():
+        for entry in entries:
+            if entry.family == socket.AF_INET and not _is_loopback(entry.address) and not name.startswith("docker"):
+                return str(entry.address)
+    return "127.0.0.1"
+
+
+def master_address(spec: RunSpec, host: str, address: str) -> str:
+    """What MASTER_ADDR says when this node is the round's first: SLURM's name for it where that leads here."""
+    if spec.batch == "local" or spec.interface:
+        return address
+    return host if not _is_loopback(_resolve(host)) else address
+
+
+def gloo_interface(spec: RunSpec) -> str | None:
+    """The interface gloo must be told, or None: it looks up this host's own name, which may lead nowhere.
+
+    Debian writes 127.0.1.1 for it into /etc/hosts: then no other node can reach what gloo binds.
+    """
+    if spec.interface:
+        return None
+    own = _resolve(socket.gethostname())
+    if spec.batch == "local":
+        return None if own is not None else "lo"
+    if own is not None and not _is_loopback(own):
+        return None
+    address = node_address(spec, socket.gethostname(), None)
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in entries):
+            return name
+    return None

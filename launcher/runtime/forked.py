@@ -1,0 +1,136 @@
+"""What happens in a forked worker between fork and its main: it becomes what a process of its own would have been."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import os
+import signal
+import sys
+import traceback
+import types
+from pathlib import Path
+from typing import Any, NoReturn
+
+from launcher.run.messages import FD_VARIABLE
+
+__all__ = ["GUARDED", "leave", "run_exec", "start"]
+
+GUARDED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
+"""Signals that only the agent hears."""
+_EXEC = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.runtime.forked import run_exec; run_exec()"
+_ROOT = str(Path(__file__).parents[2])
+
+
+def start(request: dict[str, Any], fds: list[int]) -> int:
+    """Become what ``request`` asks for: descriptors, environment, place, signals; then run it."""
+    log, *rest = fds
+    _take_standard_streams(log)
+    environ = {key: str(value) for key, value in request["env"].items()}
+    if rest:
+        environ[FD_VARIABLE] = str(rest[0])
+    if request.get("cpus"):
+        os.sched_setaffinity(0, request["cpus"])
+    os.chdir(request["cwd"])
+    os.environ.update(environ)
+    _set_signals(script=bool(request.get("script")))
+    if request.get("exec"):
+        for fd in rest:
+            os.set_inheritable(fd, True)
+        command = [sys.executable, "-u", "-c", _EXEC, _ROOT, request["main"], request["cwd"]]
+        os.execv(sys.executable, command)  # noqa: S606
+    return _run(request["main"], request["cwd"], [rest[0]] if request.get("pass_fd") else [])
+
+
+def _take_standard_streams(log: int) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    for fd in {null, log} - {0, 1, 2}:
+        os.close(fd)
+    # as under PYTHONUNBUFFERED: what a worker said last must be in its log when it is killed
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]
+
+
+def _set_signals(*, script: bool) -> None:
+    """Workers leave signals to the agent; a script gets TERM as it would under torchrun, and survives USR2."""
+    if not script:
+        return
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, GUARDED)
+
+
+def _run(main: str, cwd: str, args: list[int]) -> int:
+    """Call ``module:function`` as the main program of a process of its own."""
+    faulthandler.enable(file=2)
+    faulthandler.register(signal.SIGURG, file=2, all_threads=True)
+    _look_like_a_fresh_process(cwd)
+    if signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+        _terminate_by_kill()
+    module, _, name = main.partition(":")
+    try:
+        result = getattr(importlib.import_module(module), name)(*args)
+    except SystemExit as leaving:
+        return _exit_code(leaving.code)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return _exit_code(result)
+
+
+def _exit_code(value: Any) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value & 0xFF
+    print(value, file=sys.stderr)
+    return 1
+
+
+def _look_like_a_fresh_process(cwd: str) -> None:
+    """Undo what a fork shares and separate processes do not."""
+    sys.path.insert(0, cwd)
+    sys.argv = [""]
+    blank = types.ModuleType("__main__")
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = blank
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()  # forked workers would share one state; separate processes draw theirs from the system
+    if "multiprocessing" in sys.modules:
+        sys.modules["multiprocessing"].set_start_method(None, force=True)
+
+
+def _terminate_by_kill() -> None:
+    """Children inherit the blocked TERM: ``terminate()``, and so leaving a multiprocessing.Pool, would wait for ever."""
+    import subprocess
+    from multiprocessing import popen_fork
+
+    popen_fork.Popen.terminate = popen_fork.Popen.kill  # type: ignore[attr-defined, method-assign]
+    subprocess.Popen.terminate = subprocess.Popen.kill  # type: ignore[method-assign]
+
+
+def leave(code: int) -> NoReturn:
+    """End the way a Python program does, but never hang behind a fork server's frames."""
+    try:
+        import atexit
+        import threading
+
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    os._exit(code)
+
+
+def run_exec() -> NoReturn:
+    """``start_method: spawn``: a fresh interpreter in the forked worker's place; its argv is root, module:function, directory."""
+    leave(_run(sys.argv[2], sys.argv[3], []))

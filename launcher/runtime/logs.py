@@ -1,0 +1,61 @@
+"""Workers' logs: opened, linked, read back, thinned out. Blocking: agents call it in threads."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from launcher.run.paths import RunPaths
+
+__all__ = ["KEEP_ROUNDS", "last_lines", "link_latest", "open_log", "prune"]
+
+KEEP_ROUNDS = 20
+"""Rounds of an attempt whose logs are kept: a run that restarts for days must not fill the disk."""
+_TAIL_BYTES = 16384
+_TAIL_LINES = 20
+
+
+def open_log(path: Path, *, share: str) -> int:
+    """Open ``path`` for appending, with its folders; ``share`` decides who may read. Raises OSError."""
+    group = share == "group"
+    mode = 0o750 if group else 0o700
+    path.parent.parent.mkdir(mode=mode, exist_ok=True)
+    path.parent.mkdir(mode=mode, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640 if group else 0o600)
+
+
+def last_lines(path: Path, offset: int = 0) -> list[str]:
+    """The last lines of ``path`` beyond ``offset`` bytes; empty when it cannot be read."""
+    try:
+        with path.open("rb") as f:
+            size = f.seek(0, os.SEEK_END)
+            f.seek(max(offset, size - _TAIL_BYTES))
+            text = f.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-_TAIL_LINES:]
+
+
+def link_latest(paths: RunPaths, target: Path) -> None:
+    """Point the run's ``log`` at ``target``; readers never find it missing."""
+    new = paths.latest_log.with_name(".log.new")
+    try:
+        new.unlink(missing_ok=True)
+        new.symlink_to(os.path.relpath(target, paths.root))
+        new.replace(paths.latest_log)
+    except OSError:
+        pass  # a convenience
+
+
+def prune(paths: RunPaths, attempt: int, round_: int) -> None:
+    """Remove the logs of rounds older than the last `KEEP_ROUNDS`."""
+    try:
+        entries = list(paths.attempt_logs(attempt).iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        found = re.fullmatch(r"round-(\d+)", entry.name)
+        if found and int(found.group(1)) <= round_ - KEEP_ROUNDS:
+            shutil.rmtree(entry, ignore_errors=True)

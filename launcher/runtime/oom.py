@@ -1,0 +1,39 @@
+"""Whether the kernel killed something for memory: counters only, the kernel's log is root's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["kills"]
+
+
+def kills(root: Path = Path("/")) -> int:
+    """Processes killed for memory so far, in this process's cgroup, or on the machine where that is not told.
+
+    cgroup v2 counts in ``memory.events``, v1 in ``memory.oom_control``; ``root`` is where proc and sys lie.
+    """
+    for path in _counters(root):
+        try:
+            for line in path.read_text().splitlines():
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    return int(value)
+        except (OSError, ValueError):
+            continue
+    return 0
+
+
+def _counters(root: Path) -> list[Path]:
+    found = []
+    try:
+        groups = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        groups = []
+    for line in groups:
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        inside = path.lstrip("/")
+        if number == "0":
+            found += [root / mount / inside / "memory.events" for mount in ("sys/fs/cgroup", "sys/fs/cgroup/unified")]
+        elif "memory" in controllers.split(","):
+            found.append(root / "sys/fs/cgroup/memory" / inside / "memory.oom_control")
+    return [*found, root / "proc/vmstat"]

@@ -1,0 +1,193 @@
+"""Checks of one node before the first round: each has a name, a verdict and one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec
+from launcher.runtime import facts, logs
+from launcher.runtime.forkclient import ForkServer, ForkServerError
+from launcher.runtime.samples import Gpus
+
+__all__ = ["ALL_REDUCE_MAIN", "Check", "Preflight", "judge_disk", "judge_driver", "judge_gpus"]
+
+ALL_REDUCE_MAIN = "launcher.training.preflight:main"
+ROUND = -1
+"""The number under which the store and the processes of the checks run; `end` clears it like a round."""
+_MIN_FREE_BYTES = 1 << 30
+_MIN_FREE_INODES = 1000
+_LOCAL_S = 20.0
+_ALL_REDUCE_S = 45.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def judge_gpus(asked: int, found: int, faults: list[str], problem: str | None) -> list[Check]:
+    """As many GPUs as the job asked for, and none that reports errors. Pure."""
+    if not asked:
+        return []
+    if problem:
+        return [Check("gpus", False, f"NVML does not answer: {problem}")]
+    enough = found >= asked
+    text = f"{found} of {asked} GPUs are visible" if not enough else f"{found} GPUs are visible"
+    return [Check("gpus", enough, text), Check("gpu_errors", not faults, "; ".join(faults) or "no GPU reports errors")]
+
+
+def judge_driver(cuda_driver: str | None, torch_cuda: str | None, *, gpus: int) -> list[Check]:
+    """The driver can run what torch was built for: same or newer major version of CUDA. Pure."""
+    if not gpus:
+        return []
+    if torch_cuda is None:
+        return [Check("driver", False, "this torch was built without CUDA")]
+    if cuda_driver is None:
+        return [Check("driver", True, "the driver's CUDA version is not told")]
+    # within one major version every driver runs every toolkit (CUDA minor version compatibility)
+    ok = int(cuda_driver.split(".")[0]) >= int(torch_cuda.split(".")[0])
+    verdict = "which serves" if ok else "which is too old for"
+    return [Check("driver", ok, f"the driver offers CUDA {cuda_driver}, {verdict} torch's {torch_cuda}")]
+
+
+def judge_disk(free_bytes: int | None, free_inodes: int | None) -> list[Check]:
+    """The run directory's file system takes a checkpoint. Pure."""
+    checks = []
+    if free_bytes is not None:
+        text = f"{free_bytes / 2**30:.1f} GiB are free where the run directory lies"
+        checks.append(Check("disk", free_bytes >= _MIN_FREE_BYTES, text))
+    if free_inodes is not None:
+        checks.append(Check("inodes", free_inodes >= _MIN_FREE_INODES, f"{free_inodes} inodes are free there"))
+    return checks
+
+
+class Preflight:
+    """The checks of this node."""
+
+    def __init__(self, spec: RunSpec, paths: RunPaths, server: ForkServer, *, node: int, attempt: int) -> None:
+        self._spec = spec
+        self._paths = paths
+        self._server = server
+        self._node = node
+        self._attempt = attempt
+
+    async def run(self, peers: list[dict[str, Any]], port: int | None) -> dict[str, Any]:
+        """Every check; what ``preflight`` carries to the leader. ``port``: of a store on the first of ``peers``."""
+        begun = time.monotonic()
+        local = asyncio.ensure_future(self._local(peers))
+        reduced = asyncio.ensure_future(self._all_reduce(peers, port))
+        checks = await local
+        more, bandwidth = await reduced
+        checks += more
+        return {
+            "ok": all(check.ok for check in checks),
+            "seconds": round(time.monotonic() - begun, 3),
+            "checks": [asdict(check) for check in checks],
+            "bandwidth_gb_s": bandwidth,
+        }
+
+    async def _local(self, peers: list[dict[str, Any]]) -> list[Check]:
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(self._look, peers), _LOCAL_S)
+        except asyncio.TimeoutError:
+            return [Check("node", False, f"its disk, names or GPUs did not answer within {_LOCAL_S:.0f} s")]
+
+    def _look(self, peers: list[dict[str, Any]]) -> list[Check]:
+        spec, checks = self._spec, []
+        if spec.gpus_per_node:
+            gpus = Gpus()
+            checks += judge_gpus(spec.gpus_per_node, len(gpus), gpus.faults(), gpus.problem)
+            if len(gpus):
+                driver, torch = gpus.describe().get("cuda_driver"), facts.torch_versions()["cuda"]
+                checks += judge_driver(driver, torch, gpus=len(gpus))
+        free = facts.disk(self._paths.root)
+        checks += judge_disk(free["free_bytes"], free["free_inodes"])
+        checks.append(self._writes())
+        checks.append(_resolves([str(peer["address"]) for peer in peers]))
+        return checks
+
+    def _writes(self) -> Check:
+        """Free space says nothing of quotas and read-only mounts: write something, durably."""
+        probe = self._paths.root / f".preflight-{self._attempt}-{self._node}"
+        try:
+            with probe.open("wb") as f:
+                f.write(b"x" * 4096)
+                f.flush()
+                os.fsync(f.fileno())
+            probe.unlink()
+        except OSError as error:
+            return Check("run_dir", False, f"the run directory cannot be written: {error.strerror or error}")
+        return Check("run_dir", True, "the run directory can be written")
+
+    async def _all_reduce(self, peers: list[dict[str, Any]], port: int | None) -> tuple[list[Check], float | None]:
+        """A small all-reduce over one process per node, on the job's backend, with its bandwidth."""
+        places = [peer["node"] for peer in peers]
+        if port is None or self._node not in places:
+            return [], None
+        key = f"preflight.{self._node}"
+        mine, theirs = socket.socketpair()
+        mine.setblocking(False)
+        log = self._paths.round_logs(self._attempt, 0) / f"preflight-{self._node}.log"
+        environ = {
+            "RANK": places.index(self._node),
+            "WORLD_SIZE": len(places),
+            "LOCAL_RANK": 0,
+            "MASTER_ADDR": peers[0]["address"],
+            "MASTER_PORT": port,
+            "TORCHELASTIC_USE_AGENT_STORE": True,
+            "LAUNCHER_BACKEND": self._spec.backend,
+        }
+        try:
+            fd = await asyncio.to_thread(logs.open_log, log, share=self._spec.share)
+            try:
+                how = {"env": environ, "cwd": "/", "pass_fd": True}
+                await self._server.fork(key, ROUND, ALL_REDUCE_MAIN, [fd, theirs.fileno()], **how)
+            finally:
+                os.close(fd)
+                theirs.close()
+            answer = await asyncio.wait_for(_answer(mine), _ALL_REDUCE_S)
+        except asyncio.TimeoutError:
+            return [Check("all_reduce", False, f"an all-reduce did not end within {_ALL_REDUCE_S:.0f} s")], None
+        except (OSError, ValueError, ForkServerError) as error:
+            lines = await asyncio.to_thread(logs.last_lines, log)
+            return [Check("all_reduce", False, f"an all-reduce failed: {lines[-1] if lines else error}")], None
+        finally:
+            mine.close()
+        speed = float(answer["gb_s"])
+        text = f"an all-reduce over {len(places)} nodes ran at {speed:.2f} GB/s"
+        return [Check("all_reduce", True, text)], speed
+
+
+async def _answer(sock: socket.socket) -> dict[str, Any]:
+    data = b""
+    while not data.endswith(b"\n"):
+        more = await asyncio.get_running_loop().sock_recv(sock, 4096)
+        if not more:
+            raise ValueError("its process ended without an answer")
+        data += more
+    answer: dict[str, Any] = json.loads(data)
+    return answer
+
+
+def _resolves(names: list[str]) -> Check:
+    """Every peer's name leads to an address here."""
+    wrong = []
+    for name in names:
+        try:
+            socket.getaddrinfo(name, None)
+        except (OSError, UnicodeError):
+            wrong.append(name)
+    if wrong:
+        return Check("names", False, f"this node cannot resolve {', '.join(wrong)}")
+    return Check("names", True, f"the names of {len(names)} nodes resolve")

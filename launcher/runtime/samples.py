@@ -1,0 +1,168 @@
+"""What this node and its workers use, about once a second, taken in threads: a stuck GPU driver stops no heartbeat."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psutil
+
+from launcher.runtime import procs
+
+__all__ = ["Gpus", "Sampler"]
+
+Pids = Callable[[], list[tuple[int, int]]]
+"""Rank and process of every live worker now, in the order of local ranks."""
+
+
+class Gpus:
+    """NVML, where it is there; every call may hang or fail, so one thread of its own makes them."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self._mask = environ.get("CUDA_VISIBLE_DEVICES")
+        self._handles: list[Any] = []
+        self.problem: str | None = None
+        """Why there are no figures, when GPUs were expected."""
+        try:
+            import pynvml
+
+            self._nvml: Any = pynvml
+            pynvml.nvmlInit()
+            self._handles = [self._handle(entry) for entry in self._entries()]
+        except Exception as error:  # a missing library, driver or device; NVML's errors have no common base to name
+            self._nvml = None
+            self.problem = str(error)
+
+    def _entries(self) -> list[str]:
+        """Visible devices as CUDA counts them: the mask's, which SLURM sets, or all."""
+        if self._mask is None:
+            return [str(i) for i in range(self._nvml.nvmlDeviceGetCount())]
+        return [entry.strip() for entry in self._mask.split(",") if entry.strip()]
+
+    def _handle(self, entry: str) -> Any:
+        if entry.isdigit():
+            return self._nvml.nvmlDeviceGetHandleByIndex(int(entry))
+        return self._nvml.nvmlDeviceGetHandleByUUID(entry)
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def use(self) -> list[dict[str, Any]]:
+        """``gpu_percent`` and ``gpu_mem_bytes`` of each visible device; a figure it does not give is missing (MIG)."""
+        found = []
+        for handle in self._handles:
+            figures: dict[str, Any] = {}
+            try:
+                figures["gpu_mem_bytes"] = int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used)
+                figures["gpu_percent"] = int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            except Exception:
+                pass
+            found.append(figures)
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """Names, memory and driver, for the node's facts."""
+        if not self._handles:
+            return {}
+        nvml = self._nvml
+        names = [nvml.nvmlDeviceGetName(h) for h in self._handles]
+        driver = nvml.nvmlSystemGetDriverVersion()
+        return {
+            "gpu_names": [n.decode() if isinstance(n, bytes) else n for n in names],
+            "gpu_mem_bytes": [int(nvml.nvmlDeviceGetMemoryInfo(h).total) for h in self._handles],
+            "driver": driver.decode() if isinstance(driver, bytes) else driver,
+            "cuda_driver": _version(nvml.nvmlSystemGetCudaDriverVersion()),
+        }
+
+    def faults(self) -> list[str]:
+        """Devices that report uncorrected memory errors or pending page retirement, as sentences."""
+        found = []
+        for index, handle in enumerate(self._handles):
+            try:
+                nvml = self._nvml
+                count = nvml.nvmlDeviceGetTotalEccErrors(
+                    handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+                )
+                if count:
+                    found.append(f"GPU {index} has {count} uncorrected memory errors since the driver was loaded")
+                if nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle):
+                    found.append(f"GPU {index} has pages waiting to be retired: it needs a reset")
+            except Exception:
+                continue
+        return found
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+class Sampler:
+    """Keeps the latest figures; reading them never waits."""
+
+    def __init__(self, pids: Pids, *, gpus: Callable[[], Gpus] | None = None, period_s: float = 1.0) -> None:
+        self._pids = pids
+        self._period_s = period_s
+        self._make_gpus = gpus
+        self._stop = threading.Event()
+        self._node: dict[str, Any] = {}
+        self._ranks: list[dict[str, Any]] = []
+        self._gpu_use: list[dict[str, Any]] = []
+        self._before: dict[int, tuple[float, float]] = {}
+
+    def start(self) -> None:
+        """Begin; the threads are daemons and end with the process."""
+        threading.Thread(target=self._loop, args=(self._look,), name="samples", daemon=True).start()
+        if self._make_gpus is not None:
+            threading.Thread(target=self._look_at_gpus, name="gpu-samples", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the threads, soon."""
+        self._stop.set()
+
+    def latest(self) -> dict[str, Any]:
+        """What ``alive`` carries."""
+        return {**self._node, "ranks": self._ranks}
+
+    def _loop(self, look: Callable[[], None]) -> None:
+        while not self._stop.is_set():
+            try:
+                look()
+            except Exception:
+                pass
+            self._stop.wait(self._period_s)
+
+    def _look_at_gpus(self) -> None:
+        gpus = self._make_gpus() if self._make_gpus is not None else None
+        if gpus is not None and len(gpus):
+            self._loop(lambda: setattr(self, "_gpu_use", gpus.use()))
+
+    def _look(self) -> None:
+        self._node = {"cpu_percent": psutil.cpu_percent(), "mem_bytes": int(psutil.virtual_memory().used)}
+        workers = self._pids()
+        found = procs.table() if workers else {}
+        now = time.monotonic()
+        by_session: dict[int, float] = {}
+        for each in found.values():
+            by_session[each.sid] = by_session.get(each.sid, 0.0) + each.cpu_s
+        ranks = []
+        for place, (rank, pid) in enumerate(workers):
+            if (proc := found.get(pid)) is None:
+                continue
+            gpu = self._gpu_use[place] if place < len(self._gpu_use) else {}
+            # data loaders count too: a worker's session is its own
+            percent = self._percent(pid, by_session.get(pid, proc.cpu_s), now)
+            ranks.append(
+                {"rank": rank, "cpu_percent": percent, "rss_bytes": proc.rss_bytes, "state": proc.state, **gpu}
+            )
+        self._before = {pid: seen for pid, seen in self._before.items() if pid in found}
+        self._ranks = ranks
+
+    def _percent(self, pid: int, cpu_s: float, now: float) -> float | None:
+        before = self._before.get(pid)
+        self._before[pid] = (cpu_s, now)
+        if before is None or now <= before[1]:
+            return None
+        return round(max(0.0, 100 * (cpu_s - before[0]) / (now - before[1])), 1)

@@ -1,0 +1,52 @@
+"""Which node this is, and who the others are."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+from launcher.errors import ProtocolError
+from launcher.run.spec import RunSpec
+from launcher.slurm.hosts import expand_hosts
+
+__all__ = ["leader_address", "node_index", "node_names"]
+
+
+def node_index(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> int:
+    """This node's place in the allocation, as SLURM or submitit's local executor numbers it.
+
+    Raises ProtocolError when neither says.
+    """
+    names = ("SLURM_NODEID",) if spec.batch == "slurm" else ("SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_LOCALID")
+    for name in names:
+        if environ.get(name, "").isdigit():
+            return int(environ[name])
+    raise ProtocolError(f"This is no task of a {spec.batch} job: {' and '.join(names)} say no number.")
+
+
+def node_names(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The allocation's nodes by index.
+
+    On one machine every simulated node has a name of its own, ``HOST/0``, ``HOST/1``, ..., so that they stay distinct.
+    Raises ProtocolError when SLURM's list cannot be read.
+    """
+    count = spec.nodes + spec.spare_nodes
+    if spec.batch == "local":
+        host = socket.gethostname()
+        return [f"{host}/{index}" for index in range(count)]
+    text = (
+        environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
+    )
+    try:
+        names = expand_hosts(text)
+    except ValueError as error:
+        raise ProtocolError(f"SLURM's node list cannot be read: {error}.") from None
+    if not names:
+        raise ProtocolError("SLURM_JOB_NODELIST is not set: this is no task of a SLURM job.")
+    return names
+
+
+def leader_address(spec: RunSpec, names: list[str], node: int) -> str:
+    """Where the leader listens, seen from ``node``: the first node's name, or this machine."""
+    return "127.0.0.1" if spec.batch == "local" or node == 0 else names[0]

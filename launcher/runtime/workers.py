@@ -1,0 +1,385 @@
+"""This node's processes of one round: the store, the workers, what passes between them and the agent, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from launcher.run.messages import decode_lines, encode
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec
+from launcher.runtime import logs, oom
+from launcher.runtime.environment import worker_environment
+from launcher.runtime.forkclient import ForkServer, ForkServerError
+
+__all__ = ["STORE_MAIN", "WORKER_MAIN", "Crew", "Store", "Tell"]
+
+WORKER_MAIN = "launcher.training.main:main"
+STORE_MAIN = "launcher.training.store:main"
+_TAIL_WAIT_S = 1.0
+"""A log is read back for at most so long: what happened must not wait for a slow disk."""
+
+Tell = Callable[..., None]
+"""Sends one message to the leader: type, then keywords."""
+
+
+class Channel:
+    """The agent's end of a worker's socket pair; never blocks the loop, however stuck the worker is."""
+
+    def __init__(self, heard: Callable[[dict[str, Any]], None]) -> None:
+        self._heard = heard
+        self._in = bytearray()
+        self._out = bytearray()
+        self.sock, self.theirs = socket.socketpair()
+        self.sock.setblocking(False)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self.sock, self.pump)
+        self._open = True
+
+    def pump(self) -> None:
+        """Take in everything that has arrived."""
+        while self._open:
+            try:
+                data = self.sock.recv(2**18)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.close()
+                return
+            self._in += data
+            for message in decode_lines(self._in):
+                self._heard(message)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Queue one message."""
+        self._out += encode(message)
+        self._flush()
+
+    def _flush(self) -> None:
+        if not self._open:
+            return
+        try:
+            while self._out:
+                del self._out[: self.sock.send(self._out)]
+        except (BlockingIOError, InterruptedError):
+            self._loop.add_writer(self.sock, self._flush)
+            return
+        except OSError:
+            self._out.clear()  # the worker has gone; its exit is told by the fork server
+        self._loop.remove_writer(self.sock)
+
+    def close(self) -> None:
+        """Hang up; idempotent."""
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self.sock)
+            self._loop.remove_writer(self.sock)
+            self.sock.close()
+        self.theirs.close()
+
+
+class Store:
+    """A round's store, in a process of its own, alive until this end of its socket closes."""
+
+    def __init__(self, server: ForkServer, round_: int, tell: Tell) -> None:
+        self.key = f"store.{round_}"
+        self._server = server
+        self._round = round_
+        self._tell = tell
+        self._port: int | None = None
+        self._ending = False
+        self._gone = asyncio.Event()
+        self._sock: socket.socket | None = None
+
+    async def start(self, log: Path, *, share: str, main: str = STORE_MAIN) -> None:
+        """Start it and tell the leader its port, or why there is none."""
+        mine, theirs = socket.socketpair()
+        mine.setblocking(False)
+        self._sock = mine
+        try:
+            fd = await asyncio.to_thread(logs.open_log, log, share=share)
+            try:
+                how = {"pass_fd": True, "cwd": "/", "env": {}}
+                await self._server.fork(self.key, self._round, main, [fd, theirs.fileno()], **how)
+            finally:
+                os.close(fd)
+                theirs.close()
+            self._port = await self._read_port(mine)
+        except (OSError, ForkServerError, ValueError) as error:
+            lines = await asyncio.to_thread(logs.last_lines, log)
+            if not self._ending:
+                self._tell("store_failed", round=self._round, error=lines[-1] if lines else str(error))
+            return
+        if self._gone.is_set():
+            self._tell("store_lost", round=self._round)
+        elif not self._ending:
+            self._tell("store_ready", round=self._round, port=self._port)
+
+    async def _read_port(self, sock: socket.socket) -> int:
+        import json
+
+        line = b""
+        while not line.endswith(b"\n"):
+            data = await asyncio.get_running_loop().sock_recv(sock, 4096)
+            if not data:
+                raise ValueError("the store's process ended before it listened")
+            line += data
+        return int(json.loads(line)["port"])
+
+    def exited(self) -> None:
+        """Its process has ended."""
+        self._gone.set()
+        if self._port is not None and not self._ending:
+            self._tell("store_lost", round=self._round)
+
+    def end(self) -> None:
+        """Let it go; its round is cleared by the fork server."""
+        self._ending = True
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+
+class _Worker:
+    """One worker: who it is, its channel and its log."""
+
+    def __init__(self, rank: int, local_rank: int, key: str, log: Path) -> None:
+        self.rank = rank
+        self.local_rank = local_rank
+        self.key = key
+        self.log = log
+        self.log_start = 0
+        self.channel: Channel | None = None
+        self.alive = False
+
+
+class Crew:
+    """The workers of one round on this node."""
+
+    def __init__(
+        self, spec: RunSpec, paths: RunPaths, server: ForkServer, order: dict[str, Any], *, attempt: int, tell: Tell
+    ) -> None:
+        self.round: int = order["round"]
+        self._spec = spec
+        self._paths = paths
+        self._server = server
+        self._order = order
+        self._attempt = attempt
+        self._tell = tell
+        self._ending = asyncio.Event()
+        self._started: asyncio.Task[None] | None = None
+        self._reports: set[asyncio.Task[None]] = set()
+        self._oom_before = 0
+        self._term_sent = False
+        self._workers = {
+            f"rank.{self.round}.{w['rank']}": _Worker(
+                w["rank"],
+                w["local_rank"],
+                f"rank.{self.round}.{w['rank']}",
+                paths.rank_log(attempt, self.round, w["rank"]),
+            )
+            for w in order["workers"]
+        }
+
+    @property
+    def is_script(self) -> bool:
+        """Scripts hear TERM themselves."""
+        return self._spec.work.kind in ("script", "module")
+
+    def pids(self) -> list[tuple[int, int]]:
+        """Rank and process of every live worker."""
+        found = [(w.rank, self._server.pid_of(w.key)) for w in self._workers.values() if w.alive]
+        return [(rank, pid) for rank, pid in found if pid is not None]
+
+    # --- start ---
+
+    def start(self, shares: list[list[int]] | None, *, main: str = WORKER_MAIN) -> None:
+        """Fork every worker, in the background; each is told to the leader."""
+        self._started = asyncio.get_running_loop().create_task(self._start(shares, main))
+
+    async def _start(self, shares: list[list[int]] | None, main: str) -> None:
+        if not await self._ready():
+            return
+        try:
+            self._oom_before, fds = await asyncio.to_thread(self._open_logs)
+        except OSError as error:
+            for worker in self._workers.values():
+                self._tell_failed(worker, f"The log cannot be opened: {error}.")
+            return
+        try:
+            await asyncio.gather(*(self._fork(w, fds[w.key], shares, main) for w in self._workers.values()))
+        finally:
+            for fd in fds.values():
+                os.close(fd)
+
+    async def _ready(self) -> bool:
+        """Wait for the fork server, unless the round ends first."""
+        ready = asyncio.ensure_future(self._server.ready())
+        ending = asyncio.ensure_future(self._ending.wait())
+        await asyncio.wait({ready, ending}, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if not ready.done():
+            ready.cancel()
+            return False
+        if (error := ready.exception()) is not None:
+            for worker in self._workers.values():
+                self._tell_failed(worker, str(error))
+            return False
+        return not self._ending.is_set()
+
+    def _open_logs(self) -> tuple[int, dict[str, int]]:
+        fds = {}
+        for worker in self._workers.values():
+            fds[worker.key] = logs.open_log(worker.log, share=self._spec.share)
+            worker.log_start = os.fstat(fds[worker.key]).st_size
+            if worker.rank == 0:
+                logs.link_latest(self._paths, worker.log)
+                logs.prune(self._paths, self._attempt, self.round)
+        return oom.kills(), fds
+
+    async def _fork(self, worker: _Worker, log: int, shares: list[list[int]] | None, main: str) -> None:
+        if self._ending.is_set():
+            return
+        environ = worker_environment(self._spec, self._order, worker.__dict__, attempt=self._attempt)
+        channel = worker.channel = Channel(
+            lambda message: self._tell("worker", round=self.round, rank=worker.rank, message=message)
+        )
+        how: dict[str, Any] = {
+            "env": environ,
+            "cwd": self._spec.code_dir or str(self._paths.root),
+            "cpus": shares[worker.local_rank] if shares and worker.local_rank < len(shares) else None,
+            "script": self.is_script,
+            "exec": self._spec.start_method == "spawn",
+        }
+        worker.alive = True
+        try:
+            pid = await self._server.fork(worker.key, self.round, main, [log, channel.theirs.fileno()], **how)
+        except ForkServerError as error:
+            if worker.alive:
+                worker.alive = False
+                self._tell_failed(worker, str(error))
+            return
+        finally:
+            channel.theirs.close()
+        self._tell("worker_up", round=self.round, rank=worker.rank, pid=pid)
+
+    def _tell_failed(self, worker: _Worker, text: str) -> None:
+        lines = [line for line in text.splitlines() if line.strip()][-20:]
+        self._tell(
+            "worker_exit",
+            round=self.round, rank=worker.rank, exit_code=1, signal=None, t=time.time(), last_lines=lines, oom=False,
+        )  # fmt: skip
+
+    # --- in between ---
+
+    def to_workers(self, ranks: list[int] | None, message: dict[str, Any]) -> None:
+        """Hand a message of the leader to some workers, or to all."""
+        for worker in self._workers.values():
+            if worker.channel is not None and (ranks is None or worker.rank in ranks):
+                worker.channel.send(message)
+
+    async def term(self) -> None:
+        """Forward TERM, once, to scripts."""
+        if not self.is_script or self._term_sent:
+            return
+        self._term_sent = True
+        for worker in list(self._workers.values()):
+            if worker.alive:
+                await self._server.signal(worker.key, signal.SIGTERM)
+
+    def term_came(self) -> None:
+        """SLURM sent TERM to every process of the step: scripts have heard it, and would hear it twice."""
+        self._term_sent = True
+
+    async def dump(self) -> list[int]:
+        """Have every worker write its stacks to its log; those that are stopped write theirs when they go on."""
+        ranks = []
+        before = await self._sizes()
+        for worker in list(self._workers.values()):
+            if worker.alive:
+                await self._server.signal(worker.key, signal.SIGURG)
+                ranks.append(worker.rank)
+        for _ in range(10):  # faulthandler writes in milliseconds; a stopped worker never does
+            sizes = await self._sizes()
+            if all(sizes[w.key] > before[w.key] for w in self._workers.values() if w.alive):
+                break
+            await asyncio.sleep(0.05)
+        return ranks
+
+    async def _sizes(self) -> dict[str, int]:
+        sizes: dict[str, int] = await _soon(lambda: {key: _size(w.log) for key, w in self._workers.items()}, {})
+        return {key: sizes.get(key, 0) for key in self._workers}
+
+    # --- the end ---
+
+    def exited(self, key: str, status: int, t: float) -> bool:
+        """A process has ended; True when it was one of this crew's workers."""
+        worker = self._workers.get(key)
+        if worker is None:
+            return False
+        worker.alive = False
+        if worker.channel is not None:
+            worker.channel.pump()  # its last words come before its exit
+            worker.channel.close()
+        by_us = self._ending.is_set()
+        task = asyncio.get_running_loop().create_task(self._report(worker, status, t, by_us))
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
+        return True
+
+    async def _report(self, worker: _Worker, status: int, t: float, by_us: bool) -> None:
+        lines: list[str] = []
+        killed_for_memory = False
+        if not by_us and status != 0:
+            lines, kills = await _soon(lambda: (logs.last_lines(worker.log, worker.log_start), oom.kills()), ([], 0))
+            killed_for_memory = status == -signal.SIGKILL and kills > self._oom_before
+        self._tell(
+            "worker_exit",
+            round=self.round,
+            rank=worker.rank,
+            exit_code=status if status >= 0 else None,
+            signal=-status if status < 0 else None,
+            t=t,
+            last_lines=lines,
+            oom=killed_for_memory,
+        )
+
+    async def end(self, term_s: float) -> None:
+        """End every worker and whatever they started; returns when none is left and every exit has been told."""
+        if self.is_script and term_s > 0 and not self._ending.is_set():
+            await self.term()
+            deadline = time.monotonic() + term_s
+            while any(w.alive for w in self._workers.values()) and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+        self._ending.set()
+        if self._started is not None:
+            await asyncio.gather(self._started, return_exceptions=True)
+        await self._server.clear(self.round)
+        while any(w.alive for w in self._workers.values()):
+            await asyncio.sleep(0.001)  # cleared, so their exits are already on the way
+        while self._reports:
+            await asyncio.gather(*self._reports, return_exceptions=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+async def _soon(call: Callable[[], Any], otherwise: Any) -> Any:
+    """What ``call`` returns, from a thread, or ``otherwise`` when the disk is slow."""
+    work: Awaitable[Any] = asyncio.to_thread(call)
+    try:
+        return await asyncio.wait_for(asyncio.shield(work), _TAIL_WAIT_S)
+    except asyncio.TimeoutError:
+        return otherwise
