@@ -2,18 +2,17 @@
 
 Measured on 22.05.8 with a handler that asks at once (tests/slurm/test_meaning_real.py measures again):
 
-what happened                 signal       JobState             Restarts  PreemptTime  what follows
-preemption, grace begins      TERM (USR2)  RUNNING, SIGNALING   same      now          KILL at EndTime + KillWait
-grace over, PreemptMode       TERM         COMPLETING           one more  None         KILL after KillWait; SLURM requeues
-  REQUEUE (grace 0: at once)
-the same, PreemptMode CANCEL  TERM         COMPLETING           same      = EndTime    KILL after KillWait; not requeued
-  or --no-requeue
-scancel, by user or root      TERM         COMPLETING           same      None, or     KILL after KillWait; not requeued
-                                                                          before EndTime
-scontrol requeue[hold]        TERM         COMPLETING           one more  None         KILL after KillWait; SLURM requeues
-time limit (Reason=TimeLimit)  TERM         COMPLETING           same      None         KILL after KillWait; not requeued
---signal=USR2@N               USR2         RUNNING              same      None         the time limit, at EndTime
-scancel --signal=S            S            RUNNING              same      None         nothing
+what happened                     signal       JobState             Restarts  PreemptTime       what follows
+preemption, grace begins          TERM (USR2)  RUNNING, SIGNALING   same      now               KILL at EndTime + KillWait
+grace over, PreemptMode=REQUEUE   TERM         COMPLETING           one more  None              KILL after KillWait; SLURM requeues
+  (grace 0: at once)
+the same, CANCEL or --no-requeue  TERM         COMPLETING           same      = EndTime         KILL after KillWait; not requeued
+scancel, by user or root          TERM         COMPLETING           same      None, < EndTime   KILL after KillWait; not requeued
+scontrol requeue[hold]            TERM         COMPLETING           one more  None              KILL after KillWait; SLURM requeues
+time limit                        TERM         COMPLETING           same      None              KILL after KillWait; not requeued;
+                                                                                                Reason=TimeLimit
+--signal=USR2@N                   USR2         RUNNING              same      None              the time limit, at EndTime
+scancel --signal=S                S            RUNNING              same      None              nothing
 
 ExitCode says nothing: 0:15 is the batch script's end by the same TERM, and comes some milliseconds later, or never.
 """
@@ -79,10 +78,9 @@ def _ending(facts: JobFacts) -> Meaning:
     """The job is being ended and is not to run again."""
     if facts.state == "TIMEOUT" or facts.reason == "TimeLimit":
         return Meaning("time_limit", 0.0)
-    if facts.preempt_t is not None and facts.end_t is not None and facts.preempt_t >= facts.end_t - 1:
-        return Meaning("preempted_now", 0.0)
     if facts.state == "PREEMPTED":
         return Meaning("preempted_now", 0.0)
-    if facts.state == "NODE_FAIL":
-        return Meaning("unknown", 0.0)
-    return Meaning("cancelled", 0.0)
+    if facts.preempt_t is None or facts.end_t is None or facts.preempt_t < facts.end_t - 1:
+        return Meaning("unknown" if facts.state == "NODE_FAIL" else "cancelled", 0.0)
+    # One second apart: the clock ticked between slurmctld's two looks at it, or somebody was quick to cancel.
+    return Meaning("preempted_now" if facts.preempt_t >= facts.end_t else "unknown", 0.0)

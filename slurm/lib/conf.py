@@ -112,8 +112,9 @@ def _apply(values: dict[str, str], partitions: dict[str, dict[str, str]], key: s
         values["AccountingStorageType"] = "accounting_storage/" + ("slurmdbd" if _yes(key, value) else "none")
     elif lower == "preemptmode":
         partitions["batch"]["PreemptMode"] = value
-        gang = value.upper() in ("SUSPEND", "GANG")
-        values["PreemptMode"] = "SUSPEND,GANG" if gang else "REQUEUE" if value.upper() == "OFF" else value
+        gang, off = value.upper() in ("SUSPEND", "GANG"), value.upper() == "OFF"
+        values["PreemptMode"] = "SUSPEND,GANG" if gang else value
+        values["PreemptType"] = "preempt/none" if off else "preempt/partition_prio"
     elif lower in PARTITION_KEYS:
         partitions["batch"][PARTITION_KEYS[lower]] = value
     else:

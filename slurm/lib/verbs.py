@@ -220,12 +220,22 @@ def do_set(layout: Layout, args: list[str]) -> int:
     new = {**old, **conf.parse_settings(args)} if args else {}
     before = layout.conf.read_text()
     _write_conf(layout, new)
-    if layout.conf.read_text() != before:
-        daemons.stop(layout, "slurmctld", sig=signal.SIGTERM)
-        daemons.start_slurmctld(layout)
-        daemons.client(layout, "scontrol", "reconfigure", check=True)
-    daemons.wait_ready(layout)
+    if layout.conf.read_text() == before:
+        return 0
+    try:
+        _reconfigure(layout)
+    except ClusterError:
+        _write_conf(layout, old)
+        _reconfigure(layout)
+        raise
     return 0
+
+
+def _reconfigure(layout: Layout) -> None:
+    daemons.stop(layout, "slurmctld", sig=signal.SIGTERM)
+    daemons.start_slurmctld(layout)
+    daemons.client(layout, "scontrol", "reconfigure", check=True)
+    daemons.wait_ready(layout)
 
 
 def do_stop(layout: Layout, args: list[str]) -> int:
