@@ -35,6 +35,7 @@ class Kind(str, Enum):
     NODE_LOST = "node_lost"
     HANG = "hang"
     STORE = "store_failed"
+    LAST_SAVE = "last_save_failed"
     NODES_MISSING = "nodes_missing"
     PREFLIGHT = "preflight_failed"
     PREEMPTED = "preempted"
@@ -139,7 +140,7 @@ def _always(e: Evidence, s: Situation) -> bool:
 
 K, A = Kind, Action
 _ANY = tuple(Kind)
-_WORKER = (K.WORKER_FAILED, K.HANG, K.STORE)
+_WORKER = (K.WORKER_FAILED, K.HANG, K.STORE, K.LAST_SAVE)
 _NODE = (K.NODE_LOST, K.PREFLIGHT)
 _TAKEN = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT)
 

@@ -132,7 +132,7 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
             return Evidence(Kind.STORE, round_.store_problem)
         return Evidence(Kind.WORKER_FAILED, "a worker failed")
     if round_.all_finished:
-        return Evidence(Kind.DONE, "all steps are done") if _last_save_over(board, round_) else None
+        return _finished(board, round_)
     if board.interrupt is not None:
         return _interruption(board, round_, board.interrupt, now)
     return board.hang or board.at_risk
@@ -145,10 +145,16 @@ def _lost(round_: Round) -> Evidence:
     return Evidence(Kind.NODE_LOST, text, {"kind": "node", "text": text}, hosts)
 
 
-def _last_save_over(board: Board, round_: Round) -> bool:
+def _finished(board: Board, round_: Round) -> Evidence | None:
+    """All work is done: completion, once the last checkpoint is committed."""
     last = max((r.finished or 0) for r in round_.ranks)
     saver = board.saver
-    return not saver.is_begun(last) or saver.is_committed(last) or saver.is_lost(last)
+    if saver.is_committing(last):
+        return None
+    if not round_.unsaved or saver.is_committed(last):
+        return Evidence(Kind.DONE, "all steps are done")
+    text = f"the last checkpoint could not be written: {saver.last_error or 'not every rank saved'}"
+    return Evidence(Kind.LAST_SAVE, text, {"kind": "disk_full", "text": text})
 
 
 def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evidence | None:
@@ -176,11 +182,8 @@ def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evi
         return over  # no unit was entered: there is nothing to finish and nothing to save
     if not stop.complete:
         return None
-    saver = board.saver
-    saving = stop.save and board.spec.checkpoint.enabled
-    if saving and saver.is_begun(stop.step) and not (saver.is_committed(stop.step) or saver.is_lost(stop.step)):
-        return None
-    return over
+    # A worker's shard comes before its "stopped": what is not being committed by now never will be.
+    return None if board.saver.is_committing(stop.step) else over
 
 
 def _all_up(round_: Round) -> bool:

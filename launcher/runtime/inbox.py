@@ -178,7 +178,9 @@ class Inbox:
         rank.heartbeat_t = time.time()
 
     def _worker_phase(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        round_.set_phase(rank, str(m.get("name")), self.board.now())
+        name = str(m.get("name"))
+        rank.attached = rank.attached or name in ("train", "save", "evaluate")
+        round_.set_phase(rank, name, self.board.now())
 
     def _worker_ready(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         rank.ready = rank.attached = True
@@ -237,6 +239,7 @@ class Inbox:
         step = m.get("step")
         rank.finished = step if isinstance(step, int) else rank.step
         rank.step = max(rank.step, rank.finished)
+        rank.saved = m.get("saved") is not False
         self._finished(rank)
 
     def _worker_failed(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:

@@ -200,6 +200,10 @@ class Leader(Hub):
         if board is None or name not in ("TERM", "USR2") or board.phase == "ended":
             return
         now = board.now()
+        if name == "TERM" and board.round is not None and board.round.plain and board.allocation.requeues:
+            # SLURM sends it to every process of the step: script workers have heard it, whatever they exit with.
+            board.term_sent = True
+            board.round.pardon(now, _ASK_AGAIN_S + 1)
         if now - self._asked.get(name, -_ASK_AGAIN_S) < _ASK_AGAIN_S:
             return
         self._asked[name] = now

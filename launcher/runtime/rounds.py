@@ -18,7 +18,8 @@ __all__ = ["Rank", "Round"]
 _SETTLE_S = 0.05
 """After a failure that needs no explanation, later ones are still heard for so long."""
 _SETTLE_SYMPTOMS_S = 1.0
-"""While only victims have been heard, the one that failed first is waited for."""
+"""While only victims have been heard, the one that failed first is waited for; a script may have been ended by SLURM's
+TERM, of which word comes."""
 
 
 @dataclass
@@ -39,6 +40,8 @@ class Rank:
     """It speaks for itself: a task, a function, or a script with `launcher.attach`."""
     finished: int | None = None
     stopped: int | None = None
+    saved: bool = True
+    """What it said when it finished."""
     exited: bool = False
     heartbeat_t: float | None = None
     frozen_since: float | None = None
@@ -138,6 +141,21 @@ class Round:
         """Every rank has done all its work."""
         return all(r.finished is not None for r in self.ranks)
 
+    @property
+    def unsaved(self) -> bool:
+        """Some rank finished without its part of the last checkpoint being durable."""
+        return any(r.finished is not None and not r.saved for r in self.ranks)
+
+    def pardon(self, now: float, within_s: float) -> None:
+        """TERM reached the scripts before word of it reached us: those that have just exited were stopped, they did not fail."""
+        if self.failed_at is None or now - self.failed_at > within_s:
+            return
+        for rank in self.ranks:
+            if rank.failure is not None and not rank.attached:
+                rank.failure, rank.stopped = None, rank.step
+        if not self.failures:
+            self.failed_at = None
+
     def views(self, now: float) -> list[RankView]:
         """What the hang watch looks at: ranks that still have something to do."""
         return [
@@ -152,7 +170,7 @@ class Round:
             return True
         if self.failed_at is None:
             return False
-        patience = _SETTLE_SYMPTOMS_S if symptom_only(self.failures) else _SETTLE_S
+        patience = _SETTLE_SYMPTOMS_S if self.script or symptom_only(self.failures) else _SETTLE_S
         return now - self.failed_at >= patience
 
     def rate(self, now: float) -> float | None:

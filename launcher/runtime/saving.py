@@ -30,6 +30,8 @@ Blocking = Callable[[Callable[[], Any]], Awaitable[Any]]
 _AHEAD_S = 0.3
 """A step asked for lies so far ahead: the time a message takes to every worker, with room."""
 _ACK_S = 30.0
+_PENDING_S = 1800.0
+"""A save whose shards have not all come by then never will (a script that does not save when asked)."""
 _RETRY_FIRST_S, _RETRY_MOST_S = 15.0, 300.0
 _PRIOR_MTTF_S = 24 * 3600.0
 """One failure per node-day is assumed before any was seen (Meta RSC: 6.5 per 1000 node-days; jobs add their own)."""
@@ -97,6 +99,7 @@ class Saver:
         self.failing_since: float | None = None
         self.failures = 0
         self.fenced = False
+        self.last_error = ""
         self._nodes = nodes
         self._saves: dict[int, Save] = {}
         self._lost: set[int] = set()
@@ -136,7 +139,8 @@ class Saver:
 
     def save_begun(self, step: int, now: float) -> None:
         """A worker has begun to save ``step``."""
-        if not self.is_committed(step) and step not in self._lost:
+        if not self.is_committed(step):
+            self._lost.discard(step)  # a worker tries its last save again
             self._get(step, now)
 
     def shard(self, rank: int, message: dict[str, Any], now: float) -> None:
@@ -169,7 +173,9 @@ class Saver:
             return
         save = self._get(step, now)
         number = message.get("errno")
-        self._lose(save, str(message.get("error") or "unknown error"), number if isinstance(number, int) else None, now)
+        number = number if isinstance(number, int) else None
+        last = self.round is not None and step == self.round.total_steps
+        self._lose(save, str(message.get("error") or "unknown error"), number, now, keep=last)
 
     def save_ack(self, rank: int, message: dict[str, Any], now: float) -> None:
         """A worker answers whether it will save at the step asked for."""
@@ -209,13 +215,10 @@ class Saver:
         resumed = self.round is not None and self.round.resume is not None and self.round.resume.step == step
         return step in self.trusted or resumed
 
-    def is_lost(self, step: int) -> bool:
-        """The save of ``step`` will not be committed any more."""
-        return step in self._lost
-
-    def is_begun(self, step: int) -> bool:
-        """Somebody has begun to save ``step``, or it is committed or lost already."""
-        return step in self._saves or step in self._lost or self.is_committed(step)
+    def is_committing(self, step: int) -> bool:
+        """All shards of ``step`` are here and its commit is under way."""
+        save = self._saves.get(step)
+        return save is not None and save.committing
 
     @property
     def cost_s(self) -> float | None:
@@ -252,6 +255,9 @@ class Saver:
                 self._give_up(self._asked.step)
                 self._asked = None
             return
+        for save in [s for s in self._saves.values() if not s.committing and now - s.began > _PENDING_S]:
+            self.history.event("warning", text=f"not every rank has saved step {save.step}; that save is given up")
+            self._give_up(save.step)
         if self.round is None or not self.spec.enabled or not self._may_ask():
             return
         interval = self.interval_s(mttf_s)
@@ -303,13 +309,16 @@ class Saver:
             self.round.send({"type": "save_lost", "step": step, "tmp": str(tmp)})
             fence.discard(tmp)
 
-    def _lose(self, save: Save, error: str, number: int | None, now: float) -> None:
+    def _lose(self, save: Save, error: str, number: int | None, now: float, *, keep: bool = False) -> None:
+        """A save failed; ``keep`` the others' parts: the last save of all is tried again by the rank that failed."""
         self.failures += 1
         if self.failing_since is None:
             self.failing_since = now
         name = errno.errorcode.get(number) if number else None
+        self.last_error = error
         self.history.event("save_failed", step=save.step, error=error, errno_name=name)
-        self._give_up(save.step)
+        if not keep:
+            self._give_up(save.step)
         self._retry_at = now + min(_RETRY_MOST_S, _RETRY_FIRST_S * 2.0 ** min(self.failures - 1, 6))
         self.wake()
 
