@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from launcher.run.paths import RunPaths
@@ -53,6 +52,9 @@ class Allocation(Protocol):
     def meaning(self, signal: str) -> Meaning:
         """Why ``signal`` came; never raises."""
 
+    def answers(self) -> bool:
+        """SLURM says something of this job."""
+
     def cancelled(self) -> bool:
         """Somebody has cancelled the job; never raises."""
 
@@ -82,6 +84,10 @@ class LocalAllocation:
         if signal == "USR2":
             return Meaning("user") if self._paths.request.exists() else Meaning("unknown")
         return Meaning("user" if self._paths.request.exists() else "cancelled")
+
+    def answers(self) -> bool:
+        """There is nobody to ask."""
+        return False
 
     def cancelled(self) -> bool:
         """Only signals tell."""
@@ -115,8 +121,3 @@ def window_s(kind: str, spec: RunSpec, left_s: float | None = None) -> float | N
     if left_s is not None:
         whole = left_s
     return max(0.5, whole - min(RESERVE_S, 0.25 * whole))
-
-
-def request_of(paths: RunPaths) -> Path | None:
-    """The user's request file, when there is one."""
-    return paths.request if paths.request.exists() else None

@@ -161,22 +161,11 @@ class Leader(Hub):
         return await leave(board, decision, evidence)
 
     async def _decide(self, board: Board, evidence: Evidence) -> Decision:
-        budgets, spec, allocation = board.budgets, self.spec, board.allocation
-        if allocation.requeues and not board.cancelled and evidence.kind is not Kind.DONE:
-            # A scancel may have come after, or instead of, what was heard: requeueing would resurrect the job.
-            board.cancelled = bool(await board.blocking(allocation.cancelled))
-        round_, stop = board.round, board.stop
-        hours = budgets.spent_with_current_s(time.time()) / 3600
-        situation = Situation(
-            nodes_left=len(board.nodes.healthy) >= spec.nodes,
-            may_requeue=allocation.requeues and spec.restart.requeue,
-            restarts_left=budgets.restarts[evidence.kind.value] < spec.restart.max_restarts,
-            attempts_left=budgets.idle_attempts <= spec.restart.max_restarts,
-            hours_left=hours < spec.restart.max_total_hours,
-            cancelled=board.cancelled,
-            finished=round_ is not None and (round_.all_finished or (stop is not None and stop.all_done)),
-        )
-        decision = decide(evidence, situation)
+        decision = decide(evidence, self._situation(board, evidence))
+        if decision.action is Action.REQUEUE and await board.blocking(board.allocation.cancelled):
+            # A scancel came after, or instead of, what was heard: requeueing would resurrect the job.
+            board.cancelled = True
+            decision = decide(evidence, self._situation(board, evidence))
         if decision.action is not Action.LEAVE:
             board.history.event(
                 "decision",
@@ -186,6 +175,20 @@ class Leader(Hub):
                 row=decision.row,
             )
         return decision
+
+    def _situation(self, board: Board, evidence: Evidence) -> Situation:
+        budgets, spec, allocation = board.budgets, self.spec, board.allocation
+        round_, stop = board.round, board.stop
+        hours = budgets.spent_with_current_s(time.time()) / 3600
+        return Situation(
+            nodes_left=len(board.nodes.healthy) >= spec.nodes,
+            may_requeue=allocation.requeues and spec.restart.requeue,
+            restarts_left=budgets.restarts[evidence.kind.value] < spec.restart.max_restarts,
+            attempts_left=budgets.idle_attempts <= spec.restart.max_restarts,
+            hours_left=hours < spec.restart.max_total_hours,
+            cancelled=board.cancelled,
+            finished=round_ is not None and (round_.all_finished or (stop is not None and stop.all_done)),
+        )
 
     async def _tick(self, watch: Watch) -> None:
         while True:
@@ -236,6 +239,10 @@ _SIGNAL_TEXT = {
 
 
 def _allocation_of(spec: RunSpec, paths: RunPaths) -> Allocation:
+    if spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
+        from launcher.runtime.slurm_allocation import SlurmAllocation
+
+        return SlurmAllocation(spec, paths)
     return LocalAllocation(paths)
 
 

@@ -107,6 +107,9 @@ class FakeAllocation:
     def meaning(self, signal: str) -> Meaning:
         return self.means
 
+    def answers(self) -> bool:
+        return True
+
     def cancelled(self) -> bool:
         return self.is_cancelled
 
