@@ -92,7 +92,7 @@ class FashionMnist(launcher.Training):
         scores = model(images)
         return {
             "accuracy": (scores.argmax(1) == labels).float(),
-            "test_loss": nn.functional.cross_entropy(scores, labels, reduction="none"),
+            "loss": nn.functional.cross_entropy(scores, labels, reduction="none"),
         }
 
     def after_epoch(self, epoch: int, loss: float) -> None:
@@ -103,7 +103,7 @@ class FashionMnist(launcher.Training):
     def after_evaluation(self, epoch: int, metrics: dict[str, float]) -> None:
         """Test accuracy over all ranks."""
         if self.worker.rank == 0:
-            print(f"epoch {epoch + 1} of {self.epochs}: test accuracy {metrics['accuracy']:.4f}", flush=True)
+            print(f"epoch {epoch + 1} of {self.epochs}: test accuracy {metrics['test_accuracy']:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -70,4 +70,4 @@ class ToyClassifier(launcher.Training):
         points, classes = (t.to(self.worker.device) for t in dataset(TRAIN).tensors)
         with torch.no_grad():
             train = (self.net(points).argmax(1) == classes).float().mean()
-        print(f"accuracy: train {train:.2f}, test {metrics['accuracy']:.2f}", flush=True)
+        print(f"accuracy: train {train:.2f}, test {metrics['test_accuracy']:.2f}", flush=True)
