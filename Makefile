@@ -21,7 +21,7 @@ data: setup
 	@$(PY) jobs/fashion_mnist.py
 
 demo: setup data
-	@$(PY) jobs/demo.py
+	@.ci/demo
 
 # Tests that measure time run first and alone; the rest share the cores, each file in one process.
 test: setup packages
