@@ -21,8 +21,8 @@ def open_log(path: Path, *, share: str) -> int:
     """Open ``path`` for appending, with its folders; ``share`` decides who may read. Raises OSError."""
     group = share == "group"
     mode = 0o750 if group else 0o700
-    path.parent.parent.mkdir(mode=mode, exist_ok=True)
-    path.parent.mkdir(mode=mode, exist_ok=True)
+    for folder in (path.parents[2], path.parents[1], path.parents[0]):
+        folder.mkdir(mode=mode, exist_ok=True)
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640 if group else 0o600)
 
 
