@@ -1,13 +1,14 @@
 """When is a run hung? Nobody progresses for longer than what was learned from this run itself.
 
-Limits by phase, in seconds: training steps are learned (several times the slowest recent step, never below the
-floor); the first step, evaluation, saving and loading have far larger limits, since nothing is known of them yet and a
+Limits by phase, in seconds: training steps are learned (several times the usual and the slowest recent step, never below
+the floor); the first step, evaluation, saving and loading have far larger limits, since nothing is known of them yet and a
 false alarm costs more than a late one. A worker that is stopped (process state T) is found at once, whatever the limit.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,7 +21,8 @@ LONG_S = 1800.0
 FROZEN_S = 4.0
 """A worker in state T for so long, while nobody progresses, is frozen: debuggers are attached to for longer or not at all."""
 
-_TIMES_SLOWEST = 10.0
+_TIMES_MEDIAN, _TIMES_SLOWEST = 10.0, 3.0
+"""The slowest recent step may have contained an evaluation or a slow disk: it counts less than the usual one."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ class HangWatch:
         if phase in ("starting", "init"):
             return max(self.start_s, self.floor_s)
         if phase == "train" and self.recent:
-            return max(self.floor_s, _TIMES_SLOWEST * max(self.recent))
-        return max(LONG_S, self.floor_s, _TIMES_SLOWEST * self.longest.get(phase, 0.0))
+            return max(self.floor_s, _TIMES_MEDIAN * statistics.median(self.recent), _TIMES_SLOWEST * max(self.recent))
+        return max(LONG_S, self.floor_s, _TIMES_MEDIAN * self.longest.get(phase, 0.0))
 
     def hung(self, now: float, ranks: list[RankView]) -> float | None:
         """The limit that is over, in seconds, or None. A frozen worker ends the patience early."""

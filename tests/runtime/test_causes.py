@@ -1,0 +1,103 @@
+"""Which of many failures came first, and what it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.runtime.causes import Failure, cause_of, first_failure, is_victim, signature, symptom_only
+
+RESET = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:50072"
+
+
+def failure(rank=0, t=0.0, **values):
+    return Failure(rank, f"n{rank}", t, **values)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "text"),
+    [
+        ({"signal": 9}, "signal", "rank 0 on n0 was killed by SIGKILL at step 7"),
+        ({"signal": 11}, "signal", "rank 0 on n0 was killed by SIGSEGV at step 7"),
+        ({"exit_code": 3}, "exit", "rank 0 on n0 exited with code 3 at step 7"),
+        ({"exit_code": 0}, "exit", "rank 0 on n0 exited with code 0 at step 7"),
+        ({"signal": 9, "oom": True}, "oom", "rank 0 on n0 was killed because the memory limit was exceeded at step 7"),
+        (
+            {"exception": "ValueError", "message": "bad\nmore"},
+            "exception",
+            "rank 0 on n0 raised ValueError: bad at step 7",
+        ),
+        ({"exception": "ModuleNotFoundError", "message": "No module named 'x'"}, "import", None),
+        ({"exception": "torch.OutOfMemoryError", "message": "CUDA out of memory. Tried ..."}, "cuda_oom", None),
+        ({"exception": "RuntimeError", "message": "CUDA error: out of memory"}, "cuda_oom", None),
+        ({"exception": "OSError", "message": "[Errno 28] No space left on device"}, "disk_full", None),
+        ({"exception": "RuntimeError", "message": "x", "kind": "timeout"}, "timeout", None),
+    ],
+)
+def test_each_end_has_its_kind(values, kind, text):
+    """Signals, exits, exceptions and their special cases are told apart."""
+    cause = cause_of(failure(step=7, **values))
+
+    assert cause["kind"] == kind
+    assert text is None or cause["text"] == text
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        RESET,
+        "Connection reset by peer",
+        "NCCL error: remote process exited or there was a network error",
+        "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, ...)",
+        "recvValue failed on SocketImpl(fd=57, ...): failed to recv, got 0 bytes",
+        "Timed out waiting 1800000ms for recv operation to complete",
+        "Application timeout caused pair closure",
+    ],
+)
+def test_what_peers_say_of_a_dead_rank_makes_victims(message):
+    """Errors that only say that the other side is gone."""
+    assert is_victim(failure(exception="RuntimeError", message=message))
+
+
+def test_real_errors_are_no_victims():
+    """A user's own exception, a signal, an exit and running out of memory are causes."""
+    assert not is_victim(failure(exception="ValueError", message="bad label"))
+    assert not is_victim(failure(signal=9))
+    assert not is_victim(failure(exit_code=1, last_lines=["nothing about peers"]))
+    assert not is_victim(failure(signal=6, oom=True, last_lines=[RESET]))
+
+
+def test_aborts_of_a_watchdog_are_victims():
+    """SIGABRT whose last lines tell of a peer's end, and a script's exit 1 after such a traceback."""
+    assert is_victim(failure(signal=6, last_lines=["terminate called", RESET]))
+    assert is_victim(failure(exit_code=1, last_lines=["Traceback", f"RuntimeError: {RESET}"]))
+
+
+def test_a_cause_heard_late_still_comes_first():
+    """Victims are heard at once, the killed rank's exit 400 ms later: it is the first failure all the same."""
+    heard = [failure(rank=r, t=r * 0.001, exception="RuntimeError", message=RESET) for r in (0, 1, 3)]
+    dead = failure(rank=2, t=0.4, signal=9)
+
+    assert symptom_only(heard)
+    assert not symptom_only([*heard, dead])
+    assert first_failure([*heard, dead]) is dead
+
+
+def test_of_two_causes_the_earlier_one_counts():
+    """Time decides among equals; our own kills at the end of a round never count."""
+    late, early = failure(rank=0, t=2.0, exit_code=1), failure(rank=1, t=1.0, exit_code=1)
+    killed = failure(rank=2, t=0.5, signal=9, after_end=True)
+
+    assert first_failure([late, early, killed]) is early
+    assert first_failure([]) is None
+
+
+def test_two_exceptions_are_the_same_by_type_place_and_step():
+    """The message may differ (addresses, ids); place and step may not."""
+    frames = [{"file": "a.py", "line": 3}]
+    a = failure(exception="ValueError", message="at 0x1", frames=frames, step=5)
+    b = failure(rank=1, exception="ValueError", message="at 0x2", frames=frames, step=5)
+    c = failure(exception="ValueError", message="at 0x1", frames=frames, step=6)
+
+    assert signature(a) == signature(b)
+    assert signature(a) != signature(c)
+    assert signature(failure(signal=9)) is None

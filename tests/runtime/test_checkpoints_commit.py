@@ -1,0 +1,287 @@
+"""Commits with injected failures, damaged checkpoints, garbage, fencing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import CheckpointError, RunDirError
+from launcher.run import files as run_files
+from launcher.run.manifest import hash_bytes, read_manifest, why_damaged
+from launcher.run.paths import RunPaths
+from launcher.runtime import checkpoints, fence
+from launcher.runtime.checkpoints import Shard
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    paths = RunPaths(tmp_path)
+    paths.checkpoints.mkdir()
+    fence.claim(paths, host="h")
+    return paths
+
+
+def write(paths, step, *, attempt=0, round_=0, ranks=2, text="x"):
+    """What workers leave behind: durable shards in the temporary folder."""
+    tmp = paths.checkpoint_tmp(attempt, round_, step)
+    tmp.mkdir()
+    shards = []
+    for rank in range(ranks):
+        data = f"{text} {step} {rank}".encode()
+        (tmp / f"rank-{rank}").write_bytes(data)
+        shards.append(
+            Shard(rank, [{"name": f"rank-{rank}", "size": len(data), "hash": hash_bytes(data)}], meta={"step": step})
+        )
+    return shards
+
+
+def commit(paths, step, shards, *, attempt=0, round_=0):
+    return checkpoints.commit(
+        paths, step=step, attempt=attempt, round_=round_, world_size=len(shards), shards=shards, reason="interval"
+    )
+
+
+def test_a_commit_holds_what_the_manifest_says(paths):
+    """Folder renamed, manifest inside with sizes, hashes and ranks; it verifies."""
+    done = commit(paths, 5, write(paths, 5))
+
+    assert done.path == paths.checkpoint(5)
+    assert why_damaged(done.path) is None
+    manifest = read_manifest(done.path)
+    assert [f["rank"] for f in manifest["files"]] == [0, 1]
+    assert (manifest["step"], manifest["world_size"], manifest["bytes"]) == (5, 2, done.bytes)
+    assert manifest["meta"]["1"] == {"step": 5}
+    assert checkpoints.newest_good(paths).step == 5
+
+
+def test_files_in_subfolders_are_committed_too(paths):
+    """A directory filled by any saver (DCP, FSDP) is one shard with paths."""
+    tmp = paths.checkpoint_tmp(0, 0, 3)
+    (tmp / "model").mkdir(parents=True)
+    (tmp / "model" / "part").write_bytes(b"abc")
+    commit(paths, 3, [Shard(0, [{"name": "model/part", "size": 3, "hash": hash_bytes(b"abc")}])])
+
+    assert why_damaged(paths.checkpoint(3)) is None
+
+
+def dying_after(calls):
+    """Have this process end, as SIGKILL would end it, at its ``calls``-th write, fsync, rename or mkdir."""
+    left = [calls]
+
+    def guard(real):
+        def call(*args, **kwargs):
+            if left[0] == 0:
+                os._exit(9)
+            left[0] -= 1
+            return real(*args, **kwargs)
+
+        return call
+
+    for name in ("write", "fsync", "rename", "replace", "mkdir", "open"):
+        setattr(os, name, guard(getattr(os, name)))
+
+
+def save_durably(paths, step, attempt):
+    """A whole save: shards written and fsynced as workers do, then the commit and the garbage collection."""
+    tmp = paths.checkpoint_tmp(attempt, 0, step)
+    os.mkdir(tmp)
+    shards = []
+    for rank in range(2):
+        data = f"{step} {rank}".encode() * 50
+        fd = os.open(tmp / f"rank-{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.write(fd, data)
+        os.fsync(fd)
+        os.close(fd)
+        shards.append(Shard(rank, [{"name": f"rank-{rank}", "size": len(data), "hash": hash_bytes(data)}]))
+    commit(paths, step, shards, attempt=attempt)
+    checkpoints.collect_garbage(paths, attempt=attempt, keep_last=2, keep_every_steps=None, good=step)
+
+
+def test_a_writer_killed_anywhere_leaves_a_whole_checkpoint(paths, monkeypatch):
+    """300 saves, each killed at another system call: what is resumed verifies and is at most one interval old."""
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: None
+    )  # a kill, no power cut: waiting for the disk 3000 times shows nothing
+    save_durably(paths, 10, 0)
+    good, attempt, finished = 10, 0, 0
+    for trial in range(300):
+        attempt = fence.claim(paths)
+        fence.drop_stale(paths, attempt)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                dying_after(trial % 33)
+                save_durably(paths, good + 10, attempt)
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        finished += os.waitstatus_to_exitcode(status) == 0
+        found = checkpoints.newest_good(paths, damaged=lambda path, why: pytest.fail(f"{path} {why}"))
+        assert found.step in (good, good + 10)
+        good = found.step
+    assert good > 100
+    assert 0 < finished < 300
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_refusing_disk_leaves_the_old_one(paths, monkeypatch, number):
+    """ENOSPC, a quota or EIO while the manifest is written: OSError, the older checkpoint stays the newest."""
+    commit(paths, 1, write(paths, 1))
+    shards = write(paths, 2)
+
+    def refuse(fd):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(run_files.os, "fsync", refuse)
+    with pytest.raises(OSError, match=os.strerror(number)) as caught:
+        commit(paths, 2, shards)
+
+    assert caught.value.errno == number
+    assert checkpoints.committed_steps(paths) == [1]
+
+
+def test_a_shard_that_is_not_as_reported_is_not_committed(paths):
+    """A file that is missing or shorter than its rank said."""
+    shards = write(paths, 2)
+    (paths.checkpoint_tmp(0, 0, 2) / "rank-1").write_bytes(b"")
+
+    with pytest.raises(OSError, match="rank-1 has 0 bytes"):
+        commit(paths, 2, shards)
+    assert checkpoints.newest_good(paths) is None
+
+
+def test_damaged_ones_are_passed_over_and_told(paths):
+    """Flipped byte, missing file, foreign manifest: each named, the newest good one found."""
+    for step in (1, 2, 3, 4):
+        commit(paths, step, write(paths, step))
+    (paths.checkpoint(4) / "rank-0").write_bytes(b"X 4 0")
+    (paths.checkpoint(3) / "rank-1").unlink()
+    manifest = json.loads((paths.checkpoint(2) / "manifest.json").read_text())
+    (paths.checkpoint(2) / "manifest.json").write_text(json.dumps({**manifest, "step": 9}))
+    heard = []
+
+    found = checkpoints.newest_good(paths, damaged=lambda path, why: heard.append((path.name, why)))
+
+    assert found.step == 1
+    assert [name for name, _ in heard] == ["step-00000004", "step-00000003", "step-00000002"]
+    assert "changed" in heard[0][1]
+    assert "missing" in heard[1][1]
+
+
+def test_a_good_checkpoint_of_that_step_is_kept_and_a_damaged_one_replaced(paths):
+    """Saving a step again adds nothing to a good one; a damaged one is replaced."""
+    commit(paths, 5, write(paths, 5, text="first"))
+    commit(paths, 5, write(paths, 5, round_=1, text="again"), round_=1)
+    assert (paths.checkpoint(5) / "rank-0").read_bytes() == b"first 5 0"
+
+    (paths.checkpoint(5) / "rank-0").write_bytes(b"hurt")
+    commit(paths, 5, write(paths, 5, round_=2, text="new"), round_=2)
+    assert (paths.checkpoint(5) / "rank-0").read_bytes() == b"new 5 0"
+    assert not list(paths.checkpoints.glob("t*"))
+
+
+def test_garbage_is_collected_but_never_the_good_one(paths):
+    """keep_last of at least 2, multiples kept, the step just committed always kept."""
+    for step in (10, 20, 30, 40, 50):
+        commit(paths, step, write(paths, step))
+
+    checkpoints.collect_garbage(paths, attempt=0, keep_last=1, keep_every_steps=20, good=10)
+    assert checkpoints.committed_steps(paths) == [10, 20, 40, 50]
+
+    checkpoints.collect_garbage(paths, attempt=0, keep_last=3, keep_every_steps=None, good=99)
+    assert checkpoints.committed_steps(paths) == [10, 20, 40, 50]
+
+
+def test_resubmit_from_a_step_sets_later_ones_aside(paths):
+    """They are kept under another name and never resumed from."""
+    for step in (10, 20, 30):
+        commit(paths, step, write(paths, step))
+
+    moved = checkpoints.set_aside_beyond(paths, 10, attempt=4)
+
+    assert [p.name for p in moved] == ["aside.4.step-00000020", "aside.4.step-00000030"]
+    assert checkpoints.newest_good(paths).step == 10
+
+
+def test_another_runs_checkpoint_must_verify(paths):
+    """--fork: a good one is used, a damaged one is one sentence."""
+    commit(paths, 7, write(paths, 7))
+    assert checkpoints.foreign(str(paths.checkpoint(7))).step == 7
+
+    (paths.checkpoint(7) / "rank-0").unlink()
+    with pytest.raises(CheckpointError, match="rank-0 is missing"):
+        checkpoints.foreign(str(paths.checkpoint(7)))
+
+
+def test_attempts_are_claimed_once(paths):
+    """Numbers go up; the newest is current; who claimed is noted."""
+    assert fence.claim(paths, host="b", job_id="7") == 1
+    assert fence.attempts(paths) == [0, 1]
+    assert fence.is_current(paths, 1)
+    assert not fence.is_current(paths, 0)
+    assert fence.claimant(paths, 1)["host"] == "b"
+
+
+def test_racing_claims_get_different_numbers(paths, monkeypatch):
+    """Two leaders that both saw attempt 0 as the newest: mkdir lets one through, the other takes the next."""
+    real, raced = fence.attempts, []
+
+    def stale(p):
+        numbers = real(p)
+        if not raced:
+            raced.append(True)
+            (p.attempts / "1").mkdir()
+        return numbers
+
+    monkeypatch.setattr(fence, "attempts", stale)
+
+    assert fence.claim(paths) == 2
+
+
+def test_a_stale_attempt_can_neither_commit_nor_delete(paths):
+    """A newer claim: the old leader's commit fails, its garbage collection does nothing."""
+    for step in (1, 2, 3):
+        commit(paths, step, write(paths, step))
+    shards = write(paths, 4)
+    fence.claim(paths)
+
+    with pytest.raises(OSError, match="attempt 0 is over") as caught:
+        commit(paths, 4, shards)
+    assert caught.value.errno == errno.ESTALE
+    checkpoints.collect_garbage(paths, attempt=0, keep_last=2, keep_every_steps=None, good=3)
+    assert checkpoints.committed_steps(paths) == [1, 2, 3]
+
+
+def test_a_stale_commit_that_passed_its_check_finds_nothing_to_rename(paths, monkeypatch):
+    """The check and the newer claim race: the new leader has taken the temporary folder away, the rename fails."""
+    shards = write(paths, 4)
+    monkeypatch.setattr(fence, "is_current", lambda p, attempt: fence.drop_stale(p, fence.claim(p)) or True)
+
+    with pytest.raises(FileNotFoundError):
+        commit(paths, 4, shards)
+    assert checkpoints.committed_steps(paths) == []
+
+
+def test_a_new_attempt_takes_away_what_older_ones_were_writing(paths):
+    """tmp folders of older attempts and unfinished deletions go; committed ones and its own stay."""
+    commit(paths, 1, write(paths, 1))
+    write(paths, 2)
+    attempt = fence.claim(paths)
+    write(paths, 3, attempt=attempt)
+    (paths.checkpoints / "trash.1.2.step-00000000").mkdir()
+
+    fence.drop_stale(paths, attempt)
+
+    assert sorted(p.name for p in paths.checkpoints.iterdir()) == ["step-00000001", f"tmp.{attempt}.0.3"]
+
+
+def test_a_run_directory_that_cannot_be_written_is_one_sentence(tmp_path):
+    """A file where attempts/ should be."""
+    (tmp_path / "attempts").write_text("")
+
+    with pytest.raises(RunDirError, match="cannot be written"):
+        fence.claim(RunPaths(tmp_path))

@@ -1,0 +1,123 @@
+"""The decision table, row by row."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from launcher.runtime.decisions import (
+    SAME_EXCEPTION_LIMIT,
+    TABLE,
+    Action,
+    Evidence,
+    Kind,
+    Situation,
+    decide,
+    wants_stop,
+)
+
+K, A = Kind, Action
+FINE = Situation()
+
+
+def but(**changes: bool) -> Situation:
+    return dataclasses.replace(FINE, **changes)
+
+
+CASES = [
+    # a stale attempt leaves, whatever else is true
+    (K.FENCED, {}, FINE, A.LEAVE),
+    (K.FENCED, {}, but(cancelled=True, hours_left=False), A.LEAVE),
+    # done is done, also when somebody wanted it to stop at that very moment
+    (K.DONE, {}, FINE, A.COMPLETE),
+    (K.DONE, {}, but(cancelled=True, hours_left=False), A.COMPLETE),
+    (K.PREEMPTED, {}, but(finished=True), A.COMPLETE),
+    (K.TIME_LIMIT, {}, but(finished=True), A.COMPLETE),
+    (K.CANCELLED, {}, but(finished=True), A.COMPLETE),
+    (K.UNKNOWN_SIGNAL, {}, but(finished=True), A.COMPLETE),
+    # cancelled runs never come back
+    (K.CANCELLED, {}, FINE, A.CANCEL),
+    (K.USER_STOP, {}, FINE, A.CANCEL),
+    (K.PREEMPTED, {}, but(cancelled=True), A.CANCEL),
+    (K.WORKER_FAILED, {}, but(cancelled=True), A.CANCEL),
+    (K.NODE_LOST, {}, but(cancelled=True), A.CANCEL),
+    # SLURM does not say why: never requeue
+    (K.UNKNOWN_SIGNAL, {}, FINE, A.FAIL),
+    # cannot start, gave up
+    (K.NODES_MISSING, {}, FINE, A.FAIL),
+    (K.IDLE, {}, FINE, A.FAIL),
+    (K.DISK_AT_RISK, {}, FINE, A.FAIL),
+    # the program is wrong
+    (K.WORKER_FAILED, {"same_before": SAME_EXCEPTION_LIMIT - 1}, FINE, A.FAIL),
+    (K.WORKER_FAILED, {"same_before": SAME_EXCEPTION_LIMIT - 2}, FINE, A.NEW_ROUND),
+    # the cap over all attempts
+    (K.PREEMPTED, {}, but(hours_left=False), A.FAIL),
+    (K.WORKER_FAILED, {}, but(hours_left=False), A.FAIL),
+    # the allocation is taken away
+    (K.PREEMPTED, {}, FINE, A.REQUEUE),
+    (K.PREEMPTED_NOW, {}, FINE, A.REQUEUE),
+    (K.TIME_LIMIT, {}, FINE, A.REQUEUE),
+    (K.PREEMPTED, {}, but(nodes_left=False, restarts_left=False), A.REQUEUE),
+    (K.PREEMPTED, {}, but(may_requeue=False), A.FAIL),
+    (K.TIME_LIMIT, {}, but(attempts_left=False), A.FAIL),
+    # a worker, a store, a hang: in place
+    (K.WORKER_FAILED, {}, FINE, A.NEW_ROUND),
+    (K.HANG, {}, FINE, A.NEW_ROUND),
+    (K.STORE, {}, FINE, A.NEW_ROUND),
+    (K.LAST_SAVE, {}, FINE, A.NEW_ROUND),
+    (K.WORKER_FAILED, {}, but(restarts_left=False), A.FAIL),
+    (K.HANG, {}, but(restarts_left=False), A.FAIL),
+    (K.WORKER_FAILED, {}, but(may_requeue=False), A.NEW_ROUND),
+    # a node: on a spare, else requeue without it, else the end
+    (K.NODE_LOST, {"hosts": ("n1",)}, FINE, A.NEW_ROUND),
+    (K.NODE_LOST, {"hosts": ("n1",)}, but(nodes_left=False), A.REQUEUE),
+    (K.PREFLIGHT, {"hosts": ("n1",)}, but(nodes_left=False), A.REQUEUE),
+    (K.NODE_LOST, {}, but(nodes_left=False, attempts_left=False), A.FAIL),
+    (K.NODE_LOST, {}, but(nodes_left=False, may_requeue=False), A.FAIL),
+]
+
+
+@pytest.mark.parametrize(("kind", "more", "situation", "action"), CASES)
+def test_each_row_decides_as_written(kind, more, situation, action):
+    """Evidence in a situation leads to exactly one action."""
+    decision = decide(Evidence(kind, "something happened", **more), situation)
+
+    assert decision.action is action
+    assert decision.reason.startswith("Something happened; ")
+    assert decision.reason.endswith(".")
+
+
+def test_the_cases_reach_every_row():
+    """No row of the table is dead, and none is untested."""
+    reached = {decide(Evidence(kind, "x", **more), situation).row for kind, more, situation, _ in CASES}
+
+    assert reached == set(range(len(TABLE)))
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_every_evidence_is_decided_in_every_situation(kind):
+    """All 2**7 situations of all kinds have a decision; cancelled runs are never requeued or restarted."""
+    flags = [f.name for f in dataclasses.fields(Situation)]
+    for bits in range(2 ** len(flags)):
+        situation = Situation(**{name: bool(bits >> i & 1) for i, name in enumerate(flags)})
+        decision = decide(Evidence(kind, "x"), situation)
+        if situation.cancelled:
+            assert decision.action not in (A.REQUEUE, A.NEW_ROUND)
+        if not situation.may_requeue or kind is K.UNKNOWN_SIGNAL:
+            assert decision.action is not A.REQUEUE
+
+
+def test_only_requeues_exclude_hosts():
+    """A new round on a spare needs no exclusion; a requeue names the lost hosts."""
+    lost = Evidence(K.NODE_LOST, "x", hosts=("n1",))
+
+    assert decide(lost, FINE).exclude == ()
+    assert decide(lost, but(nodes_left=False)).exclude == ("n1",)
+
+
+def test_signals_ask_for_an_agreed_stop_and_failures_do_not():
+    """Stops are for what takes the allocation away."""
+    assert {k for k in Kind if wants_stop(k)} == {
+        K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.CANCELLED, K.USER_STOP, K.UNKNOWN_SIGNAL, K.IDLE
+    }  # fmt: skip

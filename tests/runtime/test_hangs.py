@@ -1,0 +1,106 @@
+"""The learned limit: finds what hangs, leaves alone what is slow."""
+
+from __future__ import annotations
+
+import math
+
+from launcher.runtime.hangs import FROZEN_S, LONG_S, HangWatch, RankView, laggards
+
+
+def watch(floor=60.0):
+    return HangWatch(floor_s=floor, start_s=120.0)
+
+
+def test_training_steps_have_a_learned_limit_above_the_floor():
+    """Ten times the usual or three times the slowest recent step, never below the floor."""
+    w = watch(floor=5.0)
+    for t in range(20):
+        w.progressed(float(t), 0.1)
+    assert w.limit_s({"train"}) == 5.0
+
+    w.progressed(30.0, 4.0)
+    assert w.limit_s({"train"}) == 12.0
+    for t in range(200):
+        w.progressed(31.0 + t, 2.0)
+    assert w.limit_s({"train"}) == 20.0
+
+
+def test_the_first_step_evaluation_saving_and_loading_are_given_long():
+    """Nothing is known of them yet: half an hour, or ten times the longest seen."""
+    w = watch(floor=5.0)
+    assert w.limit_s({"train"}) == LONG_S
+
+    for t in range(20):
+        w.progressed(float(t), 0.1)
+    assert w.limit_s({"train", "evaluate"}) == LONG_S
+    w.left_phase("evaluate", 400.0)
+    assert w.limit_s({"evaluate"}) == 4000.0
+    assert w.limit_s({"save"}) == LONG_S
+    assert w.limit_s({"init"}) == 120.0
+
+
+def test_scripts_that_report_nothing_never_hang():
+    """Their progress cannot be seen."""
+    assert watch().limit_s({"script"}) == math.inf
+
+
+def test_a_frozen_worker_is_found_whatever_the_limit():
+    """State T for some seconds, while nobody progresses."""
+    w = watch()
+    w.progressed(100.0, 0.1)
+    ranks = [RankView(0, "train", 5), RankView(1, "evaluate", 5, frozen_s=FROZEN_S)]
+
+    assert w.hung(100.0 + FROZEN_S, ranks) == FROZEN_S
+    assert w.hung(101.0, ranks) is None
+    assert [r.rank for r in laggards(ranks)] == [1]
+
+
+def test_a_frozen_worker_harms_nobody_while_others_progress():
+    """Somebody looks at one rank with a debugger: as long as steps are made there is no hang."""
+    w = watch()
+    ranks = [RankView(0, "train", 5), RankView(1, "train", 5, frozen_s=100.0)]
+    w.progressed(100.0, 0.1)
+
+    assert w.hung(102.0, ranks) is None
+
+
+def test_the_leaders_own_stall_is_nobodys_fault():
+    """After SIGSTOP of the leader or a suspended machine, the time it missed is forgiven."""
+    w = watch(floor=5.0)
+    w.progressed(100.0, 0.1)
+    ranks = [RankView(0, "train", 5)]
+    assert w.hung(1000.0, ranks) == 5.0
+
+    w.forgive(900.0)
+    assert w.hung(1000.0, ranks) is None
+
+
+def test_laggards_are_those_behind():
+    """Ranks with the least steps; nobody when all are equal."""
+    assert [r.rank for r in laggards([RankView(0, "train", 5), RankView(1, "train", 4), RankView(2, "train", 5)])] == [
+        1
+    ]
+    assert laggards([RankView(0, "train", 5), RankView(1, "train", 5)]) == []
+    assert laggards([]) == []
+
+
+def test_no_false_alarm_in_a_long_run_with_slow_phases():
+    """Half an hour: steps of 0.05-0.4 s, evaluations of 200 s, saves of 90 s, a first step of 300 s."""
+    w, now = watch(), 0.0
+    w.progressed(now)
+
+    def quiet(seconds, phase, step_time=None):
+        nonlocal now
+        for _ in range(int(seconds / 0.5) + 1):
+            assert w.hung(now, [RankView(0, phase, 0), RankView(1, "train", 0)]) is None
+            now += min(0.5, seconds)
+        w.left_phase(phase, seconds)
+        w.progressed(now, step_time)
+
+    quiet(300, "train", 300.0)
+    for n in range(900):
+        quiet(0.05 + 0.35 * (n % 7) / 6, "train", 0.05 + 0.35 * (n % 7) / 6)
+        if n % 150 == 149:
+            quiet(200, "evaluate")
+            quiet(90, "save")
+    assert now > 1800
