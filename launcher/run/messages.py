@@ -43,6 +43,9 @@ The entry points, as strings: ``launcher.training.main:main`` (no arguments; end
 finished or stopped as told) and ``launcher.training.store:main`` (one argument: the file descriptor it writes
 ``{"port": n}`` and a newline to, and whose end of file ends it).
 
+A fork server should preload the module ``launcher.training.preload`` (torch and everything torch and workers would import later:
+saves 1 to 3 s per worker and start); it starts no thread.
+
 Agent → worker:
 
 pause      hold at the next boundary and answer ``entered``

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.process
 import os
 import signal
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 __all__ = ["main"]
 
@@ -36,6 +39,7 @@ def _run() -> int:
         )
         return 1
     where.channel.send("hello", pid=os.getpid())
+    forget_parent()
     if where.spec.code_dir:
         os.chdir(where.spec.code_dir)
         if where.spec.code_dir not in sys.path:
@@ -47,6 +51,22 @@ def _run() -> int:
     from launcher.training.loop import run_work
 
     return run_work(where)
+
+
+def forget_parent() -> None:
+    """Undo multiprocessing's idea of this process: not a child, the default start method, no fork server of the agent's.
+
+    A worker forked from a fork server inherits it as start method: every data-loader process would then import torch anew.
+    """
+    multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type]
+    me: Any = multiprocessing.process.current_process()
+    me._name = "MainProcess"
+    me._config = {key: value for key, value in me._config.items() if key in ("authkey", "semprefix")}
+    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
+    module: Any = multiprocessing.forkserver
+    module._forkserver = server = module.ForkServer()
+    for name in ("ensure_running", "get_inherited_fds", "connect_to_new_process", "set_forkserver_preload"):
+        setattr(module, name, getattr(server, name))
 
 
 def leave(code: int) -> NoReturn:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import io
-import multiprocessing
-import multiprocessing.forkserver
-import multiprocessing.process
 import os
 import signal
 import sys
@@ -16,7 +13,6 @@ import traceback
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from launcher.errors import CodeError
 from launcher.run.messages import Channel
@@ -85,24 +81,11 @@ def _steps_done() -> int | None:
 
 
 def _as_if_alone() -> None:
-    """Undo what a forked worker inherits: handlers, blocked signals, multiprocessing's idea of its parent."""
+    """Undo what a worker has for its own sake: signal handlers, blocked signals."""
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGCONT):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type]
-    me: Any = multiprocessing.process.current_process()
-    me._name = "MainProcess"
-    me._config = {key: value for key, value in me._config.items() if key in ("authkey", "semprefix")}
-    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
-    _own_fork_server(multiprocessing.forkserver)
-
-
-def _own_fork_server(module: Any) -> None:
-    """A script that asks for a fork server gets one of its own, not the agent's."""
-    module._forkserver = server = module.ForkServer()
-    for name in ("ensure_running", "get_inherited_fds", "connect_to_new_process", "set_forkserver_preload"):
-        setattr(module, name, getattr(server, name))
 
 
 def _load(work: Work) -> Callable[[], None]:

@@ -215,7 +215,7 @@ class Session:
             at.samples += unit.size
             at.epoch, at.consumed = unit.epoch, unit.start + unit.size
             at.order = zlib.crc32(unit.checksum_bytes, at.order)
-        self._progress(last=last)
+        self._progress(last=last or at.step == self.start_step + 1)
         if self.place.dies_after == at.step:  # a rehearsal's drill
             os.kill(os.getpid(), signal.SIGKILL)
 

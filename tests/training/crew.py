@@ -157,6 +157,11 @@ class Crew:
         for process in [*self.processes.values(), self._store_process]:
             process.join(LIMIT_S)
 
+    def hang_up(self) -> None:
+        """The agent dies."""
+        for sock in self._sockets.values():
+            sock.shutdown(socket.SHUT_RDWR)
+
     def send(self, rank: int, type_: str, **values: Any) -> None:
         """A message to one worker."""
         self._sockets[rank].sendall(encode({"type": type_, **values}))
@@ -226,7 +231,7 @@ class Crew:
 
     def logs(self) -> str:
         """What the workers printed."""
-        return "\n".join(f"{p.name}: {p.read_text()[-3000:]}" for p in sorted(self.paths.root.glob("rank-*.log")))
+        return "\n".join(f"{p.name}: {p.read_text()[-700:]}" for p in sorted(self.paths.root.glob("rank-*.log")))
 
     def _shard(self, rank: int, message: dict[str, Any]) -> None:
         shards = self._shards.setdefault((message["step"], message["tmp"]), {})

@@ -1,0 +1,103 @@
+"""Bitwise resume: interrupted runs end with the same bits as the one that was not, at any number of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew import Crew, make_spec, run
+
+from launcher.run.paths import RunPaths
+from launcher.run.spec import CheckpointSpec
+from launcher.training.digest import digest_checkpoint
+
+EVERY = CheckpointSpec(interval_steps=1, keep_last=1000)
+SELDOM = CheckpointSpec(interval_min=1000)
+
+
+def final_digest(crew: Crew) -> dict[str, str]:
+    """The digest of a finished run's last checkpoint."""
+    return digest_checkpoint(crew.committed[-1])
+
+
+def resumed_digest(
+    tmp_path: Path, full: Crew, step: int, target: str, world_size: int, **values: Any
+) -> dict[str, str]:
+    """Start from the full run's checkpoint of ``step`` and run to the end."""
+    spec = make_spec(tmp_path / f"from-{step}", target, world_size, checkpoint=SELDOM, **values)
+    crew = run(spec, world_size, resume=full.paths.checkpoint(step))
+    return final_digest(crew)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_a_run_resumed_anywhere_ends_bitwise_equal(tmp_path: Path, world_size: int) -> None:
+    """From the first step, mid-epoch and at an epoch's end; the run that saves at every step equals one that never does."""
+    full = run(make_spec(tmp_path / "full", "small_jobs:Net", world_size, checkpoint=EVERY), world_size)
+    quiet = run(make_spec(tmp_path / "quiet", "small_jobs:Net", world_size, checkpoint=SELDOM), world_size)
+    last = full.messages("finished", 0)[0]["step"]
+    expected = final_digest(full)
+
+    assert final_digest(quiet) == expected
+    for step in (1, last // 2, last // 2 + 2):
+        assert resumed_digest(tmp_path, full, step, "small_jobs:Net", world_size) == expected, step
+
+
+@pytest.mark.parametrize("world_size", [5, 8])
+def test_many_ranks_resume_bitwise(tmp_path: Path, world_size: int) -> None:
+    """Summation order is fixed from the first step on: with many ranks a difference would show at once."""
+    values: dict[str, Any] = {"params": {"samples": 12 * world_size, "hidden": 64, "epochs": 1, "batch_size": 2}}
+    full = run(make_spec(tmp_path / "full", "small_jobs:Net", world_size, checkpoint=EVERY, **values), world_size)
+
+    assert resumed_digest(tmp_path, full, 3, "small_jobs:Net", world_size, **values) == final_digest(full)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "accumulate": {"accumulate": 2, "batch_size": 2, "dropout": 0.0},
+    "accumulate-short-end": {"accumulate": 3, "batch_size": 2, "samples": 64, "dropout": 0.0},
+    "fp16-scaler": {"precision": "fp16"},
+    "bf16": {"precision": "bf16"},
+    "loader-processes": {"num_workers": 2, "noisy": True},
+    "augmentation": {"noisy": True},
+    "scheduler-per-step": {"scheduler_every": "step"},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_kind_of_state_is_resumed(tmp_path: Path, variant: str) -> None:
+    """Accumulation, scaler, autocast, loader processes, augmentation, schedulers: mid-epoch, at W = 3."""
+    values: dict[str, Any] = {"params": VARIANTS[variant]}
+    full = run(make_spec(tmp_path / "full", "small_jobs:Net", 3, checkpoint=EVERY, **values), 3)
+
+    assert resumed_digest(tmp_path, full, 3, "small_jobs:Net", 3, **values) == final_digest(full)
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_function_with_its_own_loop_resumes_bitwise(tmp_path: Path, nested: bool) -> None:
+    """`worker.batches` alone, and inside `worker.epochs` with a scheduler stepped after it, at an epoch's end too."""
+    values: dict[str, Any] = {"kind": "function", "params": {"nested": nested}}
+    full = run(make_spec(tmp_path / "full", "small_jobs:own_loop", 3, checkpoint=EVERY, **values), 3)
+    last = full.messages("finished", 0)[0]["step"]
+
+    for step in (last // 2 - 1, last // 2):
+        assert resumed_digest(tmp_path, full, step, "small_jobs:own_loop", 3, **values) == final_digest(full), step
+
+
+def test_three_agreed_stops_in_a_row_change_nothing(tmp_path: Path) -> None:
+    """Second and third resume: stopped mid-epoch, at an epoch's end and one step later, each saved where it stopped."""
+    undisturbed = run(make_spec(tmp_path / "full", "small_jobs:Net", 3, checkpoint=SELDOM), 3)
+    spec = make_spec(tmp_path / "stopped", "small_jobs:Net", 3, checkpoint=SELDOM)
+    paths = RunPaths(tmp_path / "stopped")
+    resume = None
+    for attempt, step in enumerate((2, 5, 6)):
+        with Crew(spec, 3, resume=resume, attempt=attempt) as crew:
+            crew.send_all("stop", step=step, save=True, tmp=str(paths.checkpoint_tmp(attempt, 0, step)))
+            words = crew.finish()
+            assert {(w["type"], w["step"], w["saved"]) for w in words.values()} == {("stopped", step, True)}, (
+                crew.logs()
+            )
+            assert set(crew.exit_codes().values()) == {0}
+            resume = paths.checkpoint(step)
+    end = run(spec, 3, resume=resume, attempt=3)
+
+    assert final_digest(end) == final_digest(undisturbed)

@@ -1,0 +1,202 @@
+"""The agreed stop: never a deadlock, always one step for all, wherever the workers are when it comes."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from crew import LIMIT_S, Crew, make_spec, run
+
+from launcher.run.spec import CheckpointSpec
+from launcher.training.digest import digest_checkpoint
+from launcher.training.stopping import Gate, Stop
+
+SELDOM = CheckpointSpec(interval_min=1000)
+
+
+class Member(threading.Thread):
+    """One simulated rank: a step is an all-reduce, that is, nobody leaves it before everybody is in it."""
+
+    def __init__(self, gate: Gate, barrier: threading.Barrier, step_s: float, units: int, rng: random.Random) -> None:
+        super().__init__(daemon=True)
+        self.gate, self.barrier, self.step_s, self.units, self.rng = gate, barrier, step_s, units, rng
+        self.done = 0
+
+    def run(self) -> None:
+        while self.done < self.units:
+            self.gate.publish(self.done + 1)
+            if not self.gate.passes(self.done + 1):
+                return
+            time.sleep(self.rng.random() * self.step_s)
+            self.barrier.wait(LIMIT_S)
+            self.done += 1
+
+
+def one_stop(seed: int) -> tuple[set[int], int]:
+    """A stop at a random moment of W ranks with random message delays; (steps at which ranks stopped, agreed step)."""
+    rng = random.Random(seed)
+    size = rng.choice([1, 2, 3, 4, 5, 8])
+    step_s = rng.choice([0.001, 0.002, 0.008, 0.02])
+    barrier = threading.Barrier(size)
+    members = [Member(Gate(), barrier, step_s, 10_000, random.Random(seed * 100 + i)) for i in range(size)]
+    answers: dict[int, int] = {}
+
+    def pause(i: int) -> None:
+        time.sleep(rng.random() * 0.02)
+        entered = members[i].gate.pause()
+        time.sleep(rng.random() * 0.02)
+        answers[i] = entered
+
+    def stop(i: int, step: int) -> None:
+        time.sleep(rng.random() * 0.02)
+        members[i].gate.agree(Stop(step, True, None))
+
+    for member in members:
+        member.start()
+    time.sleep(rng.random() * 0.05)
+    together([threading.Thread(target=pause, args=(i,)) for i in range(size)])
+    agreed = max(answers.values())
+    together([threading.Thread(target=stop, args=(i, agreed)) for i in range(size)])
+    for member in members:
+        member.join(LIMIT_S)
+        assert not member.is_alive(), f"seed {seed}: deadlock"
+    return {member.done for member in members}, agreed
+
+
+def together(threads: list[threading.Thread]) -> None:
+    """Run all to their end."""
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+
+
+def test_two_hundred_stops_agree() -> None:
+    """200 stops at random moments, W up to 8, steps of 1 to 20 ms, messages delayed at random: one step for all, always."""
+    for seed in range(200):
+        stopped, agreed = one_stop(seed)
+        assert stopped == {agreed}, seed
+
+
+def test_a_withdrawn_pause_lets_work_go_on() -> None:
+    """``release`` frees a held worker, and a later pause works as the first did."""
+    gate = Gate()
+    member = Member(gate, threading.Barrier(1), 0.001, 50, random.Random(0))
+    gate.pause()
+    member.start()
+    gate.release()
+    member.join(LIMIT_S)
+
+    assert member.done == 50
+
+
+def test_a_save_is_promised_only_when_it_will_happen() -> None:
+    """``ask_save`` answers yes exactly when the boundary after that step takes the request."""
+    for seed in range(100):
+        gate, rng, took = Gate(), random.Random(seed), []
+
+        def work(gate: Gate = gate, took: list[int] = took) -> None:
+            for step in range(200):
+                gate.publish(step + 1)
+                if gate.due(step) is not None:
+                    took.append(step)
+
+        thread = threading.Thread(target=work)
+        wanted = rng.randrange(200)
+        thread.start()
+        promised = gate.ask_save(wanted, "tmp")
+        thread.join(LIMIT_S)
+
+        assert took == ([wanted] if promised else [])
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 8])
+def test_real_workers_stop_together(tmp_path: Path, world_size: int) -> None:
+    """Paused at some moment of a run with 3 ms steps: all save the agreed step, exit 0, and the leader could commit it."""
+    params = {"samples": 2000 * world_size, "step_s": 0.003, "dropout": 0.0, "batch_size": 2, "test": False}
+    spec = make_spec(tmp_path / "run", "small_jobs:Net", world_size, checkpoint=SELDOM, params=params)
+    with Crew(spec, world_size) as crew:
+        crew.until(lambda rank, m: m["type"] == "progress" and m["step"] > 2)
+        step = crew.stop_now()
+        words = crew.finish()
+        codes = crew.exit_codes()
+
+    assert {(w["type"], w.get("step"), w.get("saved")) for w in words.values()} == {("stopped", step, True)}, crew.logs()
+    assert set(codes.values()) == {0}
+    assert [path.name for path in crew.committed] == [f"step-{step:08d}"]
+
+
+def test_a_stop_during_evaluation_abandons_it_and_loses_nothing(tmp_path: Path) -> None:
+    """All ranks are in evaluation: it is left in its middle, the state before it saved, and the end is bitwise the same."""
+    params = {"epochs": 2, "test_s": 0.2, "batch_size": 2, "samples": 24, "dropout": 0.0}
+    full = run(make_spec(tmp_path / "full", "small_jobs:Net", 3, checkpoint=SELDOM, params={**params, "test_s": 0.0}), 3)
+    spec = make_spec(tmp_path / "run", "small_jobs:Net", 3, checkpoint=SELDOM, params=params)
+    with Crew(spec, 3) as crew:
+        for _ in range(3):
+            crew.until(lambda rank, m: m["type"] == "phase" and m["name"] == "evaluate")
+        step = crew.stop_now()
+        words = crew.finish()
+
+    assert {(w["type"], w["step"], w["saved"]) for w in words.values()} == {("stopped", 4, True)}, crew.logs()
+    assert step == 4
+    assert crew.messages("evaluated") == []
+    again = make_spec(tmp_path / "run", "small_jobs:Net", 3, checkpoint=SELDOM, params={**params, "test_s": 0.0})
+    end = run(again, 3, resume=crew.paths.checkpoint(4), attempt=1)
+    assert digest_checkpoint(end.committed[-1]) == digest_checkpoint(full.committed[-1])
+    assert [m["metrics"] for m in end.messages("evaluated")] == [m["metrics"] for m in full.messages("evaluated")]
+
+
+def test_a_function_stopped_in_evaluation_resumes_bitwise(tmp_path: Path) -> None:
+    """The scheduler was stepped after the epoch's last step and before the stop: the resume steps it once, not twice."""
+    values = {"kind": "function", "checkpoint": SELDOM}
+    full = run(make_spec(tmp_path / "full", "small_jobs:own_loop", 2, **values), 2)
+    spec = make_spec(tmp_path / "run", "small_jobs:own_loop", 2, params={"test_s": 0.3}, **values)
+    with Crew(spec, 2) as crew:
+        for _ in range(2):
+            crew.until(lambda rank, m: m["type"] == "phase" and m["name"] == "evaluate")
+        step = crew.stop_now()
+        words = crew.finish()
+    assert {(w["type"], w["step"], w["saved"]) for w in words.values()} == {("stopped", step, True)}, crew.logs()
+    end = run(make_spec(tmp_path / "run", "small_jobs:own_loop", 2, **values), 2, resume=crew.paths.checkpoint(step), attempt=1)
+
+    assert digest_checkpoint(end.committed[-1]) == digest_checkpoint(full.committed[-1])
+
+
+def test_a_stop_before_the_first_step_saves_nothing(tmp_path: Path) -> None:
+    """Stopped at the step it started from: ``stopped`` at once, without a checkpoint."""
+    spec = make_spec(tmp_path / "run", "small_jobs:Net", 2, checkpoint=SELDOM)
+    with Crew(spec, 2) as crew:
+        crew.send_all("stop", step=0, save=True, tmp=str(crew.paths.checkpoint_tmp(0, 0, 0)))
+        words = crew.finish()
+
+        assert {(w["type"], w["step"], w["saved"]) for w in words.values()} == {("stopped", 0, False)}
+        assert set(crew.exit_codes().values()) == {0}
+        assert crew.committed == []
+
+
+def test_saves_asked_for_by_the_leader_happen_at_their_step(tmp_path: Path) -> None:
+    """``save_at`` a step ahead is acknowledged by all and committed; a step that has passed is refused by all."""
+    params = {"samples": 600, "step_s": 0.01, "dropout": 0.0, "test": False, "epochs": 1}
+    spec = make_spec(tmp_path / "run", "small_jobs:Net", 2, checkpoint=SELDOM, params=params)
+    with Crew(spec, 2) as crew:
+        crew.send_all("save_at", id=1, step=20, tmp=str(crew.paths.checkpoint_tmp(0, 0, 20)))
+        crew.until(lambda rank, m: m["type"] == "progress" and m["step"] > 5)
+        crew.send_all("save_at", id=2, step=3, tmp=str(crew.paths.checkpoint_tmp(0, 0, 3)))
+        crew.finish()
+
+    assert {(m["id"], m["ok"]) for m in crew.messages("save_ack")} == {(1, True), (2, False)}
+    assert [path.name for path in crew.committed] == ["step-00000020", "step-00000075"]
+
+
+def test_a_worker_whose_agent_is_gone_ends(tmp_path: Path) -> None:
+    """The socket's end of file ends the process within moments, in the middle of training."""
+    params = {"samples": 100_000, "step_s": 0.01, "dropout": 0.0}
+    spec = make_spec(tmp_path / "run", "small_jobs:Net", 2, checkpoint=SELDOM, params=params)
+    with Crew(spec, 2) as crew:
+        crew.until(lambda rank, m: m["type"] == "progress")
+        crew.hang_up()
+
+        assert set(crew.exit_codes().values()) == {1}
