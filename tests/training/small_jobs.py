@@ -51,6 +51,7 @@ class Net(Training):
         test: bool = True,
         step_s: float = 0.0,
         test_s: float = 0.0,
+        test_samples: int = 33,
         dropout: float = 0.3,
         seen: str = "",
         lr: float = 0.1,
@@ -61,6 +62,7 @@ class Net(Training):
         self.epochs, self.batch_size, self.accumulate, self.num_workers = epochs, batch_size, accumulate, num_workers
         self.precision, self.scheduler_every = precision, scheduler_every
         self.samples, self.noisy, self.test, self.step_s, self.test_s = samples, noisy, test, step_s, test_s
+        self.test_samples = test_samples
         self.dropout, self.seen, self.lr, self.hidden = dropout, seen, lr, hidden
         self.fail_at, self.fail_rank = fail_at, fail_rank
 
@@ -78,7 +80,7 @@ class Net(Training):
         return Noisy(self.samples) if self.noisy else numbers(self.samples)
 
     def test_data(self) -> Any:
-        return numbers(33, seed=8) if self.test else None
+        return numbers(self.test_samples, seed=8) if self.test else None
 
     def loss(self, model: Any, batch: Any) -> torch.Tensor:
         x, y, index = batch
@@ -110,14 +112,20 @@ class Net(Training):
 
 
 def own_loop(
-    worker: Worker, epochs: int = 2, samples: int = 60, nested: bool = True, step_s: float = 0.0, test_s: float = 0.0
+    worker: Worker,
+    epochs: int = 2,
+    samples: int = 60,
+    nested: bool = True,
+    step_s: float = 0.0,
+    test_s: float = 0.0,
+    test_samples: int = 21,
 ) -> None:
     """A function job with everything registered by hand."""
     model = worker.wrap(torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     worker.register(model=model, optimizer=optimizer, scheduler=scheduler)
-    data, test = numbers(samples), numbers(21, seed=9)
+    data, test = numbers(samples), numbers(test_samples, seed=9)
 
     def train(batches: Any) -> None:
         for x, y, _ in batches:

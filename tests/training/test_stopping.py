@@ -124,15 +124,20 @@ def test_real_workers_stop_together(tmp_path: Path, world_size: int) -> None:
         words = crew.finish()
         codes = crew.exit_codes()
 
-    assert {(w["type"], w.get("step"), w.get("saved")) for w in words.values()} == {("stopped", step, True)}, crew.logs()
+    assert {(w["type"], w.get("step"), w.get("saved")) for w in words.values()} == {("stopped", step, True)}, (
+        crew.logs()
+    )
     assert set(codes.values()) == {0}
     assert [path.name for path in crew.committed] == [f"step-{step:08d}"]
 
 
 def test_a_stop_during_evaluation_abandons_it_and_loses_nothing(tmp_path: Path) -> None:
     """All ranks are in evaluation: it is left in its middle, the state before it saved, and the end is bitwise the same."""
-    params = {"epochs": 2, "test_s": 0.2, "batch_size": 2, "samples": 24, "dropout": 0.0}
-    full = run(make_spec(tmp_path / "full", "small_jobs:Net", 3, checkpoint=SELDOM, params={**params, "test_s": 0.0}), 3)
+    # 33 s of evaluation in small pieces: the stop comes within, however slow this machine is.
+    params = {"epochs": 2, "test_s": 0.05, "batch_size": 2, "samples": 24, "dropout": 0.0, "test_samples": 4000}
+    full = run(
+        make_spec(tmp_path / "full", "small_jobs:Net", 3, checkpoint=SELDOM, params={**params, "test_s": 0.0}), 3
+    )
     spec = make_spec(tmp_path / "run", "small_jobs:Net", 3, checkpoint=SELDOM, params=params)
     with Crew(spec, 3) as crew:
         for _ in range(3):
@@ -152,15 +157,21 @@ def test_a_stop_during_evaluation_abandons_it_and_loses_nothing(tmp_path: Path) 
 def test_a_function_stopped_in_evaluation_resumes_bitwise(tmp_path: Path) -> None:
     """The scheduler was stepped after the epoch's last step and before the stop: the resume steps it once, not twice."""
     values = {"kind": "function", "checkpoint": SELDOM}
-    full = run(make_spec(tmp_path / "full", "small_jobs:own_loop", 2, **values), 2)
-    spec = make_spec(tmp_path / "run", "small_jobs:own_loop", 2, params={"test_s": 0.3}, **values)
+    long = {"test_samples": 2000}
+    full = run(make_spec(tmp_path / "full", "small_jobs:own_loop", 2, params=long, **values), 2)
+    spec = make_spec(tmp_path / "run", "small_jobs:own_loop", 2, params={**long, "test_s": 0.05}, **values)
     with Crew(spec, 2) as crew:
         for _ in range(2):
             crew.until(lambda rank, m: m["type"] == "phase" and m["name"] == "evaluate")
         step = crew.stop_now()
         words = crew.finish()
     assert {(w["type"], w["step"], w["saved"]) for w in words.values()} == {("stopped", step, True)}, crew.logs()
-    end = run(make_spec(tmp_path / "run", "small_jobs:own_loop", 2, **values), 2, resume=crew.paths.checkpoint(step), attempt=1)
+    end = run(
+        make_spec(tmp_path / "run", "small_jobs:own_loop", 2, **values),
+        2,
+        resume=crew.paths.checkpoint(step),
+        attempt=1,
+    )
 
     assert digest_checkpoint(end.committed[-1]) == digest_checkpoint(full.committed[-1])
 
