@@ -11,10 +11,20 @@ from launcher.errors import RunNotFoundError
 from launcher.report.history import History, as_dict, as_list, read_history
 from launcher.report.summary import RunSummary, SlurmView, summarise_history
 from launcher.run.files import read_json
-from launcher.run.index import list_runs, resolve
+from launcher.run.index import job_name, list_runs, resolve
 from launcher.run.paths import RunPaths
 
-__all__ = ["Known", "all_runs", "ask_slurm", "find", "find_many", "needs_slurm", "summarise_all", "summary_of"]
+__all__ = [
+    "Known",
+    "all_runs",
+    "ask_slurm",
+    "find",
+    "find_many",
+    "needs_slurm",
+    "previous_of",
+    "summarise_all",
+    "summary_of",
+]
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,21 @@ def find_many(names: Iterable[str]) -> list[RunPaths]:
         is_sweep = (path / "sweep.json").is_file()
         found += [k.paths for k in _points(path, path.name)] if is_sweep else [RunPaths(path)]
     return found
+
+
+def previous_of(paths: RunPaths) -> tuple[str, str] | None:
+    """Id and job YAML of the run of the same name that was submitted before this one; None when there is none."""
+    from launcher.submission.snapshot import redact
+
+    name = job_name(paths.id)
+    ids = [ref for ref in list_runs() if job_name(ref.id) == name and not ref.is_sweep]
+    at = next((i for i, ref in enumerate(ids) if ref.id == paths.id), None)
+    for ref in reversed(ids[:at] if at is not None else []):
+        try:
+            return ref.id, redact(RunPaths(ref.path).job.read_text(errors="replace"))
+        except OSError:
+            continue
+    return None
 
 
 def ask_slurm(job_ids: Iterable[str]) -> Mapping[str, SlurmView] | None:

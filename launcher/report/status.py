@@ -56,7 +56,7 @@ def past(book: Ledger, now: float, limit: int = 3) -> str:
     """``08:42 preempted, 0 steps lost; 03:10 crash, 14 steps lost``: the newest interruptions first."""
     told = []
     for stop in reversed(book.interruptions[-limit:]):
-        lost = "" if stop.lost_steps is None else f", {text.count(stop.lost_steps)} steps lost"
+        lost = "" if stop.lost_steps is None else f", {text.plural(stop.lost_steps, 'step')} lost"
         told.append(f"{text.clock(stop.t, now)} {MEANINGS.get(stop.cause, stop.cause)}{lost}")
     more = len(book.interruptions) - limit
     return "; ".join(told) + (f"; {more} earlier" if more > 0 else "")

@@ -44,6 +44,15 @@ def duration(seconds: float | None) -> str:
     return f"{days} d {hours} h" if hours else f"{days} d"
 
 
+def step_time(seconds: float | None) -> str:
+    """``432 ms``, ``1.28 s``: three digits, as step times are compared."""
+    if seconds is None or not math.isfinite(seconds):
+        return ""
+    return (
+        f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s" if seconds < 100 else duration(seconds)
+    )
+
+
 def ago(seconds: float | None) -> str:
     """``64 s ago``; ``now`` for less than a second."""
     if seconds is None:

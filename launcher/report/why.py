@@ -133,7 +133,7 @@ def _did(root: Root, h: History, s: RunSummary) -> str:
         how = {"continuation": "submitted a continuation", "slurm": "SLURM requeues it"}.get(
             as_text(back.get("how")), "requeued"
         )
-        return f"saved what it could, {how}"
+        return f"saved what it could, {how}" + _came_back(h, decision)
     restarts = _restarts(h, decision)
     if root.same_before and action == "fail":
         return f"{text.plural(restarts, 'restart')}, same error at the same step each time: stopped"
@@ -157,10 +157,16 @@ def _restarts(h: History, decision: Event) -> int:
 
 
 def _went_on(h: History, decision: Event) -> str:
+    back = _came_back(h, decision)
+    return f"started the workers again{back}" if back else "starts the workers again"
+
+
+def _came_back(h: History, decision: Event) -> str:
+    """When the first step after a decision came, if it has."""
     for e in h.of("first_step"):
         if e["t"] > decision["t"]:
-            return f"started the workers again; training went on {text.duration(e['t'] - decision['t'])} later"
-    return "starts the workers again"
+            return f"; training went on {text.duration(e['t'] - decision['t'])} later"
+    return ""
 
 
 def _safe(h: History, s: RunSummary) -> str:

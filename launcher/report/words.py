@@ -62,9 +62,10 @@ def _hosts(value: object, limit: int = 4) -> str:
 
 def _submitted(e: Event) -> str:
     how = {"resubmit": "resubmitted", "continuation": "continuation submitted"}.get(str(e.get("by")), "submitted")
-    where = "on this machine" if e.get("backend") == "local" else f"as job {e.get('job_id')}"
+    job = e.get("job_id")  # unknown when the event is written: SLURM has yet to give it
+    where = " on this machine" if e.get("backend") == "local" else f" as job {job}" if job else ""
     changes = [str(c) for c in as_list(e.get("changes"))]
-    return f"{how} {where}" + (f" with {' '.join(changes)}" if changes else "")
+    return f"{how}{where}" + (f" with {' '.join(changes)}" if changes else "")
 
 
 def _attempt_started(e: Event) -> str:

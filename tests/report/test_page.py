@@ -1,0 +1,233 @@
+"""The HTML page: complete, self-contained, and safe whatever a run's files hold."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from rich_run import make
+from run_story import Story
+
+from launcher.report.drawing import lanes
+from launcher.report.history import read_history
+from launcher.report.ledger import ledger
+from launcher.report.page import Told, compare_page, read_told, run_page
+from launcher.report.series import Series, charts, metric_series, read_thinned, spreads
+from launcher.report.summary import summarise_history
+from launcher.run.paths import RunPaths
+
+NOW = 1_790_050_000.0
+
+
+class Elements(HTMLParser):
+    """Every element of a page, its attributes, and the text of its scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.scripts: list[str] = []
+        self.text: list[str] = []
+        self._in = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element."""
+        self.tags.append(tag)
+        self.attributes += attrs
+        self._in = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        """Note its end."""
+        self._in = ""
+
+    def handle_data(self, data: str) -> None:
+        """Note what stands in it."""
+        (self.scripts if self._in == "script" else self.text).append(data)
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Three small runs: completed, failed, running."""
+    return make(tmp_path_factory.mktemp("runs"), now=NOW, scale=0.2)
+
+
+def told(root: Path) -> Told:
+    """What a page says of the run at ``root``."""
+    history = read_history(RunPaths(root))
+    return read_told(history, summarise_history(history, None, NOW), NOW)
+
+
+def chart_data(page: str) -> list[dict[str, object]]:
+    """The charts in a page."""
+    value: list[dict[str, object]] = json.loads(Elements(page).scripts[0])
+    return value
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "running"])
+def test_a_page_loads_nothing(rich: dict[str, Path], state: str) -> None:
+    """No address, no import, no element that fetches: it opens without a network."""
+    page = run_page(told(rich[state]), None, NOW)
+    found = Elements(page)
+
+    assert {"link", "img", "iframe", "object", "embed"} & set(found.tags) == set()
+    assert [a for a in found.attributes if a[0] in ("src", "href", "srcset", "action")] == []
+    assert not re.search(r"@import|url\(", page)
+    assert "default-src 'none'" in page
+    assert len(page) < 400_000
+
+
+def test_a_page_shows_everything(rich: dict[str, Path]) -> None:
+    """Outcome, cause, curves, throughput, spread, timeline, use, environment, events and the job's changes are there."""
+    page = run_page(told(rich["failed"]), ("resnet50-1119-0911-pq2", "params:\n  lr: 0.1\n"), NOW)
+    text = " ".join(Elements(page).text)
+
+    for expected in (
+        "Rank 5 (gpu022, GPU 1) ran out of GPU memory", "goodput", "GPU-hours", "attempt 0", "attempt 1", "queued", "useful",
+        "Step time by rank", "4f2c1e9b7d with changes", "timm", "Changed since resnet50-1119-0911-pq2", "round 0 started",
+        "train.py:118",
+    ):  # fmt: skip
+        assert expected in text, expected
+    titles = [chart["title"] for chart in chart_data(page)]
+    assert titles[0] == "loss"
+    assert {"Throughput", "GPU use", "CPU use of a rank", "GPU memory", "Memory of a rank", "lr"} <= set(titles)
+    assert 'class="rank slow"' in page
+
+
+def test_curves_hold_what_was_logged(tmp_path: Path) -> None:
+    """Numbers reach the page as they are; of a step done twice the later value; what is not finite is a gap."""
+    lines = [{"step": 1, "metrics": {"loss": 3}}, {"step": 2, "metrics": {"loss": 9}}, {"step": 2, "metrics": {"loss": 2.5}},
+             {"step": 3, "metrics": {"loss": "nan"}}]  # fmt: skip
+    (loss,) = metric_series(lines)
+
+    assert (loss.x, loss.y, loss.broken) == ([1, 2, 3], [3, 2.5, None], 1)
+
+
+def test_thinning_keeps_spikes() -> None:
+    """The highest and the lowest of each stretch stay."""
+    many = Series("loss", [float(i) for i in range(10_000)], [1.0] * 10_000)
+    many.y[5003], many.y[7777] = 50.0, -50.0
+    few = many.thin(800)
+
+    assert len(few.x) <= 801
+    assert (max(v for v in few.y if v), min(v for v in few.y if v)) == (50.0, -50.0)
+    assert few.x == sorted(few.x)
+
+
+def test_metrics_of_one_stem_share_a_chart() -> None:
+    """loss and val_loss belong together; losses come first, then accuracies."""
+    names = ["lr", "val_accuracy", "loss", "test/loss", "train_accuracy"]
+    groups = [[s.name for s in group] for group in charts([Series(n) for n in names])]
+
+    assert groups == [["loss", "test/loss"], ["val_accuracy", "train_accuracy"], ["lr"]]
+
+
+def test_stragglers_stand_out() -> None:
+    """A rank a tenth slower than the middle of all is one; jitter is none."""
+    r = random.Random(1)
+    samples = [{"ranks": [{"rank": k, "host": "n", "step_time_s": (0.6 if k == 2 else 0.5) * r.uniform(0.98, 1.02)} for k in range(4)]}
+               for _ in range(50)]  # fmt: skip
+
+    assert [s.rank for s in spreads(samples) if s.straggler] == [2]
+
+
+def test_the_timelines_lanes_fill_the_axis(rich: dict[str, Path]) -> None:
+    """A lane per attempt; its boxes follow each other and end at the right edge."""
+    history = read_history(RunPaths(rich["completed"]))
+    drawn = lanes(ledger(history, NOW).segments, history)
+
+    assert [lane.label for lane in drawn.lanes] == ["attempt 0", "attempt 1"]
+    edges = [(b.left, b.left + b.width) for lane in drawn.lanes for b in lane.boxes]
+    assert edges[0][0] == 0
+    assert edges[-1][1] == pytest.approx(100, abs=0.5)
+    assert all(after[0] >= before[1] - 0.001 for before, after in pairwise(edges))
+
+
+EVIL = "</script><script>alert(1)</script>\"><img src=x onerror=alert(1)>'{{7*7}}\u2028"
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    """Names, hosts, messages, metrics, jobs and versions that look like HTML or JavaScript change nothing of the page."""
+    story = Story(tmp_path, python=EVIL).submitted(job_id=EVIL, changes=[EVIL]).begins(host=EVIL).round_starts()
+    story.event("first_step", step=1).event("warning", text=EVIL)
+    cause = {
+        "kind": "exception",
+        "exception": "ValueError",
+        "message": EVIL,
+        "frames": [{"file": EVIL, "line": 1, "code": EVIL}],
+    }
+    story.event("worker_failed", rank=0, host=EVIL, step=2, cause=cause)
+    story.event("decision", evidence="worker_failed", action="fail", reason=EVIL)
+    line = {"t": story.t, "step": 1, "metrics": {EVIL: 1.0, "loss": 2.0}}
+    story.paths.metrics.write_text(json.dumps(line) + "\n")
+    sample = {"t": story.t, "ranks": [{"rank": 0, "host": EVIL, "step": 1, "step_time_s": 0.1}]}
+    story.paths.samples.write_text(json.dumps(sample) + "\n")
+    story.paths.job.write_text(f"name: {EVIL}\n")
+    story.paths.environment.write_text(json.dumps({"host": EVIL, "packages": {EVIL: EVIL}, "code": {"diff": EVIL}}))
+    story.outcome("failed", EVIL, metrics={EVIL: 3})
+    for page in (
+        run_page(told(story.paths.root), (EVIL, "name: x"), NOW),
+        compare_page([told(story.paths.root)] * 2, NOW),
+    ):
+        found = Elements(page)
+        assert found.tags.count("script") == 2
+        assert "img" not in found.tags
+        assert [name for name, _ in found.attributes if name.startswith("on")] == []
+        assert "49" not in re.findall(r"\{\{7\*7\}\}|\b49\b", page)
+        assert any(EVIL[:20] in str(chart["title"]) for chart in chart_data(page))
+
+
+def test_secrets_in_a_job_do_not_reach_the_page(tmp_path: Path) -> None:
+    """What looks like a secret in job.yaml is left out."""
+    story = Story(tmp_path).submitted()
+    story.paths.job.write_text("environment:\n  variables: {WANDB_API_KEY: 0123456789abcdef0123}\n")
+
+    assert "0123456789abcdef0123" not in run_page(told(story.paths.root), None, NOW)
+
+
+@pytest.mark.parametrize(
+    "junk", ["", "{", "[]", "null", '{"t": "x"}', '{"t": 1, "type": 5}\n{"t": 2, "type": "saved"}', "\xff\x00"]
+)
+def test_a_page_of_a_broken_run_is_still_a_page(tmp_path: Path, junk: str) -> None:
+    """Torn, empty and foreign files leave their parts out."""
+    names = [
+        "events.jsonl",
+        "metrics.jsonl",
+        "samples.jsonl",
+        "state.json",
+        "outcome.json",
+        "spec.json",
+        "environment.json",
+        "job.yaml",
+    ]
+    for name in names:
+        (tmp_path / f"a-1121-0842-{name[:3]}").mkdir(exist_ok=True)
+        (tmp_path / f"a-1121-0842-{name[:3]}" / name).write_text(junk)
+    for root in sorted(tmp_path.iterdir()):
+        assert "<h1>" in run_page(told(root), None, NOW)
+
+
+def test_comparing_shows_figures_side_by_side(rich: dict[str, Path]) -> None:
+    """One column and one line of each curve per run; what differs between their jobs and packages."""
+    page = compare_page([told(rich["completed"]), told(rich["failed"])], NOW)
+    text = " ".join(Elements(page).text)
+
+    assert [s["name"] for s in chart_data(page)[0]["series"]] == ["pq2", "m3x"]  # type: ignore[attr-defined]
+    assert "+  lr: 0.4" in text
+    assert "The same versions everywhere." in text
+    assert "interruptions" in text
+
+
+def test_long_files_are_read_thinly(tmp_path: Path) -> None:
+    """Of many lines evenly picked ones and the last are read."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {i}}}\n' for i in range(50_000)) + '{"step": 50')
+    lines = read_thinned(path, 1000)
+
+    assert 900 <= len(lines) <= 1001
+    assert lines[0] == {"step": 0}
