@@ -61,6 +61,7 @@ def base_environment(
         base.setdefault("GLOO_SOCKET_IFNAME", gloo_interface)
     base.update(spec.variables)
     base.update(passed)
+    base["LAUNCHER_RUN_DIR"] = spec.run_dir  # so that whoever looks at /proc sees whose process any of them is
     return base
 
 
