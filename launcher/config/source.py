@@ -172,10 +172,14 @@ _Dumper.add_representer(str, _text)
 _Dumper.ignore_aliases = lambda self, data: True  # type: ignore[method-assign]
 
 
-def dump_yaml(data: Any) -> str:
-    """Plain values as a YAML text that `read_yaml`, and any other reader, reads back to the same values."""
-    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
-    return text
+def dump_yaml(data: Any, *, flow: bool = False) -> str:
+    """Plain values as a YAML text that `read_yaml`, and any other reader, reads back to the same values.
+
+    ``flow`` puts everything on one line, as in ``[a, b]``.
+    """
+    style: dict[str, Any] = {"default_flow_style": True, "width": float("inf")} if flow else {"width": 120}
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **style)
+    return text.removesuffix("...\n").rstrip("\n") if flow else text
 
 
 def _pairs(text: str) -> str:

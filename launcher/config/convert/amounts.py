@@ -1,0 +1,145 @@
+"""How many nodes, workers, GPUs, CPUs and how much memory an sbatch script asks for, in a job file's terms."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from launcher.config.clock import minutes
+from launcher.config.convert.draft import Draft
+from launcher.config.convert.launch import Launch
+
+__all__ = ["Amounts", "amounts", "number", "put_resources", "time_limit"]
+
+
+@dataclass
+class Amounts:
+    """Per node, as far as the directives alone say."""
+
+    nodes: int = 1
+    slurm_tasks: int = 1
+    """SLURM's tasks per node, which are workers only where srun starts one each."""
+    gpus: int = 0
+    gpu_type: str = ""
+    cpus_per_slurm_task: int | None = None
+
+
+def number(text: str | None) -> int | None:
+    """A whole number, the smallest of a range such as ``2-4``; None for anything else."""
+    found = re.fullmatch(r"(\d{1,9})(?:-\d+)?", text or "")
+    return int(found.group(1)) if found else None
+
+
+def amounts(given: dict[str, str]) -> Amounts:
+    """Read ``--nodes``, ``--ntasks`` and the many ways to ask for GPUs."""
+    per_node, total = number(given.get("ntasks-per-node")), number(given.get("ntasks"))
+    nodes = number(given.get("nodes"))
+    if nodes is None:
+        nodes = math.ceil(total / per_node) if total and per_node else 1
+    result = Amounts(nodes, per_node or (math.ceil(total / nodes) if total else 1))
+    result.cpus_per_slurm_task = number(given.get("cpus-per-task"))
+    for option, scale in (
+        ("gpus-per-node", 1.0),
+        ("gres", 1.0),
+        ("gpus-per-task", float(result.slurm_tasks)),
+        ("gpus", 1 / nodes),
+    ):
+        count, kind = _gpus(given.get(option, ""), named=option == "gres")
+        if count:
+            result.gpus, result.gpu_type = math.ceil(count * scale), kind
+            break
+    return result
+
+
+def _gpus(text: str, *, named: bool) -> tuple[int, str]:
+    """``4``, ``a100:4``; in --gres ``gpu:4``, ``gpu:a100:4``."""
+    for part in text.split(","):
+        words = re.sub(r"\(.*\)", "", part).split(":")
+        if named and words[0] not in ("gpu", "gres/gpu"):
+            continue
+        words = words[1:] if named else words
+        kind = words[0] if words and not words[0].isdigit() else ""
+        count = number(words[-1]) if words and words[-1].isdigit() else 1
+        if text:
+            return count or 0, kind
+    return 0, ""
+
+
+def put_resources(draft: Draft, given: dict[str, str], launch: Launch | None, has: Amounts) -> None:
+    """The ``resources`` section, and ``slurm.gres`` where the kind of GPU was asked for."""
+    workers = _workers(launch, has)
+    draft.put("resources.nodes", has.nodes)
+    if has.gpus:
+        draft.put("resources.gpus_per_node", has.gpus)
+        if has.gpu_type:
+            draft.put("slurm.gres", f"gpu:{has.gpu_type}:{has.gpus}")
+    if workers != max(has.gpus, 1):
+        said = "one per GPU unless given" if has.gpus else ""
+        if workers > has.gpus > 0:
+            draft.put("distributed.backend", "gloo", "more workers than GPUs: NCCL would refuse")
+        draft.put("resources.tasks_per_node", workers, said)
+    cpus = _cpus(given, has)
+    if cpus:
+        draft.put("resources.cpus_per_task", max(cpus // workers, 1))
+    _memory(draft, given, has, cpus)
+    time_limit(draft, given.get("time", ""))
+
+
+def _workers(launch: Launch | None, has: Amounts) -> int:
+    """Workers per node."""
+    if launch is None:
+        return max(has.gpus, has.slurm_tasks, 1)
+    settings = launch.settings
+    if launch.kind == "torchrun":
+        wanted = settings.get("nproc-per-node", "1")
+        return number(wanted) or max(has.gpus, 1)
+    if launch.kind == "accelerate":
+        total = number(settings.get("num-processes"))
+        return max(total // has.nodes, 1) if total else max(has.gpus, 1)
+    if launch.kind == "deepspeed":
+        return number(settings.get("num-gpus")) or max(has.gpus, 1)
+    if launch.kind == "srun":
+        per_node, total = number(launch.srun.get("ntasks-per-node")), number(launch.srun.get("ntasks"))
+        return per_node or (math.ceil(total / has.nodes) if total else has.slurm_tasks)
+    return 1
+
+
+def _cpus(given: dict[str, str], has: Amounts) -> int | None:
+    """CPUs per node."""
+    if has.cpus_per_slurm_task:
+        return has.cpus_per_slurm_task * has.slurm_tasks
+    per_gpu = number(given.get("cpus-per-gpu"))
+    return per_gpu * has.gpus if per_gpu else None
+
+
+_UNITS = {"K": 1 / 1024**2, "M": 1 / 1024, "G": 1.0, "T": 1024.0}
+
+
+def _memory(draft: Draft, given: dict[str, str], has: Amounts, cpus: int | None) -> None:
+    scales = {"mem": 1, "mem-per-cpu": cpus or has.slurm_tasks, "mem-per-gpu": has.gpus}
+    for option, scale in scales.items():
+        found = re.fullmatch(r"(\d{1,12})([KMGT])?B?", given.get(option, "").upper())
+        if not found:
+            continue
+        value = int(found.group(1)) * _UNITS[found.group(2) or "M"] * scale
+        if value:
+            draft.put("resources.mem_gb", int(value) if value == int(value) else round(value, 2))
+        else:
+            draft.leave(f"--{option}=0 (all memory of a node): write resources.mem_gb, or slurm.exclusive: true.")
+
+
+def time_limit(draft: Draft, text: str) -> None:
+    """``--time``: a clock time stays as it is written, ``minutes:seconds`` becomes minutes."""
+    if found := re.fullmatch(r"(\d+):(\d+)", text):
+        draft.put("resources.timeout_min", max(int(found.group(1)) + (int(found.group(2)) > 0), 1))
+        return
+    try:
+        value = minutes(text)
+    except ValueError:
+        if text:
+            draft.leave(f"--time={text}: write resources.timeout_min.")
+        return
+    draft.put(
+        "resources.timeout_min", int(text) if text.isdigit() else text, "" if text.isdigit() else f"{value} minutes"
+    )

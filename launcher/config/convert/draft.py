@@ -1,0 +1,102 @@
+"""A job file in the making: values by key path, comments beside them, and what was left out; and its text."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.config.explain import alias
+from launcher.config.schema import Job
+from launcher.config.source import dump_yaml
+
+__all__ = ["Draft"]
+
+_WIDTH = 110
+_ORDER = [alias(f) for f in dataclasses.fields(Job)]
+
+
+@dataclass
+class Draft:
+    """What is known so far."""
+
+    source: str
+    values: dict[str, Any] = field(default_factory=dict)
+    """By key path; items of ``environment.variables``, ``slurm.extra`` and ``sweep`` are in mappings."""
+    comments: dict[str, str] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    """What could not be carried over, a sentence each."""
+
+    def put(self, path: str, value: Any, comment: str = "") -> None:
+        """Set a key, with a comment beside it."""
+        self.values[path] = value
+        if comment:
+            self.comments[path] = _one_line(comment)
+
+    def item(self, path: str, key: str, value: Any) -> None:
+        """Set one item of a mapping."""
+        self.values.setdefault(path, {})[key] = value
+
+    def add(self, path: str, value: Any) -> None:
+        """Append to a list, once."""
+        items = self.values.setdefault(path, [])
+        if value not in items:
+            items.append(value)
+
+    def leave(self, sentence: str) -> None:
+        """Note what is not carried over, once."""
+        sentence = _one_line(sentence)
+        if sentence not in self.left:
+            self.left.append(sentence)
+
+    def text(self) -> str:
+        """The job file."""
+        lines = [f"# Made from {_one_line(self.source)} by launcher init. Look it over, then: launcher plan job.yaml"]
+        if self.left:
+            lines += ["#", "# Not carried over:"]
+            for sentence in self.left:
+                lines += textwrap.wrap(
+                    sentence, _WIDTH, initial_indent="# - ", subsequent_indent="#   ", break_long_words=False
+                )
+        return "\n".join([*lines, "", *self._body()]) + "\n"
+
+    def _body(self) -> list[str]:
+        lines: list[str] = []
+        for top in _ORDER:
+            paths = [p for p in self.values if p == top or p.startswith(top + ".")]
+            if paths == [top] or top in ("args", "sweep", "params"):
+                lines += [line for path in paths for line in self._entry(path, path, "")]
+            elif paths:
+                lines.append(f"{top}:")
+                lines += [line for path in paths for line in self._entry(path, path.split(".", 1)[1], "  ")]
+        return lines
+
+    def _entry(self, path: str, key: str, indent: str) -> list[str]:
+        """One key, on one line where it fits."""
+        value, comment = self.values[path], self.comments.get(path, "")
+        line = f"{indent}{key}: {_flow(value)}"
+        if comment and len(line) + len(comment) > _WIDTH:
+            return [f"{indent}# {part}" for part in textwrap.wrap(comment, _WIDTH - 4)] + self._lines(
+                line, indent, key, value
+            )
+        if comment:
+            return [f"{line}  # {comment}"]
+        return self._lines(line, indent, key, value)
+
+    def _lines(self, line: str, indent: str, key: str, value: Any) -> list[str]:
+        if len(line) <= _WIDTH or not isinstance(value, (dict, list)):
+            return [line]
+        if isinstance(value, dict):
+            return [f"{indent}{key}:", *(f"{indent}  {_flow(k)}: {_flow(v)}" for k, v in value.items())]
+        return [f"{indent}{key}:", *(f"{indent}  - {_flow(v)}" for v in value)]
+
+
+def _one_line(text: str) -> str:
+    """Fit for a comment: nothing in it can end the line."""
+    text = " ".join(text.split())
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _flow(value: Any) -> str:
+    return dump_yaml(value, flow=True)

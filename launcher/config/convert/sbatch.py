@@ -1,0 +1,328 @@
+"""An sbatch script around torchrun, srun, accelerate or plain python becomes a job file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from launcher.config.convert.amounts import Amounts, amounts, number, put_resources
+from launcher.config.convert.directives import directives
+from launcher.config.convert.draft import Draft
+from launcher.config.convert.launch import Launch, find_launch, references
+from launcher.config.convert.shell import Command, Piece, Scope, commands, plain, source
+from launcher.config.convert.slurm_keys import put_slurm
+from launcher.config.texts import secret_name
+from launcher.errors import ConfigError
+
+__all__ = ["convert_sbatch"]
+
+_RENDEZVOUS = re.compile(
+    r"MASTER_(?:ADDR|PORT)|(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|NNODES|NODE_RANK|RDZV_\w+|CUDA_VISIBLE_DEVICES"
+    r"|SLURM_\w+|HEAD_NODE\w*|head_node\w*"
+)
+_SILENT = {
+    "set", "echo", "printf", "clear", "date", "hostname", "nvidia-smi", "wait", "printenv", "env", "true", ":", "sleep", "pwd",
+    "ls", "which", "exit", "unset", "scontrol", "squeue", "trap", "shopt", "local", "return", "sacct", "free", "lscpu", "tee",
+}  # fmt: skip
+_SETUP = {"module", "ml", "ulimit", "umask", "spack", "eval", "source", "."}
+
+
+@dataclass
+class _State:
+    """What reading the script has found so far."""
+
+    draft: Draft
+    scope: Scope
+    has: Amounts
+    launches: list[Launch] = field(default_factory=list)
+    rendezvous: list[str] = field(default_factory=list)
+
+
+def convert_sbatch(text: str, filename: str) -> str:
+    """The job file for an sbatch script. Raises ConfigError when it holds neither ``#SBATCH`` nor a training command."""
+    text = text.replace("\r\n", "\n")
+    given, late = directives(text)
+    state = _State(Draft(filename), Scope(), amounts(given))
+    _know(state, given)
+    for command in commands(text):
+        _read(state, command)
+    launch = max(state.launches, key=lambda found: found.weight, default=None)
+    if launch is None and not given:
+        raise ConfigError(f"{filename} is no sbatch script: it has no #SBATCH line and starts no Python program")
+    if launch is not None:
+        _raise_amounts(state.has, launch)
+    _put_program(state, launch)
+    put_resources(state.draft, given, launch, state.has)
+    put_slurm(state.draft, given)
+    _leave_rest(state, launch, late)
+    return state.draft.text()
+
+
+def _know(state: _State, given: dict[str, str]) -> None:
+    """SLURM's variables that follow from the directives."""
+    has = state.has
+    known = {
+        "SLURM_NNODES": has.nodes,
+        "SLURM_JOB_NUM_NODES": has.nodes,
+        "SLURM_NTASKS": has.nodes * has.slurm_tasks,
+        "SLURM_NPROCS": has.nodes * has.slurm_tasks,
+        "SLURM_NTASKS_PER_NODE": has.slurm_tasks,
+        "SLURM_GPUS_ON_NODE": has.gpus,
+        "SLURM_GPUS_PER_NODE": has.gpus,
+        "SLURM_GPUS": has.gpus * has.nodes,
+        "SLURM_CPUS_PER_TASK": has.cpus_per_slurm_task,
+    }
+    state.scope.known.update({name: [str(value)] for name, value in known.items() if value})
+
+
+def _raise_amounts(has: Amounts, launch: Launch) -> None:
+    """Without ``--nodes`` the launcher's own count holds."""
+    nodes = number(launch.settings.get("nnodes")) or number(launch.settings.get("num-machines")) or 1
+    has.nodes = max(has.nodes, nodes) if has.nodes == 1 else has.nodes
+
+
+# --- one command --------------------------------------------------------------------------------------------------------
+
+
+def _read(state: _State, command: Command) -> None:
+    words = command.words
+    if all(re.fullmatch(r"[A-Za-z_]\w*\+?=.*", w, re.DOTALL) for w in words):
+        for word in words:
+            name, _, value = word.partition("=")
+            state.scope.assign(name, value)
+        return
+    first = words[0]
+    if first in ("export", "declare", "typeset"):
+        _exports(state, command)
+    elif first in ("conda", "mamba", "micromamba") and words[1:2] == ["activate"]:
+        _conda(state, words[2:])
+    elif first in _SETUP or (first in ("conda", "mamba") and words[1:2] != ["run"]):
+        _setup(state, command)
+    elif first == "cd":
+        _directory(state, words[1:])
+    elif found := find_launch(words, state.scope, command.line):
+        state.launches.append(found)
+    elif first not in _SILENT:
+        where = " (inside if or for)" if command.nested else ""
+        hint = "; what every node needs before Python starts belongs into environment.setup"
+        state.draft.leave(f"line {command.line}{where}: {_short(command.raw)}{hint if not command.nested else ''}.")
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 70 else text[:67] + "..."
+
+
+def _exports(state: _State, command: Command) -> None:
+    for word in command.words[1:]:
+        name, equals, raw = word.partition("=")
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            continue
+        if equals:
+            state.scope.assign(name, raw)
+        _variable(state, name, state.scope.known.get(name) if equals else state.scope.known.get(name, []), command)
+
+
+def _variable(state: _State, name: str, value: list[Piece] | None, command: Command) -> None:
+    """An exported variable: a value, a secret's name, a line of setup, or the launcher's own business."""
+    if (
+        value is None
+        or re.match(r"\s*(?:srun|torchrun|accelerate|python3?|deepspeed)\s", source(value))
+        or name == "CMD"
+    ):
+        return  # a part of the launch line, already read
+    text = plain(value)
+    if _RENDEZVOUS.fullmatch(name):
+        state.rendezvous.append(name)
+    elif secret_name(name):
+        state.draft.add("environment.pass", name)
+        state.draft.leave(f"the value of {name}: a secret stays out of files; set it where you submit.")
+    elif command.nested:
+        state.draft.leave(f"line {command.line} (inside if or for): export {name}.")
+    elif name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") and text:
+        state.draft.put("distributed.interface", text)
+    elif name == "OMP_NUM_THREADS":
+        state.draft.leave("OMP_NUM_THREADS: it follows resources.cpus_per_task.")
+    elif text is not None:
+        state.draft.item("environment.variables", name, text)
+    elif all(not re.match(r"SLURM_(?:PROC|LOCAL|NODE)ID|\d|[@*#]", r.name) for r in references(value)):
+        state.draft.add("environment.setup", f"export {name}={_quoted(value)}")
+    else:
+        state.draft.leave(f"line {command.line}: {_short(command.raw)}.")
+
+
+def _quoted(value: list[Piece]) -> str:
+    return '"' + "".join(re.sub(r'(["\\])', r"\\\1", p) if isinstance(p, str) else p.text for p in value) + '"'
+
+
+def _setup(state: _State, command: Command) -> None:
+    """Lines for each node; an environment that is activated becomes the interpreter where its path is known."""
+    words = command.words
+    if words[0] in ("source", ".") and len(words) > 1:
+        path = source(state.scope.expand(words[1]))
+        if path.endswith("/bin/activate") and "$" not in path:
+            state.draft.put("environment.python", path.removesuffix("activate") + "python")
+            return
+        if path == "activate" or path.endswith("/bin/activate"):
+            _conda(state, words[2:])
+            return
+    if words[0] == "eval" and ("conda" in command.raw or "mamba" in command.raw):
+        return
+    if words[0] in ("source", ".") and "conda.sh" in command.raw:
+        return
+    if command.nested:
+        state.draft.leave(f"line {command.line} (inside if or for): {_short(command.raw)}.")
+        return
+    line = " ".join(source(state.scope.expand(w)) if "$" in w else w for w in words)
+    state.draft.add("environment.setup", line.replace("\n", " "))
+
+
+def _conda(state: _State, words: list[str]) -> None:
+    name = plain(state.scope.expand(words[0])) if words else ""
+    if name and "/" in name:
+        state.draft.put("environment.python", f"{name}/bin/python")
+    else:
+        which = f"conda environment {name}" if name else "activation of an environment"
+        state.draft.leave(f"{which}: submit from inside it (its interpreter is used), or write environment.python.")
+
+
+def _directory(state: _State, words: list[str]) -> None:
+    target = plain(state.scope.expand(words[0])) if words else None
+    if target and target != ".":
+        state.draft.put("code.dir", target)
+    elif words and "SLURM_SUBMIT_DIR" not in words[0] and target is None:
+        state.draft.leave(f"cd {_short(words[0])}: write code.dir.")
+
+
+# --- the program --------------------------------------------------------------------------------------------------------
+
+
+def _put_program(state: _State, launch: Launch | None) -> None:
+    draft = state.draft
+    if launch is None:
+        draft.put("script", "train.py", "no command that starts a Python program was found: name yours")
+        return
+    program = source(launch.program)
+    if references(launch.program):
+        draft.put("script", "train.py", f"was {program.replace('$', '')}, which is only known when the script runs")
+    elif launch.module:
+        draft.put("script", f"-m {program}")
+    elif program.startswith("/"):
+        folder, _, name = program.rpartition("/")
+        draft.put("script", name)
+        draft.put("code.dir", folder or "/")
+    else:
+        draft.put("script", program.removeprefix("./"))
+    _put_args(state, launch)
+    if launch.python and "environment.python" not in draft.values:
+        draft.put("environment.python", launch.python)
+    _put_launcher_settings(state, launch)
+    _put_container(draft, launch)
+
+
+def _put_args(state: _State, launch: Launch) -> None:
+    args: list[str | int] = []
+    for word in state.scope.words(launch.args):
+        text = _argument(state, state.scope.expand(word))
+        if text is not None:
+            args.append(int(text) if re.fullmatch(r"0|[1-9]\d{0,9}", text) else text)
+    if args:
+        state.draft.put("args", args)
+
+
+_KNOWN_LATER = {
+    "SLURM_JOB_ID": "${run.id}",
+    "SLURM_JOBID": "${run.id}",
+    "SLURM_ARRAY_JOB_ID": "${run.id}",
+    "SLURM_JOB_NAME": "${run.name}",
+    "SLURM_ARRAY_TASK_ID": "${params.array_task_id}",
+    "SLURM_SUBMIT_DIR": "${oc.env:PWD}",
+}
+_AT_SUBMISSION = {
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SCRATCH",
+    "WORK",
+    "PROJECT",
+    "DATA",
+    "STORE",
+    "GROUP_HOME",
+    "WORKDIR",
+    "PWD",
+}
+
+
+def _argument(state: _State, pieces: list[Piece]) -> str | None:
+    """A word as an argument: no shell reads it, so what is only known later is interpolated or noted."""
+    text = ""
+    for piece in pieces:
+        if isinstance(piece, str):
+            text += piece.replace("${", "\\${")
+        elif piece.name in _KNOWN_LATER:
+            text += _KNOWN_LATER[piece.name]
+        elif piece.name in _AT_SUBMISSION:
+            text += f"${{oc.env:{piece.name}}}"
+        elif re.fullmatch(r"\d|[@*#]", piece.name):
+            state.draft.leave(f"{piece.text}: a job file takes no arguments; write the value into args.")
+            return None
+        else:
+            state.draft.leave(f"{_short(piece.text)} in args: no shell reads them, so write the value itself.")
+            text += piece.text.replace("${", "\\${")
+    return text
+
+
+def _put_launcher_settings(state: _State, launch: Launch) -> None:
+    """What torchrun and accelerate were told beside the rendezvous."""
+    restarts = number(launch.settings.get("max-restarts"))
+    if restarts is not None:
+        state.draft.put("restart.max_restarts", restarts)
+    for name, raw in launch.variables.items():
+        _variable(state, name, [raw], Command(launch.line))
+    precision = launch.settings.get("mixed-precision")
+    if launch.kind == "accelerate" and precision:
+        state.draft.item("environment.variables", "ACCELERATE_MIXED_PRECISION", precision)
+    if launch.kind == "accelerate" and "config-file" in launch.settings:
+        said = "its FSDP or DeepSpeed settings reach the program only through accelerate launch"
+        state.draft.leave(
+            f"accelerate's --config_file {launch.settings['config-file']}: {said}; set them in the program."
+        )
+    if launch.kind == "deepspeed":
+        state.draft.leave(
+            "the deepspeed command: the program must call deepspeed.init_distributed() and read LOCAL_RANK."
+        )
+    for wrapper in launch.wrappers:
+        said = "submit from inside that environment" if wrapper.endswith(" run") else "workers are started without it"
+        state.draft.leave(f"{wrapper} around the program: {said}.")
+    for option in ("cpu-bind", "gpu-bind"):
+        if option in launch.srun:
+            state.draft.leave(f"srun --{option}: every worker is bound to its own cores and GPU.")
+
+
+def _put_container(draft: Draft, launch: Launch) -> None:
+    options = {k: v for k, v in launch.srun.items() if "container" in k}
+    if image := options.pop("container-image", ""):
+        draft.put("environment.container", image)
+        args = [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
+    elif launch.container:
+        draft.put("environment.container", launch.container[0])
+        args = launch.container[1:]
+    else:
+        return
+    if args:
+        draft.put("environment.container_args", args)
+
+
+def _leave_rest(state: _State, launch: Launch | None, late: list[str]) -> None:
+    draft = state.draft
+    if state.rendezvous:
+        names = ", ".join(dict.fromkeys(state.rendezvous))
+        draft.leave(f"{names}: every worker is given its rank, its GPU and the rendezvous.")
+    for other in state.launches:
+        if other is not launch:
+            draft.leave(
+                f"line {other.line}: a second program, {_short(source(other.program))}; give it a job file of its own "
+                "and: launcher submit job.yaml then other.yaml"
+            )
+    for line in late:
+        draft.leave(f"{line}: SLURM ignores directives after the first command, and so does this.")
