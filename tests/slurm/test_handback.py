@@ -1,0 +1,151 @@
+"""Giving an allocation back, from inside jobs of the real cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from cluster import Cluster
+
+INSIDE = """
+import json, os, sys, time
+from pathlib import Path
+from launcher.slurm import handback
+from launcher.slurm.environ import job_environ
+
+here = job_environ()
+folder = Path(sys.argv[1])
+said = {"life": here.restart_count, "id": here.own_id, "raw": here.job_id, "host": here.node_name, "began": time.time()}
+
+def told(done):
+    return [done.ok, done.forbidden, done.why, done.job_id]
+
+%s
+
+said["ended"] = time.time()
+path = folder / f"{here.own_id}.{here.restart_count}"
+path.with_suffix(".tmp%%d" %% os.getpid()).write_text(json.dumps(said))
+path.with_suffix(".tmp%%d" %% os.getpid()).rename(f"{path}.json")
+"""
+
+REQUEUE = """
+if here.restart_count == 0:
+    said["requeue"] = told(handback.requeue(here.own_id, restart_count=0))
+    said["again"] = told(handback.requeue(here.own_id, restart_count=0))
+    %s
+    said["forward"] = told(handback.pull_forward(here.own_id))
+"""
+
+
+def write_job(tmp_path: Path, body: str) -> Path:
+    """An sbatch script whose one step runs ``body`` in Python and survives the TERM that a requeue sends."""
+    program = tmp_path / "inside.py"
+    program.write_text("import signal\nsignal.signal(signal.SIGTERM, lambda *_: None)\n" + INSIDE % body)
+    script = tmp_path / "job.sbatch"
+    script.write_text(
+        f"#!/bin/bash\n#SBATCH --open-mode=append\n#SBATCH --output={tmp_path}/out\nexport PYTHONPATH={Path(__file__).parents[2]}\n"
+        f"srun {sys.executable} {program} {tmp_path}\n"
+    )
+    return script
+
+
+def said(cluster: Cluster, tmp_path: Path, name: str) -> dict[str, Any]:
+    """What one life of a job wrote at its end."""
+    path = tmp_path / f"{name}.json"
+    out = tmp_path / "out"
+    cluster.wait(path.exists, f"{name}", 120, lambda: out.read_text() if out.exists() else "no output")
+    value: dict[str, Any] = json.loads(path.read_text())
+    return value
+
+
+def test_requeued_from_inside_it_is_soon_back(cluster: Cluster, tmp_path: Path) -> None:
+    """A job requeues itself, a second request is harmless, and with its start pulled forward it does not wait 121 s."""
+    job = cluster.sbatch(write_job(tmp_path, REQUEUE % ""))
+    first, second = said(cluster, tmp_path, f"{job}.0"), said(cluster, tmp_path, f"{job}.1")
+
+    assert (first["requeue"], first["again"]) == ([True, False, "", ""], [True, False, "", ""])
+    assert first["forward"][0] is True
+    assert second["began"] - first["ended"] < 60
+    assert cluster.wait_job(job, "COMPLETED")["Restarts"] == "1"
+
+
+def test_excluded_hosts_are_not_used_again(cluster: Cluster, tmp_path: Path) -> None:
+    """Hosts excluded while the job completes are added to those it was kept off before."""
+    exclude = 'said["exclude"] = told(handback.exclude(here.own_id, [here.node_name]))'
+    job = cluster.sbatch("--exclude=node1", write_job(tmp_path, REQUEUE % exclude))
+    first, second = said(cluster, tmp_path, f"{job}.0"), said(cluster, tmp_path, f"{job}.1")
+
+    assert first["exclude"][0] is True
+    assert second["host"] not in ("node1", first["host"])
+
+
+def test_array_elements_requeue_as_themselves(cluster: Cluster, tmp_path: Path) -> None:
+    """Each element of an array comes back once; the last one, whose plain id is the array's, takes no other with it."""
+    job = cluster.sbatch("--array=0-2", "--cpus-per-task=1", write_job(tmp_path, REQUEUE % ""))
+    lives = {i: [said(cluster, tmp_path, f"{job}_{i}.{life}") for life in (0, 1)] for i in range(3)}
+
+    cluster.wait(
+        lambda: job not in cluster.run(["squeue", "-h", "-t", "PD,R,CG", "-o", "%F"]).stdout, "the array's end"
+    )
+    assert {i: [life["requeue"][0] for life in both[:1]] for i, both in lives.items()} == {
+        0: [True],
+        1: [True],
+        2: [True],
+    }
+    assert job in {both[0]["raw"] for both in lives.values()}
+    assert sorted(p.name for p in tmp_path.glob("*.2.json")) == []
+
+
+def test_a_job_that_may_not_come_back_stays_away(cluster: Cluster, tmp_path: Path) -> None:
+    """After `forbid_requeue` neither the job itself nor root can requeue it."""
+    body = """
+said["forbid"] = told(handback.forbid_requeue(here.own_id))
+said["requeue"] = told(handback.requeue(here.own_id, restart_count=0))
+"""
+    job = cluster.sbatch(write_job(tmp_path, body))
+    first = said(cluster, tmp_path, f"{job}.0")
+    by_root = cluster.run(["scontrol", "requeue", job], check=False)
+
+    assert first["forbid"] == [True, False, "", ""]
+    assert first["requeue"][:2] == [False, True]
+    assert by_root.returncode != 0
+    assert cluster.wait_job(job, "COMPLETED")["Restarts"] == "0"
+
+
+def test_where_requeueing_is_forbidden_a_continuation_follows(cluster: Cluster, tmp_path: Path) -> None:
+    """With JobRequeue=0 `requeue` says that it is forbidden; a continuation starts when the job has ended."""
+    cluster.set(JobRequeue=0)
+    body = f"""
+if not (folder / "done").exists():
+    (folder / "done").touch()
+    said["requeue"] = told(handback.requeue(here.own_id, restart_count=0))
+    said["next"] = told(handback.continuation({str(tmp_path / "job.sbatch")!r}, here.own_id, environ=os.environ))
+    time.sleep(2)
+"""
+    job = cluster.sbatch(write_job(tmp_path, body))
+    first = said(cluster, tmp_path, f"{job}.0")
+    second = said(cluster, tmp_path, f"{first['next'][3]}.0")
+
+    assert first["requeue"][:2] == [False, True]
+    assert first["next"][0] is True
+    assert second["began"] >= first["ended"]
+
+
+def test_a_job_that_does_not_exist_is_told_without_an_exception(cluster: Cluster, monkeypatch: Any) -> None:
+    """Refusals come as values with SLURM's words."""
+    from launcher.slurm import handback
+
+    monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
+    results = [
+        handback.requeue("4000000", restart_count=0, limit_s=1),
+        handback.pull_forward("4000000"),
+        handback.exclude("4000000", ["node1"]),
+        handback.exclude("4000000", ["node1; rm -rf /"]),
+        handback.forbid_requeue("4000000"),
+        handback.continuation("/no/such/script", "4000000", environ=cluster.env),
+    ]
+
+    assert [r.ok for r in results] == [False] * 6
+    assert all(r.why for r in results)

@@ -1,0 +1,135 @@
+"""The table of `launcher.slurm.meaning`, measured: a step asks SLURM in its handler why it was signalled."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster
+
+STEP = """
+import dataclasses, json, os, signal, sys, time
+from launcher.slurm.environ import job_environ
+from launcher.slurm.jobs import job_facts
+from launcher.slurm.meaning import meaning_of
+
+here = job_environ()
+
+def heard(number, frame):
+    name = signal.Signals(number).name[3:]
+    facts = job_facts(here.own_id)
+    why = meaning_of(facts, name, restart_count=here.restart_count, now=time.time(), lead_s=100)
+    with open(sys.argv[1], "a") as f:
+        f.write(json.dumps({"signal": name, **dataclasses.asdict(why)}) + "\\n")
+    if facts.state not in ("RUNNING", "SIGNALING"):
+        os._exit(0)
+
+signal.signal(signal.SIGTERM, heard)
+signal.signal(signal.SIGUSR2, heard)
+open(sys.argv[1] + ".ready", "w").close()
+while True:
+    time.sleep(0.1)
+"""
+
+Act = Callable[[Cluster, str], object]
+
+
+def high(cluster: Cluster, job: str) -> None:
+    """Preempt it."""
+    cluster.sbatch("-p", "high", "-N4", "--exclusive", "--output=/dev/null", wrap="true")
+
+
+def first_heard(cluster: Cluster, tmp_path: Path, act: Act, *options: str, lines: int = 1) -> list[dict[str, Any]]:
+    """What the first step of a job makes of the first signals it is sent after ``act``."""
+    step, said = tmp_path / "step.py", tmp_path / "said"
+    step.write_text(STEP)
+    wrap = f"PYTHONPATH={Path(__file__).parents[2]} srun -N1 -n1 {sys.executable} {step} {said}"
+    job = cluster.sbatch("-N4", "--exclusive", "--output=/dev/null", "--signal=USR2@10", *options, wrap=wrap)
+    cluster.wait(Path(f"{said}.ready").exists, "the step")
+    try:
+        act(cluster, job)
+        cluster.wait(lambda: said.exists() and said.read_text().count("\n") >= lines, "a signal")
+        return [json.loads(line) for line in said.read_text().splitlines()[:lines]]
+    finally:
+        cluster.cancel_all()
+
+
+def test_preemption_with_grace_tells_how_long_it_lasts(cluster: Cluster, tmp_path: Path) -> None:
+    """At the beginning of the grace time a step learns that it is preempted and when the grace time ends."""
+    heard = first_heard(cluster, tmp_path, high)[0]
+
+    assert (heard["signal"], heard["kind"], heard["slurm_requeues"]) == ("TERM", "preempted", False)
+    assert 5 < heard["left_s"] <= 21
+
+
+def test_preemption_without_grace_is_requeued_by_slurm(cluster: Cluster, tmp_path: Path) -> None:
+    """With GraceTime=0 SLURM has decided to requeue before the step is signalled."""
+    cluster.set(GraceTime=0)
+    heard = first_heard(cluster, tmp_path, high)[0]
+
+    assert (heard["signal"], heard["kind"], heard["slurm_requeues"]) == ("TERM", "preempted_now", True)
+
+
+def test_preemption_by_cancelling_is_not_taken_for_a_users_cancel(cluster: Cluster, tmp_path: Path) -> None:
+    """With PreemptMode=CANCEL and GraceTime=0 the step learns that it is preempted, and that SLURM will not requeue."""
+    cluster.set(GraceTime=0, PreemptMode="CANCEL")
+    heard = first_heard(cluster, tmp_path, high)[0]
+
+    assert (heard["signal"], heard["kind"], heard["slurm_requeues"]) == ("TERM", "preempted_now", False)
+
+
+def test_the_user_signal_at_preemption_means_preemption(cluster: Cluster, tmp_path: Path) -> None:
+    """With send_user_signal, USR2 comes instead of TERM, and is not taken for the time limit's."""
+    cluster.set(send_user_signal="yes")
+    heard = first_heard(cluster, tmp_path, high)[0]
+
+    assert (heard["signal"], heard["kind"]) == ("USR2", "preempted")
+
+
+def cancel(cluster: Cluster, job: str) -> None:
+    """As a user would."""
+    cluster.run(["scancel", job])
+
+
+def test_scancel_is_a_cancel(cluster: Cluster, tmp_path: Path) -> None:
+    """scancel is known for what it is, at once."""
+    heard = first_heard(cluster, tmp_path, cancel)[0]
+
+    assert (heard["signal"], heard["kind"], heard["slurm_requeues"]) == ("TERM", "cancelled", False)
+
+
+def cancel_in_grace(cluster: Cluster, job: str) -> None:
+    """Preempt it, and cancel it two seconds of SLURM's clock later."""
+    high(cluster, job)
+    cluster.wait(lambda: cluster.job(job).get("PreemptTime", "None") != "None", "the preemption")
+    began = cluster.job(job)["PreemptTime"]
+    cluster.wait(lambda: cluster.run(["date", "+%Y-%m-%dT%H:%M:%S", "-d", "-2 seconds"]).stdout.strip() > began, "2 s")
+    cancel(cluster, job)
+
+
+@pytest.mark.parametrize("mode", ["REQUEUE", "CANCEL"])
+def test_a_cancel_during_the_grace_time_is_a_cancel(cluster: Cluster, tmp_path: Path, mode: str) -> None:
+    """A job that is cancelled while it is being preempted is cancelled, whatever the site does with preempted jobs."""
+    cluster.set(PreemptMode=mode)
+    heard = first_heard(cluster, tmp_path, cancel_in_grace, lines=2)
+
+    assert [h["kind"] for h in heard] == ["preempted", "cancelled"]
+
+
+def test_somebody_elses_requeue_is_slurms(cluster: Cluster, tmp_path: Path) -> None:
+    """After `scontrol requeue` from outside nothing needs to be asked of SLURM."""
+    heard = first_heard(cluster, tmp_path, lambda c, job: c.run(["scontrol", "requeue", job]))[0]
+
+    assert (heard["kind"], heard["slurm_requeues"]) == ("preempted_now", True)
+
+
+def test_the_time_limit_is_announced(cluster: Cluster, tmp_path: Path) -> None:
+    """--signal announces the time limit, with the seconds that are left until then."""
+    heard = first_heard(cluster, tmp_path, lambda c, job: None, "--time=2", "--signal=USR2@100")[0]
+
+    assert (heard["signal"], heard["kind"]) == ("USR2", "time_limit")
+    assert 60 < heard["left_s"] <= 120
