@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from launcher.slurm.commands import Answer, ask, ask_patiently
+from launcher.slurm.hosts import expand_hosts
 
 __all__ = ["ENDED", "JobFacts", "JobView", "job_facts", "job_views", "parse_facts", "parse_sacct", "parse_squeue"]
 
@@ -119,7 +120,7 @@ def parse_sacct(text: str) -> dict[str, JobView]:
         shown, raw, state, code, submit, start, end, limit, nodes, reason = (p.strip() for p in parts)
         word, _, by = state.partition(" ")
         exit_code, signal = _exit(code)
-        for job_id in dict.fromkeys((shown, raw)):
+        for job_id in dict.fromkeys((*_elements(shown), raw)):
             out[job_id] = JobView(
                 job_id=job_id, state=word.rstrip("+"), reason=by or ("" if reason == "None" else reason),
                 nodes="" if nodes in ("None assigned", "None") else nodes, exit_code=exit_code, signal=signal,
@@ -127,6 +128,16 @@ def parse_sacct(text: str) -> dict[str, JobView]:
                 time_limit_s=60.0 * int(limit) if limit.isdigit() else None, source="sacct",
             )  # fmt: skip
     return out
+
+
+def _elements(shown: str) -> list[str]:
+    """``24_[2-3%1]``, an array's elements that never ran, as ``24_2`` and ``24_3``."""
+    if "[" not in shown:
+        return [shown]
+    try:
+        return expand_hosts(re.sub(r"%\d+\]", "]", shown))
+    except ValueError:
+        return []
 
 
 @dataclass(frozen=True, kw_only=True)

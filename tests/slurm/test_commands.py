@@ -1,0 +1,99 @@
+"""SLURM's commands: answers are values, a busy controller is asked again, the environment does not change formats."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.slurm.commands import ask, ask_patiently, clean_environment
+
+
+def fake(folder: Path, name: str, body: str) -> dict[str, str]:
+    """An environment in which ``name`` is this Python program."""
+    path = folder / name
+    path.write_text(f"#!{sys.executable}\nimport os, sys\n{body}\n")
+    path.chmod(0o755)
+    return {**os.environ, "PATH": str(folder)}
+
+
+@pytest.fixture
+def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is the whole PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def test_a_missing_command_is_an_answer(on_path: Path) -> None:
+    """Nothing is raised for a command that is not there, and it is not asked again."""
+    answer = ask_patiently("squeue")
+
+    assert (answer.ok, answer.missing, answer.busy) == (False, True, False)
+    assert answer.problem == "squeue is not on the PATH"
+
+
+def test_a_slow_command_is_ended(on_path: Path) -> None:
+    """A command that does not answer in time is ended and counts as busy."""
+    fake(on_path, "squeue", "import time; time.sleep(600)")
+    answer = ask("squeue", timeout_s=0.5)
+
+    assert (answer.code, answer.busy) == (None, True)
+    assert "0.5 s" in answer.problem
+
+
+def test_the_problem_is_slurms_words_without_prefixes(on_path: Path) -> None:
+    """What a user reads has no `sbatch: error:` before it, and nothing twice."""
+    fake(
+        on_path,
+        "sbatch",
+        "sys.exit('sbatch: error: invalid partition specified: x\\nsbatch: error: Batch job submission failed')",
+    )
+
+    assert ask("sbatch").problem == "invalid partition specified: x; Batch job submission failed"
+
+
+@pytest.mark.parametrize("with_stamina", [True, False])
+def test_a_busy_controller_is_asked_again(on_path: Path, monkeypatch: pytest.MonkeyPatch, with_stamina: bool) -> None:
+    """A time-out of the controller is no answer; the next one counts. Nodes have no stamina, and wait by themselves."""
+    if with_stamina:
+        import stamina
+
+        stamina.set_testing(True, attempts=5, cap=True)
+    else:
+        monkeypatch.setitem(sys.modules, "stamina", None)
+        monkeypatch.setattr("launcher.slurm.commands.time.sleep", lambda _s: None)
+    count = on_path / "count"
+    fake(
+        on_path,
+        "squeue",
+        f"n = open({str(count)!r}, 'a'); n.write('x'); n.close()\n"
+        f"if os.path.getsize({str(count)!r}) < 3: sys.exit('slurm_load_jobs error: Unable to contact slurm controller (connect failure)')\n"
+        "print('fine')",
+    )
+    try:
+        answer = ask_patiently("squeue")
+    finally:
+        if with_stamina:
+            stamina.set_testing(False)
+
+    assert (answer.out, count.read_text()) == ("fine\n", "xxx")
+
+
+def test_a_refusal_is_not_repeated(on_path: Path) -> None:
+    """What SLURM refuses it would refuse again."""
+    count = on_path / "count"
+    fake(on_path, "scontrol", f"open({str(count)!r}, 'a').write('x'); sys.exit('Invalid job id specified')")
+
+    assert ask_patiently("scontrol").problem == "Invalid job id specified"
+    assert count.read_text() == "x"
+
+
+def test_the_users_formats_do_not_reach_the_command() -> None:
+    """Variables that change what squeue prints are dropped; the cluster's configuration stays."""
+    env = clean_environment(
+        {"SQUEUE_FORMAT": "%j", "SACCT_FORMAT": "x", "SLURM_CLUSTERS": "b", "SLURM_CONF": "/c", "HOME": "/h"}
+    )
+
+    assert env == {"SLURM_CONF": "/c", "HOME": "/h", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}

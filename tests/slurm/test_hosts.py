@@ -1,0 +1,67 @@
+"""Host lists are expanded as SLURM does it."""
+
+from __future__ import annotations
+
+import pytest
+from cluster import Cluster
+
+from launcher.slurm.hosts import compress_hosts, expand_hosts, hosts_of
+
+CASES = [
+    ("", []),
+    ("(null)", []),
+    ("None assigned", []),
+    ("a", ["a"]),
+    ("a,b", ["a", "b"]),
+    ("node[1-3,5]", ["node1", "node2", "node3", "node5"]),
+    ("node[08-11]", ["node08", "node09", "node10", "node11"]),
+    ("node[8-11]", ["node8", "node9", "node10", "node11"]),
+    ("node[1,3-4],login", ["node1", "node3", "node4", "login"]),
+    ("rack[1-2]n[01-02]", ["rack1n01", "rack1n02", "rack2n01", "rack2n02"]),
+    ("gpu[1-2]-ib", ["gpu1-ib", "gpu2-ib"]),
+    ("gpu[1-2]-ib,gpu[7]-ib", ["gpu1-ib", "gpu2-ib", "gpu7-ib"]),
+    ("c[001-002]b[1,3]x", ["c001b1x", "c001b3x", "c002b1x", "c002b3x"]),
+    ("tux[7]", ["tux7"]),
+    ("a-b.c[1-2].example.org", ["a-b.c1.example.org", "a-b.c2.example.org"]),
+    ("n[099-101]", ["n099", "n100", "n101"]),
+]
+
+
+@pytest.mark.parametrize(("text", "names"), CASES)
+def test_lists_are_expanded(text: str, names: list[str]) -> None:
+    """Brackets, padding, suffixes and several brackets give SLURM's names in SLURM's order."""
+    assert expand_hosts(text) == names
+
+
+def test_slurm_agrees(cluster: Cluster) -> None:
+    """`scontrol show hostnames` expands every case in the same way."""
+    for text, names in CASES:
+        if names:
+            assert cluster.run(["scontrol", "show", "hostnames", text]).stdout.split() == names
+
+
+@pytest.mark.parametrize(
+    "text", ["a[", "a]", "a[1-", "a[x]", "a[3-1]", "a[[1]]", "a b", "a,,b", "a[]", "a[1-99999999]", ",a"]
+)
+def test_what_is_no_list_is_refused(text: str) -> None:
+    """Broken brackets, letters in ranges, blanks and absurd sizes raise ValueError."""
+    with pytest.raises(ValueError, match=r"."):
+        expand_hosts(text)
+
+
+@pytest.mark.parametrize(("text", "names"), [c for c in CASES if c[1] and "]n" not in c[0] and "]b" not in c[0]])
+def test_compressed_lists_expand_to_the_same(text: str, names: list[str]) -> None:
+    """compress_hosts is the inverse of expand_hosts."""
+    assert expand_hosts(compress_hosts(names)) == names
+
+
+def test_runs_of_numbers_become_one_bracket() -> None:
+    """Neighbours are shown as a range, padding is kept."""
+    assert compress_hosts(["n01", "n02", "n03", "n07", "login"]) == "n[01-03,07],login"
+
+
+def test_without_scontrol_a_strange_list_is_still_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fallback to scontrol does not hide what is wrong when there is none."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(ValueError, match="brackets"):
+        hosts_of("a[1")

@@ -1,0 +1,101 @@
+"""Why a signal came: the measured table, from recorded answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from launcher.slurm.jobs import JobFacts, parse_facts
+from launcher.slurm.meaning import Meaning, meaning_of
+
+RECORDED = Path(__file__).parent / "jobs"
+
+
+def recorded(name: str) -> tuple[str, float, JobFacts]:
+    """Signal, time and facts of a recorded situation; times are moved to the clock of the recording's zone."""
+    head, _, text = (RECORDED / f"{name}.txt").read_text().partition("\n")
+    signal, t = head.split()
+    facts = parse_facts(text, text.partition("JobId=")[2].split()[0])
+    assert facts is not None
+    assert facts.start_t is not None
+    # The recording has local times without a zone (UTC) beside the handler's clock.
+    shift = round((float(t) - facts.start_t) / 1800) * 1800
+    moved = {k: v + shift for k in ("start_t", "end_t", "preempt_t") if (v := getattr(facts, k)) is not None}
+    return signal, float(t), dataclasses.replace(facts, **moved)
+
+
+TABLE = [
+    ("grace", "preempted", False),
+    ("cancel_grace", "preempted", False),
+    ("usersignal", "preempted", False),
+    ("grace0", "preempted_now", True),
+    ("requeue", "preempted_now", True),
+    ("requeuehold", "preempted_now", True),
+    ("grace0_norequeue", "preempted_now", False),
+    ("cancel_grace0", "preempted_now", False),
+    ("scancel", "cancelled", False),
+    ("scancel_in_grace_cancelmode", "cancelled", False),
+    ("limit", "time_limit", False),
+    ("limit_term", "time_limit", False),
+    ("term", "unknown", False),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "requeues"), TABLE)
+def test_the_recorded_table(name: str, kind: str, requeues: bool) -> None:
+    """What 22.05.8 said in each situation is understood."""
+    signal, now, facts = recorded(name)
+    meaning = meaning_of(facts, signal, restart_count=0, now=now, lead_s=10)
+
+    assert (meaning.kind, meaning.slurm_requeues) == (kind, requeues)
+
+
+def test_the_grace_times_end_is_known() -> None:
+    """EndTime becomes the end of the grace time when it begins: 3 s at the recording's site."""
+    signal, now, facts = recorded("grace")
+    left = meaning_of(facts, signal, restart_count=0, now=now, lead_s=10).left_s
+
+    assert left is not None
+    assert 1 <= left <= 3
+
+
+def test_the_batch_scripts_exit_code_changes_nothing() -> None:
+    """A cancel is one before and after the batch script has died of the same TERM."""
+    signal, now, facts = recorded("scancel")
+    early = dataclasses.replace(facts, signal=0)
+
+    assert meaning_of(early, signal, restart_count=0, now=now, lead_s=10).kind == "cancelled"
+
+
+def test_a_later_life_counts_its_own_restarts() -> None:
+    """A job in its third life that is cancelled is not taken for one that SLURM requeues."""
+    _, now, facts = recorded("scancel")
+    third = dataclasses.replace(facts, restarts=2)
+
+    assert meaning_of(third, "TERM", restart_count=2, now=now, lead_s=10).kind == "cancelled"
+    assert meaning_of(third, "TERM", restart_count=1, now=now, lead_s=10).kind == "preempted_now"
+
+
+def test_silence_is_not_guessed_at() -> None:
+    """SLURM does not answer: unknown; a user's request that was announced by USR2 is one."""
+    assert meaning_of(None, "TERM", restart_count=0, now=0, lead_s=10) == Meaning("unknown")
+    assert meaning_of(None, "USR2", restart_count=0, now=0, lead_s=10) == Meaning("unknown")
+    assert meaning_of(None, "USR2", restart_count=0, now=0, lead_s=10, requested=True) == Meaning("user")
+
+
+def test_a_users_request_is_told_from_the_time_limit() -> None:
+    """USR2 with a request is the user's also shortly before the time limit; without one and far from it, unknown."""
+    signal, now, facts = recorded("limit")
+    far = dataclasses.replace(facts, end_t=now + 9000)
+
+    assert meaning_of(facts, signal, restart_count=0, now=now, lead_s=10, requested=True).kind == "user"
+    assert meaning_of(far, "USR2", restart_count=0, now=now, lead_s=10).kind == "unknown"
+
+
+def test_preemption_outranks_a_request() -> None:
+    """A job that is being preempted comes back although a user has asked it to save: the request is still there then."""
+    signal, now, facts = recorded("usersignal")
+
+    assert meaning_of(facts, signal, restart_count=0, now=now, lead_s=10, requested=True).kind == "preempted"
