@@ -53,7 +53,6 @@ class ForkServer:
         self._ready: asyncio.Future[dict[str, Any]] | None = None
         self._ups: dict[str, asyncio.Future[int]] = {}
         self._pids: dict[str, int] = {}
-        self._doomed: set[int] = set()
         self._sending = asyncio.Lock()
         self._clears: dict[int, asyncio.Future[None]] = {}
         self._losses: set[asyncio.Task[None]] = set()
@@ -227,32 +226,31 @@ class ForkServer:
         """Without a fork server its orphans are this process's children (subreaper): end and reap them."""
         while left := self._orphans():
             procs.kill_all(left)
-            self._doomed.update(proc.pid for proc in left)
             for proc in left:
                 if proc.ppid == os.getpid() and not (self._process and proc.pid == self._process.pid):
                     _reap(proc.pid)
             if self._process is not None:
                 self._process.poll()
             await asyncio.sleep(CLEAR_POLL_S)
-        self._doomed.clear()
 
     def _orphans(self) -> list[procs.Proc]:
         """Descendants of this process that came out of the fork server, told by their environment.
 
-        Others, such as the leader's ``scontrol``, have another environment. A zombie's cannot be read any more, so
-        those found before are remembered until they are reaped.
+        Others, such as the leader's ``scontrol``, have another environment. A zombie's cannot be read any more: those
+        of another session than ours are the fork server's, whose processes all have sessions of their own.
         """
         found = procs.table()
         me = found.get(os.getpid())
         mark = f"{MARK_VARIABLE}={self._mark}".encode()
-        known = {*self._pids.values(), *self._doomed}
+        known = set(self._pids.values())
         if self._process is not None and self._process.returncode is None:
             known.add(self._process.pid)
         left = []
         for proc in procs.below(os.getpid(), found):
             if me is not None and proc.sid == me.sid:
                 continue
-            if proc.pid in known or proc.sid in known or procs.marked(proc.pid, mark):
+            ended = proc.state == "Z" and proc.ppid == os.getpid()
+            if ended or proc.pid in known or proc.sid in known or procs.marked(proc.pid, mark):
                 left.append(proc)
         return left
 
