@@ -112,6 +112,8 @@ def _python(job: Job, facts: Facts) -> str:
 
 
 def _code(plan: SubmissionPlan, facts: Facts) -> str:
+    if facts.code.kept:
+        return "as copied when the run was submitted"
     if not plan.snapshot:
         return f"{_tilde(facts.code.root, facts.home)}, linked, not copied: later edits reach the queued job"
     text = f"{_many(len(facts.code.files), 'file')}, {size(facts.code.size)}"

@@ -46,6 +46,8 @@ class CodeFacts:
     """The commit that is checked out."""
     dirty: bool = False
     """Something differs from the commit."""
+    kept: bool = False
+    """The run has its copy already and keeps it (a resubmission)."""
     attaches: bool = False
     """The script calls ``launcher.attach``."""
 

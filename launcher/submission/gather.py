@@ -17,7 +17,7 @@ from launcher.run.spec import SiteSpec
 from launcher.submission import files, interpreter
 from launcher.submission.facts import CodeFacts, Facts, SlurmFacts
 
-__all__ = ["code_facts", "gather", "gpus_here", "runs_dir_of", "slurm_facts"]
+__all__ = ["attaches", "code_facts", "gather", "gpus_here", "runs_dir_of", "slurm_facts"]
 
 BackendName = Literal["auto", "slurm", "local"]
 _CONFIG_PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/opt/slurm/etc/slurm.conf")
@@ -93,9 +93,9 @@ def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
     if not root.is_dir():
         raise ConfigError(f"code.dir: {root} is no directory")
     script = loaded.job.script or ""
-    attaches = not script.startswith("-m") and bool(script) and _attaches(root / script)
+    attached = not script.startswith("-m") and bool(script) and attaches(root / script)
     if not loaded.job.code.snapshot:
-        return CodeFacts(root=str(root), attaches=attaches)
+        return CodeFacts(root=str(root), attaches=attached)
     skip = [root / name for name in loaded.job.code.link] + [runs_dir]
     found = files.listing(root, skip)
     return CodeFacts(
@@ -105,11 +105,12 @@ def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
         git=found.git,
         commit=files.commit(root) if found.git else "",
         dirty=found.git and files.dirty(root),
-        attaches=attaches,
+        attaches=attached,
     )
 
 
-def _attaches(script: Path) -> bool:
+def attaches(script: Path) -> bool:
+    """Whether the script calls ``launcher.attach``, as far as its text tells."""
     try:
         return "launcher.attach" in script.read_text(encoding="utf-8", errors="replace")
     except OSError:

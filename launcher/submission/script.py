@@ -72,7 +72,7 @@ def parameters(
         "stderr_to_stdout": True,
         "setup": [_KEEP_SHELL, _export_path(python_path)],
         "srun_args": _srun(job, spec, cpus, facts),
-        "teardown": teardown(run_dir or shlex.quote(spec.run_dir), _teardown_python(facts.interpreter)),
+        "teardown": teardown(run_dir or shlex.quote(spec.run_dir), python_path[0], _teardown_python(facts.interpreter)),
         "additional_parameters": _additional(job, spec),
     }
     values = {k: v for k, v in values.items() if v is not None}
@@ -169,12 +169,15 @@ def _export_path(python_path: Sequence[str]) -> str:
 def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str]) -> str:
     """The interpreter as a piece of shell: signals ignored, setup lines, container, Python.
 
+    ``python -m`` looks into the working directory first, before PYTHONPATH: a folder of the user's called launcher must
+    not be taken for this package, so it starts in the run's lib (after the setup lines, which may name relative paths).
     Used by both backends: bash reads it in the sbatch script, submitit's local executor splits it.
     """
     lines = [_IGNORE, *job.environment.setup]
     if spec.batch == "local":
         lines += [_export_path(python_path), *_local_gpus(spec, facts)]
-    text = "\n".join([*lines, 'exec "$@"']) if len(lines) > 1 else f'{_IGNORE}; exec "$@"'
+    lines += [f"cd {shlex.quote(python_path[0])}", 'exec "$@"']
+    text = ("\n" if len(lines) > 3 else "; ").join(lines)
     return shlex.join(["/bin/bash", "-c", text, "agent", *_apptainer(job, spec), facts.interpreter.path])
 
 
@@ -200,12 +203,17 @@ def _teardown_python(python: Interpreter) -> str:
     return python.path if python.checked else "python3"  # the batch shell is outside any container
 
 
-def teardown(run_dir: str, python: str) -> list[str]:
+def teardown(run_dir: str, lib: str, python: str) -> list[str]:
     """Lines after srun: where the leader left no outcome (it was killed), have SLURM requeue the job; keep srun's status.
 
     ``run_dir`` is a shell word already.
     """
-    return ["status=$?", f"{shlex.quote(python)} -m launcher.runtime.teardown {run_dir}", "exit $status"]
+    return [
+        "status=$?",
+        f"cd {shlex.quote(lib)}",
+        f"{shlex.quote(python)} -m launcher.runtime.teardown {run_dir}",
+        "exit $status",
+    ]
 
 
 def render(command: str, folder: str, parameters: dict[str, Any], *, points: int | None = None) -> str:

@@ -167,9 +167,10 @@ def test_gpus_as_the_site_wants_them(job: Make) -> None:
 
 def test_the_agents_python_ignores_signals_until_it_is_ready(job: Make, tmp_path: Path) -> None:
     """Run for real: the command starts Python with TERM and USR2 ignored, after the setup lines, arguments intact."""
-    here = facts(backend="local", interpreter=replace(PYTHON, path="/usr/bin/env"))
+    here = facts(backend="local", interpreter=replace(PYTHON, path="/usr/bin/env"), runs_dir=str(tmp_path))
     made = plan(job(environment={"setup": ["export FROM_SETUP='x y'"]}), here)
-    show = 'grep SigIgn /proc/self/status; echo "$FROM_SETUP|$PYTHONPATH|$1"'
+    (Path(made.run_dir) / "lib").mkdir(parents=True)
+    show = 'grep SigIgn /proc/self/status; echo "$FROM_SETUP|$PYTHONPATH|$1|$PWD"'
     done = subprocess.run(
         ["bash", "-c", f'{made.command} bash -c "$1" show "a  b"', "outer", show],
         capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"], "PYTHONPATH": "/theirs"},
@@ -179,7 +180,7 @@ def test_the_agents_python_ignores_signals_until_it_is_ready(job: Make, tmp_path
 
     assert mask & (1 << 14)
     assert mask & (1 << 11)  # signals 15 and 12
-    assert said == f"x y|{made.run_dir}/lib:/theirs|a  b"
+    assert said == f"x y|{made.run_dir}/lib:/theirs|a  b|{made.run_dir}/lib"
 
 
 def test_the_command_is_the_same_words_for_both_readers(job: Make) -> None:
@@ -189,7 +190,7 @@ def test_the_command_is_the_same_words_for_both_readers(job: Make) -> None:
 
     assert words[:2] == ["/bin/bash", "-c"]
     assert words[-1] == PYTHON.path
-    assert "done\nexec" in words[2]
+    assert "done\ncd " in words[2]
 
 
 def test_a_site_that_cannot_requeue_is_described(job: Make) -> None:

@@ -1,0 +1,71 @@
+"""Open a shell, or run a command, where a run runs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from launcher.cli._options import run_argument
+
+if TYPE_CHECKING:
+    from launcher.run.paths import RunPaths
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--rank", type=click.IntRange(min=0), help="On whose host; else the first.")
+@run_argument
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND]...")
+def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
+    """Open a shell in RUN's allocation, or run COMMAND there: in its code directory, with its variables.
+
+    Takes no resources from the run (srun --overlap).
+    """
+    from launcher.errors import StateError
+    from launcher.run.spec import RunSpec
+    from launcher.run.state import read_state
+    from launcher.submission.points import single
+    from launcher.submission.where import locate
+
+    paths = single(run)
+    where = locate(paths)
+    if not where.alive(fresh=True):
+        raise StateError(f"{paths.id} is not running: there is nothing to open a shell in")
+    spec = RunSpec.read(paths.spec)
+    state = read_state(paths.state)
+    env = {**os.environ, **_variables(paths, spec.variables, spec.python)}
+    wanted = list(words) or [os.environ.get("SHELL", "/bin/bash")]
+    if where.backend == "slurm":
+        if where.slurm_state() != "RUNNING":
+            raise StateError(f"{paths.id} is not running yet: SLURM says {where.slurm_state()}")
+        host = _host(state, rank, paths.id)
+        node = ["--nodes=1", "--ntasks=1", *([f"--nodelist={host}"] if host else [])]
+        tty = [] if words else ["--pty"]
+        wanted = ["srun", f"--jobid={where.job_id}", "--overlap", *node, *tty, f"--chdir={paths.code}", *wanted]
+        env = {k: v for k, v in env.items() if not k.startswith("SLURM_") or k == "SLURM_CONF"}
+    else:
+        os.chdir(paths.code)
+    os.execvpe(wanted[0], wanted, env)  # noqa: S606 (the words are the user's own command)
+
+
+def _host(state: dict[str, Any], rank: int | None, run_id: str) -> str | None:
+    from launcher.errors import StateError
+
+    ranks = [r for r in state.get("ranks") or [] if isinstance(r, dict)]
+    if rank is None:
+        return str(ranks[0]["host"]) if ranks else None
+    for one in ranks:
+        if one.get("rank") == rank:
+            return str(one["host"])
+    raise StateError(f"{run_id} has no rank {rank} now")
+
+
+def _variables(paths: RunPaths, own: dict[str, str], python: str) -> dict[str, str]:
+    path = os.pathsep.join([str(paths.lib), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {
+        **own,
+        "LAUNCHER_RUN_DIR": str(paths.root),
+        "PYTHONPATH": path,
+        "PATH": os.pathsep.join([os.path.dirname(python) or ".", os.environ.get("PATH", os.defpath)]),
+    }

@@ -1,0 +1,170 @@
+"""Submits a run again: as another attempt of itself, or as a new run that begins from one of its checkpoints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from launcher.config.load import LoadedJob, load_layers, renamed
+from launcher.config.merge import command_line
+from launcher.config.site import Layer, read_document, read_layers, site_paths
+from launcher.errors import CheckpointError, RunDirError, StateError
+from launcher.run import events, index
+from launcher.run.paths import RunPaths
+from launcher.submission import files, gather, snapshot, submit
+from launcher.submission.facts import CodeFacts, Facts
+from launcher.submission.plan import SubmissionPlan, plan
+from launcher.submission.submit import Submitted
+from launcher.submission.where import locate
+
+__all__ = ["Again", "checkpoint_steps", "fork", "resubmit"]
+
+BackendName = Literal["auto", "slurm", "local"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """How to submit a run again."""
+
+    overrides: tuple[str, ...] = ()
+    """Changed keys of the job, ``key=value``."""
+    step: int | None = None
+    """The checkpoint to go on from; None: the latest."""
+    fresh_code: bool = False
+    """Copy today's code instead of keeping the run's copy."""
+    backend: BackendName | None = None
+    """None: the one it had."""
+    argv: tuple[str, ...] = ()
+
+
+def checkpoint_steps(paths: RunPaths) -> list[int]:
+    """Steps of the committed checkpoints, ascending; whether they are whole is verified by the leader."""
+    found = []
+    for manifest in paths.checkpoints.glob("step-*/manifest.json"):
+        number = manifest.parent.name.removeprefix("step-")
+        if number.isdigit():
+            found.append(int(number))
+    return sorted(found)
+
+
+def _choose(paths: RunPaths, step: int | None) -> int | None:
+    """The step to begin from. Raises CheckpointError when the wanted one is not there."""
+    steps = checkpoint_steps(paths)
+    if step is None:
+        return steps[-1] if steps else None
+    if step not in steps:
+        there = f"there are {', '.join(str(s) for s in steps[-8:])}" if steps else "it has none"
+        raise CheckpointError(f"{paths.id} has no checkpoint of step {step}: {there}")
+    return step
+
+
+def resubmit(paths: RunPaths, how: Again) -> Submitted:
+    """Continue the run as a new attempt of itself. Raises StateError while anything still works on it."""
+    before = submit.read_submission(paths)
+    if before and locate(paths).alive(fresh=True):
+        raise StateError(f"{paths.id} has not ended: launcher cancel {paths.id} --save first")
+    step = _choose(paths, how.step) if how.step is not None else None
+    base = Path(str(before.get("base_dir") or paths.root))
+    loaded = _load(paths, base, how)
+    backend: BackendName = how.backend or ("local" if before.get("backend") == "local" else "auto")
+    facts = _facts(loaded, paths, backend, how, str(before.get("code_root") or base))
+    made = plan(loaded, facts, run_dir=str(paths.root))
+    made = replace(made, spec=replace(made.spec, resume_step=step))
+    if how.fresh_code:
+        snapshot.check_size(made.code, made.max_code_mb)
+    return _hand_over(paths, made, how, before)
+
+
+def _load(paths: RunPaths, base: Path, how: Again) -> LoadedJob:
+    """The run's own job with the changes, under the site's rules of today; locked keys stay locked."""
+    profile, layers = read_layers(site_paths())
+    layers.append(Layer(str(paths.job), read_document(paths.job)))
+    layers.append(command_line(how.overrides, ()))
+    return load_layers(layers, base, str(paths.job), profile, check_code=how.fresh_code)
+
+
+def _facts(loaded: LoadedJob, paths: RunPaths, backend: BackendName, how: Again, code_root: str) -> Facts:
+    code = None if how.fresh_code else CodeFacts(root=code_root, kept=True, attaches=_attached(loaded, paths))
+    return gather.gather(loaded, backend=backend, code=code, run_id=paths.id)
+
+
+def _attached(loaded: LoadedJob, paths: RunPaths) -> bool:
+    script = loaded.job.script or ""
+    return bool(script) and not script.startswith("-m") and gather.attaches(paths.code / script)
+
+
+def _hand_over(paths: RunPaths, made: SubmissionPlan, how: Again, before: dict[str, object]) -> Submitted:
+    """Set the old end aside, submit; when that fails, put it back."""
+    aside = paths.root / "outcome.before.json"
+    try:
+        paths.request.unlink(missing_ok=True)
+        if paths.outcome.exists():
+            os.replace(paths.outcome, aside)
+    except OSError as error:
+        raise RunDirError(f"{paths.root}: {error.strerror}") from None
+    old_code = _set_code_aside(paths) if how.fresh_code else None
+    try:
+        submit.prepare(made, paths, how.argv, code=how.fresh_code)
+        submit.note(paths, made, by="resubmit", changes=how.overrides)
+        job_id = submit.start(made)
+    except BaseException as error:
+        _put_back(paths, aside, old_code, error)
+        raise
+    if old_code is not None:
+        _remove(old_code)
+    aside.unlink(missing_ok=True)
+    submit.record(paths, made, job_id, by="resubmit", extra={k: before[k] for k in ("sweep",) if k in before})
+    index.register(paths.root)
+    return Submitted(made, job_id)
+
+
+def _set_code_aside(paths: RunPaths) -> Path:
+    old = paths.root / "code.before"
+    _remove(old)
+    os.replace(paths.code, old)
+    return old
+
+
+def _put_back(paths: RunPaths, aside: Path, old_code: Path | None, error: BaseException) -> None:
+    if old_code is not None:
+        _remove(paths.code)
+        os.replace(old_code, paths.code)
+    if aside.exists():
+        os.replace(aside, paths.outcome)
+    events.append(paths.events, events.event("warning", attempt=None, text=f"it was not submitted again: {error}"))
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
+    """A new run called ``name`` that begins from a checkpoint of this one. Raises CheckpointError when there is none."""
+    step = _choose(paths, how.step)
+    if step is None:
+        raise CheckpointError(f"{paths.id} has no checkpoint to fork from")
+    before = submit.read_submission(paths)
+    base = Path(str(before.get("base_dir") or paths.root))
+    loaded = renamed(_load(paths, base, how), name)
+    backend: BackendName = how.backend or ("local" if before.get("backend") == "local" else "auto")
+    code = None if how.fresh_code else _code_of(paths)
+    facts = gather.gather(loaded, backend=backend, code=code)
+
+    def make(now: Facts) -> SubmissionPlan:
+        made = plan(loaded, now)
+        return replace(made, spec=replace(made.spec, resume=str(paths.checkpoint(step))))
+
+    return submit.execute(make, facts, argv=how.argv)
+
+
+def _code_of(paths: RunPaths) -> CodeFacts:
+    """The run's own copy of its code as code to copy."""
+    root = paths.code.resolve()
+    found = files.listing(root)
+    return CodeFacts(root=str(root), files=found.files, outside=found.outside)

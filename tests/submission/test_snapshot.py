@@ -1,0 +1,206 @@
+"""Facts about the copy of the code: what is in it, what is linked, what it refuses, what it never tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from planning import PYTHON
+
+from launcher.errors import SnapshotError
+from launcher.submission import files, snapshot
+from launcher.submission.facts import CodeFacts
+
+
+def _git(root: Path, *words: str) -> None:
+    env = {"PATH": os.environ["PATH"], "HOME": str(root), "GIT_CONFIG_NOSYSTEM": "1"}
+    who = ["-c", "user.name=ann", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
+    subprocess.run(["git", "-C", str(root), *who, *words], check=True, capture_output=True, env=env)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    """A repository with tracked, changed, new, ignored and deleted files."""
+    root = tmp_path / "repo"
+    (root / "lab").mkdir(parents=True)
+    _git(root, "init", "-q")
+    (root / ".gitignore").write_text("data/\n*.ckpt\n")
+    (root / "train.py").write_text("print(1)\n")
+    (root / "lab" / "a.py").write_text("A = 1\n")
+    (root / "gone.py").write_text("x\n")
+    _git(root, "add", ".")
+    _git(root, "commit", "-qm", "first")
+    (root / "gone.py").unlink()
+    (root / "train.py").write_text("print(2)\n")
+    (root / "new file\nwith a line break.py").write_text("")
+    (root / "data").mkdir()
+    (root / "data" / "big.bin").write_bytes(b"x" * 1000)
+    (root / "model.ckpt").write_text("x")
+    return root
+
+
+def _code(root: Path, skip: tuple[Path, ...] = ()) -> CodeFacts:
+    found = files.listing(root, skip)
+    return CodeFacts(root=str(root), files=found.files, outside=found.outside, git=found.git)
+
+
+def _names(root: Path) -> set[str]:
+    return {str(p.relative_to(root)) for p in root.rglob("*") if not p.is_dir() or p.is_symlink()}
+
+
+def test_git_says_what_the_code_is(repo: Path, tmp_path: Path) -> None:
+    """Tracked files as they are now and new ones that are not ignored; nothing ignored, nothing deleted."""
+    snapshot.copy_code(_code(repo), tmp_path / "copy", ())
+
+    assert _names(tmp_path / "copy") == {".gitignore", "train.py", "lab/a.py", "new file\nwith a line break.py"}
+    assert (tmp_path / "copy" / "train.py").read_text() == "print(2)\n"
+
+
+def test_a_directory_below_the_repository_is_copied_alone(repo: Path) -> None:
+    """Only what lies below code.dir is listed, relative to it."""
+    assert [name for name, _ in files.listing(repo / "lab").files] == ["a.py"]
+
+
+def test_linked_directories_are_linked(repo: Path, tmp_path: Path) -> None:
+    """code.link makes links to the originals, ignored or not; a missing one is refused."""
+    snapshot.copy_code(_code(repo, (repo / "data",)), tmp_path / "copy", ["data"])
+
+    assert (tmp_path / "copy" / "data").is_symlink()
+    assert (tmp_path / "copy" / "data" / "big.bin").stat().st_size == 1000
+    with pytest.raises(SnapshotError, match="does not exist"):
+        snapshot.copy_code(_code(repo), tmp_path / "other", ["nowhere"])
+
+
+def test_without_git_rubbish_is_left_out(tmp_path: Path) -> None:
+    """A walk leaves out caches, virtual environments, and the folder of runs."""
+    root = tmp_path / "code"
+    for name in (
+        "train.py",
+        "__pycache__/x.pyc",
+        ".venv/lib/a.py",
+        "env/pyvenv.cfg",
+        "env/b.py",
+        "pkg/m.py",
+        "runs/r/code/t.py",
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+    found = files.listing(root, [root / "runs"])
+
+    assert not found.git
+    assert [name for name, _ in found.files] == ["pkg/m.py", "train.py"]
+
+
+def test_runs_inside_the_repository_are_never_copied(repo: Path) -> None:
+    """./runs is the default place, and nobody has it in .gitignore the first time."""
+    (repo / "runs" / "old").mkdir(parents=True)
+    (repo / "runs" / "old" / "x.py").write_text("x")
+
+    assert not [n for n, _ in files.listing(repo, [repo / "runs"]).files if n.startswith("runs")]
+
+
+def test_links_inside_stay_links_and_outside_files_become_files(repo: Path, tmp_path: Path) -> None:
+    """A copy stands on its own: only links to directories outside remain, and they are told."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "f.txt").write_text("far")
+    (repo / "inside").symlink_to("lab")
+    (repo / "file").symlink_to("train.py")
+    (repo / "far.txt").symlink_to(tmp_path / "elsewhere" / "f.txt")
+    (repo / "far").symlink_to(tmp_path / "elsewhere")
+    (repo / "loop").symlink_to("loop")
+    code = _code(repo)
+    copy = tmp_path / "copy"
+    snapshot.copy_code(code, copy, ())
+
+    assert code.outside == (("far", str((tmp_path / "elsewhere").resolve())),)
+    assert (copy / "inside").resolve() == copy / "lab"
+    assert (copy / "file").resolve() == copy / "train.py"
+    assert not (copy / "far.txt").is_symlink()
+    assert (copy / "far" / "f.txt").read_text() == "far"
+
+
+def test_a_repository_inside_the_repository_is_copied_too(repo: Path, tmp_path: Path) -> None:
+    """git lists an inner repository as one entry; its files are what is wanted."""
+    inner = repo / "vendored"
+    inner.mkdir()
+    _git(inner, "init", "-q")
+    (inner / "v.py").write_text("V = 1\n")
+    snapshot.copy_code(_code(repo), tmp_path / "copy", ())
+
+    assert (tmp_path / "copy" / "vendored" / "v.py").read_text() == "V = 1\n"
+
+
+def test_too_much_code_is_refused_with_the_largest_named() -> None:
+    """Above code.max_mb nothing is copied, and the sentence says what to do about which files."""
+    code = CodeFacts(root="/c", files=(("a.bin", 150_000_000), ("b.bin", 60_000_000), ("c.py", 10)))
+
+    with pytest.raises(SnapshotError, match=r"210 MB, more than code.max_mb=200. Largest: a.bin \(150 MB\), b.bin"):
+        snapshot.check_size(code, 200)
+    snapshot.check_size(code, 211)
+
+
+def test_without_a_snapshot_the_directory_is_linked(repo: Path, tmp_path: Path) -> None:
+    """code.snapshot=false: one link to the original."""
+    snapshot.copy_code(_code(repo), tmp_path / "copy", (), snapshot=False)
+
+    assert (tmp_path / "copy").resolve() == repo
+
+
+def test_the_launchers_own_copy_can_be_imported(tmp_path: Path) -> None:
+    """A run's lib holds the package: another Python process imports it from there and finds the agent's entry."""
+    snapshot.copy_launcher(tmp_path / "lib")
+    text = "import launcher.runtime.entry as e; print(e.__file__)"
+    done = subprocess.run(
+        ["python3", "-c", text], env={**os.environ, "PYTHONPATH": str(tmp_path / "lib")}, capture_output=True, text=True,
+        cwd=tmp_path, check=False,
+    )  # fmt: skip
+
+    assert done.stdout.strip() == str(tmp_path / "lib/launcher/runtime/entry.py")
+    assert not list((tmp_path / "lib").rglob("__pycache__/main*.pyc"))
+
+
+SECRETS = {
+    'API_KEY = "sk-live-abcdef123456"': "sk-live-abcdef123456",
+    "wandb_api_key: 0123456789abcdef": "0123456789abcdef",
+    "https://ann:hunter22@example.org/repo.git": "hunter22",
+    "password='correct horse'": "correct horse",
+    "x = ghp_abcdefghijklmnopqrst123": "ghp_abcdefghijklmnopqrst123",
+}
+
+
+@pytest.mark.parametrize("text", sorted(SECRETS))
+def test_secrets_are_taken_out(text: str) -> None:
+    """What is assigned to a telling name, sits in an address or has a known form is not written down."""
+    assert SECRETS[text] not in snapshot.redact(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["sorted(x, key=lambda p: p.name)", "max_tokens=4096", "tokenizer = 'bert-base-uncased'", "lr: 3e-4"]
+)
+def test_code_is_left_as_it_is(text: str) -> None:
+    """A patch must stay readable: ordinary code is no secret."""
+    assert snapshot.redact(text) == text
+
+
+def test_environment_json_tells_the_code_and_no_secret(repo: Path) -> None:
+    """Commit and patch are there; a key in the patch, in a variable or in an address is not."""
+    (repo / "train.py").write_text('API_KEY = "abcdef0123456789"\nprint(2)\n')
+    _git(repo, "remote", "add", "origin", "https://ann:s3cretpass@example.org/x.git")
+    code = CodeFacts(root=str(repo), git=True, commit="abc", dirty=True)
+    environ = {
+        "CUDA_VISIBLE_DEVICES": "0",
+        "TORCH_API_TOKEN": "qwertyuiop12",
+        "WANDB_API_KEY": "x" * 40,
+        "PATH": "/bin",
+    }
+    text = json.dumps(
+        snapshot.environment(code, PYTHON, ["launcher", "submit", "j.yaml", "params.token=abcdef123456"], environ)
+    )
+
+    assert "print(2)" in text
+    assert '"CUDA_VISIBLE_DEVICES": "0"' in text
+    for secret in ("abcdef0123456789", "s3cretpass", "qwertyuiop12", "x" * 40, "abcdef123456"):
+        assert secret not in text

@@ -1,0 +1,425 @@
+"""Facts about handing a run over: to a pretended SLURM's commands, and to submitit's real local executor."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from planning import facts
+
+from launcher.config.load import LoadedJob
+from launcher.errors import CheckpointError, RunDirError, StateError, SubmitError
+from launcher.run import events, index
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec
+from launcher.run.state import read_outcome, write_outcome
+from launcher.submission import again, local_backend, rundir, slurm_backend, snapshot, submit
+from launcher.submission.facts import CodeFacts, Facts, Interpreter
+from launcher.submission.plan import SubmissionPlan, plan
+from launcher.submission.where import locate
+
+Make = Callable[..., LoadedJob]
+WAIT_S = 120.0
+
+FAKE_SBATCH = """#!/bin/bash
+env > "$FAKE/environment"
+cp "$1" "$FAKE/script"
+echo x >> "$FAKE/calls"
+[ -e "$FAKE/says" ] && { cat "$FAKE/says" >&2; exit 1; }
+echo "Submitted batch job 42"
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder of its own, and no outer job's variables."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path
+
+
+@pytest.fixture
+def slurm(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with pretended commands of SLURM; returns the folder where they write down what they saw."""
+    fake = home / "fake"
+    fake.mkdir()
+    for name, text in {
+        "sbatch": FAKE_SBATCH,
+        "srun": "#!/bin/sh\n",
+        "squeue": '#!/bin/sh\necho "$@" >> "$FAKE/asked"\ncat "$FAKE/queue" 2>/dev/null || true\n',
+        "scancel": '#!/bin/sh\necho "$@" >> "$FAKE/cancelled"\n',
+    }.items():
+        (fake / name).write_text(text)
+        (fake / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE", str(fake))
+    monkeypatch.setattr(slurm_backend.time, "sleep", lambda _: None)
+    return fake
+
+
+def _facts(home: Path, **changes: object) -> Facts:
+    code = home / "source"
+    code.mkdir(exist_ok=True)
+    (code / "train.py").write_text("print(1)\n")
+    here = facts(runs_dir=str(home / "runs"), code=CodeFacts(root=str(code), files=(("train.py", 9),)), **changes)
+    return replace(here, interpreter=replace(here.interpreter, path=sys.executable))
+
+
+def _submit(loaded: LoadedJob, here: Facts) -> submit.Submitted:
+    return submit.execute(lambda now: plan(loaded, now), here, argv=["launcher", "submit"])
+
+
+def test_what_was_printed_is_what_sbatch_got(job: Make, slurm: Path, home: Path) -> None:
+    """The script that sbatch read, the run's submit.sbatch and the plan's text are the same."""
+    one = _submit(job(resources={"nodes": 2}, environment={"setup": ["module load x"]}), _facts(home))
+
+    assert one.job_id == "42"
+    assert (slurm / "script").read_text() == one.plan.sbatch == one.paths.sbatch.read_text()
+
+
+def test_a_submitted_run_has_everything_nodes_read(
+    job: Make, slurm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spec, job, code, lib, secret, passed values, history and pickle are there, private, and found by name."""
+    monkeypatch.setenv("WANDB_API_KEY", "hunter2hunter2")
+    one = _submit(job(environment={"pass": ["WANDB_API_KEY"]}), _facts(home))
+    paths = one.paths
+
+    def mode(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    assert RunSpec.read(paths.spec) == one.plan.spec
+    assert (paths.code / "train.py").read_text() == "print(1)\n"
+    assert (paths.lib / "launcher" / "runtime" / "entry.py").is_file()
+    assert (mode(paths.root), mode(paths.secret), mode(paths.passed)) == (0o700, 0o600, 0o600)
+    assert len(paths.secret.read_text().strip()) == 64
+    assert json.loads(paths.passed.read_text()) == {"WANDB_API_KEY": "hunter2hunter2"}
+    assert [e["type"] for e in events.read(paths.events)] == ["submitted"]
+    assert submit.read_submission(paths)["job_id"] == "42"
+    with (paths.submitit / "42_submitted.pkl").open("rb") as f:
+        assert pickle.load(f).function.run_dir == str(paths.root)
+    assert index.resolve("@last") == paths.root
+    told = [p for p in paths.root.rglob("*") if p.is_file() and b"hunter2" in p.read_bytes()]
+    assert told == [paths.passed]
+
+
+def test_sbatch_sees_a_clean_environment(job: Make, slurm: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No outer SLURM_* but SLURM_CONF, no outer ranks, no passed value, no SBATCH_* that would override the script."""
+    for name in (
+        "SLURM_CPU_BIND",
+        "SLURM_JOB_ID",
+        "RANK",
+        "MASTER_ADDR",
+        "LAUNCHER_RUN_DIR",
+        "WANDB_API_KEY",
+        "SBATCH_TIMELIMIT",
+    ):
+        monkeypatch.setenv(name, "leaked")
+    monkeypatch.setenv("SBATCH_PARTITION", "theirs")
+    monkeypatch.setenv("SBATCH_QOS", "theirs")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    _submit(job(environment={"pass": ["WANDB_API_KEY"]}, slurm={"partition": "ours"}), _facts(home))
+    seen = dict(line.partition("=")[::2] for line in (slurm / "environment").read_text().splitlines())
+
+    assert "leaked" not in seen.values()
+    assert seen["SLURM_CONF"] == "/etc/slurm.conf"
+    assert "SBATCH_PARTITION" not in seen
+    assert seen["SBATCH_QOS"] == "theirs"  # the script says nothing of it
+    assert os.environ["SLURM_JOB_ID"] == "leaked"  # this process's own environment is as it was
+
+
+def test_a_refusal_is_one_sentence_and_leaves_nothing(
+    job: Make, slurm: Path, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """sbatch's words reach the user without its prefixes; no folder, no link, nothing on the screen."""
+    (slurm / "says").write_text(
+        "sbatch: error: Batch job submission failed: Invalid account or account/partition combination\n"
+    )
+    with pytest.raises(SubmitError, match=r"^sbatch refused the job: Batch job submission failed: Invalid account"):
+        _submit(job(), _facts(home))
+
+    assert list((home / "runs").iterdir()) == []
+    assert index.list_runs(folders=[]) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_lost_answer_is_reconciled_by_name(job: Make, slurm: Path, home: Path) -> None:
+    """sbatch timed out but the job is in the queue: it is adopted, pickle included, and not submitted twice."""
+    (slurm / "says").write_text("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
+    (slurm / "queue").write_text("77\n")
+    one = _submit(job(), _facts(home))
+
+    assert one.job_id == "77"
+    assert (one.paths.submitit / "77_submitted.pkl").is_file()
+    assert f"--name={one.plan.spec.id}" in (slurm / "asked").read_text()
+    assert (slurm / "calls").read_text() == "x\n"
+
+
+def test_a_lost_answer_without_a_job_is_a_failure(job: Make, slurm: Path, home: Path) -> None:
+    """sbatch timed out and nothing is in the queue: an error, nothing left."""
+    (slurm / "says").write_text("sbatch: error: Unable to contact slurm controller (connect failure)\n")
+    with pytest.raises(SubmitError, match="Unable to contact slurm controller"):
+        _submit(job(), _facts(home))
+
+    assert list((home / "runs").iterdir()) == []
+
+
+def test_names_are_claimed_once(job: Make, slurm: Path, home: Path) -> None:
+    """A second submission with the same proposed id gets another one."""
+    first, second = _submit(job(), _facts(home)), _submit(job(), _facts(home))
+
+    assert first.plan.run_dir != second.plan.run_dir
+    assert second.plan.spec.run_dir == second.plan.run_dir
+    assert second.plan.spec.id in second.plan.sbatch
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(job: Make, slurm: Path, home: Path) -> None:
+    """runs_dir below a file: refused with its name, nothing submitted."""
+    (home / "file").write_text("")
+    with pytest.raises(RunDirError, match="runs_dir names where runs lie"):
+        _submit(job(), replace(_facts(home), runs_dir=str(home / "file" / "runs")))
+
+    assert not (slurm / "calls").exists()
+
+
+def test_a_shared_run_is_readable_by_the_group(home: Path) -> None:
+    """share: group makes the folder 0750 whatever the umask, and the secret stays private."""
+    paths = RunPaths(home / "runs" / "a-1121-0842-k7f")
+    assert rundir.claim(paths.root, "group")
+    rundir.write_secret(paths)
+
+    assert stat.S_IMODE(paths.root.stat().st_mode) == 0o750
+    assert stat.S_IMODE(paths.secret.stat().st_mode) == 0o600
+    assert not rundir.claim(paths.root, "group")
+
+
+STUB = """
+import json, os, signal, sys, time
+class AgentMain:
+    def __init__(self, run_dir): self.run_dir = run_dir
+    def __call__(self):
+        node = os.environ["SUBMITIT_LOCAL_GLOBALID"]
+        said = []
+        signal.signal(signal.SIGTERM, lambda *_: said.append("TERM"))
+        print("node", node, "cuda", repr(os.environ.get("CUDA_VISIBLE_DEVICES")), flush=True)
+        open(os.path.join(self.run_dir, "up-" + node), "w").close()
+        while os.path.exists(os.path.join(self.run_dir, "hold")) and not said:
+            time.sleep(0.02)
+        if node == "0":
+            state = "cancelled" if said else "completed"
+            text = json.dumps({"state": state, "reason": "stub", "pid": os.getpid(), "tty": os.isatty(0)})
+            with open(os.path.join(self.run_dir, "outcome.tmp"), "w") as f: f.write(text)
+            os.rename(os.path.join(self.run_dir, "outcome.tmp"), os.path.join(self.run_dir, "outcome.json"))
+        return 0
+"""
+
+
+@pytest.fixture
+def local(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., submit.Submitted]]:
+    """Submits to the real local executor, with a stub for the agent in the run's own lib; ends what is left."""
+    started: list[submit.Submitted] = []
+    copy = snapshot.copy_launcher
+
+    def with_stub(target: Path) -> None:
+        copy(target)
+        (target / "launcher" / "runtime" / "entry.py").write_text(STUB)
+
+    monkeypatch.setattr(snapshot, "copy_launcher", with_stub)
+
+    def start(loaded: LoadedJob, *, hold: bool = False, **changes: object) -> submit.Submitted:
+        def make(now: Facts) -> SubmissionPlan:
+            return plan(loaded, now)
+
+        here = _facts(home, backend="local", **changes)
+        made, paths = submit.claim(make, here)
+        submit.prepare(made, paths, [])
+        submit.note(paths, made, by="submit")
+        if hold:
+            (paths.root / "hold").touch()
+        one = submit.Submitted(made, submit.start(made))
+        submit.record(paths, made, one.job_id, by="submit")
+        started.append(one)
+        return one
+
+    yield start
+    for one in started:
+        (one.paths.root / "hold").unlink(missing_ok=True)
+        where = locate(one.paths)
+        _until(lambda where=where: not where.alive(), "the controller to end")  # type: ignore[misc]
+
+
+def _until(true: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < end, f"waited {WAIT_S} s for {what}"
+        time.sleep(0.02)
+
+
+def test_the_local_executor_runs_one_agent_per_node(job: Make, local: Callable[..., submit.Submitted]) -> None:
+    """Detached: submitting returns while agents run; each simulated node is one task without GPUs; then an outcome."""
+    one = local(job(resources={"nodes": 2, "spare_nodes": 1}), hold=True)
+    paths = one.paths
+    assert locate(paths).alive()
+    _until(lambda: all((paths.root / f"up-{i}").exists() for i in range(3)), "three agents")
+    (paths.root / "hold").unlink()
+    _until(lambda: read_outcome(paths.outcome), "the outcome")
+    _until(lambda: not locate(paths).alive(), "the controller to end")
+
+    said = sorted(p.read_text().split("node ")[1].split("\n")[0] for p in paths.submitit.glob("*_log.out"))
+    assert said == ["0 cuda ''", "1 cuda ''", "2 cuda ''"]
+    assert (read_outcome(paths.outcome) or {})["tty"] is False
+
+
+def test_cancelling_here_reaches_the_agents(job: Make, local: Callable[..., submit.Submitted]) -> None:
+    """TERM goes through the controller to every agent."""
+    one = local(job(), hold=True)
+    _until(lambda: (one.paths.root / "up-0").exists(), "the agent")
+    locate(one.paths).cancel()
+    _until(lambda: read_outcome(one.paths.outcome), "the outcome")
+
+    assert (read_outcome(one.paths.outcome) or {})["state"] == "cancelled"
+
+
+def test_a_recycled_process_id_is_no_run(home: Path) -> None:
+    """A process of the same number that started at another time is somebody else's."""
+    mine = os.getpid()
+
+    assert local_backend.is_alive(mine, local_backend.started_at(mine))
+    assert not local_backend.is_alive(mine, 1.0)
+    assert not local_backend.terminate(mine, 1.0)
+
+
+def test_a_broken_interpreter_says_so(job: Make, home: Path, local: Callable[..., submit.Submitted]) -> None:
+    """An interpreter that cannot start leaves words in the agents' log, and no process."""
+    broken = Interpreter(
+        path="/nonexistent/python", origin="test", packages={"torch": "", "submitit": "", "psutil": ""}
+    )
+    made = plan(job(), replace(_facts(home, backend="local"), interpreter=broken))
+    assert rundir.claim(Path(made.run_dir))
+    submit.prepare(made, RunPaths(Path(made.run_dir)), [])
+    pid = int(submit.start(made))
+    _until(lambda: not local_backend.is_alive(pid, None), "the controller to end")
+    logs = list(Path(made.submitit_dir).glob("*_log.out"))
+
+    assert "/nonexistent/python" in logs[0].read_text()
+
+
+# --- again --------------------------------------------------------------------------------------------------------------
+
+
+def _ended(paths: RunPaths, *steps: int) -> None:
+    write_outcome(paths.outcome, {"state": "failed", "reason": "it broke"})
+    for step in steps:
+        paths.checkpoint(step).mkdir(parents=True)
+        (paths.checkpoint(step) / "manifest.json").write_text("{}")
+
+
+def test_a_run_is_submitted_again_with_changes(job: Make, slurm: Path, home: Path) -> None:
+    """Same folder, same code, changed job, the wanted step, a new entry in the history; the old outcome is gone."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths, 10, 20)
+    (home / "source" / "train.py").write_text("print('edited since')\n")
+    second = again.resubmit(first.paths, again.Again(overrides=("resources.nodes=3",), step=10))
+    spec = RunSpec.read(first.paths.spec)
+
+    assert (second.plan.run_dir, spec.nodes, spec.resume_step) == (first.plan.run_dir, 3, 10)
+    assert (first.paths.code / "train.py").read_text() == "print(1)\n"
+    assert not first.paths.outcome.exists()
+    said = events.read(first.paths.events)[-1]
+    assert (said["by"], said["changes"]) == ("resubmit", ["resources.nodes=3"])
+    assert len(submit.read_submission(first.paths)["submissions"]) == 2
+
+
+def test_a_failed_resubmission_changes_nothing(job: Make, slurm: Path, home: Path) -> None:
+    """When sbatch refuses, the run has its outcome still and the history says what happened."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths)
+    (slurm / "says").write_text("sbatch: error: no\n")
+    with pytest.raises(SubmitError):
+        again.resubmit(first.paths, again.Again())
+
+    assert (read_outcome(first.paths.outcome) or {})["reason"] == "it broke"
+    assert events.read(first.paths.events)[-1]["type"] == "warning"
+
+
+def test_a_run_in_the_queue_is_not_submitted_twice(job: Make, slurm: Path, home: Path) -> None:
+    """While SLURM knows the job, resubmitting is refused."""
+    first = _submit(job(), _facts(home))
+    (slurm / "queue").write_text("PENDING\n")
+    with pytest.raises(StateError, match="has not ended"):
+        again.resubmit(first.paths, again.Again())
+
+
+def test_checkpoints_that_are_not_there_are_named(job: Make, slurm: Path, home: Path) -> None:
+    """--from a step without a checkpoint lists those there are; a fork needs one."""
+    first = _submit(job(), _facts(home))
+    _ended(first.paths, 10)
+    with pytest.raises(CheckpointError, match="no checkpoint of step 7: there are 10"):
+        again.resubmit(first.paths, again.Again(step=7))
+    (first.paths.checkpoint(10) / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="no checkpoint to fork from"):
+        again.fork(first.paths, "other", again.Again())
+
+
+def test_a_fork_is_a_new_run_from_the_old_code_and_checkpoint(
+    job: Make, slurm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own folder and name; the code as the old run has it; resume names the old checkpoint."""
+    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(home / "forks"))
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths, 10, 20)
+    (home / "source" / "train.py").write_text("print('edited since')\n")
+    new = again.fork(first.paths, "net2", again.Again())
+
+    assert new.plan.spec.name == "net2"
+    assert new.plan.spec.resume == str(first.paths.checkpoint(20))
+    assert new.plan.run_dir.startswith(str(home / "forks" / "net2-"))
+    assert (new.paths.code / "train.py").read_text() == "print(1)\n"
+    assert (read_outcome(first.paths.outcome) or {})["state"] == "failed"
+
+
+def test_foreground_agents_end_with_their_parent(job: Make, home: Path) -> None:
+    """`launcher run` killed outright takes its agents along (PDEATHSIG), so nothing trains unseen."""
+    made = plan(job(), replace(_facts(home, backend="local")))
+    assert rundir.claim(Path(made.run_dir))
+    pid_file = home / "pid"
+    stub = home / "lib" / "launcher" / "runtime"
+    stub.mkdir(parents=True)
+    for folder in (stub, stub.parent):
+        (folder / "__init__.py").write_text("")
+    (stub / "agent.py").write_text(
+        "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_DFL)\n"
+        f"open({str(pid_file) + '.tmp'!r}, 'w').write(str(os.getpid()))\n"
+        f"os.rename({str(pid_file) + '.tmp'!r}, {str(pid_file)!r})\ntime.sleep(600)\n"
+    )
+    (Path(made.run_dir) / "lib").symlink_to(home / "lib")
+    text = (
+        "import pickle, sys, time\n"
+        "from launcher.submission import local_backend\n"
+        "local_backend.Foreground(pickle.load(open(sys.argv[1], 'rb'))).start()\n"
+        "time.sleep(600)\n"
+    )
+    (home / "plan.pkl").write_bytes(pickle.dumps(made))
+    env = {**os.environ, "PYTHONPATH": str(Path(local_backend.__file__).parents[2])}
+    parent = subprocess.Popen([sys.executable, "-c", text, str(home / "plan.pkl")], env=env, cwd=home)
+    try:
+        _until(pid_file.exists, "the agent")
+        agent = int(pid_file.read_text())
+        started = local_backend.started_at(agent)
+        parent.kill()
+        parent.wait()
+        _until(lambda: not local_backend.is_alive(agent, started), "the agent to end with its parent")
+    finally:
+        parent.kill()
+        parent.wait()
+        if pid_file.exists() and local_backend.is_alive(int(pid_file.read_text()), None):
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
