@@ -52,7 +52,7 @@ class Draft:
 
     def text(self) -> str:
         """The job file."""
-        lines = [f"# Made from {_one_line(self.source)} by launcher init. Look it over, then: launcher plan job.yaml"]
+        lines = [f"# Made from {_one_line(self.source)} by launcher init. Look it over, then: launcher plan FILE"]
         if self.left:
             lines += ["#", "# Not carried over:"]
             for sentence in self.left:
