@@ -271,7 +271,7 @@ class Agent:
             await crew.end(term_s)
         if store is not None:
             store.end()
-            await self._server.clear(round_)
+        await self._server.clear(round_)
         self._crews.pop(round_, None)
         self._stores.pop(round_, None)
         self._tell("cleared", round=round_)

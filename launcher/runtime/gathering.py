@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from launcher.runtime.board import Board
 from launcher.runtime.decisions import Evidence, Kind
+from launcher.runtime.nodes import Node
 from launcher.runtime.picture import missing, picture
 from launcher.runtime.waiting import until
 
 __all__ = ["gather", "interrupted", "preflight"]
 
+CHECKS_ROUND = -1
+"""The number of the checks' store and processes: they are ended like a round's."""
 _SAY_AFTER_S = (5.0, 15.0, 30.0)
 _SAY_EVERY_S = 60.0
 
@@ -100,8 +103,9 @@ async def preflight(board: Board) -> Evidence | None:
     asked = board.nodes.healthy
     began = board.now()
     peers = [{"node": n.index, "host": n.host, "address": n.address} for n in asked]
+    port = await _store_of_checks(board, asked)
     for node in asked:
-        node.send("preflight", port=None, peers=peers)
+        node.send("preflight", port=port, peers=peers)
 
     def look(now: float) -> Evidence | bool | None:
         if (stop := interrupted(board)) is not None:
@@ -109,6 +113,8 @@ async def preflight(board: Board) -> Evidence | None:
         return True if all(n.index in board.preflight or not n.here for n in asked) else None
 
     found = await until(board, look, timeout_s=board.timing.preflight_s)
+    for node in asked:
+        node.send("end", round=CHECKS_ROUND, term_s=0)
     if isinstance(found, Evidence):
         return found
     silent = [n.host for n in asked if n.here and n.index not in board.preflight]
@@ -117,6 +123,19 @@ async def preflight(board: Board) -> Evidence | None:
             "warning", text=f"the checks of {', '.join(silent)} did not end in time; these nodes are used anyway"
         )
     return _judge(board, board.now() - began)
+
+
+async def _store_of_checks(board: Board, asked: list[Node]) -> int | None:
+    """The port of a store for the checks' all-reduce; None where there is nothing to reduce, or no store."""
+    if not asked or (len(asked) == 1 and board.spec.backend != "nccl"):
+        return None
+    asked[0].send("store", round=CHECKS_ROUND)
+    port = await until(
+        board,
+        lambda now: board.ports.get(CHECKS_ROUND) if interrupted(board) is None else 0,
+        timeout_s=board.timing.store_s,
+    )
+    return port or None
 
 
 def _judge(board: Board, seconds: float) -> Evidence | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher.runtime.board import Board
+from launcher.runtime.gathering import CHECKS_ROUND
 from launcher.runtime.nodes import Node
 from launcher.runtime.protocol import HEARTBEAT_S, SILENCE_S, Link
 from launcher.runtime.rounds import Rank, Round
@@ -104,6 +105,8 @@ class Inbox:
             self.board.ports[number] = port
 
     def _on_store_failed(self, node: Node, message: dict[str, Any]) -> None:
+        if message.get("round") == CHECKS_ROUND:
+            self.board.ports[CHECKS_ROUND] = 0  # the checks do without
         if (round_ := self._round_of(message)) is not None and not round_.ending:
             round_.store_problem = f"the store on {node.host} could not start: {message.get('error')}"
 

@@ -91,7 +91,8 @@ class Preflight:
         more, bandwidth = await reduced
         checks += more
         return {
-            "ok": all(check.ok for check in checks),
+            # an all-reduce that fails fails for every node: it says nothing against this one
+            "ok": all(check.ok for check in checks if check.name != "all_reduce"),
             "seconds": round(time.monotonic() - begun, 3),
             "checks": [asdict(check) for check in checks],
             "bandwidth_gb_s": bandwidth,
@@ -133,7 +134,7 @@ class Preflight:
     async def _all_reduce(self, peers: list[dict[str, Any]], port: int | None) -> tuple[list[Check], float | None]:
         """A small all-reduce over one process per node, on the job's backend, with its bandwidth."""
         places = [peer["node"] for peer in peers]
-        if port is None or self._node not in places:
+        if port is None or self._node not in places or (len(places) == 1 and self._spec.backend != "nccl"):
             return [], None
         key = f"preflight.{self._node}"
         mine, theirs = socket.socketpair()
@@ -164,6 +165,9 @@ class Preflight:
             return [Check("all_reduce", False, f"an all-reduce failed: {lines[-1] if lines else error}")], None
         finally:
             mine.close()
+        if "error" in answer:
+            name = "device" if answer.get("local") else "all_reduce"
+            return [Check(name, False, f"a short all-reduce failed here: {answer['error']}")], None
         speed = float(answer["gb_s"])
         text = f"an all-reduce over {len(places)} nodes ran at {speed:.2f} GB/s"
         return [Check("all_reduce", True, text)], speed

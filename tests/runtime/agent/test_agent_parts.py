@@ -1,0 +1,293 @@
+"""The agent's pure parts and small readers: environments, shares of CPUs, names, counters, verdicts."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.errors import ProtocolError
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec, Work
+from launcher.runtime import facts, logs, oom, preflight, procs, samples
+from launcher.runtime.environment import base_environment, cpu_shares
+from launcher.runtime.where import leader_address, node_index, node_names
+
+
+def spec(**values: Any) -> RunSpec:
+    """A run's spec with some values."""
+    usual: dict[str, Any] = {
+        "id": "r1", "name": "r", "run_dir": "/r", "work": Work(kind="function", target="x:y"), "batch": "slurm",
+        "nodes": 2, "tasks_per_node": 2, "timeout_min": 5, "backend": "gloo", "control_ports": [20000],
+    }  # fmt: skip
+    return RunSpec(**{**usual, **values})
+
+
+def test_what_is_read_at_import_is_in_the_base() -> None:
+    """Threads, hash seed and NCCL's error handling have torchrun's values; the job's own variables win."""
+    base = base_environment({"PATH": "/bin", "OMP_NUM_THREADS": "16"}, spec(cpus_per_task=3, seed=2**32 + 5), {})
+    assert base.pop("LAUNCHER_RUN_DIR", "/r") == "/r"
+
+    assert base == {
+        "PATH": "/bin",
+        "OMP_NUM_THREADS": "3",
+        "PYTHONHASHSEED": "5",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+
+
+def test_the_jobs_variables_and_those_passed_by_name_win() -> None:
+    """`environment.variables` and `environment.pass` override what the launcher would set."""
+    mine = spec(variables={"OMP_NUM_THREADS": "7", "A": "1"})
+    base = base_environment({"PYTHONHASHSEED": "9"}, mine, {"KEY": "secret", "A": "2"})
+
+    assert {k: base[k] for k in ("OMP_NUM_THREADS", "A", "KEY", "PYTHONHASHSEED")} == {
+        "OMP_NUM_THREADS": "7",
+        "A": "2",
+        "KEY": "secret",
+        "PYTHONHASHSEED": "9",
+    }
+
+
+def test_the_named_interface_is_for_gloo_and_nccl() -> None:
+    """A named interface is told to both; one that was found out only to gloo, and only where nobody set it."""
+    named = base_environment({}, spec(interface="ib0"), {}, gloo_interface="eth0")
+    found = base_environment({}, spec(), {}, gloo_interface="eth0")
+    kept = base_environment({"GLOO_SOCKET_IFNAME": "mine"}, spec(), {}, gloo_interface="eth0")
+
+    assert (named["GLOO_SOCKET_IFNAME"], named["NCCL_SOCKET_IFNAME"]) == ("ib0", "ib0")
+    assert (found["GLOO_SOCKET_IFNAME"], found.get("NCCL_SOCKET_IFNAME")) == ("eth0", None)
+    assert kept["GLOO_SOCKET_IFNAME"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "online", "on_node", "workers", "each", "expected"),
+    [
+        (range(8, 16), 64, "8", 4, 2, [[8, 9], [10, 11], [12, 13], [14, 15]]),  # confined by SLURM
+        (range(8), 8, "8", 2, 2, [[0, 1, 2, 3], [4, 5, 6, 7]]),  # the whole node is ours: spare CPUs are shared out
+        (range(64), 64, "8", 4, 2, None),  # nobody confines: another job would bind to the same CPUs
+        (range(8), 64, "8", 4, 3, None),  # too few
+        (range(2), 2, "", 2, 1, None),  # no SLURM: others use this machine too
+        (range(2), 2, "8", 2, 1, None),  # SLURM believes in CPUs that are not there
+    ],
+)
+def test_workers_are_bound_only_to_cpus_that_are_surely_the_jobs(
+    allowed: Any, online: int, on_node: str, workers: int, each: int, expected: Any
+) -> None:
+    """Each worker gets a share of its own where SLURM confined the task or gave the whole node, and none elsewhere."""
+    environ = {"SLURM_CPUS_ON_NODE": on_node} if on_node else {}
+
+    assert cpu_shares(list(allowed), online, environ, workers=workers, cpus_per_task=each) == expected
+
+
+def test_nodes_have_names_and_numbers() -> None:
+    """SLURM's list and task number, or on one machine names that stay distinct."""
+    slurm = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_NODEID": "2"}
+    local = spec(batch="local", spare_nodes=1)
+    names = node_names(local)
+
+    assert (node_names(spec(), slurm), node_index(spec(), slurm)) == (["n1", "n2", "n3"], 2)
+    assert leader_address(spec(), ["n1", "n2"], 1) == "n1"
+    assert [name.split("/")[1] for name in names] == ["0", "1", "2"]
+    assert node_index(local, {"SUBMITIT_LOCAL_GLOBALID": "1"}) == 1
+    assert leader_address(local, names, 1) == "127.0.0.1"
+
+
+def test_outside_a_job_there_is_no_number() -> None:
+    """Without SLURM's variables one sentence says so."""
+    with pytest.raises(ProtocolError, match="SLURM_NODEID"):
+        node_index(spec(), {})
+    with pytest.raises(ProtocolError, match="SLURM_JOB_NODELIST"):
+        node_names(spec(), {})
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "counter", "text"),
+    [
+        ("0::/slurm/job_7/step_0\n", "sys/fs/cgroup/slurm/job_7/step_0/memory.events", "low 0\noom 2\noom_kill 3\n"),
+        ("9:cpu:/x\n4:memory:/slurm/job_7\n", "sys/fs/cgroup/memory/slurm/job_7/memory.oom_control", "oom_kill 3\n"),
+        ("0::/gone\n", "proc/vmstat", "nr_free_pages 1\noom_kill 3\n"),
+    ],
+    ids=["v2", "v1", "machine"],
+)
+def test_kills_for_memory_are_counted(tmp_path: Path, cgroup: str, counter: str, text: str) -> None:
+    """cgroup v2's events, v1's oom_control, and the machine's count where neither is told."""
+    for name, content in (("proc/self/cgroup", cgroup), (counter, text)):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+    assert oom.kills(tmp_path) == 3
+
+
+def test_no_counter_is_no_kill(tmp_path: Path) -> None:
+    """Where nothing counts, nothing is claimed."""
+    assert oom.kills(tmp_path) == 0
+
+
+def test_a_process_name_cannot_mislead_the_table(tmp_path: Path) -> None:
+    """The table reads a process whose command name holds spaces, parentheses and digits."""
+    import subprocess
+
+    script = (
+        "import ctypes,sys; ctypes.CDLL(None).prctl(15, b') R 1 1 ((', 0, 0, 0); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as odd:
+        assert odd.stdout is not None
+        odd.stdout.readline()
+        found = procs.table()
+        assert (found[odd.pid].ppid, found[odd.pid].sid) == (os.getpid(), odd.pid)
+        assert odd.pid in [p.pid for p in procs.below(os.getpid(), found)]
+        assert odd.pid not in [p.pid for p in procs.below(os.getpid(), found, spare=[odd.pid])]
+        odd.kill()
+
+
+def test_the_last_lines_of_this_round(tmp_path: Path) -> None:
+    """Lines of an earlier life of the log, empty ones and half a character at the start are left out."""
+    log = tmp_path / "rank.log"
+    log.write_text("old\n")
+    size = log.stat().st_size
+    with log.open("a") as f:
+        f.write("ü" * 40_000 + "\n\n" + "\n".join(f"line {n}" for n in range(30)) + "\n")
+
+    lines = logs.last_lines(log, size)
+
+    assert lines == [f"line {n}" for n in range(10, 30)]
+    assert logs.last_lines(tmp_path / "none") == []
+
+
+class FakeNvml(types.ModuleType):
+    """NVML with two devices, one of them with a memory error."""
+
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
+
+    def nvmlInit(self) -> None: ...
+    def nvmlDeviceGetCount(self) -> int:
+        """Two."""
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        """A handle is its name."""
+        return f"GPU-{index}"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        """A handle is its name."""
+        return uuid
+
+    def nvmlDeviceGetName(self, handle: str) -> bytes:
+        """Older versions answer bytes."""
+        return b"NVIDIA H200"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
+        """One GiB used of two."""
+        return types.SimpleNamespace(used=2**30, total=2**31)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
+        """MIG devices give no utilisation."""
+        if handle.startswith("MIG"):
+            raise RuntimeError("Not Supported")
+        return types.SimpleNamespace(gpu=87)
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        """A driver."""
+        return "550.54"
+
+    def nvmlSystemGetCudaDriverVersion(self) -> int:
+        """CUDA 12.4."""
+        return 12040
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: str, kind: int, when: int) -> int:
+        """GPU-1 is bad."""
+        return 3 if handle == "GPU-1" else 0
+
+    def nvmlDeviceGetRetiredPagesPendingStatus(self, handle: str) -> int:
+        """None."""
+        return 0
+
+
+def test_gpus_are_those_in_slurms_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are of the visible devices, in the mask's order, by number or by UUID; what is not told is left out."""
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
+
+    assert len(samples.Gpus({})) == 2
+    assert len(samples.Gpus({"CUDA_VISIBLE_DEVICES": ""})) == 0
+    masked = samples.Gpus({"CUDA_VISIBLE_DEVICES": "1, MIG-aa"})
+    assert masked.use() == [{"gpu_mem_bytes": 2**30, "gpu_percent": 87}, {"gpu_mem_bytes": 2**30}]
+    assert masked.describe() == {
+        "gpu_names": ["NVIDIA H200"] * 2,
+        "gpu_mem_bytes": [2**31] * 2,
+        "driver": "550.54",
+        "cuda_driver": "12.4",
+    }
+    assert masked.faults() == ["GPU 0 has 3 uncorrected memory errors since the driver was loaded"]
+
+
+def test_without_nvml_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No library is no crash: no devices, and why."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    gpus = samples.Gpus({})
+
+    assert (len(gpus), gpus.use(), gpus.describe()) == (0, [], {})
+    assert "pynvml" in (gpus.problem or "")
+
+
+@pytest.mark.parametrize(
+    ("checks", "expected"),
+    [
+        (
+            preflight.judge_gpus(4, 3, [], None),
+            [("gpus", False, "3 of 4 GPUs are visible"), ("gpu_errors", True, None)],
+        ),
+        (
+            preflight.judge_gpus(2, 4, ["GPU 1 is ill"], None),
+            [("gpus", True, None), ("gpu_errors", False, "GPU 1 is ill")],
+        ),
+        (preflight.judge_gpus(1, 0, [], "no driver"), [("gpus", False, "NVML does not answer: no driver")]),
+        (preflight.judge_gpus(0, 0, [], "no driver"), []),
+        (
+            preflight.judge_driver("11.4", "12.8", gpus=1),
+            [("driver", False, "the driver offers CUDA 11.4, which is too old for torch's 12.8")],
+        ),
+        (preflight.judge_driver("12.2", "12.8", gpus=1), [("driver", True, None)]),
+        (preflight.judge_driver("12.2", None, gpus=1), [("driver", False, "this torch was built without CUDA")]),
+        (preflight.judge_driver("12.2", "12.8", gpus=0), []),
+        (preflight.judge_disk(2**29, 10), [("disk", False, None), ("inodes", False, "10 inodes are free there")]),
+        (preflight.judge_disk(2**40, None), [("disk", True, "1024.0 GiB are free where the run directory lies")]),
+    ],
+)
+def test_verdicts(checks: list[preflight.Check], expected: list[tuple[str, bool, str | None]]) -> None:
+    """Each check judges what was found, in one sentence."""
+    found = [(c.name, c.ok, c.detail) for c in checks]
+
+    assert [(n, ok, d if e[2] else None) for (n, ok, d), e in zip(found, expected, strict=True)] == expected
+
+
+def test_facts_read_torchs_versions_without_importing_it() -> None:
+    """Versions come from files: torch is in none of the agent's modules."""
+    import subprocess
+
+    code = (
+        "import sys; import launcher.runtime.entry, launcher.runtime.facts as f; print(f.torch_versions()['torch']);"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.startswith("2.")
+
+
+def test_a_nodes_address(tmp_path: Path) -> None:
+    """One machine is 127.0.0.1; a node is reached on the interface that reaches the leader; a named one wins."""
+    there = spec(run_dir=str(tmp_path))
+
+    assert facts.node_address(spec(batch="local"), "h", "10.1.2.3") == "127.0.0.1"
+    assert facts.node_address(there, "h", "::ffff:10.1.2.3") == "10.1.2.3"
+    assert facts.node_address(spec(interface="lo"), "h", "10.1.2.3") == "127.0.0.1"
+    assert facts.master_address(there, "no-such-host.invalid", "10.1.2.3") == "10.1.2.3"
+    assert facts.disk(RunPaths(tmp_path).root)["free_bytes"]
