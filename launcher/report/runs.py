@@ -108,7 +108,9 @@ def previous_of(paths: RunPaths) -> tuple[str, str] | None:
 
 def ask_slurm(job_ids: Iterable[str]) -> Mapping[str, SlurmView] | None:
     """SLURM's view of the jobs, by id; None when there is no SLURM here or it does not answer."""
-    return None
+    from launcher.slurm.jobs import job_views
+
+    return job_views(job_ids, patient=False)
 
 
 def needs_slurm(summary: RunSummary) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from launcher.slurm.commands import Answer, ask, ask_patiently
+from launcher.slurm.commands import ask_patiently
 from launcher.slurm.hosts import expand_hosts
 
 __all__ = ["ENDED", "JobFacts", "JobView", "job_facts", "job_views", "parse_facts", "parse_sacct", "parse_squeue"]
@@ -58,34 +58,30 @@ class JobView:
         return self.start_t if self.state == "PENDING" else None
 
 
-def job_views(job_ids: Iterable[str], *, patient: bool = True) -> dict[str, JobView]:
+def job_views(job_ids: Iterable[str], *, patient: bool = True) -> dict[str, JobView] | None:
     """What SLURM knows of each of ``job_ids`` (``J`` or ``J_T``), by id; unknown ones are missing.
 
-    One squeue, and one sacct for those that squeue has forgotten (MinJobAge), where there is accounting. SLURM's
-    silence yields {} for the part that it does not answer.
+    One squeue, and one sacct for those that squeue has forgotten (MinJobAge), where there is accounting. None: SLURM does
+    not answer, so that nothing is known about any of them.
     """
     wanted = list(dict.fromkeys(j for j in job_ids if re.fullmatch(r"\d+(_\d+)?", j)))
     if not wanted:
         return {}
-    run = ask_patiently if patient else ask
-    answer = run(
-        "squeue", "--noheader", "--states=all", "--array", *_which(wanted), f"--format={SQUEUE_FORMAT}",
-    )  # fmt: skip
-    found = _pick(wanted, parse_squeue(_text(answer)))
+    tries = 3 if patient else 1
+    words = ("squeue", "--noheader", "--states=all", "--array", *_which(wanted), f"--format={SQUEUE_FORMAT}")
+    answer = ask_patiently(*words, tries=tries)
+    if not answer.ok and "invalid job id" not in answer.err.lower():  # squeue's way to say that it has forgotten it
+        return None
+    found = _pick(wanted, parse_squeue(answer.out))
     if missing := [j for j in wanted if j not in found]:
-        answer = run("sacct", "-n", "-P", "-X", *_which(missing), "--starttime=now-30days", f"--format={SACCT_FIELDS}")
-        found |= _pick(missing, parse_sacct(_text(answer)))
+        words = ("sacct", "-n", "-P", "-X", *_which(missing), "--starttime=now-30days", f"--format={SACCT_FIELDS}")
+        found |= _pick(missing, parse_sacct(ask_patiently(*words, tries=tries).out))
     return found
 
 
 def _which(job_ids: Sequence[str]) -> tuple[str, ...]:
     """All of one's own jobs are a short question; thousands of ids are a long one, and may not fit a command line."""
     return (f"--user={os.getuid()}",) if len(job_ids) > _MANY else (f"--jobs={','.join(job_ids)}",)
-
-
-def _text(answer: Answer) -> str:
-    # "Invalid job id" is squeue's way to say that it has forgotten the job.
-    return answer.out if answer.ok else ""
 
 
 def _pick(wanted: Sequence[str], views: dict[str, JobView]) -> dict[str, JobView]:

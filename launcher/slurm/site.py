@@ -167,18 +167,21 @@ SINFO_FORMAT = "%R|%a|%D|%T|%c|%m|%G"
 QOS_FIELDS = "name,gracetime,preemptmode,preempt,maxwall"
 
 
-def ask_site() -> SiteTexts | str:
-    """Ask SLURM; a sentence when it does not answer. Three or four commands, whatever the size of the cluster."""
-    config = ask_patiently("scontrol", "show", "config")
+def ask_site(*, tries: int = 4, all_qos: bool = True) -> SiteTexts | str:
+    """Ask SLURM; a sentence when it does not answer. Three or four commands, whatever the size of the cluster.
+
+    ``all_qos=False`` asks for QOS only where preemption depends on them.
+    """
+    config = ask_patiently("scontrol", "show", "config", tries=tries)
     if not config.ok:
         return f"SLURM does not answer: {config.problem}."
-    partitions = ask_patiently("scontrol", "show", "partition")
-    nodes = ask_patiently("sinfo", "--noheader", f"--format={SINFO_FORMAT}")
+    partitions = ask_patiently("scontrol", "show", "partition", tries=tries)
+    nodes = ask_patiently("sinfo", "--noheader", f"--format={SINFO_FORMAT}", tries=tries)
     for answer in (partitions, nodes):
         if not answer.ok:
             return f"SLURM does not answer: {answer.problem}."
     qos = ""
-    if "accounting_storage/none" not in config.out:
+    if "accounting_storage/none" not in config.out and (all_qos or "preempt/qos" in config.out):
         qos = ask_patiently("sacctmgr", "-n", "-P", "show", "qos", f"format={QOS_FIELDS}", tries=2).out
     return SiteTexts(config.out, partitions.out, nodes.out, qos)
 

@@ -40,7 +40,7 @@ def gather(
     job = loaded.job
     runs_dir, shown = runs_dir_of(job.runs_dir, loaded.base_dir, loaded.site, env)
     free_bytes, free_inodes = _free(runs_dir)
-    slurm = slurm_facts(env, job.slurm.partition) if backend != "local" else SlurmFacts()
+    slurm = slurm_facts(env, job.slurm.partition, job.slurm.qos) if backend != "local" else SlurmFacts()
     return Facts(
         backend=backend,
         run_id=run_id or index.new_id(loaded.name),
@@ -136,13 +136,13 @@ def _count_gpus() -> int:
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
 
 
-def slurm_facts(environ: Mapping[str, str], partition: str | None) -> SlurmFacts:
-    """Whether SLURM can be used from here, and its policy for ``partition``."""
+def slurm_facts(environ: Mapping[str, str], partition: str | None, qos: str | None = None) -> SlurmFacts:
+    """Whether SLURM can be used from here, and its policy for ``partition`` and ``qos``."""
     path = environ.get("PATH", os.defpath)
     found = all(shutil.which(command, path=path) for command in ("sbatch", "srun"))
     if not found:
         return SlurmFacts(found=False, traces=_traces(environ, path))
-    return _ask(partition)
+    return _ask(partition, qos)
 
 
 def _traces(environ: Mapping[str, str], path: str) -> tuple[str, ...]:
@@ -154,6 +154,12 @@ def _traces(environ: Mapping[str, str], path: str) -> tuple[str, ...]:
     return tuple(traces)
 
 
-def _ask(partition: str | None) -> SlurmFacts:
-    """SLURM's own answers, through the slurm floor."""
-    return SlurmFacts(found=True, site=SiteSpec(), known=False)
+def _ask(partition: str | None, qos: str | None) -> SlurmFacts:
+    """SLURM's own answers; a controller that does not answer costs one look, and the plan says so."""
+    from launcher.slurm.site import ask_site, parse_site, policy
+
+    texts = ask_site(tries=1, all_qos=False)
+    if isinstance(texts, str):
+        return SlurmFacts(found=True, site=SiteSpec(), known=False)
+    site = parse_site(texts)
+    return SlurmFacts(found=True, site=policy(site, partition, qos), known=True, max_array_size=site.max_array_size)

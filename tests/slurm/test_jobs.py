@@ -170,3 +170,16 @@ def test_one_question_for_many_jobs(cluster: Cluster, monkeypatch: pytest.Monkey
     assert (views[failed].exit_code, views[failed].source, views[waiting].reason) == (3, "sacct", "BeginTime")
     assert facts is not None
     assert (facts.state, facts.nodes, facts.restarts) == ("RUNNING", views[running].nodes, 0)
+
+
+def test_silence_is_not_ignorance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where SLURM does not answer nothing is known of any job; a job it has forgotten is merely missing."""
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    forgotten = job_views(["12"])
+    squeue.write_text("#!/bin/sh\necho 'squeue: error: Unable to contact slurm controller' >&2\nexit 1\n")
+
+    assert forgotten == {}
+    assert job_views(["12"], patient=False) is None
