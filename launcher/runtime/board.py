@@ -13,6 +13,7 @@ from launcher.runtime.decisions import Evidence, Kind
 from launcher.runtime.handover import Allocation
 from launcher.runtime.history import History
 from launcher.runtime.nodes import Nodes
+from launcher.runtime.notify import Notifier
 from launcher.runtime.rounds import Round
 from launcher.runtime.saving import Blocking, Saver
 from launcher.runtime.stops import AgreedStop
@@ -78,6 +79,9 @@ class Board:
     changed: asyncio.Event
     host: str
     began_t: float
+    notifier: Notifier
+    first_of_submission: bool = True
+    """No attempt has begun since somebody last submitted the run: ``resubmit --from`` applies to this one alone."""
     phase: str = "waiting"
     round: Round | None = None
     stop: AgreedStop | None = None

@@ -55,7 +55,7 @@ async def _choose_resume(board: Board) -> Checkpoint | None:
     heard: list[tuple[str, str]] = []
 
     def look() -> Checkpoint | None:
-        if spec.resume_step is not None and board.round is None:
+        if spec.resume_step is not None and board.first_of_submission and board.round is None:
             checkpoints.set_aside_beyond(paths, spec.resume_step, board.attempt)
         return checkpoints.newest_good(
             paths, trusted=frozenset(board.saver.trusted), damaged=lambda path, why: heard.append((str(path), why))
@@ -114,6 +114,8 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
         resume_step=round_.resume.step if round_.resume else None,
         resume_path=str(round_.resume.path) if round_.resume else None,
     )
+    if board.attempt == 0 and round_.number == 0:
+        board.notifier.tell("started", f"{board.spec.name} trains on {', '.join(n.host for n in round_.nodes)}.")
     round_.hangs.progressed(board.now())
     return None
 

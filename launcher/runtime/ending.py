@@ -20,6 +20,8 @@ __all__ = ["Ending", "give_back", "leave"]
 _STATES = {Action.COMPLETE: ("completed", 0), Action.FAIL: ("failed", RunFailedError.exit_code),
            Action.CANCEL: ("cancelled", RunCancelledError.exit_code)}  # fmt: skip
 _EXCLUDED = (Kind.NODE_LOST, Kind.PREFLIGHT)
+_NOTIFY_S = 8.0
+"""The allocation is held for so long, at the end of a run, until news of it is delivered."""
 _WRITE_TRIES, _WRITE_PAUSE_S = 30, 1.0
 
 
@@ -44,6 +46,8 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     reason = _reason(board, decision, evidence)
     if decision.action is not Action.COMPLETE:
         await board.blocking(board.allocation.forbid_requeue)
+    board.notifier.tell(state, reason)
+    await board.notifier.drain(_NOTIFY_S)
     step = board.saver.last.step if board.saver.last else 0
     if board.round is not None:
         step = max(step, board.round.step)
@@ -87,6 +91,8 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     began = time.time()
     for node in board.nodes.all:
         node.send("shutdown")
+    if evidence.kind in (Kind.PREEMPTED, Kind.PREEMPTED_NOW):
+        board.notifier.tell("preempted", decision.reason)
     try:
         handed: HandedBack = await board.blocking(lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay))
     except SiteError as error:
@@ -100,6 +106,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     )
     board.history.state({**picture(board), "phase": "ended"})
     await _dismiss(board)
+    await board.notifier.drain(1.0)
     await board.blocking(board.history.close)
     if handed.how != "continuation" and delay == 0:
         # If the last process ends after StartTime, SLURM sets the full delay again: this is the leader's last act.

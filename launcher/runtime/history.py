@@ -52,6 +52,10 @@ class History:
         self._do(lambda: self._append(self.paths.events, value, True))
         return value
 
+    def warn(self, text: str) -> None:
+        """Tell a warning."""
+        self.event("warning", text=text)
+
     def metrics(self, step: int | None, epoch: int | None, metrics: dict[str, Any]) -> None:
         """Note metrics of one step."""
         line = {"t": round(time.time(), 3), "attempt": self.attempt, "round": self.round, "step": step, "epoch": epoch}

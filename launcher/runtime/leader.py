@@ -28,6 +28,7 @@ from launcher.runtime.handover import Allocation, LocalAllocation, window_s
 from launcher.runtime.history import History
 from launcher.runtime.inbox import Inbox
 from launcher.runtime.nodes import Node, Nodes
+from launcher.runtime.notify import Notifier
 from launcher.runtime.protocol import Hub, Link
 from launcher.runtime.saving import Blocking, Saver
 from launcher.runtime.watch import Watch
@@ -118,7 +119,9 @@ class Leader(Hub):
         saver = Saver(spec.checkpoint, paths, history, nodes=spec.nodes, blocking=self._blocking, wake=changed.set)
         board = Board(
             spec, paths, attempt, allocation, history, Nodes(self.node_names), saver, budgets, self._blocking, self.timing,
-            changed, self.host, time.time(), failures=sum(e["type"] in ("worker_failed", "node_lost", "hang") for e in past),
+            changed, self.host, time.time(),
+            Notifier(spec, os.environ, history.warn),
+            first_of_submission=_first_of_submission(past), failures=sum(e["type"] in ("worker_failed", "node_lost", "hang") for e in past),
         )  # fmt: skip
         history.event(
             "attempt_started",
@@ -258,6 +261,13 @@ def _ended_already(paths: RunPaths, allocation: Allocation) -> Ending | None:
     if handed and heir and allocation.job_id and str(heir) != str(allocation.job_id):
         return Ending("requeued", f"The run was handed to job {heir}.", 0)
     return None
+
+
+def _first_of_submission(past: list[dict[str, Any]]) -> bool:
+    for e in reversed(past):
+        if e["type"] in ("submitted", "attempt_started"):
+            return bool(e["type"] == "submitted")
+    return True
 
 
 def _waiting_since(past: list[dict[str, Any]]) -> float | None:

@@ -77,3 +77,29 @@ def test_a_finished_run_never_runs_again(world, virtual):
 
     assert "had ended already" in ending.reason
     assert len(w.events()) == before
+
+
+def test_resubmit_from_a_step_applies_once(world, virtual):
+    """--from STEP sets later checkpoints aside in the first attempt after the resubmit, not in the requeues after it."""
+    import dataclasses
+
+    from launcher.run import events
+
+    w = world(checkpoint={"interval_steps": 10, "keep_last": 9})
+    virtual(w.attempt_once())
+    w.paths.outcome.unlink()
+    w.spec = dataclasses.replace(w.spec, resume_step=20)
+    events.append(w.paths.events, events.event("submitted", attempt=None, job_id="77", by="resubmit"))
+    w.total_steps = 60
+
+    async def preempt():
+        await w.until(lambda: any(e["attempt"] == 1 and e["step"] == 50 for e in w.events("saved")))
+        w.signal()
+
+    assert virtual(w.attempt_once(preempt)).state == "requeued"
+    assert virtual(w.attempt_once()).state == "completed"
+
+    starts = [e["resume_step"] for e in w.events("round_started")]
+    assert starts[:2] == [None, 20]
+    assert starts[2] >= 50
+    assert sorted(p.name for p in w.paths.checkpoints.glob("aside.*")) == ["aside.1.step-00000030", "aside.1.step-00000040"]
