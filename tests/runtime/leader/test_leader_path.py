@@ -102,4 +102,7 @@ def test_resubmit_from_a_step_applies_once(world, virtual):
     starts = [e["resume_step"] for e in w.events("round_started")]
     assert starts[:2] == [None, 20]
     assert starts[2] >= 50
-    assert sorted(p.name for p in w.paths.checkpoints.glob("aside.*")) == ["aside.1.step-00000030", "aside.1.step-00000040"]
+    assert sorted(p.name for p in w.paths.checkpoints.glob("aside.*")) == [
+        "aside.1.step-00000030",
+        "aside.1.step-00000040",
+    ]
