@@ -29,58 +29,16 @@ def _numbers(values: Any) -> str:
     return ", ".join(f"{k} {v:.4g}" if isinstance(v, int | float) else f"{k} {v}" for k, v in items)
 
 
-def _loss(event: dict[str, Any]) -> str:
-    loss = event.get("loss")
-    return f", loss {loss:.4g}" if isinstance(loss, int | float) else ""
-
-
-def _names(values: Any) -> str:
-    return ", ".join(str(v) for v in values) if isinstance(values, list) else str(values)
-
-
-def _ready(e: dict[str, Any]) -> str:
-    ranks = e.get("ranks") or []
-    hosts = len({r.get("host") for r in ranks if isinstance(r, dict)})
-    begun = f"from step {e['resume_step']:,}" if e.get("resume_step") else "from scratch"
-    on = f" on {hosts} hosts" if hosts > 1 else ""
-    return f"round {e.get('round', 0)}: {e.get('world_size')} ranks{on}, {begun}"
-
-
-def _failure(e: dict[str, Any]) -> str:
-    cause = e.get("cause") or {}
-    return f"rank {e.get('rank')} on {e.get('host')} failed at step {e.get('step')}: {cause.get('text') or cause.get('kind')}"
-
-
-_WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "attempt_started": lambda e: f"attempt {e.get('attempt')} on {e.get('host')}",
-    "node_missing": lambda e: f"waiting for {_names(e.get('nodes'))} ({e.get('waited_s', 0):.0f} s so far)",
-    "round_started": _ready,
-    "first_step": lambda e: f"first step after {e.get('seconds', 0):.1f} s",
-    "epoch": lambda e: f"epoch {e.get('epoch')}{_loss(e)}",
-    "evaluated": lambda e: f"step {e.get('step'):,}: {_numbers(e.get('metrics'))}",
-    "checkpoint_damaged": lambda e: f"damaged checkpoint {e.get('path')}: {e.get('why')}",
-    "save_failed": lambda e: f"step {e.get('step')} could not be saved: {e.get('error')}",
-    "worker_failed": _failure,
-    "node_lost": lambda e: f"node {e.get('host')} is lost ({e.get('why')})",
-    "hang": lambda e: f"nobody has progressed for {e.get('limit_s', 0):.0f} s",
-    "signal": lambda e: f"{e.get('name')} on {e.get('host')}: {e.get('meaning')}",
-    "stopped": lambda e: f"stopped at step {e.get('step')}, {e.get('lost_steps', 0)} steps lost",
-    "decision": lambda e: f"{e.get('action')}: {e.get('reason')}",
-    "excluded": lambda e: f"without {_names(e.get('hosts'))} from now on: {e.get('why')}",
-    "requeued": lambda e: f"queued again ({e.get('how')})",
-    "warning": lambda e: f"warning: {e.get('text')}",
-}
+_QUIET = frozenset({"submitted", "node_joined", "epoch_started", "saved", "save_started", "agreed", "attempt_ended", "ended",
+                    "round_ended", "preflight", "stop_requested"})  # fmt: skip
+"""Events of the ordinary course: the progress bar and the last line tell enough."""
 
 
 def say_event(event: dict[str, Any]) -> str | None:
     """One event in words; None for those nobody follows. Events of other versions never raise."""
-    word = _WORDS.get(str(event.get("type")))
-    if word is None:
-        return None
-    try:
-        return word(event)
-    except (TypeError, ValueError, KeyError, AttributeError):
-        return str(event.get("type"))
+    from launcher.report.words import words
+
+    return None if event["type"] in _QUIET else words(event)
 
 
 class Follower:

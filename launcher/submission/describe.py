@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from launcher.config.schema import Job
 from launcher.run.spec import RunSpec
+from launcher.submission import limits
 from launcher.submission.facts import Facts
 
 if TYPE_CHECKING:
@@ -183,9 +184,13 @@ def _environment(facts: Facts) -> list[str]:
 
 
 def _site(job: Job, spec: RunSpec, facts: Facts) -> list[str]:
-    if spec.batch != "slurm" or not facts.slurm.known:
+    if spec.batch != "slurm":
         return []
-    said = []
+    if facts.slurm.silent:
+        return [f"{facts.slurm.silent.rstrip('.')}; its limits are not checked"]
+    if not facts.slurm.known:
+        return []
+    said = limits.warnings(spec, facts.slurm.partition)
     if spec.restart.requeue and spec.site.has_epilog:
         said.append("this site runs an epilog: coming back after a stop takes that much longer")
     if spec.restart.signal_lead_s >= spec.timeout_min * 60:

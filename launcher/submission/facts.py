@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from launcher.run.spec import SiteSpec
+from launcher.slurm.site import Partition
 
 __all__ = ["CodeFacts", "Facts", "Interpreter", "SlurmFacts"]
 
@@ -71,6 +72,12 @@ class SlurmFacts:
     """SLURM answered; otherwise ``site`` holds defaults."""
     max_array_size: int = 1001
     """MaxArraySize: the highest index is one less."""
+    gpu_request: str = "gpus-per-node"
+    """How this SLURM is asked for GPUs: gpus-per-node or gres."""
+    partition: Partition | None = None
+    """The job's partition, where SLURM told of it."""
+    silent: str = ""
+    """Why SLURM did not answer, when it is here but did not."""
 
 
 @dataclass(frozen=True, kw_only=True)

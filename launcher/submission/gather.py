@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -13,14 +13,13 @@ from launcher.config.load import LoadedJob
 from launcher.config.site import SiteProfile
 from launcher.errors import ConfigError
 from launcher.run import index
-from launcher.run.spec import SiteSpec
+from launcher.slurm.site import ask_site, find_slurm, parse_site, policy
 from launcher.submission import files, interpreter
 from launcher.submission.facts import CodeFacts, Facts, SlurmFacts
 
 __all__ = ["attaches", "code_facts", "gather", "gpus_here", "runs_dir_of", "slurm_facts"]
 
 BackendName = Literal["auto", "slurm", "local"]
-_CONFIG_PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/opt/slurm/etc/slurm.conf")
 
 
 def gather(
@@ -40,7 +39,14 @@ def gather(
     job = loaded.job
     runs_dir, shown = runs_dir_of(job.runs_dir, loaded.base_dir, loaded.site, env)
     free_bytes, free_inodes = _free(runs_dir)
-    slurm = slurm_facts(env, job.slurm.partition, job.slurm.qos) if backend != "local" else SlurmFacts()
+    with ThreadPoolExecutor(max_workers=2) as pool:  # waiting for SLURM's and git's answers side by side
+        asked = pool.submit(slurm_facts, env, job.slurm.partition, job.slurm.qos) if backend != "local" else None
+        found = None if code else pool.submit(code_facts, loaded, runs_dir)
+        python = interpreter.find(job.environment.python, job.environment.container, env)
+        code = code or (found.result() if found else None)
+        slurm = asked.result() if asked else SlurmFacts()
+    if code is None:
+        raise ConfigError("code.dir: nothing is known of the code")
     return Facts(
         backend=backend,
         run_id=run_id or index.new_id(loaded.name),
@@ -48,8 +54,8 @@ def gather(
         runs_dir_shown=shown,
         free_bytes=free_bytes,
         free_inodes=free_inodes,
-        interpreter=interpreter.find(job.environment.python, job.environment.container, env),
-        code=code or code_facts(loaded, runs_dir),
+        interpreter=python,
+        code=code,
         slurm=slurm,
         gpus=gpus_here(env),
         cpus_here=len(os.sched_getaffinity(0)),
@@ -136,30 +142,20 @@ def _count_gpus() -> int:
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
 
 
-def slurm_facts(environ: Mapping[str, str], partition: str | None, qos: str | None = None) -> SlurmFacts:
+def slurm_facts(environ: Mapping[str, str], partition: str | None, qos: str | None) -> SlurmFacts:
     """Whether SLURM can be used from here, and its policy for ``partition`` and ``qos``."""
-    path = environ.get("PATH", os.defpath)
-    found = all(shutil.which(command, path=path) for command in ("sbatch", "srun"))
-    if not found:
-        return SlurmFacts(found=False, traces=_traces(environ, path))
-    return _ask(partition, qos)
-
-
-def _traces(environ: Mapping[str, str], path: str) -> tuple[str, ...]:
-    traces = [f"${name} is set" for name in ("SLURM_CONF", "SLURM_JOB_ID") if environ.get(name)]
-    traces += [f"{place} exists" for place in _CONFIG_PLACES if os.path.exists(place)]
-    traces += [f"{c} is on the PATH" for c in ("sinfo", "squeue", "scontrol") if shutil.which(c, path=path)]
-    if "slurm" in environ.get("LOADEDMODULES", "") or "slurm" in environ.get("MODULEPATH", ""):
-        traces.append("a slurm module is known")
-    return tuple(traces)
-
-
-def _ask(partition: str | None, qos: str | None) -> SlurmFacts:
-    """SLURM's own answers; a controller that does not answer costs one look, and the plan says so."""
-    from launcher.slurm.site import ask_site, parse_site, policy
-
-    texts = ask_site(tries=1, all_qos=False)
+    presence = find_slurm(environ)
+    if presence.state != "ready":
+        return SlurmFacts(traces=presence.traces)
+    texts = ask_site(tries=1, all_qos=False)  # a busy controller costs one look; the plan says so
     if isinstance(texts, str):
-        return SlurmFacts(found=True, site=SiteSpec(), known=False)
+        return SlurmFacts(found=True, silent=texts)
     site = parse_site(texts)
-    return SlurmFacts(found=True, site=policy(site, partition, qos), known=True, max_array_size=site.max_array_size)
+    return SlurmFacts(
+        found=True,
+        known=True,
+        site=policy(site, partition, qos),
+        max_array_size=site.max_array_size,
+        gpu_request=site.gpu_request,
+        partition=site.partition(partition),
+    )

@@ -16,7 +16,7 @@ from launcher.config.load import LoadedJob, interpolate_run
 from launcher.config.schema import Backend, Job
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
 from launcher.run.spec import CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
-from launcher.submission import describe, script
+from launcher.submission import describe, limits, script
 from launcher.submission.facts import CodeFacts, Facts, Interpreter
 
 __all__ = ["PORTS", "SubmissionPlan", "plan"]
@@ -109,6 +109,8 @@ def plan(loaded: LoadedJob, facts: Facts, *, run_dir: str | None = None) -> Subm
     link, snapshot = tuple(PurePath(p).as_posix().rstrip("/") for p in job.code.link), job.code.snapshot
     _check_in_snapshot(job, facts.code, snapshot, link)
     spec = _spec(loaded, facts, backend, run_dir)
+    if backend == "slurm":
+        limits.check(job, spec, facts.slurm.partition)
     python_path = (f"{run_dir}/lib", *_editable_inside(facts, run_dir, snapshot))
     made = SubmissionPlan(
         backend=backend,
@@ -118,7 +120,7 @@ def plan(loaded: LoadedJob, facts: Facts, *, run_dir: str | None = None) -> Subm
         snapshot=snapshot,
         python_path=python_path,
         command=script.python_command(job, spec, facts, python_path),
-        parameters=script.parameters(job, spec, facts, loaded.site.gpu_request, python_path),
+        parameters=script.parameters(job, spec, facts, _gpu_request(loaded, facts), python_path),
         job_yaml=loaded.yaml,
         base_dir=str(loaded.base_dir),
         warnings=describe.warnings(job, spec, facts),
@@ -129,6 +131,11 @@ def plan(loaded: LoadedJob, facts: Facts, *, run_dir: str | None = None) -> Subm
         max_code_mb=job.code.max_mb,
     )
     return replace(made, summary=describe.summary(job, made, facts))
+
+
+def _gpu_request(loaded: LoadedJob, facts: Facts) -> str:
+    """The profile's word or SLURM's own: gres works everywhere, --gpus-per-node only with select/cons_tres."""
+    return "gres" if "gres" in (loaded.site.gpu_request, facts.slurm.gpu_request) else "gpus-per-node"
 
 
 def choose_backend(facts: Facts) -> Literal["slurm", "local"]:

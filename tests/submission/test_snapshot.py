@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,7 @@ def test_the_launchers_own_copy_can_be_imported(tmp_path: Path) -> None:
     snapshot.copy_launcher(tmp_path / "lib")
     text = "import launcher.runtime.entry as e; print(e.__file__)"
     done = subprocess.run(
-        ["python3", "-c", text], env={**os.environ, "PYTHONPATH": str(tmp_path / "lib")}, capture_output=True, text=True,
+        [sys.executable, "-c", text], env={**os.environ, "PYTHONPATH": str(tmp_path / "lib")}, capture_output=True, text=True,
         cwd=tmp_path, check=False,
     )  # fmt: skip
 

@@ -1,0 +1,128 @@
+"""Facts about what is gathered: where runs lie, which Python, whether SLURM is here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.config.load import LoadedJob
+from launcher.config.site import SiteProfile
+from launcher.errors import ConfigError, InterpreterError
+from launcher.submission import gather, interpreter
+
+Make = Callable[..., LoadedJob]
+
+
+def test_where_runs_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job > $LAUNCHER_RUNS_DIR > the site > ./runs; a job's own is relative to the job."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCRATCH_X", "/scratch/ann")
+    site = SiteProfile(runs_dir="$SCRATCH_X/runs")
+    base = tmp_path / "jobs"
+    env = {"LAUNCHER_RUNS_DIR": "theirs"}
+
+    assert gather.runs_dir_of("mine", base, site, env)[0] == base / "mine"
+    assert gather.runs_dir_of(None, base, site, env)[0] == tmp_path / "theirs"
+    assert gather.runs_dir_of(None, base, site, {})[0] == Path("/scratch/ann/runs")
+    assert gather.runs_dir_of(None, base, SiteProfile(), {})[0] == tmp_path / "runs"
+    with pytest.raises(ConfigError, match="is not set"):
+        gather.runs_dir_of("$NOT_SET_ANYWHERE/x", base, site, {})
+
+
+def test_the_active_environment_comes_first(tmp_path: Path) -> None:
+    """$VIRTUAL_ENV's Python is the job's; an unset one leaves the launcher's own; a named one must exist."""
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    env = {**os.environ, "VIRTUAL_ENV": str(tmp_path)}
+    env.pop("CONDA_PREFIX", None)
+    found = interpreter.find(None, None, env)
+
+    assert (found.path, found.origin) == (str(python), "$VIRTUAL_ENV")
+    assert found.version == ".".join(map(str, sys.version_info[:3]))
+    assert "submitit" in found.packages
+    env.pop("VIRTUAL_ENV")
+    assert interpreter.find(None, None, env).origin == "the launcher's own"
+    with pytest.raises(InterpreterError, match=r"environment.python: /nowhere/python is not there"):
+        interpreter.find("/nowhere/python", None, env)
+
+
+def test_an_interpreter_that_fails_says_why(tmp_path: Path) -> None:
+    """Its last words are the error, not a traceback."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho first >&2; echo cannot open shared object file >&2; exit 127\n")
+    python.chmod(0o755)
+
+    assert interpreter.probe(str(python), "test", os.environ).error == "cannot open shared object file"
+
+
+def test_looking_for_torch_does_not_import_it() -> None:
+    """The probe of this process leaves torch unimported."""
+    text = (
+        "import sys, os; from launcher.submission import interpreter as i; "
+        "f = i.probe(sys.executable, 'x', os.environ); print('torch' in f.packages, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == ["True", "False"]
+
+
+def test_editable_packages_are_seen(tmp_path: Path) -> None:
+    """An editable install tells its source; src/ where there is one."""
+    site = tmp_path / "site"
+    info = site / "my_lab-1.0.dist-info"
+    info.mkdir(parents=True)
+    (tmp_path / "project" / "src").mkdir(parents=True)
+    (info / "METADATA").write_text("Name: my-lab\nVersion: 1.0\n")
+    (info / "direct_url.json").write_text(f'{{"url": "file://{tmp_path}/project", "dir_info": {{"editable": true}}}}')
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+
+    found = interpreter.probe(str(python), "test", os.environ)
+
+    assert ("my-lab", str(tmp_path / "project" / "src")) in found.editable
+
+
+def test_a_container_is_not_looked_into() -> None:
+    """Inside an image the interpreter cannot be checked from here."""
+    found = interpreter.find(None, "/img/lab.sif", os.environ)
+
+    assert (found.path, found.checked) == ("python3", False)
+
+
+def test_the_local_backend_does_not_ask_slurm(job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--backend local works beside a half-installed SLURM."""
+    monkeypatch.setattr(gather, "find_slurm", lambda env: pytest.fail("asked"))
+    loaded = job(runs_dir=str(tmp_path / "runs"))
+    facts = gather.gather(loaded, backend="local")
+
+    assert not facts.slurm.found
+    assert [name for name, _ in facts.code.files] == ["lab/__init__.py", "lab/tasks.py", "lab/train.py", "train.py"]
+    assert facts.free_bytes
+
+
+def test_a_missing_code_directory_is_a_sentence(job: Make, tmp_path: Path) -> None:
+    """code.dir that is not there."""
+    loaded = job()
+    loaded = replace(loaded, base_dir=tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"code\.dir: .*nowhere is no directory"):
+        gather.gather(loaded, backend="local")
+
+
+def test_gpus_within_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA_VISIBLE_DEVICES names what may be used; on a machine without GPUs it means nothing."""
+    monkeypatch.setattr(gather, "_count_gpus", lambda: 4)
+
+    assert gather.gpus_here({}) == ("0", "1", "2", "3")
+    assert gather.gpus_here({"CUDA_VISIBLE_DEVICES": "2,GPU-abc"}) == ("2", "GPU-abc")
+    assert gather.gpus_here({"CUDA_VISIBLE_DEVICES": ""}) == ()
+    monkeypatch.setattr(gather, "_count_gpus", lambda: 0)
+    assert gather.gpus_here({"CUDA_VISIBLE_DEVICES": "0"}) == ()
