@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launcher.errors import RunNotFoundError
 from launcher.report.history import History, as_dict, as_list, read_history
-from launcher.report.summary import RunSummary, SlurmView, summarise_history
+from launcher.report.summary import RunSummary, summarise_history
 from launcher.run.files import read_json
 from launcher.run.index import job_name, list_runs, resolve
 from launcher.run.paths import RunPaths

@@ -74,7 +74,9 @@ def _silence(s: RunSummary, now: float) -> str:
 
 def _waiting(s: RunSummary, now: float) -> str:
     if s.state == "pending":
-        return f"{text.duration(now - s.submitted)} in the queue" if s.submitted and s.backend == "slurm" else ""
+        queued = f"{text.duration(now - s.submitted)} in the queue" if s.submitted and s.backend == "slurm" else ""
+        start = f", starts about {text.clock(s.starts, now)} by SLURM's estimate" if queued and s.starts else ""
+        return queued + start
     if not s.missing:
         return ""
     who = []

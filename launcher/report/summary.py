@@ -84,6 +84,8 @@ class RunSummary:
     """When the first attempt began."""
     attempt_started: float | None = None
     ended: float | None = None
+    starts: float | None = None
+    """Of a pending run: when SLURM expects to start it."""
     rate: float | None = None
     """Steps per second."""
     eta_s: float | None = None
@@ -310,7 +312,7 @@ def _slurm_state(h: History, slurm: Mapping[str, SlurmView] | None, now: float, 
     if job is not None:
         word = job.state.split()[0].rstrip("+").upper() if job.state else ""
         if word in _WAITING:
-            return "pending", "" if job.reason in ("None", "") else job.reason, {}
+            return "pending", "" if job.reason in ("None", "") else job.reason, {"starts": _estimate(job)}
         if word in _DEAD and (waiting or silence > _grace(word)):
             return _dead(h, word, waiting)
         if word not in _DEAD:
@@ -323,6 +325,10 @@ def _slurm_state(h: History, slurm: Mapping[str, SlurmView] | None, now: float, 
     if slurm is not None and silence > STALE_S:
         return "failed", "The leader died without a word; SLURM no longer knows this job.", {"ended": _heard(h)}
     return "running", "", {"silent": silence > STALE_S}
+
+
+def _estimate(job: SlurmView) -> float | None:
+    return as_number(getattr(job, "start_estimate_t", None))
 
 
 def _grace(word: str) -> float:
