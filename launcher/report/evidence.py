@@ -10,6 +10,7 @@ from typing import Any
 from launcher.report.history import Event, History, as_dict, as_list, as_number, as_text
 from launcher.report.summary import RunSummary
 from launcher.report.traces import Trace, frames_of, last_stack, last_traceback, tail
+from launcher.report.words import signal_name
 
 __all__ = ["Root", "find_root"]
 
@@ -59,12 +60,13 @@ def find_root(h: History, s: RunSummary) -> Root | None:
         return _unannounced(h, s)
     if s.state == "completed":
         return None
-    if decision is not None and (outcome is None or s.state == "cancelled" or decision["t"] <= outcome["t"] + 1):
+    final = {"failed": "fail", "cancelled": "cancel"}.get(s.state)
+    if decision is not None and (outcome is None or decision.get("action") == final):
         root = _decided(h, decision)
         if root is not None:
             return root
     event = h.last(*_FAILED)
-    if event is not None:
+    if event is not None and (decision is None or event["t"] > decision["t"]) and s.state != "cancelled":
         return _of_event(h, event, {})
     if outcome is not None:
         cause = as_dict(outcome.get("cause"))
@@ -267,18 +269,8 @@ def _kind(cause: dict[str, Any], trace: Trace | None, log: str) -> str:
 
 
 def signal_of(cause: dict[str, Any]) -> str | None:
-    """``SIGKILL``, whether the cause holds 9, "KILL" or "SIGKILL"."""
-    import signal
-
-    value = cause.get("signal")
-    if isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return signal.Signals(value).name
-        except ValueError:
-            return f"signal {value}"
-    if isinstance(value, str) and value:
-        return value if value.startswith("SIG") else f"SIG{value}"
-    return None
+    """``SIGKILL``, whether the cause holds 9, "KILL" or "SIGKILL"; None when there was no signal."""
+    return signal_name(cause["signal"]) if cause.get("signal") else None
 
 
 def _missing(h: History, root: Root) -> list[int]:

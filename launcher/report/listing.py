@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.report import text
 from launcher.report.history import as_dict, as_number, as_text, read_history
-from launcher.report.runs import Known, summarise_all
+from launcher.report.runs import Ask, Known, summarise_all
 from launcher.report.summary import RunSummary, State
 
 __all__ = ["Row", "best_metric", "group_sweeps", "has_ended", "main_metric", "rows", "sort_by_metric", "sweep_line"]
@@ -40,11 +40,14 @@ class Row:
     dir: str = ""
 
 
-def rows(runs: list[Known], now: float) -> list[Row]:
-    """One row per run, in the order given. Ended runs cost one small file, others their whole history."""
+def rows(runs: list[Known], now: float, ask: Ask | None = None) -> list[Row]:
+    """One row per run, in the order given. Ended runs cost one small file, others their whole history.
+
+    ``ask`` answers for SLURM in place of the one batched query.
+    """
     out: list[Row | None] = [_glance(known) for known in runs]
     slow = [i for i, row in enumerate(out) if row is None and os.path.isdir(runs[i].paths.root)]
-    for i, s in zip(slow, summarise_all([read_history(runs[i].paths) for i in slow], now), strict=True):
+    for i, s in zip(slow, summarise_all([read_history(runs[i].paths) for i in slow], now, ask), strict=True):
         out[i] = _row(s, runs[i])
     return [row for row in out if row is not None]
 

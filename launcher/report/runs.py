@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.errors import RunNotFoundError
 from launcher.report.history import History, as_dict, as_list, read_history
-from launcher.report.summary import RunSummary, summarise_history
+from launcher.report.summary import RunSummary, SlurmView, summarise_history
 from launcher.run.files import read_json
 from launcher.run.index import job_name, list_runs, resolve
 from launcher.run.paths import RunPaths
@@ -120,13 +120,17 @@ def needs_slurm(summary: RunSummary) -> bool:
     return summary.state == "pending" or summary.silent
 
 
-def summarise_all(histories: list[History], now: float) -> list[RunSummary]:
-    """Summaries of all; SLURM is asked once, for those that need it."""
+Ask = Callable[[list[str]], Mapping[str, SlurmView] | None]
+"""Asks SLURM for jobs, as `ask_slurm` does."""
+
+
+def summarise_all(histories: list[History], now: float, ask: Ask | None = None) -> list[RunSummary]:
+    """Summaries of all; SLURM is asked once (or ``ask`` in its place), for those that need it."""
     first = [summarise_history(h, None, now) for h in histories]
     open_ = [i for i, s in enumerate(first) if needs_slurm(s)]
     if not open_:
         return first
-    jobs = ask_slurm([s.job_id for s in (first[i] for i in open_) if s.job_id is not None])
+    jobs = (ask or ask_slurm)([s.job_id for s in (first[i] for i in open_) if s.job_id is not None])
     if jobs is None:
         return first
     for i in open_:

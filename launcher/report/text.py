@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -162,3 +163,10 @@ def plain_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: plain_json(v) for k, v in value.items()}
     return [plain_json(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def clean_line(line: str) -> str:
+    """A log's line as a terminal can show it without being steered: escapes gone, a progress bar's last state."""
+    line = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-_])", "", line)
+    line = line.rstrip("\r").rpartition("\r")[2].expandtabs(4)
+    return "".join(c if c.isprintable() else "·" for c in line)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from launcher.report import text
 from launcher.report.history import Event, as_dict, as_list, as_number
 
-__all__ = ["LEVELS", "MEANINGS", "cause_words", "level", "words"]
+__all__ = ["LEVELS", "MEANINGS", "cause_words", "level", "signal_name", "words"]
 
 MEANINGS = {
     "preempted": "preempted",
@@ -125,17 +125,29 @@ def _saved(e: Event) -> str:
 
 def cause_words(cause: dict[str, object]) -> str:
     """A CAUSE in a few words."""
-    given = cause.get("text")
-    if given:
-        return str(given)
+    if cause.get("oom"):
+        return "killed for exceeding the memory limit"
     if cause.get("exception"):
         message = text.clean(cause.get("message") or "", 160)
         return f"{cause['exception']}: {message}" if message else str(cause["exception"])
     if cause.get("signal"):
-        return f"killed by {cause['signal']}"
+        return f"killed by {signal_name(cause['signal'])}"
     if cause.get("exit_code") is not None:
         return f"exit code {cause['exit_code']}"
-    return str(cause.get("kind") or "failed")
+    return str(cause.get("text") or cause.get("kind") or "failed")
+
+
+def signal_name(value: object) -> str:
+    """``SIGKILL``, from 9, "KILL" or "SIGKILL"."""
+    import signal
+
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return signal.Signals(value).name
+        except ValueError:
+            return f"signal {value}"
+    word = str(value)
+    return word if word.startswith("SIG") else f"SIG{word}"
 
 
 def _worker_failed(e: Event) -> str:

@@ -1,0 +1,150 @@
+"""Watch runs live in the terminal."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from launcher.run.paths import RunPaths
+
+_PERIOD_S = 1.0
+_KEYS = {
+    b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "left", b"\x1bOA": "up", b"\x1bOB": "down",
+    b"\x1bOC": "right", b"\x1bOD": "left", b"\x1b[5~": "pgup", b"\x1b[6~": "pgdn", b"\r": "enter", b"\n": "enter",
+    b"\x7f": "backspace", b"\x08": "backspace", b"\x1b": "esc", b"\x03": "ctrl-c",
+}  # fmt: skip
+
+
+@click.command()
+@click.argument("run", required=False)
+def command(run: str | None) -> None:
+    """Watch all runs, or RUN: progress, curves, ranks, events; follow a log, cancel with save.
+
+    Works over ssh and in 80x24. When the output is no terminal, RUN's events are printed as they come.
+    """
+    from launcher.report.runs import find
+
+    paths = find(run) if run is not None else None
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        _live(paths)
+    elif paths is not None:
+        _follow(paths)
+    else:
+        from launcher.cli.ls import command as ls
+
+        ls.callback(None, None, False, (), 30, False, False)  # type: ignore[misc]
+
+
+def _live(paths: RunPaths | None) -> None:
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    from launcher.report.feed import Feed
+    from launcher.report.live import View
+
+    view = View(Feed(), _save_and_end, run=paths, only_one=paths is not None)
+    console = Console()
+
+    def screen() -> Group:
+        return Group(*view.render(console.width, console.height, time.time()))
+
+    try:
+        with _Keys() as keys, Live(screen(), console=console, screen=True, auto_refresh=False) as live:
+            while not view.done:
+                for key in keys.read(_PERIOD_S):
+                    view.press(key)
+                live.update(screen(), refresh=True)
+    except KeyboardInterrupt:
+        return  # the usual way to leave such a view
+
+
+class _Keys:
+    """The keyboard, key by key; the terminal is put back as it was at the end."""
+
+    def __enter__(self) -> _Keys:
+        import termios
+        import tty
+
+        self._fd = sys.stdin.fileno()
+        self._before: list[Any] = termios.tcgetattr(self._fd)
+        tty.setcbreak(self._fd)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import termios
+
+        termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+
+    def read(self, timeout_s: float) -> list[str]:
+        """Keys pressed within ``timeout_s``; returns at the first."""
+        ready, _, _ = select.select([self._fd], [], [], timeout_s)
+        return decode(os.read(self._fd, 256)) if ready else []
+
+
+def decode(raw: bytes) -> list[str]:
+    """Names of the keys in what a terminal sent."""
+    keys = []
+    while raw:
+        sequence = next((s for s in sorted(_KEYS, key=len, reverse=True) if raw.startswith(s)), None)
+        if sequence is not None:
+            keys.append(_KEYS[sequence])
+            raw = raw[len(sequence) :]
+        else:
+            keys.append(raw[:1].decode("ascii", "replace"))
+            raw = raw[1:]
+    return keys
+
+
+def _save_and_end(paths: RunPaths) -> str:
+    """Ask the run to save and end; one line about what came of it."""
+    from launcher.errors import LauncherError
+    from launcher.submission.requests import request_stop
+    from launcher.submission.where import locate
+
+    try:
+        where = locate(paths)
+        if not where.alive(fresh=True):
+            return f"{paths.id} is not running any more"
+        if where.backend == "slurm" and where.slurm_state() in ("PENDING", "REQUEUED"):
+            where.cancel()
+            return f"{paths.id} is cancelled"
+        request_stop(paths, save=True)
+        try:
+            where.ask_to_save()
+        except LauncherError:
+            paths.request.unlink(missing_ok=True)
+            raise
+    except LauncherError as error:
+        return str(error).replace("\n", " ")
+    return f"{paths.id} saves and ends"
+
+
+def _follow(paths: RunPaths) -> None:
+    """Events in words until the run has ended: for pipes and files."""
+    from launcher.report import text
+    from launcher.report.history import read_history
+    from launcher.report.runs import needs_slurm, summary_of
+    from launcher.report.status import lines
+    from launcher.report.summary import summarise_history
+    from launcher.report.words import words
+
+    told, asked = 0, 0.0
+    while True:
+        now = time.time()
+        history = read_history(paths)
+        for event in history.events[told:]:
+            click.echo(f"{text.clock(event['t'], now)}  {words(event)}")
+        told = len(history.events)
+        summary = summarise_history(history, None, now)
+        if needs_slurm(summary) and now - asked > 30:
+            summary, asked = summary_of(paths, now), now
+        if not summary.active:
+            click.echo("\n".join(lines(summary, now)))
+            return
+        time.sleep(_PERIOD_S)
