@@ -11,7 +11,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,6 @@ class _Task:
     step: int
     tmp: Path
     parts: list[tuple[str, Any]]
-    blocked_s: float
     meta: dict[str, Any]
 
 
@@ -89,24 +88,41 @@ class Saver:
         self._folder_mode = folder_mode
         self._thread: threading.Thread | None = None
         self._ok = True
+        self._blocked_s = 0.0
         self.saved_step = -1
         """The last step whose parts are durable here."""
 
     def save(
-        self, step: int, tmp: Path, parts: Callable[[], list[tuple[str, Any]]], meta: dict[str, Any], *, copy: bool
+        self,
+        step: int,
+        tmp: Path,
+        parts: Callable[[], list[tuple[str, Any]]],
+        meta: dict[str, Any],
+        *,
+        copy: bool,
+        late: Container[int] = (),
     ) -> None:
         """Begin to save; returns as soon as training may go on. Waits for an earlier save that is still being written.
 
-        ``copy=False``: the caller changes nothing until `drain`.
+        ``copy=False``: the caller changes nothing until `drain`. ``late``: addresses of tensors that the caller changes
+        only after `settle`.
         """
         began = time.perf_counter()
         self.drain()
         self._channel.send("save_begun", step=step, tmp=str(tmp))
         tree = parts()
-        taken = self._snapshot.take(tree) if copy else tree
-        task = _Task(step, tmp, taken, round(time.perf_counter() - began, 6), meta)
+        taken = self._snapshot.take(tree, late) if copy else tree
+        self._blocked_s = time.perf_counter() - began
+        task = _Task(step, tmp, taken, meta)
         self._thread = threading.Thread(target=self._write, args=(task,), name="launcher-save", daemon=True)
         self._thread.start()
+
+    def settle(self) -> None:
+        """Before anything is changed that a save in flight may still be copying."""
+        if self._thread is not None:
+            began = time.perf_counter()
+            self._snapshot.settle()
+            self._blocked_s += time.perf_counter() - began
 
     def drain(self) -> bool:
         """Wait until nothing is in flight; whether the last save was written."""
@@ -119,6 +135,8 @@ class Saver:
         began = time.perf_counter()
         try:
             self._snapshot.wait()
+            if self._snapshot.torn:
+                raise RuntimeError("weights were changed outside the optimizer's step while they were being saved")
             make_folder(task.tmp, self._folder_mode)
             files = [write_file(task.tmp / name, value, self._folder_mode & 0o660) for name, value in task.parts]
             fsync_dir(task.tmp)
@@ -135,7 +153,7 @@ class Saver:
             tmp=str(task.tmp),
             files=files,
             seconds=round(time.perf_counter() - began, 6),
-            blocked_s=task.blocked_s,
+            blocked_s=round(self._blocked_s, 6),
             hash_name=HASH_NAME,
             meta=task.meta,
         )

@@ -103,6 +103,7 @@ class _TaskLoop:
         self.scaler = torch.amp.GradScaler(worker.device.type) if task.precision == "fp16" else None
         stateful = {"model": bare, "optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
         worker.register(**{name: thing for name, thing in stateful.items() if thing is not None}, **task.state())
+        session.optimizer = self.optimizer
         self.train_data = task.train_data()
         self.test_data = task.test_data()
         self.autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(task.precision)
@@ -155,6 +156,7 @@ class _TaskLoop:
 
     def _step(self) -> None:
         task, scaler = self.task, self.scaler
+        self.session.settle()
         if task.clip_norm is not None:
             if scaler is not None:
                 scaler.unscale_(self.optimizer)

@@ -70,6 +70,8 @@ class Session:
         """Small numbers that all ranks share and a resume gets back."""
         self.in_unit = False
         self.begun = False
+        self.optimizer: torch.optim.Optimizer | None = None
+        """Set by a loop that calls `settle` before this optimizer's every step, and changes its tensors nowhere else."""
         self.is_script = place.spec is None or place.spec.work.kind in ("script", "module")
         self.stopping = False
         """A script: the agreed step is reached."""
@@ -318,7 +320,20 @@ class Session:
             return
         self._saved_at = self.position.step
         parts = self.tree if gap is None else lambda: gap.tree
-        self.saver.save(self.position.step, tmp, parts, self._meta(), copy=copy)
+        late = self._late() if self.optimizer is not None and copy and gap is None else ()
+        self.saver.save(self.position.step, tmp, parts, self._meta(), copy=copy, late=late)
+
+    def _late(self) -> set[int]:
+        """What only the optimizer's step changes: it is copied behind the next forward and backward pass."""
+        optimizer: Any = self.optimizer
+        tensors = [p for group in optimizer.param_groups for p in group["params"]]
+        tensors += [v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)]
+        return {tensor.data_ptr() for tensor in tensors}
+
+    def settle(self) -> None:
+        """To be called before the optimizer's step where ``optimizer`` is set."""
+        if self.saver is not None:
+            self.saver.settle()
 
     def _meta(self) -> dict[str, Any]:
         return {

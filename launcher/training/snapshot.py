@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -22,9 +24,19 @@ class Snapshot:
         self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
         self._stream: Any = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
         self._event: Any = None
+        self._late: Container[int] = ()
+        self._pending: deque[tuple[torch.Tensor, torch.Tensor, int]] = deque()
+        self._lock = threading.Lock()
+        self.torn = False
+        """Whether a tensor was written to before its late copy was made."""
 
-    def take(self, tree: Any) -> Any:
-        """A copy of ``tree``; valid until the next call, complete after `wait`."""
+    def take(self, tree: Any, late: Container[int] = ()) -> Any:
+        """A copy of ``tree``; valid until the next call, complete after `wait`.
+
+        ``late`` holds addresses of tensors that nobody writes to before `settle`: they are copied meanwhile, by whoever
+        calls `wait` or `settle` (a step's forward and backward pass hide them).
+        """
+        self._late, self.torn = (() if self._cuda else late), False
         fresh: dict[tuple[Any, ...], torch.Tensor] = {}
         if not self._cuda:
             copied = self._copy(tree, (), fresh, {})
@@ -39,9 +51,21 @@ class Snapshot:
         return copied
 
     def wait(self) -> None:
-        """Until the copies are complete (they are at once, but for CUDA's)."""
+        """Until the copies are complete."""
+        self.settle()
         if self._event is not None:
             self._event.synchronize()
+
+    def settle(self) -> None:
+        """Make every late copy that has not been made; any thread may."""
+        while self._pending:
+            with self._lock:
+                if not self._pending:
+                    return
+                buffer, source, version = self._pending[0]
+                buffer.copy_(source)
+                self.torn = self.torn or source._version != version
+                self._pending.popleft()
 
     def _copy(
         self, node: Any, path: tuple[Any, ...], fresh: dict[tuple[Any, ...], torch.Tensor], seen: dict[Any, Any]
@@ -67,7 +91,10 @@ class Snapshot:
         buffer = self._buffers.get(path)
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
             buffer = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
-        buffer.copy_(tensor, non_blocking=True)
+        if tensor.data_ptr() in self._late:
+            self._pending.append((buffer, tensor, tensor._version))
+        else:
+            buffer.copy_(tensor, non_blocking=True)
         fresh[path] = seen[identity] = buffer
         return buffer
 

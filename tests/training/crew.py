@@ -254,6 +254,30 @@ def _serve_store(sock: socket.socket) -> None:
     main(sock.fileno())
 
 
+def save_until_write(sock: socket.socket, tmp: str, number: int) -> None:
+    """Save something; die at the write number ``number``; exit code 0 when there was none such."""
+    import torch
+
+    from launcher.run.messages import Channel
+    from launcher.training.checkpoint import Saver
+
+    done, original = 0, os.write
+
+    def dying(fd: int, data: Any) -> int:
+        nonlocal done
+        if done == number:
+            os._exit(9)
+        done += 1
+        return original(fd, data)
+
+    os.write = dying
+    saver = Saver(Channel(sock), torch.device("cpu"))
+    parts = [("state.pt", {"w": torch.zeros(1000)}), ("rank-00000.pt", {"v": 1})]
+    saver.save(1, Path(tmp), lambda: parts, {}, copy=True)
+    saver.drain()
+    os._exit(0)
+
+
 def run(spec: RunSpec, world_size: int, **values: Any) -> Crew:
     """Run one round to its end; every worker must end well."""
     with Crew(spec, world_size, **values) as crew:
