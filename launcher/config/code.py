@@ -48,8 +48,8 @@ def _script(script: str, code_dir: Path, elsewhere: bool) -> Iterator[Problem]:
         return
     path = code_dir / script
     if not path.is_file():
-        said = "is a directory" if path.is_dir() else "there is no such file"
-        yield _wrong("script", f"{path}: {said}" + _similar(path))
+        said = f"{path} is a directory" if path.is_dir() else f"there is no file {path}"
+        yield _wrong("script", said + _similar(path))
     elif code_dir.resolve() not in path.resolve().parents:
         yield _wrong("script", f"{script} lies outside the code directory {code_dir}; set code.dir")
     elif path.suffix == ".py":

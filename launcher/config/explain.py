@@ -109,8 +109,12 @@ def _problem(path: str, items: list[Any]) -> Problem:
         value = json.dumps(items[0]["input"])
         return Problem(path, f'must be text, not {value}; put quotes around it: "{value}"', "value")
     wanted = list(dict.fromkeys(_TYPES.get(kind, "") for kind in kinds))
+    if "a number" in wanted and "a whole number" in wanted:
+        wanted.remove("a whole number")
     if all(wanted):
         said = wanted[0] if len(wanted) == 1 else ", ".join(wanted[:-1]) + " or " + wanted[-1]
+        if items[0]["input"] is None:
+            return Problem(path, f"has no value; give {said}, or leave the key out", "value")
         return Problem(path, f"must be {said}, not {shown(items[0]['input'])}", "value")
     return Problem(path, items[0]["msg"].lower(), "value")
 

@@ -106,6 +106,15 @@ def _locked_by(path: str, locked: dict[str, Origin]) -> Origin | None:
     return next((o for name, o in locked.items() if path == name or path.startswith((name + ".", name + "["))), None)
 
 
+def _changes_locked(config: DictConfig, key: str, value: Any, locked: dict[str, Origin]) -> tuple[str, Origin] | None:
+    """The first locked key that an override would change, and who locked it; mappings merge, anything else replaces."""
+    if isinstance(value, dict):
+        below = (_changes_locked(config, join(key, k), v, locked) for k, v in value.items())
+        return next((found for found in below if found), None)
+    owner = _locked_by(key, locked) or next((o for name, o in locked.items() if name.startswith(key + ".")), None)
+    return (key, owner) if owner and _at(config, key) != value else None
+
+
 def _at(data: Any, path: str) -> Any:
     """The plain value at a key path, or None."""
     if isinstance(data, (DictConfig, ListConfig)):
@@ -123,9 +132,9 @@ def _at(data: Any, path: str) -> Any:
 def _apply(config: DictConfig, items: list[tuple[str, Any]], locked: dict[str, Origin], report: Report) -> DictConfig:
     where = Origin(COMMAND_LINE)
     for key, value in items:
-        owner = _locked_by(key, locked) or next((o for n, o in locked.items() if n.startswith(key + ".")), None)
-        if owner and _at(config, key) != value:
-            report.add(key, f"is locked by {owner} and cannot be changed", "key", where)
+        if changed := _changes_locked(config, key, value, locked):
+            path, owner = changed
+            report.add(path, f"is locked by {owner} and cannot be changed", "key", where)
             continue
         bad = len(report.problems)
         values = {key: value}

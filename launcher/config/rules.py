@@ -326,9 +326,21 @@ def variables(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
             yield Problem(path, f"{name} is set for every worker by the launcher or SLURM")
 
 
+@rule("environment.setup")
+def no_secret_in_setup(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """Setup lines are written into files; ``X=$Y`` holds no value."""
+    for index, line in enumerate(job.environment.setup):
+        for name in re.findall(r"(?:^|[\s;&])([A-Za-z_]\w*)=(?![\"']?[$`]|\s|$)", line):
+            if secret_name(name):
+                said = f"sets the secret {name}; set it where you submit and list {name} under environment.pass instead"
+                yield Problem(f"environment.setup[{index}]", said, "value")
+
+
 @rule("environment")
 def passed_once(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """A variable has one source."""
+    """A variable has one source; the key is ``pass``, whatever Python calls it."""
+    if "pass_" in (values.get("environment") or {}):
+        yield Problem("environment.pass_", 'unknown key "pass_"; did you mean "pass"?')
     for index, name in enumerate(job.environment.pass_):
         if name in job.environment.variables:
             yield Problem(f"environment.pass[{index}]", f"{name} is given under environment.variables too", "value")

@@ -15,20 +15,20 @@ __all__ = ["check_texts", "secret_name"]
 _WORD = r"[A-Za-z0-9_@%+=:.,/-]+"
 _MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _PATTERNS: dict[str, tuple[str, str]] = {
-    "name": (r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "letters, digits, dots, dashes and underscores, 64 at most"),
+    "name": (r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "made of letters, digits, dots, dashes and underscores, 64 at most"),
     "task": (rf"{_MODULE}:{_MODULE}", "module:Class"),
     "function": (rf"{_MODULE}:{_MODULE}", "module:name"),
-    "slurm.partition": (r"[A-Za-z0-9_.,+-]+", "names of partitions, separated by commas"),
+    "slurm.partition": (r"[A-Za-z0-9_.,+-]+", "partition names joined by commas"),
     "slurm.account": (_WORD, "one word"),
     "slurm.qos": (_WORD, "one word"),
     "slurm.reservation": (_WORD, "one word"),
     "slurm.constraint": (r"[A-Za-z0-9_@%+=:.,/()\[\]|&*!-]+", "node features joined by & or |, without spaces"),
     "slurm.exclude": (r"[A-Za-z0-9_.,\[\]-]+", "host names, such as gpu[01-04],gpu09"),
     "slurm.nodelist": (r"[A-Za-z0-9_.,\[\]-]+", "host names, such as gpu[01-04],gpu09"),
-    "slurm.dependency": (r"[A-Za-z0-9_:,?+-]+", "sbatch's form, such as afterok:123"),
-    "slurm.mail_type": (r"[A-Z_0-9]+(?:,[A-Z_0-9]+)*", "sbatch's words, such as END,FAIL"),
+    "slurm.dependency": (r"[A-Za-z0-9_:,?+-]+", "in sbatch's form, such as afterok:123"),
+    "slurm.mail_type": (r"[A-Z_0-9]+(?:,[A-Z_0-9]+)*", "in sbatch's words, such as END,FAIL"),
     "slurm.mail_user": (r"[^\s\"'\\$`;|&<>()]+", "a mail address"),
-    "slurm.gres": (r"[A-Za-z0-9_:.,=()/-]+", "sbatch's form, such as gpu:a100:4"),
+    "slurm.gres": (r"[A-Za-z0-9_:.,=()/-]+", "in sbatch's form, such as gpu:a100:4"),
     "distributed.interface": (r"\^?=?[A-Za-z0-9_.:-]+(?:,[A-Za-z0-9_.:-]+)*", "a network interface, such as ib0"),
 }
 _ITEMS: dict[str, tuple[str, str]] = {

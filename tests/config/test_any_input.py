@@ -16,7 +16,7 @@ from launcher.config.source import read_yaml
 from launcher.errors import ConfigError
 
 FAST = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
 )
 KEYS = st.sampled_from(
     [

@@ -8,6 +8,7 @@ from textwrap import dedent
 import pytest
 
 from launcher.config.load import LoadedJob, argument_texts, interpolate_run, load_job
+from launcher.config.site import ADMIN_PROFILE, load_site, site_paths
 from launcher.errors import ConfigError
 
 
@@ -110,3 +111,52 @@ def test_layers_and_locks(project: Path) -> None:
         f"command line: slurm.account: is locked by {admin} and cannot be changed",
         f"job.yaml:2:9: slurm.account: is locked by {admin} and cannot be changed",
     ]
+
+
+def test_faults_of_profiles_are_said_with_their_place(project: Path) -> None:
+    """A site profile's own keys are checked, its job keys like those of a job, and a named profile must be there."""
+    site = project / "site.yaml"
+    site.write_text(
+        "gpu_request: gress\nlocked: [slurm.acount]\nruns_dir: 3\nslurm: {partion: x}\nresources: {nodes: 0}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load("script: train.py\n", sites=[site])
+
+    assert caught.value.problems == [
+        f'{site}:1:14: gpu_request: must be gpus-per-node or gres, not "gress"',
+        f'{site}:2:9: locked: there is no job key "slurm.acount"; did you mean "account"?',
+        f"{site}:3:11: runs_dir: must be text, not 3",
+        f'{site}:4:9: slurm.partion: unknown key "partion"; did you mean "partition"?',
+        f"{site}:5:20: resources.nodes: must be at least 1, not 0",
+    ]
+    with pytest.raises(ConfigError, match=r"nowhere.yaml: there is no such file"):
+        load("script: train.py\n", sites=[project / "nowhere.yaml"])
+
+
+def test_where_profiles_are_looked_for(project: Path) -> None:
+    """The user's own profile comes last, the one $LAUNCHER_SITE names before it."""
+    home = project / "xdg" / "launcher"
+    home.mkdir(parents=True)
+    (home / "site.yaml").write_text("{}\n")
+    found = site_paths({"XDG_CONFIG_HOME": str(project / "xdg"), "LAUNCHER_SITE": str(project / "named.yaml")})
+
+    assert [p for p in found if p != ADMIN_PROFILE] == [project / "named.yaml", home / "site.yaml"]
+    (home / "site.yaml").write_text("runs_dir: /a\n")
+    assert load_site([home / "site.yaml"]).runs_dir == "/a"
+
+
+def test_nothing_is_locked_by_saying_it_again(project: Path) -> None:
+    """A whole locked section refuses every change below it, from the command line too, but takes equal values."""
+    site = project / "site.yaml"
+    site.write_text("restart: {max_total_hours: 24}\nlocked: [restart, slurm.qos]\n")
+
+    assert load("script: train.py\n", "restart.max_total_hours=24", sites=[site]).job.restart.max_total_hours == 24
+    with pytest.raises(ConfigError) as caught:
+        load(
+            "script: train.py\nrestart: {max_restarts: 9}\n",
+            "restart={}",
+            "slurm={qos: high}",
+            "slurm=null",
+            sites=[site],
+        )
+    assert [line.split(": ")[1] for line in caught.value.problems] == ["slurm.qos", "slurm", "restart.max_restarts"]

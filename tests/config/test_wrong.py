@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from launcher.cli.main import main
 from launcher.config.load import load_job
 from launcher.errors import CodeError, ConfigError
 
@@ -180,11 +182,11 @@ ROWS: dict[str, Row] = {
     ),
     "a list in args": Row(
         "script: train.py\nargs: [a, [b]]\n",
-        ["job.yaml:2:11: args[1]: must be text, a whole number, a number or true or false, not a list"],
+        ["job.yaml:2:11: args[1]: must be text, a number or true or false, not a list"],
     ),
     "null": Row(
         "script: train.py\nresources: {nodes: }\n",
-        ["job.yaml:2:19: resources.nodes: must be a whole number, not nothing (null)"],
+        ["job.yaml:2:19: resources.nodes: has no value; give a whole number, or leave the key out"],
     ),
     "no nodes": Row(
         "script: train.py\nresources: {nodes: 0}\n", ["job.yaml:2:20: resources.nodes: must be at least 1, not 0"]
@@ -360,6 +362,17 @@ ROWS: dict[str, Row] = {
             "under environment.pass"
         ],
     ),
+    "a secret in a line of setup": Row(
+        "script: train.py\nenvironment: {setup: [module load cuda, export HF_TOKEN=abc, 'export A_TOKEN=$B']}\n",
+        [
+            "job.yaml:2:41: environment.setup[1]: sets the secret HF_TOKEN; set it where you submit and list HF_TOKEN "
+            "under environment.pass instead"
+        ],
+    ),
+    "pass is pass": Row(
+        "script: train.py\nenvironment: {pass_: [A]}\n",
+        ['job.yaml:2:15: environment.pass_: unknown key "pass_"; did you mean "pass"?'],
+    ),
     "a URL where a name belongs": Row(
         "script: train.py\nnotify: {urls: ['slack://T/B/x']}\n",
         [
@@ -436,7 +449,7 @@ ROWS: dict[str, Row] = {
     # --- the named code
     "no such script": Row(
         "script: trian.py\n",
-        ['job.yaml:1:9: script: {dir}/trian.py: there is no such file; did you mean "train.py"?'],
+        ['job.yaml:1:9: script: there is no file {dir}/trian.py; did you mean "train.py"?'],
         error=CodeError,
     ),
     "a script that is no Python": Row(
@@ -550,7 +563,7 @@ ROWS: dict[str, Row] = {
             "job.yaml:4:10: resources.nodes: must be at least 1, not 0",
             "job.yaml:6:19: resources.tasks_per_node: 4 workers cannot share 2 GPUs: NCCL takes one rank per GPU; "
             "ask for 4 GPUs, or leave the key out",
-            'job.yaml:7:20: slurm.partition: must be names of partitions, separated by commas, not "a b"',
+            'job.yaml:7:20: slurm.partition: must be partition names joined by commas, not "a b"',
         ],
         ("seed=-1",),
     ),
@@ -576,20 +589,35 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_each_fault_is_said_with_its_place(name: str, project: Path) -> None:
-    """The error is of its class, its lines are exactly these, and loading leaves nothing behind."""
+def test_each_fault_is_said_with_its_place(
+    name: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`submit` ends with the exit code of the error's class and exactly these lines; nothing is created or submitted."""
     row = ROWS[name]
     for path, text in row.extra.items():
         (project / path).parent.mkdir(exist_ok=True)
         (project / path).write_text(text)
     (project / "job.yaml").write_text(row.text)
-    before = sorted(project.rglob("*"))
-    with pytest.raises(ConfigError) as caught:
-        load_job("job.yaml", row.overrides, sites=[])
+    pretend_slurm(project.parent, monkeypatch)
+    before = sorted(project.parent.rglob("*"))
+    code = main(["submit", "job.yaml", *row.overrides])
+    expected = [line.replace("{dir}", str(project)) for line in row.said]
 
-    assert caught.value.problems == [line.replace("{dir}", str(project)) for line in row.said]
-    assert type(caught.value) is row.error
-    assert sorted(project.rglob("*")) == before
+    assert code == row.error.exit_code
+    assert capsys.readouterr().err == "launcher: " + "\n".join(expected) + "\n"
+    assert sorted(project.parent.rglob("*")) == before
+
+
+def pretend_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SLURM whose every command leaves a trace, and a home of its own."""
+    (folder / "bin").mkdir()
+    for command in ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo"):
+        (folder / "bin" / command).write_text(f'#!/bin/sh\ntouch "{folder}/called"\n')
+        (folder / "bin" / command).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(folder))
+    for name in ("LAUNCHER_SITE", "LAUNCHER_RUNS_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
 
 
 HOSTILE = {
