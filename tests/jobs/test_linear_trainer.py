@@ -41,3 +41,14 @@ def test_processes_spawned_by_the_script_itself_train_alike() -> None:
 
     assert "epoch 0: 32 steps on 2 ranks" in out
     assert sorted(re.findall(r"rank (\d): (\d+) steps", out)) == [("0", "32"), ("1", "32")]
+
+
+def test_the_same_file_under_the_launcher(tmp_path: Path) -> None:
+    """`launcher run jobs/linear_trainer.yaml`: four ranks, 16 steps an epoch each, the run completed."""
+    launcher = [sys.executable, "-m", "launcher", "run", str(SCRIPT.with_suffix(".yaml"))]
+
+    run([*launcher, f"runs_dir={tmp_path}/runs", "args=[--epochs, 2]", "preflight=false"])
+
+    said = "".join(p.read_text() for p in tmp_path.glob("runs/*/logs/attempt-0/round-0/rank-*.log"))
+    assert "epoch 1: 16 steps on 4 ranks" in said
+    assert sorted(re.findall(r"rank (\d): (\d+) steps", said)) == [(str(r), "32") for r in range(4)]
