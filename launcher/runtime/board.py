@@ -95,6 +95,8 @@ class Board:
     ports: dict[int, int] = field(default_factory=dict)
     """Ports of stores that are up, by round."""
     preflight: dict[int, dict[str, Any]] = field(default_factory=dict)
+    blamed: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The host that failed last: newest checkpoint then, and how often in a row."""
     metrics: dict[str, Any] = field(default_factory=dict)
     failures: int = 0
     """Interruptions of all attempts, for the interval between saves."""

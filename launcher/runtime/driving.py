@@ -11,13 +11,14 @@ from launcher.runtime.causes import cause_of, first_failure, is_victim, signatur
 from launcher.runtime.checkpoints import Checkpoint
 from launcher.runtime.decisions import Evidence, Kind
 from launcher.runtime.gathering import interrupted
-from launcher.runtime.hangs import HangWatch
+from launcher.runtime.hangs import LONG_S, HangWatch
 from launcher.runtime.rounds import Round
 from launcher.runtime.stops import AgreedStop
 from launcher.runtime.waiting import until
 
 __all__ = ["drive_round"]
 
+_LEMON_FAILURES = 2
 _STARTING_AGREE_S = 2.0
 """While the round starts, answers to a pause are waited for so long: word of the first steps may be under way."""
 
@@ -154,7 +155,7 @@ def _finished(board: Board, round_: Round) -> Evidence | None:
     if saver.is_committing(last):
         return None
     if not round_.unsaved or saver.is_committed(last):
-        return Evidence(Kind.DONE, "all steps are done")
+        return Evidence(Kind.DONE, "every rank has finished")
     text = f"the last checkpoint could not be written: {saver.last_error or 'not every rank saved'}"
     return Evidence(Kind.LAST_SAVE, text, {"kind": "disk_full", "text": text})
 
@@ -179,6 +180,8 @@ def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evi
         if it.deadline is None and now - it.began > board.timing.agree_s:
             _withdraw(board, round_, stop)
         return None
+    if it.deadline is None and now - it.began > board.timing.agree_s + LONG_S:
+        return over  # agreed, and yet somebody does not get there: a worker hangs
     started = round_.resume.step if round_.resume else 0
     if stop.step <= started and stop.pending:
         return over  # no unit was entered: there is nothing to finish and nothing to save
@@ -241,6 +244,7 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     await board.saver.quiesce()
     await board.blocking(board.saver.sweep_round)
     evidence = _explain(board, round_, evidence)
+    _blame(board, evidence)
     if board.stop is not None or board.term_sent:
         saved = board.saver.last.step if board.saver.last else 0
         board.history.event(
@@ -263,7 +267,7 @@ def _explain(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     """Name the first failure, now that everybody has spoken."""
     failures = round_.failures
     spoken = [f for f in failures if not (f.after_end and f.exception is None)]
-    if evidence.kind in (Kind.WORKER_FAILED, Kind.STORE) and round_.lost and symptom_only(spoken):
+    if evidence.kind in (Kind.WORKER_FAILED, Kind.STORE, Kind.HANG) and round_.lost and symptom_only(spoken):
         evidence = _lost(round_)  # the others only felt that a node had gone
     first = first_failure(spoken)
     if evidence.kind in (Kind.NODE_LOST, Kind.HANG):
@@ -284,6 +288,22 @@ def _explain(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     if evidence.kind not in (Kind.WORKER_FAILED, Kind.STORE):
         return evidence  # the allocation is going away whatever failed meanwhile
     return Evidence(Kind.WORKER_FAILED, cause["text"], cause, (first.host,), first.rank, first.step, before)
+
+
+def _blame(board: Board, evidence: Evidence) -> None:
+    """A host whose workers fail or hang again and again without progress makes room for a spare."""
+    if evidence.kind not in (Kind.WORKER_FAILED, Kind.HANG) or len(evidence.hosts) != 1:
+        return
+    saved = board.saver.last.step if board.saver.last else -1
+    host = evidence.hosts[0]
+    before, count = board.blamed.get(host, (saved, 0))
+    board.blamed = {host: (saved, count + 1 if before == saved else 1)}
+    if board.blamed[host][1] < _LEMON_FAILURES or len(board.nodes.healthy) <= board.spec.nodes:
+        return
+    for node in board.nodes.all:
+        if node.host == host and node.bad is None:
+            node.bad = f"its workers failed {board.blamed[host][1]} times in a row"
+            board.history.event("excluded", hosts=[host], why=node.bad)
 
 
 def _tell_victims(board: Board, round_: Round, failures: list[Any], *, after: float | None) -> None:

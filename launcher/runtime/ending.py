@@ -86,10 +86,10 @@ async def _write(board: Board, outcome: dict[str, Any]) -> None:
 
 async def give_back(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     """Give the allocation back and have the run start again."""
-    exclude = decision.exclude if evidence.kind in _EXCLUDED else ()
+    exclude = _bad_hosts(board, decision, evidence)
     delay = backoff_s(board.budgets.idle_attempts)
     began = time.time()
-    for node in board.nodes.all:
+    for node in board.nodes.all:  # after the bad ones are known: leaving is no fault
         node.send("shutdown")
     if evidence.kind in (Kind.PREEMPTED, Kind.PREEMPTED_NOW):
         board.notifier.tell("preempted", decision.reason)
@@ -112,6 +112,15 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
         # If the last process ends after StartTime, SLURM sets the full delay again: this is the leader's last act.
         await board.blocking(board.allocation.pull_forward)
     return Ending("requeued", decision.reason, 0)
+
+
+def _bad_hosts(board: Board, decision: Decision, evidence: Evidence) -> tuple[str, ...]:
+    """What the next attempt should not get: the hosts to blame, and those that failed or were lost before in this one."""
+    blamed = decision.exclude if evidence.kind in _EXCLUDED else ()
+    # Agents that end while SLURM takes the allocation away say nothing against their hosts.
+    until_t = board.interrupt.began if board.interrupt is not None else board.now()
+    lost = [n.name for n in board.nodes.all if n.bad is not None or (n.lost_at is not None and n.lost_at < until_t)]
+    return tuple(dict.fromkeys([*blamed, *lost]))
 
 
 async def _dismiss(board: Board) -> None:

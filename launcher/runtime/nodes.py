@@ -26,7 +26,8 @@ class Node:
     """When it last said anything, the leader's clock."""
     bad: str | None = None
     """Why it takes part no more in this attempt."""
-    joined_before: bool = False
+    lost_at: float | None = None
+    """When its connection was lost, the leader's clock; None while it is here or has never been."""
 
     @property
     def here(self) -> bool:
@@ -65,7 +66,7 @@ class Nodes:
         if node.link is not None:
             self._by_link.pop(id(node.link), None)
             node.link.close()
-        node.link, node.heard, node.joined_before = link, now, True
+        node.link, node.heard, node.lost_at = link, now, None
         node.host = str(hello.get("host") or node.name)
         node.pid = hello.get("pid")
         node.facts = hello["facts"] if isinstance(hello.get("facts"), dict) else {}

@@ -22,6 +22,8 @@ __all__ = ["Watch"]
 
 _STALL_S = 2.0
 """A gap between two ticks beyond this is the leader's own stall."""
+_QUIET_NODE_S = 2.5
+"""A node that has left out two heartbeats."""
 _PICTURE_S, _SAMPLES_S, _FENCE_S, _WATCH_S = 1.0, 10.0, 2.0, 5.0
 _IDLE_TEXT = "no progress for {:.0f} minutes"
 
@@ -113,6 +115,8 @@ class Watch:
             return
         if board.stop is not None and not board.stop.withdrawn:
             return  # held at a boundary; the stop has a deadline of its own
+        if any(now - node.heard > _QUIET_NODE_S for node in round_.nodes):
+            return  # a node may be dying: its silence, not the ranks that wait for it, is what will be acted on
         views = round_.views(now)
         limit = round_.hangs.hung(now, views)
         if limit is None:

@@ -299,3 +299,34 @@ def test_a_stale_leader_goes_without_a_word(world, virtual):
     assert ending.state == "requeued"
     assert w.outcome is None
     assert not w.events("decision", "ended", "attempt_ended")
+
+
+def test_a_host_that_fails_again_and_again_makes_room_for_a_spare(world, virtual):
+    """Two failures in a row on one host without progress: the spare is used from then on."""
+    w = world(spare_nodes=1, checkpoint={"interval_steps": 1000})
+    w.hooks[5] = [lambda worker: worker.die(7) if worker.node.name == "n1" and worker.rank == 2 else None]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "completed"
+    hosts = [sorted({r["host"] for r in e["ranks"]}) for e in w.events("round_started")]
+    assert hosts == [["n0", "n1"], ["n0", "n1"], ["n0", "n2"]]
+    assert w.events("excluded")[0]["hosts"] == ["n1"]
+
+
+def test_a_dead_node_is_no_hang(world, virtual):
+    """The hang limit is over before the silence is long enough: the node is to blame all the same."""
+    w = world(spare_nodes=1, checkpoint={"interval_steps": 5}, restart={"hang_floor_s": 3})
+    w.hooks[22] = [once(lambda worker: cut(w.nodes[1]))]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "completed"
+    assert w.events("decision")[0]["evidence"] == "node_lost"
+
+
+def cut(node):
+    """The network goes, and the others' collectives just wait."""
+    node.cut = True
+    for w in node.workers:
+        w.task.cancel()
