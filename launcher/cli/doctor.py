@@ -1,0 +1,181 @@
+"""Say what this site's SLURM allows, what that means here, and whether jobs will work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.report.doctor import Diagnosis, Facts, Place, Saves
+
+
+@click.command()
+@click.option("--partition", metavar="P", help="The partition in question; default: SLURM's default one.")
+@click.option("--qos", metavar="Q", help="The QOS in question, where preemption depends on it.")
+@click.option("--account", metavar="A", help="The account that --probe charges.")
+@click.option("--probe", "probing", is_flag=True, help="Submit a tiny job: do compute nodes see the run directory?")
+@click.option("--probe-wait", metavar="S", default=300, show_default=True, help="Seconds to wait for that job.")
+@click.option("--write-site", is_flag=True, help="Write your site profile from what was found.")
+@click.option("--force", is_flag=True, help="Let --write-site replace a profile.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def command(
+    partition: str | None, qos: str | None, account: str | None, probing: bool, probe_wait: int, write_site: bool,
+    force: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Say what this site's SLURM allows and what that means here. Exit code 0: jobs will work; 5: they will not.
+
+    Asks SLURM three or four questions; submits nothing unless --probe is given.
+    """
+    import json
+
+    from launcher.errors import SiteError
+    from launcher.report.doctor import examine, render
+
+    facts = _facts(partition, qos)
+    if probing:
+        facts = _probed(facts, account, float(probe_wait))
+    diagnosis = examine(facts)
+    if as_json:
+        click.echo(json.dumps(_as_json(diagnosis, facts), indent=1))
+    else:
+        colours = {"problem": "red", "warning": "yellow"}
+        head, *rest = render(diagnosis)
+        click.echo(click.style(head, fg="green" if diagnosis.works else "red", bold=True))
+        for line in rest:
+            click.echo(click.style(line, fg=colours.get(line.split(maxsplit=1)[0] if line.split() else "")))
+    if write_site:
+        path = _write_site(facts, force)
+        click.echo(f"site profile written: {path}", err=as_json)
+    return 0 if diagnosis.works else SiteError.exit_code
+
+
+def _facts(partition: str | None, qos: str | None) -> Facts:
+    import os
+
+    from launcher.config.site import load_site
+    from launcher.report.doctor import Facts
+    from launcher.slurm.probe import look_here
+    from launcher.slurm.site import ask_site, find_slurm, parse_site
+    from launcher.submission import interpreter
+
+    presence = find_slurm()
+    site, silence = None, ""
+    if presence.state == "ready":
+        texts = ask_site()
+        site, silence = (None, texts) if isinstance(texts, str) else (parse_site(texts), "")
+    profile = load_site()
+    python = interpreter.find(None, None, os.environ)
+    return Facts(
+        presence=presence, site=site, silence=silence, partition=partition, qos=qos, python=python.path,
+        python_origin=python.origin, look=look_here(python.path), place=_place(profile), saves=_saves(),
+        debug_detail=os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
+    )  # fmt: skip
+
+
+def _runs_dir() -> Path:
+    import os
+    from pathlib import Path
+
+    from launcher.config.site import load_site
+    from launcher.submission.gather import runs_dir_of
+
+    return runs_dir_of(None, Path.cwd(), load_site(), os.environ)[0]
+
+
+def _place(profile: object) -> Place:
+    import os
+    import shutil
+
+    from launcher.report.doctor import Place
+
+    path = _runs_dir()
+    there = next(p for p in (path, *path.parents) if p.is_dir())
+    home = os.path.expanduser("~")
+    shown = f"~{str(path)[len(home) :]}" if str(path).startswith(home + "/") else str(path)
+    return Place(
+        shown=shown, writable=os.access(there, os.W_OK | os.X_OK), free_bytes=shutil.disk_usage(there).free,
+        filesystem=_filesystem(there),
+    )  # fmt: skip
+
+
+def _filesystem(path: Path) -> str:
+    """The type of the file system that ``path`` is on: the longest mount point that leads to it."""
+    from pathlib import Path
+
+    best, kind = "", ""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return ""
+    real = str(path.resolve())
+    for line in mounts:
+        words = line.split()
+        point = words[1].replace("\\040", " ") if len(words) > 2 else ""
+        if point and (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, words[2]
+    return kind
+
+
+def _saves() -> Saves | None:
+    """Save times of the newest runs."""
+    import statistics
+
+    from launcher.report.doctor import Saves
+    from launcher.run import events, index
+    from launcher.run.paths import RunPaths
+
+    taken = []
+    for ref in reversed(index.list_runs()[-50:]):
+        for e in events.read(RunPaths(ref.path).events):
+            if e["type"] == "saved" and isinstance(e.get("seconds"), int | float):
+                taken.append((float(e["seconds"]), ref.id))
+    if not taken:
+        return None
+    worst, run = max(taken)
+    return Saves(count=len(taken), typical_s=statistics.median(t for t, _ in taken), worst_s=worst, worst_run=run)
+
+
+def _probed(facts: Facts, account: str | None, wait_s: float) -> Facts:
+    import dataclasses
+
+    from launcher.errors import SiteError
+    from launcher.slurm.probe import probe
+
+    if facts.site is None:
+        raise SiteError(f"--probe needs SLURM: {facts.silence or facts.presence.reason}")
+    click.echo(f"probing {facts.partition or 'the default partition'} (up to {wait_s:g} s) ...", err=True)
+    result = probe(_runs_dir(), facts.python, partition=facts.partition, account=account, wait_s=wait_s)
+    return dataclasses.replace(facts, probe=result)
+
+
+def _as_json(diagnosis: Diagnosis, facts: Facts) -> dict[str, object]:
+    import dataclasses
+
+    site = dataclasses.asdict(facts.site) if facts.site else None
+    return {**diagnosis.as_json(), "policy": dataclasses.asdict(diagnosis.policy), "site": site}
+
+
+def _write_site(facts: Facts, force: bool) -> Path:
+    """Raises SiteError where there is nothing to write, StateError when a profile is there already."""
+    import os
+    from pathlib import Path
+
+    from launcher.errors import RunDirError, SiteError, StateError
+    from launcher.report.profile import site_profile
+
+    if facts.site is None:
+        raise SiteError(f"there is nothing to write a profile from: {facts.silence or facts.presence.reason}")
+    path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "launcher" / "site.yaml"
+    if path.exists() and not force:
+        raise StateError(f"{path} is there already; --force replaces it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tmp = path.with_name(f".{path.name}.{os.getpid()}")
+        tmp.write_text(site_profile(facts.site, facts.partition, facts.saves))
+        tmp.replace(path)
+    except OSError as error:
+        raise RunDirError(f"{path} cannot be written: {error.strerror}") from None
+    return path

@@ -1,0 +1,39 @@
+"""The text of a site profile, from what SLURM said. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from launcher.report.doctor import Saves
+from launcher.slurm.site import Site
+
+__all__ = ["site_profile"]
+
+_DEBUG_NAMES = ("debug", "test", "dev", "devel", "interactive", "short")
+
+
+def site_profile(site: Site, partition: str | None, saves: Saves | None) -> str:
+    """YAML that `launcher.config.site` reads; comments say where each line comes from."""
+    lines = [
+        f"# Site profile of {site.cluster or 'this cluster'} (SLURM {site.version}), written by launcher doctor --write-site.",
+        "# Defaults of every job; a job file and the command line override them.",
+        "",
+        f"# select/{site.select_type}",
+        f"gpu_request: {site.gpu_request}",
+    ]
+    if debug := _debug_partition(site):
+        lines += ["# for launcher dry-run --slurm", f"debug_partition: {json.dumps(debug)}"]
+    lines += ["# where runs lie, on a file system that compute nodes see", "# runs_dir: $HOME/runs"]
+    chosen = partition or (None if site.partition(None) else next((p.name for p in site.partitions if p.up), None))
+    if chosen:
+        lines += ["slurm:", f"  partition: {json.dumps(chosen)}"]
+    if saves and saves.worst_s > 60:
+        lead = int(-(-2 * saves.worst_s // 30) * 30)
+        lines += [f"# saves took up to {saves.worst_s:.0f} s", "restart:", f"  signal_lead_s: {lead}"]
+    return "\n".join(lines) + "\n"
+
+
+def _debug_partition(site: Site) -> str | None:
+    """A partition that is called so, the shortest time limit first."""
+    named = [p for p in site.partitions if p.up and p.name.lower().startswith(_DEBUG_NAMES)]
+    return min(named, key=lambda p: p.max_time_s or float("inf")).name if named else None

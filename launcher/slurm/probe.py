@@ -1,0 +1,223 @@
+"""A look at an interpreter and its machine, here or as a tiny job on a compute node. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launcher.slurm.commands import ask
+from launcher.slurm.environ import without_slurm
+from launcher.slurm.jobs import job_views
+
+__all__ = ["Look", "ProbeResult", "look_here", "parse_look", "probe"]
+
+# Run by the interpreter in question, which may hold nothing but itself. torch is looked for, never imported: its version.py
+# is plain assignments.
+_LOOK = r"""
+import ast, importlib.util, json, os, socket, sys
+
+def torch_facts():
+    try:
+        spec = importlib.util.find_spec("torch")
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        return {}
+    found = {"torch": "?"}
+    try:
+        with open(os.path.join(list(spec.submodule_search_locations)[0], "version.py")) as f:
+            tree = ast.parse(f.read())
+    except (OSError, SyntaxError):
+        return found
+    for node in tree.body:
+        names = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        for name in names:
+            if isinstance(name, ast.Name) and isinstance(node.value, ast.Constant):
+                if name.id == "__version__":
+                    found["torch"] = node.value.value
+                elif name.id in ("cuda", "hip"):
+                    found[name.id] = node.value.value
+    return found
+
+def nccl():
+    from importlib import metadata
+    for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):
+        try:
+            return metadata.version(name)
+        except Exception:
+            continue
+
+def driver_cuda():
+    import ctypes
+    number = ctypes.c_int(0)
+    try:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return None
+    return "%d.%d" % (number.value // 1000, number.value % 1000 // 10) if number.value else None
+
+def driver():
+    try:
+        with open("/proc/driver/nvidia/version") as f:
+            words = f.readline().split()
+        return next((w for w in words if w[:1].isdigit() and w.count(".") >= 1), None)
+    except OSError:
+        return None
+
+found = {"host": socket.gethostname(), "python": "%d.%d.%d" % sys.version_info[:3], "nccl": nccl(),
+         "driver": driver(), "driver_cuda": driver_cuda()}
+found.update(torch_facts())
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What was seen of an interpreter and the machine it runs on; None is not there."""
+
+    host: str = ""
+    python: str = ""
+    torch: str | None = None
+    cuda: str | None = None
+    """CUDA version that torch was built for; None: a CPU build."""
+    nccl: str | None = None
+    driver: str | None = None
+    driver_cuda: str | None = None
+    """The newest CUDA version that the machine's driver serves."""
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """How the tiny job went."""
+
+    ok: bool
+    why: str = ""
+    """One sentence when it is not `ok`."""
+    seconds: float = 0.0
+    """From submission to its answer."""
+    look: Look = field(default_factory=Look)
+    job_id: str = ""
+
+
+def parse_look(text: str) -> Look:
+    """Read what the look printed; anything else is its error."""
+    try:
+        said = json.loads(text.strip().splitlines()[-1])
+        return Look(**{k: v for k, v in said.items() if k in Look.__dataclass_fields__ and isinstance(v, str)})
+    except (ValueError, IndexError, AttributeError, TypeError):
+        return Look(error=text.strip()[-200:] or "it said nothing")
+
+
+def look_here(python: str) -> Look:
+    """Look with ``python`` on this machine."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _LOOK + "\nprint(json.dumps(found))"], capture_output=True, text=True, timeout=60, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Look(error=str(error))
+    return parse_look(done.stdout) if done.returncode == 0 else Look(error=done.stderr.strip()[-200:])
+
+
+def probe(
+    folder: Path,
+    python: str,
+    *,
+    partition: str | None = None,
+    account: str | None = None,
+    wait_s: float = 300.0,
+    environ: Mapping[str, str] = os.environ,
+) -> ProbeResult:
+    """Submit a tiny job that must find what was written below ``folder`` here, and answer there.
+
+    It is cancelled when it has not answered after ``wait_s``. Leaves nothing behind. Never raises for what SLURM or the
+    file system refuse.
+    """
+    began = time.monotonic()
+    token = secrets.token_hex(8)
+    place = folder / f".doctor-{token}"
+    try:
+        place.mkdir(parents=True, mode=0o700)
+        (place / "token").write_text(token)
+        (place / "probe.sh").write_text(_script(place, python))
+    except OSError as error:
+        return ProbeResult(ok=False, why=f"{folder} cannot be written here: {error.strerror}")
+    job_id = ""
+    try:
+        options = [f"--partition={partition}"] if partition else []
+        options += [f"--account={account}"] if account else []
+        answer = ask(
+            "sbatch", "--parsable", "--job-name=launcher-doctor", "--nodes=1", "--ntasks=1", "--time=5", *options,
+            f"--output={place}/out", str(place / "probe.sh"), environ=without_slurm(environ),
+        )  # fmt: skip
+        job_id = answer.out.strip().split(";")[0] if answer.ok else ""
+        if not job_id.isdigit():
+            return ProbeResult(ok=False, why=f"sbatch refused it: {answer.problem or answer.out.strip()}")
+        result = _await(place, token, job_id, began + wait_s)
+        return ProbeResult(
+            ok=not result[0], why=result[0], look=result[1], seconds=time.monotonic() - began, job_id=job_id
+        )
+    finally:
+        if job_id:
+            ask("scancel", job_id)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _script(place: Path, python: str) -> str:
+    """The job: it reads the token, and leaves its answer beside it by rename."""
+    code = (
+        f"{_LOOK}\nplace = {str(place)!r}\n"
+        "found['token'] = open(os.path.join(place, 'token')).read()\n"
+        "with open(os.path.join(place, 'answer.tmp'), 'w') as f: f.write(json.dumps(found))\n"
+        "os.rename(os.path.join(place, 'answer.tmp'), os.path.join(place, 'answer'))\n"
+    )
+    return f"#!/bin/sh\nexec {shlex.quote(python)} -c {shlex.quote(code)}\n"
+
+
+def _await(place: Path, token: str, job_id: str, end: float) -> tuple[str, Look]:
+    """("", what the job saw), or why there is no answer."""
+    pause = 0.2
+    while time.monotonic() < end:
+        os.listdir(place)  # makes an NFS client look again
+        if (answer := _answer(place, token)) is not None:
+            return "", answer
+        view = (job_views([job_id], patient=False) or {}).get(job_id)
+        if view is not None and view.ended:
+            time.sleep(1.0)
+            if (answer := _answer(place, token)) is not None:
+                return "", answer
+            return _why_silent(place, view.state), Look()
+        time.sleep(pause)
+        pause = min(5.0, pause * 1.5)
+    view = (job_views([job_id], patient=False) or {}).get(job_id)
+    waiting = f"{view.state}{f' ({view.reason})' if view.reason else ''}" if view else "unknown to SLURM"
+    return f"the probe has not run in time: job {job_id} is {waiting}", Look()
+
+
+def _answer(place: Path, token: str) -> Look | None:
+    try:
+        text = (place / "answer").read_text()
+        return parse_look(text) if json.loads(text).get("token") == token else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _why_silent(place: Path, state: str) -> str:
+    try:
+        said = (place / "out").read_text().strip()
+    except OSError:
+        said = ""
+    if "No such file or directory" in said and "python" not in said.lower().split("no such file")[0][-60:]:
+        return f"a compute node does not see {place.parent}: put runs_dir on a shared file system"
+    if said:
+        return f"the probe ended {state}: {said.splitlines()[-1][:200]}"
+    return f"the probe ended {state} without a word: a compute node does not see {place.parent}, or cannot write there"

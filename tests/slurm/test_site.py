@@ -1,0 +1,147 @@
+"""Sites are read from what SLURM prints: recorded from 22.05.8, and as 20.11, 23.11 and 24.05 print it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+
+from launcher.run.spec import SiteSpec
+from launcher.slurm.site import Site, SiteTexts, ask_site, find_slurm, parse_site, policy
+
+SITES = Path(__file__).parent / "sites"
+
+
+def site(name: str) -> Site:
+    """A recorded site."""
+    parts = re.split(r"^### \w+\n", (SITES / f"{name}.txt").read_text(), flags=re.MULTILINE)[1:]
+    return parse_site(SiteTexts(*parts))
+
+
+@pytest.mark.parametrize(
+    ("name", "partition", "qos", "expected"),
+    [
+        ("debian-22.05", None, None, (20, 10, "REQUEUE", True, False, "22.05.8")),
+        ("debian-22.05", "high", None, (0, 10, "OFF", True, False, "22.05.8")),
+        ("cancel-22.05", None, None, (0, 10, "CANCEL", False, False, "22.05.8")),
+        ("bare-22.05", None, None, (0, 10, "OFF", True, False, "22.05.8")),
+        ("signal-22.05", "batch", None, (120, 30, "REQUEUE", True, False, "22.05.8")),
+        ("suspend-22.05", None, None, (20, 10, "SUSPEND", True, False, "22.05.8")),
+        ("lab-20.11", None, None, (0, 30, "OFF", True, False, "20.11.9")),
+        ("campus-23.11", "gpu", None, (0, 30, "CANCEL", True, True, "23.11.10")),
+        ("campus-23.11", "gpu", "free", (120, 30, "REQUEUE", True, True, "23.11.10")),
+        ("campus-23.11", "gpu", "high", (0, 30, "OFF", True, True, "23.11.10")),
+        ("center-24.05", "h100-free", None, (120, 60, "REQUEUE", True, True, "24.05.4")),
+        ("center-24.05", "h100", None, (0, 60, "OFF", True, True, "24.05.4")),
+    ],
+)
+def test_what_a_job_has_to_reckon_with(
+    name: str, partition: str | None, qos: str | None, expected: tuple[int, int, str, bool, bool, str]
+) -> None:
+    """Grace, KillWait, preempt mode, requeueing and epilog of a partition or QOS are the site's."""
+    grace, kill, mode, requeue, epilog, version = expected
+
+    assert policy(site(name), partition, qos) == SiteSpec(
+        grace_s=grace,
+        kill_wait_s=kill,
+        preempt_mode=mode,
+        requeue_allowed=requeue,
+        has_epilog=epilog,
+        slurm_version=version,
+    )
+
+
+def test_partitions_know_their_nodes() -> None:
+    """Mixed hardware, nodes out of service, typed GPUs with sockets and several kinds in one node are counted."""
+    cpu, gpu, debug = site("campus-23.11").partitions
+
+    assert (cpu.default, cpu.nodes, cpu.usable_nodes, cpu.gpus_per_node, cpu.max_time_s) == (True, 200, 195, 0, 604800)
+    assert (gpu.nodes, gpu.usable_nodes, gpu.gpus_per_node, gpu.gpu_nodes) == (20, 18, 8, 20)
+    assert (gpu.gpu_types, gpu.max_nodes, gpu.allow_accounts, gpu.mem_gb_per_node) == (
+        ("a100", "v100"),
+        8,
+        "vision,lm",
+        1000,
+    )
+    assert (debug.up, debug.gpus_per_node, debug.gpu_types) == (False, 3, ("v100", "t4"))
+    assert site("lab-20.11").partitions[0].max_time_s is None
+
+
+def test_the_form_in_which_gpus_are_asked_for() -> None:
+    """--gpus-per-node exists with select/cons_tres alone."""
+    assert {n: site(n).gpu_request for n in ("lab-20.11", "campus-23.11", "debian-22.05")} == {
+        "lab-20.11": "gres", "campus-23.11": "gpus-per-node", "debian-22.05": "gpus-per-node",
+    }  # fmt: skip
+
+
+def test_the_rest_of_a_configuration() -> None:
+    """Requeue delay, user signal, arrays, accounting, plugins and KillOnBadExit are read; both spellings of the signal."""
+    center, campus, bare = site("center-24.05"), site("campus-23.11"), site("bare-22.05")
+
+    assert (center.requeue_delay_s, center.send_user_signal, center.max_array_size) == (61, True, 75001)
+    assert (campus.requeue_delay_s, campus.submit_plugins, campus.kill_on_bad_exit, campus.enforces) == (
+        121, "lua", True, "associations,limits,qos",
+    )  # fmt: skip
+    assert (bare.accounting, bare.preempt_type, center.numbers) == ("none", "none", (24, 5))
+    assert site("signal-22.05").send_user_signal
+
+
+def test_an_empty_answer_is_a_site_of_defaults() -> None:
+    """Nothing that a version does not say makes reading fail."""
+    empty = parse_site(SiteTexts("", "", "", ""))
+
+    assert (empty.version, empty.partitions, empty.kill_wait_s, empty.requeue_delay_s) == ("", (), 30, 121)
+
+
+def commands(folder: Path, *names: str) -> dict[str, str]:
+    """An environment whose PATH holds these commands alone."""
+    for name in names:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    return {"PATH": str(folder)}
+
+
+def test_slurm_is_found_half_found_or_absent(tmp_path: Path) -> None:
+    """All commands: ready. A configuration or some commands: traces, and the sentence names what is missing."""
+    for name in ("all", "some", "none"):
+        (tmp_path / name).mkdir()
+    ready = find_slurm(commands(tmp_path / "all", "sbatch", "srun", "squeue", "scancel", "scontrol"))
+    some = find_slurm({**commands(tmp_path / "some", "squeue", "scontrol"), "SLURM_CONF": "/x"})
+    none = find_slurm(commands(tmp_path / "none"))
+
+    assert (ready.state, some.state) == ("ready", "traces")
+    assert none.state == ("traces" if Path("/etc/slurm/slurm.conf").exists() else "none")
+    assert "sbatch, srun and scancel are not on the PATH: load its module" in some.reason
+    assert "$SLURM_CONF is set" in some.traces
+
+
+def test_the_clusters_own_words(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real cluster is read as what it is, and what `set` changes is seen."""
+    monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
+    cluster.set(GraceTime=7, JobRequeue=0)
+    texts = ask_site()
+    assert isinstance(texts, SiteTexts)
+    here = parse_site(texts)
+    batch = here.partition(None)
+
+    assert batch is not None
+    assert (batch.name, batch.nodes, batch.usable_nodes, batch.gpus_per_node, batch.cpus_per_node) == (
+        "batch",
+        4,
+        4,
+        4,
+        8,
+    )
+    assert policy(here) == SiteSpec(
+        grace_s=7, kill_wait_s=10, preempt_mode="REQUEUE", requeue_allowed=False, slurm_version=here.version
+    )
+    assert (here.accounting, [q.name for q in here.qos]) == ("slurmdbd", ["normal"])
+
+
+def test_a_silent_slurm_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an answer there is a sentence instead of a site."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+
+    assert ask_site() == "SLURM does not answer: scontrol is not on the PATH."
