@@ -126,8 +126,8 @@ async def preflight(board: Board) -> Evidence | None:
 
 
 async def _store_of_checks(board: Board, asked: list[Node]) -> int | None:
-    """The port of a store for the checks' all-reduce; None where there is nothing to reduce, or no store."""
-    if not asked or (len(asked) == 1 and board.spec.backend != "nccl"):
+    """The port of a store for the checks' all-reduce; None where there is no network to try, or no store."""
+    if not asked or board.spec.batch == "local" or (len(asked) == 1 and board.spec.backend != "nccl"):
         return None
     asked[0].send("store", round=CHECKS_ROUND)
     port = await until(
