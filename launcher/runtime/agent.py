@@ -25,7 +25,7 @@ from launcher.run.state import read_outcome
 from launcher.runtime import wire
 from launcher.runtime.environment import cpu_shares
 from launcher.runtime.facts import node_facts
-from launcher.runtime.forkclient import ForkServer
+from launcher.runtime.forkclient import ForkServer, ForkServerError
 from launcher.runtime.preflight import Preflight
 from launcher.runtime.protocol import HEARTBEAT_S, SILENCE_S
 from launcher.runtime.samples import Gpus, Sampler
@@ -97,6 +97,7 @@ class Agent:
             loop.add_signal_handler(signum, self._signalled, name)
         self._server.start()
         self._sampler.start()
+        self._task(self._look_at_imports())
         try:
             peer = await self._join()
             if peer is None:
@@ -108,6 +109,17 @@ class Agent:
         finally:
             self._sampler.stop()
             await self._server.stop()
+
+    async def _look_at_imports(self) -> None:
+        """Say what went wrong, or may go wrong, in the fork server; the rounds find out by themselves."""
+        try:
+            found = await self._server.ready()
+        except ForkServerError as error:
+            if not self._server.stopping:
+                _say(f"The fork server cannot start: {error}")
+            return
+        if found["threads"] != 1:
+            _say(f"The fork server has {found['threads']} threads after importing torch: forking it is not safe.")
 
     async def _join(self) -> wire.Peer | None:
         """Find the leader; None when the run has ended already. Raises ProtocolError after ``init_timeout_min``."""

@@ -257,6 +257,14 @@ def _kill_group(pid: int, signum: int) -> None:
 # --- the process ---
 
 
+def _fork_once() -> None:
+    """OpenBLAS (numpy's) starts threads when imported with OMP_NUM_THREADS > 1, and ends them before the first fork."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
 def _exists(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
@@ -283,6 +291,7 @@ def main() -> None:
     except BaseException:
         frames.send({"op": "broken", "error": traceback.format_exc()})
         sys.exit(1)
+    _fork_once()
     gc.collect()
     gc.freeze()  # a collection in a worker would touch, and so copy, every page of torch's objects
     procs.die_with_parent(0)

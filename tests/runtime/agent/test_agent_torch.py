@@ -1,0 +1,239 @@
+"""Agents with the real fork server, store and workers: torch is imported once per node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.run import events
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec, Work
+from launcher.run.state import read_outcome
+from launcher.runtime import procs, wire
+from launcher.runtime.agent import PRELOAD
+from launcher.runtime.entry import Dismissal
+from launcher.runtime.forkclient import ForkServer
+
+WAIT_S = 120.0
+REAL = (
+    "options['preload'] = module.PRELOAD; options['store_main'] = module.STORE_MAIN;"
+    "options['worker_main'] = module.WORKER_MAIN"
+)
+
+FUNCTION = """
+import os, torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+
+def loads(worker):
+    data = DataLoader(TensorDataset(torch.arange(1 << 20)), batch_size=1, num_workers=2)
+    for (n,) in data:
+        dist.all_reduce(n)
+        if n.item() == 0 and worker.rank == 0:
+            print("loaded", flush=True)
+
+def adds(worker):
+    x = torch.tensor([float(worker.rank)])
+    dist.all_reduce(x)
+    print("sum", x.item(), "threads", torch.get_num_threads())
+
+def hangs(worker):
+    import time
+    print("up", flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_the_fork_server_has_one_thread_after_importing_torch() -> None:
+    """Forking a process with threads is not safe: torch and the training floor, imported, start none."""
+
+    async def main() -> None:
+        environ = {**os.environ, "OMP_NUM_THREADS": "2"}  # with which numpy's OpenBLAS starts threads
+        server = ForkServer(preload=PRELOAD, environ=environ, on_exit=lambda *_: None)
+        server.start()
+        try:
+            assert (await asyncio.wait_for(server.ready(), WAIT_S))["threads"] == 1
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+
+
+def test_two_nodes_check_their_network_and_data_loaders_end_with_their_round(world: Any) -> None:
+    """Checks end with an all-reduce and its bandwidth; TERM and USR2 pass over loaders; ending a round ends them too."""
+
+    async def body(w: Any) -> None:
+        (w.paths.code / "job.py").write_text(FUNCTION)
+        w.spec(nodes=2, tasks_per_node=1, work=Work(kind="function", target="job:loads"))
+        for node in (0, 1):
+            w.agent(node, tweak=REAL)
+        await w.leader.heard("hello", count=2)
+        peers = [{"node": n, "host": f"host{n}", "address": "127.0.0.1"} for n in (0, 1)]
+        w.leader.tell("store", round=-1)
+        port = (await w.leader.heard("store_ready", round=-1))[0]["port"]
+        for node in (0, 1):
+            w.leader.tell("preflight", node, port=port, peers=peers)
+        answers = await w.leader.heard("preflight", count=2)
+        for answer in answers:
+            assert answer["ok"], answer
+            names = [c["name"] for c in answer["checks"]]
+            assert {"disk", "run_dir", "names", "all_reduce"} <= set(names)
+            assert "over 2 nodes" in answer["checks"][names.index("all_reduce")]["detail"]
+            assert answer["bandwidth_gb_s"] > 0
+        for node in (0, 1):
+            w.leader.tell("end", node, round=-1, term_s=0)
+        await w.leader.heard("cleared", count=2, round=-1)
+
+        w.leader.tell("store", round=0)
+        port = (await w.leader.heard("store_ready", round=0))[0]["port"]
+        for node in (0, 1):
+            order = {"workers": [{"rank": node, "local_rank": 0}], "group_rank": node, "master_port": port}
+            w.leader.round(0, 2, "", node=node, environment={}, **order)
+        await w.leader.until(lambda: w.paths.rank_log(0, 0, 0).exists() and "loaded" in w.log(0))
+        before = sorted(w.left())
+        assert len(before) >= 2 + 2 + 1 + 2 * 3  # agents, fork servers, the store, workers with two loaders each
+        for signum in (signal.SIGTERM, signal.SIGUSR2):
+            for pid in before:
+                os.kill(pid, signum)
+        await w.leader.heard("signal", count=4)
+        heard = len(w.leader.all("alive"))
+        await w.leader.heard("alive", count=heard + 4)
+        assert set(before) <= set(w.left())
+        assert w.leader.all("worker_exit") == []
+        for node in (0, 1):
+            w.leader.tell("end", node, round=0, term_s=0)
+        await w.leader.heard("cleared", count=2, round=0)
+        assert len(w.left()) == 4
+
+    world(body)
+
+
+def make_run(root: Path, target: str, **values: Any) -> RunPaths:
+    """A run directory as the submitting command leaves it."""
+    paths = RunPaths(root)
+    paths.code.mkdir(parents=True)
+    (paths.code / "job.py").write_text(FUNCTION)
+    paths.secret.write_text(os.urandom(32).hex())
+    usual: dict[str, Any] = {
+        "id": root.name, "name": "r", "run_dir": str(root), "work": Work(kind="function", target=target),
+        "batch": "local", "nodes": 2, "tasks_per_node": 2, "timeout_min": 5, "backend": "gloo",
+        "control_ports": list(range(24100, 24160)), "code_dir": str(paths.code), "init_timeout_min": 2.0,
+    }  # fmt: skip
+    RunSpec(**{**usual, **values}).write(paths.spec)
+    return paths
+
+
+def start(paths: RunPaths, node: int) -> subprocess.Popen[bytes]:
+    """One agent, as submitit's local executor and ``launcher run`` start it."""
+    log = (paths.root / f"agent-{node}.log").open("ab")
+    with log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "launcher.runtime.agent", str(paths.root), "--node", str(node)],
+            env={**os.environ, "MARK": str(paths.root)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        )  # fmt: skip
+
+
+def left(paths: RunPaths) -> list[int]:
+    """Every process of that run."""
+    return [pid for pid in procs.table() if procs.marked(pid, f"MARK={paths.root}".encode())]
+
+
+async def until(condition: Any) -> None:
+    """Wait for ``condition``."""
+
+    async def wait() -> None:
+        while not condition():
+            await asyncio.sleep(0.05)
+
+    await asyncio.wait_for(wait(), WAIT_S)
+
+
+def test_agents_and_leader_run_a_job_to_its_end(tmp_path: Path) -> None:
+    """Two nodes of two workers: completed, both agents leave with 0, ranks and threads are right, nothing is left."""
+    paths = make_run(tmp_path / "run-1", "job:adds")
+    agents = [start(paths, node) for node in (0, 1)]
+    try:
+        codes = [agent.wait(WAIT_S) for agent in agents]
+        said = [(paths.root / f"agent-{n}.log").read_text() for n in (0, 1)]
+        assert codes == [0, 0], said
+        outcome = read_outcome(paths.outcome)
+        assert outcome is not None
+        assert outcome["state"] == "completed", said
+        for rank in range(4):
+            assert paths.rank_log(0, 0, rank).read_text().split() == ["sum", "6.0", "threads", "1"]
+        assert left(paths) == []
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.wait()
+
+
+def test_killing_the_leader_ends_every_node(tmp_path: Path) -> None:
+    """kill -9 of the first node's agent, and so of the leader: the other node leaves by itself and nothing is left."""
+    paths = make_run(tmp_path / "run-1", "job:hangs")
+    agents = [start(paths, node) for node in (0, 1)]
+    try:
+        logs = [paths.rank_log(0, 0, rank) for rank in range(4)]
+        asyncio.run(until(lambda: all(log.exists() and "up" in log.read_text() for log in logs)))
+        agents[0].kill()
+        assert agents[1].wait(WAIT_S) == 15
+        asyncio.run(until(lambda: left(paths) == []))
+        assert [e["type"] for e in events.read(paths.events)].count("round_started") == 1
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.wait()
+
+
+def test_a_run_directory_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    """No spec: the code of RunDirError and one sentence, no traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "launcher.runtime.agent", str(tmp_path), "--node", "0"], capture_output=True, text=True
+    )
+
+    assert done.returncode == 11
+    assert done.stderr.startswith("error: The run directory")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("node", [2, -1])
+def test_a_node_outside_the_run(tmp_path: Path, node: int) -> None:
+    """A number that is none of the run's is refused."""
+    paths = make_run(tmp_path / "run-1", "job:adds")
+    done = subprocess.run(
+        [sys.executable, "-m", "launcher.runtime.agent", str(paths.root), f"--node={node}"],
+        capture_output=True,
+        text=True,
+    )
+
+    assert (done.returncode, done.stderr.strip()) == (15, f"error: Node {node} is none of this run's 2.")
+
+
+def test_agents_without_a_leader_are_dismissed() -> None:
+    """A leader that has nothing to lead has every other agent told to leave, and is done when all have."""
+
+    async def main() -> None:
+        dismissal = Dismissal(2)
+        ports = list(range(24200, 24260))
+        done = asyncio.ensure_future(dismissal.run(wire.server("ab", ports, life="1.0", local=True)))
+        for node in (1, 2):
+            peer = await wire.find_leader("127.0.0.1", ports, "ab", life="1.0", timeout_s=WAIT_S)
+            peer.send({"type": "hello", "node": node})
+            assert [m["type"] async for m in first(peer)] == ["shutdown"]
+            assert not done.done()
+            await peer.hang_up()
+        await asyncio.wait_for(done, WAIT_S)
+
+    async def first(peer: wire.Peer) -> Any:
+        async for message in peer.messages():
+            yield message
+            return
+
+    asyncio.run(main())
