@@ -160,3 +160,43 @@ def test_nothing_is_locked_by_saying_it_again(project: Path) -> None:
             sites=[site],
         )
     assert [line.split(": ")[1] for line in caught.value.problems] == ["slurm.qos", "slurm", "restart.max_restarts"]
+
+
+SWEPT = """
+name: lm7b
+script: -m lab.train
+args: ["optim.lr=${params.lr}", "hydra.run.dir=${run.dir}/hydra"]
+params: {lr: 3.0e-4}
+resources: {nodes: 32, gpus_per_node: 8, cpus_per_task: 12, timeout_min: 4320, spare_nodes: 1}
+slurm: {partition: h100, account: lm, qos: high, exclusive: true}
+environment: {container: /img/lab.sqsh, pass: [WANDB_API_KEY]}
+distributed: {interface: ib0, init_timeout_min: 10}
+checkpoint: {keep_last: 3, keep_every_steps: 10000}
+restart: {max_total_hours: 336}
+sweep: {params.lr: [3.0e-4, 1.0e-4], array_parallelism: 2}
+share: group
+"""
+SMALL = """
+name: resnet50
+script: train.py
+args: [--data, data/imagenet, --out, "${run.dir}/out"]
+resources:
+  nodes: 2
+  gpus_per_node: 4          # tasks_per_node follows
+  cpus_per_task: 8
+  timeout_min: "24:00:00"   # quoted clock time, or minutes
+slurm: {partition: preempt, account: vision}
+environment: {setup: [module load cuda/12.1]}   # python: the active environment
+code: {link: [data]}
+restart: {max_total_hours: 120}
+"""
+
+
+@pytest.mark.parametrize("text", [SMALL, SWEPT], ids=["small", "swept"])
+def test_jobs_as_users_write_them(text: str, project: Path) -> None:
+    """A student's job and a lab's are taken as they are; the module may live in the container alone."""
+    (project / "data").mkdir()
+    loaded = load(text)
+
+    assert loaded.name in ("resnet50", "lm7b")
+    assert load(loaded.yaml).job == loaded.job

