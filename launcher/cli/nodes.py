@@ -1,0 +1,74 @@
+"""Show what your runs have seen of each host: failures, hangs, slow steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from launcher.report.nodes import HostRecord
+
+
+@click.command()
+@click.argument("hosts", nargs=-1, metavar="[HOST]...")
+@click.option(
+    "--runs", "number", type=click.IntRange(min=1), default=200, show_default=True, help="Look at so many newest runs."
+)
+@click.option("--suspect", is_flag=True, help="Only hosts that look bad themselves.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON list.")
+def command(hosts: tuple[str, ...], number: int, suspect: bool, as_json: bool) -> None:
+    """Show what your runs have seen of each host (default: of all, the most troubled first).
+
+    HOST may be a list as SLURM writes it, node[1-4]. A host is marked with ! when it looks bad itself: lost, hung or
+    failing checks more than once, or slow. Workers that failed on a host may have failed by their program.
+    """
+    import json
+    import time
+
+    from launcher.report.nodes import gather, load
+    from launcher.report.runs import all_runs
+    from launcher.report.text import plain_json
+
+    wanted = _named(hosts)
+    known = all_runs()[:number]
+    records = [
+        r
+        for r in gather(load(k.paths) for k in known)
+        if (not wanted or r.host in wanted) and (r.suspect or not suspect)
+    ]
+    if as_json:
+        click.echo(json.dumps(plain_json([r.as_json() for r in records]), indent=1))
+        return
+    if not records:
+        click.echo("no run has seen such a host" if known else "no runs yet; launcher submit job.yaml starts one")
+        return
+    _table(records, time.time())
+
+
+def _named(hosts: tuple[str, ...]) -> set[str]:
+    from launcher.slurm.hosts import expand_hosts
+
+    try:
+        return {name for text in hosts for name in expand_hosts(text)}
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="HOST") from None
+
+
+def _table(records: list[HostRecord], now: float) -> None:
+    from launcher.report.text import ago, clean
+
+    head = ("", "HOST", "RUNS", "LOST", "FAILED", "HUNG", "CHECKS", "SLOW", "LATEST")
+    rows: list[tuple[str, ...]] = [head]
+    for r in records:
+        slow = "" if r.slow_by is None else f"{100 * r.slow_by:+.0f} %"
+        last = f"{ago(now - r.last_t)}: {clean(r.last)}" if r.last_t is not None else ""
+        counts = [str(n or "") for n in (r.lost, r.failed, r.hung, r.checks)]
+        rows.append(("!" if r.suspect else "", clean(r.host), str(len(r.runs)), *counts, slow, last))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]
+    for number, row in enumerate(rows):
+        cells = [c.ljust(w) if i == 1 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=False))]
+        line = f"{'  '.join(cells)}  {row[-1]}".rstrip()
+        width = max(80, sum(widths) + 2 * len(widths) + 40)
+        line = line if len(line) <= width else f"{line[: width - 1]}…"
+        click.echo(click.style(line, bold=number == 0, fg="yellow" if row[0] == "!" else None))

@@ -1,0 +1,155 @@
+"""What this user's runs have seen of each host: failures, hangs, failed checks, slow steps. Pure but for `load`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.report.history import Event, as_dict, as_list, as_number, as_text
+from launcher.report.text import duration
+from launcher.run import events as events_module
+from launcher.run.files import read_lines
+from launcher.run.paths import RunPaths
+
+__all__ = ["HostRecord", "Trace", "gather", "load"]
+
+SLOW = 0.1
+"""A host whose steps take this much longer than those of the run's median rank is slow."""
+_MIN_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one run tells of its hosts."""
+
+    run: str
+    events: list[Event]
+    samples: list[dict[str, Any]]
+
+
+@dataclass
+class HostRecord:
+    """One host; counts are of events, not of processes."""
+
+    host: str
+    runs: set[str] = field(default_factory=set)
+    attempts: int = 0
+    """Attempts in which it took part."""
+    lost: int = 0
+    """It fell silent or its connection broke."""
+    failed: int = 0
+    """A worker on it was the first to fail; programs fail too, so that a few prove nothing."""
+    hung: int = 0
+    """A rank on it was the one that the others waited for."""
+    checks: int = 0
+    """It failed a check before the first round."""
+    excluded: int = 0
+    slower: list[float] = field(default_factory=list)
+    """Per run: how much longer its steps took than the median rank's, 0.05 for 5 %."""
+    last_t: float | None = None
+    last: str = ""
+    """Its latest trouble."""
+
+    @property
+    def slow_by(self) -> float | None:
+        """The median over runs; None where nothing can be compared (one host, no samples)."""
+        return statistics.median(self.slower) if self.slower else None
+
+    @property
+    def troubles(self) -> int:
+        """What sorts hosts: everything that went wrong on it."""
+        return self.lost + self.failed + self.hung + self.checks
+
+    @property
+    def suspect(self) -> bool:
+        """The host itself looks bad: lost, failing checks or hung more than once, or slow."""
+        return self.lost + self.hung + self.checks > 1 or (self.slow_by or 0.0) >= SLOW
+
+    def as_json(self) -> dict[str, Any]:
+        """For --json."""
+        return {
+            "host": self.host, "runs": len(self.runs), "attempts": self.attempts, "lost": self.lost, "failed": self.failed,
+            "hung": self.hung, "checks_failed": self.checks, "excluded": self.excluded, "slow_by": self.slow_by,
+            "suspect": self.suspect, "last_t": self.last_t, "last": self.last,
+        }  # fmt: skip
+
+
+def load(paths: RunPaths) -> Trace:
+    """Read one run's events and samples; torn and missing files are survived."""
+    return Trace(paths.id, events_module.read(paths.events), read_lines(paths.samples))
+
+
+def gather(traces: Iterable[Trace]) -> list[HostRecord]:
+    """Records of every host that any run has seen, the most troubled first."""
+    hosts: dict[str, HostRecord] = {}
+    for trace in traces:
+        for event in trace.events:
+            _note(hosts, trace.run, event)
+        for host, slower in _slower(trace.samples).items():
+            _record(hosts, host).slower.append(slower)
+    return sorted(hosts.values(), key=lambda r: (not r.suspect, -r.troubles, -(r.slow_by or 0.0), r.host))
+
+
+def _record(hosts: dict[str, HostRecord], name: object) -> HostRecord:
+    """Simulated nodes of one machine, ``HOST/0``, ``HOST/1``, are that machine."""
+    host = as_text(name).partition("/")[0]
+    return hosts.setdefault(host, HostRecord(host))
+
+
+def _trouble(hosts: dict[str, HostRecord], host: object, event: Event, text: str) -> HostRecord:
+    record, t = _record(hosts, host), as_number(event.get("t"))
+    if t is not None and (record.last_t is None or t >= record.last_t):
+        record.last_t, record.last = t, text
+    return record
+
+
+def _note(hosts: dict[str, HostRecord], run: str, event: Event) -> None:
+    kind = event["type"]
+    if kind == "node_joined" and event.get("host"):
+        record = _record(hosts, event["host"])
+        record.runs.add(run)
+        record.attempts += 1
+    elif kind == "node_lost" and event.get("host"):
+        _trouble(hosts, event["host"], event, f"lost ({as_text(event.get('why'), 'silent')})").lost += 1
+    elif kind == "worker_failed" and event.get("host"):
+        cause = as_dict(event.get("cause"))
+        words = as_text(cause.get("text")) or as_text(cause.get("kind"), "a worker failed")
+        _trouble(hosts, event["host"], event, words).failed += 1
+    elif kind == "hang":
+        for host in dict.fromkeys(as_text(as_dict(r).get("host")) for r in as_list(event.get("laggards"))):
+            if host:
+                _trouble(hosts, host, event, f"hung for {duration(as_number(event.get('limit_s')))}").hung += 1
+    elif kind == "preflight":
+        _failed_checks(hosts, event)
+    elif kind == "excluded":
+        for host in dict.fromkeys(as_text(h) for h in as_list(event.get("hosts"))):
+            _trouble(hosts, host, event, f"excluded: {as_text(event.get('why'))}").excluded += 1
+
+
+def _failed_checks(hosts: dict[str, HostRecord], event: Event) -> None:
+    failed: dict[str, str] = {}
+    for check in map(as_dict, as_list(event.get("checks"))):
+        if check.get("ok") is False and check.get("host"):
+            detail = as_text(check.get("detail"))
+            failed.setdefault(as_text(check["host"]), f"{as_text(check.get('name'))}: {detail}" if detail else "")
+    for host, text in failed.items():
+        _trouble(hosts, host, event, text or "failed a check").checks += 1
+
+
+def _slower(samples: list[dict[str, Any]]) -> dict[str, float]:
+    """How much longer each host's steps took than the median rank's, over one run; {} with a single host."""
+    ratios: dict[str, list[float]] = {}
+    for sample in samples:
+        times: dict[str, list[float]] = {}
+        for rank in map(as_dict, as_list(sample.get("ranks"))):
+            took = as_number(rank.get("step_time_s"))
+            if took is not None and took > 0 and rank.get("host"):
+                times.setdefault(as_text(rank["host"]).partition("/")[0], []).append(took)
+        if len(times) < 2:
+            continue
+        middle = statistics.median(t for several in times.values() for t in several)
+        for host, several in times.items():
+            ratios.setdefault(host, []).append(statistics.median(several) / middle - 1.0)
+    return {host: statistics.median(values) for host, values in ratios.items() if len(values) >= _MIN_SAMPLES}
