@@ -11,6 +11,7 @@ The ways take turns, so that a busy moment hits them alike; every way runs the s
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shlex
@@ -65,7 +66,7 @@ def with_torchrun(out: Path) -> None:
 
 def with_launcher(out: Path) -> None:
     """``launcher submit``, as a user types it."""
-    variables = [f"environment.variables.{k}={v}" for k, v in environment(out).items()]
+    variables = [f"environment.variables.{k}={json.dumps(v)}" for k, v in environment(out).items()]
     command = [str(Path(sys.executable).with_name("launcher")), "submit", str(HERE / "startup_job" / "job.yaml")]
     subprocess.run(
         [*command, "--backend", "slurm", f"runs_dir={out}/runs", *variables], check=True, stdout=subprocess.DEVNULL

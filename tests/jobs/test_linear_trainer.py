@@ -14,9 +14,9 @@ SCRIPT = Path(__file__).parents[2] / "jobs" / "linear_trainer.py"
 LIMIT_S = 240
 
 
-def run(arguments: list[str]) -> str:
+def run(arguments: list[str], **variables: str) -> str:
     """What the command prints; it must end well."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
@@ -47,7 +47,10 @@ def test_the_same_file_under_the_launcher(tmp_path: Path) -> None:
     """`launcher run jobs/linear_trainer.yaml`: four ranks, 16 steps an epoch each, the run completed."""
     launcher = [sys.executable, "-m", "launcher", "run", str(SCRIPT.with_suffix(".yaml"))]
 
-    run([*launcher, f"runs_dir={tmp_path}/runs", "args=[--epochs, 2]", "preflight=false"])
+    run(
+        [*launcher, f"runs_dir={tmp_path}/runs", "args=[--epochs, 2]", "preflight=false"],
+        XDG_STATE_HOME=str(tmp_path / "state"),
+    )
 
     said = "".join(p.read_text() for p in tmp_path.glob("runs/*/logs/attempt-0/round-0/rank-*.log"))
     assert "epoch 1: 16 steps on 4 ranks" in said
