@@ -83,7 +83,7 @@ class Session:
         self._own: dict[str, Any] = {}
         self._loaded: dict[str, Any] | None = None
         self._gap: Reference | None = None
-        self._saved_at = -1
+        self._saved_at = 0
         self.saver = checkpoint.Saver(place.channel, device, folder_mode=_mode(place)) if place.channel else None
         self._load()
 
