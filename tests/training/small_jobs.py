@@ -152,3 +152,17 @@ def own_loop(
 def environment_of(name: str) -> str:
     """An environment variable, for scripts below."""
     return os.environ.get(name, "")
+
+
+class Incomplete(Training):
+    """Lacks what a task must have."""
+
+    def model(self) -> torch.nn.Module:
+        return torch.nn.Linear(1, 1)
+
+
+def lonely_collective(worker: Worker) -> None:
+    """Rank 0 waits for a rank that does something else."""
+    if worker.rank == 0:
+        torch.distributed.all_reduce(torch.ones(1))
+    time.sleep(300)
