@@ -107,8 +107,8 @@ def _script(main: types.ModuleType, work: Work) -> types.CodeType:
         raise CodeError(f"script {work.target} cannot be read: {error.strerror}") from None
     sys.argv = [work.target, *work.args]
     _first_on_path(str(path.resolve().parent))
-    main.__file__ = work.target
-    return compile(source, work.target, "exec")
+    main.__file__ = str(path.absolute())  # absolute since Python 3.9; argv[0] stays as given
+    return compile(source, main.__file__, "exec")
 
 
 def _module(main: types.ModuleType, work: Work) -> types.CodeType:

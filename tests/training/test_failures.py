@@ -37,7 +37,11 @@ def caught(error: BaseException) -> BaseException:
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "disk_full", False),
         (OSError(errno.ENOENT, "No such file"), "exception", False),
         (RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:123"), "exception", True),
-        (RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv"), "timeout", False),
+        (
+            RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv"),
+            "timeout",
+            False,
+        ),
         (RuntimeError("the user's request timed out"), "exception", False),
     ],
 )
@@ -49,7 +53,9 @@ def test_kinds_of_failures(error: BaseException, kind: str, victim: bool) -> Non
     assert told["frames"][0]["function"] == "caught"
 
 
-def failing(tmp_path: Path, target: str, kind: str = "task", world_size: int = 1, **params: Any) -> tuple[dict[str, Any], str]:
+def failing(
+    tmp_path: Path, target: str, kind: str = "task", world_size: int = 1, **params: Any
+) -> tuple[dict[str, Any], str]:
     """The first ``failed`` message of a job that cannot work, and the log."""
     spec = make_spec(tmp_path / "run", target, world_size, kind=kind, checkpoint=SELDOM, params=params)
     with Crew(spec, world_size) as crew:
@@ -109,7 +115,8 @@ def test_a_straggler_is_waited_for_and_then_named(tmp_path: Path) -> None:
         words = crew.finish()
 
     assert {rank: (w["kind"], w["message"]) for rank, w in words.items()} == {
-        rank: ("timeout", "rank 1 of 3 did not arrive within 0.05 min (distributed.init_timeout_min)") for rank in (0, 2)
+        rank: ("timeout", "rank 1 of 3 did not arrive within 0.05 min (distributed.init_timeout_min)")
+        for rank in (0, 2)
     }
 
 

@@ -1,0 +1,259 @@
+"""Scripts and modules run as under python or torchrun, and ``launcher.attach()`` gives them the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew import Crew, make_spec, run
+
+from launcher.run.spec import CheckpointSpec
+
+SELDOM = CheckpointSpec(interval_min=1000)
+
+LOOK = """
+import atexit, json, multiprocessing, os, pickle, signal, sys, threading
+from torch.utils.data import DataLoader
+
+
+class Item:
+    def __init__(self, n):
+        self.n = n
+
+
+def double(items):
+    return [2 * i.n for i in items]
+
+
+class Data:
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        return Item(i)
+
+
+def look():
+    return {
+        "name": __name__,
+        "file": __file__,
+        "argv": sys.argv,
+        "path0": sys.path[0],
+        "main": sys.modules["__main__"].__dict__ is globals(),
+        "threads": threading.active_count(),
+        "blocked": sorted(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+        "term": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
+        "method": multiprocessing.get_start_method(allow_none=True),
+        "parent": multiprocessing.parent_process() is None,
+        "process": multiprocessing.current_process().name,
+        "pickled": pickle.loads(pickle.dumps(Item(3))).n,
+        "loaded": [x for b in DataLoader(Data(), batch_size=2, num_workers=2, collate_fn=double) for x in b],
+        "ours": sorted(k for k in os.environ if k.startswith("LAUNCHER_")),
+        "ranks": [os.environ[k] for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE")],
+        "threads_now": threading.active_count(),
+    }
+
+
+if __name__ == "__main__":
+    out = sys.argv[1]
+    json.dump(look(), open(f"{out}.{os.environ.get('RANK', 0)}", "w"))
+    atexit.register(lambda: open(f"{out}.exit", "w").write("ran"))
+"""
+
+
+def script(tmp_path: Path, text: str, name: str = "train.py") -> Path:
+    """A script in a folder of its own."""
+    folder = tmp_path / "code"
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def spec_of(tmp_path: Path, target: str, world_size: int = 1, kind: str = "script", **values: Any) -> Any:
+    """A script's spec; workers start in its folder."""
+    return make_spec(
+        tmp_path / "run", target, world_size, kind=kind, code_dir=str(tmp_path / "code"), checkpoint=SELDOM, **values
+    )
+
+
+def test_a_script_sees_what_python_would_show_it(tmp_path: Path) -> None:
+    """Name, file, arguments, path, threads, signals, multiprocessing and loader processes are as under plain python."""
+    path = script(tmp_path, LOOK)
+    out = tmp_path / "seen"
+    run(spec_of(tmp_path, "train.py", 2, args=[str(out), "--lr", "0.1"]), 2)
+    environment = {**os.environ, "RANK": "9", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "x"}
+    environment["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    command = [sys.executable, path.name, str(out), "--lr", "0.1"]
+    subprocess.run(command, cwd=path.parent, env=environment, check=True, timeout=300)
+    ours, plain = (json.loads(Path(f"{out}.{rank}").read_text()) for rank in (1, 9))
+
+    assert ours.pop("ranks") == ["1", "2", "1", "127.0.0.1", "True"]
+    assert ours.pop("ours") == ["LAUNCHER_ATTEMPT", "LAUNCHER_ROUND", "LAUNCHER_RUN_DIR"]
+    assert [plain.pop(key) is None for key in ("ranks", "ours")] == [False, False]
+    assert ours == plain
+    assert Path(f"{out}.exit").read_text() == "ran"
+
+
+def test_a_module_runs_as_with_dash_m(tmp_path: Path) -> None:
+    """``-m package`` runs its ``__main__`` with relative imports, the working directory first on the path."""
+    package = tmp_path / "code" / "lab"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "other.py").write_text("VALUE = 41\n")
+    (package / "__main__.py").write_text(
+        "import sys\nfrom .other import VALUE\nopen(sys.argv[1], 'w').write(f'{VALUE + 1} {__name__} {__package__} {sys.path[0]}')\n"
+    )
+    run(spec_of(tmp_path, "lab", kind="module", args=[str(tmp_path / "out")]), 1)
+
+    assert (tmp_path / "out").read_text() == f"42 __main__ lab {tmp_path / 'code'}"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "printed"),
+    [
+        ("import sys; sys.exit(7)", 7, ""),
+        ("import sys; sys.exit()", 0, ""),
+        ("import sys; sys.exit('sorry')", 1, "sorry"),
+        ("raise SystemExit(0)", 0, ""),
+        ("print('done')", 0, "done"),
+        ("import os; os._exit(5)", 5, ""),
+    ],
+)
+def test_exit_codes_are_pythons(tmp_path: Path, text: str, code: int, printed: str) -> None:
+    """Numbers, nothing, text and hard exits come out as python gives them."""
+    script(tmp_path, text)
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        crew.finish()
+
+        assert crew.exit_codes() == {0: code}
+        assert printed in crew.logs()
+
+
+def test_a_scripts_exception_is_reported_and_shown_as_python_shows_it(tmp_path: Path) -> None:
+    """``failed`` names the script's line; the log has python's traceback without a frame of the launcher; exit code 1."""
+    script(tmp_path, "def work():\n    return 1 / 0\n\n\nwork()\n")
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        word = crew.finish()[0]
+
+        assert crew.exit_codes() == {0: 1}
+    assert (word["exception"], word["message"], word["kind"]) == ("ZeroDivisionError", "division by zero", "exception")
+    assert [(f["function"], f["line"], f["code"]) for f in word["frames"]] == [
+        ("work", 2, "return 1 / 0"),
+        ("<module>", 5, "work()"),
+    ]
+    assert "ZeroDivisionError" in crew.logs()
+    assert "launcher/training" not in crew.logs()
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "exception", "words"),
+    [
+        ("gone.py", "script", "launcher.errors.CodeError", "script gone.py cannot be read"),
+        ("no.such", "module", "ModuleNotFoundError", "no"),
+        ("broken.py", "script", "SyntaxError", "broken.py"),
+    ],
+)
+def test_scripts_that_cannot_start_are_reported(
+    tmp_path: Path, target: str, kind: str, exception: str, words: str
+) -> None:
+    """A missing script, a missing module and bad syntax each give one ``failed`` message."""
+    script(tmp_path, "def (:\n", "broken.py")
+    with Crew(spec_of(tmp_path, target, kind=kind), 1) as crew:
+        word = crew.finish()[0]
+
+    assert word["exception"] == exception
+    assert words in word["message"]
+
+
+def test_a_script_dies_of_term_like_any_program(tmp_path: Path) -> None:
+    """TERM has its default effect; a handler of the script's own is its own."""
+    script(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        crew.until(lambda rank, m: m["type"] == "phase" and m["name"] == "script")
+        log = tmp_path / "run" / "rank-0.log"
+        from crew import wait_for
+
+        wait_for(lambda: "up" in log.read_text())
+        os.kill(crew.processes[0].pid, signal.SIGTERM)
+
+        assert crew.exit_codes() == {0: -signal.SIGTERM}
+
+
+ATTACHED = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+import launcher
+
+dist.init_process_group("gloo")
+run = launcher.attach()
+steps, out = int(sys.argv[1]), sys.argv[2]
+total = torch.zeros(1)
+if run.resume_path is not None:
+    total = torch.load(run.resume_path / f"part-{dist.get_rank()}.pt", weights_only=True)
+    open(out, "a").write(f"resumed {run.steps_done}\\n")
+while run.steps_done < steps:
+    one = torch.ones(1)
+    dist.all_reduce(one)
+    total += one
+    time.sleep(float(sys.argv[3]))
+    run.step(total=total)
+    if run.should_stop() or run.should_save():
+        with run.save_dir() as folder:
+            if folder is not None:
+                torch.save(total, folder / f"part-{dist.get_rank()}.pt")
+    if run.should_stop():
+        dist.destroy_process_group()
+        sys.exit(0)
+if dist.get_rank() == 0:
+    open(out, "a").write(f"total {total.item()}\\n")
+dist.destroy_process_group()
+"""
+
+
+def test_an_attached_script_stops_saves_and_resumes(tmp_path: Path) -> None:
+    """``attach``: the agreed stop through ``should_stop`` and ``save_dir`` (each rank's file committed), then a resume."""
+    script(tmp_path, ATTACHED)
+    out = tmp_path / "out"
+    with Crew(spec_of(tmp_path, "train.py", 3, args=["100000", str(out), "0.005"]), 3) as crew:
+        crew.until(lambda rank, m: m["type"] == "progress" and m["step"] > 3)
+        step = crew.stop_now()
+        words = crew.finish()
+        assert {(w["type"], w["step"], w["saved"]) for w in words.values()} == {("stopped", step, True)}, crew.logs()
+        assert set(crew.exit_codes().values()) == {0}
+    path = crew.paths.checkpoint(step)
+    assert sorted(p.name for p in path.glob("*.pt")) == ["part-0.pt", "part-1.pt", "part-2.pt"]
+    again = run(spec_of(tmp_path, "train.py", 3, args=[str(step + 5), str(out), "0"]), 3, resume=path, attempt=1)
+
+    assert {m["step"] for m in again.messages("finished")} == {step + 5}
+    assert sorted(set(out.read_text().splitlines())) == [f"resumed {step}", f"total {3.0 * (step + 5)}"]
+
+
+def test_an_attached_script_saves_when_asked(tmp_path: Path) -> None:
+    """The leader's ``save_at`` shows as ``should_save`` on every rank at that step, and the folder is committed."""
+    script(tmp_path, ATTACHED)
+    with Crew(spec_of(tmp_path, "train.py", 2, args=["60", str(tmp_path / "out"), "0.001"]), 2) as crew:
+        crew.send_all("save_at", id=1, step=40, tmp=str(crew.paths.checkpoint_tmp(0, 0, 40)))
+        words = crew.finish()
+
+    assert {w["type"] for w in words.values()} == {"finished"}, crew.logs()
+    assert [path.name for path in crew.committed] == ["step-00000040"]
+
+
+def test_attach_does_nothing_outside_a_run(tmp_path: Path) -> None:
+    """The same script under plain torchrun variables runs to its end: no saves, no stops."""
+    path = script(tmp_path, ATTACHED)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(path)]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("LAUNCHER_")}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    out = tmp_path / "out"
+    subprocess.run([*command, "7", str(out), "0"], env=environment, check=True, timeout=300, capture_output=True)
+
+    assert out.read_text() == "total 14.0\n"
