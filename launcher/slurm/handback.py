@@ -19,7 +19,7 @@ from launcher.slurm.jobs import JobFacts, job_facts
 __all__ = ["Done", "continuation", "exclude", "forbid_requeue", "pull_forward", "requeue"]
 
 TIMEOUT_S = 10.0
-START_LEAD_S = 2
+START_LEAD_S = 3
 """Lead of `pull_forward`: StartTime=now lost 1 of 45 jobs to "Job credential revoked", now+2 and now+3 none."""
 
 _ALREADY = re.compile(r"pending execution|already (been )?requeued|job is pending", re.IGNORECASE)

@@ -79,13 +79,22 @@ def test_an_outcome_needs_nothing(run):
     assert slurm.said == []
 
 
-def test_a_run_that_was_handed_back_is_left_alone(run):
-    """The leader's own requeue is not repeated."""
-    events.append(run[1].events, events.event("requeued", attempt=0, how="requeue", job_id="5"))
+@pytest.mark.parametrize(
+    ("how", "delay_s", "said"),
+    [
+        ("requeue", 0.0, ["pull_forward"]),
+        ("slurm", 0.0, ["pull_forward"]),
+        ("requeue", 60.0, []),
+        ("continuation", 0.0, []),
+    ],
+)
+def test_a_run_that_was_handed_back_is_only_hastened(run, how, delay_s, said):
+    """The leader's requeue is not repeated; the last process of the job pulls its start forward once more."""
+    events.append(run[1].events, events.event("requeued", attempt=0, how=how, job_id="5", delay_s=delay_s))
     slurm = Slurm()
 
     assert teardown.act(*run, slurm) == 0
-    assert slurm.said == []
+    assert slurm.said == said
 
 
 def test_a_cancelled_job_is_never_requeued(run):
