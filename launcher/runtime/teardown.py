@@ -1,14 +1,14 @@
 """``python -m launcher.runtime.teardown RUN_DIR``: run by the batch script when srun has ended.
 
 An outcome: nothing to do. An allocation already given back: its start is pulled forward once more. Neither: the leader died
-without a word (kill -9, a node's
-power), and SLURM would call the job FAILED and never requeue it. So it is requeued from here, a bounded number of times,
+without a word (kill -9, a node's power), and SLURM would call the job FAILED and never requeue it. So it is requeued from here, a bounded number of times,
 unless somebody has cancelled it.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -83,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     from launcher.runtime.slurm_allocation import SlurmAllocation
 
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # `scontrol requeue` sends TERM to this very process
     return act(spec, paths, SlurmAllocation(spec, paths))
 
 
@@ -122,7 +124,7 @@ def _hasten(history: list[dict[str, Any]], allocation: Allocation) -> None:
     The leader has done so as its last act, but on a slow host srun and the other agents may end after that start time, and
     then SLURM sets the full 121 s again (measured).
     """
-    last = next((e for e in reversed(history) if e["type"] in ("attempt_started", "requeued")), {})
+    last: dict[str, Any] = next((e for e in reversed(history) if e["type"] in ("attempt_started", "requeued")), {})
     handed_back = last.get("type") == "requeued" and last.get("how") != "continuation"
     if handed_back and not last.get("delay_s") and last.get("job_id") in (None, allocation.job_id):
         allocation.pull_forward()

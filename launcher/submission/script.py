@@ -210,6 +210,8 @@ def teardown(run_dir: str, lib: str, python: str) -> list[str]:
     """
     return [
         "status=$?",
+        # scontrol requeue has SLURM send TERM to the batch script's own processes: the one that asks for it must live on.
+        "trap '' TERM USR2",
         f"cd {shlex.quote(lib)}",
         f"{shlex.quote(python)} -m launcher.runtime.teardown {run_dir}",
         "exit $status",
