@@ -1,8 +1,8 @@
 """``python -m launcher.runtime.teardown RUN_DIR``: run by the batch script when srun has ended.
 
-An outcome: nothing to do. An allocation already given back: its start is pulled forward once more. Neither: the leader died
-without a word (kill -9, a node's power), and SLURM would call the job FAILED and never requeue it. So it is requeued from here, a bounded number of times,
-unless somebody has cancelled it.
+An outcome: nothing to do. An allocation already given back: its start is pulled forward once more. Neither: the leader
+died without a word (kill -9, a node's power), and SLURM would call the job FAILED and never requeue it. So it is requeued
+from here, a bounded number of times, unless somebody has cancelled it.
 """
 
 from __future__ import annotations
