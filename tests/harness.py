@@ -45,6 +45,11 @@ class Run:
             if e["type"] == type_ and all(e.get(key) == wanted for key, wanted in values.items())
         ]
 
+    @property
+    def job_id(self) -> str:
+        """SLURM's job id."""
+        return str(json.loads(self.paths.submission.read_text())["job_id"])
+
     def state(self) -> dict[str, Any]:
         """The leader's latest picture."""
         return read_state(self.paths.state)
@@ -148,3 +153,19 @@ def submit(directory: Path, environment: dict[str, str], world: int, *, backend:
 def digest(run: Run) -> str:
     """sha256 over model, optimizer, scheduler, every rank's RNG and the sample order, from the newest checkpoint."""
     return digest_checkpoint(max(run.paths.checkpoints.glob("step-*")))["all"]
+
+
+def ends_the_same(run: Run, world: int, undisturbed: Callable[[int], str]) -> None:
+    """Completed, equal to the undisturbed run, and no process left."""
+    outcome = run.wait_end()
+    assert outcome["state"] == "completed", (outcome, run.history()[-10:])
+    assert digest(run) == undisturbed(world)
+    run.wait_no_process()
+
+
+def start(cluster: Any, tmp_path: Path, world: int = 3, **job: object) -> Run:
+    """A run that has one checkpoint and goes on."""
+    run = submit(tmp_path, cluster.env, world, **job)
+    run.wait_saved(1)
+    run.wait_step(13)
+    return run

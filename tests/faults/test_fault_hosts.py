@@ -1,0 +1,74 @@
+"""Agents, hosts and SLURM's daemons die on the real cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import inflict
+import pytest
+from cluster import Cluster
+from harness import ends_the_same, start
+
+Undisturbed = Callable[[int], str]
+
+
+@pytest.mark.parametrize("node", [0, 2], ids=["leader", "agent"])
+def test_a_killed_agent(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, node: int) -> None:
+    """SIGKILL of the leader or of another agent: the run comes back and ends the same."""
+    run = start(clean, tmp_path)
+
+    inflict.kill_agent(run, node)
+
+    ends_the_same(run, 3, undisturbed)
+
+
+def test_a_host_killed_with_a_spare(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """A spare takes a dead host's place inside the allocation, long before SLURM notices."""
+    run = start(clean, tmp_path, resources={"spare_nodes": 1})
+    dead = run.state()["nodes"][1]
+    began = time.time()
+
+    clean.kill(dead)
+
+    second = run.wait("a second round", lambda: [e for e in run.told("round_started") if e.get("round") == 1])[0]
+    assert second["t"] - began < 15
+    assert dead not in {r["host"] for r in second["ranks"]}
+    ends_the_same(run, 3, undisturbed)
+    assert len(run.told("attempt_started")) == 1
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["first host", "another host"])
+def test_a_host_killed(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, which: int) -> None:
+    """A host dies without a spare: the run comes back on others and ends the same."""
+    clean.set(SlurmdTimeout=10)
+    run = start(clean, tmp_path)
+
+    clean.kill(run.state()["nodes"][which])
+
+    ends_the_same(run, 3, undisturbed)
+
+
+def test_a_host_cut_off(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """A host loses its network while its processes live on: they commit nothing, and the run ends the same."""
+    clean.set(SlurmdTimeout=10)
+    run = start(clean, tmp_path)
+    cut = run.state()["nodes"][1]
+
+    clean.cut(cut)
+    run.wait("a new start", lambda: len(run.told("round_started")) >= 2)
+    clean.heal(cut)
+
+    ends_the_same(run, 3, undisturbed)
+
+
+@pytest.mark.parametrize("daemon", ["slurmctld", "slurmd"])
+def test_a_daemon_restarted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, daemon: str) -> None:
+    """SLURM's own daemons die and come back: the run does not notice."""
+    run = start(clean, tmp_path)
+
+    clean.restart(daemon if daemon == "slurmctld" else run.state()["nodes"][1])
+
+    ends_the_same(run, 3, undisturbed)
+    assert len(run.told("round_started")) == 1
