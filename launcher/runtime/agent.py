@@ -84,6 +84,8 @@ class Agent:
         self._heard = 0.0
         self._term_at: float | None = None
         self._broken: str | None = None
+        self.leader_lost: str | None = None
+        """How: "silent" or "closed"; None while it leads, or when it sent this agent away."""
 
     # --- life ---
 
@@ -156,6 +158,7 @@ class Agent:
         beat = self._task(self._beat(peer))
         try:
             if not await self._read(peer):
+                self.leader_lost = self.leader_lost or "closed"
                 _say(self._broken or "The leader is gone; ending the workers and leaving.")
                 return ProtocolError.exit_code
             await self._server.stop()
@@ -188,6 +191,7 @@ class Agent:
             last = now
             if now - self._heard > SILENCE_S:
                 self._broken = f"The leader was silent for {SILENCE_S:.0f} s; ending the workers and leaving."
+                self.leader_lost = "silent"
                 peer.abort()
                 return
             self._tell("alive", t=time.time(), **self._sampler.latest())

@@ -11,7 +11,7 @@ from launcher.run.state import write_outcome
 from launcher.runtime.board import Board
 from launcher.runtime.budgets import backoff_s
 from launcher.runtime.decisions import Action, Decision, Evidence, Kind
-from launcher.runtime.handover import HandedBack
+from launcher.runtime.handover import HandedBack, NotAnsweredError
 from launcher.runtime.picture import picture
 from launcher.runtime.waiting import until
 
@@ -22,6 +22,7 @@ _STATES = {Action.COMPLETE: ("completed", 0), Action.FAIL: ("failed", RunFailedE
 _EXCLUDED = (Kind.NODE_LOST, Kind.PREFLIGHT)
 _NOTIFY_S = 8.0
 """The allocation is held for so long, at the end of a run, until news of it is delivered."""
+_UNHEARD_S = 120.0
 _WRITE_TRIES, _WRITE_PAUSE_S = 30, 1.0
 
 
@@ -94,7 +95,9 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     if evidence.kind in (Kind.PREEMPTED, Kind.PREEMPTED_NOW):
         board.notifier.tell("preempted", decision.reason)
     try:
-        handed: HandedBack = await board.blocking(lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay))
+        handed: HandedBack = await _hand_back(board, exclude, delay)
+    except NotAnsweredError as error:
+        return await _unheard(board, decision, error)
     except SiteError as error:
         failed = Decision(Action.FAIL, f"{decision.reason} SLURM did not take the run back: {error}", decision.row)
         return await leave(board, failed, evidence)
@@ -112,6 +115,31 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
         # If the last process ends after StartTime, SLURM sets the full delay again: this is the leader's last act.
         await board.blocking(board.allocation.pull_forward)
     return Ending("requeued", decision.reason, 0)
+
+
+async def _hand_back(board: Board, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
+    """Ask SLURM, again and again while it does not answer: slurmctld may be restarting. Raises SiteError."""
+    end = board.now() + _UNHEARD_S
+    while True:
+        try:
+            handed: HandedBack = await board.blocking(
+                lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay_s)
+            )
+            return handed
+        except NotAnsweredError:
+            if board.now() >= end or board.fenced:
+                raise
+            await until(board, lambda now: None, timeout_s=2.0)
+
+
+async def _unheard(board: Board, decision: Decision, error: SiteError) -> Ending:
+    """SLURM does not answer: this host may be cut off, and the run may go on elsewhere. So no outcome is written."""
+    text = f"{decision.reason} SLURM does not answer ({error}); what becomes of the run is not known here."
+    board.history.event("warning", text=text)
+    board.history.event("attempt_ended", why=text, allocation_s=round(time.time() - board.began_t, 1))
+    await _dismiss(board)
+    await board.blocking(board.history.close)
+    return Ending("requeued", text, SiteError.exit_code)
 
 
 def _bad_hosts(board: Board, decision: Decision, evidence: Evidence) -> tuple[str, ...]:

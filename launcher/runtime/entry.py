@@ -69,6 +69,8 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
     life = wire.allocation_life(os.environ)
     environ = base_environment(os.environ, spec, passed, gloo_interface=gloo_interface(spec))
 
+    lost: list[str | None] = []
+
     async def work() -> int:
         agent = Agent(
             spec,
@@ -81,14 +83,22 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
             environ=environ,
         )
         if index != 0:
-            return await agent.run()
+            code = await agent.run()
+            lost.append(agent.leader_lost)
+            return code
         serve = wire.server(secret, spec.control_ports, life=life, local=spec.batch == "local")
         leader = Leader(spec, paths, host=names[0], node_names=names)
         return await lead_and_obey(leader, agent, serve, others=len(names) - 1)
 
     loop = asyncio.new_event_loop()  # not asyncio.run: that waits for threads, and one may be stuck in a slow disk
     asyncio.set_event_loop(loop)
-    return loop.run_until_complete(work())
+    code = loop.run_until_complete(work())
+    if lost and lost[0] is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
+        from launcher.runtime.orphans import adopt
+        from launcher.runtime.slurm_allocation import SlurmAllocation
+
+        adopt(spec, paths, SlurmAllocation(spec, paths), place=index, leader_host=names[0], silent=lost[0] == "silent")
+    return code
 
 
 def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, str]]:

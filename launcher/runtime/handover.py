@@ -6,13 +6,18 @@ import os
 from dataclasses import dataclass
 from typing import Protocol
 
+from launcher.errors import SiteError
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
-__all__ = ["Allocation", "HandedBack", "LocalAllocation", "Meaning", "window_s"]
+__all__ = ["Allocation", "HandedBack", "LocalAllocation", "Meaning", "NotAnsweredError", "window_s"]
 
 RESERVE_S = 3.0
 """Kept back of every warning time for requeueing and leaving."""
+
+
+class NotAnsweredError(SiteError):
+    """SLURM does not answer: whether it has taken the job back is not known."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,17 @@ class Allocation(Protocol):
     def answers(self) -> bool:
         """SLURM says something of this job."""
 
+    def taken(self) -> bool:
+        """It will run the job again, whoever asked for that; never raises."""
+
     def cancelled(self) -> bool:
         """Somebody has cancelled the job; never raises."""
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
-        """Have the run start again, without ``exclude`` where that is possible, verified. Raises SiteError."""
+        """Have the run start again, without ``exclude`` where that is possible, verified.
+
+        Raises SiteError when SLURM refuses and NotAnsweredError when it does not answer.
+        """
 
     def pull_forward(self) -> None:
         """The very last act: have the requeued job start soon after this process has ended; never raises."""
@@ -89,14 +100,16 @@ class LocalAllocation:
         """There is nobody to ask."""
         return False
 
+    def taken(self) -> bool:
+        """There is nobody to take it."""
+        return False
+
     def cancelled(self) -> bool:
         """Only signals tell."""
         return False
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         """There is nobody to give it back to."""
-        from launcher.errors import SiteError
-
         raise SiteError("There is no SLURM here to start the run again.")
 
     def pull_forward(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from launcher.errors import SiteError
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.runtime.handover import HandedBack, Meaning
+from launcher.runtime.handover import HandedBack, Meaning, NotAnsweredError
 from launcher.slurm import handback
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
@@ -41,13 +41,14 @@ class SlurmAllocation:
         self.restart_count = self._job.restart_count
         self._slurm_requeues = False
 
-    def _facts(self) -> JobFacts | None:
+    def facts(self) -> JobFacts | None:
+        """What SLURM says of the job now; None when it does not answer. Never raises."""
         return job_facts(self._job.own_id, timeout_s=_ASK_S)
 
     def meaning(self, signal: str) -> Meaning:
         """See `Allocation`."""
         said = meaning_of(
-            self._facts(),
+            self.facts(),
             signal,
             restart_count=self.restart_count,
             now=time.time(),
@@ -60,11 +61,16 @@ class SlurmAllocation:
 
     def answers(self) -> bool:
         """See `Allocation`."""
-        return self._facts() is not None
+        return self.facts() is not None
+
+    def taken(self) -> bool:
+        """See `Allocation`."""
+        facts = self.facts()
+        return facts is not None and facts.restarts is not None and facts.restarts > self.restart_count
 
     def cancelled(self) -> bool:
         """See `Allocation`."""
-        facts = self._facts()
+        facts = self.facts()
         if facts is None or facts.state in ("RUNNING", "SIGNALING", "SUSPENDED", "STOPPED"):
             return False
         said = meaning_of(facts, "TERM", restart_count=self.restart_count, now=time.time(), lead_s=0.0)
@@ -82,7 +88,7 @@ class SlurmAllocation:
                     handback.pull_forward(own, max(2, int(delay_s)))
                 return HandedBack("slurm" if self._slurm_requeues else "requeue", own)
             if not done.forbidden:  # it may have taken or not: a continuation could be a second life of the run
-                raise SiteError(f"scontrol requeue: {done.why}")
+                raise NotAnsweredError(f"scontrol requeue: {done.why}")
         return self._continue(exclude, delay_s)
 
     def _exclude(self, hosts: tuple[str, ...]) -> None:

@@ -28,6 +28,10 @@ from launcher.runtime.handover import Allocation
 __all__ = ["Verdict", "judge", "main"]
 
 
+_UNHEARD_S = 60.0
+"""slurmctld may be restarting: it is asked again for so long."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What to do: "nothing", "requeue", "fail" or "cancel", and why in one sentence."""
@@ -54,9 +58,9 @@ def judge(
         return Verdict("nothing", "The run was handed back already.")
     if meaning == "cancelled":
         return Verdict("cancel", "The job was cancelled.")
-    if meaning == "unknown":
+    if meaning == "unknown":  # this host may be cut off, and the run may go on elsewhere
         return Verdict(
-            "fail", "The leader ended without a word and SLURM does not answer; `launcher resubmit` continues the run."
+            "nothing", "SLURM does not answer: `launcher resubmit` continues the run if it does not come back."
         )
     budgets = Budgets().feed_all(history)
     idle = budgets.idle_attempts + lives_without_attempt
@@ -88,8 +92,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return act(spec, paths, SlurmAllocation(spec, paths))
 
 
-def act(spec: RunSpec, paths: RunPaths, allocation: Allocation) -> int:
-    """Judge the run's end and carry it out."""
+def act(spec: RunSpec, paths: RunPaths, allocation: Allocation, *, exclude: tuple[str, ...] = ()) -> int:
+    """Judge the run's end and carry it out; the next attempt should not get the hosts ``exclude``."""
+    if allocation.taken():
+        # The last process of the job is this one: if it ended after StartTime, SLURM would set the full delay again.
+        if not _delayed(paths):
+            allocation.pull_forward()
+        return 0
     history = events.read(paths.events)
     verdict = judge(
         outcome=read_outcome(paths.outcome) is not None,
@@ -101,13 +110,14 @@ def act(spec: RunSpec, paths: RunPaths, allocation: Allocation) -> int:
     )
     if verdict.action == "nothing":
         _hasten(history, allocation)
+        print(verdict.reason, file=sys.stderr)
         return 0
     attempt = max(fence.attempts(paths), default=0)
     _tell(paths, attempt, "decision", evidence="leader_gone", action=verdict.action, reason=verdict.reason)
     if verdict.action == "requeue":
         try:
             began = time.time()
-            handed = allocation.hand_back(exclude=(), delay_s=verdict.delay_s)
+            handed = allocation.hand_back(exclude=exclude, delay_s=verdict.delay_s)
         except SiteError as error:
             return _end(paths, allocation, attempt, "failed", f"{verdict.reason} SLURM did not take it: {error}")
         _tell(paths, attempt, "attempt_ended", why=verdict.reason)
@@ -144,8 +154,17 @@ def _end(paths: RunPaths, allocation: Allocation, attempt: int, state: str, reas
     return 0
 
 
+def _delayed(paths: RunPaths) -> bool:
+    """The leader asked for a later start, since attempts made no progress."""
+    requeued = [e for e in events.read(paths.events) if e["type"] == "requeued"]
+    return bool(requeued and requeued[-1].get("delay_s"))
+
+
 def _meaning(allocation: Allocation) -> str:
     """What happened to the job, if anything: asked as if TERM had come now."""
+    end = time.monotonic() + _UNHEARD_S
+    while not allocation.answers() and time.monotonic() < end:
+        time.sleep(2.0)
     if allocation.cancelled():
         return "cancelled"
     said = allocation.meaning("TERM").kind

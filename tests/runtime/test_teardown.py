@@ -18,7 +18,7 @@ from launcher.runtime.handover import HandedBack, Meaning
 class Slurm:
     """An allocation that notes what it is asked."""
 
-    job_id, restart_count, requeues = "5", 0, True
+    job_id, restart_count, requeues, is_taken = "5", 0, True, False
 
     def __init__(self, meaning="unknown", answers=True, cancelled=False, refuses=False):
         self._meaning, self._answers, self._cancelled, self._refuses = meaning, answers, cancelled, refuses
@@ -29,6 +29,9 @@ class Slurm:
 
     def answers(self):
         return self._answers
+
+    def taken(self):
+        return self.is_taken
 
     def cancelled(self):
         return self._cancelled
@@ -97,6 +100,19 @@ def test_a_run_that_was_handed_back_is_only_hastened(run, how, delay_s, said):
     assert slurm.said == said
 
 
+def test_the_batch_script_pulls_a_requeued_job_forward_last(run):
+    """SLURM has taken the job: the script is its last process, and says again when it may start."""
+    slurm = Slurm()
+    slurm.is_taken = True
+
+    assert teardown.act(*run, slurm) == 0
+    assert slurm.said == ["pull_forward"]
+
+    events.append(run[1].events, events.event("requeued", attempt=0, how="requeue", job_id="5", delay_s=60.0))
+    teardown.act(*run, slurm)
+    assert slurm.said == ["pull_forward"]
+
+
 def test_a_cancelled_job_is_never_requeued(run):
     """scancel killed the leader: the run ends cancelled."""
     slurm = Slurm(cancelled=True)
@@ -107,14 +123,15 @@ def test_a_cancelled_job_is_never_requeued(run):
     assert read_outcome(run[1].outcome)["state"] == "cancelled"
 
 
-def test_a_silent_slurm_is_not_trusted(run):
-    """Nobody says whether the job was cancelled: failed, with the way to go on."""
+def test_without_an_answer_of_slurm_nothing_is_done(run, monkeypatch):
+    """This host may be cut off and the run may go on elsewhere: no outcome is written."""
+    monkeypatch.setattr(teardown, "_UNHEARD_S", 0.0)
     slurm = Slurm(answers=False)
 
-    teardown.act(*run, slurm)
+    assert teardown.act(*run, slurm) == 0
 
-    assert slurm.said == ["forbid_requeue"]
-    assert "resubmit" in read_outcome(run[1].outcome)["reason"]
+    assert slurm.said == []
+    assert read_outcome(run[1].outcome) is None
 
 
 def test_it_is_bounded(run):

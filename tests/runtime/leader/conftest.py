@@ -19,7 +19,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RestartSpec, RunSpec, SiteSpec, Work
 from launcher.run.state import read_outcome
 from launcher.runtime.board import Timing
-from launcher.runtime.handover import HandedBack, Meaning
+from launcher.runtime.handover import HandedBack, Meaning, NotAnsweredError
 from launcher.runtime.leader import Ending, Leader
 
 
@@ -102,6 +102,7 @@ class FakeAllocation:
         self.is_cancelled = False
         self.how = "requeue"
         self.refuses = ""
+        self.silent_until = 0.0
         self.said: list[Any] = []
 
     def meaning(self, signal: str) -> Meaning:
@@ -110,10 +111,15 @@ class FakeAllocation:
     def answers(self) -> bool:
         return True
 
+    def taken(self) -> bool:
+        return False
+
     def cancelled(self) -> bool:
         return self.is_cancelled
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
+        if self.silent_until > asyncio.get_running_loop().time():
+            raise NotAnsweredError("no answer")
         if self.refuses:
             raise SiteError(self.refuses)
         self.said.append(("hand_back", exclude, delay_s))

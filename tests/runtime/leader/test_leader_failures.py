@@ -330,3 +330,32 @@ def cut(node):
     node.cut = True
     for w in node.workers:
         w.task.cancel()
+
+
+def test_a_restarting_slurmctld_is_waited_for(world, virtual):
+    """SLURM does not answer for a minute while the allocation is given back: asked again, requeued."""
+    w = world(checkpoint={"interval_steps": 5})
+
+    def lose(worker):
+        import asyncio
+
+        w.allocation.silent_until = asyncio.get_running_loop().time() + 60
+        w.nodes[1].die()
+
+    w.hooks[22] = [once(lose)]
+
+    assert virtual(w.attempt_once()).state == "requeued"
+    assert w.events("requeued")
+
+
+def test_a_leader_that_is_cut_off_writes_no_outcome(world, virtual):
+    """SLURM never answers: the run may go on elsewhere, so nothing is decided here."""
+    w = world(checkpoint={"interval_steps": 5})
+    w.allocation.silent_until = 1e9
+    w.hooks[22] = [once(lambda worker: w.nodes[1].die())]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.exit_code == 5
+    assert w.outcome is None
+    assert "does not answer" in w.events("warning")[-1]["text"]

@@ -1,0 +1,80 @@
+"""What agents do when their leader is gone and nobody has told them to leave.
+
+Measured on 22.05: with ``--no-kill`` a job whose batch host dies is *not* requeued. SLURM drops the host from the job, and
+the job stays RUNNING, with no batch script, until its time limit. So the first few other agents stay a moment and hand the
+job back themselves; where the batch script lives on, its teardown finds that done.
+
+A host that fell silent is waited for until SLURM has dropped it: requeued earlier, the job would stay COMPLETING until
+then, and start with SLURM's full delay (121 s) after that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec
+from launcher.runtime.slurm_allocation import SlurmAllocation
+from launcher.runtime.teardown import act
+from launcher.slurm.hosts import expand_hosts
+from launcher.slurm.jobs import JobFacts
+
+__all__ = ["MOST", "adopt"]
+
+MOST = 3
+"""So many agents stay: one acts, the others stand in for it."""
+_DROP_S = 660.0
+"""SlurmdTimeout is 300 s by default; two of it."""
+_POLL_S = 2.0
+_TURN_S = 5.0
+_UNHEARD_S = 60.0
+
+
+def adopt(
+    spec: RunSpec,
+    paths: RunPaths,
+    allocation: SlurmAllocation,
+    *,
+    place: int,
+    leader_host: str,
+    silent: bool,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Hand the job back unless somebody else has; true when this call did. ``place`` is this node's index, from 1.
+
+    Without an answer from SLURM nothing is done: this host may be the one that is cut off.
+    """
+    if place > MOST:
+        return False
+    began = heard = clock()
+    while silent and clock() - began < _DROP_S:
+        facts = allocation.facts()
+        if facts is not None:
+            heard = clock()
+            if not _ours(facts, allocation):
+                return False
+            if leader_host not in _hosts(facts):
+                break
+        elif clock() - heard > _UNHEARD_S:
+            return False
+        sleep(_POLL_S)
+    sleep(_TURN_S * (place - 1))
+    facts = allocation.facts()
+    if facts is None or not _ours(facts, allocation):
+        return False
+    act(spec, paths, allocation, exclude=(leader_host,))
+    return True
+
+
+def _ours(facts: JobFacts, allocation: SlurmAllocation) -> bool:
+    """The job still runs, in the life that this agent belongs to."""
+    return facts.state == "RUNNING" and (facts.restarts is None or facts.restarts == allocation.restart_count)
+
+
+def _hosts(facts: JobFacts) -> list[str]:
+    try:
+        return expand_hosts(facts.nodes)
+    except ValueError:
+        return []

@@ -1,0 +1,92 @@
+"""Agents whose leader is gone: one of them hands the job back, once, and only when SLURM answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.runtime import orphans
+from launcher.slurm.jobs import JobFacts
+
+
+class Slurm:
+    """SLURM's answers, one after the other; the last one stays."""
+
+    restart_count = 0
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def facts(self):
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def running(nodes="n[0-2]", restarts=0, state="RUNNING"):
+    return JobFacts(job_id="5", state=state, restarts=restarts, nodes=nodes)
+
+
+@pytest.fixture
+def adopt(monkeypatch):
+    acted = []
+    monkeypatch.setattr(orphans, "act", lambda spec, paths, allocation, exclude: acted.append(exclude))
+
+    def call(slurm, *, place=1, silent=True):
+        clock = Clock()
+        did = orphans.adopt(
+            None, None, slurm, place=place, leader_host="n0", silent=silent, sleep=clock.sleep, clock=clock
+        )  # fmt: skip
+        assert did == bool(acted)
+        return acted, clock.now
+
+    return call
+
+
+def test_a_silent_host_is_waited_for_until_slurm_drops_it(adopt):
+    """Requeued earlier, the job would wait for it anyway, and for the full delay after that."""
+    acted, took = adopt(Slurm(*[running()] * 10, running("n[1-2]")))
+
+    assert acted == [("n0",)]
+    assert took == pytest.approx(20)
+
+
+def test_a_leader_that_died_alone_is_replaced_at_once(adopt):
+    """Its connection closed: its host lives, nothing is waited for."""
+    assert adopt(Slurm(running()), silent=False) == ([("n0",)], 0.0)
+
+
+def test_the_second_agent_stands_in_for_the_first(adopt):
+    """It waits for its turn, and does nothing when the job has been taken back by then."""
+    acted, _ = adopt(Slurm(running("n[1-2]"), running("n[1-2]", restarts=1)), place=2)
+
+    assert acted == []
+    assert adopt(Slurm(running("n2")), place=2)[0] == [("n0",)]
+
+
+@pytest.mark.parametrize("facts", [running(restarts=1), running(state="COMPLETING"), running(state="CANCELLED")])
+def test_a_job_that_ends_or_lives_again_is_left_alone(adopt, facts):
+    """Cancelled, ending, or requeued already: not this agent's business."""
+    assert adopt(Slurm(facts))[0] == []
+    assert adopt(Slurm(facts), silent=False)[0] == []
+
+
+def test_a_host_that_is_cut_off_does_nothing(adopt):
+    """SLURM does not answer here: the others have the word."""
+    acted, took = adopt(Slurm(None))
+
+    assert acted == []
+    assert took < 120
+
+
+def test_only_a_few_agents_stay(adopt):
+    """A thousand agents must not all ask SLURM."""
+    assert adopt(Slurm(running("n2")), place=orphans.MOST + 1) == ([], 0.0)
