@@ -6,14 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from launcher.config.explain import nearest
 from launcher.config.faults import Report
 from launcher.config.source import join
 
-__all__ = ["interpolate_run", "resolve"]
+__all__ = ["interpolate_run", "readable", "resolve"]
 
 RUN_KEYS = ("dir", "id", "name")
 _MARK = "\ue000run.{}\ue001"  # stands for ${run.x} while OmegaConf resolves the rest
@@ -73,7 +70,24 @@ def _quick_text(path: str, container: dict[str, Any], above: tuple[str, ...]) ->
     return str(value)
 
 
+def readable(text: str) -> bool:
+    """Whether every ``${`` in a text opens an interpolation that OmegaConf's grammar takes."""
+    if "${" not in text or ("\\" not in text and "${" not in _SIMPLE.sub("", text)):
+        return True
+    from omegaconf import OmegaConf
+    from omegaconf.errors import GrammarParseError
+
+    try:
+        OmegaConf.create({"x": text})
+    except (GrammarParseError, RecursionError):
+        return False
+    return True
+
+
 def _resolve(container: dict[str, Any], report: Report) -> dict[str, Any]:
+    """The whole way; OmegaConf is imported here alone, since most jobs do without and it takes 70 ms."""
+    from omegaconf import OmegaConf
+
     taken = container.get("run")
     config = OmegaConf.create({**container, "run": {key: _MARK.format(key) for key in RUN_KEYS}})
     result: dict[str, Any] = _plain(config, "", report)
@@ -84,6 +98,8 @@ def _resolve(container: dict[str, Any], report: Report) -> dict[str, Any]:
 
 
 def _plain(node: Any, path: str, report: Report) -> Any:
+    from omegaconf import DictConfig, ListConfig
+
     if isinstance(node, DictConfig):
         return {str(k): _plain(_get(node, k, join(path, str(k)), report), join(path, str(k)), report) for k in node}
     if isinstance(node, ListConfig):
@@ -94,6 +110,9 @@ def _plain(node: Any, path: str, report: Report) -> Any:
 
 
 def _get(node: Any, key: Any, path: str, report: Report) -> Any:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     if OmegaConf.is_missing(node, key):
         report.add(path, "is marked ??? and must be given")
         return None

@@ -1,20 +1,18 @@
-"""Layers become one mapping, by OmegaConf's rules: mappings merge, lists are replaced, the command line comes last."""
+"""Layers become one mapping: mappings merge, lists are replaced (as OmegaConf does), the command line comes last."""
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import GrammarParseError, OmegaConfBaseException
-
 from launcher.config.explain import shown
 from launcher.config.faults import Report
+from launcher.config.interpolate import readable
 from launcher.config.site import Layer
 from launcher.config.source import COMMAND_LINE, Document, Origin, Problem, join, parent, read_value
-from launcher.errors import ConfigError
 
 __all__ = ["command_line", "merge", "target_layer"]
 
@@ -63,27 +61,31 @@ def _wrong_override(text: str, key: str, equals: str) -> str | None:
 
 
 def merge(layers: list[Layer], report: Report) -> dict[str, Any]:
-    """The layers' values by OmegaConf's rules (mappings merge, lists are replaced), locked keys guarded."""
-    merged = OmegaConf.create({})
+    """The layers' values: mappings merge, anything else replaces; locked keys are guarded."""
+    merged: dict[str, Any] = {}
     locked: dict[str, Origin] = {}
     for layer in layers:
         if layer.source == COMMAND_LINE and isinstance(layer.document.data, list):
-            merged = _apply(merged, layer.document.data, locked, report)
+            _apply(merged, layer.document.data, locked, report)
         else:
-            _check_grammar(layer.document.data, "", layer.document.origins, report)
+            _check_grammar(layer.document.data, "", report, layer.document.origins)
             _guard(merged, layer, locked, report)
-            merged = _merged(merged, layer.document.data)
+            _merge_into(merged, layer.document.data)
             _replace_origins(report.origin, layer.document)
         for name in layer.locked:
             locked.setdefault(name, Origin(layer.source))
-    return dict(OmegaConf.to_container(merged, resolve=False))  # type: ignore[arg-type]
+    return merged
 
 
-def _merged(config: DictConfig, data: Any) -> DictConfig:
-    result = OmegaConf.merge(config, OmegaConf.create(data))
-    if not isinstance(result, DictConfig):
-        raise ConfigError("the job must be a mapping of keys to values")
-    return result
+def _merge_into(target: dict[str, Any], data: dict[str, Any]) -> None:
+    """Merge a copy of ``data``: what is merged later never reaches a document."""
+    for key, value in data.items():
+        if not isinstance(value, dict):
+            target[key] = copy.deepcopy(value)
+            continue
+        if not isinstance(target.get(key), dict):
+            target[key] = {}
+        _merge_into(target[key], value)
 
 
 def _replace_origins(origin: dict[str, Origin], document: Document) -> None:
@@ -94,31 +96,37 @@ def _replace_origins(origin: dict[str, Origin], document: Document) -> None:
     origin.update(document.origins)
 
 
-def _guard(config: DictConfig, layer: Layer, locked: dict[str, Origin], report: Report) -> None:
+# --- locks --------------------------------------------------------------------------------------------------------------
+
+
+def _guard(merged: dict[str, Any], layer: Layer, locked: dict[str, Origin], report: Report) -> None:
     """A layer may repeat a locked key with the same value, not change it."""
     for path, where in layer.document.origins.items():
-        owner = _locked_by(path, locked)
-        if owner and not isinstance(new := _at(layer.document.data, path), dict) and new != _at(config, path):
-            report.add(path, f"is locked by {owner} and cannot be changed", "key", where)
+        value = _at(layer.document.data, path)
+        if "[" in path or isinstance(value, dict):
+            continue  # the whole list, or what is in the mapping, is looked at by itself
+        if changed := _changes_locked(merged, path, value, locked):
+            report.add(path, f"is locked by {changed[1]} and cannot be changed", "key", where)
 
 
-def _locked_by(path: str, locked: dict[str, Origin]) -> Origin | None:
-    return next((o for name, o in locked.items() if path == name or path.startswith((name + ".", name + "["))), None)
-
-
-def _changes_locked(config: DictConfig, key: str, value: Any, locked: dict[str, Origin]) -> tuple[str, Origin] | None:
-    """The first locked key that an override would change, and who locked it; mappings merge, anything else replaces."""
+def _changes_locked(
+    merged: dict[str, Any], key: str, value: Any, locked: dict[str, Origin]
+) -> tuple[str, Origin] | None:
+    """The first locked key that a value would change, and who locked it; mappings merge, anything else replaces."""
     if isinstance(value, dict):
-        below = (_changes_locked(config, join(key, k), v, locked) for k, v in value.items())
+        below = (_changes_locked(merged, join(key, k), v, locked) for k, v in value.items())
         return next((found for found in below if found), None)
-    owner = _locked_by(key, locked) or next((o for name, o in locked.items() if name.startswith(key + ".")), None)
-    return (key, owner) if owner and _at(config, key) != value else None
+    owner = next((o for name, o in locked.items() if _related(key, name)), None)
+    return (key, owner) if owner and _at(merged, key) != value else None
+
+
+def _related(path: str, name: str) -> bool:
+    """Whether one of two key paths is the other, or above it."""
+    return path == name or path.startswith((name + ".", name + "[")) or name.startswith(path + ".")
 
 
 def _at(data: Any, path: str) -> Any:
     """The plain value at a key path, or None."""
-    if isinstance(data, (DictConfig, ListConfig)):
-        data = OmegaConf.to_container(data, resolve=False)
     for part in re.findall(r"[^.\[\]]+", path):
         if isinstance(data, dict) and part in data:
             data = data[part]
@@ -129,50 +137,64 @@ def _at(data: Any, path: str) -> Any:
     return data
 
 
-def _apply(config: DictConfig, items: list[tuple[str, Any]], locked: dict[str, Origin], report: Report) -> DictConfig:
+# --- overrides ----------------------------------------------------------------------------------------------------------
+
+
+def _apply(merged: dict[str, Any], items: list[tuple[str, Any]], locked: dict[str, Origin], report: Report) -> None:
     where = Origin(COMMAND_LINE)
     for key, value in items:
-        if changed := _changes_locked(config, key, value, locked):
-            path, owner = changed
-            report.add(path, f"is locked by {owner} and cannot be changed", "key", where)
-            continue
-        bad = len(report.problems)
         values = {key: value}
-        _check_grammar(values, "", {}, report, where)
-        if len(report.problems) > bad:
-            continue
-        above = parent(key)
-        if above and _at(config, above) is not None and not isinstance(_at(config, above), (dict, list)):
-            report.add(
-                key, f"does not fit: {above} is {shown(_at(config, above))}, which has nothing below it", "key", where
-            )
-            continue
-        try:
-            OmegaConf.update(config, key, values[key], merge=True, force_add=True)
-        except (OmegaConfBaseException, TypeError, IndexError, ValueError):
-            report.add(key, "does not fit: there is no list that long", "key", where)
-            continue
-        for old in [o for o in report.origin if o.startswith((key + "[", key + "."))]:
-            report.origin[old] = where
-        report.origin[key] = where
-    return config
+        if changed := _changes_locked(merged, key, value, locked):
+            report.add(changed[0], f"is locked by {changed[1]} and cannot be changed", "key", where)
+        elif _check_grammar(values, "", report, {}, where):
+            said = _set(merged, key, values[key])
+            if said:
+                report.add(key, said, "key", where)
+                continue
+            for old in [o for o in report.origin if o.startswith((key + "[", key + "."))]:
+                report.origin[old] = where
+            report.origin[key] = where
+
+
+def _set(merged: dict[str, Any], key: str, value: Any) -> str | None:
+    """Set one value by key path; a sentence when there is no place for it."""
+    *above, last = re.findall(r"[^.\[\]]+|\[\d+\]", key)
+    node: Any = merged
+    for depth, part in enumerate(above):
+        if isinstance(node, dict) and not part.startswith("[") and node.get(part) is None:
+            node[part] = {}
+        if said := _misfit(node, part, "".join(above[:depth])):
+            return said
+        node = node[int(part[1:-1])] if part.startswith("[") else node[part]
+    if said := _misfit(node, last, parent(key)):
+        return said
+    if isinstance(node, dict) and isinstance(value, dict):
+        _merge_into(node, {last: value})
+    else:
+        node[int(last[1:-1]) if last.startswith("[") else last] = value
+    return None
+
+
+def _misfit(node: Any, part: str, path: str) -> str | None:
+    if part.startswith("["):
+        fits = isinstance(node, list) and int(part[1:-1]) < len(node)
+        return None if fits else "does not fit: there is no list that long"
+    return None if isinstance(node, dict) else f"does not fit: {path} is {shown(node)}, which has nothing below it"
 
 
 def _check_grammar(
-    data: Any, path: str, origins: dict[str, Origin], report: Report, where: Origin | None = None
-) -> None:
-    """Find ``${`` that OmegaConf cannot read, in place: each becomes a problem and an empty text."""
+    data: Any, path: str, report: Report, origins: dict[str, Origin], where: Origin | None = None
+) -> bool:
+    """Find ``${`` that cannot be read, in place: each becomes a problem and an empty text. False when there was one."""
     items = list(data.items()) if isinstance(data, dict) else list(enumerate(data)) if isinstance(data, list) else []
+    good = True
     for key, value in items:
         here = str(key) if where and not path else join(path, key)
-        if isinstance(value, str) and "${" in value:
-            try:
-                OmegaConf.create({"x": value})
-            except GrammarParseError:
-                said = (
-                    'this "${" opens no interpolation such as ${params.lr}; write "\\${" for the characters themselves'
-                )
-                report.add(here, said, "value", where or origins.get(here))
-                data[key] = ""
-        else:
-            _check_grammar(value, here, origins, report, where)
+        if not isinstance(value, str):
+            good = _check_grammar(value, here, report, origins, where) and good
+        elif not readable(value):
+            said = 'this "${" opens no interpolation such as ${params.lr}; write "\\${" for the characters themselves'
+            report.add(here, said, "value", where or origins.get(here))
+            data[key] = ""
+            good = False
+    return good

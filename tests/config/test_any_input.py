@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def answer(*overrides: str) -> LoadedJob | list[str]:
+def answer(*overrides: str, sites: Sequence[Path] = ()) -> LoadedJob | list[str]:
     """The job of job.yaml, or its problems, each of which must be one printable line."""
     try:
-        return load_job("job.yaml", overrides, sites=[])
+        return load_job("job.yaml", overrides, sites=list(sites))
     except ConfigError as error:
         problems = error.problems
     assert problems
@@ -99,6 +100,21 @@ def test_any_values(values: dict[str, Any], project: Path) -> None:
     (project / "job.yaml").write_text(json.dumps({"script": "train.py", **values}))
 
     answer()
+
+
+@FAST
+@given(lower=st.dictionaries(KEYS, VALUES, max_size=4), upper=st.dictionaries(KEYS, VALUES, max_size=4))
+@example(lower={"args": {"a": 1}}, upper={"args": [1]})
+@example(lower={"slurm": "gpu"}, upper={"slurm": {"qos": "a"}})
+@example(lower={"slurm": {"qos": "a"}, "locked": ["slurm"]}, upper={"slurm": None})
+@example(lower={"params": {"a": "${params.b}"}}, upper={"params": "${run.dir}"})
+@example(lower={"locked": ["params.a.b"]}, upper={"params": {"a": 3}})
+def test_any_two_layers(lower: dict[str, Any], upper: dict[str, Any], project: Path) -> None:
+    """Any profile below any job ends in a job or in sentences."""
+    (project / "site.yaml").write_text(json.dumps(lower))
+    (project / "job.yaml").write_text(json.dumps({"script": "train.py", **upper}))
+
+    answer(sites=[project / "site.yaml"])
 
 
 @FAST

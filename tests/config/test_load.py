@@ -160,6 +160,8 @@ def test_nothing_is_locked_by_saying_it_again(project: Path) -> None:
             sites=[site],
         )
     assert [line.split(": ")[1] for line in caught.value.problems] == ["slurm.qos", "slurm", "restart.max_restarts"]
+    with pytest.raises(ConfigError, match=r"job.yaml:2:1: restart: is locked by"):
+        load("script: train.py\nrestart: null\n", sites=[site])
 
 
 SWEPT = """
