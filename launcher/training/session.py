@@ -298,7 +298,7 @@ class Session:
             self.rules.enabled
             and interval
             and step % interval == 0
-            and step > self._saved_at
+            and step > max(self._saved_at, self.start_step)
             and self.channel is not None
         )
         return self.tmp() if due else None
