@@ -6,11 +6,13 @@ between tries.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 __all__ = ["Answer", "ask", "ask_patiently", "clean_environment"]
@@ -48,8 +50,10 @@ class Answer:
 
     @property
     def busy(self) -> bool:
-        """The controller (or slurmdbd) did not answer: asking again may help."""
-        return not self.ok and not self.missing and (self.code is None or bool(_BUSY.search(self.err)))
+        """The controller (or slurmdbd) did not answer, or the command was killed: asking again may help."""
+        if self.ok or self.missing:
+            return False
+        return self.code is None or self.code < 0 or bool(_BUSY.search(self.err))
 
     @property
     def problem(self) -> str:
@@ -61,6 +65,8 @@ class Answer:
             return f"{name} is not on the PATH"
         lines = [re.sub(rf"^({name}|slurm\w*): (error: )?", "", line).strip() for line in self.err.splitlines()]
         said = "; ".join(dict.fromkeys(line for line in lines if line))
+        if self.code is not None and self.code < 0:
+            return f"{name} was killed by signal {-self.code}"
         return said or (f"{name} ended with status {self.code}" if self.code is not None else f"{name} did not answer")
 
 
@@ -74,17 +80,37 @@ def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
 def ask(*words: str, timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] | None = None) -> Answer:
     """Run one of SLURM's commands once. Never raises: the answer says what went wrong."""
     try:
-        done = subprocess.run(
-            list(words), capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False,
-            env=clean_environment(environ), stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        with _spared():
+            process = subprocess.Popen(
+                list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                errors="replace", env=clean_environment(environ),
+            )  # fmt: skip
+        with process:
+            try:
+                out, err = process.communicate(timeout=timeout_s)
+            except BaseException:
+                process.kill()
+                raise
     except FileNotFoundError:
         return Answer(words, None, missing=True)
     except subprocess.TimeoutExpired:
         return Answer(words, None, err=f"{words[0]} did not answer within {timeout_s:g} s")
     except (OSError, ValueError) as error:
         return Answer(words, None, err=str(error))
-    return Answer(words, done.returncode, done.stdout, done.stderr)
+    return Answer(words, process.returncode, out, err)
+
+
+@contextlib.contextmanager
+def _spared() -> Iterator[None]:
+    """Commands started inside have TERM and USR2 blocked.
+
+    SLURM sends them to every process of a step: a requeue's own TERM would kill the scontrol that comes after it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def ask_patiently(

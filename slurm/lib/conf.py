@@ -36,12 +36,12 @@ def parse_settings(words: list[str]) -> dict[str, str]:
     return out
 
 
-def slurm_conf(layout: Layout, settings: dict[str, str]) -> str:
-    """slurm.conf."""
+def slurm_conf(layout: Layout, settings: dict[str, str], version: tuple[int, ...]) -> str:
+    """slurm.conf for SLURM of that version."""
     values = _defaults(layout)
     partitions = {name: dict(options) for name, options in PARTITIONS.items()}
     for key, value in settings.items():
-        _apply(values, partitions, key, value)
+        _apply(values, partitions, key, value, version)
     lines = [f"{k}={v}" for k, v in values.items() if v != ""]
     for host in HOSTS:
         lines.append(
@@ -100,14 +100,18 @@ def _defaults(layout: Layout) -> dict[str, str]:
     }
 
 
-def _apply(values: dict[str, str], partitions: dict[str, dict[str, str]], key: str, value: str) -> None:
+def _apply(
+    values: dict[str, str], partitions: dict[str, dict[str, str]], key: str, value: str, version: tuple[int, ...]
+) -> None:
     part, dot, option = key.partition(".")
     lower = key.lower()
     if dot:
         partitions[part][option] = value
     elif lower == "send_user_signal":
-        # 22.05 knows it as a SlurmctldParameters word, 23.02 and later as a PreemptParameters word.
-        values["SlurmctldParameters"] = "preempt_send_user_signal" if _yes(key, value) else ""
+        # 23.02 made a PreemptParameters of it, a key that 22.05 does not know.
+        new = version >= (23, 2)
+        name, word = ("PreemptParameters", "") if new else ("SlurmctldParameters", "preempt_")
+        values[name] = f"{word}send_user_signal" if _yes(key, value) else ""
     elif lower == "accounting":
         values["AccountingStorageType"] = "accounting_storage/" + ("slurmdbd" if _yes(key, value) else "none")
     elif lower == "preemptmode":
@@ -147,8 +151,8 @@ def gres_conf(layout: Layout) -> str:
 
 
 def cgroup_conf() -> str:
-    """cgroup.conf: nothing is asked of systemd, which knows nothing of these hosts."""
-    return "IgnoreSystemd=yes\nConstrainCores=no\nConstrainRAMSpace=no\n"
+    """cgroup.conf: cgroups are not used. v1 does nothing until asked, also where only v2 is; v2 asks systemd at its start."""
+    return "CgroupPlugin=cgroup/v1\nConstrainCores=no\nConstrainRAMSpace=no\n"
 
 
 def hosts_file(layout: Layout) -> str:

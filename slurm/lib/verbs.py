@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -14,7 +15,7 @@ import conf
 import daemons
 import install
 import network
-from layout import GPUS, HEAD, HOSTS, ClusterError, Layout, check_host, lock_file, wait_for
+from layout import GPUS, HEAD, HOSTS, ClusterError, Layout, check_host, lock_file, sh, wait_for
 
 
 def main(argv: list[str], usage: str) -> int:
@@ -111,7 +112,7 @@ def _start_anew(layout: Layout) -> None:
 
 def _write_conf(layout: Layout, settings: dict[str, str]) -> None:
     texts = {
-        "slurm.conf": conf.slurm_conf(layout, settings),
+        "slurm.conf": conf.slurm_conf(layout, settings, _version()),
         "gres.conf": conf.gres_conf(layout),
         "cgroup.conf": conf.cgroup_conf(),
         "hosts": conf.hosts_file(layout),
@@ -127,6 +128,11 @@ def _write_conf(layout: Layout, settings: dict[str, str]) -> None:
         fresh.chmod(0o600 if name == "slurmdbd.conf" else 0o644)
         fresh.rename(path)
     layout.settings.write_text(json.dumps(settings))
+
+
+def _version() -> tuple[int, ...]:
+    """SLURM's version, as (22, 5, 8)."""
+    return tuple(int(n) for n in re.findall(r"\d+", sh("slurmctld", "-V"))[:3])
 
 
 def do_down(layout: Layout, _args: list[str]) -> int:

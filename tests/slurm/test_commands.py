@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -79,6 +80,23 @@ def test_a_busy_controller_is_asked_again(on_path: Path, monkeypatch: pytest.Mon
             stamina.set_testing(False)
 
     assert (answer.out, count.read_text()) == ("fine\n", "xxx")
+
+
+def test_a_steps_signals_do_not_kill_its_commands(on_path: Path) -> None:
+    """TERM and USR2, which SLURM sends to every process of a step, do not end a command; the caller's mask is as before."""
+    fake(on_path, "scontrol", "import signal\nfor s in (15, 12): os.kill(os.getpid(), s)\nprint('still here')")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+    assert ask("scontrol").out == "still here\n"
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+def test_a_killed_command_is_no_answer(on_path: Path) -> None:
+    """A command that was killed may be asked again, and says by what."""
+    fake(on_path, "scontrol", "os.kill(os.getpid(), 9)")
+    answer = ask("scontrol")
+
+    assert (answer.busy, answer.problem) == (True, "scontrol was killed by signal 9")
 
 
 def test_a_refusal_is_not_repeated(on_path: Path) -> None:

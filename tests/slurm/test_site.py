@@ -145,3 +145,12 @@ def test_a_silent_slurm_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PATH", "/nonexistent")
 
     assert ask_site() == "SLURM does not answer: scontrol is not on the PATH."
+
+
+def test_the_example_of_a_site_profile_is_one() -> None:
+    """slurm/site.yaml is accepted as a profile."""
+    from launcher.config.site import load_site
+
+    profile = load_site([SITES.parents[2] / "slurm" / "site.yaml"])
+
+    assert (profile.debug_partition, profile.locked) == ("high", ("restart.max_total_hours",))
