@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +18,7 @@ from launcher.run.state import read_outcome, read_state
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["Follower", "finish", "follow", "say_event"]
+__all__ = ["Follower", "finish", "follow", "follow_sweep", "say_event"]
 
 _PERIOD_S = 0.25
 _LAST_WORDS_S = 5.0
@@ -144,3 +145,28 @@ def finish(paths: RunPaths, outcome: dict[str, Any]) -> None:
     metrics = _numbers(outcome.get("metrics"))
     click.echo(f"{paths.id} {state}{f': {metrics}' if metrics else ''}")
     click.echo(f"  run      {paths.root}")
+
+
+def follow_sweep(root: Path) -> None:
+    """Count the points that have ended until all have. Raises RunFailedError when one of them failed."""
+    from launcher.submission.points import points_of
+    from launcher.submission.where import locate
+
+    waiting = points_of(root)
+    ended: dict[str, str] = {}
+    while waiting:
+        time.sleep(_PERIOD_S * 4)
+        for paths in list(waiting):
+            outcome = read_outcome(paths.outcome)
+            if outcome is None and locate(paths).alive():
+                continue
+            outcome = outcome or read_outcome(paths.outcome)
+            ended[paths.id] = str(outcome.get("state")) if outcome else "lost"
+            waiting.remove(paths)
+            click.echo(f"{time.strftime('%H:%M:%S')}  {paths.id} {ended[paths.id]} ({len(waiting)} to go)")
+    bad = [run for run, state in ended.items() if state != "completed"]
+    if bad:
+        raise RunFailedError(
+            f"{len(bad)} of {len(ended)} points did not complete; launcher resubmit --failed {root.name}"
+        )
+    click.echo(f"{root.name} completed: {len(ended)} points")

@@ -11,7 +11,16 @@ import click
 if TYPE_CHECKING:
     from launcher.config.load import LoadedJob
 
-__all__ = ["JobCommand", "backend_option", "complete_run", "job_arguments", "load", "pieces", "run_argument"]
+__all__ = [
+    "JobCommand",
+    "backend_option",
+    "complete_run",
+    "job_arguments",
+    "load",
+    "pieces",
+    "run_argument",
+    "sweep_option",
+]
 
 _SCRIPT_ARGS = "launcher.script_args"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,10 +84,21 @@ def pieces(words: Sequence[str], module: str | None) -> tuple[str | None, str | 
     return name, None, overrides
 
 
-def load(words: Sequence[str], module: str | None) -> LoadedJob:
+def sweep_option(function: F) -> F:
+    """--sweep KEY=A,B, several times."""
+    return click.option(
+        "--sweep",
+        "sweep",
+        multiple=True,
+        metavar="KEY=VALUES",
+        help="Vary a key: params.lr=0.1,0.01 or params.seed=range(5); all points are one array submission.",
+    )(function)
+
+
+def load(words: Sequence[str], module: str | None, sweep: Sequence[str] = ()) -> LoadedJob:
     """The job that the words of a command line name. Raises ConfigError."""
     from launcher.config.load import load_job
 
     path, target, overrides = pieces(words, module)
     script_args = click.get_current_context().meta.get(_SCRIPT_ARGS, [])
-    return load_job(path, overrides, target=target, script_args=script_args)
+    return load_job(path, overrides, target=target, script_args=script_args, sweep=sweep)

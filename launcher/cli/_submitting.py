@@ -14,8 +14,9 @@ from launcher.run.paths import RunPaths
 if TYPE_CHECKING:
     from launcher.config.load import LoadedJob
     from launcher.submission.submit import Submitted
+    from launcher.submission.sweeps import SubmittedSweep
 
-__all__ = ["after_of", "chained", "submit_job"]
+__all__ = ["after_of", "chained", "submit_job", "submit_sweep"]
 
 _KINDS = {"ok": "afterok", "any": "afterany", "fails": "afternotok"}
 
@@ -76,3 +77,13 @@ def submit_job(
         return made
 
     return execute(make, facts, argv=sys.argv, foreground=foreground)
+
+
+def submit_sweep(
+    loaded: LoadedJob, backend: Literal["auto", "slurm", "local"], after: Sequence[tuple[str, str]] = ()
+) -> SubmittedSweep:
+    """The same for a sweep: one array."""
+    from launcher.submission.gather import gather
+    from launcher.submission.sweeps import execute
+
+    return execute(loaded, gather(loaded, backend=backend, after=after), sys.argv)

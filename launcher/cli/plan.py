@@ -3,34 +3,72 @@
 from __future__ import annotations
 
 import json
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from launcher.cli._options import JobCommand, backend_option, job_arguments, load
+from launcher.cli._options import JobCommand, backend_option, job_arguments, load, sweep_option
+
+if TYPE_CHECKING:
+    from launcher.config.load import LoadedJob
+    from launcher.submission.facts import Facts
 
 
 @click.command(cls=JobCommand)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@sweep_option
 @backend_option
 @job_arguments
 def command(
-    words: tuple[str, ...], module: str | None, backend: Literal["auto", "slurm", "local"], as_json: bool
+    words: tuple[str, ...],
+    module: str | None,
+    backend: Literal["auto", "slurm", "local"],
+    sweep: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Print exactly what would be submitted: a summary, then the sbatch script.
 
-    JOB is a YAML file or a .py file; KEY=VALUE overrides keys of the job (resources.nodes=2). Touches no cluster.
+    JOB is a YAML file or a .py file; KEY=VALUE overrides keys of the job (resources.nodes=2). Submits nothing.
     """
     from launcher.submission.gather import gather
     from launcher.submission.plan import plan
 
-    loaded = load(words, module)
-    made = plan(loaded, gather(loaded, backend=backend))
+    loaded = load(words, module, sweep)
+    facts = gather(loaded, backend=backend)
+    if loaded.job.sweep:
+        _sweep(loaded, facts, as_json)
+        return
+    made = plan(loaded, facts)
     if as_json:
         click.echo(json.dumps(made.as_dict(), indent=1))
         return
-    for line in made.summary:
+    _show(made.summary, made.sbatch)
+
+
+def _show(lines: Sequence[str], script: str) -> None:
+    for line in lines:
         click.echo(line)
-    if made.sbatch:
+    if script:
         click.echo("sbatch script, exactly as submitted:")
-        click.echo(made.sbatch)
+        click.echo(script)
+
+
+def _sweep(loaded: LoadedJob, facts: Facts, as_json: bool) -> None:
+    """The first point's plan, what the points differ in, and the array's script."""
+    from launcher.submission import sweeps
+
+    chunks = sweeps.plan_points(loaded, facts)
+    first, count = chunks[0][0], sum(len(c) for c in chunks)
+    scripts = [sweeps.render(chunk) for chunk in chunks]
+    if as_json:
+        points = [{"run": p.plan.spec.id, "overrides": p.overrides} for chunk in chunks for p in chunk]
+        click.echo(json.dumps({**first.plan.as_dict(), "sbatch": scripts, "points": points}, indent=1))
+        return
+    at_once = first.plan.parameters["array_parallelism"] * len(chunks)
+    hours = f"{first.plan.gpu_hours * count:,.0f} {'GPU' if first.plan.spec.gpus_per_node else 'CPU'}-h"
+    arrays = f" in {len(chunks)} arrays" if len(chunks) > 1 else ""
+    lines = [f"  sweep    {count} points{arrays}, {min(at_once, count)} at once, {hours} for one attempt of each:"]
+    lines += [f"           {p.plan.spec.id}" for p in chunks[0][:3]]
+    lines += [f"           and {count - 3} more"] if count > 3 else []
+    _show([*first.plan.summary, *lines], "\n".join(scripts))

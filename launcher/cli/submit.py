@@ -6,27 +6,41 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from launcher.cli._options import JobCommand, backend_option, job_arguments, load
+from launcher.cli._options import JobCommand, backend_option, job_arguments, load, sweep_option
 
 if TYPE_CHECKING:
     from launcher.submission.submit import Submitted
+    from launcher.submission.sweeps import SubmittedSweep
 
 
 @click.command(cls=JobCommand)
 @click.option("--wait", is_flag=True, help="Follow it to its end; the exit code tells how it ended.")
+@sweep_option
 @backend_option
 @job_arguments
-def command(words: tuple[str, ...], module: str | None, backend: Literal["auto", "slurm", "local"], wait: bool) -> None:
+def command(
+    words: tuple[str, ...],
+    module: str | None,
+    backend: Literal["auto", "slurm", "local"],
+    sweep: tuple[str, ...],
+    wait: bool,
+) -> None:
     """Submit a job.
 
     JOB is a YAML file or a .py file; KEY=VALUE overrides keys of the job (resources.nodes=2); what follows -- goes to
     the script. `JOB then JOB2` submits JOB2 to start when JOB has completed.
     """
-    from launcher.cli._submitting import after_of, chained, submit_job
+    from launcher.cli._submitting import after_of, chained, submit_job, submit_sweep
 
+    parts = chained(words)
     handed: list[Submitted] = []
-    for part in chained(words):
-        loaded = load(part, module)
+    for part in parts:
+        loaded = load(part, module, sweep)
+        if loaded.job.sweep:
+            if len(parts) > 1:
+                raise click.UsageError("A sweep cannot stand beside 'then'.")
+            _sweep(submit_sweep(loaded, backend, after_of(loaded)), wait)
+            return
         after = [("afterok", handed[-1].job_id)] if handed else []
         one = submit_job(loaded, backend, [*after, *after_of(loaded)])
         say(one)
@@ -53,6 +67,23 @@ def say(one: Submitted) -> None:
     click.echo(f"  follow   launcher logs {short} -f")
     click.echo(f"  stop     launcher cancel {short} --save{also}")
     click.echo(f"  run      {shown(plan.run_dir)}")
+
+
+def _sweep(one: SubmittedSweep, wait: bool) -> None:
+    from launcher.cli._follow import follow_sweep
+    from launcher.run.index import job_name
+
+    name = one.root.name
+    short = name[len(job_name(name)) + 11 :] or name
+    jobs = ", ".join(one.arrays)
+    click.echo(f"{name} submitted: {len(one.points)} points, SLURM array {jobs}")
+    for warning in one.points[0].plan.warnings:
+        click.echo(f"  warning  {warning}")
+    click.echo(f"  follow   launcher ls --sweep {short}")
+    click.echo(f"  stop     launcher cancel {short}     (scancel {' '.join(one.arrays)} works too)")
+    click.echo(f"  run      {shown(str(one.root))}")
+    if wait:
+        follow_sweep(one.root)
 
 
 def shown(path: str) -> str:

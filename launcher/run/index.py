@@ -20,7 +20,7 @@ __all__ = ["RunRef", "job_name", "links_dir", "list_runs", "new_id", "register",
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # no i, l, o, 0, 1: read aloud and typed back
 _ID = re.compile(r"^(?P<name>.+)-(?P<date>\d{4})-(?P<time>\d{4})-(?P<tag>[a-z0-9]{3,})$")
-_MAX_NAME = 60
+_MAX_NAME = 64
 
 
 @dataclass(frozen=True)
@@ -161,4 +161,12 @@ def resolve(wanted: str, *, links: Path | None = None, folders: list[Path] | Non
             return matches[0].path
         if matches:
             raise RunNotFoundError(_sentence(wanted, matches, refs))
-    raise RunNotFoundError(_sentence(wanted, [], refs))
+    inside = [p for p in _points(refs) if p.id == wanted or p.id.endswith(f"-{wanted}")]
+    if len(inside) == 1:
+        return inside[0].path
+    raise RunNotFoundError(_sentence(wanted, inside, refs))
+
+
+def _points(refs: list[RunRef]) -> list[RunRef]:
+    """The points of all sweeps: they have no links of their own, a thousand at once would be slow to make."""
+    return [point for ref in refs if ref.is_sweep for point in _from_folder(ref.path).values()]

@@ -154,11 +154,15 @@ class RunSpec:
         """Number of ranks of a full round."""
         return self.nodes * self.tasks_per_node
 
+    def dumps(self) -> str:
+        """As JSON."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
     def write(self, path: Path) -> None:
         """Write as JSON at ``path``, durably, replacing what is there."""
         from launcher.run.files import write_atomic
 
-        write_atomic(path, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        write_atomic(path, self.dumps())
 
     @classmethod
     def read(cls, path: Path) -> RunSpec:

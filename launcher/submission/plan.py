@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import shlex
 from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteErro
 from launcher.run.spec import CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
 from launcher.submission import describe, limits, script
 from launcher.submission.facts import CodeFacts, Facts, Interpreter
+from launcher.submission.script import Place
 
 __all__ = ["PORTS", "SubmissionPlan", "plan"]
 
@@ -58,6 +60,8 @@ class SubmissionPlan:
     runs_dir: str
     interpreter: Interpreter
     max_code_mb: int
+    place: Place
+    """Where what the points of a sweep share lies; a plain run's own folder otherwise."""
 
     @property
     def run_dir(self) -> str:
@@ -67,12 +71,12 @@ class SubmissionPlan:
     @property
     def sbatch(self) -> str:
         """The sbatch script exactly as submitted; empty for the local backend."""
-        return script.render(self.command, self.submitit_dir, self.parameters) if self.backend == "slurm" else ""
+        return script.render(self.command, self.place.submitit, self.parameters) if self.backend == "slurm" else ""
 
     @property
     def submitit_dir(self) -> str:
         """Folder of submitit's pickles and logs."""
-        return f"{self.run_dir}/submitit"
+        return self.place.submitit
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for ``--json``."""
@@ -93,10 +97,11 @@ class SubmissionPlan:
         }  # fmt: skip
 
 
-def plan(loaded: LoadedJob, facts: Facts, *, run_dir: str | None = None) -> SubmissionPlan:
+def plan(loaded: LoadedJob, facts: Facts, *, run_dir: str | None = None, place: Place | None = None) -> SubmissionPlan:
     """What submitting ``loaded`` would do, given ``facts``.
 
-    ``run_dir`` names the folder of a run that exists already (a resubmission); its last part is the run's id.
+    ``run_dir`` names the folder of a run that exists already (a resubmission) or of a point of a sweep, whose shared
+    ``place`` is given too; its last part is the run's id.
     Raises SiteError, InterpreterError, RunDirError or ConfigError where it could not work.
     """
     backend = choose_backend(facts)
@@ -111,7 +116,8 @@ def plan(loaded: LoadedJob, facts: Facts, *, run_dir: str | None = None) -> Subm
     spec = _spec(loaded, facts, backend, run_dir)
     if backend == "slurm":
         limits.check(job, spec, facts.slurm.partition)
-    python_path = (f"{run_dir}/lib", *_editable_inside(facts, run_dir, snapshot))
+    place = place or Place(run_dir, spec.id, shlex.quote(run_dir))
+    python_path = (f"{place.root}/lib", *_editable_inside(facts, place.root, snapshot))
     made = SubmissionPlan(
         backend=backend,
         spec=spec,
@@ -119,8 +125,8 @@ def plan(loaded: LoadedJob, facts: Facts, *, run_dir: str | None = None) -> Subm
         link=link,
         snapshot=snapshot,
         python_path=python_path,
-        command=script.python_command(job, spec, facts, python_path),
-        parameters=script.parameters(job, spec, facts, _gpu_request(loaded, facts), python_path),
+        command=script.python_command(job, spec, facts, python_path, place),
+        parameters=script.parameters(job, spec, facts, _gpu_request(loaded, facts), python_path, place),
         job_yaml=loaded.yaml,
         base_dir=str(loaded.base_dir),
         warnings=describe.warnings(job, spec, facts),
@@ -129,6 +135,7 @@ def plan(loaded: LoadedJob, facts: Facts, *, run_dir: str | None = None) -> Subm
         runs_dir=facts.runs_dir,
         interpreter=facts.interpreter,
         max_code_mb=job.code.max_mb,
+        place=place,
     )
     return replace(made, summary=describe.summary(job, made, facts))
 
@@ -320,7 +327,7 @@ def _ports(port_range: list[int], run_id: str) -> list[int]:
     return random.Random(run_id).sample(choice, min(PORTS, len(choice)))
 
 
-def _editable_inside(facts: Facts, run_dir: str, snapshot: bool) -> tuple[str, ...]:
+def _editable_inside(facts: Facts, root: str, snapshot: bool) -> tuple[str, ...]:
     """Sources of editable packages that lie inside the code: their copies come first, or later edits would be imported."""
     if not snapshot:
         return ()
@@ -330,7 +337,7 @@ def _editable_inside(facts: Facts, run_dir: str, snapshot: bool) -> tuple[str, .
         if path == PurePath(facts.code.root) or PurePath(facts.code.root) in path.parents:
             inside = path.relative_to(facts.code.root).as_posix()
             if inside != ".":  # the code directory itself comes first on sys.path anyway
-                found.append(f"{run_dir}/code/{inside}")
+                found.append(f"{root}/code/{inside}")
     return tuple(dict.fromkeys(found))
 
 

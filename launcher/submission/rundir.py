@@ -28,8 +28,8 @@ def refuse(path: Path, error: OSError) -> RunDirError:
     return RunDirError(f"{path}: {(error.strerror or str(error)).lower()}; runs_dir names where runs lie")
 
 
-def claim(path: Path, share: str = "none") -> bool:
-    """Make the run's folder at ``path`` with what belongs in every run; False when it exists already.
+def claim(path: Path, share: str = "none", *, folders: Sequence[str] = _SUBFOLDERS) -> bool:
+    """Make the run's folder at ``path`` with the ``folders`` that belong in it; False when it exists already.
 
     Raises RunDirError when the file system refuses, a full quota included (a MiB is written to find out).
     """
@@ -45,7 +45,7 @@ def claim(path: Path, share: str = "none") -> bool:
         raise refuse(path.parent, error) from None
     try:
         path.chmod(mode)  # mkdir's mode is cut by the umask
-        for name in _SUBFOLDERS:
+        for name in folders:
             (path / name).mkdir(mode=mode)
         _probe(path)
     except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from launcher.config.schema import Job
@@ -15,7 +16,7 @@ from launcher.errors import ConfigError
 from launcher.run.spec import RunSpec
 from launcher.submission.facts import Facts, Interpreter
 
-__all__ = ["OWNED", "is_apptainer", "parameters", "python_command", "render", "teardown"]
+__all__ = ["OWNED", "Place", "is_apptainer", "parameters", "python_command", "render", "teardown"]
 
 OWNED = frozenset(
     {
@@ -35,22 +36,36 @@ _KEEP_SHELL = "trap : TERM USR2"
 _IGNORE = 'trap "" TERM USR2'
 
 
+@dataclass(frozen=True)
+class Place:
+    """What the points of a sweep share, and a run has for itself."""
+
+    root: str
+    """The folder that holds lib, submitit and code: the run's, or the sweep's."""
+    job_name: str
+    """SLURM's name of the job: the run's id, or the sweep's."""
+    run_dir: str
+    """The run's folder as a shell word; for a sweep it names the element."""
+
+    @property
+    def submitit(self) -> str:
+        """Folder of submitit's pickles and logs."""
+        return f"{self.root}/submitit"
+
+
 def is_apptainer(image: str) -> bool:
     """Whether a container image is for Apptainer (.sif) and not for pyxis."""
     return image.endswith(".sif")
 
 
 def parameters(
-    job: Job, spec: RunSpec, facts: Facts, gpu_request: str, python_path: Sequence[str], *, run_dir: str | None = None
+    job: Job, spec: RunSpec, facts: Facts, gpu_request: str, python_path: Sequence[str], place: Place
 ) -> dict[str, Any]:
-    """submitit's parameters: one SLURM task per node, nothing that kills the others when one ends.
-
-    ``run_dir`` is the run's folder as a shell word, where it is only known in the job (sweeps). Raises ConfigError.
-    """
+    """submitit's parameters: one SLURM task per node, nothing that kills the others when one ends. Raises ConfigError."""
     cpus = spec.tasks_per_node * spec.cpus_per_task
     slurm = job.slurm
     values: dict[str, Any] = {
-        "job_name": spec.id,
+        "job_name": place.job_name,
         "time": spec.timeout_min,
         "nodes": spec.nodes + spec.spare_nodes,
         "ntasks_per_node": 1,
@@ -71,8 +86,8 @@ def parameters(
         "signal_delay_s": spec.restart.signal_lead_s,
         "stderr_to_stdout": True,
         "setup": [_KEEP_SHELL, _export_path(python_path)],
-        "srun_args": _srun(job, spec, cpus, facts),
-        "teardown": teardown(run_dir or shlex.quote(spec.run_dir), python_path[0], _teardown_python(facts.interpreter)),
+        "srun_args": _srun(job, spec, cpus, facts, place),
+        "teardown": teardown(place.run_dir, python_path[0], _teardown_python(facts.interpreter)),
         "additional_parameters": _additional(job, spec),
     }
     values = {k: v for k, v in values.items() if v is not None}
@@ -102,7 +117,7 @@ def _dependency(given: str | None, after: Sequence[tuple[str, str]]) -> str | No
     return ",".join(parts) or None
 
 
-def _srun(job: Job, spec: RunSpec, cpus: int, facts: Facts) -> list[str]:
+def _srun(job: Job, spec: RunSpec, cpus: int, facts: Facts, place: Place) -> list[str]:
     args = [
         "--kill-on-bad-exit=0",  # a site may default to 1: one failed agent would take the others along
         "--wait=0",  # srun ends other tasks some time after the first one ended, unless told not to
@@ -115,18 +130,18 @@ def _srun(job: Job, spec: RunSpec, cpus: int, facts: Facts) -> list[str]:
     ]
     image = job.environment.container
     if image and not is_apptainer(image):
-        args += [f"--container-image={image}", *_pyxis(job, spec, facts)]
+        args += [f"--container-image={image}", *_pyxis(job, facts, place)]
     return args
 
 
-def _mounts(job: Job, spec: RunSpec, facts: Facts) -> list[str]:
+def _mounts(job: Job, facts: Facts, place: Place) -> list[str]:
     """What a container must see: the run, and what the run's code links to."""
     linked = [f"{facts.code.root}/{name}".rstrip("/") for name in job.code.link]
-    return [spec.run_dir, *(linked if job.code.snapshot else [facts.code.root])]
+    return [place.root, *(linked if job.code.snapshot else [facts.code.root])]
 
 
-def _pyxis(job: Job, spec: RunSpec, facts: Facts) -> list[str]:
-    mounts = [f"{path}:{path}" for path in _mounts(job, spec, facts)]
+def _pyxis(job: Job, facts: Facts, place: Place) -> list[str]:
+    mounts = [f"{path}:{path}" for path in _mounts(job, facts, place)]
     rest = []
     for arg in job.environment.container_args:
         if arg.startswith("--container-mounts="):
@@ -166,7 +181,7 @@ def _export_path(python_path: Sequence[str]) -> str:
     return f"export PYTHONPATH={shlex.quote(':'.join(python_path))}${{PYTHONPATH:+:$PYTHONPATH}}"
 
 
-def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str]) -> str:
+def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str], place: Place) -> str:
     """The interpreter as a piece of shell: signals ignored, setup lines, container, Python.
 
     ``python -m`` looks into the working directory first, before PYTHONPATH: a folder of the user's called launcher must
@@ -178,7 +193,7 @@ def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[
         lines += [_export_path(python_path), *_local_gpus(spec, facts)]
     lines += [f"cd {shlex.quote(python_path[0])}", 'exec "$@"']
     text = ("\n" if len(lines) > 3 else "; ").join(lines)
-    return shlex.join(["/bin/bash", "-c", text, "agent", *_apptainer(job, spec), facts.interpreter.path])
+    return shlex.join(["/bin/bash", "-c", text, "agent", *_apptainer(job, spec, facts, place), facts.interpreter.path])
 
 
 def _local_gpus(spec: RunSpec, facts: Facts) -> list[str]:
@@ -191,12 +206,13 @@ def _local_gpus(spec: RunSpec, facts: Facts) -> list[str]:
     return [f'case "$SUBMITIT_LOCAL_GLOBALID" in {cases} esac']
 
 
-def _apptainer(job: Job, spec: RunSpec) -> list[str]:
+def _apptainer(job: Job, spec: RunSpec, facts: Facts, place: Place) -> list[str]:
     image = job.environment.container
     if not image or not is_apptainer(image):
         return []
     gpus = ["--nv"] if spec.gpus_per_node else []
-    return ["apptainer", "exec", *gpus, "--bind", spec.run_dir, *job.environment.container_args, image]
+    binds = [word for path in _mounts(job, facts, place) for word in ("--bind", path)]
+    return ["apptainer", "exec", *gpus, *binds, *job.environment.container_args, image]
 
 
 def _teardown_python(python: Interpreter) -> str:

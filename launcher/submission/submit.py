@@ -22,7 +22,16 @@ from launcher.submission import local_backend, rundir, slurm_backend, snapshot
 from launcher.submission.facts import Facts
 from launcher.submission.plan import SubmissionPlan
 
-__all__ = ["Submitted", "execute", "prepare", "read_submission", "record", "start"]
+__all__ = [
+    "Submitted",
+    "execute",
+    "prepare",
+    "read_submission",
+    "record",
+    "start",
+    "submission_entry",
+    "submitted_event",
+]
 
 _TRIES = 20
 
@@ -86,7 +95,9 @@ def prepare(
     try:
         if code:
             snapshot.copy_code(plan.code, paths.code, plan.link, snapshot=plan.snapshot)
-        if paths.lib.exists():
+        if paths.lib.is_symlink():  # a point of a sweep, submitted again by itself
+            paths.lib.unlink()
+        elif paths.lib.exists():
             shutil.rmtree(paths.lib)
         snapshot.copy_launcher(paths.lib)
         write_atomic(paths.job, plan.job_yaml, mode=0o600)
@@ -103,15 +114,12 @@ def prepare(
         raise rundir.refuse(paths.root, error) from None
 
 
-def note(
-    paths: RunPaths, plan: SubmissionPlan, *, by: Literal["submit", "resubmit"], changes: Sequence[str] = ()
-) -> None:
-    """The history's ``submitted``. Written before SLURM has the job: from then on the leader is the only writer.
-
-    So it cannot know the job id, which submission.json and ``attempt_started`` hold.
-    """
+def submitted_event(
+    plan: SubmissionPlan, by: Literal["submit", "resubmit"], changes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The history's first word on a submission."""
     spec = plan.spec
-    event = events.event(
+    return events.event(
         "submitted",
         attempt=None,
         job_id=None,
@@ -122,8 +130,17 @@ def note(
         by=by,
         changes=list(changes),
     )
+
+
+def note(
+    paths: RunPaths, plan: SubmissionPlan, *, by: Literal["submit", "resubmit"], changes: Sequence[str] = ()
+) -> None:
+    """The history's ``submitted``. Written before SLURM has the job: from then on the leader is the only writer.
+
+    So it cannot know the job id, which submission.json and ``attempt_started`` hold.
+    """
     try:
-        events.append(paths.events, event)
+        events.append(paths.events, submitted_event(plan, by, changes))
     except OSError as error:
         raise rundir.refuse(paths.root, error) from None
 
@@ -135,12 +152,12 @@ def start(plan: SubmissionPlan) -> str:
     return slurm_backend.submit(plan.submitit_dir, plan.command, plan.parameters, plan.run_dir, plan.spec.pass_names)
 
 
-def record(
-    paths: RunPaths, plan: SubmissionPlan, job_id: str, *, by: str, extra: Mapping[str, Any] | None = None
-) -> None:
-    """Write submission.json: where the run is now, and all its submissions so far."""
+def submission_entry(
+    plan: SubmissionPlan, job_id: str, *, by: str, extra: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """One submission, as submission.json tells it."""
     pid = int(job_id) if plan.backend == "local" else None
-    entry = {
+    return {
         "by": by,
         "backend": plan.backend,
         "job_id": job_id,
@@ -155,6 +172,13 @@ def record(
         "code_root": plan.code.root,
         **(extra or {}),
     }
+
+
+def record(
+    paths: RunPaths, plan: SubmissionPlan, job_id: str, *, by: str, extra: Mapping[str, Any] | None = None
+) -> None:
+    """Write submission.json: where the run is now, and all its submissions so far."""
+    entry = submission_entry(plan, job_id, by=by, extra=extra)
     before = read_submission(paths).get("submissions", [])
     write_atomic(paths.submission, json.dumps({**entry, "submissions": [*before, entry]}, indent=1) + "\n")
 

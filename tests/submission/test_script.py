@@ -205,4 +205,4 @@ def test_python_command_is_pure_text(job: Make) -> None:
     loaded = job()
     made = plan(loaded, facts())
 
-    assert "\n" not in python_command(loaded.job, made.spec, facts(), made.python_path)
+    assert "\n" not in python_command(loaded.job, made.spec, facts(), made.python_path, made.place)

@@ -1,0 +1,205 @@
+"""Submits a sweep: one array, each element a run of its own; code, launcher and script are written once.
+
+``SWEEP/{sweep.json, code/, lib/, submitit/, submit-0.sbatch, index-0/0 -> ../POINT, POINT/...}``. A point's folder links
+to what it shares. Above the site's MaxArraySize there are several arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from launcher.config.load import LoadedJob
+from launcher.config.sweep import Point, expand, point_jobs
+from launcher.errors import StateError, SubmitError
+from launcher.run import index
+from launcher.run.files import write_atomic
+from launcher.run.paths import RunPaths
+from launcher.submission import rundir, script, slurm_backend, snapshot, submit
+from launcher.submission.facts import Facts
+from launcher.submission.plan import SubmissionPlan, plan
+from launcher.submission.points import SWEEP_FILE
+from launcher.submission.script import Place
+
+__all__ = ["PlannedPoint", "SubmittedSweep", "execute", "plan_points", "render"]
+
+_LINKED = ("code", "lib", "submitit", "environment.json")
+_FOLDERS = ("attempts", "checkpoints", "logs")
+_TRIES = 20
+
+
+@dataclass(frozen=True)
+class PlannedPoint:
+    """One run of a sweep, ready to be written."""
+
+    point: Point
+    plan: SubmissionPlan
+
+    @property
+    def overrides(self) -> list[str]:
+        """``params.lr=0.1``, as a user would write them."""
+        return [f"{key}={_shown(value)}" for key, value in self.point.overrides.items()]
+
+
+@dataclass(frozen=True)
+class SubmittedSweep:
+    """A sweep that SLURM has."""
+
+    root: Path
+    points: tuple[PlannedPoint, ...]
+    arrays: tuple[str, ...]
+    """Job ids of the arrays."""
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _place(root: str, sweep_id: str, chunk: int) -> Place:
+    return Place(root, sweep_id, f'{shlex.quote(f"{root}/index-{chunk}")}/"${{SLURM_ARRAY_TASK_ID:-0}}"')
+
+
+def plan_points(loaded: LoadedJob, facts: Facts) -> list[list[PlannedPoint]]:
+    """The sweep's points by array. Raises StateError without SLURM, and whatever `plan` raises."""
+    root = f"{facts.runs_dir}/{facts.run_id}"
+    tag = facts.run_id.rpartition("-")[2]
+    most = expand(loaded.job.sweep).array_parallelism
+    size = max(1, facts.slurm.max_array_size)
+    planned: list[list[PlannedPoint]] = []
+    jobs = point_jobs(loaded)
+    width = max(3, len(str(len(jobs) - 1)))
+    now = time.time()
+    for point, job in jobs:
+        if point.index % size == 0:
+            planned.append([])
+        run_id = index.new_id(job.name, now=now, tag=f"{tag}{point.index:0{width}d}")
+        place = _place(root, facts.run_id, len(planned) - 1)
+        made = plan(job, facts, run_dir=f"{root}/{run_id}", place=place)
+        if made.backend != "slurm":
+            raise StateError("a sweep needs SLURM: it is one array job; on this machine run its points one by one")
+        planned[-1].append(PlannedPoint(point, made))
+    return [_limited(chunk, most, len(planned)) for chunk in planned]
+
+
+def _limited(chunk: list[PlannedPoint], most: int | None, chunks: int) -> list[PlannedPoint]:
+    """The first point's parameters are the array's: give them its limit, shared between several arrays."""
+    first = chunk[0]
+    at_once = len(chunk) if most is None else max(1, most // chunks)
+    parameters = {**first.plan.parameters, "array_parallelism": at_once}
+    return [replace(first, plan=replace(first.plan, parameters=parameters)), *chunk[1:]]
+
+
+def render(chunk: Sequence[PlannedPoint]) -> str:
+    """The array's script, exactly as submitted."""
+    made = chunk[0].plan
+    points = len(chunk) if len(chunk) > 1 else None
+    return script.render(made.command, made.place.submitit, made.parameters, points=points)
+
+
+def execute(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> SubmittedSweep:
+    """Plan, write and submit. On any failure nothing is left, neither queued nor on disk. Raises SubmitError and others."""
+    for _ in range(_TRIES):
+        chunks = plan_points(loaded, facts)
+        first = chunks[0][0].plan
+        snapshot.check_size(first.code, first.max_code_mb)
+        root = Path(first.place.root)
+        if rundir.claim(root, first.spec.share, folders=("submitit",)):
+            return _fill_and_submit(root, chunks, argv)
+        facts = replace(facts, run_id=index.new_id(loaded.name))
+    raise SubmitError(f"{facts.runs_dir}: no free name for a sweep of {loaded.name} in {_TRIES} tries")
+
+
+def _fill_and_submit(root: Path, chunks: list[list[PlannedPoint]], argv: Sequence[str]) -> SubmittedSweep:
+    ids: list[list[str]] = []
+    points = tuple(p for chunk in chunks for p in chunk)
+    try:
+        _write_shared(root, chunks, argv)
+        for number, chunk in enumerate(chunks):
+            _write_points(root, number, chunk)
+        _write_sweep(root, points, [])
+        for chunk in chunks:
+            made = chunk[0].plan
+            run_dirs = [p.plan.run_dir for p in chunk]
+            ids.append(
+                slurm_backend.submit_array(
+                    made.place.submitit, made.command, made.parameters, run_dirs, made.spec.pass_names
+                )
+            )
+        flat = [job_id for part in ids for job_id in part]
+        _record(root, points, flat)
+        _write_sweep(root, points, flat)
+    except BaseException:
+        if ids:
+            slurm_backend.cancel_pending([part[0].partition("_")[0] for part in ids])
+        shutil.rmtree(root, ignore_errors=True)
+        raise
+    index.register(root)
+    return SubmittedSweep(root, points, tuple(part[0].partition("_")[0] for part in ids))
+
+
+def _write_shared(root: Path, chunks: list[list[PlannedPoint]], argv: Sequence[str]) -> None:
+    first = chunks[0][0].plan
+    shared = RunPaths(root)
+    snapshot.copy_code(first.code, shared.code, first.link, snapshot=first.snapshot)
+    snapshot.copy_launcher(shared.lib)
+    made_from = snapshot.environment(first.code, first.interpreter, argv, os.environ)
+    snapshot.write_environment(shared.environment, made_from)
+    for number, chunk in enumerate(chunks):
+        write_atomic(root / f"submit-{number}.sbatch", render(chunk), mode=0o600)
+
+
+def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> None:
+    """Each point's folder. Not fsynced one by one: a thousand points would take a minute on a network file system."""
+    listing = root / f"index-{number}"
+    listing.mkdir(mode=0o700)
+    mode = rundir.mode_of(chunk[0].plan.spec.share)
+    passed = json.dumps({n: os.environ[n] for n in chunk[0].plan.spec.pass_names if n in os.environ}) + "\n"
+    for place, one in enumerate(chunk):
+        folder = Path(one.plan.run_dir)
+        paths = RunPaths(folder)
+        folder.mkdir(mode=0o700)
+        folder.chmod(mode)
+        for name in _FOLDERS:
+            (folder / name).mkdir(mode=mode)
+        for name in _LINKED:
+            (folder / name).symlink_to(f"../{name}")
+        paths.sbatch.symlink_to(f"../submit-{number}.sbatch")
+        (listing / str(place)).symlink_to(f"../{folder.name}")
+        _write(paths.job, one.plan.job_yaml)
+        _write(paths.spec, one.plan.spec.dumps())
+        _write(paths.passed, passed)
+        _write(paths.secret, secrets.token_hex(32) + "\n")
+        _write(paths.events, json.dumps(submit.submitted_event(one.plan, "submit", one.overrides)) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _record(root: Path, points: Sequence[PlannedPoint], job_ids: Sequence[str]) -> None:
+    for one, job_id in zip(points, job_ids, strict=True):
+        paths = RunPaths(Path(one.plan.run_dir))
+        sweep = {"id": root.name, "overrides": one.overrides}
+        entry = submit.submission_entry(one.plan, job_id, by="submit", extra={"sweep": sweep})
+        _write(paths.submission, json.dumps({**entry, "submissions": [entry]}, indent=1) + "\n")
+
+
+def _write_sweep(root: Path, points: Sequence[PlannedPoint], job_ids: Sequence[str]) -> None:
+    listed = [
+        {"run": Path(p.plan.run_dir).name, "overrides": p.overrides, "job_id": job_ids[i] if job_ids else None}
+        for i, p in enumerate(points)
+    ]
+    value = {"id": root.name, "t": round(time.time(), 3), "points": listed}
+    write_atomic(root / SWEEP_FILE, json.dumps(value) + "\n", mode=0o600)

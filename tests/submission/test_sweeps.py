@@ -1,0 +1,176 @@
+"""Facts about sweeps: one array, runs of their own, code written once, quick."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from planning import facts
+
+from launcher.config.load import LoadedJob
+from launcher.errors import RunNotFoundError, StateError, SubmitError
+from launcher.run import events, index
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec, SiteSpec
+from launcher.submission import slurm_backend, submit, sweeps
+from launcher.submission.facts import CodeFacts, Facts, SlurmFacts
+from launcher.submission.points import points_of, runs_of
+
+Make = Callable[..., LoadedJob]
+
+SBATCH = """#!/bin/bash
+n=$(cat "$FAKE/calls" 2>/dev/null | wc -l)
+echo "$1" >> "$FAKE/calls"
+[ -e "$FAKE/fails-at-$n" ] && { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }
+echo "Submitted batch job $((100 + n))"
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Pretended commands of SLURM; the folder where they write down what they saw."""
+    fake = tmp_path / "fake"
+    fake.mkdir()
+    scancel = '#!/bin/sh\necho "$@" >> "$FAKE/cancelled"\n'
+    for name, text in {"sbatch": SBATCH, "srun": "#!/bin/sh\n", "squeue": "#!/bin/sh\n", "scancel": scancel}.items():
+        (fake / name).write_text(text)
+        (fake / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE", str(fake))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(slurm_backend.time, "sleep", lambda _: None)
+    return fake
+
+
+def _facts(tmp_path: Path, array: int = 1001) -> Facts:
+    code = tmp_path / "source"
+    code.mkdir(exist_ok=True)
+    (code / "train.py").write_text("print(1)\n")
+    return facts(
+        runs_dir=str(tmp_path / "runs"),
+        run_id="net-1121-0842-k7f",
+        code=CodeFacts(root=str(code), files=(("train.py", 9),)),
+        slurm=SlurmFacts(found=True, known=True, site=SiteSpec(), max_array_size=array),
+    )
+
+
+def _sweep(job: Make, **changes: object) -> LoadedJob:
+    values: dict[str, object] = {"params.lr": [0.1, 0.01], "params.seed": [1, 2, 3]}
+    return job(name="net", args=["--lr", "${params.lr}"], params={"lr": 0.1, "seed": 1}, sweep={**values, **changes})
+
+
+def test_points_are_runs_of_their_own(job: Make, slurm: Path, tmp_path: Path) -> None:
+    """One sbatch for six points; each has its own values, secret and history, and its element's job id."""
+    one = sweeps.execute(_sweep(job), _facts(tmp_path), ["launcher", "submit"])
+    points = points_of(one.root)
+    specs = [RunSpec.read(p.spec) for p in points]
+
+    assert len((slurm / "calls").read_text().splitlines()) == 1
+    assert [s.work.args[1] for s in specs] == ["0.1"] * 3 + ["0.01"] * 3
+    assert [s.id for s in specs] == [p.id for p in points]
+    assert points[4].id == "net-lr0.01-seed2-" + "-".join(points[4].id.split("-")[-3:])
+    assert [submit.read_submission(p)["job_id"] for p in points] == [f"100_{i}" for i in range(6)]
+    assert submit.read_submission(points[1])["sweep"] == {
+        "id": one.root.name,
+        "overrides": ["params.lr=0.1", "params.seed=2"],
+    }
+    assert len({p.secret.read_text() for p in points}) == 6
+    assert [e["type"] for e in events.read(points[0].events)] == ["submitted"]
+    for place, p in enumerate(points):
+        with (one.root / "submitit" / f"100_{place}_submitted.pkl").open("rb") as f:
+            assert pickle.load(f).function.run_dir == str(p.root)
+        assert (one.root / "index-0" / str(place)).resolve() == p.root
+
+
+def test_code_and_launcher_are_written_once(job: Make, slurm: Path, tmp_path: Path) -> None:
+    """Points link to the sweep's copy; the script that sbatch got is each point's submit.sbatch."""
+    one = sweeps.execute(_sweep(job), _facts(tmp_path), [])
+    point = points_of(one.root)[3]
+
+    assert (point.code.resolve(), point.lib.resolve()) == (one.root / "code", one.root / "lib")
+    assert (point.code / "train.py").read_text() == "print(1)\n"
+    assert point.sbatch.read_text() == (one.root / "submitit" / "100_submission.sh").read_text()
+    assert "#SBATCH --array=0-5%6" in point.sbatch.read_text()
+
+
+def test_teardown_finds_the_elements_run(job: Make, slurm: Path, tmp_path: Path) -> None:
+    """In the array's script the teardown's run folder is the element's, whatever the path holds."""
+    one = sweeps.execute(_sweep(job), _facts(tmp_path / "a b'c"), []) if (tmp_path / "a b'c").mkdir() is None else None
+    assert one is not None
+    line = next(x for x in points_of(one.root)[0].sbatch.read_text().splitlines() if "runtime.teardown" in x)
+    word = line.partition("launcher.runtime.teardown ")[2]
+    done = subprocess.run(
+        ["bash", "-c", f"readlink -f {word}"], env={**os.environ, "SLURM_ARRAY_TASK_ID": "4"}, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+
+    assert done.stdout.strip() == str(points_of(one.root)[4].root)
+
+
+def test_parallelism_is_the_arrays(job: Make, slurm: Path, tmp_path: Path) -> None:
+    """array_parallelism limits how many run at once."""
+    one = sweeps.execute(_sweep(job, array_parallelism=2), _facts(tmp_path), [])
+
+    assert "#SBATCH --array=0-5%2" in (one.root / "submit-0.sbatch").read_text()
+
+
+def test_a_sweep_above_the_sites_limit_becomes_several_arrays(job: Make, slurm: Path, tmp_path: Path) -> None:
+    """MaxArraySize 4: two arrays, every point once."""
+    one = sweeps.execute(_sweep(job), _facts(tmp_path, array=4), [])
+
+    assert one.arrays == ("100", "101")
+    assert [submit.read_submission(p)["job_id"] for p in points_of(one.root)] == [
+        "100_0", "100_1", "100_2", "100_3", "101_0", "101_1",
+    ]  # fmt: skip
+    assert (one.root / "index-1" / "1").resolve() == points_of(one.root)[5].root
+
+
+def test_when_the_second_array_is_refused_the_first_is_taken_back(job: Make, slurm: Path, tmp_path: Path) -> None:
+    """All or nothing: the first array is cancelled and nothing is left on disk."""
+    (slurm / "fails-at-1").touch()
+    with pytest.raises(SubmitError, match="QOSMaxSubmitJobPerUserLimit"):
+        sweeps.execute(_sweep(job), _facts(tmp_path, array=4), [])
+
+    assert (slurm / "cancelled").read_text() == "100\n"
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_sweeps_and_points_are_found_by_name(job: Make, slurm: Path, tmp_path: Path) -> None:
+    """The sweep by its ending means all points, a point by its own ending means itself."""
+    one = sweeps.execute(_sweep(job), _facts(tmp_path), [])
+
+    assert [p.id for p in runs_of("k7f")] == [p.id for p in points_of(one.root)]
+    assert index.resolve("k7f002") == points_of(one.root)[2].root
+    with pytest.raises(RunNotFoundError):
+        index.resolve("k7f009")
+
+
+def test_a_sweep_needs_slurm(job: Make, slurm: Path, tmp_path: Path) -> None:
+    """Here there is no array: a sentence, and nothing on disk."""
+    with pytest.raises(StateError, match="a sweep needs SLURM"):
+        sweeps.execute(_sweep(job), replace(_facts(tmp_path), backend="local"), [])
+
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.quiet
+def test_a_thousand_points_take_seconds(job: Make, slurm: Path, tmp_path: Path) -> None:
+    """1,000 points, one sbatch, under 3 s where nothing else runs (limit here three times that)."""
+    loaded = job(name="net", params={"seed": 0}, sweep={"params.seed": "range(1000)"})
+    begun = time.perf_counter()
+    one = sweeps.execute(loaded, _facts(tmp_path), [])
+    seconds = time.perf_counter() - begun
+    print(f"1,000 points in {seconds:.2f} s", file=sys.stderr)
+
+    assert len((slurm / "calls").read_text().splitlines()) == 1
+    assert len(json.loads((one.root / "sweep.json").read_text())["points"]) == 1000
+    assert RunPaths(points_of(one.root)[999].root).submission.exists()
+    assert seconds < 9.0
