@@ -155,8 +155,8 @@ class RunSpec:
         return self.nodes * self.tasks_per_node
 
     def dumps(self) -> str:
-        """As JSON."""
-        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+        """As JSON, one line: indenting makes json ten times slower, and sweeps write a thousand."""
+        return json.dumps(vars(self), default=vars) + "\n"
 
     def write(self, path: Path) -> None:
         """Write as JSON at ``path``, durably, replacing what is there."""

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from launcher.config.load import LoadedJob, interpolate_run
-from launcher.config.schema import Backend, Job
+from launcher.config.schema import Backend, Ddp, Job
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
 from launcher.run.spec import CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
 from launcher.submission import describe, limits, script
@@ -97,11 +97,18 @@ class SubmissionPlan:
         }  # fmt: skip
 
 
-def plan(loaded: LoadedJob, facts: Facts, *, run_dir: str | None = None, place: Place | None = None) -> SubmissionPlan:
+def plan(
+    loaded: LoadedJob,
+    facts: Facts,
+    *,
+    run_dir: str | None = None,
+    place: Place | None = None,
+    job_yaml: str | None = None,
+) -> SubmissionPlan:
     """What submitting ``loaded`` would do, given ``facts``.
 
     ``run_dir`` names the folder of a run that exists already (a resubmission) or of a point of a sweep, whose shared
-    ``place`` is given too; its last part is the run's id.
+    ``place`` is given too; its last part is the run's id. ``job_yaml`` is ``loaded.yaml`` where that is known already.
     Raises SiteError, InterpreterError, RunDirError or ConfigError where it could not work.
     """
     backend = choose_backend(facts)
@@ -127,7 +134,7 @@ def plan(loaded: LoadedJob, facts: Facts, *, run_dir: str | None = None, place: 
         python_path=python_path,
         command=script.python_command(job, spec, facts, python_path, place),
         parameters=script.parameters(job, spec, facts, _gpu_request(loaded, facts), python_path, place),
-        job_yaml=loaded.yaml,
+        job_yaml=loaded.yaml if job_yaml is None else job_yaml,
         base_dir=str(loaded.base_dir),
         warnings=describe.warnings(job, spec, facts),
         gpu_hours=_hours(spec, spec.timeout_min / 60),
@@ -240,7 +247,7 @@ def _spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"], r
         interface=dist.interface,
         control_ports=_ports(dist.port_range, run_id),
         start_method=dist.start_method.value,
-        ddp=DdpSpec(**asdict(dist.ddp)),
+        ddp=_ddp(dist.ddp),
         seed=job.seed,
         deterministic=job.deterministic,
         variables=fill(job.environment.variables),
@@ -255,6 +262,15 @@ def _spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"], r
         preflight=job.preflight,
         container=job.environment.container,
         share=job.share.value,
+    )
+
+
+def _ddp(ddp: Ddp) -> DdpSpec:
+    return DdpSpec(
+        bucket_cap_mb=ddp.bucket_cap_mb,
+        static_graph=ddp.static_graph,
+        find_unused_parameters=ddp.find_unused_parameters,
+        gradient_as_bucket_view=ddp.gradient_as_bucket_view,
     )
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.load import LoadedJob
+from launcher.config.source import dump_yaml
 from launcher.config.sweep import Point, expand, point_jobs
 from launcher.errors import StateError, SubmitError
 from launcher.run import index
@@ -63,6 +64,23 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+class _Texts:
+    """YAML of jobs that differ in little: each section is written once (a thousand whole texts take seconds)."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], tuple[Any, str]] = {}
+
+    def __call__(self, container: dict[str, Any]) -> str:
+        return "".join(self._section(key, value) for key, value in container.items())
+
+    def _section(self, key: str, value: Any) -> str:
+        known = self._known.get((key, id(value)))
+        if known is None:
+            # The value is kept with its text: as long as it lives, no other value has its id.
+            known = self._known[(key, id(value))] = (value, dump_yaml({key: value}))
+        return known[1]
+
+
 def _place(root: str, sweep_id: str, chunk: int) -> Place:
     return Place(root, sweep_id, f'{shlex.quote(f"{root}/index-{chunk}")}/"${{SLURM_ARRAY_TASK_ID:-0}}"')
 
@@ -77,12 +95,13 @@ def plan_points(loaded: LoadedJob, facts: Facts) -> list[list[PlannedPoint]]:
     jobs = point_jobs(loaded)
     width = max(3, len(str(len(jobs) - 1)))
     now = time.time()
+    texts = _Texts()
     for point, job in jobs:
         if point.index % size == 0:
             planned.append([])
         run_id = index.new_id(job.name, now=now, tag=f"{tag}{point.index:0{width}d}")
         place = _place(root, facts.run_id, len(planned) - 1)
-        made = plan(job, facts, run_dir=f"{root}/{run_id}", place=place)
+        made = plan(job, facts, run_dir=f"{root}/{run_id}", place=place, job_yaml=texts(job.container))
         if made.backend != "slurm":
             raise StateError("a sweep needs SLURM: it is one array job; on this machine run its points one by one")
         planned[-1].append(PlannedPoint(point, made))
