@@ -1,0 +1,252 @@
+"""Facts about the command itself: verbs found by name, one sentence and one code for every error, nothing heavy imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from launcher import errors
+from launcher.cli import main as main_module
+from launcher.cli.main import cli, main
+
+VERBS = cli.list_commands(click.Context(cli))
+START = [sys.executable, "-m", "launcher"]
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No runs but the test's own; no site profile; the working directory is empty."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("LAUNCHER_SITE", raising=False)
+    monkeypatch.delenv("LAUNCHER_DEBUG", raising=False)
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+
+
+def _launcher(*words: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(Path(main_module.__file__).parents[2])}
+    return subprocess.run([*START, *words], capture_output=True, text=True, timeout=120, check=False, env=env)
+
+
+def test_the_promised_verbs_are_there() -> None:
+    """Every verb of this part is a module that is found by name."""
+    assert {
+        "plan",
+        "submit",
+        "run",
+        "resubmit",
+        "cancel",
+        "logs",
+        "clean",
+        "shell",
+        "completion",
+        "status",
+        "ls",
+    } <= set(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """--help of each verb names it and says what it does; the overview shows the first line of its module."""
+    assert main([verb, "--help"]) == 0
+    text = capsys.readouterr().out
+
+    assert f"launcher {verb}" in text
+    assert main_module._summary(main_module._module(verb)).strip()
+
+
+def test_help_imports_no_verb_and_nothing_heavy() -> None:
+    """The overview reads docstrings; torch, submitit, pydantic, omegaconf, rich and yaml stay out."""
+    text = (
+        "import sys; from launcher.cli.main import main; main(['--help'])\n"
+        "heavy = {'torch', 'submitit', 'pydantic', 'omegaconf', 'rich', 'yaml', 'psutil', 'numpy'} & set(sys.modules)\n"
+        "verbs = [m for m in sys.modules if m.startswith('launcher.cli.') and m != 'launcher.cli.main']\n"
+        "print(heavy, verbs, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+
+    assert done.stderr.strip() == "set() []"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["plan", "train.py", "--backend", "local"], ["status"], ["ls"], ["logs", "x"], ["cancel", "x"], ["submit", "nowhere.yaml"],
+     ["resubmit", "x"], ["shell", "x"], ["clean"]],
+    ids=lambda w: w[0],
+)  # fmt: skip
+def test_no_verb_imports_torch(words: list[str]) -> None:
+    """Verbs that do not train never import torch, whatever they end with."""
+    Path("train.py").write_text("print(1)\n")
+    text = f"import sys; from launcher.cli.main import main; main({words!r}); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+ERRORS = sorted(
+    (e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)), key=lambda e: e.__name__
+)
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda e: e.__name__)
+def test_errors_are_a_sentence_and_a_code(
+    kind: type[errors.LauncherError], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every class of the tree ends the command with its own exit code; the message goes to stderr, no traceback."""
+
+    @cli.command("test-error")
+    def failing() -> None:
+        raise kind("one sentence")
+
+    monkeypatch.setattr(type(cli), "get_command", lambda self, ctx, name: failing)
+    code = main(["test-error"])
+    seen = capsys.readouterr()
+
+    assert code == kind.exit_code
+    assert (seen.out, seen.err) == ("", "launcher: one sentence\n")
+
+
+def test_a_fault_of_ours_is_told_apart(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unexpected exception is one line that names it; LAUNCHER_DEBUG=1 shows the traceback."""
+
+    @cli.command("test-bug")
+    def failing() -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(type(cli), "get_command", lambda self, ctx, name: failing)
+    assert main(["test-bug"]) == 1
+    assert (
+        capsys.readouterr().err == "launcher: internal error (ZeroDivisionError: oops); LAUNCHER_DEBUG=1 shows where\n"
+    )
+    monkeypatch.setenv("LAUNCHER_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["test-bug"])
+
+
+def test_a_mistyped_verb_is_clicks_error() -> None:
+    """Exit code 2 and a hint, no traceback."""
+    done = _launcher("submitt")
+
+    assert done.returncode == 2
+    assert "submitt" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_pipe_is_polite() -> None:
+    """`launcher ... | head -0` ends without a word on stderr."""
+    Path("train.py").write_text("print(1)\n")
+    env = {**os.environ, "PYTHONPATH": str(Path(main_module.__file__).parents[2])}
+    read, write = os.pipe()
+    os.close(read)
+    words = [*START, "plan", "train.py", "--backend", "local"]
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, check=False, env=env)
+    os.close(write)
+
+    assert done.stderr == b""
+    assert done.returncode in (1, 141)  # click's own, or ours when the pipe closes later
+
+
+def test_interrupting_is_polite() -> None:
+    """Ctrl-C ends a waiting verb with 130 and no traceback."""
+    run = Path("runs/net-1121-0842-k7f")
+    (run / "logs").mkdir(parents=True)
+    (run / "spec.json").write_text("{}")
+    (run / "submitit").mkdir()
+    submission = {"backend": "local", "pid": os.getpid(), "pid_started": None, "host": None}
+    (run / "submission.json").write_text(json.dumps(submission))
+    log = run / "logs/attempt-0/round-0/rank-00000.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("first line\n")
+    env = {**os.environ, "PYTHONPATH": str(Path(main_module.__file__).parents[2])}
+    words = [*START, "logs", "k7f", "-f"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "first line\n"  # it follows now
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
+
+    assert (process.returncode, err.strip()) == (130, "stopped")
+
+
+def test_plan_as_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    """Overrides and the script's own arguments arrive; nothing is made on disk."""
+    Path("train.py").write_text("print(1)\n")
+    code = main(
+        [
+            "plan",
+            "train.py",
+            "resources.tasks_per_node=3",
+            "--json",
+            "--backend",
+            "local",
+            "--",
+            "--lr",
+            "0.1",
+            "--",
+            "x=1",
+        ]
+    )
+    value = json.loads(capsys.readouterr().out)
+
+    assert code == 0
+    assert value["spec"]["work"] == {
+        "kind": "script",
+        "target": "train.py",
+        "args": ["--lr", "0.1", "--", "x=1"],
+        "params": {},
+    }
+    assert value["world_size"] == 3
+    assert [p.name for p in Path().iterdir()] == ["train.py"]
+
+
+def test_modules_are_named_as_python_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """-m MODULE stands in place of the job."""
+    Path("lab").mkdir()
+    Path("lab/__init__.py").touch()
+    Path("lab/train.py").write_text("print(1)\n")
+
+    assert main(["plan", "--backend", "local", "--json", "-m", "lab.train", "seed=7"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["spec"]["work"]["kind"], value["spec"]["work"]["target"], value["spec"]["seed"]) == (
+        "module",
+        "lab.train",
+        7,
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["plan"], ["plan", "a=1"], ["submit", "a.yaml", "then"], ["submit", "then", "b.yaml"]]
+)
+def test_command_lines_that_cannot_be_read(words: list[str]) -> None:
+    """Usage errors are click's: exit code 2."""
+    assert main(words) == 2
+
+
+@pytest.mark.quiet
+@pytest.mark.parametrize(
+    ("words", "limit_s"), [(["--help"], 0.3), (["plan", "train.py", "--backend", "local"], 1.2)], ids=["help", "plan"]
+)
+def test_verbs_start_quickly(words: list[str], limit_s: float) -> None:
+    """--help under 100 ms and plan under 400 ms as medians of 15 on a quiet machine; the limits here are three times that."""
+    Path("train.py").write_text("print(1)\n")
+    env = {**os.environ, "PYTHONPATH": str(Path(main_module.__file__).parents[2])}
+    times = []
+    for _ in range(15):
+        begun = time.perf_counter()
+        subprocess.run([*START, *words], capture_output=True, check=True, env=env)
+        times.append(time.perf_counter() - begun)
+
+    assert statistics.median(times) < limit_s

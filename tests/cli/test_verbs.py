@@ -1,0 +1,233 @@
+"""Facts about cancel, logs, clean, completion and resubmit's command lines, on made-up runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.cli.main import main
+from launcher.run import index
+from launcher.run.paths import RunPaths
+from launcher.run.state import read_outcome, write_outcome
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of runs, and pretended commands of SLURM that know the jobs in $FAKE/queue."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path / "runs"))
+    fake = tmp_path / "fake"
+    fake.mkdir()
+    (fake / "squeue").write_text('#!/bin/sh\ncat "$FAKE/queue" 2>/dev/null || true\n')
+    (fake / "scancel").write_text('#!/bin/sh\necho "$@" >> "$FAKE/cancelled"\nrm -f "$FAKE/queue"\n')
+    for command in fake.iterdir():
+        command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE", str(fake))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+def _run(runs: Path, run_id: str, **submission: object) -> RunPaths:
+    paths = RunPaths(runs / run_id)
+    for folder in (paths.logs, paths.submitit, paths.checkpoints):
+        folder.mkdir(parents=True)
+    paths.spec.write_text(json.dumps({"id": run_id, "name": index.job_name(run_id)}))
+    paths.submission.write_text(json.dumps({"backend": "slurm", "job_id": "42", "submitted_t": 0.0, **submission}))
+    index.register(paths.root)
+    return paths
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for a local controller; TERM ends it."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_waiting_run_is_cancelled_and_has_an_outcome(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No leader ever saw it, so the verb writes how it ended."""
+    paths = _run(runs, "net-1121-0842-k7f")
+    (runs.parent / "fake" / "queue").write_text("PENDING\n")
+
+    assert main(["cancel", "k7f"]) == 0
+    assert (runs.parent / "fake" / "cancelled").read_text() == "42\n"
+    outcome = read_outcome(paths.outcome) or {}
+    assert (outcome["state"], outcome["reason"]) == ("cancelled", "It was cancelled before it had started.")
+    assert "is cancelled" in capsys.readouterr().out
+
+
+def test_saving_first_asks_the_leader(runs: Path) -> None:
+    """cancel --save leaves a request and sends USR2 to the job's steps; it does not end the job itself."""
+    paths = _run(runs, "net-1121-0842-k7f")
+    (runs.parent / "fake" / "queue").write_text("RUNNING\n")
+
+    assert main(["cancel", "k7f", "--save"]) == 0
+    assert (runs.parent / "fake" / "cancelled").read_text() == "--signal=USR2 42\n"
+    request = json.loads(paths.request.read_text())
+    assert (request["action"], request["save"]) == ("stop", True)
+    assert read_outcome(paths.outcome) is None
+
+
+def test_what_has_ended_is_left_alone(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Cancelling an ended run changes nothing; nor does cancelling one whose processes are gone."""
+    paths = _run(runs, "net-1121-0842-k7f")
+    assert main(["cancel", "k7f"]) == 0
+    assert "is not running any more" in capsys.readouterr().out
+    assert read_outcome(paths.outcome) is None
+    write_outcome(paths.outcome, {"state": "completed"})
+    assert main(["cancel", "k7f"]) == 0
+    assert "has ended already: completed" in capsys.readouterr().out
+    assert not (runs.parent / "fake" / "cancelled").exists()
+
+
+def test_a_local_run_on_another_machine_cannot_be_cancelled_here(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sentence says where."""
+    _run(runs, "net-1121-0842-k7f", backend="local", pid=1, pid_started=None, host="elsewhere")
+
+    assert main(["cancel", "k7f"]) == 16
+    assert capsys.readouterr().err == "launcher: net-1121-0842-k7f runs on elsewhere: say this there\n"
+
+
+def test_a_local_controller_is_sent_term(runs: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    """Cancel reaches the recorded process, and the run has an outcome when nobody else wrote one."""
+    paths = _run(
+        runs,
+        "net-1121-0842-k7f",
+        backend="local",
+        job_id=str(sleeper.pid),
+        pid=sleeper.pid,
+        pid_started=None,
+        host=None,
+    )
+
+    assert main(["cancel", "k7f"]) == 0
+    assert sleeper.wait(60) == -15
+    assert (read_outcome(paths.outcome) or {})["state"] == "cancelled"
+
+
+def _log(paths: RunPaths, attempt: int, round_: int, rank: int, text: str) -> Path:
+    path = paths.rank_log(attempt, round_, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_logs_are_the_newest_rounds(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The latest attempt and round by number, not by name; any other on request."""
+    paths = _run(runs, "net-1121-0842-k7f")
+    _log(paths, 2, 9, 0, "two nine\n")
+    _log(paths, 10, 0, 0, "ten zero\n")
+    _log(paths, 2, 10, 1, "rank one\n")
+
+    assert main(["logs", "k7f"]) == 0
+    assert main(["logs", "k7f", "--rank", "1"]) == 0
+    assert main(["logs", "k7f", "--attempt", "2", "--round", "9"]) == 0
+    assert capsys.readouterr().out == "ten zero\nrank one\ntwo nine\n"
+
+
+def test_the_last_lines_alone(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """-n N."""
+    _log(_run(runs, "net-1121-0842-k7f"), 0, 0, 0, "a\nb\nc\n")
+
+    assert main(["logs", "k7f", "-n", "2"]) == 0
+    assert capsys.readouterr().out == "b\nc\n"
+
+
+def test_without_a_ranks_log_the_agents_speak(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that failed before its workers started has its reason in the agents' logs."""
+    paths = _run(runs, "net-1121-0842-k7f")
+    assert main(["logs", "k7f"]) == 16
+    assert "has no log yet" in capsys.readouterr().err
+    (paths.submitit / "42_0_log.out").write_text("bash: no such python\n")
+    assert main(["logs", "k7f"]) == 0
+    seen = capsys.readouterr()
+    assert "bash: no such python" in seen.out
+    assert "this is what the agents said" in seen.err
+
+
+def test_following_goes_on_over_restarts_until_the_end(runs: Path) -> None:
+    """-f prints what is added, goes to a new round's log, and ends with the run."""
+    paths = _run(runs, "net-1121-0842-k7f")
+    (runs.parent / "fake" / "queue").write_text("RUNNING\n")
+    first = _log(paths, 0, 0, 0, "one\n")
+    words = [sys.executable, "-m", "launcher", "logs", "k7f", "-f"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "one\n"
+            with first.open("a") as f:
+                f.write("two\n")
+            assert process.stdout.readline() == "two\n"
+            _log(paths, 0, 1, 0, "three\n")
+            assert process.stdout.readline() == "three\n"
+            write_outcome(paths.outcome, {"state": "completed"})
+            assert process.wait(120) == 0
+        finally:
+            process.kill()
+
+
+def test_clean_never_takes_what_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ended runs that fit are removed with --yes, the newest kept where asked; running ones stay."""
+    old = _run(runs, "net-1120-0842-aaa")
+    new = _run(runs, "net-1121-0842-bbb")
+    other = _run(runs, "lm-1121-0842-ccc")
+    alive = _run(runs, "net-1121-0900-ddd", backend="local", pid=os.getpid(), pid_started=None, host=None)
+    for age, paths in enumerate((other, new, old)):
+        write_outcome(paths.outcome, {"state": "completed"})
+        t = time.time() - 100_000 * (age + 1)
+        os.utime(paths.outcome, (t, t))
+        os.utime(index.links_dir() / paths.id, (t, t), follow_symlinks=False)
+
+    assert main(["clean"]) == 0
+    assert "say --older-than" in capsys.readouterr().out
+    assert main(["clean", "--name", "net", "--older-than", "1"]) == 0  # nobody to ask
+    assert old.root.exists()
+    assert "--yes removes without asking" in capsys.readouterr().out
+    assert main(["clean", "--name", "net", "--older-than", "1", "--keep", "2", "--yes"]) == 0
+    assert [p.root.exists() for p in (old, new, other, alive)] == [False, True, True, True]
+    assert "net-1120-0842-aaa" not in [r.id for r in index.list_runs()]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each shell's script asks this command."""
+    assert main(["completion", shell]) == 0
+    assert "_LAUNCHER_COMPLETE" in capsys.readouterr().out
+
+
+def test_run_names_are_completed(runs: Path) -> None:
+    """`launcher logs ne<TAB>` offers ids and job names."""
+    _run(runs, "net-1121-0842-k7f")
+    env = {**os.environ, "_LAUNCHER_COMPLETE": "bash_complete", "COMP_WORDS": "launcher logs ne", "COMP_CWORD": "2"}
+    done = subprocess.run([sys.executable, "-m", "launcher"], env=env, capture_output=True, text=True, check=False)
+
+    assert done.stdout.split() == ["plain,net-1121-0842-k7f", "plain,net"]
+
+
+@pytest.mark.parametrize("words", [["resubmit", "k7f", "--from", "soon"], ["logs", "k7f", "--rank", "-1"], ["shell"]])
+def test_wrong_options_are_usage_errors(runs: Path, words: list[str]) -> None:
+    """click's exit code 2."""
+    _run(runs, "net-1121-0842-k7f")
+
+    assert main(words) == 2
+
+
+def test_a_shell_needs_a_running_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sentence, not srun's words."""
+    _run(runs, "net-1121-0842-k7f")
+
+    assert main(["shell", "k7f", "nvidia-smi"]) == 16
+    assert "is not running" in capsys.readouterr().err
