@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from launcher.config.convert.first import Place, find_work, first_job
 from launcher.config.load import load_job
 from launcher.config.source import read_yaml
 from launcher.errors import ConfigError, StateError
-from launcher.slurm.site import Partition, Site
+from launcher.slurm.site import Partition, Site, SiteTexts, parse_site
 
 GOLDEN = Path(__file__).parent / "golden"
+SITES = sorted((Path(__file__).parents[1] / "slurm" / "sites").glob("*.txt"))
 
 
 @pytest.fixture
@@ -107,3 +109,19 @@ def test_the_site_fills_the_first_job() -> None:
     assert "down" not in text
     assert "slurm.account: this site wants one" in text
     assert place_of(Site(version="1")) == Place()
+
+
+@pytest.mark.parametrize("path", SITES, ids=lambda p: p.stem)
+def test_recorded_sites_make_good_first_jobs(path: Path, here: Path) -> None:
+    """At every recorded site the first job loads, with all GPUs of one node of a partition that is there."""
+    texts = re.split(r"^### \w+\n", path.read_text(), flags=re.MULTILINE)[1:]
+    site = parse_site(SiteTexts(*texts))
+    (here / "train.py").write_text("import torch\n")
+    (here / "job.yaml").write_text(first_job(("script", "train.py"), place_of(site), "a recorded site"))
+    job = load_job("job.yaml", sites=[]).job
+    partition = site.partition(job.slurm.partition)
+
+    assert partition is not None
+    assert job.resources.gpus_per_node == partition.gpus_per_node > 0
+    assert job.resources.gpus_per_node * job.resources.cpus_per_task <= partition.cpus_per_node
+    assert partition.max_time_s is None or job.resources.timeout_min * 60 <= partition.max_time_s

@@ -27,6 +27,7 @@ class Draft:
     comments: dict[str, str] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
     """What could not be carried over, a sentence each."""
+    heading: str = "Not carried over:"
 
     def put(self, path: str, value: Any, comment: str = "") -> None:
         """Set a key, with a comment beside it."""
@@ -54,7 +55,7 @@ class Draft:
         """The job file."""
         lines = [f"# Made from {_one_line(self.source)} by launcher init. Look it over, then: launcher plan FILE"]
         if self.left:
-            lines += ["#", "# Not carried over:"]
+            lines += ["#", f"# {self.heading}"]
             for sentence in self.left:
                 lines += textwrap.wrap(
                     sentence, _WIDTH, initial_indent="# - ", subsequent_indent="#   ", break_long_words=False

@@ -66,7 +66,7 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 def first_job(work: tuple[str, str], place: Place, source: str) -> str:
     """The text of a job file."""
-    draft = Draft(source)
+    draft = Draft(source, heading="Left to you:")
     key, value = work
     if key == "task":
         draft.put("task", value, "its keyword arguments go under params")
