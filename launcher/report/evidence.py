@@ -204,18 +204,40 @@ def _rank_log(h: History, root: Root) -> list[str]:
     return tail(h.paths.rank_log(root.attempt, root.round, root.rank))
 
 
+_WAITS = re.compile(r"torch/distributed/|nn/parallel/distributed\.py|autograd/graph\.py")
+"""Files of a stack that waits for other ranks: in a collective, or in a backward pass that reduces gradients."""
+MOST_STACKS = 128
+
+
 def _read_hang(h: History, root: Root) -> None:
-    """Who lagged, and the stack that was dumped into its log."""
+    """Who lagged, as the leader saw it or as the dumped stacks tell, and its stack."""
     slow = [r for r in as_list(root.event.get("laggards")) if isinstance(r, dict)]
+    rank = _whole(slow[0].get("rank")) if slow else _odd_one(h, root)
+    if rank is None:
+        return
+    root.rank = rank
     if slow:
-        first = slow[0]
-        root.rank, root.host, root.step = (
-            _whole(first.get("rank")),
-            as_text(first.get("host")) or None,
-            _whole(first.get("step")),
-        )
+        root.host, root.step = as_text(slow[0].get("host")) or None, _whole(slow[0].get("step"))
     root.log = _rank_log(h, root)
     root.trace = last_stack(root.log)
+
+
+def _odd_one(h: History, root: Root) -> int | None:
+    """The rank that the others wait for: alone without a stack (it was frozen), or not waiting in a collective."""
+    ranks = [
+        r for r in (_whole(as_dict(r).get("rank")) for r in as_list(_round_of(h, root).get("ranks"))) if r is not None
+    ]
+    silent, busy = [], []
+    for rank in ranks[:MOST_STACKS]:
+        stack = last_stack(tail(h.paths.rank_log(root.attempt or 0, root.round or 0, rank)))
+        if stack is None:
+            silent.append(rank)
+        elif not any(_WAITS.search(frame.file) for frame in stack.frames):
+            busy.append(rank)
+    for found in (silent, busy):
+        if 0 < len(found) <= len(ranks) / 2:
+            return found[0]
+    return None
 
 
 def _read_worker(h: History, root: Root) -> None:

@@ -199,8 +199,7 @@ def _exit(root: Root, h: History, s: RunSummary) -> Told:
 
 @_tells("timeout")
 def _timeout(root: Root, h: History, s: RunSummary) -> Told:
-    minutes = as_number(h.spec.get("collective_timeout_min"))
-    after = f" after {text.duration(minutes * 60)}" if minutes else ""
+    after = _waited(root, h)
     if root.missing:
         label = "Rank" if len(root.missing) == 1 else "Ranks"
         absent = f"{label} {text.ranges(root.missing)}{_host_of(h, root)}"
@@ -211,6 +210,14 @@ def _timeout(root: Root, h: History, s: RunSummary) -> Told:
         sentence = f"{who(root, h)} waited in vain for the others in a collective{after}{at_step(root)}."
     fix = "do all ranks make the same calls? See the others' logs; a longer wait: distributed.collective_timeout_min"
     return Told(sentence, _error(root) or _last_words(root, 2), [], fix)
+
+
+def _waited(root: Root, h: History) -> str:
+    """`` after 30 s``: as the error says, else the job's limit."""
+    said = re.search(r"(\d+) ?(?:ms|milliseconds)\b", _said(root) + " ".join(root.log[-20:]))
+    minutes = as_number(h.spec.get("collective_timeout_min"))
+    seconds = int(said[1]) / 1000 if said else 60 * minutes if minutes else None
+    return f" after {text.duration(seconds)}" if seconds else ""
 
 
 def _host_of(h: History, root: Root) -> str:

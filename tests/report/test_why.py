@@ -135,10 +135,10 @@ CASES: dict[str, tuple[Make, str, str]] = {
         "timeout", "Rank 2 (node2) did not take part in a collective; rank 0 gave up waiting after 30 s at step 120."),
     "nccl time-out": (
         lambda p: gives_up(late(training(p), {"kind": "signal", "signal": 6, "last_lines": [NCCL_LATE]}), "worker_failed"),
-        "timeout", "Rank 2 (node2) did not take part in a collective; rank 0 gave up waiting at step 120."),
+        "timeout", "Rank 2 (node2) did not take part in a collective; rank 0 gave up waiting after 30 min at step 120."),
     "monitored barrier": (
         lambda p: fails(training(p), raised("RuntimeError", "Ranks 1, 2 failed to pass monitoredBarrier in 5000 ms: timed out"), rank=0),
-        "timeout", "Ranks 1, 2 (node1, node2) did not take part in a collective; rank 0 gave up waiting at step 120."),
+        "timeout", "Ranks 1, 2 (node1, node2) did not take part in a collective; rank 0 gave up waiting after 5.0 s at step 120."),
     "disk full in user code": (
         lambda p: fails(training(p), raised("OSError", "[Errno 28] No space left on device: '/scratch/x'", kind="disk_full")),
         "disk_full", "The disk is full: rank 3 (node2) could not write at step 120."),
@@ -256,6 +256,31 @@ def test_a_segfaults_place_comes_from_the_dumped_stack(tmp_path: Path) -> None:
     story = fails(training(tmp_path), {"kind": "signal", "signal": 11, "last_lines": SEGFAULT.splitlines()})
 
     assert ("where", "ops.py:12  in scale") in why(story).rows
+
+
+IN_COLLECTIVE = """Current thread 0x1 (most recent call first):
+  File "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "/runs/r/code/train.py", line 31 in main
+"""
+
+
+@pytest.mark.parametrize(
+    ("stack", "sentence"),
+    [("", "Rank 2 (node2) hung: no progress for 60 s."),
+     (IN_COLLECTIVE.replace("/env/lib/python3.11/site-packages/torch/distributed/", "/x/"),
+      "Rank 2 (node2) hung: no progress for 60 s in all_reduce."),
+     (IN_COLLECTIVE, "Nobody made progress for 60 s.")],
+    ids=["frozen", "elsewhere", "all wait"],
+)  # fmt: skip
+def test_stacks_tell_who_hangs_when_nobody_lags(tmp_path: Path, stack: str, sentence: str) -> None:
+    """All ranks report the same step: the one without a stack, or outside any collective, is the one waited for."""
+    story = training(tmp_path)
+    for rank in range(4):
+        log = story.paths.rank_log(0, 0, rank)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(stack if rank == 2 else IN_COLLECTIVE)
+
+    assert why(gives_up(story.event("hang", limit_s=60.0, laggards=[]), "hang")).sentence == sentence
 
 
 def test_a_run_that_goes_on_tells_its_last_interruption(tmp_path: Path) -> None:
