@@ -28,6 +28,9 @@ _DROP_S = 660.0
 """SlurmdTimeout is 300 s by default; two of it."""
 _POLL_S = 2.0
 _TURN_S = 5.0
+_WATCH_S = 0.5
+_LAST_S = 2.0
+"""The other agents have seen it and left by then."""
 _UNHEARD_S = 60.0
 
 
@@ -60,11 +63,17 @@ def adopt(
         elif clock() - heard > _UNHEARD_S:
             return False
         sleep(_POLL_S)
-    sleep(_TURN_S * (place - 1))
-    facts = allocation.facts()
-    if facts is None or not _ours(facts, allocation):
-        return False
+    turn = clock() + _TURN_S * (place - 1)
+    while True:
+        facts = allocation.facts()
+        if facts is None or not _ours(facts, allocation):
+            return False  # whoever stays longer than the one that acted would cost the full delay
+        if clock() >= turn:
+            break
+        sleep(_WATCH_S)
     act(spec, paths, allocation, exclude=(leader_host,))
+    sleep(_LAST_S)
+    act(spec, paths, allocation)  # the job is taken by now: its start is said again, by its last process
     return True
 
 
