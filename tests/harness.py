@@ -132,7 +132,7 @@ def job_text(world: int, **job: Any) -> str:
     return json.dumps(base)
 
 
-def submit(directory: Path, environment: dict[str, str], world: int, *, backend: str = "slurm", **job: Any) -> Run:
+def submit(directory: Path, environment: dict[str, str], world: int, /, *, backend: str = "slurm", **job: Any) -> Run:
     """Submit a job of ``world`` ranks; ``job`` is laid over the defaults section by section."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "job.yaml").write_text(job_text(world, **job))
