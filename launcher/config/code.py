@@ -147,8 +147,8 @@ def _fits(key: str, name: str, symbol: Symbol, owner: Symbol | None, params: dic
         if key == "function":
             yield _wrong(key, f"{name} is a class; write task: for a subclass of launcher.Training")
             return
-        if not node.bases and not node.keywords:
-            yield _wrong(key, f"{name} is no subclass of launcher.Training: it has no base class")
+        if said := _no_training(name, node):
+            yield _wrong(key, said)
         signature = _constructor(symbol)
     else:
         if key == "task":
@@ -164,6 +164,18 @@ def _fits(key: str, name: str, symbol: Symbol, owner: Symbol | None, params: dic
             return
     if signature is not None:
         yield from _arguments(name, signature, params)
+
+
+def _no_training(name: str, node: ast.ClassDef) -> str | None:
+    """A sentence where the bases show that a class is no Training; other bases may be one."""
+    if node.keywords:
+        return None
+    if all(_is_object(base) for base in node.bases):
+        return f"{name} is no subclass of launcher.Training: it has no base class"
+    words = [ast.unparse(base) for base in node.bases]
+    if all(word.rpartition(".")[2] in ("Module", "LightningModule", "Dataset") for word in words):
+        return f"{name} is a subclass of {words[0]}, not of launcher.Training"
+    return None
 
 
 @dataclass

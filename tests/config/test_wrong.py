@@ -45,6 +45,10 @@ class Plain:
     pass
 
 
+class Model(nn.Module):
+    pass
+
+
 def loop(worker, lr, depth=2):
     pass
 
@@ -490,6 +494,11 @@ ROWS: dict[str, Row] = {
     "a class that is no Training": Row(
         "task: tasks:Plain\n",
         ["job.yaml:1:7: task: Plain is no subclass of launcher.Training: it has no base class"],
+        error=CodeError,
+    ),
+    "a model as a task": Row(
+        "task: tasks:Model\n",
+        ["job.yaml:1:7: task: Model is a subclass of nn.Module, not of launcher.Training"],
         error=CodeError,
     ),
     "a function as a task": Row(
