@@ -150,7 +150,7 @@ TABLE: tuple[Row, ...] = (
     Row((*_TAKEN, K.CANCELLED, K.USER_STOP, K.UNKNOWN_SIGNAL, K.IDLE), lambda e, s: s.finished, A.COMPLETE, "all steps are done"),
     Row((K.CANCELLED, K.USER_STOP), _always, A.CANCEL, "cancelled runs never come back by themselves"),
     Row(_ANY, lambda e, s: s.cancelled, A.CANCEL, "the job was cancelled"),
-    Row((K.UNKNOWN_SIGNAL,), _always, A.FAIL, "SLURM did not say why, so the run is not requeued; `launcher resubmit` continues it"),
+    Row((K.UNKNOWN_SIGNAL,), _always, A.FAIL, "it may have been cancelled, so it is not requeued: `launcher resubmit` continues it"),
     Row((K.NODES_MISSING,), _always, A.FAIL, "the run cannot start"),
     Row((K.IDLE,), _always, A.FAIL, "the allocation was given back"),
     Row((K.DISK_AT_RISK,), _always, A.FAIL, "too much work would be lost in a failure"),

@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from launcher.run import events
@@ -164,6 +165,8 @@ class Leader(Hub):
         return await leave(board, decision, evidence)
 
     async def _decide(self, board: Board, evidence: Evidence) -> Decision:
+        if evidence.kind is Kind.UNKNOWN_SIGNAL:
+            evidence = await self._ask_why_again(board, evidence)
         decision = decide(evidence, self._situation(board, evidence))
         if decision.action is Action.REQUEUE and await board.blocking(board.allocation.cancelled):
             # A scancel came after, or instead of, what was heard: requeueing would resurrect the job.
@@ -178,6 +181,15 @@ class Leader(Hub):
                 row=decision.row,
             )
         return decision
+
+    async def _ask_why_again(self, board: Board, evidence: Evidence) -> Evidence:
+        """The stop has taken a while: SLURM may answer by now."""
+        meaning = await board.blocking(lambda: board.allocation.meaning("TERM"))
+        if meaning.kind == "unknown":
+            return evidence
+        board.cancelled = board.cancelled or meaning.kind == "cancelled"
+        board.history.event("signal", host=board.host, name="TERM", meaning=meaning.kind)
+        return replace(evidence, kind=Kind(meaning.kind), text=_SIGNAL_TEXT[meaning.kind])
 
     def _situation(self, board: Board, evidence: Evidence) -> Situation:
         budgets, spec, allocation = board.budgets, self.spec, board.allocation

@@ -46,9 +46,14 @@ class SlurmAllocation:
         return job_facts(self._job.own_id, timeout_s=_ASK_S)
 
     def meaning(self, signal: str) -> Meaning:
-        """See `Allocation`."""
+        """See `Allocation`; a SLURM that does not answer at once is asked again for some seconds."""
+        end = time.monotonic() + _ASK_S
+        facts = self.facts()
+        while facts is None and time.monotonic() < end:
+            time.sleep(0.3)
+            facts = self.facts()
         said = meaning_of(
-            self.facts(),
+            facts,
             signal,
             restart_count=self.restart_count,
             now=time.time(),

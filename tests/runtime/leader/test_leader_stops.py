@@ -268,3 +268,19 @@ def test_stops_always_agree_and_never_deadlock(world, virtual, seed):
         assert w.events("saved")[-1]["step"] == 120
     assert not w.events("worker_failed", "hang", "node_lost")
     assert w.leftovers() == []
+
+
+def test_slurm_is_asked_again_when_the_stop_is_over(world, virtual):
+    """No answer at the signal, one at the end: what it says then counts."""
+    w = world(checkpoint={"interval_steps": 1000})
+    w.allocation.means = Meaning("unknown")
+
+    async def script():
+        await stop_at(w, 17)()
+        await w.until(lambda: bool(w.events("stop_requested")))
+        w.allocation.means = Meaning("preempted")
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "requeued"
+    assert [e["meaning"] for e in w.events("signal")] == ["unknown", "preempted"]
