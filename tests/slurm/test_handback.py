@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cluster import Cluster
+
+from launcher.slurm.handback import START_LEAD_S
 
 INSIDE = """
 import json, os, sys, time
@@ -35,8 +39,17 @@ if here.restart_count == 0:
     said["requeue"] = told(handback.requeue(here.own_id, restart_count=0))
     said["again"] = told(handback.requeue(here.own_id, restart_count=0))
     %s
-    said["forward"] = told(handback.pull_forward(here.own_id))
+    said["forward"] = told(handback.pull_forward(here.own_id, %d))
 """
+LEAD_S = 8  # a busy machine ends the old processes late, and SLURM then sets the full delay of 121 s again
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patient(cluster: Cluster) -> Iterator[None]:
+    """Processes that ignore a requeue's TERM have a minute to do what they must, also on a busy machine."""
+    cluster.set(KillWait=60)
+    yield
+    cluster.restore({})
 
 
 def write_job(tmp_path: Path, body: str) -> Path:
@@ -55,26 +68,35 @@ def said(cluster: Cluster, tmp_path: Path, name: str) -> dict[str, Any]:
     """What one life of a job wrote at its end."""
     path = tmp_path / f"{name}.json"
     out = tmp_path / "out"
-    cluster.wait(path.exists, f"{name}", 120, lambda: out.read_text() if out.exists() else "no output")
+    cluster.wait(path.exists, f"{name}", 240, lambda: out.read_text() if out.exists() else "no output")
     value: dict[str, Any] = json.loads(path.read_text())
     return value
 
 
-def test_requeued_from_inside_it_is_soon_back(cluster: Cluster, tmp_path: Path) -> None:
-    """A job requeues itself, a second request is harmless, and with its start pulled forward it does not wait 121 s."""
-    job = cluster.sbatch(write_job(tmp_path, REQUEUE % ""))
+def test_a_job_requeues_itself(cluster: Cluster, tmp_path: Path) -> None:
+    """A job requeues itself from inside; a second request is harmless, and its start can be pulled forward."""
+    job = cluster.sbatch(write_job(tmp_path, REQUEUE % ("", LEAD_S)))
     first, second = said(cluster, tmp_path, f"{job}.0"), said(cluster, tmp_path, f"{job}.1")
 
     assert (first["requeue"], first["again"]) == ([True, False, "", ""], [True, False, "", ""])
     assert first["forward"][0] is True
-    assert second["began"] - first["ended"] < 60
+    assert second["began"] >= first["ended"]
     assert cluster.wait_job(job, "COMPLETED")["Restarts"] == "1"
+
+
+@pytest.mark.quiet
+def test_pulled_forward_it_does_not_wait_two_minutes(cluster: Cluster, tmp_path: Path) -> None:
+    """With the default lead a requeued job is back in a few seconds, not after the 121 s of its old credential."""
+    job = cluster.sbatch(write_job(tmp_path, REQUEUE % ("", START_LEAD_S)))
+    first, second = said(cluster, tmp_path, f"{job}.0"), said(cluster, tmp_path, f"{job}.1")
+
+    assert second["began"] - first["ended"] < 60
 
 
 def test_excluded_hosts_are_not_used_again(cluster: Cluster, tmp_path: Path) -> None:
     """Hosts excluded while the job completes are added to those it was kept off before."""
     exclude = 'said["exclude"] = told(handback.exclude(here.own_id, [here.node_name]))'
-    job = cluster.sbatch("--exclude=node1", write_job(tmp_path, REQUEUE % exclude))
+    job = cluster.sbatch("--exclude=node1", write_job(tmp_path, REQUEUE % (exclude, LEAD_S)))
     first, second = said(cluster, tmp_path, f"{job}.0"), said(cluster, tmp_path, f"{job}.1")
 
     assert first["exclude"][0] is True
@@ -83,7 +105,7 @@ def test_excluded_hosts_are_not_used_again(cluster: Cluster, tmp_path: Path) -> 
 
 def test_array_elements_requeue_as_themselves(cluster: Cluster, tmp_path: Path) -> None:
     """Each element of an array comes back once; the last one, whose plain id is the array's, takes no other with it."""
-    job = cluster.sbatch("--array=0-2", "--cpus-per-task=1", write_job(tmp_path, REQUEUE % ""))
+    job = cluster.sbatch("--array=0-2", "--cpus-per-task=1", write_job(tmp_path, REQUEUE % ("", LEAD_S)))
     lives = {i: [said(cluster, tmp_path, f"{job}_{i}.{life}") for life in (0, 1)] for i in range(3)}
 
     cluster.wait(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,14 @@ while True:
 """
 
 Act = Callable[[Cluster, str], object]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patient(cluster: Cluster) -> Iterator[None]:
+    """A handler has a minute to ask SLURM, also on a busy machine."""
+    cluster.set(KillWait=60)
+    yield
+    cluster.restore({})
 
 
 def high(cluster: Cluster, job: str) -> None:
