@@ -27,8 +27,32 @@ def command(run: str, save: bool) -> None:
     """
     from launcher.submission.points import runs_of
 
-    for paths in runs_of(run):
+    runs = runs_of(run)
+    if len(runs) > 1 and not save:
+        _stop_all(runs)
+        return
+    for paths in runs:
         _stop(paths, save)
+
+
+def _stop_all(runs: list[RunPaths]) -> None:
+    """A sweep's points: one scancel for all, then outcomes for those that nobody led."""
+    from launcher.run.state import read_outcome
+    from launcher.submission.where import cancel_jobs, locate, states_of
+
+    places = {paths.id: locate(paths) for paths in runs if read_outcome(paths.outcome) is None}
+    jobs = {run_id: where.job_id for run_id, where in places.items()}
+    left = states_of(list(jobs.values()))
+    cancel_jobs([job for job in jobs.values() if job in left])
+    end = time.monotonic() + _NOTICE_S
+    while left and time.monotonic() < end:
+        time.sleep(0.5)
+        left = states_of(list(jobs.values()))
+    for paths in runs:
+        if paths.id in jobs and jobs[paths.id] not in left:
+            _bury(paths, "it was cancelled")
+    ended = len(runs) - len(left)
+    click.echo(f"{ended} of {len(runs)} points have ended{'; the others are ending' if left else ''}")
 
 
 def _stop(paths: RunPaths, save: bool) -> None:

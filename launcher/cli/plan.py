@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 @click.command(cls=JobCommand)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@click.option("--estimate", is_flag=True, help="Ask SLURM when it would start (sbatch --test-only).")
+@click.option("--nodes", "nodes", metavar="1,2,4", help="Node counts to estimate; else the job's own.")
+@click.option("--partitions", metavar="A,B", help="Partitions to estimate; else the job's own.")
 @sweep_option
 @backend_option
 @job_arguments
@@ -26,6 +29,9 @@ def command(
     backend: Literal["auto", "slurm", "local"],
     sweep: tuple[str, ...],
     as_json: bool,
+    estimate: bool,
+    nodes: str | None,
+    partitions: str | None,
 ) -> None:
     """Print exactly what would be submitted: a summary, then the sbatch script.
 
@@ -35,6 +41,11 @@ def command(
     from launcher.submission.plan import plan
 
     loaded = load(words, module, sweep)
+    if estimate:
+        from launcher.cli._estimate import show
+
+        show(loaded, _counts(nodes) or [loaded.job.resources.nodes], [p for p in (partitions or "").split(",") if p])
+        return
     facts = gather(loaded, backend=backend)
     if loaded.job.sweep:
         _sweep(loaded, facts, as_json)
@@ -44,6 +55,13 @@ def command(
         click.echo(json.dumps(made.as_dict(), indent=1))
         return
     _show(made.summary, made.sbatch)
+
+
+def _counts(text: str | None) -> list[int]:
+    words = [w.strip() for w in (text or "").split(",") if w.strip()]
+    if not all(w.isdigit() and int(w) for w in words):
+        raise click.BadParameter(f"{text!r} is no list of node counts such as 1,2,4.", param_hint="--nodes")
+    return [int(w) for w in words]
 
 
 def _show(lines: Sequence[str], script: str) -> None:

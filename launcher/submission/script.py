@@ -92,6 +92,7 @@ def parameters(
     }
     values = {k: v for k, v in values.items() if v is not None}
     _refuse_control(values)
+    _double_backslashes(values)
     values["wckey"] = None  # submitit's default one is unknown to sites that check wckeys
     return values
 
@@ -175,6 +176,17 @@ def _refuse_control(values: dict[str, Any]) -> None:
     for key, value in texts.items():
         if _CONTROL.search(value):
             raise ConfigError(f"slurm.{key}: {value!r} has a line break or control character, which sbatch cannot take")
+
+
+_SHELL = ("setup", "teardown", "srun_args")
+
+
+def _double_backslashes(values: dict[str, Any]) -> None:
+    """sbatch takes a backslash for an escape even between single quotes (22.05), where no shell does."""
+    for texts in (values, values["additional_parameters"]):
+        for key, value in texts.items():
+            if isinstance(value, str) and key not in _SHELL:
+                texts[key] = value.replace("\\", "\\\\")
 
 
 def _export_path(python_path: Sequence[str]) -> str:

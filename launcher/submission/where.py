@@ -17,7 +17,7 @@ from launcher.run.paths import RunPaths
 from launcher.submission import local_backend
 from launcher.submission.submit import read_submission
 
-__all__ = ["Where", "locate"]
+__all__ = ["Where", "cancel_jobs", "locate", "states_of"]
 
 _GONE = {"", "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
          "TIMEOUT"}  # fmt: skip
@@ -116,6 +116,24 @@ def locate(paths: RunPaths) -> Where:
     if not submission:
         raise StateError(f"{paths.id} has no submission.json: it was never handed over")
     return Where(paths, submission)
+
+
+def states_of(job_ids: list[str]) -> dict[str, str]:
+    """SLURM's word for each of the jobs that has not ended, by id: one question. Raises SiteError when it is silent."""
+    parents = sorted({job.partition("_")[0] for job in job_ids})
+    if not parents:
+        return {}
+    done = _run(["squeue", "--noheader", "--array", f"--jobs={','.join(parents)}", "--format=%i %T"])
+    if done.returncode != 0 and "invalid job id" not in done.stderr.lower():
+        raise SiteError(f"SLURM does not answer: {done.stderr.strip() or 'squeue failed'}")
+    found = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if " " in line.strip())
+    return {job: found[job] for job in job_ids if job in found and found[job] not in _GONE}
+
+
+def cancel_jobs(job_ids: list[str]) -> None:
+    """One scancel for all. Raises SiteError."""
+    if job_ids:
+        _checked(["scancel", *job_ids])
 
 
 def _run(words: list[str]) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,155 @@
+"""Facts about submitting to a real SLURM: what sbatch understood, arrays, chains, cancelling and submitting again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster
+
+from launcher.run.paths import RunPaths
+from launcher.run.state import read_outcome
+from launcher.submission import slurm_backend
+from launcher.submission.points import points_of
+
+pytestmark = pytest.mark.slurm
+LIMIT_S = 240
+HOSTILE = "a; $(touch pwned) `id` \"q\" 'p' \\ # ü"
+
+
+class Place:
+    """A folder with a job's code, where `launcher` is called as a user would."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.runs = folder / "runs"
+        (folder / "train.py").write_text("import sys\nprint('said', sys.argv[1:], flush=True)\n")
+        (folder / "fail.py").write_text("raise SystemExit(3)\n")
+
+    def launcher(self, *words: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
+        """One call of the command on the login host."""
+        env = {**self.cluster.env, "XDG_STATE_HOME": str(self.folder / "state"), "LAUNCHER_RUNS_DIR": str(self.runs)}
+        env = {k: v for k, v in env.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
+        done = subprocess.run(
+            [sys.executable, "-m", "launcher", *words], env=env, cwd=self.folder, capture_output=True, text=True,
+            timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0 or not ok, done.stdout + done.stderr
+        return done
+
+    def run(self, name: str) -> RunPaths:
+        """The newest run (or sweep) of that job."""
+        found = sorted(self.runs.glob(f"{name}-*"), key=lambda p: p.stat().st_mtime)
+        return RunPaths(found[-1])
+
+    def job_id(self, paths: RunPaths) -> str:
+        """Its job's id."""
+        return str(json.loads(paths.submission.read_text())["job_id"])
+
+
+@pytest.fixture
+def place(tmp_path: Path, cluster: Cluster) -> Any:
+    """A folder of its own; jobs that are left are cancelled."""
+    yield Place(tmp_path, cluster)
+    cluster.cancel_all()
+
+
+def _state(paths: RunPaths) -> str:
+    return str((read_outcome(paths.outcome) or {}).get("state"))
+
+
+def test_sbatch_reads_every_value_as_it_was_meant(place: Place) -> None:
+    """A hostile comment reaches SLURM to the letter, and nothing in it is run; the job completes on two hosts."""
+    job = {"name": "plain", "script": "train.py", "args": ["a  b", "$HOME"], "preflight": False,
+           "resources": {"nodes": 2, "timeout_min": 5}, "slurm": {"comment": HOSTILE}}  # fmt: skip
+    (place.folder / "job.yaml").write_text(json.dumps(job))
+    place.launcher("submit", "job.yaml", "--wait")
+    paths = place.run("plain")
+    shown = place.cluster.run(["scontrol", "show", "job", place.job_id(paths)]).stdout
+
+    assert f"Comment={HOSTILE}" in shown
+    assert f"JobName={paths.id}" in shown
+    assert _state(paths) == "completed"
+    assert paths.sbatch.read_text() == (paths.submitit / f"{place.job_id(paths)}_submission.sh").read_text()
+    assert "said ['a  b', '$HOME']" in place.launcher("logs", paths.id).stdout
+    assert not list(place.folder.rglob("pwned"))
+
+
+def test_a_sweep_is_one_array_whose_elements_are_runs(place: Place) -> None:
+    """Three points: one array job, each completes with its own value, and one can be submitted again by itself."""
+    words = ["train.py", "params.lr=0.1", "preflight=false", "resources.timeout_min=5", "args=['${params.lr}']"]
+    place.launcher("submit", *words, "--sweep", "params.lr=0.1,0.2,0.3", "--wait")
+    sweep = place.run("train").root
+    points = points_of(sweep)
+
+    assert len({place.job_id(p).partition("_")[0] for p in points}) == 1
+    assert [_state(p) for p in points] == ["completed"] * 3
+    said = [place.launcher("logs", p.id).stdout.strip() for p in points]
+    assert said == ["said ['0.1']", "said ['0.2']", "said ['0.3']"]
+    place.launcher("resubmit", points[1].id, "params.lr=0.7", "--wait")
+    assert "said ['0.7']" in place.launcher("logs", points[1].id).stdout
+    assert "_" not in place.job_id(points[1])
+
+
+def test_then_waits_for_success(place: Place) -> None:
+    """`A then B`: B depends on A's success; where A fails, B never starts, and cancelling it leaves an outcome."""
+    small = ["preflight=false", "resources.timeout_min=5", "restart.max_restarts=0"]
+    place.launcher("submit", "fail.py", *small, "then", "train.py", *small)
+    first, second = place.run("fail"), place.run("train")
+    job = place.cluster.job(place.job_id(second))
+    assert f"afterok:{place.job_id(first)}" in job["Dependency"]
+    place.cluster.wait(lambda: read_outcome(first.outcome), "the first run to fail", limit_s=LIMIT_S)
+    assert _state(first) == "failed"
+    place.launcher("cancel", second.id)
+
+    assert (_state(second), (read_outcome(second.outcome) or {})["attempt"]) == ("cancelled", None)
+
+
+def test_a_refusal_leaves_nothing(place: Place) -> None:
+    """A partition that is not there: SLURM's words, exit code 6, no folder."""
+    done = place.launcher("submit", "train.py", "slurm.partition=nowhere", ok=False)
+
+    assert done.returncode == 6
+    assert "invalid partition" in done.stderr.lower()
+    assert not list(place.runs.glob("*"))
+
+
+def test_a_lost_answer_is_found_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sbatch's answer is lost after SLURM has taken the job: it is found by name, and runs."""
+    fake = place.folder / "bin"
+    fake.mkdir()
+    (fake / "sbatch").write_text(
+        '#!/bin/sh\n/usr/bin/sbatch "$@" >/dev/null\necho "sbatch: error: Socket timed out" >&2\nexit 1\n'
+    )
+    (fake / "sbatch").chmod(0o755)
+    monkeypatch.setitem(place.cluster.env, "PATH", f"{fake}:{place.cluster.env['PATH']}")
+    place.launcher("submit", "train.py", "preflight=false", "resources.timeout_min=5", "--wait")
+    paths = place.run("train")
+
+    assert _state(paths) == "completed"
+    assert place.cluster.job(place.job_id(paths))["JobName"] == paths.id
+
+
+def test_what_cannot_fit_is_refused_by_the_plan(place: Place) -> None:
+    """Five nodes on four: an error before the queue, with the partition's name."""
+    done = place.launcher("plan", "train.py", "resources.nodes=5", ok=False)
+
+    assert done.returncode == 3
+    assert "5 nodes (spares included) are asked for" in done.stderr
+
+
+def test_submitting_from_inside_a_job_leaks_nothing(cluster: Cluster) -> None:
+    """The environment for sbatch inside an allocation holds no SLURM_* but SLURM_CONF."""
+    done = cluster.run(["srun", "-N1", "env", "-0"])
+    inside = dict(entry.partition("=")[::2] for entry in done.stdout.split("\0") if "=" in entry)
+    assert "SLURM_JOB_ID" in inside
+    kept = slurm_backend.environment_for_sbatch(inside, {})
+
+    assert [name for name in kept if name.startswith("SLURM_")] == ["SLURM_CONF"]
+    assert kept["PATH"] == os.environ.get("PATH") or kept["PATH"]
