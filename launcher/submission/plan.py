@@ -196,8 +196,8 @@ def _check_interpreter(python: Interpreter) -> None:
 
 
 def _check_space(facts: Facts) -> None:
-    if re.search(r"[%\x00-\x1f\x7f]", facts.runs_dir):  # sbatch would replace %j and its kin inside log names
-        raise RunDirError(f"{facts.runs_dir!r}: runs_dir may hold no % and no control character")
+    if re.search(r"[%\\\x00-\x1f\x7f]", facts.runs_dir):  # sbatch would replace %j and its kin inside log names
+        raise RunDirError(f"{facts.runs_dir!r}: runs_dir may hold no %, backslash or control character")
     need = facts.code.size + _SPACE_RESERVE
     if facts.free_bytes is not None and facts.free_bytes < need:
         raise RunDirError(
