@@ -24,7 +24,7 @@ ROUND = -1
 _MIN_FREE_BYTES = 1 << 30
 _MIN_FREE_INODES = 1000
 _LOCAL_S = 20.0
-_ALL_REDUCE_S = 45.0
+_ALL_REDUCE_S = 75.0
 
 
 @dataclass(frozen=True)

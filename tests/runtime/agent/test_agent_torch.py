@@ -21,7 +21,7 @@ from launcher.runtime.agent import PRELOAD
 from launcher.runtime.entry import Dismissal
 from launcher.runtime.forkclient import ForkServer
 
-WAIT_S = 120.0
+WAIT_S = 240.0
 REAL = (
     "options['preload'] = module.PRELOAD; options['store_main'] = module.STORE_MAIN;"
     "options['worker_main'] = module.WORKER_MAIN"
@@ -76,8 +76,10 @@ def test_two_nodes_check_their_network_and_data_loaders_end_with_their_round(wor
             w.agent(node, tweak=REAL)
         await w.leader.heard("hello", count=2)
         peers = [{"node": n, "host": f"host{n}", "address": "127.0.0.1"} for n in (0, 1)]
-        w.leader.tell("store", round=-1)
-        port = (await w.leader.heard("store_ready", round=-1))[0]["port"]
+        for node in (0, 1):  # a store is up when torch is imported
+            w.leader.tell("store", node, round=-1)
+        ready = {m["node"]: m["port"] for m in await w.leader.heard("store_ready", count=2, round=-1)}
+        port = ready[0]
         for node in (0, 1):
             w.leader.tell("preflight", node, port=port, peers=peers)
         answers = await w.leader.heard("preflight", count=2)
