@@ -18,6 +18,7 @@ import hmac
 import json
 import secrets
 import socket
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ __all__ = ["Peer", "allocation_life", "connect", "find_leader", "server"]
 WIRE_VERSION = 1
 HANDSHAKE_S = 5.0
 """A peer that takes longer to prove itself is a stranger. A leader answers in milliseconds; hashing is all it does."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 MAX_LINE = 64 * 2**20
 """A trusted peer may send long lines (stack frames, shard lists); one beyond this is broken."""
 
@@ -144,34 +146,48 @@ async def connect(host: str, port: int, secret: str, *, life: str, timeout_s: fl
     except asyncio.TimeoutError:
         peer.abort()
         raise ProtocolError(f"{host}:{port} is a stranger: it does not answer the challenge.") from None
-    except (OSError, ProtocolError):
+    except BaseException:
         peer.abort()
         raise
     return peer
 
 
-async def find_leader(
-    host: str, ports: Sequence[int], secret: str, *, life: str, timeout_s: float, pause_s: float = 0.1
-) -> Peer:
-    """Try the candidate ``ports`` again and again until the leader answers on one of them.
+async def find_leader(host: str, ports: Sequence[int], secret: str, *, life: str, timeout_s: float) -> Peer:
+    """Try all candidate ``ports``, again and again, until the leader answers on one of them.
 
-    Nobody listens there before the leader has started, which may be minutes after this node. Raises ProtocolError when
-    ``timeout_s`` have passed.
+    Nobody listens there before the leader has started, which may be minutes after this node; a stranger that swallows
+    the challenge on one port holds up no other. Raises ProtocolError when ``timeout_s`` have passed.
     """
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    last: Exception | None = None
+    last: list[Exception] = []
+    dials = [asyncio.ensure_future(_dial(host, port, secret, life, last)) for port in ports]
+    found: asyncio.Future[Peer] | None = None
+    try:
+        done, _ = await asyncio.wait(dials, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if done:
+            found = done.pop()
+            return found.result()
+    finally:
+        others = [dial for dial in dials if dial is not found]
+        for dial in others:
+            dial.cancel()
+        for end in await asyncio.gather(*others, return_exceptions=True):
+            if isinstance(end, Peer):
+                end.abort()
+    raise ProtocolError(
+        f"The leader on {host} did not answer on ports {min(ports)}-{max(ports)} within {timeout_s:.0f} s"
+        f" ({last[-1] if last else 'nobody answers'})."
+    )
+
+
+async def _dial(host: str, port: int, secret: str, life: str, last: list[Exception]) -> Peer:
+    pause_s = _FIRST_PAUSE_S
     while True:
-        for port in ports:
-            try:
-                return await connect(host, port, secret, life=life)
-            except (OSError, ProtocolError) as error:
-                last = error
-        if asyncio.get_running_loop().time() >= deadline:
-            raise ProtocolError(
-                f"The leader on {host} did not answer on ports {min(ports)}-{max(ports)} within {timeout_s:.0f} s ({last})."
-            )
+        try:
+            return await connect(host, port, secret, life=life)
+        except (OSError, ProtocolError) as error:
+            last[:] = [error]
         await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 1.3, 1.0)
+        pause_s = min(pause_s * 1.3, _LONGEST_PAUSE_S)
 
 
 # --- the leader's end ---
@@ -224,6 +240,9 @@ async def _serve_one(
         hub.closed(peer, "closed")
     except asyncio.CancelledError:
         hub.closed(peer, "stopped listening")
+    except Exception:  # a fault in what the hub did: seen in the log, and this agent is as good as gone
+        traceback.print_exc()
+        hub.closed(peer, "closed")
     finally:
         peer.close()
 

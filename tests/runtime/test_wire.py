@@ -257,3 +257,44 @@ def test_a_life_is_named_by_job_and_restart() -> None:
     ]
 
     assert lives == ["7.0", "7.1", "55.0", "local.0"]
+
+
+def test_a_silent_stranger_holds_up_no_other_port() -> None:
+    """Candidates are dialled side by side: one that swallows the challenge does not delay the leader on another."""
+
+    async def main() -> None:
+        hub = RecordingHub()
+        with socket.create_server(("127.0.0.1", 0)) as stranger:
+            port = stranger.getsockname()[1]
+            async with serving(hub) as leaders:
+                asked = asyncio.get_running_loop().time()
+                peer = await wire.find_leader("127.0.0.1", [port, leaders], SECRET, life="7.0", timeout_s=WAIT_S)
+                assert asyncio.get_running_loop().time() - asked < wire.HANDSHAKE_S
+                await peer.hang_up()
+
+    run(main)
+
+
+def test_a_fault_in_the_leader_closes_only_that_connection(capsys: pytest.CaptureFixture[str]) -> None:
+    """When the hub fails over a message, its trace is written, ``closed`` follows, and others are still served."""
+
+    class Faulty(RecordingHub):
+        def received(self, link: Any, message: dict[str, Any]) -> None:
+            if message["type"] == "bad":
+                raise KeyError("round")
+            super().received(link, message)
+
+    async def main() -> None:
+        hub = Faulty()
+        async with serving(hub) as port:
+            bad = await wire.connect("127.0.0.1", port, SECRET, life="7.0")
+            good = await wire.connect("127.0.0.1", port, SECRET, life="7.0")
+            bad.send({"type": "bad"})
+            await hub.until(lambda: hub.ends == ["closed"])
+            good.send({"type": "fine"})
+            await hub.until(lambda: [m["type"] for m in hub.messages] == ["fine"])
+            await good.hang_up()
+            await bad.hang_up()
+
+    run(main)
+    assert "KeyError: 'round'" in capsys.readouterr().err
