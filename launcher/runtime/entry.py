@@ -65,7 +65,6 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     os.environ.update({**spec.variables, **passed})  # the leader's trackers and notifications read theirs here
-    os.umask(0o027 if spec.share == "group" else 0o077)
     life = wire.allocation_life(os.environ)
     environ = base_environment(os.environ, spec, passed, gloo_interface=gloo_interface(spec))
 

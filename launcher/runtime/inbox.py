@@ -78,6 +78,8 @@ class Inbox:
             return
         node.send("welcome", attempt=board.attempt, t=time.time(), heartbeat_s=HEARTBEAT_S, silence_s=SILENCE_S)
         board.history.event("node_joined", node=node.index, host=node.host, facts=node.facts)
+        for text in node.facts.get("warnings") or []:
+            board.history.event("warning", text=f"{node.host}: {text}")
         if node.facts.get("sees_run_dir") is False:
             node.bad = "it does not see the run directory"
             board.history.event("excluded", hosts=[node.host], why=node.bad)

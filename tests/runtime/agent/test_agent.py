@@ -283,14 +283,8 @@ def test_a_silent_leader_is_left(world: Any) -> None:
     """A leader whose connection stands but who answers no heartbeat is taken for dead after the silence allowed."""
 
     async def body(w: Any) -> None:
-        silent = []
-
-        async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            silent.append(writer)
-            await reader.read()
-
-        agent = w.agent(tweak="module.SILENCE_S = 1.0;module.HEARTBEAT_S = 0.1")
-        await w.leader.heard("alive", count=3)
+        agent = w.agent(tweak="module.SILENCE_S = 2.0;module.HEARTBEAT_S = 0.1")
+        await w.leader.heard("hello")
         w.leader.links[0].send = lambda *_: None  # the transport's own answers stop
         assert await w.gone(agent) == 15
         assert "The leader was silent" in w.agent_log()
