@@ -193,7 +193,10 @@ def test_the_leader_is_found_on_the_second_port_after_starting_late() -> None:
             strangers.set()
 
         noise = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-        ports = [noise.sockets[0].getsockname()[1], free_port()]
+        held = socket.socket()  # bound and not listening: ours until the leader takes it, and refused until then
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        ports = [noise.sockets[0].getsockname()[1], held.getsockname()[1]]
         search = asyncio.create_task(wire.find_leader("127.0.0.1", ports, SECRET, life="7.0", timeout_s=WAIT_S))
         await asyncio.wait_for(strangers.wait(), WAIT_S)
         assert not search.done()
@@ -202,6 +205,7 @@ def test_the_leader_is_found_on_the_second_port_after_starting_late() -> None:
             peer.send({"type": "hello"})
             await hub.until(lambda: len(hub.messages) == 1)
             await peer.hang_up()
+        held.close()
         noise.close()
 
     run(main)

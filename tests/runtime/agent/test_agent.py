@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from launcher.run.spec import Work
+from launcher.runtime import wire
 
 TORCHRUN = {
     "RANK": "3",
@@ -414,17 +415,15 @@ def test_an_agent_waits_for_a_leader_that_starts_late(world: Any) -> None:
 
     async def body(w: Any) -> None:
         w.stop()
-        agent = w.agent()
-        await w.leader.until(lambda: psutil.Process(agent.pid).children())
-        agent.send_signal(signal.SIGUSR2)
-        for _ in range(100):
-            try:
-                from launcher.runtime import wire
-
-                w.stop = await wire.server("5a" * 32, [w.port], life="test.0", local=True)(w.leader)
-                break
-            except Exception:
-                await asyncio.sleep(0.1)
+        with socket.socket() as held:  # bound and not listening: ours until the leader takes it, and refused until then
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(("127.0.0.1", 0))
+            port = held.getsockname()[1]
+            w.spec(control_ports=[port])
+            agent = w.agent()
+            await w.leader.until(lambda: psutil.Process(agent.pid).children())
+            agent.send_signal(signal.SIGUSR2)
+            w.stop = await wire.server("5a" * 32, [port], life="test.0", local=True)(w.leader)
         await w.leader.heard("hello")
         assert (await w.leader.heard("signal"))[0]["name"] == "USR2"
         w.leader.tell("shutdown")
