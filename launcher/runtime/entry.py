@@ -93,10 +93,12 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
     asyncio.set_event_loop(loop)
     code = loop.run_until_complete(work())
     if lost and lost[0] is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
-        from launcher.runtime.orphans import adopt
+        from launcher.runtime.orphans import LEAD_S, adopt
         from launcher.runtime.slurm_allocation import SlurmAllocation
 
-        adopt(spec, paths, SlurmAllocation(spec, paths), place=index, leader_host=names[0], silent=lost[0] == "silent")
+        silent = lost[0] == "silent"
+        allocation = SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0)
+        adopt(spec, paths, allocation, place=index, leader_host=names[0], silent=silent)
     return code
 
 

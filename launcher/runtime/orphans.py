@@ -20,7 +20,11 @@ from launcher.runtime.teardown import act
 from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.jobs import JobFacts
 
-__all__ = ["MOST", "adopt"]
+__all__ = ["LEAD_S", "MOST", "adopt"]
+
+LEAD_S = 25
+"""Lead of StartTime when the first host is dead: step ends are told along a tree whose root it was, and SLURM took 11 s
+(2 of 2) after the last process to see the end; a StartTime before that would be replaced by the full delay."""
 
 MOST = 3
 """So many agents stay: one acts, the others stand in for it."""

@@ -32,7 +32,11 @@ class SlurmAllocation:
 
     requeues = True
 
-    def __init__(self, spec: RunSpec, paths: RunPaths, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, spec: RunSpec, paths: RunPaths, environ: Mapping[str, str] = os.environ, *, least_lead_s: int = 0
+    ) -> None:
+        """``least_lead_s``: StartTime is never set nearer than this, since the job's end takes so long."""
+        self._least_lead_s = least_lead_s
         self._spec = spec
         self._paths = paths
         self._environ = environ
@@ -125,7 +129,7 @@ class SlurmAllocation:
     def pull_forward(self) -> None:
         """See `Allocation`."""
         lead = _EPILOG_LEAD_S if self._spec.site.has_epilog else handback.START_LEAD_S
-        done = handback.pull_forward(self._job.own_id, lead)
+        done = handback.pull_forward(self._job.own_id, max(lead, self._least_lead_s))
         if not done.ok:
             print(f"StartTime could not be pulled forward: {done.why}", file=sys.stderr, flush=True)
 
