@@ -39,11 +39,14 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
         return
     if not summaries:
         click.echo("no runs yet; launcher submit job.yaml starts one")
+    from launcher.cli._say import say
     from launcher.report.ledger import in_words
     from launcher.report.status import colour, lines, past
+    from launcher.report.why import explain
 
-    for s, book in zip(summaries, books, strict=True):
-        head, *rest = lines(s, now, history=past(book, now), goodput=in_words(book))
+    for h, s, book in zip(histories, summaries, books, strict=True):
+        why = explain(h, s, now).sentence if s.state in ("failed", "cancelled") else ""
+        head, *rest = lines(s, now, history=past(book, now), goodput=in_words(book), why=why)
         click.echo(head.replace(f"  {s.state}", f"  {click.style(s.state, fg=colour(s.state))}", 1))
         for line in rest:
-            click.echo(line)
+            say(line)

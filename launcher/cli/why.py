@@ -16,6 +16,7 @@ def command(run: str, as_json: bool) -> None:
     import json
     import time
 
+    from launcher.cli._say import say
     from launcher.report.history import read_history
     from launcher.report.runs import find, summarise_all
     from launcher.report.text import plain_json
@@ -30,4 +31,4 @@ def command(run: str, as_json: bool) -> None:
     first, *rest = why.lines()
     click.echo(click.style(first, bold=True))
     for line in rest:
-        click.echo(line)
+        say(line)

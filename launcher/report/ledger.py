@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.report import text
 from launcher.report.history import Event, History, as_dict, as_number
 from launcher.report.timeline import KINDS, Segment, timeline
 
@@ -178,7 +178,7 @@ def advise(history: History, book: Ledger) -> Advice:
     """Recommend a checkpoint interval and how long before the time limit SLURM should signal."""
     saved = list(history.of("saved"))
     costs = [c for c in (as_number(e.get("blocked_s")) for e in saved if e.get("reason") not in ("stop", "end")) if c]
-    cost = statistics.median(costs) if costs else None
+    cost = text.median(costs) if costs else None
     trained = book.seconds["useful"] + book.seconds["lost"] + book.seconds["saving"]
     hard = [i for i in book.interruptions if i.cause in (*_CAUSES.values(), "unknown") or (i.lost_steps or 0) > 0]
     mttf = trained / max(len(hard), 1) if trained > 0 else None

@@ -33,10 +33,10 @@ def headline(s: RunSummary) -> str:
     return "  ".join(parts)
 
 
-def lines(s: RunSummary, now: float, *, history: str = "", goodput: str = "") -> list[str]:
-    """Everything ``status`` says of a run, the head line first."""
+def lines(s: RunSummary, now: float, *, history: str = "", goodput: str = "", why: str = "") -> list[str]:
+    """Everything ``status`` says of a run, the head line first; ``why`` is a better reason than the leader's."""
     rows = [
-        ("reason", _reason(s)),
+        ("reason", why or _reason(s)),
         ("heard", _silence(s, now)),
         ("waiting", _waiting(s, now)),
         ("phase", _phase(s)),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from launcher.report import text
 from launcher.report.history import Event, History, as_dict, as_list, as_number, as_text, read_history
 from launcher.report.processes import is_alive, local_process
 from launcher.run.paths import RunPaths
@@ -119,7 +119,7 @@ class RunSummary:
         if len(times) < 2:
             return None
         rank = max(times, key=lambda r: times[r])
-        middle = statistics.median(times.values())
+        middle = text.median(times.values())
         return (rank, times[rank] / middle - 1) if middle > 0 else None
 
     def as_json(self) -> dict[str, Any]:

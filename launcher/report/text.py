@@ -12,15 +12,20 @@ __all__ = [
     "ago",
     "bytes_",
     "clean",
+    "clean_line",
     "clock",
     "count",
     "duration",
+    "median",
     "number",
     "percent",
     "plain_json",
+    "plural",
     "ranges",
     "rate",
     "short_list",
+    "step_time",
+    "wrapped",
 ]
 
 
@@ -120,6 +125,15 @@ def bytes_(n: float | None) -> str:
     return f"{value:.0f} {unit}" if unit == "B" or value >= 99.5 else f"{value:.3g} {unit}"
 
 
+def median(values: Iterable[float]) -> float:
+    """The middle value; 0 of none. `statistics` takes 30 ms to import, a tenth of what a verb may take."""
+    ordered = sorted(values)
+    if not ordered:
+        return 0.0
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
 def plural(n: int, what: str) -> str:
     """``1 step``, ``14 steps``."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
@@ -163,6 +177,16 @@ def plain_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: plain_json(v) for k, v in value.items()}
     return [plain_json(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def wrapped(line: str, width: int, indent: int = 11) -> str:
+    """``line`` broken at spaces into lines of ``width``; those after the first are indented."""
+    import textwrap
+
+    parts = textwrap.wrap(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False,
+                          drop_whitespace=True, initial_indent="")  # fmt: skip
+    lead = line[: len(line) - len(line.lstrip())]
+    return "\n".join([lead + parts[0].lstrip(), *parts[1:]]) if parts else line
 
 
 def clean_line(line: str) -> str:

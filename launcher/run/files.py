@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,8 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600, durable: bool = Tr
     ``durable=False`` skips both fsyncs: for files that only inform, rewritten every second.
     Raises OSError (disk full, quota) and leaves the old file as it was.
     """
+    import tempfile  # with shutil, random and three compressors: readers need none of it
+
     fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(fd, "w") as f:

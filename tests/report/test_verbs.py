@@ -1,0 +1,219 @@
+"""The reading verbs as users call them: output, JSON, exit codes, what they import, how soon they answer."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from run_story import Story
+
+from launcher.cli.main import cli
+
+KEYS = {
+    "run",
+    "name",
+    "state",
+    "reason",
+    "backend",
+    "job_id",
+    "attempt",
+    "round",
+    "step",
+    "world_size",
+    "nodes",
+    "started",
+    "ended",
+}
+HEAVY = {"torch", "submitit", "omegaconf", "pydantic", "numpy", "jinja2", "rich"}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where runs lie that nobody else sees; no SLURM answers."""
+    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+def launcher(*words: str) -> Result:
+    """Run the command in this process; it must succeed."""
+    result = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def completed(root: Path, name: str = "resnet50", tail: str = "1121-0842-k7f", **metrics: float) -> Story:
+    """A run that did 100 steps."""
+    story = Story(root, name, tail).submitted().wait(5).begins().wait(2).round_starts(resume_step=None).wait(3)
+    story.event("first_step", step=1).wait(100).event("save_started", step=100)
+    story.event("saved", step=100, seconds=1, blocked_s=0).event("attempt_ended", why="done")
+    return story.outcome("completed", "All steps are done.", step=100, metrics=metrics, exit_code=0)
+
+
+def failed(root: Path, tail: str = "1121-0900-m3x") -> Story:
+    """A run whose second rank raised."""
+    story = Story(root, "resnet50", tail).submitted().begins().round_starts().event("first_step", step=1).wait(10)
+    cause = {"kind": "exception", "exception": "ValueError", "message": "bad label 11"}
+    story.event("worker_failed", rank=1, host="node1", step=7, cause=cause)
+    story.event("decision", evidence="worker_failed", action="fail", reason="x; stopped.")
+    return story.outcome("failed", "Rank 1 on node1 raised ValueError.", step=7, exit_code=8)
+
+
+def sweep(root: Path) -> None:
+    """Four points with losses, the last of them failed."""
+    folder = root / "lr-1121-1000-swp"
+    points = []
+    for i, loss in enumerate((0.5, 0.2, 0.9)):
+        completed(folder, f"lr-lr{i}", f"1121-1000-swp000{i}", loss=loss)
+        points.append({"run": f"lr-lr{i}-1121-1000-swp000{i}", "overrides": [f"params.lr=0.{i}"]})
+    failed(folder, "1121-1000-swp0003")
+    points.append({"run": "resnet50-1121-1000-swp0003", "overrides": ["params.lr=0.3"]})
+    (folder / "sweep.json").write_text(json.dumps({"points": points}))
+
+
+def test_status_tells_of_one_run(home: Path) -> None:
+    """Text for people, every promised key for programs."""
+    completed(home, loss=0.25)
+    out = launcher("status", "k7f").output
+    value: dict[str, Any] = json.loads(launcher("status", "k7f", "--json").output)
+
+    assert out.startswith("resnet50-1121-0842-k7f  completed  job 482913  attempt 0, round 0\n")
+    assert "  goodput  91 % useful, 5 start-up, 4 queued" in out.splitlines()
+    assert set(value) >= KEYS
+    assert (value["state"], value["step"], value["world_size"], value["nodes"]) == (
+        "completed",
+        100,
+        4,
+        ["node1", "node2"],
+    )
+    assert value["ledger"]["seconds"]["useful"] == pytest.approx(100)
+
+
+def test_status_without_a_run_shows_what_is_not_over(home: Path) -> None:
+    """Unfinished runs, as a list in JSON; when there are none, the newest run."""
+    completed(home)
+    assert [v["run"] for v in json.loads(launcher("status", "--json").output)] == ["resnet50-1121-0842-k7f"]
+    Story(home, "other", "1121-1200-abc").submitted()
+
+    assert [v["run"] for v in json.loads(launcher("status", "--json").output)] == ["other-1121-1200-abc"]
+
+
+def test_an_unknown_run_is_one_sentence(home: Path) -> None:
+    """Exit code of RunNotFoundError, no traceback."""
+    completed(home)
+    for verb in ("status", "why", "report", "watch"):
+        done = subprocess.run(
+            [sys.executable, "-m", "launcher", verb, "nonsense"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert (done.returncode, done.stderr.count("\n")) == (7, 1), done.stderr
+
+
+def test_why_names_the_cause(home: Path) -> None:
+    """The sentence first; the same in JSON with its kind."""
+    failed(home)
+    value = json.loads(launcher("why", "--json").output)
+
+    assert launcher("why", "m3x").output.startswith("Rank 1 (node1) raised ValueError at step 7: bad label 11.\n")
+    assert (value["kind"], value["rank"], value["host"], value["step"]) == ("exception", 1, "node1", 7)
+
+
+def test_ls_shows_runs_and_sweeps(home: Path) -> None:
+    """A line per run, one for a sweep with its points counted; a state can be asked for."""
+    completed(home, loss=0.25)
+    failed(home)
+    sweep(home)
+    lines = launcher("ls").output.splitlines()
+
+    assert len(lines) == 3
+    assert any(
+        line.startswith("lr-1121-1000-swp (sweep)") and "4 points: 1 failed, 3 completed" in line for line in lines
+    )
+    assert any(line.startswith("resnet50-1121-0842-k7f") and "loss 0.25" in line for line in lines)
+    assert {v["run"] for v in json.loads(launcher("ls", "--state", "failed", "--json").output)} == {
+        "resnet50-1121-0900-m3x", "resnet50-1121-1000-swp0003",
+    }  # fmt: skip
+
+
+def test_a_sweeps_points_are_sorted_by_a_metric(home: Path) -> None:
+    """Lowest loss first, those without the metric last; --highest turns it round."""
+    sweep(home)
+    lines = launcher("ls", "--sweep", "swp").output.splitlines()
+    turned = launcher("ls", "--sweep", "lr-1121-1000-swp", "--metric", "loss", "--highest").output.splitlines()
+
+    assert [line.split()[0][-1] for line in lines] == ["1", "0", "2", "3"]
+    assert "params.lr=0.1" in lines[0]
+    assert [line.split()[0][-1] for line in turned] == ["2", "0", "1", "3"]
+
+
+def test_a_damaged_sweep_file_still_lists_its_points(home: Path) -> None:
+    """Without sweep.json's list the folders themselves are the points."""
+    sweep(home)
+    (home / "lr-1121-1000-swp" / "sweep.json").write_text("{")
+
+    assert len(launcher("ls", "--sweep", "swp").output.splitlines()) == 4
+
+
+def test_report_writes_a_private_page(home: Path) -> None:
+    """Into the named file, readable by its owner alone; two runs are compared."""
+    completed(home, loss=0.25)
+    failed(home)
+    launcher("report", "k7f", "-o", "page.html")
+    launcher("report", "k7f", "m3x", "-o", "both.html")
+
+    assert Path("page.html").stat().st_mode & 0o777 == 0o600
+    assert "<h1>resnet50-1121-0842-k7f" in Path("page.html").read_text()
+    assert "2 runs compared" in Path("both.html").read_text()
+
+
+def test_reading_writes_nothing(home: Path) -> None:
+    """No verb that reads leaves a trace in a run's directory, nor needs to write there."""
+    completed(home, loss=0.25)
+    failed(home)
+
+    def stamp() -> dict[str, int]:
+        return {str(p): p.stat().st_mtime_ns for p in sorted(home.rglob("*"))}
+
+    before = stamp()
+    for words in (["ls"], ["status", "k7f"], ["why", "m3x"], ["watch", "k7f"], ["report", "k7f", "-o", "x.html"]):
+        launcher(*words)
+    assert stamp() == before
+
+
+@pytest.mark.parametrize("words", [["ls"], ["status"], ["why"], ["watch"]])
+def test_reading_verbs_import_nothing_heavy(home: Path, words: list[str]) -> None:
+    """No torch, nor anything else that takes long to import, for a few lines of text."""
+    completed(home)
+    code = "import sys; from launcher.cli.main import main; main(sys.argv[1:]); print(*{m.partition('.')[0] for m in sys.modules})"
+    out = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+
+    assert HEAVY & set(out.splitlines()[-1].split()) == set()
+
+
+@pytest.mark.quiet
+@pytest.mark.parametrize("words", [["ls"], ["status"], ["why"], ["watch", "@last"], ["report", "-o", "x.html"]])
+def test_verbs_answer_soon(home: Path, words: list[str]) -> None:
+    """On 100 runs 300 ms is the aim. Measured in processor time, three times as much: a busy machine is no fault."""
+    for i in range(100):
+        completed(home, f"run{i}", f"1121-0842-{i:03x}", loss=0.1)
+    times = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "launcher", *words], stdout=subprocess.DEVNULL, check=True, timeout=120)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+    assert min(times) < 0.9, times
