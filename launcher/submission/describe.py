@@ -95,7 +95,7 @@ def _cost(plan: SubmissionPlan) -> str:
 
 def _node(job: Job, spec: RunSpec, backend: str) -> str:
     cpus = spec.tasks_per_node * spec.cpus_per_task
-    each = f"{cpus} CPUs ({_many(spec.tasks_per_node, 'rank')} x {spec.cpus_per_task})"
+    each = f"{_many(cpus, 'CPU')} ({_many(spec.tasks_per_node, 'rank')} x {spec.cpus_per_task})"
     if backend == "local":
         return f"1 agent, {each}"
     gpus = f"{_many(spec.gpus_per_node, 'GPU')}, " if spec.gpus_per_node else ""
