@@ -173,7 +173,7 @@ def _editable(facts: Facts) -> list[str]:
 
 
 def _environment(facts: Facts) -> list[str]:
-    said = [f"environment.pass: {name} is not set here" for name in facts.unset_pass]
+    said = [f"{name} is to be passed (environment.pass, notify.urls) but is not set here" for name in facts.unset_pass]
     if facts.sbatch_variables:
         said.append(f"taken from your environment by sbatch: {', '.join(facts.sbatch_variables)}")
     if facts.debug_detail:

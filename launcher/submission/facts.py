@@ -109,7 +109,7 @@ class Facts:
     after: tuple[tuple[str, str], ...] = ()
     """Jobs to wait for: kind ("afterok", "afterany", "afternotok") and job id."""
     unset_pass: tuple[str, ...] = ()
-    """Names in environment.pass that are not set here."""
+    """Names in environment.pass and notify.urls that are not set here."""
 
     @property
     def gpus_here(self) -> int:

@@ -63,7 +63,7 @@ def gather(
         sbatch_variables=tuple(sorted(k for k in env if k.startswith("SBATCH_"))),
         debug_detail=env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
         after=tuple(after),
-        unset_pass=tuple(name for name in job.environment.pass_ if name not in env),
+        unset_pass=tuple(n for n in dict.fromkeys([*job.environment.pass_, *job.notify.urls]) if n not in env),
     )
 
 

@@ -251,7 +251,7 @@ def _spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"], r
         seed=job.seed,
         deterministic=job.deterministic,
         variables=fill(job.environment.variables),
-        pass_names=list(job.environment.pass_),
+        pass_names=list(dict.fromkeys([*job.environment.pass_, *job.notify.urls])),
         code_dir=f"{run_dir}/code",
         python=facts.interpreter.path,
         checkpoint=_checkpoint(job),

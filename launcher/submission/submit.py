@@ -63,10 +63,10 @@ def execute(
         prepare(plan, paths, argv)
         note(paths, plan, by="submit")
         job_id = str(os.getpid()) if foreground else start(plan)
+        keep_or_cancel(paths, plan, job_id, by="submit")
     except BaseException:
         shutil.rmtree(paths.root, ignore_errors=True)
         raise
-    record(paths, plan, job_id, by="submit")
     index.register(paths.root)
     return Submitted(plan, job_id)
 
@@ -150,6 +150,18 @@ def start(plan: SubmissionPlan) -> str:
     if plan.backend == "local":
         return str(local_backend.submit(plan))
     return slurm_backend.submit(plan.submitit_dir, plan.command, plan.parameters, plan.run_dir, plan.spec.pass_names)
+
+
+def keep_or_cancel(paths: RunPaths, plan: SubmissionPlan, job_id: str, *, by: str) -> None:
+    """Write down where the run is; a run that cannot be found again is taken back. Raises RunDirError."""
+    try:
+        record(paths, plan, job_id, by=by)
+    except OSError as error:
+        if plan.backend == "slurm":
+            slurm_backend.cancel_pending([job_id])
+        elif int(job_id) != os.getpid():
+            local_backend.terminate(int(job_id), None)
+        raise rundir.refuse(paths.root, error) from None
 
 
 def submission_entry(

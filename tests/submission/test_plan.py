@@ -205,6 +205,15 @@ def test_editable_packages_inside_the_code_come_from_the_copy(job: Make) -> None
     assert made.warnings[1:] == ("util is installed editable from ~/util: later edits reach the queued job",)
 
 
+def test_addresses_of_notifications_are_passed_by_name(job: Make) -> None:
+    """notify.urls names variables: their values travel as environment.pass's do, and an unset one is told."""
+    loaded = job(notify={"urls": ["MY_URL"]}, environment={"pass": ["A_TOKEN"]})
+    made = plan(loaded, facts(unset_pass=("MY_URL",)))
+
+    assert made.spec.pass_names == ["A_TOKEN", "MY_URL"]
+    assert any(w.startswith("MY_URL is to be passed") for w in made.warnings)
+
+
 def test_plain_values_for_json(job: Make) -> None:
     """as_dict is JSON, script included."""
     import json

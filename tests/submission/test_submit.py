@@ -173,6 +173,22 @@ def test_a_lost_answer_without_a_job_is_a_failure(job: Make, slurm: Path, home: 
     assert list((home / "runs").iterdir()) == []
 
 
+def test_a_job_that_cannot_be_written_down_is_taken_back(
+    job: Make, slurm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills up just after sbatch: the job is cancelled, and nothing is left that nobody would find again."""
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(submit, "record", full)
+    with pytest.raises(RunDirError, match="no space left on device"):
+        _submit(job(), _facts(home))
+
+    assert (slurm / "cancelled").read_text() == "42\n"
+    assert list((home / "runs").iterdir()) == []
+
+
 def test_names_are_claimed_once(job: Make, slurm: Path, home: Path) -> None:
     """A second submission with the same proposed id gets another one."""
     first, second = _submit(job(), _facts(home)), _submit(job(), _facts(home))
