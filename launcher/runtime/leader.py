@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -25,7 +26,7 @@ from launcher.runtime.decisions import Action, Decision, Evidence, Kind, Situati
 from launcher.runtime.driving import drive_round
 from launcher.runtime.ending import Ending, give_back, leave
 from launcher.runtime.gathering import gather, preflight
-from launcher.runtime.handover import Allocation, LocalAllocation, window_s
+from launcher.runtime.handover import Allocation, LocalAllocation, Meaning, window_s
 from launcher.runtime.history import History
 from launcher.runtime.inbox import Inbox
 from launcher.runtime.nodes import Node, Nodes
@@ -206,8 +207,15 @@ class Leader(Hub):
         )
 
     async def _tick(self, watch: Watch) -> None:
+        told = False
         while True:
-            await watch.tick()
+            try:
+                await watch.tick()
+            except Exception as error:  # a fault of ours must not end the watch over silence, hangs and saves
+                traceback.print_exc()
+                if self._board is not None and not told:
+                    self._board.history.warn(f"the leader's watch failed: {error!r}")
+                told = True
             await asyncio.sleep(self.timing.tick_s)
 
     # --- signals ---
@@ -230,7 +238,12 @@ class Leader(Hub):
         task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, board: Board, name: str, host: str) -> None:
-        meaning = await board.blocking(lambda: board.allocation.meaning(name))
+        try:
+            meaning: Meaning = await board.blocking(lambda: board.allocation.meaning(name))
+        except Exception as error:  # whatever is wrong, a signal must not go unheard
+            traceback.print_exc()
+            board.history.warn(f"why {name} came could not be asked: {error!r}")
+            meaning = Meaning("unknown")
         board.history.event("signal", host=host, name=name, meaning=meaning.kind)
         if meaning.kind == "user":
             _forget_request(self.paths)

@@ -343,6 +343,9 @@ class Saver:
             self.fenced = self.fenced or error.errno == errno.ESTALE
             self._lose(save, str(error.strerror or error), error.errno, now())
             return
+        except Exception as error:  # what a worker reported makes no checkpoint (a malformed shard): that save is lost
+            self._lose(save, repr(error), None, now())
+            return
         self._committed(save, done, round_, now())
         await self.blocking(
             lambda: checkpoints.collect_garbage(

@@ -359,3 +359,39 @@ def test_a_leader_that_is_cut_off_writes_no_outcome(world, virtual):
     assert ending.exit_code == 5
     assert w.outcome is None
     assert "does not answer" in w.events("warning")[-1]["text"]
+
+
+def test_a_malformed_shard_loses_that_save_alone(world, virtual):
+    """A worker reports files without sizes: the save is lost, said, and the run goes on to its end."""
+    w = world(checkpoint={"interval_steps": 10})
+    real = w.worker_class.say
+
+    class Odd(w.worker_class):
+        def say(self, type_, **values):
+            if type_ == "shard" and values["step"] == 20 and self.rank == 1:
+                values["files"] = [{"name": "x"}]
+            real(self, type_, **values)
+
+    w.worker_class = Odd
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert [e["step"] for e in w.events("saved")] == [10, 30, 40]
+    assert w.events("save_failed")[0]["step"] == 20
+
+
+def test_a_signal_is_heard_even_when_asking_fails(world, virtual, monkeypatch):
+    """A fault while SLURM is asked counts as no answer: stopped and saved."""
+    w = world(checkpoint={"interval_steps": 1000})
+
+    def fail(signal):
+        raise AttributeError("a fault of ours")
+
+    async def script():
+        await w.until(lambda: bool(w.events("first_step")))
+        w.allocation.meaning = fail
+        w.signal()
+        await w.until(lambda: bool(w.events("agreed")))
+        del w.allocation.meaning
+
+    assert virtual(w.attempt_once(script)).state == "requeued"
+    assert w.events("stopped")[0]["lost_steps"] == 0
