@@ -19,6 +19,7 @@ from launcher.run.messages import Channel
 from launcher.run.spec import Work
 from launcher.training import failure
 from launcher.training.place import Place
+from launcher.training.trackers import script_variables
 
 __all__ = ["run_script"]
 
@@ -134,7 +135,6 @@ def _first_on_path(folder: str) -> None:
 
 
 def _tracker_ids(place: Place) -> None:
-    spec = place.spec
-    if spec is not None:
-        os.environ.setdefault("WANDB_RUN_ID", spec.id)
-        os.environ.setdefault("WANDB_RESUME", "allow")
+    if place.spec is not None and place.paths is not None:
+        for name, value in script_variables(place.spec, place.paths, place.rank).items():
+            os.environ.setdefault(name, value)
