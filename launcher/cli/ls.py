@@ -45,7 +45,7 @@ def command(
         shown = groups if everything else groups[:number]
         found = rows([k for g in shown for k in g], now)
         by_run = {row.run: row for row in found}
-        lines = [[by_run[k.paths.id] for k in g if k.paths.id in by_run] for g in shown]
+        lines = [[by_run[k.id] for k in g if k.id in by_run] for g in shown]
         _print([_cells(line, now) for line in lines if line], len(groups) - len(shown))
 
 

@@ -70,7 +70,7 @@ class Feed:
         if now - self._listed[0] >= LISTING_EVERY_S:
             groups = group_sweeps(all_runs())[:most]
             by_run = {row.run: row for row in rows([k for g in groups for k in g], now, ask=self._ask)}
-            lines = [[by_run[k.paths.id] for k in g if k.paths.id in by_run] for g in groups]
+            lines = [[by_run[k.id] for k in g if k.id in by_run] for g in groups]
             self._listed = (now, [line for line in lines if line])
         return self._listed[1]
 

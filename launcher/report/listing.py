@@ -46,7 +46,7 @@ def rows(runs: list[Known], now: float, ask: Ask | None = None) -> list[Row]:
     ``ask`` answers for SLURM in place of the one batched query.
     """
     out: list[Row | None] = [_glance(known) for known in runs]
-    slow = [i for i, row in enumerate(out) if row is None and os.path.isdir(runs[i].paths.root)]
+    slow = [i for i, row in enumerate(out) if row is None and os.path.isdir(runs[i].root)]
     for i, s in zip(slow, summarise_all([read_history(runs[i].paths) for i in slow], now, ask), strict=True):
         out[i] = _row(s, runs[i])
     return [row for row in out if row is not None]
@@ -75,7 +75,7 @@ def _load(path: str) -> dict[str, Any] | None:
 
 def _glance(known: Known) -> Row | None:
     """The row of a run that has ended and was not begun again; None where the history must be read."""
-    root = os.fspath(known.paths.root)
+    root = known.root
     outcome = _load(f"{root}/outcome.json")
     if outcome is None or outcome.get("state") not in _STATES:
         return None
@@ -88,7 +88,7 @@ def _glance(known: Known) -> Row | None:
         return None
     step = as_number(outcome.get("step"))
     return Row(
-        run=known.paths.id,
+        run=known.id,
         state=outcome["state"],
         reason=as_text(outcome.get("reason")),
         step=None if step is None else int(step),
@@ -102,7 +102,7 @@ def _glance(known: Known) -> Row | None:
 
 def has_ended(known: Known) -> bool:
     """Whether the run has an end that stands: an outcome, and no event since. Nothing is read."""
-    root = os.fspath(known.paths.root)
+    root = known.root
     try:
         ended = os.stat(f"{root}/outcome.json").st_mtime
         return os.stat(f"{root}/events.jsonl").st_mtime <= ended + 5.0
