@@ -25,6 +25,7 @@ demo: setup data
 
 # Tests that measure time run first and alone; the rest share the cores, each file in one process.
 test: setup packages
+	@$(MAKE) -s data || echo "Fashion-MNIST could not be had: its tests are skipped"
 	@rc=0; \
 	$(PYTEST) -m quiet || rc=1; \
 	$(PYTEST) -m 'not quiet' -n 2 --dist loadfile || rc=1; \
