@@ -247,13 +247,15 @@ class Leader(Hub):
         board.history.event("signal", host=host, name=name, meaning=meaning.kind)
         if meaning.kind == "user":
             _forget_request(self.paths)
-        if board.phase == "ended":
-            return
-        board.stop_wanted(
-            Kind(meaning.kind),
-            _SIGNAL_TEXT[meaning.kind].format(name=name),
-            window_s(meaning.kind, self.spec, meaning.left_s),
-        )
+        text = _SIGNAL_TEXT[meaning.kind].format(name=name)
+        left_s = meaning.left_s
+        if meaning.kind == Kind.TIME_LIMIT.value and left_s is not None:
+            # SLURM sends --signal up to 60 s early: that time is the user's.
+            lead_s = float(self.spec.restart.signal_lead_s)
+            await asyncio.sleep(max(0.0, left_s - self.spec.site.kill_wait_s - lead_s))
+            left_s = min(left_s, lead_s)
+        if board.phase != "ended":
+            board.stop_wanted(Kind(meaning.kind), text, window_s(meaning.kind, self.spec, left_s))
 
 
 _SIGNAL_TEXT = {

@@ -284,3 +284,26 @@ def test_slurm_is_asked_again_when_the_stop_is_over(world, virtual):
 
     assert ending.state == "requeued"
     assert [e["meaning"] for e in w.events("signal")] == ["unknown", "preempted"]
+
+
+def test_a_signal_that_comes_early_leaves_the_time_to_training(world, virtual):
+    """SLURM sends USR2 up to 60 s before it was asked to: the stop begins signal_lead_s before the limit."""
+    w = world(checkpoint={"interval_steps": 1000}, restart={"signal_lead_s": 20}, site={"kill_wait_s": 30})
+    w.total_steps, w.step_s = 5000, 0.5
+    w.allocation.means = Meaning("time_limit", 30 + 20 + 45)
+    times = {}
+
+    async def script():
+        import asyncio
+
+        await stop_at(w, 5, "USR2")()
+        times["signal"] = asyncio.get_running_loop().time()
+        await w.until(lambda: bool(w.events("stop_requested")))
+        times["stop"] = asyncio.get_running_loop().time()
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "requeued"
+    assert times["stop"] - times["signal"] == pytest.approx(45, abs=1)
+    assert w.events("stop_requested")[0]["deadline_s"] <= 20
+    assert w.events("stopped")[0]["lost_steps"] == 0
