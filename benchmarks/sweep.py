@@ -1,8 +1,8 @@
-"""How quick the command line is: ``launcher --help`` and ``launcher plan`` (medians of 15), and a sweep of 1,000 points.
+"""How long submitting a sweep of 1,000 points takes: folders, specs, pickles, one ``sbatch``.
 
-    python benchmarks/commands.py
+    python benchmarks/sweep.py
 
-The sweep goes through submitit to a pretended ``sbatch`` that answers at once: what is measured is the launcher's part.
+It goes through submitit to a pretended ``sbatch`` that answers at once: what is measured is the launcher's part.
 Prints wall time and, because other work on the machine does not count there, CPU time.
 """
 
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-TRIES = 15
+TRIES = 5
 POINTS = 1000
 
 
@@ -54,12 +54,9 @@ def main() -> None:
         pretended_slurm(folder / "bin")
         env = {**os.environ, "XDG_STATE_HOME": name, "LAUNCHER_RUNS_DIR": f"{name}/runs",
                "PYTHONPATH": str(Path(__file__).parents[1])}  # fmt: skip
-        report("--help", [once(["--help"], folder / "code", env) for _ in range(TRIES)])
-        local = ["plan", "train.py", "--backend", "local"]
-        report("plan", [once(local, folder / "code", env) for _ in range(TRIES)])
         env["PATH"] = f"{name}/bin:{env['PATH']}"
         words = ["submit", "train.py", "--backend", "slurm", "--sweep", f"params.seed=range({POINTS})"]
-        report(f"submit, {POINTS:,} points", [once(words, folder / "code", env) for _ in range(3)])
+        report(f"submit, {POINTS:,} points", [once(words, folder / "code", env) for _ in range(TRIES)])
 
 
 if __name__ == "__main__":
