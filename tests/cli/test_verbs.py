@@ -231,3 +231,18 @@ def test_a_shell_needs_a_running_run(runs: Path, capsys: pytest.CaptureFixture[s
 
     assert main(["shell", "k7f", "nvidia-smi"]) == 16
     assert "is not running" in capsys.readouterr().err
+
+
+def test_a_sweep_is_cancelled_by_one_scancel(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All waiting points at once; those nobody led have an outcome, an ended one keeps its own."""
+    sweep = runs / "net-1121-0842-k7f"
+    points = [_run(sweep, f"net-s{i}-1121-0842-k7f00{i}", job_id=f"42_{i}") for i in range(3)]
+    (sweep / "sweep.json").write_text(json.dumps({"points": [{"run": p.id} for p in points]}))
+    write_outcome(points[1].outcome, {"state": "completed"})
+    (runs.parent / "fake" / "queue").write_text("42_0 PENDING\n42_2 RUNNING\n")
+
+    assert main(["cancel", str(sweep)]) == 0
+    assert (runs.parent / "fake" / "cancelled").read_text() == "42_0 42_2\n"
+    states = [(read_outcome(p.outcome) or {})["state"] for p in points]
+    assert states == ["cancelled", "completed", "cancelled"]
+    assert "3 of 3 points have ended" in capsys.readouterr().out
