@@ -140,6 +140,8 @@ def verdict(rehearsal: Rehearsal) -> None:
         return
     if not rehearsal.first.digests:
         raise DrillError("the drill could not be judged: the job left no checkpoint (checkpoint.enabled)")
+    if rehearsal.resumed_from is None:
+        raise DrillError("the drill could not be judged: no checkpoint was committed before the rank was killed")
     if rehearsal.differs:
         parts = ", ".join(rehearsal.differs)
         raise DrillError(

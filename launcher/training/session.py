@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 import zlib
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from launcher.training import checkpoint
 from launcher.training.data import Unit
 from launcher.training.determinism import rng_state, seed_rank, set_rng_state
 from launcher.training.place import Place
+from launcher.training.rehearsal import die_behind_a_checkpoint
 from launcher.training.reporter import Reporter
 from launcher.training.snapshot import Reference
 from launcher.training.stopping import Gate, Stopped
@@ -218,8 +217,8 @@ class Session:
             at.epoch, at.consumed = unit.epoch, unit.start + unit.size
             at.order = zlib.crc32(unit.checksum_bytes, at.order)
         self._progress(last=last or at.step == self.start_step + 1)
-        if self.place.dies_after == at.step:  # a rehearsal's drill
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.place.dies_after == at.step:
+            die_behind_a_checkpoint(self.place)
 
     def open_gap(self) -> None:
         """After the last unit of a loop: user code follows that a resume will run again, so hold the state as of now."""
@@ -402,8 +401,3 @@ def _cloned(node: Any) -> Any:
     if isinstance(node, list | tuple):
         return type(node)(_cloned(v) for v in node)
     return node
-
-
-def rehearsal_limit(place: Place) -> int | None:
-    """Optimizer steps after which a rehearsal ends; None in real runs."""
-    return place.spec.stop_after_steps if place.spec else None

@@ -16,7 +16,8 @@ from launcher.training import wrapping
 from launcher.training.data import Micro, Plan, Stream, Unit, check_dataset
 from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
 from launcher.training.folder import save_folder
-from launcher.training.session import Session, rehearsal_limit
+from launcher.training.rehearsal import step_limit
+from launcher.training.session import Session
 
 __all__ = ["Worker"]
 
@@ -221,12 +222,10 @@ class Worker:
     def _total_steps(self, plan: Plan, first: int, start: int) -> int:
         left = -(-max(plan.samples_per_epoch - start, 0) // plan.global_batch)
         further = max((self._session.epochs or 1) - first - 1, 0) * plan.units_per_epoch
-        total = self._session.position.step + left + further
-        limit = rehearsal_limit(self._session.place)
-        return total if limit is None else min(total, limit)
+        return self._session.position.step + left + further
 
     def _limit_reached(self) -> bool:
-        limit = rehearsal_limit(self._session.place)
+        limit = step_limit(self._session.place)
         return limit is not None and self.steps_done >= limit
 
     def _share_buffers(self) -> None:

@@ -1,0 +1,44 @@
+"""The rehearsal and its drill, with real workers on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import harness
+
+
+def dry_run(tmp_path: Path, task: str, *words: str) -> subprocess.CompletedProcess[str]:
+    job = tmp_path / "job.yaml"
+    job.write_text(harness.job_text(2, task=task, params={"step_s": 0.0}))
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "LAUNCHER_RUNS_DIR": str(tmp_path / "runs")}
+    return subprocess.run(
+        [sys.executable, "-m", "launcher", "dry-run", str(job), "--steps", "12", "--seed", "3", *words],
+        capture_output=True, text=True, env=env, timeout=280, check=False,
+    )  # fmt: skip
+
+
+def test_a_sound_job_passes(tmp_path: Path) -> None:
+    """A job whose state is all saved ends the same after the drill: exit code 0, times and sizes told, nothing left."""
+    done = dry_run(tmp_path, "steady:Steady", "--json")
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["differs"], found["first"]["steps"], found["second"]["steps"]) == ([], 12, 12)
+    assert found["resumed_from"] < found["killed"][1] < 12
+    assert found["first"]["checkpoint_bytes"] > 0
+    assert found["first"]["total_steps"] == 8 * 30
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_job_that_forgets_is_found_out(tmp_path: Path) -> None:
+    """A job with state that nobody saves exits with 10, and the sentence names the parts that differ."""
+    done = dry_run(tmp_path, "forgetful:Forgetful")
+
+    assert done.returncode == 10, done.stdout + done.stderr
+    assert "does not resume exactly" in done.stderr
+    assert "model" in done.stderr
+    assert "Traceback" not in done.stderr
