@@ -83,9 +83,11 @@ def small_disk(path: Path, size_mb: int = 4) -> Iterator[Callable[[], None]]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=0700", "tmpfs", str(path)], check=True)
 
     def fill() -> None:
-        with contextlib.suppress(OSError), open(path / "filler", "wb", buffering=0) as f:
-            while True:
-                f.write(b"\0" * 65536)
+        with open(path / "filler", "wb", buffering=0) as f:
+            for size in (65536, 4096):
+                with contextlib.suppress(OSError):
+                    while True:
+                        f.write(b"\0" * size)
 
     try:
         yield fill

@@ -19,7 +19,7 @@ from launcher.training.determinism import rng_state, seed_rank, set_rng_state
 from launcher.training.place import Place
 from launcher.training.rehearsal import die_behind_a_checkpoint
 from launcher.training.reporter import Reporter
-from launcher.training.snapshot import Reference
+from launcher.training.snapshot import Reference, cloned
 from launcher.training.stopping import Gate, Stopped
 from launcher.training.wrapping import unwrap
 
@@ -129,7 +129,7 @@ class Session:
             self.reporter.send("warning", text=f"the checkpoint holds no state of {name!r}: it starts afresh")
             return
         # The file is mapped; what keeps the tensors it is given must not keep the mapping.
-        state = states[name] if isinstance(thing, torch.nn.Module) else _cloned(states[name])
+        state = states[name] if isinstance(thing, torch.nn.Module) else cloned(states[name])
         try:
             thing.load_state_dict(state)
         except Exception as error:
@@ -391,13 +391,3 @@ class Session:
 
 def _mode(place: Place) -> int:
     return 0o750 if place.spec is not None and place.spec.share == "group" else 0o700
-
-
-def _cloned(node: Any) -> Any:
-    if isinstance(node, torch.Tensor):
-        return node.clone()
-    if isinstance(node, dict):
-        return type(node)((k, _cloned(v)) for k, v in node.items())
-    if isinstance(node, list | tuple):
-        return type(node)(_cloned(v) for v in node)
-    return node

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Reference", "Snapshot"]
+__all__ = ["Reference", "Snapshot", "cloned"]
 
 _SMALL = 65536
 """Tensors up to so many bytes are copied even where references would do."""
@@ -132,3 +132,14 @@ class Reference:
         if type(node) in (list, tuple):
             return type(node)(self._hold(v) for v in node)
         return copy.deepcopy(node)
+
+
+def cloned(node: Any) -> Any:
+    """A tree of dicts, lists and tensors, the tensors copied."""
+    if isinstance(node, torch.Tensor):
+        return node.clone()
+    if isinstance(node, dict):
+        return type(node)((k, cloned(v)) for k, v in node.items())
+    if isinstance(node, list | tuple):
+        return type(node)(cloned(v) for v in node)
+    return node
