@@ -18,7 +18,7 @@ NAMES = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd")
 def inside(layout: Layout, host: str, *args: str, log: Path | None = None, limit_s: float = 60) -> None:
     """Run a command on a host, to its end or until it has become a daemon. Raises ClusterError.
 
-    ``ip netns exec`` would remount /sys and hide the cgroups from slurmd. The mount namespace is private: it only
+    ``ip netns exec`` would remount /sys and hide the cgroups from slurmd. The mount namespace is a slave (what the machine mounts later shows, nothing goes back): it only
     has an /etc/hosts of its own, so that host names of several clusters do not meet.
     """
     script = (
@@ -27,7 +27,7 @@ def inside(layout: Layout, host: str, *args: str, log: Path | None = None, limit
     )
     command = [
         "nsenter", f"--net={layout.netns_path(host)}", "--",
-        "unshare", "--uts", "--mount", "--propagation", "private", "--",
+        "unshare", "--uts", "--mount", "--propagation", "slave", "--",
         "sh", "-c", script, "sh", *args,
     ]  # fmt: skip
     env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}

@@ -36,7 +36,13 @@ def test_preempted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, set
 def test_the_time_limit(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """At the time limit the run saves, is requeued and goes on."""
     run = submit(
-        tmp_path, clean.env, 3, params={"step_s": 0.5}, resources={"timeout_min": 1}, restart={"signal_lead_s": 30}
+        tmp_path,
+        clean.env,
+        3,
+        params={"step_s": 0.6},
+        resources={"timeout_min": 1},
+        restart={"signal_lead_s": 20},
+        distributed={"init_timeout_min": 0.9},
     )
 
     ends_the_same(run, 3, undisturbed)
