@@ -18,8 +18,8 @@ NAMES = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd")
 def inside(layout: Layout, host: str, *args: str, log: Path | None = None, limit_s: float = 60) -> None:
     """Run a command on a host, to its end or until it has become a daemon. Raises ClusterError.
 
-    ``ip netns exec`` would remount /sys and hide the cgroups from slurmd. The mount namespace is a slave (what the machine mounts later shows, nothing goes back): it only
-    has an /etc/hosts of its own, so that host names of several clusters do not meet.
+    ``ip netns exec`` would remount /sys and hide the cgroups from slurmd. The mount namespace has an /etc/hosts of its own,
+    so that host names of several clusters do not meet; as a slave it shows what the machine mounts later.
     """
     script = (
         f"hostname {shlex.quote(host)} && mount --bind {shlex.quote(str(layout.etc / 'hosts'))} /etc/hosts"
