@@ -60,7 +60,11 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
                "metrics": dict(board.metrics), "cause": evidence.cause}  # fmt: skip
     await board.blocking(board.history.close)
     await _write(board, outcome)
+    absent = board.nodes.missing
     await _dismiss(board)
+    if absent:
+        # A node that never joined may hang in its setup lines, and srun waits for every task: to the time limit.
+        await board.blocking(board.allocation.end_step)
     return Ending(state, reason, code)
 
 

@@ -78,6 +78,9 @@ class Allocation(Protocol):
     def forbid_requeue(self) -> None:
         """See that nothing brings the job back; never raises."""
 
+    def end_step(self) -> None:
+        """End every process of the job's step, this one included; the very last act; never raises."""
+
 
 class LocalAllocation:
     """No SLURM: this machine, until the run ends."""
@@ -117,6 +120,9 @@ class LocalAllocation:
 
     def forbid_requeue(self) -> None:
         """Nothing to do."""
+
+    def end_step(self) -> None:
+        """Nothing to do: the user's own processes are on the user's own machine."""
 
 
 def window_s(kind: str, spec: RunSpec, left_s: float | None = None) -> float | None:

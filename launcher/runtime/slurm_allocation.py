@@ -137,6 +137,12 @@ class SlurmAllocation:
         """See `Allocation`."""
         handback.forbid_requeue(self._job.own_id)
 
+    def end_step(self) -> None:
+        """See `Allocation`."""
+        step = self._environ.get("SLURM_STEP_ID", "")
+        if step.isdigit():
+            ask("scancel", "--signal=KILL", f"{self._job.own_id}.{step}", timeout_s=_ASK_S)
+
 
 def schedulable_without(sinfo: str, hosts: tuple[str, ...], needed: int) -> bool:
     """Whether ``needed`` usable hosts are left in ``sinfo -N -o "%N %t"`` without ``hosts``. Pure."""

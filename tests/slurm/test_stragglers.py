@@ -66,9 +66,8 @@ def test_a_late_node_is_waited_for_and_named_meanwhile(clean: Cluster, tmp_path:
 
 
 def test_a_node_that_never_comes_ends_the_run_with_its_name(clean: Cluster, tmp_path: Path) -> None:
-    """Past the limit the run ends failed, naming the missing node and its ranks; coming later still, its agent just leaves."""
-    gate = tmp_path / "gate"
-    run = start(clean, tmp_path, gate, 0.3)
+    """Past the limit the run ends failed, naming the missing node and its ranks; what hangs in setup there ends with it."""
+    run = start(clean, tmp_path, tmp_path / "never", 0.3)
 
     outcome = run.wait_end()
 
@@ -76,5 +75,5 @@ def test_a_node_that_never_comes_ends_the_run_with_its_name(clean: Cluster, tmp_
     assert "node2" in outcome["reason"], json.dumps(outcome)
     assert "ranks 1" in outcome["reason"], json.dumps(outcome)
     assert "\n" not in outcome["reason"]
-    gate.touch()
+    clean.wait_job(run.job_id, "FAILED", "CANCELLED", "COMPLETED", limit_s=120)
     run.wait_no_process()

@@ -131,6 +131,9 @@ class FakeAllocation:
     def forbid_requeue(self) -> None:
         self.said.append(("forbid_requeue",))
 
+    def end_step(self) -> None:
+        self.said.append(("end_step",))
+
 
 class FakeLink:
     """The leader's end of a simulated connection: ordered, with random delays both ways."""
