@@ -1,6 +1,7 @@
 """Shared by all tests: the four-host SLURM cluster (`tests/cluster.py`), and failures told at once."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -8,6 +9,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 pytest_plugins = ["cluster"]
+
+# A shell starts background commands with INT (and nohup with HUP) ignored, and children inherit that: tests that send
+# signals must not depend on how they themselves were started.
+for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -18,7 +18,7 @@ from launcher.run.spec import CheckpointSpec
 SELDOM = CheckpointSpec(interval_min=1000)
 
 LOOK = """
-import atexit, json, multiprocessing, os, pickle, signal, sys, threading
+import atexit, json, multiprocessing, os, pickle, signal, sys, threading, time
 from torch.utils.data import DataLoader
 
 
@@ -39,6 +39,14 @@ class Data:
         return Item(i)
 
 
+def left():
+    # The queues' feeder threads of a DataLoader end a moment after it.
+    end = time.monotonic() + 120
+    while threading.active_count() > 1 and time.monotonic() < end:
+        time.sleep(0.01)
+    return threading.active_count()
+
+
 def look():
     return {
         "name": __name__,
@@ -56,7 +64,7 @@ def look():
         "loaded": [x for b in DataLoader(Data(), batch_size=2, num_workers=2, collate_fn=double) for x in b],
         "ours": sorted(k for k in os.environ if k.startswith("LAUNCHER_")),
         "ranks": [os.environ[k] for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE")],
-        "threads_now": threading.active_count(),
+        "threads_left": left(),
     }
 
 
