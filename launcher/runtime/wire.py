@@ -163,7 +163,8 @@ async def find_leader(host: str, ports: Sequence[int], secret: str, *, life: str
     the challenge on one port holds up no other. Raises ProtocolError when ``timeout_s`` have passed.
     """
     last: list[Exception] = []
-    dials = [asyncio.ensure_future(_dial(host, port, secret, life, last)) for port in ports]
+    over = asyncio.Event()
+    dials = [asyncio.ensure_future(_dial(host, port, secret, life, last, over)) for port in ports]
     found: asyncio.Future[Peer] | None = None
     try:
         done, _ = await asyncio.wait(dials, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -171,6 +172,7 @@ async def find_leader(host: str, ports: Sequence[int], secret: str, *, life: str
             found = done.pop()
             return found.result()
     finally:
+        over.set()
         others = [dial for dial in dials if dial is not found]
         for dial in others:
             dial.cancel()
@@ -183,9 +185,14 @@ async def find_leader(host: str, ports: Sequence[int], secret: str, *, life: str
     )
 
 
-async def _dial(host: str, port: int, secret: str, life: str, last: list[Exception]) -> Peer:
+async def _dial(host: str, port: int, secret: str, life: str, last: list[Exception], over: asyncio.Event) -> Peer:
+    """Dial one port until it is the leader's. ``over`` beside `cancel`: before Python 3.12 `asyncio.wait_for` swallows a
+    cancellation that comes in the very moment in which the connection is refused, and this would dial for ever.
+    """
     pause_s = _FIRST_PAUSE_S
     while True:
+        if over.is_set():
+            raise asyncio.CancelledError
         try:
             return await connect(host, port, secret, life=life)
         except (OSError, ProtocolError) as error:

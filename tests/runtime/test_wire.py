@@ -302,3 +302,28 @@ def test_a_fault_in_the_leader_closes_only_that_connection(capsys: pytest.Captur
 
     run(main)
     assert "KeyError: 'round'" in capsys.readouterr().err
+
+
+def test_a_dial_that_swallows_its_end_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found on one port, the leader is there, although another dial took its cancellation for a refused connection.
+
+    Before Python 3.12 `asyncio.wait_for` does so when both come in the same moment; a node was lost to it once.
+    """
+    found = object()
+
+    async def connect(host: str, port: int, secret: str, *, life: str) -> object:
+        if port == 1:
+            await asyncio.sleep(0.05)
+            return found
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            raise ConnectionRefusedError from None
+        return None
+
+    monkeypatch.setattr(wire, "connect", connect)
+
+    async def look() -> object:
+        return await asyncio.wait_for(wire.find_leader("h", [1, 2, 3], "s", life="1.0", timeout_s=300), 120)
+
+    assert found is asyncio.run(look())
