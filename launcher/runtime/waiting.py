@@ -29,7 +29,9 @@ async def until(board: Board, look: Callable[[float], T | None], *, timeout_s: f
         pause = (
             board.timing.tick_s if deadline is None else min(board.timing.tick_s, max(0.001, deadline - board.now()))
         )
+        # Not wait_for: before Python 3.12 it may swallow a cancellation.
+        change = asyncio.ensure_future(board.changed.wait())
         try:
-            await asyncio.wait_for(board.changed.wait(), pause)
-        except asyncio.TimeoutError:
-            pass
+            await asyncio.wait({change}, timeout=pause)
+        finally:
+            change.cancel()
