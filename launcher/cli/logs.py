@@ -42,10 +42,9 @@ def command(
             raise StateError(f"{paths.id} has no log yet; launcher status {paths.id} says what it waits for")
         click.echo(said, err=True)
         files = _Source(paths, rank, None, None, agents=True).files()
-    for path in files:
-        _print(path, lines, title=len(files) > 1)
+    at = {path: _print(path, lines, title=len(files) > 1) for path in files}
     if follow:
-        _follow(paths, source, files)
+        _follow(paths, source, at)
 
 
 class _Source:
@@ -83,24 +82,32 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-def _print(path: Path, lines: int | None, *, title: bool) -> None:
+def _print(path: Path, lines: int | None, *, title: bool) -> int:
+    """Print a file, or its last ``lines``; returns the offset up to which it was read: what comes later is not lost."""
     if title:
         click.echo(f"==> {path.name} <==")
+    offset = 0
+    last: deque[bytes] = deque(maxlen=lines)
     try:
-        with path.open("r", errors="replace") as f:
-            for line in f if lines is None else deque(f, maxlen=lines):
-                click.echo(line, nl=False)
+        with path.open("rb") as f:
+            for line in f:
+                offset += len(line)
+                if lines is None:
+                    click.echo(line.decode(errors="replace"), nl=False)
+                else:
+                    last.append(line)
     except OSError as error:
         click.echo(f"{path}: {error.strerror}", err=True)
+    click.echo(b"".join(last).decode(errors="replace"), nl=False)
+    return offset
 
 
-def _follow(paths: RunPaths, source: _Source, shown: list[Path]) -> None:
+def _follow(paths: RunPaths, source: _Source, at: dict[Path, int]) -> None:
     """Print what comes until the run has ended; a new attempt's or round's log continues the old one's."""
     from launcher.run.state import read_outcome
     from launcher.submission.where import locate
 
     where: Where = locate(paths)
-    at = {path: _size(path) for path in shown}
     while True:
         over = read_outcome(paths.outcome) is not None or not where.alive()
         for path in source.files():
@@ -111,13 +118,6 @@ def _follow(paths: RunPaths, source: _Source, shown: list[Path]) -> None:
         if over:
             return
         time.sleep(_PERIOD_S)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _emit(path: Path, offset: int) -> int:

@@ -43,7 +43,8 @@ def test_the_newest_checkpoint_is_damaged(
     clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, damage: Callable[[Path], None]
 ) -> None:
     """A damaged checkpoint is found by its hash; the one before it is used."""
-    run = start(clean, tmp_path)
+    # Four seconds between saves: no newer one comes between the damage and the kill.
+    run = start(clean, tmp_path, params={"step_s": 0.1}, checkpoint={"interval_steps": 40})
     saved = run.wait_saved(2)
     for path in inflict.newest_checkpoint(run).glob("*.pt"):
         damage(path)
