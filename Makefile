@@ -5,7 +5,7 @@
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest --tb=short -ra -q
 
-.PHONY: setup demo data test check lowest docs clean packages
+.PHONY: setup demo data test faults check lowest docs clean packages
 
 setup:
 	@.ci/setup
@@ -28,8 +28,12 @@ test: setup packages
 	@$(MAKE) -s data || echo "Fashion-MNIST could not be had: its tests are skipped"
 	@rc=0; \
 	$(PYTEST) -m quiet || rc=1; \
-	$(PYTEST) -m 'not quiet' -n 2 --dist loadfile || rc=1; \
+	$(PYTEST) -m 'not quiet and not long' -n 2 --dist loadfile || rc=1; \
 	exit $$rc
+
+# Several faults in one run, at every world size: minutes each.
+faults: setup packages
+	@$(PYTEST) -m long
 
 check: setup
 	@$(PY) -m ruff check .

@@ -14,6 +14,7 @@ from harness import digest, start, submit
 Undisturbed = Callable[[int], str]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("world", [1, 2, 4, 5, 8])
 def test_faults_at_other_world_sizes(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, world: int) -> None:
     """A killed worker, a preemption and a killed leader in one run: the same end at every world size."""
