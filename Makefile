@@ -1,5 +1,6 @@
 # make demo    set up and train the main job on this machine
-# make test    set up, the SLURM cluster included, and run every test
+# make test    set up, the SLURM cluster included, and run the tests
+# make faults  the long tests: several faults in each run
 # make check   linters and types           make lowest  the lowest supported versions
 # make docs    the generated pages         make clean   what the above left behind
 PY := .venv/bin/python

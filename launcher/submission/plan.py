@@ -254,8 +254,8 @@ def _spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"], r
         pass_names=list(dict.fromkeys([*job.environment.pass_, *job.notify.urls])),
         code_dir=f"{run_dir}/code",
         python=facts.interpreter.path,
-        checkpoint=_checkpoint(job),
-        restart=_restart(job),
+        checkpoint=CheckpointSpec(**asdict(job.checkpoint)),
+        restart=RestartSpec(**asdict(job.restart)),
         site=facts.slurm.site,
         trackers=_trackers(job, loaded.name),
         notify={"urls": list(job.notify.urls), "on": list(job.notify.on)} if job.notify.urls else {},
@@ -295,34 +295,6 @@ def _work(job: Job, fill: _Filler) -> Work:
     if name.startswith("-m"):
         return Work(kind="module", target=name[2:].strip(), args=args, params=params)
     return Work(kind="script", target=name, args=args, params=params)
-
-
-def _checkpoint(job: Job) -> CheckpointSpec:
-    c = job.checkpoint
-    return CheckpointSpec(
-        interval_steps=c.interval_steps,
-        interval_min=c.interval_min,
-        min_interval_min=c.min_interval_min,
-        max_interval_min=c.max_interval_min,
-        keep_last=c.keep_last,
-        keep_every_steps=c.keep_every_steps,
-        watch=c.watch,
-        enabled=c.enabled,
-    )
-
-
-def _restart(job: Job) -> RestartSpec:
-    r = job.restart
-    return RestartSpec(
-        max_restarts=r.max_restarts,
-        max_total_hours=r.max_total_hours,
-        requeue=r.requeue,
-        hang_floor_s=r.hang_floor_s,
-        hang_detection=r.hang_detection,
-        idle_timeout_min=r.idle_timeout_min,
-        max_at_risk_min=r.max_at_risk_min,
-        signal_lead_s=r.signal_lead_s,
-    )
 
 
 def _trackers(job: Job, name: str) -> dict[str, Any]:
