@@ -284,6 +284,7 @@ def main() -> None:
         signal.signal(signum, signal.SIG_DFL)
     sock = socket.socket(fileno=int(fd))
     frames = Frames(sock)
+    gc.disable()  # what is imported stays: looking through it again and again took a tenth of torch's import time
     try:
         for name in preload:
             if not name.startswith("?") or _exists(name[1:]):
@@ -293,6 +294,7 @@ def main() -> None:
         sys.exit(1)
     _fork_once()
     gc.collect()
+    gc.enable()
     gc.freeze()  # a collection in a worker would touch, and so copy, every page of torch's objects
     procs.die_with_parent(0)
     if os.getppid() != int(parent):
