@@ -16,17 +16,17 @@ from cluster import Cluster
 from harness import Run
 
 
-def agents(run: Run) -> list[psutil.Process]:
-    """The agents of the run, leader first: the processes that submitit started on the hosts."""
-    found = []
+def agents(run: Run) -> dict[int, psutil.Process]:
+    """The agents of the run by node, 0 the leader's: the processes that submitit started on the hosts."""
+    found = {}
     for process in run.processes():
         with contextlib.suppress(psutil.Error, OSError):
             words = process.cmdline()
             if "submitit.core._submit" in words and "SLURM_NODEID" in (env := process.environ()):
                 parent = process.parent()
                 if parent is None or "submitit.core._submit" not in parent.cmdline():
-                    found.append((int(env["SLURM_NODEID"]), process))
-    return [process for _, process in sorted(found, key=lambda pair: pair[0])]
+                    found[int(env["SLURM_NODEID"])] = process
+    return found
 
 
 def signal_rank(run: Run, rank: int, number: int) -> None:
@@ -82,15 +82,8 @@ def small_disk(path: Path, size_mb: int = 4) -> Iterator[Callable[[], None]]:
     path.mkdir(parents=True, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=0700", "tmpfs", str(path)], check=True)
 
-    def fill() -> None:
-        with open(path / "filler", "wb", buffering=0) as f:
-            for size in (65536, 4096):
-                with contextlib.suppress(OSError):
-                    while True:
-                        f.write(b"\0" * size)
-
     try:
-        yield fill
+        yield lambda: fill(path / "filler")
     finally:
         with contextlib.suppress(FileNotFoundError):
             (path / "filler").unlink()
@@ -98,6 +91,15 @@ def small_disk(path: Path, size_mb: int = 4) -> Iterator[Callable[[], None]]:
         shutil.copytree(path, keep)
         subprocess.run(["umount", "-l", str(path)], check=True)
         shutil.copytree(keep, path, dirs_exist_ok=True)
+
+
+def fill(filler: Path) -> None:
+    """Write a file until its disk is full."""
+    with open(filler, "wb", buffering=0) as f:
+        for size in (65536, 4096):
+            with contextlib.suppress(OSError):
+                while True:
+                    f.write(b"\0" * size)
 
 
 def newest_checkpoint(run: Run) -> Path:
