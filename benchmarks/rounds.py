@@ -1,8 +1,10 @@
-"""kill -9 of one of 8 workers to the next round's first all-reduce, and the parts of it; fork to running Python.
+"""kill -9 of one worker to the first optimizer step beyond the one it died in: all of it, and its parts.
 
-    python benchmarks/rounds.py [--workers 8] [--times 10]
+    python benchmarks/rounds.py [--workers 8] [--times 20]
 
-Real agent, real leader, on this machine; workers run a function (gloo). Say how loaded the machine was.
+Real agent, real leader, a real task with checkpoints, on this machine (gloo). The victim and the moment are random. The
+steps between the checkpoint and the one it died in are done again in that time; they are told apart, as they depend on the
+checkpoint interval and the step time alone. Say how loaded the machine was.
 """
 
 from __future__ import annotations
@@ -10,37 +12,57 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from launcher.run import events
 from launcher.run.paths import RunPaths
-from launcher.run.spec import RestartSpec, RunSpec, Work
+from launcher.run.spec import CheckpointSpec, RestartSpec, RunSpec, Work
 
 CODE = """
 import os, time
-t0 = time.time()
-import torch, torch.distributed as dist
+import torch
+import launcher
 
-def main(worker):
-    t1 = time.time()
-    x = torch.ones(1)
-    dist.all_reduce(x)
-    t2 = time.time()
-    assert x.item() == dist.get_world_size()
-    with open(os.environ["STAMPS"], "a") as f:
-        f.write(f'{os.environ["LAUNCHER_ROUND"]} {worker.rank} {os.getpid()} {t0} {t1} {t2}\\n')
-    while True:
-        time.sleep(60)
+class Bench(launcher.Training):
+    epochs, batch_size, scheduler_every = 1000, 8, "step"
+
+    def __init__(self, step_s):
+        self.step_s = step_s
+        self.stamps = open(os.environ["STAMPS"], "a", buffering=1)
+
+    def model(self):
+        return torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+
+    def train_data(self):
+        return torch.utils.data.TensorDataset(torch.randn(8000, 32), torch.randn(8000, 1))
+
+    def loss(self, model, batch):
+        time.sleep(self.step_s)
+        return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    def optimizer(self, model):
+        adam = torch.optim.AdamW(model.parameters())
+        adam.register_step_post_hook(lambda adam, args, kwargs: self.stamp(adam))
+        return adam
+
+    def stamp(self, adam):
+        step = int(next(iter(adam.state.values()))["step"])
+        self.stamps.write(f'{os.environ["LAUNCHER_ROUND"]} {os.environ["RANK"]} {os.getpid()} {step} {time.time()}\\n')
 """
+SAVE_EVERY = 10
+Stamps = dict[int, dict[int, dict[int, float]]]
+"""round: step: rank: when that rank had done that step."""
 
 
-def make_run(root: Path, workers: int) -> RunPaths:
+def make_run(root: Path, workers: int, step_s: float) -> RunPaths:
     """A run directory as the submitting command would leave it."""
     paths = RunPaths(root)
     paths.code.mkdir(parents=True)
@@ -50,7 +72,7 @@ def make_run(root: Path, workers: int) -> RunPaths:
         id=root.name,
         name="bench",
         run_dir=str(root),
-        work=Work(kind="function", target="bench:main"),
+        work=Work(kind="task", target="bench:Bench", params={"step_s": step_s}),
         batch="local",
         nodes=1,
         tasks_per_node=workers,
@@ -59,71 +81,100 @@ def make_run(root: Path, workers: int) -> RunPaths:
         control_ports=list(range(23000, 23050)),
         code_dir=str(paths.code),
         restart=RestartSpec(max_restarts=1000),
+        checkpoint=CheckpointSpec(interval_steps=SAVE_EVERY),
         variables={"STAMPS": str(root / "stamps")},
         preflight=False,
     ).write(paths.spec)
     return paths
 
 
-def stamps(paths: RunPaths, round_: int, workers: int) -> list[list[float]]:
-    """Wait for all workers' stamps of a round: rank, pid, running, group up, reduced."""
-    while True:
-        try:
-            rows = [[float(x) for x in line.split()] for line in (paths.root / "stamps").read_text().splitlines()]
-        except (OSError, ValueError):
-            rows = []
-        mine = [row[1:] for row in rows if row[0] == round_ and len(row) == 6]
-        if len(mine) == workers:
-            return mine
-        time.sleep(0.005)
+class Reader:
+    """The stamps so far, read as they come."""
+
+    def __init__(self, path: Path, workers: int) -> None:
+        self.path, self.workers = path, workers
+        self.steps: Stamps = {}
+        self.pids: dict[tuple[int, int], int] = {}
+        self._at = 0
+
+    def read(self) -> None:
+        """Take in what has been written since."""
+        with open(self.path) as f:
+            f.seek(self._at)
+            text = f.read()
+        whole = text[: text.rfind("\n") + 1]
+        self._at += len(whole.encode())
+        for line in whole.splitlines():
+            round_, rank, pid, step, t = line.split()
+            self.steps.setdefault(int(round_), {}).setdefault(int(step), {})[int(rank)] = float(t)
+            self.pids[int(round_), int(rank)] = int(pid)
+
+    def wait(self, round_: int, least: int) -> int:
+        """Wait until every rank has done some step >= ``least`` in a round; returns the first such step."""
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            self.read()
+            done = [s for s, ranks in self.steps.get(round_, {}).items() if len(ranks) == self.workers and s >= least]
+            if done:
+                return min(done)
+            time.sleep(0.002)
+        raise SystemExit(f"round {round_} did not come to step {least}")
+
+    def done(self, round_: int, step: int) -> float:
+        """When the last rank had done the step."""
+        return max(self.steps[round_][step].values())
+
+
+def one(paths: RunPaths, reader: Reader, number: int, chance: random.Random) -> list[float]:
+    """Kill a worker of round ``number``; seconds of each part of the recovery."""
+    reader.wait(number, reader.wait(number, 0) + SAVE_EVERY + chance.randrange(SAVE_EVERY))
+    time.sleep(chance.random() * 0.05)
+    rank = chance.randrange(reader.workers)
+    killed = time.time()
+    os.kill(reader.pids[number, rank], signal.SIGKILL)
+    first = reader.wait(number + 1, 0)
+    died_in = 1 + max(s for s, ranks in reader.steps[number].items() if rank in ranks)
+    beyond = reader.wait(number + 1, died_in + 1)
+    told = {(e["type"], e.get("round")): e["t"] for e in events.read(paths.events)}
+    ended, started = told["round_ended", number], told["round_started", number + 1]
+    again = reader.done(number + 1, died_in) if died_in >= first else reader.done(number + 1, first)
+    moments = [killed, ended, started, reader.done(number + 1, first), again, reader.done(number + 1, beyond)]
+    return [b - a for a, b in pairwise(moments)]
+
+
+NAMES = ("ended and cleared", "store up, round ordered", "forked, group, load, 1 step", "steps done again", "the step")
+
+
+def report(parts: list[list[float]]) -> None:
+    """Print medians."""
+    whole = [sum(p) for p in parts]
+    without = [sum(p) - p[3] for p in parts]
+    print(f"kill -9 to the first step beyond: median {statistics.median(whole):.3f} s, max {max(whole):.3f} s")
+    print(f"without the steps done again:     median {statistics.median(without):.3f} s, max {max(without):.3f} s")
+    for name, values in zip(NAMES, zip(*parts, strict=True), strict=True):
+        print(f"  {name:28} {statistics.median(values):.3f} s")
+    print(json.dumps({"without_s": [round(w, 3) for w in without], "load": os.getloadavg()}))
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--step-s", type=float, default=0.02, help="what a step sleeps")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        paths = make_run(Path(folder) / "bench-0", given.workers)
+        paths = make_run(Path(folder) / "bench-0", given.workers, given.step_s)
+        reader = Reader(paths.root / "stamps", given.workers)
+        reader.path.touch()
         command = [sys.executable, "-m", "launcher.runtime.agent", str(paths.root), "--node", "0"]
-        begun = time.time()
         agent = subprocess.Popen(command, stderr=(paths.root / "agent.log").open("w"))
+        chance = random.Random(1)
         try:
-            first = stamps(paths, 0, given.workers)
-            print(f"start to first all-reduce of {given.workers}: {max(r[4] for r in first) - begun:.2f} s")
-            whole, parts = [], []
-            for number in range(given.times):
-                now = stamps(paths, number, given.workers)
-                time.sleep(0.5)
-                victim = now[number % given.workers]
-                killed = time.time()
-                os.kill(int(victim[1]), signal.SIGKILL)
-                after = stamps(paths, number + 1, given.workers)
-                whole.append(max(r[4] for r in after) - killed)
-                told = {e["type"]: e["t"] for e in events.read(paths.events) if e.get("round") == number}
-                started = next(
-                    e["t"]
-                    for e in events.read(paths.events)
-                    if e["type"] == "round_started" and e.get("round") == number + 1
-                )
-                parts.append(
-                    [
-                        told["round_ended"] - killed,
-                        started - told["round_ended"],
-                        max(r[2] for r in after) - started,
-                        max(r[3] for r in after) - max(r[2] for r in after),
-                        max(r[4] for r in after) - max(r[3] for r in after),
-                    ]
-                )
+            report([one(paths, reader, number, chance) for number in range(given.times)])
         finally:
             agent.kill()
             agent.wait()
-        names = ["ended and cleared", "store up, round ordered", "all forked, running", "group up", "reduced"]
-        print(f"kill -9 to the next all-reduce: median {statistics.median(whole):.3f} s, max {max(whole):.3f} s")
-        for name, values in zip(names, zip(*parts, strict=True), strict=True):
-            print(f"  {name:24} {statistics.median(values):.3f} s")
-        print(json.dumps({"whole_s": [round(w, 3) for w in whole], "load": os.getloadavg()}))
 
 
 if __name__ == "__main__":

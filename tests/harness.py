@@ -78,6 +78,16 @@ class Run:
         self.wait(f"step {step}", lambda: (self.state().get("step") or 0) >= step or self.outcome())
         assert self.outcome() is None, f"ended before step {step}: {self.outcome()}"
 
+    def wait_round(self, number: int) -> None:
+        """Wait until round ``number`` trains and the leader's picture shows it."""
+
+        def there() -> bool:
+            state = self.state()
+            return state.get("round") == number and state.get("phase") == "training"
+
+        self.wait(f"round {number}", lambda: there() or self.outcome())
+        assert self.outcome() is None, f"ended before round {number}: {self.outcome()}"
+
     def wait_saved(self, count: int = 1) -> list[dict[str, Any]]:
         """Wait for that many commits; returns them."""
         return self.wait(f"{count} checkpoints", lambda: (s := self.told("saved")) and len(s) >= count and s)
@@ -161,6 +171,47 @@ def ends_the_same(run: Run, world: int, undisturbed: Callable[[int], str]) -> No
     assert outcome["state"] == "completed", (outcome, run.history()[-10:])
     assert digest(run) == undisturbed(world)
     run.wait_no_process()
+
+
+NEW_ATTEMPT = (
+    ("attempt_ended", {"attempt": 0}),
+    ("requeued", {}),
+    ("attempt_started", {"attempt": 1}),
+    ("round_started", {"attempt": 1}),
+    ("ended", {"state": "completed"}),
+)
+"""What the history tells of a run that came back once in a new allocation."""
+
+
+def new_round(evidence: str) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """What the history tells of a run that started again in place."""
+    return (
+        ("round_ended", {"round": 0}),
+        ("decision", {"evidence": evidence, "action": "new_round"}),
+        ("round_started", {"attempt": 0, "round": 1}),
+        ("first_step", {"round": 1}),
+        ("ended", {"state": "completed"}),
+    )
+
+
+def tells(run: Run, *story: tuple[str, dict[str, Any]]) -> None:
+    """The history holds these events, with these values, in this order (others may lie between them)."""
+    history = run.history()
+    at = 0
+    for type_, values in story:
+        found = (i for i in range(at, len(history)) if history[i]["type"] == type_ and _has(history[i], values))
+        place = next(found, None)
+        shown = "\n".join(json.dumps({k: v for k, v in e.items() if k not in ("facts", "ranks")}) for e in history)
+        assert place is not None, f"{type_} {values} is not told, or not in its place:\n{shown}"
+        at = place + 1
+
+
+def _has(event: dict[str, Any], values: dict[str, Any]) -> bool:
+    """Nested values by part: ``cause={"kind": "signal"}``."""
+    return all(
+        _has(event.get(key) or {}, wanted) if isinstance(wanted, dict) else event.get(key) == wanted
+        for key, wanted in values.items()
+    )
 
 
 def start(cluster: Any, tmp_path: Path, world: int = 3, **job: object) -> Run:

@@ -9,7 +9,7 @@ from pathlib import Path
 import inflict
 import pytest
 from cluster import Cluster
-from harness import ends_the_same, start
+from harness import NEW_ATTEMPT, ends_the_same, new_round, start, tells
 
 Undisturbed = Callable[[int], str]
 
@@ -19,9 +19,17 @@ def test_a_killed_agent(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
     """SIGKILL of the leader or of another agent: the run comes back and ends the same."""
     run = start(clean, tmp_path)
 
+    host = run.state()["nodes"][node]
+
     inflict.kill_agent(run, node)
 
     ends_the_same(run, 3, undisturbed)
+    if node == 0:
+        tells(run, ("saved", {}), ("decision", {"evidence": "leader_gone", "action": "requeue"}), *NEW_ATTEMPT)
+    else:
+        lost = ("node_lost", {"host": host})
+        tells(run, ("saved", {}), lost, ("decision", {"evidence": "node_lost", "action": "requeue"}), *NEW_ATTEMPT)
+    assert len(run.told("attempt_started")) == 2
 
 
 def test_a_host_killed_with_a_spare(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
@@ -36,6 +44,7 @@ def test_a_host_killed_with_a_spare(clean: Cluster, tmp_path: Path, undisturbed:
     assert second["t"] - began < 15
     assert dead not in {r["host"] for r in second["ranks"]}
     ends_the_same(run, 3, undisturbed)
+    tells(run, ("node_lost", {"host": dead}), *new_round("node_lost"))
     assert len(run.told("attempt_started")) == 1
 
 
@@ -45,9 +54,14 @@ def test_a_host_killed(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed,
     clean.set(SlurmdTimeout=10)
     run = start(clean, tmp_path)
 
-    clean.kill(run.state()["nodes"][which])
+    dead = run.state()["nodes"][which]
+
+    clean.kill(dead)
 
     ends_the_same(run, 3, undisturbed)
+    cause = ("decision", {"evidence": "leader_gone"}) if which == 0 else ("node_lost", {"host": dead})
+    tells(run, ("saved", {}), cause, *NEW_ATTEMPT)
+    assert dead not in {r["host"] for r in run.told("round_started", attempt=1)[0]["ranks"]}
 
 
 def test_a_host_cut_off(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
@@ -61,6 +75,7 @@ def test_a_host_cut_off(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
     clean.heal(cut)
 
     ends_the_same(run, 3, undisturbed)
+    tells(run, ("saved", {}), ("node_lost", {"host": cut}), ("decision", {"evidence": "node_lost"}), *NEW_ATTEMPT)
 
 
 @pytest.mark.parametrize("daemon", ["slurmctld", "slurmd"])
@@ -71,4 +86,6 @@ def test_a_daemon_restarted(clean: Cluster, tmp_path: Path, undisturbed: Undistu
     clean.restart(daemon if daemon == "slurmctld" else run.state()["nodes"][1])
 
     ends_the_same(run, 3, undisturbed)
+    tells(run, ("round_started", {}), ("ended", {"state": "completed"}))
     assert len(run.told("round_started")) == 1
+    assert not run.told("node_lost") + run.told("signal") + run.told("worker_failed")
