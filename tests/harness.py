@@ -20,7 +20,7 @@ from launcher.training.digest import digest_checkpoint
 
 JOB = Path(__file__).parent / "faults" / "job"
 
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 """Longest wait for anything: far beyond what a sound run needs, so that only a broken one exceeds it."""
 
 SHAPES = {1: (1, 1), 2: (2, 1), 3: (3, 1), 4: (4, 1), 5: (1, 5), 8: (4, 2)}
@@ -131,7 +131,7 @@ def job_text(world: int, **job: Any) -> str:
         "task": "steady:Steady",
         "code": {"dir": str(JOB)},
         "params": {},
-        "resources": {"nodes": nodes, "tasks_per_node": tasks, "timeout_min": 10},
+        "resources": {"nodes": nodes, "tasks_per_node": tasks, "timeout_min": 30},
         "distributed": {"init_timeout_min": 3},
         "checkpoint": {"interval_steps": 10},
         "restart": {"hang_floor_s": 5.0, "max_restarts": 5},

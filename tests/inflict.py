@@ -40,13 +40,18 @@ def kill_agent(run: Run, node: int) -> None:
 
 
 def kill_store(run: Run) -> None:
-    """SIGKILL the process that holds the round's store: the one that listens on MASTER_PORT."""
-    port = run.state()["master_port"]
+    """SIGKILL the process that holds the round's store."""
+    signal_store(run, signal.SIGKILL)
+
+
+def signal_store(run: Run, number: int) -> None:
+    """Send a signal to the process that holds the round's store: the one that listens on MASTER_PORT."""
+    port = run.told("round_started")[-1]["master_port"]
     ranks = {r.get("pid") for r in run.state()["ranks"]}
     for process in run.processes():
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid not in ranks and _listens(process.pid, port):
-                process.send_signal(signal.SIGKILL)
+                process.send_signal(number)
                 return
     raise AssertionError(f"no process listens on {port}")
 

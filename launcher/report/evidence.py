@@ -125,6 +125,7 @@ def _decided(h: History, decision: Event) -> Root | None:
     simple = {
         "nodes_missing": "start", "preflight_failed": "preflight", "preempted": "preempted", "preempted_now": "preempted",
         "time_limit": "time_limit", "cancelled": "cancelled", "user": "user", "unknown": "unknown_signal",
+        "terminated": "terminated",
         "disk_at_risk": "disk_full", "idle": "idle",
     }.get(kind)  # fmt: skip
     if simple is None:
@@ -228,16 +229,27 @@ def _odd_one(h: History, root: Root) -> int | None:
         r for r in (_whole(as_dict(r).get("rank")) for r in as_list(_round_of(h, root).get("ranks"))) if r is not None
     ]
     silent, busy = [], []
+    waiting: dict[tuple[str, int | None], list[int]] = {}
     for rank in ranks[:MOST_STACKS]:
         stack = last_stack(tail(h.paths.rank_log(root.attempt or 0, root.round or 0, rank)))
         if stack is None:
             silent.append(rank)
         elif not any(_WAITS.search(frame.file) for frame in stack.frames):
             busy.append(rank)
+        else:
+            waiting.setdefault(_called_from(stack), []).append(rank)
     for found in (silent, busy):
         if 0 < len(found) <= len(ranks) / 2:
             return found[0]
-    return None
+    # All wait, but not for the same: most ranks are where they belong.
+    few = sorted(waiting.values(), key=len)[:-1]
+    return few[0][0] if few and len(few[0]) < len(ranks) / 2 else None
+
+
+def _called_from(stack: Trace) -> tuple[str, int | None]:
+    """The line outside torch from which a collective was entered."""
+    frame = next((f for f in reversed(stack.frames) if "/torch/" not in f.file), stack.frames[-1])
+    return frame.file, frame.line
 
 
 def _read_worker(h: History, root: Root) -> None:

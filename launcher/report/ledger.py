@@ -22,7 +22,7 @@ class Interruption:
 
     t: float
     cause: str
-    """crash, node, hang, store, preempted, time_limit, cancelled, user or unknown."""
+    """crash, node, hang, store, preempted, time_limit, cancelled, user, terminated or unknown."""
     attempt: int | None
     lost_steps: int | None
 

@@ -332,6 +332,14 @@ def _user(root: Root, h: History, s: RunSummary) -> Told:
     return Told("The run was cancelled with `launcher cancel`.", [], [], "launcher resubmit {run} continues it")
 
 
+@_tells("terminated")
+def _terminated(root: Root, h: History, s: RunSummary) -> Told:
+    sentence = (
+        "Somebody sent TERM to the job (scancel --signal=TERM, its owner or an administrator): it saved and ended."
+    )
+    return Told(sentence, [], [], "launcher resubmit {run} continues it")
+
+
 @_tells("unknown_signal")
 def _unknown_signal(root: Root, h: History, s: RunSummary) -> Told:
     name = as_text(root.event.get("name"))

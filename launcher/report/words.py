@@ -15,6 +15,8 @@ MEANINGS = {
     "cancelled": "cancelled",
     "time_limit": "time limit",
     "user": "asked by the user",
+    "terminated": "sent by hand",
+    "nothing": "SLURM wants nothing of the job",
     "idle": "idle",
     "unknown": "SLURM did not say why",
 }

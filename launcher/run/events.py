@@ -23,7 +23,8 @@ victims            ranks: [{rank, host, after_s, cause}]                (those t
 node_lost          host, why ("silent"|"closed"|"slurm")
 hang               limit_s, laggards: [{rank, host, step, phase}]
 store_lost         host
-signal             host, name ("TERM"|"USR2"), meaning ("preempted"|"preempted_now"|"cancelled"|"time_limit"|"user"|"unknown")
+signal             host, name ("TERM"|"USR2"), meaning ("preempted"|"preempted_now"|"cancelled"|"time_limit"|"user"|"terminated"
+                   |"nothing"|"unknown")
 stop_requested     cause (as meaning above), deadline_s, save (bool)
 agreed             step
 stopped            step, lost_steps

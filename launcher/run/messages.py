@@ -5,7 +5,7 @@ The worker finds its end's file descriptor in ``LAUNCHER_WORKER_FD``. ``runtime`
 Worker → agent (the agent forwards each to the leader with ``round`` and ``rank``):
 
 hello      pid
-phase      name: "starting"|"init"|"setup"|"load"|"train"|"evaluate"|"save"|"teardown"|"script"
+phase      name: "starting"|"init"|"setup"|"load"|"train"|"between"|"evaluate"|"save"|"teardown"|"script"
 ready      the process group is up (collectives work)
 progress   step (optimizer steps done), epoch, epochs, samples, total_steps, step_time_s, t; at most ~10 per second, and
            always the first and last step of a round

@@ -53,13 +53,15 @@ class Interrupt:
 
 _RANKING = (
     Kind.IDLE,
-    Kind.USER_STOP,
     Kind.TIME_LIMIT,
     Kind.PREEMPTED,
     Kind.UNKNOWN_SIGNAL,
     Kind.PREEMPTED_NOW,
+    Kind.USER_STOP,
+    Kind.TERMINATED,
     Kind.CANCELLED,
 )
+"""Whoever wants the run to end for good outranks whoever takes its nodes away, or it would come back."""
 
 
 @dataclass

@@ -43,7 +43,11 @@ class Kind(str, Enum):
     TIME_LIMIT = "time_limit"
     CANCELLED = "cancelled"
     USER_STOP = "user"
+    TERMINATED = "terminated"
+    """TERM was sent by hand."""
     UNKNOWN_SIGNAL = "unknown"
+    FALSE_ALARM = "nothing"
+    """The workers were stopped for a signal that turned out to mean nothing."""
     DISK_AT_RISK = "disk_at_risk"
     IDLE = "idle"
     FENCED = "fenced"
@@ -56,6 +60,7 @@ STOPPING = frozenset(
         Kind.TIME_LIMIT,
         Kind.CANCELLED,
         Kind.USER_STOP,
+        Kind.TERMINATED,
         Kind.UNKNOWN_SIGNAL,
         Kind.IDLE,
     }
@@ -143,12 +148,13 @@ _ANY = tuple(Kind)
 _WORKER = (K.WORKER_FAILED, K.HANG, K.STORE, K.LAST_SAVE)
 _NODE = (K.NODE_LOST, K.PREFLIGHT)
 _TAKEN = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT)
+_ENDED = (K.CANCELLED, K.USER_STOP, K.TERMINATED)
 
 TABLE: tuple[Row, ...] = (
     Row((K.FENCED,), _always, A.LEAVE, "a newer attempt of this run has begun"),
     Row((K.DONE,), _always, A.COMPLETE, "all steps are done"),
-    Row((*_TAKEN, K.CANCELLED, K.USER_STOP, K.UNKNOWN_SIGNAL, K.IDLE), lambda e, s: s.finished, A.COMPLETE, "all steps are done"),
-    Row((K.CANCELLED, K.USER_STOP), _always, A.CANCEL, "cancelled runs never come back by themselves"),
+    Row((*_TAKEN, *_ENDED, K.UNKNOWN_SIGNAL, K.FALSE_ALARM, K.IDLE), lambda e, s: s.finished, A.COMPLETE, "all steps are done"),
+    Row(_ENDED, _always, A.CANCEL, "cancelled runs never come back by themselves"),
     Row(_ANY, lambda e, s: s.cancelled, A.CANCEL, "the job was cancelled"),
     Row((K.UNKNOWN_SIGNAL,), _always, A.FAIL, "it may have been cancelled, so it is not requeued: `launcher resubmit` continues it"),
     Row((K.NODES_MISSING,), _always, A.FAIL, "the run cannot start"),
@@ -161,10 +167,11 @@ TABLE: tuple[Row, ...] = (
     Row(_TAKEN, lambda e, s: not s.attempts_left, A.FAIL, "attempts in a row made no progress"),
     Row(_TAKEN, _always, A.REQUEUE, "the run goes on in another attempt"),
     Row((*_WORKER, *_NODE), lambda e, s: not s.restarts_left, A.FAIL, "restart.max_restarts restarts brought no progress"),
-    Row((*_WORKER, *_NODE), lambda e, s: s.nodes_left, A.NEW_ROUND, "the workers start again from the last checkpoint"),
-    Row((*_WORKER, *_NODE), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without the lost nodes"),
-    Row((*_WORKER, *_NODE), lambda e, s: s.may_requeue, A.FAIL, "attempts in a row made no progress"),
-    Row((*_WORKER, *_NODE), _always, A.FAIL, "too few nodes are left and the run may not be requeued"),
+    Row((*_WORKER, *_NODE, K.FALSE_ALARM), lambda e, s: s.nodes_left, A.NEW_ROUND, "the workers start again from the last checkpoint"),
+    Row((*_WORKER, *_NODE, K.FALSE_ALARM), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without"
+        " the lost nodes"),
+    Row((*_WORKER, *_NODE, K.FALSE_ALARM), lambda e, s: s.may_requeue, A.FAIL, "attempts in a row made no progress"),
+    Row((*_WORKER, *_NODE, K.FALSE_ALARM), _always, A.FAIL, "too few nodes are left and the run may not be requeued"),
 )  # fmt: skip
 
 

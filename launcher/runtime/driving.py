@@ -32,7 +32,12 @@ async def drive_round(board: Board, number: int) -> Evidence:
         gone = tuple(n.host for n in board.nodes.all if not n.healthy)
         return Evidence(Kind.NODE_LOST, f"{', '.join(gone)} cannot be used", hosts=gone)
     spec = board.spec
-    hangs = HangWatch(spec.restart.hang_floor_s, start_s=spec.init_timeout_min * 60 + 60, last_progress=board.now())
+    hangs = HangWatch(
+        spec.restart.hang_floor_s,
+        start_s=spec.init_timeout_min * 60 + 60,
+        alarms=board.budgets.restarts[Kind.HANG.value],
+        last_progress=board.now(),
+    )
     round_ = Round(
         number,
         nodes,
@@ -89,11 +94,13 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
             return _verdict(board, round_, now)
         return board.ports.get(round_.number)
 
-    found: Evidence | int | None = await until(board, look, timeout_s=board.timing.store_s)
+    # It is forked from the process that imports torch, which takes minutes on a cold or busy file system.
+    limit_s = max(board.timing.store_s, board.spec.init_timeout_min * 60)
+    found: Evidence | int | None = await until(board, look, timeout_s=limit_s)
     if isinstance(found, Evidence):
         return found
     if found is None:
-        return Evidence(Kind.STORE, f"the store on {first.host} did not start within {board.timing.store_s:.0f} s")
+        return Evidence(Kind.STORE, f"the store on {first.host} did not start within {limit_s:.0f} s")
     round_.master_port = port = found
     resume = {"path": str(round_.resume.path), "step": round_.resume.step} if round_.resume else None
     for group_rank, node in enumerate(round_.nodes):

@@ -11,7 +11,7 @@ from launcher.run.state import write_outcome
 from launcher.runtime.board import Board
 from launcher.runtime.budgets import backoff_s
 from launcher.runtime.decisions import Action, Decision, Evidence, Kind
-from launcher.runtime.handover import HandedBack, NotAnsweredError
+from launcher.runtime.handover import CancelledError, HandedBack, NotAnsweredError
 from launcher.runtime.picture import picture
 from launcher.runtime.waiting import until
 
@@ -102,6 +102,9 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
         handed: HandedBack = await _hand_back(board, exclude, delay)
     except NotAnsweredError as error:
         return await _unheard(board, decision, error)
+    except CancelledError as error:
+        cancelled = Decision(Action.CANCEL, f"{decision.reason} But {error}.", decision.row)
+        return await leave(board, cancelled, evidence)
     except SiteError as error:
         failed = Decision(Action.FAIL, f"{decision.reason} SLURM did not take the run back: {error}", decision.row)
         return await leave(board, failed, evidence)

@@ -93,12 +93,20 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
     asyncio.set_event_loop(loop)
     code = loop.run_until_complete(work())
     if lost and lost[0] is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
-        from launcher.runtime.orphans import LEAD_S, adopt
+        from launcher.runtime.orphans import LEAD_S, adopt, host_answers
         from launcher.runtime.slurm_allocation import SlurmAllocation
 
         silent = lost[0] == "silent"
         allocation = SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0)
-        adopt(spec, paths, allocation, place=index, leader_host=names[0], silent=silent)
+        adopt(
+            spec,
+            paths,
+            allocation,
+            place=index,
+            leader_host=names[0],
+            silent=silent,
+            alive=lambda: host_answers(names[0], spec.control_ports),
+        )
     return code
 
 

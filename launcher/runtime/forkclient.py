@@ -28,6 +28,8 @@ _START = (
 _ROOT = str(Path(__file__).parents[2])
 """Where this package lies: last on the fork server's path, so that it is found however the agent found it."""
 CLEAR_POLL_S = 0.005
+_CLEAR_S = 6.0
+"""A fork server that has not cleared a round by then stands still (SIGSTOP): it is killed, and another one started."""
 
 OnExit = Callable[[str, int, float], None]
 """Key, status as `os.waitstatus_to_exitcode` gives it (negative: killed by that signal), time."""
@@ -148,7 +150,10 @@ class ForkServer:
         return self._pids.get(key)
 
     async def clear(self, round_: int) -> None:
-        """KILL every process of ``round_`` and older ones, children and orphans included; returns when none is left."""
+        """KILL every process of ``round_`` and older ones, children and orphans included; returns when none is left.
+
+        A fork server that does not do it in `_CLEAR_S` is killed itself, and started again.
+        """
         if self._ready is not None and not self._ready.done():
             return  # still importing: it has forked nothing
         if self._frames is not None:
@@ -160,6 +165,9 @@ class ForkServer:
                 except ForkServerError:
                     pass
             if self._frames is not None:
+                await asyncio.wait({waiting}, timeout=_CLEAR_S)
+                if not waiting.done() and self._process is not None:
+                    self._process.kill()  # its workers die with it; the end of its socket leads to `_lost`
                 await asyncio.shield(waiting)
                 return
         await self._sweep()

@@ -10,7 +10,7 @@ from launcher.errors import SiteError
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
-__all__ = ["Allocation", "HandedBack", "LocalAllocation", "Meaning", "NotAnsweredError", "window_s"]
+__all__ = ["Allocation", "CancelledError", "HandedBack", "LocalAllocation", "Meaning", "NotAnsweredError", "window_s"]
 
 RESERVE_S = 3.0
 """Kept back of every warning time for requeueing and leaving."""
@@ -20,12 +20,16 @@ class NotAnsweredError(SiteError):
     """SLURM does not answer: whether it has taken the job back is not known."""
 
 
+class CancelledError(SiteError):
+    """Somebody cancelled the job while it was being handed back."""
+
+
 @dataclass(frozen=True)
 class Meaning:
     """Why a signal came."""
 
     kind: str
-    """"preempted"|"preempted_now"|"cancelled"|"time_limit"|"user"|"unknown"."""
+    """As `launcher.slurm.meaning.Meaning.kind`."""
     left_s: float | None = None
     """Seconds until the processes are killed, where it is known better than from the site's settings."""
 
@@ -69,7 +73,8 @@ class Allocation(Protocol):
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         """Have the run start again, without ``exclude`` where that is possible, verified.
 
-        Raises SiteError when SLURM refuses and NotAnsweredError when it does not answer.
+        Raises SiteError when SLURM refuses, NotAnsweredError when it does not answer, CancelledError when the job was
+        cancelled meanwhile.
         """
 
     def pull_forward(self) -> None:
@@ -96,7 +101,7 @@ class LocalAllocation:
     def meaning(self, signal: str) -> Meaning:
         """TERM is a cancel here: nobody else sends it."""
         if signal == "USR2":
-            return Meaning("user") if self._paths.request.exists() else Meaning("unknown")
+            return Meaning("user" if self._paths.request.exists() else "nothing")
         return Meaning("user" if self._paths.request.exists() else "cancelled")
 
     def answers(self) -> bool:
@@ -131,7 +136,7 @@ def window_s(kind: str, spec: RunSpec, left_s: float | None = None) -> float | N
     Preemption with grace: TERM at the beginning of GraceTime, TERM again at its end, KILL KillWait later.
     """
     site = spec.site
-    if kind in ("user", "idle"):
+    if kind in ("user", "terminated", "idle"):
         return None
     whole = {
         "preempted": float(site.grace_s + site.kill_wait_s),

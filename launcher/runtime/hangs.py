@@ -3,6 +3,9 @@
 Limits by phase, in seconds: training steps are learned (several times the usual and the slowest recent step, never below
 the floor); the first step, evaluation, saving and loading have far larger limits, since nothing is known of them yet and a
 false alarm costs more than a late one. A worker that is stopped (process state T) is found at once, whatever the limit.
+
+What a loop of the user's own does between two steps (an evaluation that nobody announced) cannot be told from a hang: such a
+false alarm costs one restart, and every restart for a hang without new committed progress makes the next watch more patient.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["FROZEN_S", "LONG_S", "HangWatch", "RankView", "laggards"]
+__all__ = ["FROZEN_S", "LONG_S", "PATIENCE", "HangWatch", "RankView", "laggards"]
 
 LONG_S = 1800.0
 """Limit of everything that is no training step."""
@@ -21,8 +24,13 @@ LONG_S = 1800.0
 FROZEN_S = 4.0
 """A worker in state T for so long, while nobody progresses, is frozen: debuggers are attached to for longer or not at all."""
 
-_TIMES_MEDIAN, _TIMES_SLOWEST = 10.0, 3.0
-"""The slowest recent step may have contained an evaluation or a slow disk: it counts less than the usual one."""
+_TIMES_MEDIAN, _TIMES_SLOWEST = 30.0, 3.0
+"""Steps that take up to 20 times the usual are met (long sequences, a cold cache), so the limit lies well above that. The
+slowest recent step may have contained an evaluation or a slow disk: it counts less than the usual one."""
+_TIMES_LONGEST = 10.0
+
+PATIENCE = 4.0
+"""Each restart for a hang at the same place multiplies the limit of training steps by this (at most to `LONG_S`)."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,8 @@ class HangWatch:
     floor_s: float
     start_s: float
     """Limit while the process group forms."""
+    alarms: int = 0
+    """Hangs that were called since the last committed progress."""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=200))
     longest: dict[str, float] = field(default_factory=dict)
     """Longest observed stay in each other phase."""
@@ -72,8 +82,10 @@ class HangWatch:
         if phase in ("starting", "init"):
             return max(self.start_s, self.floor_s)
         if phase == "train" and self.recent:
-            return max(self.floor_s, _TIMES_MEDIAN * statistics.median(self.recent), _TIMES_SLOWEST * max(self.recent))
-        return max(LONG_S, self.floor_s, _TIMES_MEDIAN * self.longest.get(phase, 0.0))
+            usual, slowest = statistics.median(self.recent), max(self.recent)
+            limit = max(self.floor_s, _TIMES_MEDIAN * usual, _TIMES_SLOWEST * slowest)
+            return max(limit, min(LONG_S, limit * PATIENCE**self.alarms))
+        return max(LONG_S, self.floor_s, _TIMES_LONGEST * self.longest.get(phase, 0.0))
 
     def hung(self, now: float, ranks: list[RankView]) -> float | None:
         """The limit that is over, in seconds, or None. A frozen worker ends the patience early."""

@@ -185,7 +185,7 @@ class Inbox:
 
     def _worker_phase(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         name = str(m.get("name"))
-        rank.attached = rank.attached or name in ("train", "save", "evaluate")
+        rank.attached = rank.attached or name in ("train", "between", "save", "evaluate")
         round_.set_phase(rank, name, self.board.now())
 
     def _worker_ready(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:

@@ -33,12 +33,17 @@ from launcher.runtime.nodes import Node, Nodes
 from launcher.runtime.notify import Notifier
 from launcher.runtime.protocol import Hub, Link
 from launcher.runtime.saving import Blocking, Saver
+from launcher.runtime.waiting import until
 from launcher.runtime.watch import Watch
 
 __all__ = ["Ending", "Leader"]
 
 _ASK_AGAIN_S = 1.0
 """Every agent hears every signal: SLURM is asked once for all of them."""
+_ASK_WHY_S = 60.0
+"""Work is saved and SLURM has not said why: it is asked for so long. If it has killed the job by then, it meant it."""
+_REQUEST_S, _REQUEST_POLL_S = 60.0, 1.0
+"""NFS clients may see a new file this late: a USR2 that nothing explains may announce a user's request."""
 
 
 class Leader(Hub):
@@ -148,14 +153,14 @@ class Leader(Hub):
             board.stop_wanted(Kind.USER_STOP, "`launcher cancel` was asked for", None)
 
     async def _lead(self, board: Board) -> Ending:
-        evidence = await gather(board)
-        if evidence is None and self.spec.preflight:
-            evidence = await preflight(board)
+        evidence = await self._gather(board)
         number = 0
         while True:
             if evidence is None:
                 evidence = await drive_round(board, number)
                 number += 1
+            if evidence.kind is Kind.UNKNOWN_SIGNAL:
+                evidence = await self._ask_why_again(board, evidence)
             decision = await self._decide(board, evidence)
             if decision.action is not Action.NEW_ROUND:
                 break
@@ -165,9 +170,18 @@ class Leader(Hub):
             return await give_back(board, decision, evidence)
         return await leave(board, decision, evidence)
 
+    async def _gather(self, board: Board) -> Evidence | None:
+        """Nodes that are here and checked; a signal that turns out to mean nothing does not end that."""
+        while True:
+            evidence = await gather(board)
+            if evidence is None and self.spec.preflight:
+                evidence = await preflight(board)
+            if evidence is not None and evidence.kind is Kind.UNKNOWN_SIGNAL:
+                evidence = await self._ask_why_again(board, evidence)
+            if evidence is None or evidence.kind is not Kind.FALSE_ALARM:
+                return evidence
+
     async def _decide(self, board: Board, evidence: Evidence) -> Decision:
-        if evidence.kind is Kind.UNKNOWN_SIGNAL:
-            evidence = await self._ask_why_again(board, evidence)
         decision = decide(evidence, self._situation(board, evidence))
         if decision.action is Action.REQUEUE and await board.blocking(board.allocation.cancelled):
             # A scancel came after, or instead of, what was heard: requeueing would resurrect the job.
@@ -185,12 +199,21 @@ class Leader(Hub):
 
     async def _ask_why_again(self, board: Board, evidence: Evidence) -> Evidence:
         """The stop has taken a while: SLURM may answer by now."""
-        meaning = await board.blocking(lambda: board.allocation.meaning("TERM"))
-        if meaning.kind == "unknown":
-            return evidence
+        name = "TERM" if "TERM" in self._asked else "USR2"
+        end = board.now() + _ASK_WHY_S
+        meaning = await board.blocking(lambda: board.allocation.meaning(name))
+        while meaning.kind == "unknown":
+            if board.now() >= end or board.fenced:
+                return evidence
+            await until(board, lambda now: None, timeout_s=2.0)
+            meaning = await board.blocking(lambda: board.allocation.meaning(name))
+        if board.interrupt is not None and board.interrupt.kind is not evidence.kind:  # another signal came meanwhile
+            return replace(evidence, kind=board.interrupt.kind, text=board.interrupt.text)
         board.cancelled = board.cancelled or meaning.kind == "cancelled"
-        board.history.event("signal", host=board.host, name="TERM", meaning=meaning.kind)
-        return replace(evidence, kind=Kind(meaning.kind), text=_SIGNAL_TEXT[meaning.kind])
+        board.history.event("signal", host=board.host, name=name, meaning=meaning.kind)
+        if meaning.kind == Kind.FALSE_ALARM.value:
+            board.interrupt = None
+        return replace(evidence, kind=Kind(meaning.kind), text=_SIGNAL_TEXT[meaning.kind].format(name=name))
 
     def _situation(self, board: Board, evidence: Evidence) -> Situation:
         budgets, spec, allocation = board.budgets, self.spec, board.allocation
@@ -247,6 +270,9 @@ class Leader(Hub):
         board.history.event("signal", host=host, name=name, meaning=meaning.kind)
         if meaning.kind == "user":
             _forget_request(self.paths)
+        if meaning.kind == Kind.FALSE_ALARM.value:
+            await self._await_request(board)
+            return
         text = _SIGNAL_TEXT[meaning.kind].format(name=name)
         left_s = meaning.left_s
         if meaning.kind == Kind.TIME_LIMIT.value and left_s is not None:
@@ -257,6 +283,15 @@ class Leader(Hub):
         if board.phase != "ended":
             board.stop_wanted(Kind(meaning.kind), text, window_s(meaning.kind, self.spec, left_s))
 
+    async def _await_request(self, board: Board) -> None:
+        """Nothing explains a USR2: training goes on, and a user's request is looked for until every node would see it."""
+        end = board.now() + _REQUEST_S
+        while board.now() < end and board.phase != "ended" and board.interrupt is None:
+            await asyncio.sleep(_REQUEST_POLL_S)
+            if await board.blocking(self.paths.request.exists):
+                _forget_request(self.paths)
+                board.stop_wanted(Kind.USER_STOP, _SIGNAL_TEXT["user"], None)
+
 
 _SIGNAL_TEXT = {
     "preempted": "the job was preempted",
@@ -264,6 +299,8 @@ _SIGNAL_TEXT = {
     "time_limit": "the time limit is near",
     "cancelled": "the job was cancelled",
     "user": "`launcher cancel --save` was asked for",
+    "terminated": "somebody sent {name} to the job",
+    "nothing": "{name} came and SLURM wants nothing of the job",
     "unknown": "{name} came and SLURM does not say why",
 }
 

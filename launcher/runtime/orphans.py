@@ -5,13 +5,15 @@ the job stays RUNNING, with no batch script, until its time limit. So the first 
 job back themselves; where the batch script lives on, its teardown finds that done.
 
 A host that fell silent is waited for until SLURM has dropped it: requeued earlier, the job would stay COMPLETING until
-then, and start with SLURM's full delay (121 s) after that.
+then, and start with SLURM's full delay (121 s) after that. A host that still answers connections is alive, and only its
+leader stands still (SIGSTOP, a dead file system): SLURM would never drop it.
 """
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -20,7 +22,7 @@ from launcher.runtime.teardown import act
 from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.jobs import JobFacts
 
-__all__ = ["LEAD_S", "MOST", "adopt"]
+__all__ = ["LEAD_S", "MOST", "adopt", "host_answers"]
 
 LEAD_S = 25
 """Lead of StartTime when the first host is dead: step ends are told along a tree whose root it was, and SLURM took 11 s
@@ -30,6 +32,10 @@ MOST = 3
 """So many agents stay: one acts, the others stand in for it."""
 _DROP_S = 660.0
 """SlurmdTimeout is 300 s by default; two of it."""
+_FROZEN_S = 20.0
+"""A leader on a live host may come back for so long; what it decides then stands."""
+_ENDING_S = 10
+"""SLURM takes so long, beyond KillWait, to end a process that stands still and to see that."""
 _POLL_S = 2.0
 _TURN_S = 5.0
 _WATCH_S = 0.5
@@ -46,27 +52,17 @@ def adopt(
     place: int,
     leader_host: str,
     silent: bool,
+    alive: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Hand the job back unless somebody else has; true when this call did. ``place`` is this node's index, from 1.
 
-    Without an answer from SLURM nothing is done: this host may be the one that is cut off.
+    ``alive`` says whether the leader's host answers. Without an answer from SLURM nothing is done: this host may be the one
+    that is cut off.
     """
-    if place > MOST:
+    if place > MOST or (silent and not _awaited(allocation, leader_host, alive, sleep, clock)):
         return False
-    began = heard = clock()
-    while silent and clock() - began < _DROP_S:
-        facts = allocation.facts()
-        if facts is not None:
-            heard = clock()
-            if not _ours(facts, allocation):
-                return False
-            if leader_host not in _hosts(facts):
-                break
-        elif clock() - heard > _UNHEARD_S:
-            return False
-        sleep(_POLL_S)
     turn = clock() + _TURN_S * (place - 1)
     while True:
         facts = allocation.facts()
@@ -79,6 +75,50 @@ def adopt(
     sleep(_LAST_S)
     act(spec, paths, allocation)  # the job is taken by now: its start is said again, by its last process
     return True
+
+
+def _awaited(
+    allocation: SlurmAllocation,
+    leader_host: str,
+    alive: Callable[[], bool],
+    sleep: Callable[[float], None],
+    clock: Callable[[], float],
+) -> bool:
+    """Wait until SLURM has dropped the silent leader's host, or it is clear that it never will; false: leave it alone."""
+    began = heard = clock()
+    answering: float | None = None
+    while clock() - began < _DROP_S:
+        facts = allocation.facts()
+        if facts is not None:
+            heard = clock()
+            if not _ours(facts, allocation):
+                return False
+            if leader_host not in _hosts(facts):
+                return True
+            if not alive():
+                answering = None
+            elif answering is None:
+                answering = clock()
+            elif clock() - answering >= _FROZEN_S:
+                allocation.ends_slowly(_ENDING_S)
+                return True
+        elif clock() - heard > _UNHEARD_S:
+            return False
+        sleep(_POLL_S)
+    return True
+
+
+def host_answers(host: str, ports: Sequence[int]) -> bool:
+    """Whether the kernel of ``host`` accepts or refuses connections, whatever its processes do."""
+    for port in ports[:3]:
+        try:
+            with socket.create_connection((host, port), timeout=1.0):
+                return True
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            continue
+    return False
 
 
 def _ours(facts: JobFacts, allocation: SlurmAllocation) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from launcher.errors import SiteError
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.runtime.handover import HandedBack, Meaning, NotAnsweredError
+from launcher.runtime.handover import CancelledError, HandedBack, Meaning, NotAnsweredError
 from launcher.slurm import handback
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
@@ -80,7 +80,7 @@ class SlurmAllocation:
     def cancelled(self) -> bool:
         """See `Allocation`."""
         facts = self.facts()
-        if facts is None or facts.state in ("RUNNING", "SIGNALING", "SUSPENDED", "STOPPED"):
+        if facts is None or facts.state in handback.RUNNING:
             return False
         said = meaning_of(facts, "TERM", restart_count=self.restart_count, now=time.time(), lead_s=0.0)
         self._slurm_requeues = self._slurm_requeues or said.slurm_requeues
@@ -91,6 +91,9 @@ class SlurmAllocation:
         own = self._job.own_id
         if self._slurm_requeues or self._spec.site.requeue_allowed:
             done = handback.requeue(own, restart_count=self.restart_count)
+            if done.ended:
+                self._refuse_cancelled()
+                done = handback.requeue(own, restart_count=self.restart_count)  # its grace or time was over meanwhile
             if done.ok:
                 self._exclude(exclude)
                 if delay_s > 0:
@@ -99,6 +102,10 @@ class SlurmAllocation:
             if not done.forbidden:  # it may have taken or not: a continuation could be a second life of the run
                 raise NotAnsweredError(f"scontrol requeue: {done.why}")
         return self._continue(exclude, delay_s)
+
+    def _refuse_cancelled(self) -> None:
+        if self.cancelled():
+            raise CancelledError("it was cancelled meanwhile")
 
     def _exclude(self, hosts: tuple[str, ...]) -> None:
         if hosts and self._schedulable_without(hosts):
@@ -123,6 +130,11 @@ class SlurmAllocation:
         if not done.ok:
             raise SiteError(f"requeueing is forbidden here, and sbatch did not take a continuation: {done.why}")
         new = done.job_id if task is None else f"{done.job_id}_{task}"
+        try:
+            self._refuse_cancelled()  # asked before, too; but a scancel may have come in between
+        except CancelledError:
+            handback.cancel(new)
+            raise
         _copy_pickle(self._paths.submitit, self._job.own_id, new)
         return HandedBack("continuation", new)
 
@@ -133,9 +145,15 @@ class SlurmAllocation:
         if not done.ok:
             print(f"StartTime could not be pulled forward: {done.why}", file=sys.stderr, flush=True)
 
+    def ends_slowly(self, seconds: int) -> None:
+        """Some process of the job ends by SLURM's KILL alone, that long after KillWait: it must not start before."""
+        self._least_lead_s = max(self._least_lead_s, self._spec.site.kill_wait_s + seconds)
+
     def forbid_requeue(self) -> None:
         """See `Allocation`."""
         handback.forbid_requeue(self._job.own_id)
+        if self._slurm_requeues:  # it has decided to run the job again: only a cancel takes that back
+            handback.cancel(self._job.own_id)
 
     def end_step(self) -> None:
         """See `Allocation`."""

@@ -23,7 +23,7 @@ from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, write_outcome
 from launcher.runtime import fence
 from launcher.runtime.budgets import Budgets, backoff_s
-from launcher.runtime.handover import Allocation
+from launcher.runtime.handover import Allocation, CancelledError
 
 __all__ = ["Verdict", "judge", "main"]
 
@@ -118,6 +118,8 @@ def act(spec: RunSpec, paths: RunPaths, allocation: Allocation, *, exclude: tupl
         try:
             began = time.time()
             handed = allocation.hand_back(exclude=exclude, delay_s=verdict.delay_s)
+        except CancelledError:
+            return _end(paths, allocation, attempt, "cancelled", "The job was cancelled.")
         except SiteError as error:
             return _end(paths, allocation, attempt, "failed", f"{verdict.reason} SLURM did not take it: {error}")
         _tell(paths, attempt, "attempt_ended", why=verdict.reason)

@@ -300,14 +300,15 @@ class Crew:
         self._term_sent = True
 
     async def dump(self) -> list[int]:
-        """Have every worker write its stacks to its log; those that are stopped write theirs when they go on."""
+        """Have every worker write its stacks to its log, in its last moments: stopped ones are made to go on for that."""
         ranks = []
         before = await self._sizes()
         for worker in list(self._workers.values()):
             if worker.alive:
                 await self._server.signal(worker.key, signal.SIGURG)
+                await self._server.signal(worker.key, signal.SIGCONT)
                 ranks.append(worker.rank)
-        for _ in range(10):  # faulthandler writes in milliseconds; a stopped worker never does
+        for _ in range(10):  # faulthandler writes in milliseconds, unless the process is inside the kernel
             sizes = await self._sizes()
             if all(sizes[w.key] > before[w.key] for w in self._workers.values() if w.alive):
                 break

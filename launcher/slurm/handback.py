@@ -16,12 +16,14 @@ from launcher.slurm.commands import Answer, ask
 from launcher.slurm.environ import without_slurm
 from launcher.slurm.jobs import JobFacts, job_facts
 
-__all__ = ["Done", "continuation", "exclude", "forbid_requeue", "pull_forward", "requeue"]
+__all__ = ["RUNNING", "Done", "cancel", "continuation", "exclude", "forbid_requeue", "pull_forward", "requeue"]
 
 TIMEOUT_S = 10.0
 START_LEAD_S = 3
 """Lead of `pull_forward`: StartTime=now lost 1 of 45 jobs to "Job credential revoked", now+2 and now+3 none."""
 
+RUNNING = ("RUNNING", "SIGNALING", "SUSPENDED", "STOPPED", "CONFIGURING")
+"""States of a job that nobody has ended."""
 _ALREADY = re.compile(r"pending execution|already (been )?requeued|job is pending", re.IGNORECASE)
 _FORBIDDEN = re.compile(
     r"disabled|not permitted|access/permission denied|invalid user id|batch jobs only", re.IGNORECASE
@@ -39,6 +41,8 @@ class Done:
     """SLURM will not do this for this job, ever: another way is needed. False: it may be tried again."""
     job_id: str = ""
     """The new job, of `continuation`."""
+    ended: bool = False
+    """The job ran when it was looked at and was ended before it could be requeued: somebody may have cancelled it."""
 
 
 def requeue(job_id: str, *, restart_count: int, limit_s: float = 20.0) -> Done:
@@ -46,15 +50,23 @@ def requeue(job_id: str, *, restart_count: int, limit_s: float = 20.0) -> Done:
 
     ``restart_count`` is this life's SLURM_RESTART_COUNT: SLURM's own count goes up in the moment in which it accepts, so
     that a request whose answer was lost, or another's that came first, is known to have taken. A job that was cancelled
-    must not come here: ``scontrol requeue`` would resurrect it. ``limit_s`` bounds everything.
+    before must not come here: plain ``scontrol requeue`` would resurrect it, and nothing would show that. One that still
+    runs is requeued by ``scontrol requeue Incomplete``, which slurmctld passes over once the job is being ended: so a
+    scancel that comes in between stands (`Done.ended`). ``limit_s`` bounds everything.
     """
     end = time.monotonic() + limit_s
-    if _taken(job_facts(job_id, timeout_s=min(TIMEOUT_S, limit_s)), restart_count):
+    facts = job_facts(job_id, timeout_s=min(TIMEOUT_S, limit_s))
+    if _taken(facts, restart_count):
         return Done(True)
+    running = facts is None or facts.state in RUNNING
+    words = ("scontrol", "requeue", *(["Incomplete"] if running else []), job_id)
     while True:
-        answer = ask("scontrol", "requeue", job_id, timeout_s=min(TIMEOUT_S, max(1.0, end - time.monotonic())))
-        if _taken(job_facts(job_id, timeout_s=min(TIMEOUT_S, max(1.0, end - time.monotonic()))), restart_count):
+        answer = ask(*words, timeout_s=min(TIMEOUT_S, max(1.0, end - time.monotonic())))
+        facts = job_facts(job_id, timeout_s=min(TIMEOUT_S, max(1.0, end - time.monotonic())))
+        if _taken(facts, restart_count):
             return Done(True)
+        if running and answer.ok and facts is not None and facts.state not in RUNNING:
+            return Done(False, "the job was ended meanwhile", ended=True)
         why = answer.problem or "SLURM said yes, and yet the job is not to run again"
         if not answer.ok and _FORBIDDEN.search(answer.err) and not _ALREADY.search(answer.err):
             return Done(False, why, forbidden=True)
@@ -94,6 +106,12 @@ def exclude(job_id: str, hosts: Sequence[str]) -> Done:
 def forbid_requeue(job_id: str) -> Done:
     """See that nothing, ``scontrol requeue`` included, brings this job back."""
     return _update(job_id, "Requeue=0")
+
+
+def cancel(job_id: str) -> Done:
+    """Take back that the job is to run again. SLURM keeps the processes that are ending."""
+    answer = ask("scancel", job_id, timeout_s=TIMEOUT_S)
+    return Done(answer.ok, answer.problem)
 
 
 def continuation(

@@ -12,7 +12,8 @@ scontrol requeue[hold]            TERM         COMPLETING           one more  No
 time limit                        TERM         COMPLETING           same      None              KILL after KillWait; not requeued;
                                                                                                 Reason=TimeLimit
 --signal=USR2@N                   USR2         RUNNING              same      None              the time limit, at EndTime
-scancel --signal=S                S            RUNNING              same      None              nothing
+scancel --signal=S                S            RUNNING              same      None              nothing: TERM asks for the end, USR2
+                                                                                                for nothing that SLURM would do
 
 ExitCode says nothing: 0:15 is the batch script's end by the same TERM, and comes some milliseconds later, or never.
 """
@@ -35,7 +36,8 @@ class Meaning:
     """Why a signal came."""
 
     kind: str
-    """"preempted"|"preempted_now"|"cancelled"|"time_limit"|"user"|"unknown" """
+    """"preempted"|"preempted_now"|"cancelled"|"time_limit"|"user"|"terminated" (TERM sent by hand)|"nothing" (USR2, and SLURM
+    wants nothing of the job)|"unknown" (SLURM does not say)"""
     left_s: float | None = None
     """Seconds until SLURM ends the processes by TERM (KillWait later: KILL); 0: it has. None: not known."""
     slurm_requeues: bool = False
@@ -71,7 +73,7 @@ def _running(facts: JobFacts, signal: str, now: float, lead_s: float, requested:
         return Meaning("time_limit", left)
     if signal == "TERM" and left is not None and left <= 0:
         return Meaning("time_limit", 0.0)
-    return Meaning("unknown")
+    return Meaning("terminated" if signal == "TERM" else "nothing")
 
 
 def _ending(facts: JobFacts) -> Meaning:

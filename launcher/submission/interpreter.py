@@ -119,5 +119,5 @@ def _made(path: str, origin: str, said: dict[str, Any]) -> Interpreter:
 
 def _source(name: str, folder: str) -> tuple[str, str]:
     """The directory that editable imports come from: ``src/`` where the project has one."""
-    src = Path(folder) / "src"
-    return name, str(src if src.is_dir() else Path(folder))
+    src = os.path.join(folder, "src")
+    return name, src if os.path.isdir(src) else folder  # Path.is_dir() raises where somebody may not look

@@ -34,7 +34,7 @@ def evaluate(
     module = unwrap(model)
     modes = {part: part.training for part in module.modules()}
     generators = rng_state()
-    session.reporter.send("phase", name="evaluate")
+    session.phase("evaluate")
     module.eval()
     try:
         sums, count = _share(session, module, dataset, batch_size, measure, collate)
@@ -48,7 +48,7 @@ def evaluate(
         session.pass_boundary()  # from here on nobody leaves, so the sum below is joined by all
     totals = sum_over_ranks({**sums, "": torch.tensor(float(count))}, session.device)
     counted = totals.pop("")
-    session.reporter.send("phase", name="train")
+    session.phase("between" if session.in_gap else "train")
     return {name: total / counted for name, total in totals.items()}
 
 

@@ -28,6 +28,7 @@ def save_folder(session: Session) -> Iterator[Path | None]:
         yield None
         return
     began = time.perf_counter()
+    session.phase("save")
     tmp = session.wanted or session.tmp()
     session.wanted = None
     step = session.position.step
@@ -44,6 +45,7 @@ def save_folder(session: Session) -> Iterator[Path | None]:
         saved = True
     except OSError as error:
         session.reporter.send("save_failed", step=step, tmp=str(tmp), error=str(error), errno=error_number(error))
+    session.phase("train")
     if session.stopping:
         session.stopped(saved=saved)
 

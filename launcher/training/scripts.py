@@ -82,9 +82,14 @@ def _steps_done() -> int | None:
 
 
 def _as_if_alone() -> None:
-    """Undo what a worker has for its own sake: signal handlers, blocked signals."""
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGCONT):
+    """Undo what a worker has for its own sake: signal handlers, blocked signals.
+
+    USR2 stays ignored: it announces the time limit to every process of the step, and would kill a script that has no handler
+    for it before the TERM that is its to hear.
+    """
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGCONT):
         signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 

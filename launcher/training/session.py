@@ -76,6 +76,7 @@ class Session:
         """A script: the agreed step is reached."""
         self.told = False
         """``stopped`` was sent."""
+        self._phase = ""
         self.wanted: Path | None = None
         """A script without registered state: where it is to save at this step."""
         self._objects: dict[str, Any] = {}
@@ -97,7 +98,7 @@ class Session:
         path = self.place.resume_path
         if path is None:
             return
-        self.reporter.send("phase", name="load")
+        self.phase("load")
         if not (path / checkpoint.SHARED).exists():  # a script's own folder
             self.position.step = self.place.resume_step
             self._start_from(self.position.step)
@@ -135,6 +136,12 @@ class Session:
         except Exception as error:
             raise CheckpointError(f"the checkpoint's state of {name!r} does not fit: {error}") from error
 
+    def phase(self, name: str) -> None:
+        """Say what this worker does from now on: how long a silence is believed to be work depends on it."""
+        if name != self._phase:
+            self._phase = name
+            self.reporter.send("phase", name=name)
+
     def begin(self) -> None:
         """Before the first unit: this rank's generators and sums, restored or seeded."""
         if self.begun:
@@ -148,7 +155,7 @@ class Session:
         else:
             self._restore_rank(int(self._loaded["world_size"]))
         self._loaded = None
-        self.reporter.send("phase", name="train")
+        self.phase("train")
         self._progress(last=True)
 
     def _restore_rank(self, world_size: int) -> None:
@@ -198,6 +205,7 @@ class Session:
         self.pass_boundary()
         self._gap = None
         self.in_unit = True
+        self.phase("train")
 
     def pass_boundary(self) -> None:
         """As `enter`, but for a collective after an epoch's last unit: from here on, the next unit will be run."""
@@ -225,6 +233,7 @@ class Session:
         self.save_if_due()
         if self._gap is None and self.channel is not None:
             self._gap = Reference(self.tree())
+        self.phase("between")
 
     @property
     def in_gap(self) -> bool:
@@ -248,7 +257,7 @@ class Session:
         if not self.begun:
             self.begun = True
             self._loaded = None
-            self.reporter.send("phase", name="train")
+            self.phase("train")
         self.wanted = None
         self.finish_unit(None, last=False)
         done = self.position.step
@@ -285,7 +294,10 @@ class Session:
     def save_if_due(self) -> None:
         """Save at this boundary when the leader asked for it or the interval in steps says so."""
         if (folder := self.due_folder()) is not None:
+            before = self._phase
+            self.phase("save")  # copying takes a while, and an earlier save may still be on its way to a slow disk
             self.save(folder, copy=True)
+            self.phase(before)
 
     def due_folder(self) -> Path | None:
         """The folder of the save that is due at this boundary, if one is."""
@@ -293,14 +305,8 @@ class Session:
         if (tmp := self.gate.due(step)) is not None:
             return Path(tmp)
         interval = self.rules.interval_steps
-        due = (
-            self.rules.enabled
-            and interval
-            and step % interval == 0
-            and step > max(self._saved_at, self.start_step)
-            and self.channel is not None
-        )
-        return self.tmp() if due else None
+        wanted = self.rules.enabled and interval and step % interval == 0 and self.channel is not None
+        return self.tmp() if wanted and step > max(self._saved_at, self.start_step) else None
 
     def tmp(self) -> Path:
         """Where this round's checkpoint of the current step is written."""
@@ -347,7 +353,7 @@ class Session:
         stop = self.gate.stop
         saved = False
         if stop is not None and stop.save and self.position.step > self.start_step:
-            self.reporter.send("phase", name="save")
+            self.phase("save")
             saved = self.save_and_wait(Path(stop.tmp) if stop.tmp else self.tmp())
         self.stopped(saved=saved)
         raise Stopped
@@ -367,7 +373,7 @@ class Session:
         if self._gap is not None and not self._gap.intact:
             self._gap = None  # the end of all work: what its last lines changed belongs to the result
         if self.rules.enabled and self.position.step > self.start_step and (self._objects or self._own):
-            self.reporter.send("phase", name="save")
+            self.phase("save")
             due = self.gate.due(self.position.step)
             saved = self._save_last(Path(due) if due else self.tmp())
         self.reporter.flush(force=True)

@@ -1,36 +1,173 @@
-"""Preemption, time limit and scancel on the real cluster."""
+"""Preemption and time limit on the real cluster, at every moment and together with each other and with a cancel."""
 
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import inflict
 import pytest
 from cluster import Cluster
-from harness import ends_the_same, start, submit
+from harness import Run, ends_the_same, start, submit
 
 Undisturbed = Callable[[int], str]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"GraceTime": 20}, {"GraceTime": 0}, {"GraceTime": 20, "send_user_signal": "yes"}, {"PreemptMode": "CANCEL"}],
-    ids=["grace 20", "grace 0", "user signal", "cancel"],
-)
-def test_preempted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, settings: dict[str, object]) -> None:
-    """A preempted run saves at an agreed step, comes back by itself and ends the same."""
-    clean.set(**settings)
+SITES: dict[str, dict[str, object]] = {
+    "grace 20": {"GraceTime": 20},
+    "grace 0": {"GraceTime": 0},
+    "user signal": {"GraceTime": 20, "send_user_signal": "yes"},
+    "cancel": {"PreemptMode": "CANCEL"},
+    "cancel, grace 0": {"PreemptMode": "CANCEL", "GraceTime": 0},
+}
+
+
+def nothing_lost(run: Run, attempt: int = 0) -> None:
+    """The attempt's stop was agreed upon and saved, and the next attempt went on from that very step."""
+    (agreed,), (stopped,) = run.told("agreed", attempt=attempt), run.told("stopped", attempt=attempt)
+    assert (stopped["lost_steps"], stopped["step"]) == (0, agreed["step"])
+    assert run.told("saved", attempt=attempt)[-1]["step"] == agreed["step"]
+    assert run.told("round_started", attempt=attempt + 1)[0]["resume_step"] == agreed["step"]
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_preempted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, site: str) -> None:
+    """A preempted run saves at an agreed step, comes back by itself from exactly there and ends the same."""
+    clean.set(**SITES[site])
     run = start(clean, tmp_path)
 
     inflict.preempt(clean, run.state()["nodes"])
 
     ends_the_same(run, 3, undisturbed)
     assert len(run.told("attempt_started")) == 2
-    if settings.get("GraceTime") != 0:
-        (stopped,) = run.told("stopped")
-        assert stopped["lost_steps"] == 0
+    nothing_lost(run)  # without grace there is KillWait, 10 s here
+
+
+def test_preempted_while_it_starts(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """There is nothing to save yet: it comes back and begins from scratch."""
+    run = submit(tmp_path, clean.env, 3)
+    run.wait("a round", lambda: run.told("round_started"))
+
+    inflict.preempt(clean, list(clean.hosts))
+
+    ends_the_same(run, 3, undisturbed)
+    assert len(run.told("attempt_started")) == 2
+
+
+def test_preempted_during_a_save(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """A save that is under way is finished, the agreed step's follows it."""
+    run = start(clean, tmp_path)
+    slow_saves(run, 3)
+    before = len(run.told("save_started"))
+    run.wait("a save", lambda: len(run.told("save_started")) > before)
+
+    inflict.preempt(clean, run.state()["nodes"])
+    run.wait("the stop", lambda: run.told("stopped"))
+    slow_saves(run, 0)
+
+    ends_the_same(run, 3, undisturbed)
+    nothing_lost(run)
+
+
+def test_preempted_during_an_evaluation(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """The evaluation, 50 s of it, is left at once and done again in the next attempt; its state before is what is saved."""
+    run = start(clean, tmp_path, params={"evaluates": True})
+    slow = run.paths.root / "slow-evaluation"
+    slow.write_text("50")
+    run.wait("an evaluation", lambda: {r.get("phase") for r in run.state()["ranks"]} == {"evaluate"})
+
+    inflict.preempt(clean, run.state()["nodes"])
+    run.wait("the stop", lambda: run.told("stopped"))
+    slow.unlink()
+
+    ends_the_same(run, 3, undisturbed)
+    nothing_lost(run)
+    steps = [e["step"] for e in run.told("evaluated")]
+    assert steps == sorted(set(steps)), "an evaluation was counted twice"
+
+
+def slow_saves(run: Run, seconds: float) -> None:
+    """From now on saves take so long."""
+    (run.paths.root / "slow-save").write_text(str(seconds))
+
+
+def saving_for_a_preemption(cluster: Cluster, folder: Path) -> Run:
+    """A preempted run whose last save takes 5 s and has just begun."""
+    run = start(cluster, folder)
+    slow_saves(run, 5)
+    inflict.preempt(cluster, run.state()["nodes"])
+    run.wait("the agreement", lambda: run.told("agreed"))
+    return run
+
+
+def test_taken_away_while_saving_for_a_preemption(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """A second signal, without any grace, comes into the save for the first: one stop, one requeue, nothing lost."""
+    run = saving_for_a_preemption(clean, tmp_path)
+
+    clean.run(["scontrol", "requeue", run.job_id])
+    run.wait("the stop", lambda: run.told("stopped"))
+    slow_saves(run, 0)
+
+    ends_the_same(run, 3, undisturbed)
+    assert len(run.told("attempt_started")) == 2
+    nothing_lost(run)
+
+
+def test_preempted_twice_in_a_row(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """The second preemption comes as soon as the run trains again."""
+    run = start(clean, tmp_path)
+    inflict.preempt(clean, run.state()["nodes"])
+    run.wait("the second attempt", lambda: run.told("first_step", attempt=1))
+
+    inflict.preempt(clean, run.state()["nodes"])
+
+    ends_the_same(run, 3, undisturbed)
+    assert len(run.told("attempt_started")) == 3
+    nothing_lost(run, 0)
+    nothing_lost(run, 1)
+
+
+def stays_cancelled(cluster: Cluster, run: Run) -> None:
+    """Cancelled with nothing lost, out of SLURM's queue."""
+    outcome = run.wait_end()
+    assert outcome["state"] == "cancelled", outcome
+    (stopped,) = run.told("stopped")
+    assert stopped["lost_steps"] == 0
+    cluster.wait(lambda: run.paths.id not in cluster.run(["squeue", "-h", "-o", "%j"]).stdout, "the job's end")
+    run.wait_no_process()
+    assert len(run.told("attempt_started")) == 1
+
+
+def cancel_and_save(cluster: Cluster, run: Run) -> None:
+    """`launcher cancel --save`."""
+    command = [sys.executable, "-m", "launcher", "cancel", run.paths.id, "--save"]
+    cluster.run(command, env={"LAUNCHER_RUNS_DIR": str(run.paths.root.parent)})
+
+
+@pytest.mark.parametrize("how", ["scancel", "cancel --save"])
+def test_cancelled_while_saving_for_a_preemption(clean: Cluster, tmp_path: Path, how: str) -> None:
+    """Who cancels a run that is being preempted does not get it back."""
+    run = saving_for_a_preemption(clean, tmp_path)
+
+    if how == "scancel":
+        clean.run(["scancel", run.job_id])
+    else:
+        cancel_and_save(clean, run)
+
+    stays_cancelled(clean, run)
+
+
+def test_preempted_while_saving_for_a_cancel(clean: Cluster, tmp_path: Path) -> None:
+    """A preemption that comes into the save of `cancel --save` does not bring the run back."""
+    run = start(clean, tmp_path)
+    slow_saves(run, 5)
+    cancel_and_save(clean, run)
+    run.wait("the agreement", lambda: run.told("agreed"))
+
+    inflict.preempt(clean, run.state()["nodes"])
+
+    stays_cancelled(clean, run)
 
 
 def test_the_time_limit(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
@@ -50,26 +187,4 @@ def test_the_time_limit(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
     attempts = run.told("attempt_started")
     assert len(attempts) >= 2
     assert "time_limit" in {e["cause"] for e in run.told("stop_requested")}
-
-
-@pytest.mark.parametrize("moment", ["start-up", "training", "a save"])
-def test_cancelled_stays_cancelled(clean: Cluster, tmp_path: Path, moment: str) -> None:
-    """scancel ends the run as cancelled; it does not come back and no process is left."""
-    run = submit(tmp_path, clean.env, 3)
-    if moment == "training":
-        run.wait_saved(1)
-    elif moment == "a save":
-        run.wait("a save", lambda: run.told("save_started") or run.told("saved"))
-    else:
-        run.wait("an attempt", lambda: run.told("attempt_started"))
-    job = run.job_id
-
-    clean.run(["scancel", job])
-
-    outcome = run.wait_end()
-    assert outcome["state"] == "cancelled", outcome
-    run.wait_no_process()
-    clean.wait(lambda: clean.job(job).get("JobState", "") in ("CANCELLED", ""), "the job's end")
-    time.sleep(5)
-    assert clean.job(job).get("JobState", "") in ("CANCELLED", "")
-    assert len(run.told("attempt_started")) == 1
+    nothing_lost(run)

@@ -185,6 +185,9 @@ CASES: dict[str, tuple[Make, str, str]] = {
     "launcher cancel": (
         lambda p: gives_up(training(p).event("stop_requested", cause="user"), "user", state="cancelled"),
         "user", "The run was cancelled with `launcher cancel`."),
+    "TERM by hand": (
+        lambda p: gives_up(training(p).event("signal", host="node1", name="TERM", meaning="terminated"), "terminated", state="cancelled"),
+        "terminated", "Somebody sent TERM to the job (scancel --signal=TERM, its owner or an administrator): it saved and ended."),
     "slurm is mute": (
         lambda p: gives_up(training(p).event("signal", host="node1", name="TERM", meaning="unknown"), "unknown"),
         "unknown_signal", "SLURM sent SIGTERM and did not answer why; the run stopped to be safe."),

@@ -39,6 +39,9 @@ CASES = [
     # cancelled runs never come back
     (K.CANCELLED, {}, FINE, A.CANCEL),
     (K.USER_STOP, {}, FINE, A.CANCEL),
+    (K.TERMINATED, {}, FINE, A.CANCEL),
+    (K.FALSE_ALARM, {}, FINE, A.NEW_ROUND),
+    (K.FALSE_ALARM, {}, but(finished=True), A.COMPLETE),
     (K.PREEMPTED, {}, but(cancelled=True), A.CANCEL),
     (K.WORKER_FAILED, {}, but(cancelled=True), A.CANCEL),
     (K.NODE_LOST, {}, but(cancelled=True), A.CANCEL),
@@ -119,5 +122,5 @@ def test_only_requeues_exclude_hosts():
 def test_signals_ask_for_an_agreed_stop_and_failures_do_not():
     """Stops are for what takes the allocation away."""
     assert {k for k in Kind if wants_stop(k)} == {
-        K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.CANCELLED, K.USER_STOP, K.UNKNOWN_SIGNAL, K.IDLE
+        K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.CANCELLED, K.USER_STOP, K.TERMINATED, K.UNKNOWN_SIGNAL, K.IDLE
     }  # fmt: skip

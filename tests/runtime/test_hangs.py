@@ -12,7 +12,7 @@ def watch(floor=60.0):
 
 
 def test_training_steps_have_a_learned_limit_above_the_floor():
-    """Ten times the usual or three times the slowest recent step, never below the floor."""
+    """Thirty times the usual or three times the slowest recent step, never below the floor."""
     w = watch(floor=5.0)
     for t in range(20):
         w.progressed(float(t), 0.1)
@@ -22,7 +22,31 @@ def test_training_steps_have_a_learned_limit_above_the_floor():
     assert w.limit_s({"train"}) == 12.0
     for t in range(200):
         w.progressed(31.0 + t, 2.0)
-    assert w.limit_s({"train"}) == 20.0
+    assert w.limit_s({"train"}) == 60.0
+
+
+def test_steps_twenty_times_as_long_as_usual_are_no_hang():
+    """The first such step comes when nothing like it has been seen, and the floor is below it."""
+    w = watch(floor=5.0)
+    for t in range(50):
+        w.progressed(float(t), 0.5)
+
+    assert w.hung(49.0 + 20 * 0.5, [RankView(0, "train", 50)]) is None
+
+
+def test_every_alarm_makes_the_next_watch_more_patient():
+    """Without new progress each restart for a hang has four times the limit, up to half an hour; long phases keep theirs."""
+    limits = []
+    for alarms in range(5):
+        w = HangWatch(floor_s=60.0, start_s=120.0, alarms=alarms)
+        w.progressed(0.0, 0.1)
+        limits.append(w.limit_s({"train"}))
+
+    assert limits == [60.0, 240.0, 960.0, 1800.0, 1800.0]
+    assert w.limit_s({"evaluate"}) == LONG_S
+    for _ in range(9):
+        w.progressed(0.0, 1000.0)
+    assert w.limit_s({"train"}) == 30_000.0
 
 
 def test_the_first_step_evaluation_saving_and_loading_are_given_long():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from launcher.runtime import orphans
@@ -15,6 +17,10 @@ class Slurm:
 
     def __init__(self, *answers):
         self.answers = list(answers)
+        self.slow = 0
+
+    def ends_slowly(self, seconds):
+        self.slow = seconds
 
     def facts(self):
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -40,10 +46,10 @@ def adopt(monkeypatch):
     acted = []
     monkeypatch.setattr(orphans, "act", lambda spec, paths, allocation, exclude=None: acted.append(exclude))
 
-    def call(slurm, *, place=1, silent=True):
+    def call(slurm, *, place=1, silent=True, alive=lambda: False):
         clock = Clock()
         did = orphans.adopt(
-            None, None, slurm, place=place, leader_host="n0", silent=silent, sleep=clock.sleep, clock=clock
+            None, None, slurm, place=place, leader_host="n0", silent=silent, alive=alive, sleep=clock.sleep, clock=clock
         )  # fmt: skip
         assert did == bool(acted)
         return acted, clock.now
@@ -57,6 +63,30 @@ def test_a_silent_host_is_waited_for_until_slurm_drops_it(adopt):
 
     assert acted == [("n0",), None]
     assert took == pytest.approx(22)
+
+
+def test_a_leader_that_stands_still_on_a_live_host_is_not_waited_for(adopt):
+    """SLURM will never drop that host: the job is handed back, to start after the KILL that ends the leader."""
+    slurm = Slurm(running())
+    acted, took = adopt(slurm, alive=lambda: True)
+
+    assert acted == [("n0",), None]
+    assert took == pytest.approx(22)
+    assert slurm.slow > 0
+
+
+def test_a_leader_that_comes_back_keeps_the_word(adopt):
+    """It requeues the job itself, since its agents have left: the others leave that alone."""
+    assert adopt(Slurm(*[running()] * 5, running(restarts=1)), alive=lambda: True)[0] == []
+
+
+def test_a_host_answers_by_accepting_or_refusing():
+    """An open and a closed port of this machine say the same; an address that nobody has says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert orphans.host_answers("127.0.0.1", [port])
+    assert orphans.host_answers("127.0.0.1", [port])
+    assert not orphans.host_answers("no-such-host.invalid", [port])
 
 
 def test_a_leader_that_died_alone_is_replaced_at_once(adopt):

@@ -103,6 +103,25 @@ def test_excluded_hosts_are_not_used_again(cluster: Cluster, tmp_path: Path) -> 
     assert second["host"] not in ("node1", first["host"])
 
 
+def test_a_cancel_in_the_last_moment_stands(cluster: Cluster, tmp_path: Path) -> None:
+    """scancel between the last look and the request: `scontrol requeue` would resurrect the job, `requeue` does not."""
+    body = """
+real = handback.ask
+def late(*words, **how):
+    if words[:2] == ("scontrol", "requeue"):
+        real("scancel", here.own_id)
+    return real(*words, **how)
+handback.ask = late
+done = handback.requeue(here.own_id, restart_count=0)
+said["requeue"] = [done.ok, done.ended]
+"""
+    job = cluster.sbatch(write_job(tmp_path, body))
+
+    assert said(cluster, tmp_path, f"{job}.0")["requeue"] == [False, True]
+    cluster.wait(lambda: cluster.job(job).get("JobState", "CANCELLED") == "CANCELLED", "the cancelled job's end")
+    cluster.wait(lambda: not cluster.run(["squeue", "-h"]).stdout, "an empty queue")
+
+
 def test_array_elements_requeue_as_themselves(cluster: Cluster, tmp_path: Path) -> None:
     """Each element of an array comes back once; the last one, whose plain id is the array's, takes no other with it."""
     job = cluster.sbatch("--array=0-2", "--cpus-per-task=1", write_job(tmp_path, REQUEUE % ("", LEAD_S)))

@@ -39,7 +39,7 @@ TABLE = [
     ("scancel_in_grace_cancelmode", "cancelled", False),
     ("limit", "time_limit", False),
     ("limit_term", "time_limit", False),
-    ("term", "unknown", False),
+    ("term", "terminated", False),
 ]
 
 
@@ -86,12 +86,12 @@ def test_silence_is_not_guessed_at() -> None:
 
 
 def test_a_users_request_is_told_from_the_time_limit() -> None:
-    """USR2 with a request is the user's also shortly before the time limit; without one and far from it, unknown."""
+    """USR2 with a request is the user's also shortly before the time limit; without one and far from it, it means nothing."""
     signal, now, facts = recorded("limit")
     far = dataclasses.replace(facts, end_t=now + 9000)
 
     assert meaning_of(facts, signal, restart_count=0, now=now, lead_s=10, requested=True).kind == "user"
-    assert meaning_of(far, "USR2", restart_count=0, now=now, lead_s=10).kind == "unknown"
+    assert meaning_of(far, "USR2", restart_count=0, now=now, lead_s=10).kind == "nothing"
 
 
 def test_preemption_outranks_a_request() -> None:

@@ -131,6 +131,51 @@ def test_real_workers_stop_together(tmp_path: Path, world_size: int) -> None:
     assert [path.name for path in crew.committed] == [f"step-{step:08d}"]
 
 
+def one_real_stop(folder: Path, seed: int) -> None:
+    """Real workers at 1 to 50 ms a step; pauses that are withdrawn, then a stop; every message at a random moment."""
+    rng = random.Random(seed)
+    size, step_s = rng.choice([1, 2, 3, 4, 5, 8]), rng.uniform(0.001, 0.05)
+    params = {"samples": 4000 * size, "step_s": step_s, "dropout": 0.0, "batch_size": 2, "test": False}
+    spec = make_spec(folder, "small_jobs:Net", size, checkpoint=SELDOM, params=params)
+
+    def tell(crew: Crew, type_: str, **values: object) -> None:
+        for rank in rng.sample(range(size), size):
+            time.sleep(rng.random() * 0.03)
+            crew.send(rank, type_, **values)
+
+    with Crew(spec, size) as crew:
+        crew.until(lambda rank, m: m["type"] == "progress" and m["step"] > 0)
+        for withdrawn in [True] * rng.randrange(4) + [False]:
+            time.sleep(rng.random() * 0.2)
+            tell(crew, "pause")
+            step = max(int(m["step"]) for m in crew.from_all("entered").values())
+            time.sleep(rng.random() * 0.1)
+            if withdrawn:
+                tell(crew, "release")
+        tell(crew, "stop", step=step, save=True, tmp=str(crew.paths.checkpoint_tmp(0, 0, step)))
+        words = crew.finish()
+        assert {(w["type"], w.get("step"), w.get("saved")) for w in words.values()} == {("stopped", step, True)}, (
+            seed,
+            crew.logs(),
+        )
+        assert set(crew.exit_codes().values()) == {0}, seed
+    assert [path.name for path in crew.committed] == [f"step-{step:08d}"], seed
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_real_workers_agree_at_random_moments(tmp_path: Path, seed: int) -> None:
+    """Up to 8 real gloo workers, 1 to 50 ms a step, stops withdrawn and meant: one step for all, saved, never a deadlock."""
+    one_real_stop(tmp_path / "run", seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_two_hundred_stops_of_real_workers_agree(tmp_path: Path) -> None:
+    """The same 200 times."""
+    for seed in range(1000, 1200):
+        one_real_stop(tmp_path / str(seed), seed)
+
+
 def test_a_stop_during_evaluation_abandons_it_and_loses_nothing(tmp_path: Path) -> None:
     """All ranks are in evaluation: it is left in its middle, the state before it saved, and the end is bitwise the same."""
     # 15 s of evaluation in small pieces: the stop comes within, however slow this machine is.

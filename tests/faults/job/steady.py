@@ -1,14 +1,18 @@
 """A small job with everything a resume must bring back: dropout, batch norm, Adam, a scheduler, an awkward batch count.
 
 Its pace is set by ``step_s``, so that a fault can be aimed. A file ``fault-KIND-RANK`` in the run directory makes that
-rank do KIND once (the file is removed first): ``exit`` leaves by os._exit(3), ``exception`` raises.
+rank do KIND once (the file is removed first): ``exit`` leaves by os._exit(3), ``exception`` raises, ``spin`` never comes back
+from pure Python, ``lock`` waits for a lock that nobody gives back, ``barrier`` calls a barrier that ranks without the order
+skip. A file ``slow-save`` or ``slow-evaluation`` there makes saves and evaluations take as many seconds as it says.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,11 +21,30 @@ from torch.utils.data import TensorDataset
 import launcher
 
 
+def seconds(what: str) -> float:
+    """How long something is to take, as the file of that name in the run directory says."""
+    order = Path(os.environ["LAUNCHER_RUN_DIR"], what)
+    return float(order.read_text() or 0) if order.exists() else 0.0
+
+
+class Slow:
+    """State that takes a while to save, when told."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing, late."""
+        time.sleep(seconds("slow-save"))
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to load."""
+
+
 class Steady(launcher.Training):
     """One hundred rows, batch 4 per rank."""
 
-    def __init__(self, epochs: int = 8, step_s: float = 0.05, rows: int = 240) -> None:
+    def __init__(self, epochs: int = 8, step_s: float = 0.05, rows: int = 240, evaluates: bool = False) -> None:
         self.epochs = epochs
+        self.evaluates = evaluates
         self.batch_size = 4
         self.step_s = step_s
         self.rows = rows
@@ -36,6 +59,19 @@ class Steady(launcher.Training):
         return TensorDataset(
             torch.randn(self.rows, 6, generator=generator), torch.randn(self.rows, 1, generator=generator)
         )
+
+    def test_data(self) -> TensorDataset | None:
+        """Five batches on each of three ranks."""
+        return TensorDataset(torch.zeros(60, 6), torch.zeros(60, 1)) if self.evaluates else None
+
+    def metrics(self, model: nn.Module, batch: list[torch.Tensor]) -> dict[str, Any]:
+        """Mean squared error, at the wanted pace."""
+        time.sleep(seconds("slow-evaluation") / 5)
+        return {"loss": nn.functional.mse_loss(model(batch[0]), batch[1])}
+
+    def state(self) -> dict[str, Any]:
+        """What may make a save slow."""
+        return {"slow": Slow()}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """An optimizer with state."""
@@ -57,10 +93,40 @@ def misbehave() -> None:
     """Do what a test asks of this rank, once."""
     run = Path(os.environ["LAUNCHER_RUN_DIR"])
     rank = os.environ["RANK"]
-    for kind in ("exit", "exception"):
+    for kind, act in ACTS.items():
         order = run / f"fault-{kind}-{rank}"
         if order.exists():
             order.unlink()
-            if kind == "exit":
-                os._exit(3)
-            raise RuntimeError("planted")
+            act()
+
+
+def leave() -> None:
+    """Without a word."""
+    os._exit(3)
+
+
+def fail() -> None:
+    """A plain exception."""
+    raise RuntimeError("planted")
+
+
+def spin() -> None:
+    """Compute for ever, without a step."""
+    n = 0
+    while True:
+        n += 1
+
+
+def wait_for_lock() -> None:
+    """A deadlock of the user's own."""
+    lock = threading.Lock()
+    with lock, lock:
+        pass
+
+
+def barrier() -> None:
+    """Some ranks come, the others do not."""
+    torch.distributed.barrier()
+
+
+ACTS = {"exit": leave, "exception": fail, "spin": spin, "lock": wait_for_lock, "barrier": barrier}

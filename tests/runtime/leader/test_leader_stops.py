@@ -307,3 +307,109 @@ def test_a_signal_that_comes_early_leaves_the_time_to_training(world, virtual):
     assert times["stop"] - times["signal"] == pytest.approx(45, abs=1)
     assert w.events("stop_requested")[0]["deadline_s"] <= 20
     assert w.events("stopped")[0]["lost_steps"] == 0
+
+
+def test_a_false_alarm_costs_no_step(world, virtual):
+    """SLURM was silent at the signal and says afterwards that it wants nothing: on in the same allocation, from the same step."""
+    w = world(checkpoint={"interval_steps": 1000})
+    w.allocation.means = Meaning("unknown")
+
+    async def script():
+        await stop_at(w, 17, "USR2")()
+        await w.until(lambda: bool(w.events("stopped")))
+        w.allocation.means = Meaning("nothing")
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "completed"
+    assert w.events("stopped")[0]["lost_steps"] == 0
+    assert [e["resume_step"] for e in w.events("round_started")] == [None, w.events("agreed")[0]["step"]]
+    assert w.allocation.said == []
+
+
+def test_a_false_alarm_while_nodes_are_waited_for(world, virtual):
+    """A signal that nobody explains comes before all nodes are here, and means nothing: they are waited for again."""
+    w = world()
+    w.allocation.means = Meaning("unknown")
+
+    async def script():
+        import asyncio
+
+        await asyncio.sleep(7)
+        w.signal("USR2")
+        await asyncio.sleep(10)
+        w.allocation.means = Meaning("nothing")
+        await asyncio.sleep(10)
+        w.nodes[1].join()
+
+    ending = virtual(w.attempt_once(script, absent=(1,)))
+
+    assert ending.state == "completed"
+    assert len(w.events("round_started")) == 1
+
+
+def test_a_signal_that_means_nothing_stops_nothing(world, virtual):
+    """`scancel --signal=USR2`: the workers do not even pause."""
+    w = world(checkpoint={"interval_steps": 1000})
+    w.allocation.means = Meaning("nothing")
+
+    ending = virtual(w.attempt_once(stop_at(w, 17, "USR2")))
+
+    assert ending.state == "completed"
+    assert not w.events("stop_requested", "stopped")
+    assert len(w.events("round_started")) == 1
+
+
+def test_a_request_that_a_slow_file_system_shows_late_is_found(world, virtual):
+    """USR2 announces `cancel --save`, and the leader's node sees the file half a minute later: cancelled all the same."""
+    w = world(checkpoint={"interval_steps": 1000})
+    w.step_s, w.total_steps = 0.5, 5000
+    w.allocation.means = Meaning("nothing")
+
+    async def script():
+        import asyncio
+
+        await stop_at(w, 17, "USR2")()
+        await asyncio.sleep(30)
+        w.paths.request.write_text("{}")
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "cancelled"
+    assert w.events("stopped")[0]["lost_steps"] == 0
+    assert not w.paths.request.exists()
+
+
+def test_term_sent_by_hand_ends_the_run_for_good(world, virtual):
+    """`scancel --signal=TERM`: SLURM kills nothing, so there is time to save; cancelled, requeueing forbidden."""
+    w = world(checkpoint={"interval_steps": 1000})
+    w.allocation.means = Meaning("terminated")
+    w.save_s = 100.0
+
+    ending = virtual(w.attempt_once(stop_at(w, 17)))
+
+    assert (ending.state, ending.exit_code) == ("cancelled", 9)
+    assert w.events("stopped")[0]["lost_steps"] == 0
+    assert w.allocation.said == [("forbid_requeue",)]
+
+
+@pytest.mark.parametrize("kind", ["preempted", "preempted_now", "time_limit"])
+@pytest.mark.parametrize("first", ["user", "the other"])
+def test_a_users_cancel_outranks_what_takes_the_nodes(world, virtual, kind, first):
+    """`cancel --save` and a preemption in one stop, in either order: the run does not come back."""
+    w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 60, "kill_wait_s": 30})
+    w.save_s = 5.0
+    kinds = ["user", kind] if first == "user" else [kind, "user"]
+    w.allocation.means = Meaning(kinds[0])
+
+    async def script():
+        await stop_at(w, 10)()
+        await w.until(lambda: bool(w.events("agreed")))
+        w.allocation.means = Meaning(kinds[1])
+        w.signal("USR2")
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "cancelled"
+    assert w.events("stopped")[0]["lost_steps"] == 0
+    assert w.allocation.said == [("forbid_requeue",)]

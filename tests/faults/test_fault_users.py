@@ -1,0 +1,111 @@
+"""Everything as an ordinary user: no root on the login host, none on the nodes, none towards SLURM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import inflict
+import pytest
+from cluster import Cluster
+from harness import Run, digest, job_text
+from user import User, a_user
+
+Undisturbed = Callable[[int], str]
+
+
+@pytest.fixture(scope="module")
+def user(cluster: Cluster) -> Iterator[User]:
+    """Somebody without privileges."""
+    with a_user(cluster) as somebody:
+        yield somebody
+
+
+def submit(user: User, name: str, **job: Any) -> Run:
+    """His run, once it has a checkpoint."""
+    path = user.home / f"{name}.yaml"
+    path.write_text(job_text(3, name=name, code={"dir": str(user.home / "job")}, **job))
+    user.launcher("submit", path)
+    (root,) = (user.home / "runs").glob(f"{name}-*")
+    run = Run(root)
+    run.wait_saved(1)
+    run.wait_step(13)
+    return run
+
+
+def owners(run: Run) -> set[int]:
+    """Whose processes work on the run."""
+    return {process.uids().real for process in run.processes()}
+
+
+def modes(root: Path) -> set[str]:
+    """Who but the owner may do anything with what is in a run's folder: nobody."""
+    return {oct(p.stat().st_mode & 0o077) for p in [root, *root.iterdir()] if not p.is_symlink()}
+
+
+def test_a_user_is_preempted_and_comes_back(clean: Cluster, user: User, undisturbed: Undisturbed) -> None:
+    """Requeueing from inside, verifying it, pulling the start forward: SLURM lets an ordinary user do all of it."""
+    run = submit(user, "mine")
+    assert owners(run) == {user.uid}
+
+    inflict.preempt(clean, run.state()["nodes"])
+
+    outcome = run.wait_end()
+    assert outcome["state"] == "completed", outcome
+    assert digest(run) == undisturbed(3)
+    run.wait_no_process()
+    (stopped,) = run.told("stopped")
+    assert stopped["lost_steps"] == 0
+    second = run.told("attempt_started")[1]
+    assert second["t"] - run.told("requeued")[0]["t"] < 60, "the start was not pulled forward"
+    assert {p.stat().st_uid for p in run.paths.root.rglob("*") if not p.is_symlink()} == {user.uid}
+    assert modes(run.paths.root) <= {"0o0", "0o44", "0o55"}
+    assert run.paths.root.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_user_loses_an_agent(clean: Cluster, user: User, undisturbed: Undisturbed) -> None:
+    """A killed agent without a spare: requeued without that host, as the user."""
+    run = submit(user, "agent")
+
+    inflict.kill_agent(run, 1)
+
+    outcome = run.wait_end()
+    assert outcome["state"] == "completed", outcome
+    assert digest(run) == undisturbed(3)
+    run.wait_no_process()
+
+
+def test_an_administrator_cancels_a_users_job(clean: Cluster, user: User) -> None:
+    """scancel by root of somebody else's job: saved at an agreed step, cancelled, gone."""
+    run = submit(user, "theirs")
+
+    clean.run(["scancel", run.job_id])
+
+    outcome = run.wait_end()
+    assert outcome["state"] == "cancelled", outcome
+    (stopped,) = run.told("stopped")
+    assert stopped["lost_steps"] == 0
+    run.wait_no_process()
+    said = json.loads(user.launcher("status", run.paths.id, "--json"))
+    assert said["state"] == "cancelled"
+
+
+def test_a_user_cancels_with_saving_and_goes_on(clean: Cluster, user: User, undisturbed: Undisturbed) -> None:
+    """`cancel --save` ends cancelled with nothing lost; `resubmit` goes on from exactly there to the same end."""
+    run = submit(user, "later")
+
+    user.launcher("cancel", run.paths.id, "--save")
+
+    outcome = run.wait_end()
+    assert outcome["state"] == "cancelled", outcome
+    (stopped,) = run.told("stopped")
+    assert stopped["lost_steps"] == 0
+    run.wait_no_process()
+    clean.wait(lambda: clean.job(run.job_id).get("JobState", "") not in ("RUNNING", "COMPLETING"), "the job's end")
+    user.launcher("resubmit", run.paths.id)
+    run.wait("the end of the second attempt", lambda: (o := run.outcome()) and o["state"] == "completed")
+    assert run.told("round_started")[1]["resume_step"] == stopped["step"]
+    assert digest(run) == undisturbed(3)
+    run.wait_no_process()
