@@ -52,13 +52,13 @@ def is_gone(cluster: Cluster, run: Run, *, outcome: str = "cancelled", lost: int
 
 
 def in_training(cluster: Cluster, folder: Path) -> Run:
-    """A run between two saves."""
-    return start(cluster, folder, params={"epochs": 40})
+    """A run between two saves, with a minute of work left."""
+    return start(cluster, folder, params={"step_s": 0.5})
 
 
 def in_a_save(cluster: Cluster, folder: Path) -> Run:
     """A run whose save takes 3 s and has just begun."""
-    run = start(cluster, folder, params={"epochs": 40})
+    run = start(cluster, folder, params={"step_s": 0.5})
     (run.paths.root / "slow-save").write_text("3")
     before = len(run.told("save_started"))
     run.wait("a save", lambda: len(run.told("save_started")) > before)
@@ -67,7 +67,7 @@ def in_a_save(cluster: Cluster, folder: Path) -> Run:
 
 def in_evaluation(cluster: Cluster, folder: Path) -> Run:
     """A run whose evaluation takes 20 s and has just begun."""
-    run = start(cluster, folder, params={"epochs": 40, "evaluates": True})
+    run = start(cluster, folder, params={"evaluates": True})
     (run.paths.root / "slow-evaluation").write_text("20")
     run.wait("an evaluation", lambda: {r.get("phase") for r in run.state()["ranks"]} == {"evaluate"})
     return run
@@ -151,7 +151,7 @@ def test_cancel_with_saving(clean: Cluster, tmp_path: Path, moment: str, undistu
     if moment != "training":
         return
     (stopped,) = run.told("stopped")
-    launcher(clean, run, "resubmit", run.paths.id, "params.epochs=8")
+    launcher(clean, run, "resubmit", run.paths.id, "params.step_s=0.05")
     run.wait("the end", lambda: (o := run.outcome()) and o["state"] == "completed")
     assert run.told("round_started")[1]["resume_step"] == stopped["step"]
     assert digest(run) == undisturbed(3)
