@@ -1,4 +1,4 @@
-"""How long a save blocks training: ours against ``torch.save`` + fsync, in alternating pairs on the same state.
+"""How long a save blocks training: ours against ``torch.save`` + fsync, in pairs on the same state, for tasks and functions.
 
 ``python benchmarks/checkpoint.py [--mb 512] [--pairs 7] [--dir .]`` prints medians. A model of about a third of the size and
 Adam's two moments make the state. Ours is measured while a training step runs over and over, and so is what the write
@@ -21,6 +21,9 @@ import torch
 
 from launcher.run.messages import Channel
 from launcher.training.checkpoint import Saver
+
+KINDS = ("task", "function")
+"""A task's weights are copied behind the next passes, too; a function's own code may write to them, so they are not."""
 
 
 def build(megabytes: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -65,11 +68,13 @@ def overlapped(
     folder: Path,
     number: int,
     batch: torch.Tensor,
+    kind: str,
 ) -> tuple[float, float, float]:
-    """(seconds blocked, seconds until durable, extra seconds of the steps meanwhile); blocked as the shared loop is."""
+    """(seconds blocked, seconds until durable, extra seconds of the steps meanwhile); blocked as a job of ``kind`` is."""
     lone = min(lone_step(model, optimizer, batch) for _ in range(2))
-    late = {p.data_ptr() for p in model.parameters()}
-    late |= {v.data_ptr() for s in optimizer.state.values() for v in s.values() if v.numel() > 1}
+    late = {v.data_ptr() for s in optimizer.state.values() for v in s.values()}
+    if kind == "task":
+        late |= {p.data_ptr() for p in model.parameters()}
     began = time.perf_counter()
     saver.save(
         number, folder / f"tmp.{number}", lambda: [("state.pt", tree(model, optimizer))], {}, copy=True, late=late
@@ -106,23 +111,26 @@ def main() -> None:
     saver = Saver(Channel(worker), torch.device("cpu"))
     model, optimizer = build(arguments.mb)
     batch = torch.randn(arguments.batch, 2048)
-    rows = []
+    rows: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in KINDS}
     try:
-        overlapped(saver, model, optimizer, folder, 0, batch)  # the first save allocates the buffers
-        for pair in range(1, arguments.pairs + 1):
+        overlapped(saver, model, optimizer, folder, 0, batch, KINDS[0])  # the first save allocates the buffers
+        for number in range(1, arguments.pairs * len(KINDS) + 1):
+            kind = KINDS[number % len(KINDS)]
             sync_s = synchronous(tree(model, optimizer), folder)
-            rows.append((sync_s, *overlapped(saver, model, optimizer, folder, pair, batch)))
-            shutil.rmtree(folder / f"tmp.{pair}")
+            found = overlapped(saver, model, optimizer, folder, number, batch, kind)
+            rows[kind].append((sync_s, *found, found[0] / sync_s))
+            shutil.rmtree(folder / f"tmp.{number}")
             print(
-                f"pair {pair}: torch.save+fsync {sync_s:.3f} s; ours blocked {rows[-1][1]:.3f} s, durable after {rows[-1][2]:.3f} s"
+                f"{kind}: torch.save+fsync {sync_s:.3f} s; ours blocked {found[0]:.3f} s, durable after {found[1]:.3f} s"
             )
     finally:
         shutil.rmtree(folder)
-    sync_s, blocked, total, slowed = (statistics.median(column) for column in zip(*rows, strict=True))
-    print(
-        f"median of {len(rows)}: torch.save+fsync {sync_s:.3f} s; ours blocked {blocked:.3f} s "
-        f"({blocked / sync_s:.2f} of it), durable after {total:.3f} s, steps meanwhile {slowed:.3f} s slower in all"
-    )
+    for kind, pairs in rows.items():
+        sync_s, blocked, total, slowed, share = (statistics.median(column) for column in zip(*pairs, strict=True))
+        print(
+            f"{kind}, median of {len(pairs)} pairs: torch.save+fsync {sync_s:.3f} s; ours blocked {blocked:.3f} s ({share:.3f} "
+            f"of it, at most {max(p[-1] for p in pairs):.3f}), durable after {total:.3f} s, steps meanwhile {slowed:.3f} s slower"
+        )
 
 
 if __name__ == "__main__":

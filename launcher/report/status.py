@@ -105,10 +105,10 @@ def _step(s: RunSummary) -> str:
 
 
 def _saved(s: RunSummary, now: float) -> str:
-    if s.saved_step is None:
-        return ""
     when = f", {text.ago(now - s.saved_t)}" if s.saved_t else ""
-    return f"step {text.count(s.saved_step)}{when}"
+    if s.saved_step is not None:
+        return f"step {text.count(s.saved_step)}{when}"
+    return f"{text.clean(s.saved_path, 60)} (the script's own){when}" if s.saved_path else ""
 
 
 def _metrics(s: RunSummary) -> str:

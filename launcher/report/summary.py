@@ -91,6 +91,8 @@ class RunSummary:
     eta_s: float | None = None
     saved_step: int | None = None
     saved_t: float | None = None
+    saved_path: str = ""
+    """The newest checkpoint, below the run's directory."""
     metrics: dict[str, Any] = field(default_factory=dict)
     ranks: list[dict[str, Any]] = field(default_factory=list)
     restarts: int = 0
@@ -209,6 +211,7 @@ def _progress(h: History) -> dict[str, Any]:
         "waited_s": _waited(h, picture),
         "saved_step": _whole(saved.get("step", picture.get("saved_step"))),
         "saved_t": as_number(saved.get("t", picture.get("saved_t"))),
+        "saved_path": (as_text(saved.get("path")) or "").removeprefix(f"{h.paths.root}/"),
         "metrics": as_dict(outcome.get("metrics")) or as_dict(picture.get("metrics")),
         "ranks": ranks,
         "restarts": sum(1 for e in h.of("round_started") if _whole(e.get("round"))),

@@ -64,9 +64,16 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["FD_VARIABLE", "Channel", "decode_lines", "encode"]
+__all__ = ["FD_VARIABLE", "NOT_REGISTERED", "UNRESTORED", "Channel", "decode_lines", "encode"]
 
 FD_VARIABLE = "LAUNCHER_WORKER_FD"
+NOT_REGISTERED = "not registered, so not resumed: "
+"""How a rehearsal's warning begins that names what user code forgot."""
+UNRESTORED = (
+    "random numbers do not go on where the checkpoint left them: loop over run.steps(), "
+    "or call run.restore_rng() right before the first step"
+)
+"""The warning of a resumed loop that restored nothing."""
 
 
 def encode(message: dict[str, Any]) -> bytes:

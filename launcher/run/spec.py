@@ -147,7 +147,7 @@ class RunSpec:
     stop_after_steps: int | None = None
     """Rehearsals: end as completed after this many optimizer steps."""
     kill_at: list[int] | None = None
-    """Rehearsals: [rank, step]; that rank ends by SIGKILL after that step of the first round."""
+    """Rehearsals: [rank, step]; that rank ends by SIGKILL after that step, unless it was resumed."""
 
     @property
     def world_size(self) -> int:

@@ -38,6 +38,9 @@ NUMBERED = (
     ),
     *("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 )
+DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
+"""``deterministic: true``: cuBLAS with a fixed workspace (torch refuses to be deterministic without), and the one of NCCL's
+algorithms whose order of summation is fixed; by itself NCCL chooses by timing."""
 
 
 def base_environment(
@@ -55,6 +58,9 @@ def base_environment(
     base.setdefault("PYTHONHASHSEED", str(spec.seed % 2**32))
     base["OMP_NUM_THREADS"] = str(spec.cpus_per_task)
     base.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if spec.deterministic:
+        for name, value in DETERMINISTIC.items():
+            base.setdefault(name, value)
     if spec.interface:
         base["GLOO_SOCKET_IFNAME"] = base["NCCL_SOCKET_IFNAME"] = spec.interface
     elif gloo_interface:

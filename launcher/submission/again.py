@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from launcher.config.site import Layer, read_document, read_layers, site_paths
 from launcher.errors import CheckpointError, RunDirError, StateError
 from launcher.run import events, index
 from launcher.run.paths import RunPaths
+from launcher.run.state import read_outcome
 from launcher.submission import files, gather, snapshot, submit
 from launcher.submission.facts import CodeFacts, Facts
 from launcher.submission.plan import SubmissionPlan, plan
@@ -62,10 +64,11 @@ def _choose(paths: RunPaths, step: int | None) -> int | None:
 
 
 def resubmit(paths: RunPaths, how: Again) -> Submitted:
-    """Continue the run as a new attempt of itself. Raises StateError while anything still works on it."""
+    """Continue the run as a new attempt of itself. Raises StateError while anything still works on it, or nothing is left."""
     before = submit.read_submission(paths)
     if before and locate(paths).alive(fresh=True):
         raise StateError(f"{paths.id} has not ended: launcher cancel {paths.id} --save first")
+    _check_work_is_left(paths, how)
     step = _choose(paths, how.step) if how.step is not None else None
     base = Path(str(before.get("base_dir") or paths.root))
     loaded = _load(paths, base, how)
@@ -73,9 +76,45 @@ def resubmit(paths: RunPaths, how: Again) -> Submitted:
     facts = _facts(loaded, paths, backend, how, str(before.get("code_root") or base))
     made = plan(loaded, facts, run_dir=str(paths.root))
     made = replace(made, spec=replace(made.spec, resume_step=step))
+    if not how.fresh_code and (changed := _changed_code(paths, facts.code.root)):
+        made = replace(made, warnings=(*made.warnings, changed))
     if how.fresh_code:
         snapshot.check_size(made.code, made.max_code_mb)
     return _hand_over(paths, made, how, before)
+
+
+def _check_work_is_left(paths: RunPaths, how: Again) -> None:
+    outcome = read_outcome(paths.outcome) or {}
+    if outcome.get("state") == "completed" and how.step is None and not (how.overrides or how.fresh_code):
+        raise StateError(
+            f"{paths.id} has completed at step {outcome.get('step')}, there is nothing left to do: "
+            "change its job (params.epochs=20), go back (--from STEP) or begin another run from it (--fork NAME)"
+        )
+
+
+def _changed_code(paths: RunPaths, root: str) -> str:
+    """What to say when the code the run was copied from is no longer like the copy; empty when it is, or is gone."""
+    copy, original = paths.code, Path(root)
+    if copy.is_symlink() or not original.is_dir() or copy == original:
+        return ""
+    names = {name for folder in (original, copy) for name, _ in files.listing(folder).files}
+    linked = [path for path in copy.rglob("*") if path.is_symlink()]
+    differ = sorted(
+        name
+        for name in names
+        if not any((copy / name).is_relative_to(link) for link in linked) and not _same(original / name, copy / name)
+    )
+    if not differ:
+        return ""
+    shown = ", ".join(differ[:3]) + (f" and {len(differ) - 3} more" if len(differ) > 3 else "")
+    return f"{shown} in {root} changed since the run was submitted: it keeps its own copy (--code takes today's)"
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return filecmp.cmp(one, other)  # a copy has its original's time: most are told by size and time alone
+    except OSError:
+        return False
 
 
 def _load(paths: RunPaths, base: Path, how: Again) -> LoadedJob:

@@ -20,6 +20,7 @@ from launcher.config.load import LoadedJob
 from launcher.errors import DrillError, LauncherError, RunFailedError
 from launcher.run import events
 from launcher.run.files import read_lines
+from launcher.run.messages import NOT_REGISTERED, UNRESTORED
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 from launcher.submission import submit
@@ -50,8 +51,10 @@ class Take:
     save_blocked_s: float | None
     checkpoint_bytes: int | None
     total_steps: int | None
-    digests: dict[str, str]
-    """Digest of each part of the state at the end, from the last checkpoint."""
+    warnings: tuple[str, ...]
+    """What its history warned of."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """Digest of each part of the state at the end, from the last checkpoint; for the drill alone."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +117,10 @@ def rehearse(
     Raises RunFailedError when the job itself fails, with its reason; other errors of planning as `plan` does.
     """
     base, notes = _plan(loaded, facts)
-    drill = _drillable(base)
-    tell("rehearsing " + f"{steps} steps, undisturbed")
+    tell(f"rehearsing {steps} steps, undisturbed")
     first = _take(base, facts, loaded, {"stop_after_steps": steps}, limit_s)
-    if not drill or first.steps < 3:
-        why = "the script reports no steps to the launcher (launcher.attach): resuming is its own business"
-        notes.append(f"no drill: {why if not drill else 'fewer than three steps were done'}")
-        return Rehearsal(first, None, None, None, notes=tuple(notes))
+    if why := _no_drill(base, first):
+        return Rehearsal(first, None, None, None, notes=(*notes, f"no drill: {why}"))
     chance = random.Random(seed)
     saved = chance.randint(1, first.steps - 2)
     killed = (chance.randrange(base.spec.world_size), chance.randint(saved + 1, first.steps - 1))
@@ -129,6 +129,7 @@ def rehearse(
     changes = {"stop_after_steps": steps, "kill_at": list(killed), "checkpoint": checkpoint}
     second = _take(base, facts, loaded, changes, limit_s)
     resumed = _resumed_from(second)
+    first, second = _digested([first, second], base.interpreter.path)
     names = sorted(set(first.digests) | set(second.digests))
     differs = tuple(n for n in names if first.digests.get(n) != second.digests.get(n))
     return Rehearsal(first, second, killed, resumed, differs, tuple(notes))
@@ -143,11 +144,27 @@ def verdict(rehearsal: Rehearsal) -> None:
     if rehearsal.resumed_from is None:
         raise DrillError("the drill could not be judged: no checkpoint was committed before the rank was killed")
     if rehearsal.differs:
-        parts = ", ".join(rehearsal.differs)
+        parts = ", ".join(part for part in rehearsal.differs if part != "all")
         raise DrillError(
-            f"the job does not resume exactly: after a resume from step {rehearsal.resumed_from} these parts of its "
-            f"state differ from the undisturbed run's: {parts}"
+            f"the job does not resume exactly: resumed from step {rehearsal.resumed_from}, it ends with another "
+            f"{parts} than undisturbed; {_likely(rehearsal)}"
         )
+
+
+def _likely(rehearsal: Rehearsal) -> str:
+    """What to look at, by what the workers saw of themselves."""
+    said = [w for take in (rehearsal.first, rehearsal.second) if take for w in take.warnings]
+    for warning in said:
+        if warning.startswith(NOT_REGISTERED):
+            return warning
+    if UNRESTORED in said:
+        return UNRESTORED
+    if set(rehearsal.differs) <= {"rng", "all"}:
+        return "something draws random numbers outside the steps"
+    return (
+        "something they depend on is not saved: an attribute, a counter, a sampler of your own "
+        "(worker.register, Training.state), or results vary from run to run (deterministic: true)"
+    )
 
 
 def _plan(loaded: LoadedJob, facts: Facts) -> tuple[SubmissionPlan, list[str]]:
@@ -165,8 +182,13 @@ def _plan(loaded: LoadedJob, facts: Facts) -> tuple[SubmissionPlan, list[str]]:
     return plan(replace(loaded, job=quiet), replace(facts, backend="local")), notes
 
 
-def _drillable(base: SubmissionPlan) -> bool:
-    return base.spec.work.kind in ("task", "function") or base.code.attaches
+def _no_drill(base: SubmissionPlan, first: Take) -> str:
+    """Why a resume cannot be tried; empty when it can."""
+    if base.spec.work.kind not in ("task", "function") and not base.code.attaches:
+        return "the script reports no steps to the launcher (launcher.attach): resuming is its own business"
+    if not base.spec.checkpoint.enabled:
+        return "the job saves nothing to resume from (checkpoint.enabled: false)"
+    return "fewer than three steps were done" if first.steps < 3 else ""
 
 
 def _take(base: SubmissionPlan, facts: Facts, loaded: LoadedJob, changes: Mapping[str, Any], limit_s: float) -> Take:
@@ -215,30 +237,33 @@ def _measure(paths: RunPaths, made: SubmissionPlan) -> Take:
         save_blocked_s=max((e["blocked_s"] for e in saved), default=None),
         checkpoint_bytes=max((e["bytes"] for e in saved), default=None),
         total_steps=state.get("total_steps"),
-        digests=_digests(paths, made.interpreter.path),
+        warnings=tuple(dict.fromkeys(str(e["text"]) for e in history if e["type"] == "warning")),
     )
 
 
-def _digests(paths: RunPaths, python: str) -> dict[str, str]:
-    """Digest of each part of the newest checkpoint; computed by the job's own interpreter, which has torch."""
-    newest = max(paths.checkpoints.glob("step-*"), default=None)
-    if newest is None:
-        return {}
+def _digested(takes: list[Take], python: str) -> list[Take]:
+    """The takes with the digest of each part of their newest checkpoint; by the job's own interpreter, which has torch."""
+    roots = [RunPaths(Path(take.run_dir)) for take in takes]
+    newest = [max(paths.checkpoints.glob("step-*"), default=None) for paths in roots]
+    there = [str(path) for path in newest if path is not None]
+    if not there:
+        return takes
     done = subprocess.run(
-        [python, "-m", "launcher.training.digest", str(newest)],
-        env={"PYTHONPATH": str(paths.lib), "PATH": "/usr/bin:/bin"},
-        cwd=str(Path(paths.root)),
+        [python, "-m", "launcher.training.digest", *there],
+        env={"PYTHONPATH": str(roots[0].lib), "PATH": "/usr/bin:/bin"},
+        cwd=str(roots[0].root),
         capture_output=True,
         text=True,
         check=False,
         timeout=600,
     )
     if done.returncode:
-        raise LauncherError(f"{newest} cannot be read: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
-    parts: dict[str, str] = json.loads(done.stdout)
-    return parts
+        why = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+        raise LauncherError(f"{', '.join(there)}: cannot be read: {why}")
+    found = dict(zip(there, json.loads(done.stdout), strict=True))
+    return [replace(take, digests=found.get(str(path), {})) for take, path in zip(takes, newest, strict=True)]
 
 
 def _resumed_from(take: Take) -> int | None:
     rounds = [e for e in events.read(RunPaths(Path(take.run_dir)).events) if e["type"] == "round_started"]
-    return rounds[-1].get("resume_step") if len(rounds) > 1 else None
+    return next((e["resume_step"] for e in rounds if e.get("resume_step")), None)

@@ -24,9 +24,11 @@ from launcher.run.manifest import HASH_NAME, new_hash
 from launcher.run.messages import Channel
 from launcher.training.snapshot import Snapshot
 
-__all__ = ["Saver", "load_rank", "load_shared", "rank_file", "remove", "write_file"]
+__all__ = ["GENERATORS", "Saver", "load_rank", "load_shared", "rank_file", "remove", "write_file"]
 
 SHARED = "state.pt"
+GENERATORS = "launcher"
+"""In a folder that user code fills: where each rank's random numbers lie."""
 FORMAT = 1
 
 
@@ -89,6 +91,8 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._ok = True
         self._blocked_s = 0.0
+        self.torn = False
+        """A tensor was written to before its late copy was made: none is copied late any more."""
         self.saved_step = -1
         """The last step whose parts are durable here."""
 
@@ -136,7 +140,11 @@ class Saver:
         try:
             self._snapshot.wait()
             if self._snapshot.torn:
-                raise RuntimeError("weights were changed outside the optimizer's step while they were being saved")
+                self.torn = True
+                raise RuntimeError(
+                    "the state was changed outside the optimizer's step while it was being saved; "
+                    "from now on training waits for the copy"
+                )
             make_folder(task.tmp, self._folder_mode)
             files = [write_file(task.tmp / name, value, self._folder_mode & 0o660) for name, value in task.parts]
             fsync_dir(task.tmp)

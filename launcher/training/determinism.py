@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 from typing import Any
@@ -59,12 +58,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 
 def make_deterministic() -> None:
-    """Ask torch, cuBLAS and NCCL for results that do not vary; before CUDA is first used.
-
-    NCCL: the algorithm it picks may vary with timing; Ring is the one whose order of summation is fixed.
-    """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    os.environ.setdefault("NCCL_ALGO", "Ring")
+    """Ask torch and cuDNN for results that do not vary. cuBLAS and NCCL read variables, which the agent has set."""
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     # Filling fresh memory is for finding bugs and costs a pass over every new tensor.

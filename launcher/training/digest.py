@@ -1,6 +1,6 @@
 """One digest per part of a checkpoint's state: two runs that are equal bit for bit have equal digests.
 
-``python -m launcher.training.digest CHECKPOINT`` prints them as JSON.
+``python -m launcher.training.digest CHECKPOINT...`` prints them as JSON, a list.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from launcher.run.manifest import read_manifest
 from launcher.training import checkpoint
 
 __all__ = ["digest", "digest_checkpoint"]
@@ -49,8 +50,11 @@ def _feed(hasher: Any, node: Any) -> None:
 def digest_checkpoint(path: Path) -> dict[str, str]:
     """Digest of each part of the checkpoint at ``path``: every registered object, rng, order, position, and ``all``.
 
-    Raises CheckpointError when it cannot be loaded.
+    Of a folder that a script filled itself: each file's. Raises CheckpointError when it cannot be loaded.
     """
+    if not (path / checkpoint.SHARED).exists() and (manifest := read_manifest(path)):
+        files = {str(file["name"]): str(file["hash"]) for file in manifest["files"]}
+        return {**files, "all": digest(files)}
     shared = checkpoint.load_shared(path)
     ranks = [checkpoint.load_rank(path, rank) for rank in range(int(shared["world_size"]))]
     position = dict(shared["position"])
@@ -64,4 +68,4 @@ def digest_checkpoint(path: Path) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(digest_checkpoint(Path(sys.argv[1])), indent=1))
+    print(json.dumps([digest_checkpoint(Path(path)) for path in sys.argv[1:]], indent=1))

@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, hash_file
-from launcher.training.checkpoint import error_number, make_folder
+from launcher.training.checkpoint import GENERATORS, error_number, make_folder, rank_file, write_file
+from launcher.training.determinism import rng_state
 
 if TYPE_CHECKING:
     from launcher.training.session import Session
@@ -37,7 +38,8 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     yield tmp
     saved = False
     try:
-        files = [_durable(tmp, name) for name in _mine(tmp, session.place.rank, session.place.world_size)]
+        own = _generators(tmp, session.place.rank)
+        files = own + [_durable(tmp, name) for name in _mine(tmp, session.place.rank, session.place.world_size)]
         fsync_dir(tmp)
         seconds = round(time.perf_counter() - began, 6)
         values: dict[str, Any] = {"files": files, "seconds": seconds, "blocked_s": seconds, "hash_name": HASH_NAME}
@@ -62,8 +64,17 @@ def _mine(tmp: Path, rank: int, world_size: int) -> list[str]:
     return names if rank == 0 or world_size == 1 else []
 
 
+def _generators(tmp: Path, rank: int) -> list[dict[str, Any]]:
+    """Beside what user code wrote: this rank's random numbers, for `Worker.restore_rng`."""
+    folder = tmp / GENERATORS
+    make_folder(folder, 0o700)
+    entry = write_file(folder / rank_file(rank), {"rng": rng_state()}, 0o600)
+    return [{**entry, "name": f"{GENERATORS}/{entry['name']}"}]
+
+
 def _names(tmp: Path) -> list[str]:
-    return sorted(str(path.relative_to(tmp)) for path in tmp.rglob("*") if path.is_file())
+    names = sorted(str(path.relative_to(tmp)) for path in tmp.rglob("*") if path.is_file())
+    return [name for name in names if not name.startswith(f"{GENERATORS}/")]
 
 
 def _durable(tmp: Path, name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import sys
@@ -18,6 +19,7 @@ from launcher.training import failure
 from launcher.training.determinism import make_deterministic, seed_all
 from launcher.training.group import choose_device, close_group, open_group
 from launcher.training.place import Place
+from launcher.training.rehearsal import Rehearsed
 from launcher.training.reporter import Reporter
 from launcher.training.session import Session
 from launcher.training.stopping import Gate, Stopped, listen
@@ -74,7 +76,8 @@ def _work(place: Place, spec: RunSpec, gate: Gate, reporter: Reporter, heard: li
         if spec.work.kind == "task":
             run_task(worker, session, target(**spec.work.params))
         else:
-            target(worker, **spec.work.params)
+            with contextlib.suppress(Rehearsed):
+                target(worker, **spec.work.params)
         session.finish()
     except Stopped:
         if trackers is not None:
@@ -125,7 +128,7 @@ class _TaskLoop:
         self.scaler = torch.amp.GradScaler(worker.device.type) if task.precision == "fp16" else None
         stateful = {"model": bare, "optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
         worker.register(**{name: thing for name, thing in stateful.items() if thing is not None}, **task.state())
-        session.optimizer = self.optimizer
+        session.shared_loop = True
         self.train_data = task.train_data()
         self.test_data = task.test_data()
         self.autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(task.precision)
@@ -178,7 +181,6 @@ class _TaskLoop:
 
     def _step(self) -> None:
         task, scaler = self.task, self.scaler
-        self.session.settle()
         if task.clip_norm is not None:
             if scaler is not None:
                 scaler.unscale_(self.optimizer)

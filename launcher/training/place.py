@@ -37,8 +37,7 @@ class Place:
     def dies_after(self) -> int | None:
         """A rehearsal's drill: the step after which this worker is to die by SIGKILL; None in real runs."""
         kill = self.spec.kill_at if self.spec else None
-        first = self.attempt == 0 and self.round_ == 0
-        return kill[1] if kill and first and kill[0] == self.rank else None
+        return kill[1] if kill and kill[0] == self.rank and self.resume_path is None else None
 
     @classmethod
     def from_environ(cls, environ: MutableMapping[str, str]) -> Place:

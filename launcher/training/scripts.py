@@ -19,6 +19,7 @@ from launcher.run.messages import Channel
 from launcher.run.spec import Work
 from launcher.training import failure
 from launcher.training.place import Place
+from launcher.training.rehearsal import Rehearsed
 from launcher.training.trackers import script_variables
 
 __all__ = ["run_script"]
@@ -31,6 +32,10 @@ def run_script(place: Place) -> int:
         raise ValueError("a script runs inside a run")
     channel.send("phase", name="script")
     _tracker_ids(place)
+    if spec.deterministic:
+        from launcher.training.determinism import make_deterministic
+
+        make_deterministic()
     _as_if_alone()
     try:
         program = _load(spec.work)
@@ -53,6 +58,8 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
             return int(error.code or 0)
         print(error.code, file=sys.stderr)
         return 1
+    except Rehearsed:
+        return 0
     except BaseException as error:
         return _failed(channel, error)
 

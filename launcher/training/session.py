@@ -10,18 +10,17 @@ from typing import Any
 
 import torch
 
-from launcher.errors import CheckpointError
-from launcher.run.messages import Channel
+from launcher.run.messages import NOT_REGISTERED, UNRESTORED, Channel
 from launcher.run.spec import CheckpointSpec
 from launcher.training import checkpoint
 from launcher.training.data import Unit
-from launcher.training.determinism import rng_state, seed_rank, set_rng_state
+from launcher.training.determinism import rng_state, seed_rank
 from launcher.training.place import Place
-from launcher.training.rehearsal import die_behind_a_checkpoint
+from launcher.training.registered import Registered
+from launcher.training.rehearsal import Rehearsed, die_behind_a_checkpoint, limit_reached, unregistered
 from launcher.training.reporter import Reporter
-from launcher.training.snapshot import Reference, cloned
+from launcher.training.snapshot import Reference
 from launcher.training.stopping import Gate, Stopped
-from launcher.training.wrapping import unwrap
 
 __all__ = ["Position", "Session"]
 
@@ -69,22 +68,22 @@ class Session:
         """Small numbers that all ranks share and a resume gets back."""
         self.in_unit = False
         self.begun = False
-        self.optimizer: torch.optim.Optimizer | None = None
-        """Set by a loop that calls `settle` before this optimizer's every step, and changes its tensors nowhere else."""
+        self.shared_loop = False
+        """Only the optimizer's step changes the weights: they are copied behind the next forward and backward pass."""
         self.is_script = place.spec is None or place.spec.work.kind in ("script", "module")
         self.stopping = False
         """A script: the agreed step is reached."""
+        self.rehearsed = False
+        """A loop of the user's own has done the steps of a rehearsal: its next step is too much."""
         self.told = False
         """``stopped`` was sent."""
         self._phase = ""
         self.wanted: Path | None = None
         """A script without registered state: where it is to save at this step."""
-        self._objects: dict[str, Any] = {}
-        self._own: dict[str, Any] = {}
-        self._loaded: dict[str, Any] | None = None
         self._gap: Reference | None = None
         self._saved_at = 0
         self.saver = checkpoint.Saver(place.channel, device, folder_mode=_mode(place)) if place.channel else None
+        self.registered = Registered(place, settle=self.settle, warn=lambda text: reporter.send("warning", text=text))
         self._load()
 
     @property
@@ -95,46 +94,17 @@ class Session:
     # -- state ---------------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        path = self.place.resume_path
-        if path is None:
+        if self.place.resume_path is None:
             return
         self.phase("load")
-        if not (path / checkpoint.SHARED).exists():  # a script's own folder
+        if (state := self.registered.loaded) is None:  # a script's own folder
             self.position.step = self.place.resume_step
-            self._start_from(self.position.step)
-            return
-        state = self._loaded = checkpoint.load_shared(path)
-        known = {name: state["position"][name] for name in Position.__dataclass_fields__ if name in state["position"]}
-        self.position = Position(**known)
-        self.notes = dict(state.get("notes", {}))
-        self._start_from(self.position.step)
-
-    def _start_from(self, step: int) -> None:
-        self.start_step = self._saved_at = step
-        self.gate.publish(step)
-
-    def register(self, objects: dict[str, Any], *, per_rank: bool = False) -> None:
-        """Remember what has a state; load it at once when there is a checkpoint. Raises CheckpointError, TypeError."""
-        for name, thing in objects.items():
-            inner = unwrap(thing)
-            if not (hasattr(inner, "state_dict") and hasattr(inner, "load_state_dict")):
-                raise TypeError(
-                    f"worker.register({name}=...): {type(thing).__name__} has no state_dict and load_state_dict"
-                )
-            (self._own if per_rank else self._objects)[name] = inner
-            if self._loaded is not None and not per_rank:
-                self._restore(name, inner, self._loaded["objects"])
-
-    def _restore(self, name: str, thing: Any, states: dict[str, Any]) -> None:
-        if name not in states:
-            self.reporter.send("warning", text=f"the checkpoint holds no state of {name!r}: it starts afresh")
-            return
-        # The file is mapped; what keeps the tensors it is given must not keep the mapping.
-        state = states[name] if isinstance(thing, torch.nn.Module) else cloned(states[name])
-        try:
-            thing.load_state_dict(state)
-        except Exception as error:
-            raise CheckpointError(f"the checkpoint's state of {name!r} does not fit: {error}") from error
+        else:
+            known = {n: state["position"][n] for n in Position.__dataclass_fields__ if n in state["position"]}
+            self.position = Position(**known)
+            self.notes = dict(state.get("notes", {}))
+        self.start_step = self._saved_at = self.position.step
+        self.gate.publish(self.position.step)
 
     def phase(self, name: str) -> None:
         """Say what this worker does from now on: how long a silence is believed to be work depends on it."""
@@ -146,44 +116,36 @@ class Session:
         """Before the first unit: this rank's generators and sums, restored or seeded."""
         if self.begun:
             return
-        self.begun = True
-        missing = sorted(set(self._loaded["objects"]) - set(self._objects)) if self._loaded else []
-        if missing:
-            raise CheckpointError(f"the checkpoint holds state that nothing is registered for: {', '.join(missing)}")
-        if self._loaded is None:
+        if self.registered.loaded is None:
             seed_rank(self.seed, 0, self.place.rank)
         else:
-            self._restore_rank(int(self._loaded["world_size"]))
-        self._loaded = None
+            self.partial = self.registered.partial_sums(self.device)
+            self.restore_generators()
+        self._begin()
+
+    def begin_own_loop(self) -> None:
+        """As `begin`, for a loop of the user's own, who has seeded it: generators are restored, or left alone."""
+        if not self.begun:
+            self.restore_generators(alike=True)
+            self._begin()
+
+    def restore_generators(self, *, alike: bool = False) -> None:
+        """This rank's generators as they were at the checkpoint; ``alike``: see `Registered.restore_generators`."""
+        self.registered.restore_generators(self.seed, self.position.step, alike=alike)
+
+    def _begin(self) -> None:
+        self.begun = True
+        self.registered.complete()
+        self.registered.forget()
         self.phase("train")
         self._progress(last=True)
-
-    def _restore_rank(self, world_size: int) -> None:
-        path, rank = self.place.resume_path, self.place.rank
-        if path is None:
-            return
-        if world_size == self.place.world_size:
-            mine = checkpoint.load_rank(path, rank)
-            for name, thing in self._own.items():
-                self._restore(name, thing, mine["objects"])
-            self.partial = {name: value.clone().to(self.device) for name, value in mine["partial"].items()}
-            set_rng_state(mine["rng"])
-            return
-        # Other ranks than before: their streams of random numbers begin anew, their sums are added up on rank 0.
-        seed_rank(self.seed, self.position.step, rank)
-        for old in range(world_size if rank == 0 else 0):
-            for name, value in checkpoint.load_rank(path, old)["partial"].items():
-                mine_so_far = self.partial.get(name)
-                self.partial[name] = (
-                    value.clone().to(self.device) if mine_so_far is None else mine_so_far + value.to(self.device)
-                )
 
     def tree(self) -> list[tuple[str, Any]]:
         """Everything that is saved, by file, as it is now and by reference."""
         own = {
             "rng": rng_state(),
             "partial": dict(self.partial),
-            "objects": {name: thing.state_dict() for name, thing in self._own.items()},
+            "objects": {name: thing.state_dict() for name, thing in self.registered.per_rank.items()},
         }
         files: list[tuple[str, Any]] = [(checkpoint.rank_file(self.place.rank), own)]
         if self.place.rank == 0:
@@ -193,7 +155,7 @@ class Session:
                 "world_size": self.place.world_size,
                 "seed": self.seed,
                 "notes": dict(self.notes),
-                "objects": {name: thing.state_dict() for name, thing in self._objects.items()},
+                "objects": {name: thing.state_dict() for name, thing in self.registered.shared.items()},
             }
             files.insert(0, (checkpoint.SHARED, shared))
         return files
@@ -230,6 +192,7 @@ class Session:
 
     def open_gap(self) -> None:
         """After the last unit of a loop: user code follows that a resume will run again, so hold the state as of now."""
+        self._progress(last=True)  # the next word may come after a long evaluation
         self.save_if_due()
         if self._gap is None and self.channel is not None:
             self._gap = Reference(self.tree())
@@ -255,17 +218,20 @@ class Session:
     def step_done(self) -> None:
         """A loop of the user's own has done one optimizer step: unit and boundary in one. Raises Stopped in functions."""
         if not self.begun:
-            self.begun = True
-            self._loaded = None
-            self.phase("train")
+            if self.registered.loaded is not None:
+                self.reporter.send("warning", text=UNRESTORED)
+            self._begin()
+        if self.rehearsed:
+            raise Rehearsed  # the user's loop goes on although `should_stop`
         self.wanted = None
         self.finish_unit(None, last=False)
+        self.rehearsed = limit_reached(self.place, self.position.step)
         done = self.position.step
         self.gate.publish(done + 1)
-        if self._objects or self._own:
+        if self.registered:
             self.save_if_due()
         else:
-            self.wanted = self.due_folder()
+            self.wanted = self.due_folder() or (self.tmp() if self.rehearsed else None)
         if self.gate.passes(done + 1):
             return
         if not self.is_script:
@@ -277,7 +243,7 @@ class Session:
         self.stopping = True
         if stop is None or not stop.save or self.position.step <= self.start_step:
             self.stopped(saved=False)
-        elif self._objects or self._own:
+        elif self.registered:
             self.stopped(saved=self.save_and_wait(Path(stop.tmp) if stop.tmp else self.tmp()))
         else:
             self.wanted = Path(stop.tmp) if stop.tmp else self.tmp()
@@ -325,18 +291,27 @@ class Session:
             return
         self._saved_at = self.position.step
         parts = self.tree if gap is None else lambda: gap.tree
-        late = self._late() if self.optimizer is not None and copy and gap is None else ()
+        late = self._late() if copy and gap is None else set()
         self.saver.save(self.position.step, tmp, parts, self._meta(), copy=copy, late=late)
 
     def _late(self) -> set[int]:
-        """What only the optimizer's step changes: it is copied behind the next forward and backward pass."""
-        optimizer: Any = self.optimizer
-        tensors = [p for group in optimizer.param_groups for p in group["params"]]
-        tensors += [v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)]
+        """What only an optimizer's step changes, before which it is settled: copied behind what comes before that step.
+
+        That is every optimizer's own state; weights only in the shared loop: user code may write to them, also where
+        torch does not count it (``.data``).
+        """
+        if self.saver is None or self.saver.torn:
+            return set()
+        tensors = []
+        for optimizer in self.registered.optimizers:
+            state = (v for held in optimizer.state.values() if isinstance(held, dict) for v in held.values())
+            tensors += [value for value in state if isinstance(value, torch.Tensor)]
+            if self.shared_loop:
+                tensors += [p for group in optimizer.param_groups for p in group["params"]]
         return {tensor.data_ptr() for tensor in tensors}
 
     def settle(self) -> None:
-        """To be called before the optimizer's step where ``optimizer`` is set."""
+        """Called before every registered optimizer's step."""
         if self.saver is not None:
             self.saver.settle()
 
@@ -369,15 +344,23 @@ class Session:
     def finish(self) -> None:
         """All work is done: the last checkpoint, then the word."""
         self._progress(last=True)
+        if limit_reached(self.place, self.position.step) and self.place.rank == 0:
+            self._tell_unregistered()
         saved = True
         if self._gap is not None and not self._gap.intact:
             self._gap = None  # the end of all work: what its last lines changed belongs to the result
-        if self.rules.enabled and self.position.step > self.start_step and (self._objects or self._own):
+        if self.rules.enabled and self.position.step > self.start_step and self.registered:
             self.phase("save")
             due = self.gate.due(self.position.step)
             saved = self._save_last(Path(due) if due else self.tmp())
         self.reporter.flush(force=True)
         self.reporter.send("finished", step=self.position.step, saved=saved)
+
+    def _tell_unregistered(self) -> None:
+        mine = [*self.registered.shared.values(), *self.registered.per_rank.values()]
+        missing = unregistered(mine) if mine or not self.is_script else []
+        if missing:
+            self.reporter.send("warning", text=f"{NOT_REGISTERED}{', '.join(missing)}")
 
     def _save_last(self, tmp: Path) -> bool:
         # A full disk may be cleared by somebody: a few tries before the run's last steps are given up.

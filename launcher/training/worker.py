@@ -16,7 +16,7 @@ from launcher.training import wrapping
 from launcher.training.data import Micro, Plan, Stream, Unit, check_dataset
 from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
 from launcher.training.folder import save_folder
-from launcher.training.rehearsal import step_limit
+from launcher.training.rehearsal import limit_reached
 from launcher.training.session import Session
 
 __all__ = ["Worker"]
@@ -107,7 +107,7 @@ class Worker:
         ``per_rank=True``: every rank has a state of its own (dropped when the world size changes).
         Raises CheckpointError when the checkpoint's state does not fit.
         """
-        self._session.register(objects, per_rank=per_rank)
+        self._session.registered.add(objects, per_rank=per_rank)
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -225,8 +225,7 @@ class Worker:
         return self._session.position.step + left + further
 
     def _limit_reached(self) -> bool:
-        limit = step_limit(self._session.place)
-        return limit is not None and self.steps_done >= limit
+        return limit_reached(self._session.place, self.steps_done)
 
     def _share_buffers(self) -> None:
         # DDP gives rank 0's buffers (batch norm) to all at the next forward pass; evaluation comes before that.
@@ -304,6 +303,29 @@ class Worker:
 
     # -- loops of one's own --------------------------------------------------------------------------------------
 
+    def steps(self, count: int | None = None) -> Iterator[int]:
+        """Numbers of the steps to do, from `steps_done` up to ``count`` (without: no end); ends when `should_stop`.
+
+        The first one restores this rank's random numbers to what they were at the checkpoint (`restore_rng`), so what
+        draws from them without being resumed itself (building a model, a loader's ``iter``) belongs before the loop. A
+        body that has not called `step` has done one step all the same.
+        """
+        self._session.total_steps = count
+        self.restore_rng()
+        while (count is None or self.steps_done < count) and not self.should_stop():
+            number = self.steps_done
+            yield number
+            if self.steps_done == number:
+                self.step()
+
+    def restore_rng(self) -> None:
+        """For loops that use neither `batches` nor `steps`: random numbers of python, numpy, torch and CUDA as saved.
+
+        Call it right before the first step's own draws. From scratch it changes nothing. Where the number of ranks has
+        changed, a state that all ranks had in common is every rank's again; else streams begin anew.
+        """
+        self._session.begin_own_loop()
+
     def step(self, **metrics: Any) -> int:
         """One optimizer step is done (for loops that do not use `batches`); returns how many.
 
@@ -317,7 +339,7 @@ class Worker:
 
     def should_stop(self) -> bool:
         """Whether the script is to save (`save_dir`, unless its state is registered) and leave now; the same on every rank."""
-        return self._session.stopping
+        return self._session.stopping or self._session.rehearsed
 
     def should_save(self) -> bool:
         """Whether a checkpoint is due at this step: fill `save_dir`; the same on every rank."""

@@ -17,7 +17,7 @@ def dry_run(tmp_path: Path, task: str, *words: str) -> subprocess.CompletedProce
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "LAUNCHER_RUNS_DIR": str(tmp_path / "runs")}
     return subprocess.run(
         [sys.executable, "-m", "launcher", "dry-run", str(job), "--steps", "12", "--seed", "3", *words],
-        capture_output=True, text=True, env=env, timeout=280, check=False,
+        capture_output=True, text=True, env=env, timeout=600, check=False,
     )  # fmt: skip
 
 

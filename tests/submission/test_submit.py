@@ -355,6 +355,35 @@ def test_a_run_is_submitted_again_with_changes(job: Make, slurm: Path, home: Pat
     assert len(submit.read_submission(first.paths)["submissions"]) == 2
 
 
+def test_code_edited_since_is_not_what_a_resubmission_runs_and_it_says_so(job: Make, slurm: Path, home: Path) -> None:
+    """The run's own copy goes on; one sentence names what was edited, added or removed, and --code; without edits none."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths)
+    same = again.resubmit(first.paths, again.Again())
+    (home / "source" / "train.py").write_text("print('edited since')\n")
+    (home / "source" / "new.py").write_text("")
+    _ended(first.paths)
+    other = again.resubmit(first.paths, again.Again())
+
+    assert [w for w in same.plan.warnings if "own copy" in w] == []
+    (said,) = [w for w in other.plan.warnings if "own copy" in w]
+    assert said.startswith(f"new.py, train.py in {home / 'source'} changed since")
+    assert "--code" in said
+
+
+def test_a_completed_run_is_not_submitted_again_for_nothing(job: Make, slurm: Path, home: Path) -> None:
+    """Unchanged, from its end, with its own code: one sentence. Changed, or from an earlier step, it is submitted."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths, 10)
+    write_outcome(first.paths.outcome, {"state": "completed", "reason": "all 10 steps done", "step": 10})
+    with pytest.raises(StateError, match="has completed at step 10, there is nothing left to do"):
+        again.resubmit(first.paths, again.Again())
+
+    assert (read_outcome(first.paths.outcome) or {})["state"] == "completed"
+    assert len(submit.read_submission(first.paths)["submissions"]) == 1
+    assert again.resubmit(first.paths, again.Again(step=10)).job_id
+
+
 def test_a_failed_resubmission_changes_nothing(job: Make, slurm: Path, home: Path) -> None:
     """When sbatch refuses, the run has its outcome still and the history says what happened."""
     first = _submit(job(name="net"), _facts(home))

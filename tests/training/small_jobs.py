@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
@@ -29,8 +31,6 @@ class Noisy(Dataset[Any]):
         return len(self.base)
 
     def __getitem__(self, index: int) -> Any:
-        import random
-
         x, y, i = self.base[index]
         return x + 0.1 * torch.randn(10) + 0.1 * random.random(), y, i
 
@@ -147,6 +147,58 @@ def own_loop(
         train(worker.batches(data, 4))
         scheduler.step()
         worker.evaluate(model, test, 2, measure)
+
+
+class Diary:
+    """What one rank has drawn; has a state, as anything registered."""
+
+    def __init__(self) -> None:
+        self.lines: list[float] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"lines": list(self.lines)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.lines = list(state["lines"])
+
+
+def own_steps(worker: Worker, steps: int = 12, way: str = "steps", alike: bool = False, forget: bool = False) -> None:
+    """Steps over data that python's, numpy's and torch's generators make up, each rank by its own seed."""
+    seed = 5 if alike else worker.rank
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    model = worker.wrap(torch.nn.Sequential(torch.nn.Linear(10, 400), torch.nn.Dropout(0.3), torch.nn.Linear(400, 2)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    diary = Diary()
+    worker.register(model=model)
+    if not forget:
+        worker.register(optimizer=optimizer)
+    worker.register(per_rank=True, diary=diary)
+    torch.rand(3)  # what is drawn before the loop is no part of what is resumed
+    for _ in _counted(worker, steps, way):
+        diary.lines += [random.random(), float(np.random.rand()), float(torch.rand(()))]
+        for parameter in model.parameters():  # unseen by torch's counters, while the last step is being saved
+            parameter.data.mul_(0.99)
+        loss = model(torch.randn(4, 10) * diary.lines[-3] + diary.lines[-2]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if way == "step":
+            worker.step(loss=loss)
+
+
+def _counted(worker: Worker, steps: int, way: str) -> Any:
+    if way == "steps":
+        return worker.steps(steps)
+    return range(worker.steps_done, steps)
+
+
+def told_to_be_deterministic(worker: Worker, out: str) -> None:
+    """Writes down what torch was told."""
+    told = [torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark]
+    with open(out, "w") as file:
+        file.write(repr(told))
 
 
 def environment_of(name: str) -> str:

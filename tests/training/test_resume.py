@@ -10,6 +10,7 @@ from crew import Crew, make_spec, run
 
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
+from launcher.training.checkpoint import load_rank
 from launcher.training.digest import digest_checkpoint
 
 EVERY = CheckpointSpec(interval_steps=1, keep_last=1000)
@@ -101,3 +102,71 @@ def test_three_agreed_stops_in_a_row_change_nothing(tmp_path: Path) -> None:
     end = run(spec, 3, resume=resume, attempt=3)
 
     assert final_digest(end) == final_digest(undisturbed)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_steps_of_ones_own_resume_bitwise(tmp_path: Path, world_size: int) -> None:
+    """`worker.steps`: python's, numpy's and torch's generators and per-rank objects go on where the checkpoint has them."""
+    target, values = "small_jobs:own_steps", {"kind": "function"}
+    full = run(make_spec(tmp_path / "full", target, world_size, checkpoint=EVERY, **values), world_size)
+    expected = final_digest(full)
+
+    for step in (1, 7):
+        assert resumed_digest(tmp_path, full, step, target, world_size, **values) == expected, step
+    assert len(load_rank(full.committed[-1], 0)["objects"]["diary"]["lines"]) == 3 * 12
+
+
+def test_steps_counted_by_hand_resume_with_a_warning(tmp_path: Path) -> None:
+    """A loop that only calls `step` goes on from the right step; that its random numbers do not is said."""
+    values: dict[str, Any] = {"kind": "function", "params": {"way": "step"}}
+    full = run(make_spec(tmp_path / "full", "small_jobs:own_steps", 1, checkpoint=EVERY, **values), 1)
+    spec = make_spec(tmp_path / "again", "small_jobs:own_steps", 1, checkpoint=SELDOM, **values)
+    again = run(spec, 1, resume=full.paths.checkpoint(5))
+
+    assert not full.messages("warning")
+    assert ["run.steps()" in m["text"] for m in again.messages("warning")] == [True]
+    assert again.messages("finished")[0]["step"] == 12
+
+
+def test_a_state_that_all_ranks_share_is_shared_by_more_of_them(tmp_path: Path) -> None:
+    """Ranks that draw alike (one permutation for all) draw on alike, and the same, when their number changes."""
+    values: dict[str, Any] = {"kind": "function", "params": {"alike": True}}
+    full = run(make_spec(tmp_path / "full", "small_jobs:own_steps", 2, checkpoint=EVERY, **values), 2)
+    spec = make_spec(tmp_path / "three", "small_jobs:own_steps", 3, checkpoint=SELDOM, **values)
+    three = run(spec, 3, resume=full.paths.checkpoint(6))
+    drawn = load_rank(full.committed[-1], 0)["objects"]["diary"]["lines"][3 * 6 :]
+
+    assert [load_rank(three.committed[-1], rank)["objects"]["diary"]["lines"] for rank in range(3)] == [drawn] * 3
+
+
+def test_state_that_nothing_is_registered_for_stops_a_resume(tmp_path: Path) -> None:
+    """A checkpoint with more objects than the job registers now: one sentence that names them, no silent loss."""
+    full = run(make_spec(tmp_path / "full", "small_jobs:own_steps", 1, checkpoint=EVERY, kind="function"), 1)
+    values: dict[str, Any] = {"kind": "function", "params": {"forget": True}}
+    spec = make_spec(tmp_path / "other", "small_jobs:own_steps", 1, checkpoint=SELDOM, **values)
+    with Crew(spec, 1, resume=full.paths.checkpoint(5)) as crew:
+        word = crew.finish()[0]
+
+    assert (word["type"], word["exception"]) == ("failed", "launcher.errors.CheckpointError")
+    assert word["message"].endswith("nothing is registered for: optimizer")
+
+
+def test_an_epochs_last_step_is_told_before_evaluation(tmp_path: Path) -> None:
+    """Steps of a millisecond, told ten times a second: what is known during a long evaluation is the step before it."""
+    crew = run(make_spec(tmp_path / "run", "small_jobs:Net", 1, checkpoint=SELDOM), 1)
+    heard = [message for _, message in crew.seen]
+    evaluation = next(i for i, m in enumerate(heard) if m["type"] == "phase" and m["name"] == "evaluate")
+
+    assert [m["step"] for m in heard[:evaluation] if m["type"] == "progress"][-1] == 15
+
+
+@pytest.mark.parametrize("kind", ["function", "script"])
+def test_deterministic_reaches_torch(tmp_path: Path, kind: str) -> None:
+    """Functions and scripts alike find deterministic algorithms on, cuDNN's timed choice off."""
+    out = tmp_path / "told"
+    (tmp_path / "told.py").write_text(f"import small_jobs\nsmall_jobs.told_to_be_deterministic(None, {str(out)!r})\n")
+    target = "small_jobs:told_to_be_deterministic" if kind == "function" else str(tmp_path / "told.py")
+    values: dict[str, Any] = {"params": {"out": str(out)}} if kind == "function" else {}
+    run(make_spec(tmp_path / "run", target, 1, kind=kind, deterministic=True, checkpoint=SELDOM, **values), 1)
+
+    assert out.read_text() == "[True, False]"

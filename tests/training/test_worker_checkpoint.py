@@ -80,6 +80,7 @@ def test_a_late_tensor_changed_too_early_fails_the_save(tmp_path: Path, pair: Pa
         tensors[-1].add_(1)
 
     assert not ours.drain()
+    assert ours.torn  # from which a session knows that nothing may be copied late any more
     assert "changed outside" in heard(agent, "save_failed")["error"]
     assert not (tmp_path / "tmp").exists()
 
@@ -96,6 +97,32 @@ def test_a_full_disk_is_reported_by_number_and_cleaned_up(tmp_path: Path, pair: 
     assert not ours.drain()
     assert heard(agent, "save_failed")["errno"] == errno.ENOSPC
     assert not tmp.exists()
+
+
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.EIO])
+def test_a_quota_that_shows_at_fsync_alone_is_reported(
+    tmp_path: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """NFS says at fsync what it could not write: the save fails with that number, its files go, the next one is good."""
+    real, refusals = os.fsync, [number]
+
+    def refusing(fd: int) -> None:
+        if refusals:
+            raise OSError(refusals.pop(), "refused")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", refusing)
+    ours, agent = pair
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    ours.save(1, tmp, lambda: [("state.pt", {"w": torch.zeros(100)})], {}, copy=True)
+    assert not ours.drain()
+    assert heard(agent, "save_failed")["errno"] == number
+    assert not tmp.exists()
+    ours.save(2, tmp_path / "next", lambda: [("state.pt", {"w": torch.zeros(100)})], {}, copy=True)
+
+    assert ours.drain()
+    assert ours.saved_step == 2
 
 
 def test_training_survives_a_save_that_fails(tmp_path: Path) -> None:

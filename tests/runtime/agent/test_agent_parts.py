@@ -53,6 +53,15 @@ def test_the_jobs_variables_and_those_passed_by_name_win() -> None:
     }
 
 
+def test_deterministic_jobs_have_their_variables_before_anything_is_imported() -> None:
+    """cuBLAS's workspace and NCCL's algorithm are in the fork server's own environment; the job's own values win."""
+    base = base_environment({}, spec(deterministic=True, variables={"NCCL_ALGO": "Tree"}), {})
+
+    assert (base["CUBLAS_WORKSPACE_CONFIG"], base["NCCL_ALGO"]) == (":4096:8", "Tree")
+    assert base_environment({}, spec(deterministic=True), {})["NCCL_ALGO"] == "Ring"
+    assert "NCCL_ALGO" not in base_environment({}, spec(), {})
+
+
 def test_the_named_interface_is_for_gloo_and_nccl() -> None:
     """A named interface is told to both; one that was found out only to gloo, and only where nobody set it."""
     named = base_environment({}, spec(interface="ib0"), {}, gloo_interface="eth0")

@@ -254,7 +254,13 @@ class FakeWorker:
         Path(tmp, name).write_bytes(data)
         files = [{"name": name, "size": len(data), "hash": hash_bytes(data)}]
         self.say(
-            "shard", step=step, tmp=tmp, files=files, seconds=self.world.save_s, blocked_s=0.01, hash_name=HASH_NAME
+            "shard",
+            step=step,
+            tmp=tmp,
+            files=files,
+            seconds=self.world.save_s,
+            blocked_s=self.world.blocked_s,
+            hash_name=HASH_NAME,
         )
 
     def die(self, signal: int | None = 9, exit_code: int | None = None) -> None:
@@ -421,6 +427,7 @@ class World:
         self.rng = random.Random(seed)
         self.step_s, self.save_s, self.total_steps, self.interval = 0.05, 0.02, 40, self.spec.checkpoint.interval_steps
         self.max_delay_s, self.start_s = 0.02, 0.0
+        self.blocked_s = 0.01
         self.disk_full = False
         self.term_code: int | None = 0
         self.groups: dict[int, Group] = {}

@@ -1,0 +1,115 @@
+"""What user code registered: saved with every checkpoint, loaded as soon as it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from launcher.errors import CheckpointError
+from launcher.training import checkpoint
+from launcher.training.determinism import seed_rank, set_rng_state
+from launcher.training.digest import digest
+from launcher.training.place import Place
+from launcher.training.snapshot import cloned
+from launcher.training.wrapping import unwrap
+
+__all__ = ["Registered"]
+
+
+class Registered:
+    """Objects with a state by name, and the checkpoint they are loaded from."""
+
+    def __init__(self, place: Place, *, settle: Callable[[], None], warn: Callable[[str], None]) -> None:
+        self.shared: dict[str, Any] = {}
+        self.per_rank: dict[str, Any] = {}
+        self.optimizers: list[torch.optim.Optimizer] = []
+        """Each calls ``settle`` before its every step."""
+        self._place = place
+        self._settle, self._warn = settle, warn
+        path = place.resume_path
+        has_state = path is not None and (path / checkpoint.SHARED).exists()  # else: a script's own folder
+        self.loaded: dict[str, Any] | None = checkpoint.load_shared(path) if path and has_state else None
+        """The checkpoint's shared part; None from scratch, and once everything is loaded."""
+        self._generators = None if path is None else path if has_state else path / checkpoint.GENERATORS
+        self._mine: dict[str, Any] | None = None
+        if path and self.loaded and self.ranks_then == place.world_size:
+            self._mine = checkpoint.load_rank(path, place.rank)
+
+    def __bool__(self) -> bool:
+        return bool(self.shared or self.per_rank)
+
+    @property
+    def ranks_then(self) -> int:
+        """How many ranks wrote the checkpoint; 0 without one."""
+        if self.loaded:
+            return int(self.loaded["world_size"])
+        return len(list(self._generators.glob("rank-*.pt"))) if self._generators else 0
+
+    def add(self, objects: dict[str, Any], *, per_rank: bool) -> None:
+        """Remember what has a state; load it when there is a checkpoint. Raises CheckpointError, TypeError."""
+        for name, thing in objects.items():
+            inner = unwrap(thing)
+            if not (hasattr(inner, "state_dict") and hasattr(inner, "load_state_dict")):
+                raise TypeError(
+                    f"worker.register({name}=...): {type(thing).__name__} has no state_dict and load_state_dict"
+                )
+            (self.per_rank if per_rank else self.shared)[name] = inner
+            source = self._mine if per_rank else self.loaded
+            if source is not None:
+                self._load(name, inner, source["objects"])
+            if isinstance(inner, torch.optim.Optimizer):
+                self.optimizers.append(inner)
+                inner.register_step_pre_hook(lambda *_: self._settle())
+
+    def _load(self, name: str, thing: Any, states: dict[str, Any]) -> None:
+        if name not in states:
+            self._warn(f"the checkpoint holds no state of {name!r}: it starts afresh")
+            return
+        # The file is mapped; what keeps the tensors it is given must not keep the mapping.
+        state = states[name] if isinstance(thing, torch.nn.Module) else cloned(states[name])
+        try:
+            thing.load_state_dict(state)
+        except Exception as error:
+            raise CheckpointError(f"the checkpoint's state of {name!r} does not fit: {error}") from error
+
+    def complete(self) -> None:
+        """Raises CheckpointError when the checkpoint holds state of an object that is not registered."""
+        saved = set(self.loaded["objects"]) - set(self.shared) if self.loaded else set()
+        saved |= set(self._mine["objects"]) - set(self.per_rank) if self._mine else set()
+        if saved:
+            names = ", ".join(sorted(saved))
+            raise CheckpointError(f"the checkpoint holds state that nothing is registered for: {names}")
+
+    def restore_generators(self, seed: int, step: int, *, alike: bool) -> None:
+        """This rank's random numbers go on where the checkpoint has them; from scratch nothing changes.
+
+        Other ranks than then: with ``alike``, a state that all ranks had is everybody's again; else streams begin anew.
+        """
+        folder, ranks = self._generators, self.ranks_then
+        if folder is None or ranks == 0:
+            return
+        if ranks == self._place.world_size:
+            set_rng_state(checkpoint.load_rank(folder, self._place.rank)["rng"])
+            return
+        states = [checkpoint.load_rank(folder, old)["rng"] for old in range(ranks)] if alike else []
+        if states and all(digest(state) == digest(states[0]) for state in states):
+            set_rng_state(states[0])
+        else:
+            seed_rank(seed, step, self._place.rank)
+
+    def partial_sums(self, device: torch.device) -> dict[str, torch.Tensor]:
+        """This rank's sums over the epoch under way; those of other ranks than now are added up on rank 0."""
+        if self._mine is not None:
+            return {name: value.clone().to(device) for name, value in self._mine["partial"].items()}
+        path, total = self._place.resume_path, dict[str, torch.Tensor]()
+        for old in range(self.ranks_then if path and self._place.rank == 0 else 0):
+            for name, value in checkpoint.load_rank(path, old)["partial"].items():  # type: ignore[arg-type]
+                there = total.get(name)
+                total[name] = value.clone().to(device) if there is None else there + value.to(device)
+        return total
+
+    def forget(self) -> None:
+        """Everything is loaded: let go of the checkpoint."""
+        self.loaded = self._mine = self._generators = None

@@ -1,0 +1,117 @@
+"""The drill names what a job forgot: one forgetful job a part of the state, with real workers on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LOOP = """
+import torch
+import launcher
+
+class Counter:
+    n = 0
+    def state_dict(self):
+        return {{"n": self.n}}
+    def load_state_dict(self, state):
+        self.n = state["n"]
+
+def train(worker):
+    torch.manual_seed(1)
+    model = worker.wrap(torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    counter = Counter()
+    worker.register({registered})
+    for step in {steps}:
+        counter.n += 1
+        loss = model(torch.randn(4, 6)).square().mean() * counter.n
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        if {counts}:
+            worker.step(loss=loss)
+"""
+ALL = "model=model, optimizer=optimizer, scheduler=scheduler, counter=counter"
+
+
+def dry_run(tmp_path: Path, code: str, job: dict[str, object], *words: str) -> subprocess.CompletedProcess[str]:
+    """Rehearse 8 steps of ``code``; one rank, as quick as may be."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(code)
+    (tmp_path / "job.yaml").write_text(
+        json.dumps({"name": "t", "code": {"dir": str(tmp_path / "code")}, "preflight": False, **job})
+    )
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "LAUNCHER_RUNS_DIR": str(tmp_path / "runs")}
+    return subprocess.run(
+        [sys.executable, "-m", "launcher", "dry-run", str(tmp_path / "job.yaml"), "--steps", "8", "--seed", "1", *words],
+        capture_output=True, text=True, env=env, timeout=600, check=False,
+    )  # fmt: skip
+
+
+def loop(registered: str = ALL, steps: str = "worker.steps(200)", counts: bool = False) -> str:
+    """A function's code."""
+    return LOOP.format(registered=registered, steps=steps, counts=counts)
+
+
+FORGOTTEN = {
+    "model": (loop("optimizer=optimizer, scheduler=scheduler, counter=counter"), "weights that SGD trains"),
+    "optimizer": (loop("model=model, scheduler=scheduler, counter=counter"), "optimizer SGD"),
+    "scheduler": (loop("model=model, optimizer=optimizer, counter=counter"), "scheduler ExponentialLR"),
+    "rng": (loop(steps="range(worker.steps_done, 200)", counts=True), "run.restore_rng()"),
+    "own state": (loop("model=model, optimizer=optimizer, scheduler=scheduler"), "an attribute, a counter, a sampler"),
+}
+
+
+@pytest.mark.parametrize("part", FORGOTTEN)
+def test_what_a_function_forgets_is_named(tmp_path: Path, part: str) -> None:
+    """Exit code 10, and one sentence that names the forgotten part, or, where nothing can see it, where to look."""
+    code, words = FORGOTTEN[part]
+    done = dry_run(tmp_path, code, {"function": "train:train"})
+
+    assert done.returncode == 10, done.stdout + done.stderr
+    assert "does not resume exactly" in done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_loop_of_ones_own_that_saves_everything_passes(tmp_path: Path) -> None:
+    """`worker.steps` ends a rehearsal by itself; the drill passes, and the whole job's length is known."""
+    done = dry_run(tmp_path, loop(), {"function": "train:train"}, "--json")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert (found["differs"], found["first"]["steps"], found["second"]["steps"]) == ([], 8, 8)
+    assert found["first"]["total_steps"] == 200
+    assert found["first"]["warnings"] == []
+
+
+SCRIPT = """
+import torch
+import launcher
+
+torch.distributed.init_process_group("gloo")
+run = launcher.attach()
+model = torch.nn.Linear(4, 1)
+torch.manual_seed(3)
+run.register(model=model)
+while run.steps_done < 100000:  # never asks whether to stop
+    model.weight.data += 0.01 * run.steps_done
+    run.step()
+"""
+
+
+def test_an_attached_script_is_rehearsed_too(tmp_path: Path) -> None:
+    """A script that would go on for ever ends after the rehearsal's steps, and is drilled."""
+    done = dry_run(tmp_path, SCRIPT, {"script": "train.py"}, "--json")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert (found["differs"], found["first"]["steps"], found["second"]["steps"]) == ([], 8, 8)
+    assert found["resumed_from"] < found["killed"][1] < 8
