@@ -38,8 +38,8 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     yield tmp
     saved = False
     try:
-        own = _generators(tmp, session.place.rank)
-        files = own + [_durable(tmp, name) for name in _mine(tmp, session.place.rank, session.place.world_size)]
+        names = _mine(tmp, session.place.rank, session.place.world_size)  # first: all ranks meet in it
+        files = [*_generators(tmp, session.place.rank), *(_durable(tmp, name) for name in names)]
         fsync_dir(tmp)
         seconds = round(time.perf_counter() - began, 6)
         values: dict[str, Any] = {"files": files, "seconds": seconds, "blocked_s": seconds, "hash_name": HASH_NAME}
