@@ -227,8 +227,8 @@ class Wandb:
 
     project: str | None = None
     """Project; unset: the job's name."""
-    mode: str = "online"
-    """online, offline or disabled."""
+    mode: str | None = None
+    """online, offline or disabled; unset: $WANDB_MODE, or online."""
 
 
 @dataclass(frozen=True, kw_only=True, config=_FORBID)

@@ -6,6 +6,7 @@ and, inside a round, ``round``. Other keys by type (readers tolerate missing key
 submitted          job_id, backend ("slurm"|"local"), nodes, spare_nodes, tasks_per_node, by ("submit"|"resubmit"|"continuation"),
                    changes (list of "key=value" of a resubmit)
 attempt_started    job_id, host (the leader's), restart_count (SLURM_RESTART_COUNT), submitted_t (when this wait began)
+waiting            runs (ids)                                           (without SLURM: a chained run waits for others)
 node_joined        node (index), host, facts
 node_missing       nodes (list of host names), ranks, waited_s          (repeated as long as someone is missing)
 preflight          ok, seconds, checks: [{host, name, ok, detail}], bandwidth_gb_s

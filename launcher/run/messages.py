@@ -11,7 +11,7 @@ progress   step (optimizer steps done), epoch, epochs, samples, total_steps, ste
            always the first and last step of a round
 metrics    step, epoch, metrics {name: number}
 evaluated  step, metrics
-epoch      epoch, loss
+epoch      step, epoch, loss
 entered    step            answer to pause: the highest unit this worker has entered (see DESIGN, agreed stop)
 save_ack   id, ok          answer to save_at: ok is false when the unit was entered already
 save_begun step, tmp

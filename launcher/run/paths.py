@@ -149,5 +149,5 @@ class RunPaths:
 
     @property
     def trackers(self) -> Path:
-        """Event files of trackers, and ``ids.json``: the tracker runs that later attempts continue."""
+        """What trackers write, and for each ``NAME.json``: the tracker run that later attempts continue, and how far it is."""
         return self.root / "trackers"

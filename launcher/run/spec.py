@@ -144,6 +144,8 @@ class RunSpec:
     """``resubmit --from STEP``: checkpoints beyond it are set aside by the leader before it resumes."""
     attempt_base: int = 0
     """Unused by leaders (they number attempts by exclusive mkdir); for display."""
+    after: list[dict[str, Any]] = field(default_factory=list)
+    """Runs that must have ended first: kind, run_dir, job_id (`launcher.run.after`)."""
     stop_after_steps: int | None = None
     """Rehearsals: end as completed after this many optimizer steps."""
     kill_at: list[int] | None = None

@@ -17,6 +17,7 @@ from launcher.runtime.notify import Notifier
 from launcher.runtime.rounds import Round
 from launcher.runtime.saving import Blocking, Saver
 from launcher.runtime.stops import AgreedStop
+from launcher.runtime.tracking import Tracking
 
 __all__ = ["Board", "Interrupt", "Timing"]
 
@@ -82,6 +83,7 @@ class Board:
     host: str
     began_t: float
     notifier: Notifier
+    tracking: Tracking
     first_of_submission: bool = True
     """No attempt has begun since somebody last submitted the run: ``resubmit --from`` applies to this one alone."""
     phase: str = "waiting"

@@ -107,7 +107,7 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
         workers = [{"rank": r.rank, "local_rank": r.local_rank} for r in round_.ranks if r.node is node]
         node.send(
             "round", round=round_.number, world_size=round_.world_size, master_addr=round_.master_addr, master_port=port,
-            resume=resume, group_rank=group_rank, workers=workers, environment={},
+            resume=resume, group_rank=group_rank, workers=workers, environment=dict(board.tracking.variables),
         )  # fmt: skip
     board.history.event(
         "round_started",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,9 @@ _STATES = {Action.COMPLETE: ("completed", 0), Action.FAIL: ("failed", RunFailedE
            Action.CANCEL: ("cancelled", RunCancelledError.exit_code)}  # fmt: skip
 _EXCLUDED = (Kind.NODE_LOST, Kind.PREFLIGHT)
 _NOTIFY_S = 8.0
-"""The allocation is held for so long, at the end of a run, until news of it is delivered."""
+"""The allocation is held for so long, at the end of a run, until news and metrics of it are delivered."""
+_KILLED_SOON_S = 2.0
+"""The same after a cancel, when SLURM is about to kill."""
 _UNHEARD_S = 120.0
 _WRITE_TRIES, _WRITE_PAUSE_S = 30, 1.0
 
@@ -47,8 +50,6 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     reason = _reason(board, decision, evidence)
     if decision.action is not Action.COMPLETE:
         await board.blocking(board.allocation.forbid_requeue)
-    board.notifier.tell(state, reason)
-    await board.notifier.drain(_NOTIFY_S)
     step = board.saver.last.step if board.saver.last else 0
     if board.round is not None:
         step = max(step, board.round.step)
@@ -58,8 +59,14 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     board.history.state({**picture(board), "phase": "ended"})
     outcome = {"state": state, "reason": reason, "exit_code": code, "step": step, "t": now, "attempt": board.attempt,
                "metrics": dict(board.metrics), "cause": evidence.cause}  # fmt: skip
-    await board.blocking(board.history.close)
+    await board.blocking(board.history.flush)
     await _write(board, outcome)
+    # Only now: news is told from the run's files, and neither may keep anybody from knowing how it ended.
+    board.notifier.tell(state, reason)
+    board.tracking.end(state, reason)
+    limit_s = _KILLED_SOON_S if decision.action is Action.CANCEL else _NOTIFY_S
+    await asyncio.gather(board.notifier.drain(limit_s), board.tracking.drain(limit_s))
+    await board.blocking(board.history.close)
     absent = board.nodes.missing
     await _dismiss(board)
     if absent:
@@ -115,8 +122,10 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
         "requeued", how=handed.how, job_id=handed.job_id, seconds=round(time.time() - began, 2), delay_s=delay
     )
     board.history.state({**picture(board), "phase": "ended"})
+    await board.blocking(board.history.flush)
+    board.tracking.end("requeued", decision.reason)
     await _dismiss(board)
-    await board.notifier.drain(1.0)
+    await asyncio.gather(board.notifier.drain(1.0), board.tracking.drain(1.0))
     await board.blocking(board.history.close)
     if handed.how != "continuation" and delay == 0:
         # If the last process ends after StartTime, SLURM sets the full delay again: this is the leader's last act.

@@ -70,6 +70,13 @@ class History:
         """Replace the picture of now."""
         self._do(lambda: self._picture(state))
 
+    def flush(self) -> None:
+        """Wait until everything told so far has been written, or refused (at most ten seconds)."""
+        if self._thread is not None:
+            done = threading.Event()
+            self._queue.put(done.set)
+            done.wait(10)
+
     def close(self) -> None:
         """Write what is left; waits for it (at most ten seconds on a disk that refuses)."""
         if self._thread is not None:

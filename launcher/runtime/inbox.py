@@ -212,6 +212,8 @@ class Inbox:
     def _worker_epoch(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         if rank.rank == 0:
             self.board.history.event("epoch", epoch=m.get("epoch"), loss=m.get("loss"))
+            if m.get("step") is not None:
+                self.board.history.metrics(m["step"], m.get("epoch"), {"epoch_loss": m.get("loss")})
 
     def _worker_entered(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         step, stop = m.get("step"), self.board.stop

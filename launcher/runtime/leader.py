@@ -31,8 +31,10 @@ from launcher.runtime.history import History
 from launcher.runtime.inbox import Inbox
 from launcher.runtime.nodes import Node, Nodes
 from launcher.runtime.notify import Notifier
+from launcher.runtime.predecessors import await_predecessors
 from launcher.runtime.protocol import Hub, Link
 from launcher.runtime.saving import Blocking, Saver
+from launcher.runtime.tracking import Tracking
 from launcher.runtime.waiting import until
 from launcher.runtime.watch import Watch
 
@@ -44,6 +46,8 @@ _ASK_WHY_S = 60.0
 """Work is saved and SLURM has not said why: it is asked for so long. If it has killed the job by then, it meant it."""
 _REQUEST_S, _REQUEST_POLL_S = 60.0, 1.0
 """NFS clients may see a new file this late: a USR2 that nothing explains may announce a user's request."""
+_TRACKER_S = 30.0
+"""A script's first round waits so long, at most, for the tracker run that its ranks are to continue."""
 
 
 class Leader(Hub):
@@ -127,7 +131,7 @@ class Leader(Hub):
         board = Board(
             spec, paths, attempt, allocation, history, Nodes(self.node_names), saver, budgets, self._blocking, self.timing,
             changed, self.host, time.time(),
-            Notifier(spec, os.environ, history.warn),
+            Notifier(spec, os.environ, history.warn), Tracking(spec, paths, attempt, history.warn),
             first_of_submission=_first_of_submission(past), failures=sum(e["type"] in ("worker_failed", "node_lost", "hang") for e in past),
         )  # fmt: skip
         history.event(
@@ -137,6 +141,7 @@ class Leader(Hub):
             restart_count=allocation.restart_count,
             submitted_t=_waiting_since(past),
         )
+        await board.tracking.start()
         if paths.request.exists():
             self._request(board, past)
         return board
@@ -154,6 +159,14 @@ class Leader(Hub):
 
     async def _lead(self, board: Board) -> Ending:
         evidence = await self._gather(board)
+        if evidence is None and self.spec.after:
+            held = await await_predecessors(board)
+            if isinstance(held, str):
+                board.phase = "ended"
+                return await leave(board, Decision(Action.CANCEL, held, -1), Evidence(Kind.CANCELLED, held))
+            evidence = held
+        if evidence is None and self.spec.work.kind in ("script", "module") and "mlflow" in self.spec.trackers:
+            await board.tracking.known(_TRACKER_S)
         number = 0
         while True:
             if evidence is None:

@@ -135,6 +135,7 @@ class SlurmAllocation:
         except CancelledError:
             handback.cancel(new)
             raise
+        handback.move_dependents(self._job.own_id, new)
         _copy_pickle(self._paths.submitit, self._job.own_id, new)
         return HandedBack("continuation", new)
 

@@ -15,7 +15,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Answer", "ask", "ask_patiently", "clean_environment"]
+from launcher.slurm.courier import VARIABLE, carry
+
+__all__ = ["Answer", "ask", "ask_patiently", "clean_environment", "spared"]
 
 TIMEOUT_S = 30.0
 _TRIES = 4
@@ -80,7 +82,7 @@ def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
 def ask(*words: str, timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] | None = None) -> Answer:
     """Run one of SLURM's commands once. Never raises: the answer says what went wrong."""
     try:
-        with _spared():
+        with spared():
             process = subprocess.Popen(
                 list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                 errors="replace", env=clean_environment(environ),
@@ -92,7 +94,10 @@ def ask(*words: str, timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] | 
                 process.kill()
                 raise
     except FileNotFoundError:
-        return Answer(words, None, missing=True)
+        said = carry(words, timeout_s=timeout_s, environ=environ)  # inside a container the batch script's courier asks
+        if said is None:
+            return Answer(words, None, missing=VARIABLE not in os.environ, err=f"{words[0]} cannot be asked from here")
+        return Answer(words, said["code"], said["out"], said["err"], said["missing"])
     except subprocess.TimeoutExpired:
         return Answer(words, None, err=f"{words[0]} did not answer within {timeout_s:g} s")
     except (OSError, ValueError) as error:
@@ -101,7 +106,7 @@ def ask(*words: str, timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] | 
 
 
 @contextlib.contextmanager
-def _spared() -> Iterator[None]:
+def spared() -> Iterator[None]:
     """Commands started inside have TERM and USR2 blocked.
 
     SLURM sends them to every process of a step: a requeue's own TERM would kill the scontrol that comes after it.

@@ -7,6 +7,7 @@ last element names the whole array.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,9 @@ from launcher.slurm.commands import Answer, ask
 from launcher.slurm.environ import without_slurm
 from launcher.slurm.jobs import JobFacts, job_facts
 
-__all__ = ["RUNNING", "Done", "cancel", "continuation", "exclude", "forbid_requeue", "pull_forward", "requeue"]
+__all__ = [
+    "RUNNING", "Done", "cancel", "continuation", "exclude", "forbid_requeue", "move_dependents", "pull_forward", "requeue",
+]  # fmt: skip
 
 TIMEOUT_S = 10.0
 START_LEAD_S = 3
@@ -127,6 +130,24 @@ def continuation(
     if found:
         return Done(True, job_id=found[1])
     return Done(False, answer.problem or f"sbatch said {answer.out.strip()!r}", forbidden=not answer.busy)
+
+
+def move_dependents(old: str, new: str) -> list[str]:
+    """Have pending jobs of this user that wait for ``old`` wait for ``new``, which continues it; returns their ids.
+
+    For SLURM ``old`` is about to have ended well, and they would start.
+    """
+    answer = ask(
+        "squeue", "--noheader", f"--user={os.getuid()}", "--states=PENDING", "--format=%i|%E", timeout_s=TIMEOUT_S
+    )
+    moved = []
+    for line in answer.out.splitlines():
+        job_id, _, said = line.strip().partition("|")
+        plain = re.sub(r"\([^)]*\)", "", said)  # afterok:12(unfulfilled)
+        changed = re.sub(rf"(?<=:){re.escape(old)}(?![\d_])", new, plain)
+        if job_id != new and changed != plain and _update(job_id, f"Dependency={changed}").ok:
+            moved.append(job_id)
+    return moved
 
 
 def _update(job_id: str, setting: str) -> Done:

@@ -24,7 +24,6 @@ from launcher.training.reporter import Reporter
 from launcher.training.session import Session
 from launcher.training.stopping import Gate, Stopped, listen
 from launcher.training.task import Training
-from launcher.training.trackers import Trackers, open_sinks
 from launcher.training.worker import Worker
 
 __all__ = ["find", "run_task", "run_work"]
@@ -70,34 +69,13 @@ def _work(place: Place, spec: RunSpec, gate: Gate, reporter: Reporter, heard: li
     session = Session(place, gate, reporter, device)
     heard.append(session)
     worker = Worker(session)
-    trackers = _open_trackers(place, spec, reporter)
     target = find(spec.work.target)
-    try:
-        if spec.work.kind == "task":
-            run_task(worker, session, target(**spec.work.params))
-        else:
-            with contextlib.suppress(Rehearsed):
-                target(worker, **spec.work.params)
-        session.finish()
-    except Stopped:
-        if trackers is not None:
-            trackers.close(limit_s=2.0)  # a stop has a deadline; after an error nobody waits at all
-        raise
-    if trackers is not None:
-        trackers.close()
-
-
-def _open_trackers(place: Place, spec: RunSpec, reporter: Reporter) -> Trackers | None:
-    paths = place.paths
-    if place.rank != 0 or paths is None or not spec.trackers:
-        return None
-
-    def warn(text: str) -> None:
-        reporter.send("warning", text=text)
-
-    trackers = Trackers(lambda: open_sinks(spec, paths, place.resume_step, warn), warn)
-    reporter.sinks.append(trackers)
-    return trackers
+    if spec.work.kind == "task":
+        run_task(worker, session, target(**spec.work.params))
+    else:
+        with contextlib.suppress(Rehearsed):
+            target(worker, **spec.work.params)
+    session.finish()
 
 
 def find(target: str) -> Any:

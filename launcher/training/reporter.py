@@ -11,7 +11,6 @@ from launcher.run.messages import Channel
 __all__ = ["Reporter"]
 
 INTERVAL_S = 0.1
-Sink = Callable[[int, dict[str, float]], None]
 
 
 class Reporter:
@@ -25,7 +24,6 @@ class Reporter:
         self._progress_at = 0.0
         self._progress_step = -1
         self._sent_step = -1
-        self.sinks: list[Sink] = []
 
     def send(self, type_: str, **values: Any) -> None:
         """One message, at once; nothing outside a run."""
@@ -68,22 +66,15 @@ class Reporter:
             by_step.setdefault((step, epoch), {})[name] = float(value)
         for (step, epoch), numbers in sorted(by_step.items()):
             self.send("metrics", step=step, epoch=epoch, metrics=numbers)
-            self._sink(step, numbers)
 
     def evaluated(self, step: int, numbers: dict[str, float]) -> None:
         """Results of an evaluation after ``step``."""
         if self._metrics:
             self.flush(force=True)
             self.send("evaluated", step=step, metrics=numbers)
-            self._sink(step, numbers)
 
     def epoch(self, step: int, epoch: int, loss: float) -> None:
         """The average loss of a whole epoch over all ranks."""
         if self._metrics:
             self.flush(force=True)
-            self.send("epoch", epoch=epoch, loss=loss)
-            self._sink(step, {"epoch_loss": loss})
-
-    def _sink(self, step: int, numbers: dict[str, float]) -> None:
-        for sink in self.sinks:
-            sink(step, numbers)
+            self.send("epoch", step=step, epoch=epoch, loss=loss)

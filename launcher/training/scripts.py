@@ -16,13 +16,13 @@ from pathlib import Path
 
 from launcher.errors import CodeError
 from launcher.run.messages import Channel
-from launcher.run.spec import Work
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec, Work
 from launcher.training import failure
 from launcher.training.place import Place
 from launcher.training.rehearsal import Rehearsed
-from launcher.training.trackers import script_variables
 
-__all__ = ["run_script"]
+__all__ = ["run_script", "tracker_variables"]
 
 
 def run_script(place: Place) -> int:
@@ -31,7 +31,9 @@ def run_script(place: Place) -> int:
     if spec is None or channel is None:
         raise ValueError("a script runs inside a run")
     channel.send("phase", name="script")
-    _tracker_ids(place)
+    if place.paths is not None:
+        for name, value in tracker_variables(spec, place.paths, place.rank).items():
+            os.environ.setdefault(name, value)
     if spec.deterministic:
         from launcher.training.determinism import make_deterministic
 
@@ -146,7 +148,24 @@ def _first_on_path(folder: str) -> None:
     sys.path.insert(0, folder)
 
 
-def _tracker_ids(place: Place) -> None:
-    if place.spec is not None and place.paths is not None:
-        for name, value in script_variables(place.spec, place.paths, place.rank).items():
-            os.environ.setdefault(name, value)
+def tracker_variables(spec: RunSpec, paths: RunPaths, rank: int) -> dict[str, str]:
+    """Variables by which a script's own trackers continue the same tracker run in every round and attempt. Pure.
+
+    Rank 0 has the run's id; another rank that starts a Weights & Biases run of its own continues one of its own. The id
+    of an MLflow run, which the server draws, comes with the round's environment.
+    """
+    values = {
+        "WANDB_RUN_ID": spec.id if rank == 0 else f"{spec.id}-rank{rank}",
+        "WANDB_RESUME": "allow",
+        "WANDB_NAME": spec.id if rank == 0 else f"{spec.id}-rank{rank}",
+        "WANDB_DIR": str(paths.trackers),
+        "TENSORBOARD_LOGGING_DIR": str(paths.trackers / "tensorboard"),
+    }
+    wandb, mlflow = spec.trackers.get("wandb") or {}, spec.trackers.get("mlflow") or {}
+    named = {
+        "WANDB_PROJECT": wandb.get("project"),
+        "WANDB_MODE": wandb.get("mode"),
+        "MLFLOW_TRACKING_URI": mlflow.get("uri"),
+        "MLFLOW_EXPERIMENT_NAME": mlflow.get("experiment"),
+    }
+    return values | {name: value for name, value in named.items() if value}

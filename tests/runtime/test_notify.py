@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+from harness import submit
 
 from launcher.run.spec import RunSpec, Work
 from launcher.runtime.notify import Notifier
@@ -101,3 +104,42 @@ def test_an_unset_variable_is_named_once():
     asyncio.run(go())
 
     assert ["nobody is told by HOOK: the variable was not set at submission"] == warnings
+
+
+def test_a_real_run_tells_that_it_started_and_why_it_failed(server, tmp_path, monkeypatch):
+    """A script that fails: "started" and "failed" arrive, the latter in the words of ``launcher why``."""
+    pytest.importorskip("apprise")
+    port, letters = server
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("raise ValueError('the data are not there')\n")
+    monkeypatch.setenv("HOOK", f"json://127.0.0.1:{port}/t0ken")
+    job = {"task": None, "script": "train.py", "code": {"dir": str(tmp_path / "code")}}
+    restart = {"max_restarts": 0, "hang_floor_s": 60.0}
+    run = submit(tmp_path, {}, 1, backend="local", notify={"urls": ["HOOK"]}, restart=restart, **job)
+    outcome = run.wait_end()
+    run.wait_no_process()
+    words = [sys.executable, "-m", "launcher", "why", str(run.paths.root), "--json"]
+    why = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)["sentence"]
+
+    assert "failed" == outcome["state"]
+    assert [run.paths.id] * 2 == [letter["title"] for letter in letters]
+    assert f"{run.paths.id.rsplit('-', 3)[0]} trains on" in letters[0]["message"]
+    assert why == letters[1]["message"]
+    assert "the data are not there" in why
+
+
+def test_a_hanging_address_holds_the_end_no_longer_than_its_limit(tmp_path, monkeypatch):
+    """The hook accepts and never answers: the outcome is written at once, the run's processes leave within the limit."""
+    pytest.importorskip("apprise")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("")
+    with socket.create_server(("127.0.0.1", 0)) as hook:
+        monkeypatch.setenv("HOOK", f"json://127.0.0.1:{hook.getsockname()[1]}/t0ken")
+        job = {"task": None, "script": "train.py", "code": {"dir": str(tmp_path / "code")}}
+        run = submit(tmp_path, {}, 1, backend="local", notify={"urls": ["HOOK"]}, **job)
+        outcome = run.wait_end()
+        run.wait_no_process()
+
+    assert "completed" == outcome["state"]
+    (warning,) = {e["text"] for e in run.told("warning")}
+    assert "a notification could not be sent within" in warning

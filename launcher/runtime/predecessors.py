@@ -1,0 +1,62 @@
+"""Without SLURM nobody holds a run back until others have ended: its leader waits for them, its nodes idle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from launcher.run.after import broken, judge, read_predecessors, state_of
+from launcher.run.files import read_json
+from launcher.run.paths import RunPaths
+from launcher.runtime.board import Board
+from launcher.runtime.decisions import Evidence
+from launcher.runtime.gathering import interrupted
+from launcher.runtime.waiting import until
+
+__all__ = ["await_predecessors"]
+
+_LOOK_S = 1.0
+_FOR_EVER_S = 10.0 * 365 * 86400
+
+
+async def await_predecessors(board: Board) -> Evidence | str | None:
+    """Until all of them let this run start: None. A sentence when it never can; evidence when somebody interrupts."""
+    left = read_predecessors(board.spec.after)
+    if not left or board.spec.batch == "slurm":
+        return None
+    board.history.event("waiting", runs=[one.run for one in left])
+    looked = -_LOOK_S
+
+    def look(now: float) -> Evidence | str | bool | None:
+        nonlocal left, looked
+        if (stop := interrupted(board)) is not None:
+            return stop
+        if now - looked < _LOOK_S:
+            return None
+        looked = now
+        still = []
+        for one in left:
+            state = state_of(one) or ("failed" if _gone(RunPaths(Path(one.run_dir))) else None)
+            if state is None:
+                still.append(one)
+            elif not judge(one.kind, state):
+                return broken(one, state)
+        left = still
+        return None if left else True
+
+    found: Evidence | str | bool | None = await until(board, look, timeout_s=_FOR_EVER_S)
+    return found if isinstance(found, (Evidence, str)) else None
+
+
+def _gone(paths: RunPaths) -> bool:
+    """Its controller does not run any more, and it left no outcome: killed without a word."""
+    said = read_json(paths.submission) or {}
+    try:
+        process = psutil.Process(int(said["pid"]))
+        alive = (
+            abs(process.create_time() - float(said["pid_started"])) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        )
+    except (psutil.Error, KeyError, TypeError, ValueError):
+        alive = False
+    return not alive and not paths.outcome.exists()  # written before a sound one leaves

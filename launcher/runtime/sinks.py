@@ -1,0 +1,334 @@
+"""The trackers themselves: TensorBoard, MLflow and Weights & Biases, each behind the same few calls.
+
+They may block and they may raise: `launcher.runtime.trackers` calls each in a thread of its own, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+__all__ = ["About", "End", "Row", "Sink", "make_sinks"]
+
+_REQUEST_S = 30
+"""Time-out of one request to an MLflow server: beyond a slow one's ten seconds, and far below MLflow's own 120."""
+_BATCH = 500
+"""Metrics in one request; a server takes at most 1,000."""
+_LONGEST_PARAM = 500
+"""Characters of a parameter's value that every MLflow server takes."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Numbers of one step."""
+
+    step: int
+    t: float
+    """Seconds since the epoch."""
+    numbers: dict[str, float]
+
+
+@dataclass(frozen=True)
+class End:
+    """How the run, or this attempt of it, ended."""
+
+    state: str
+    """"completed", "failed", "cancelled", or "requeued": it goes on in another attempt."""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class About:
+    """What trackers are told of a run beside its metrics."""
+
+    run: str
+    name: str
+    folder: Path
+    """Where trackers keep their files."""
+    params: dict[str, Any]
+    """Parameters of the work and the settings that decide over results."""
+    tags: dict[str, str]
+    job: str
+    """The text of job.yaml: it holds no secrets."""
+    commit: str = ""
+    remote: str = ""
+    source: str = ""
+    user: str = ""
+    script: bool = False
+    """The work is a script, which may log to the same tracker run by itself."""
+
+
+Memory = dict[str, Any]
+"""What a sink keeps for later attempts, written by calling ``keep``."""
+
+
+class Sink(Protocol):
+    """One tracker."""
+
+    name: str
+    rewinds: bool
+    """Steps can be taken back, as the ones done again after a restart must be; others leave out what they have."""
+
+    def open(self, memory: Memory, keep: Callable[[], None]) -> None:
+        """Begin or continue the tracker run that ``memory`` knows."""
+
+    def rewind(self, step: int) -> None:
+        """What was written beyond ``step`` is void."""
+
+    def write(self, rows: list[Row]) -> None:
+        """Take rows in, all of them or (raising) none."""
+
+    def close(self, end: End) -> None:
+        """Finish this attempt's part."""
+
+
+def make_sinks(trackers: Mapping[str, Any], about: About) -> list[Sink]:
+    """The trackers that a job asks for. A script's own Weights & Biases run must not get a second writer."""
+    made: list[Sink] = []
+    if "tensorboard" in trackers:
+        made.append(_TensorBoard(about))
+    if "mlflow" in trackers:
+        made.append(_MLflow(about, trackers["mlflow"] or {}))
+    if "wandb" in trackers and not about.script:
+        made.append(_Wandb(about, trackers["wandb"] or {}))
+    return made
+
+
+@dataclass
+class _TensorBoard:
+    """Event files written record by record: a full disk is told at once, and nothing torn is left behind."""
+
+    about: About
+    name: str = "tensorboard"
+    rewinds: bool = True
+    _file: Any = None
+    _void: int | None = None
+    """Steps from here on are void; said before the next row."""
+
+    def open(self, memory: Memory, keep: Callable[[], None]) -> None:
+        """See `Sink`. The file is made by the first row: a script's own writer should not find an empty neighbour."""
+        import tensorboard.compat.proto.event_pb2 as events
+        import tensorboard.compat.proto.summary_pb2 as summaries
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._protos, self._summaries, self._writer = events, summaries, RecordWriter
+        self._file, self._memory = None, memory
+
+    def rewind(self, step: int) -> None:
+        """See `Sink`."""
+        self._void = step + 1 if self._void is None else min(self._void, step + 1)
+
+    def write(self, rows: list[Row]) -> None:
+        """See `Sink`."""
+        if self._file is None:
+            self._new_file()
+        self._append(list(self._events(rows)))
+        self._void, self._memory["described"] = None, True
+
+    def _append(self, events: list[Any]) -> None:
+        """All or none: a torn record would hide everything behind it."""
+        data = io.BytesIO()
+        for event in events:
+            self._writer(data).write(event.SerializeToString())
+        whole = self._file.tell()
+        try:
+            if self._file.write(data.getbuffer()) < data.tell():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            self._file.truncate(whole)
+            self._file.seek(whole)
+            raise
+
+    def _events(self, rows: list[Row]) -> Any:
+        make, now = self._protos.Event, time.time()
+        if self._void is not None:
+            start = self._protos.SessionLog(status=self._protos.SessionLog.START)
+            yield make(wall_time=now, step=self._void, session_log=start)
+        if not self._memory.get("described"):
+            yield make(wall_time=now, step=0, summary=self._text("job", "```\n" + self.about.job + "\n```"))
+            listed = "\n".join(f"| {k} | {v} |" for k, v in {**self.about.params, **self.about.tags}.items())
+            yield make(
+                wall_time=now, step=0, summary=self._text("parameters", f"| name | value |\n|---|---|\n{listed}")
+            )
+        for row in rows:
+            values = [self._summaries.Summary.Value(tag=k, simple_value=v) for k, v in row.numbers.items()]
+            yield make(wall_time=row.t, step=row.step, summary=self._summaries.Summary(value=values))
+
+    def _text(self, tag: str, text: str) -> Any:
+        from tensorboard.plugins.text.summary_v2 import text_pb
+
+        return text_pb(tag, text)
+
+    def _new_file(self) -> None:
+        """Files are read in the order of their names: seconds as TensorBoard's own writers have them, then finer."""
+        folder = self.about.folder / "tensorboard"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        now = time.time_ns()
+        name = f"events.out.tfevents.{now // 10**9:010d}.{now % 10**9:09d}.{socket.gethostname()}.{os.getpid()}"
+        self._file = (folder / name).open("xb", buffering=0)
+        self._append([self._protos.Event(wall_time=time.time(), file_version="brain.Event:2")])
+
+    def close(self, end: End) -> None:
+        """See `Sink`."""
+        if self._file is not None:
+            self._file.close()
+
+
+_STATUS = {"completed": "FINISHED", "failed": "FAILED", "cancelled": "KILLED", "requeued": "SCHEDULED"}
+
+
+@dataclass
+class _MLflow:
+    """One MLflow run through all attempts. Steps done again are left out: MLflow cannot take metrics back."""
+
+    about: About
+    settings: Mapping[str, Any]
+    name: str = "mlflow"
+    rewinds: bool = False
+    _run: str = ""
+    _client: Any = field(default=None, repr=False)
+
+    def open(self, memory: Memory, keep: Callable[[], None]) -> None:
+        """See `Sink`."""
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # its own defaults wait for minutes
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(_REQUEST_S))
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        from mlflow import MlflowClient
+
+        self._client = MlflowClient(tracking_uri=self.settings.get("uri"))
+        if "id" not in memory:
+            memory["id"] = self._found_or_new()
+            keep()
+        else:
+            self._client.update_run(memory["id"], status="RUNNING")
+        self._run = memory["id"]
+        if not memory.get("described"):
+            self._describe()
+            memory["described"] = True
+            keep()
+        self._client.log_batch(self._run, tags=self._tags({k: self.about.tags[k] for k in _OF_ATTEMPT}))
+
+    def _found_or_new(self) -> str:
+        """A run whose creation was not heard to succeed is found again by its tag."""
+        client, title = self._client, self.settings.get("experiment") or self.about.name
+        experiment = client.get_experiment_by_name(title)
+        if experiment is None:
+            key = client.create_experiment(title)
+        else:
+            key = experiment.experiment_id
+            mine = client.search_runs([key], f"tags.`launcher.run` = '{self.about.run}'", max_results=1)
+            if mine:
+                return str(mine[0].info.run_id)
+        tags = {
+            "mlflow.source.name": self.about.source,
+            "mlflow.source.type": "JOB",
+            "mlflow.source.git.commit": self.about.commit,
+            "mlflow.source.git.repoURL": self.about.remote,
+            "mlflow.user": self.about.user,
+            **self.about.tags,
+        }
+        run = client.create_run(key, run_name=self.about.run, tags={k: v for k, v in tags.items() if v})
+        return str(run.info.run_id)
+
+    def _describe(self) -> None:
+        from mlflow.entities import Param
+
+        if not self.about.script:  # a script's own log_param of the same name with another value would fail
+            params = [Param(k[:250], str(v)[:_LONGEST_PARAM]) for k, v in self.about.params.items()]
+            for first in range(0, len(params), 100):
+                self._client.log_batch(self._run, params=params[first : first + 100])
+        uri = str(self._client.get_run(self._run).info.artifact_uri)
+        if uri.startswith("mlflow-artifacts:"):  # others are folders or buckets that this node may not reach
+            self._client.log_text(self._run, self.about.job, "job.yaml")
+
+    def _tags(self, tags: Mapping[str, str]) -> list[Any]:
+        from mlflow.entities import RunTag
+
+        return [RunTag(k, v) for k, v in tags.items()]
+
+    def rewind(self, step: int) -> None:
+        """See `Sink`."""
+
+    def write(self, rows: list[Row]) -> None:
+        """See `Sink`. A batch sent twice counts once: same name, time, step and value."""
+        from mlflow.entities import Metric
+
+        metrics = [Metric(k, v, int(row.t * 1000), row.step) for row in rows for k, v in row.numbers.items()]
+        for first in range(0, len(metrics), _BATCH):
+            self._client.log_batch(self._run, metrics=metrics[first : first + _BATCH])
+
+    def close(self, end: End) -> None:
+        """See `Sink`."""
+        said = {"launcher.state": end.state, "launcher.reason": end.reason}
+        self._client.log_batch(self._run, tags=self._tags({k: v for k, v in said.items() if v}))
+        if end.state == "requeued":
+            self._client.update_run(self._run, status="SCHEDULED")
+        else:
+            self._client.set_terminated(self._run, _STATUS.get(end.state, "FAILED"))
+
+
+_OF_ATTEMPT = ("launcher.attempt", "launcher.job_id", "launcher.host")
+"""Tags that change with every attempt."""
+
+
+@dataclass
+class _Wandb:
+    """One run of Weights & Biases through all attempts; it buffers on disk by itself while its server is away."""
+
+    about: About
+    settings: Mapping[str, Any]
+    name: str = "wandb"
+    rewinds: bool = False
+    _run: Any = field(default=None, repr=False)
+
+    def open(self, memory: Memory, keep: Callable[[], None]) -> None:
+        """See `Sink`."""
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        import wandb
+
+        self._wandb = wandb
+        about = self.about
+        more: dict[str, Any] = {"mode": self.settings["mode"]} if self.settings.get("mode") else {}
+        self._run = wandb.init(
+            project=self.settings.get("project") or about.name,
+            id=memory.setdefault("id", about.run),
+            name=about.run,
+            resume="allow",
+            dir=str(about.folder),
+            config={**about.params, "launcher": dict(about.tags)},
+            allow_val_change=True,
+            settings=wandb.Settings(
+                console="off",
+                silent=True,
+                save_code=False,
+                program=about.source,
+                disable_git=True,  # this process works in the run's folder, not in the repository
+                git_commit=about.commit or None,
+                git_remote_url=about.remote or None,
+            ),
+            **more,
+        )
+        keep()
+
+    def rewind(self, step: int) -> None:
+        """See `Sink`."""
+
+    def write(self, rows: list[Row]) -> None:
+        """See `Sink`."""
+        for row in rows:
+            self._run.log(row.numbers, step=row.step)
+
+    def close(self, end: End) -> None:
+        """See `Sink`."""
+        if end.reason:
+            self._run.summary["launcher/reason"] = end.reason
+        if end.state == "requeued":
+            self._run.mark_preempting()
+        self._run.finish(exit_code=0 if end.state == "completed" else 1)

@@ -1,0 +1,364 @@
+"""``python -m launcher.runtime.trackers RUN_DIR [ATTEMPT]``: carries a run's metrics to its trackers.
+
+The run's own metrics.jsonl is the source of truth; this process follows it, beside training and never in its way. A
+tracker that is slow, hangs or is away gets its rows later, in this attempt or the next. With ATTEMPT it is the leader's
+child: orders come over standard input, whose end of file ends it, and words for the leader go to standard output.
+Without, it sends what is missing of a run that has ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from launcher.run import events
+from launcher.run.files import read_json, write_atomic
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec
+from launcher.run.state import read_outcome
+from launcher.runtime.sinks import About, End, Row, Sink, make_sinks
+
+__all__ = ["Feed", "Tail", "about_run", "main", "redact"]
+
+_POLL_S = 1.0
+_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
+"""Between tries while a tracker fails; the last one again and again."""
+_READ_BYTES = 2**18
+_NICE = 5
+"""Training comes first on a busy node, and yet a tracker gets its turn."""
+
+
+class Tail:
+    """Whole lines of metrics.jsonl from ``offset`` on."""
+
+    def __init__(self, path: Path, offset: int) -> None:
+        self._path, self.offset = path, offset
+
+    def read(self) -> list[tuple[dict[str, Any], int]]:
+        """The next rows, each with the offset behind it; none when there is nothing new."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self.offset)
+                data = file.read(_READ_BYTES)
+        except OSError:
+            return []
+        rows, at = [], self.offset
+        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+            at += len(line)
+            try:
+                value = json.loads(line)
+            except ValueError:
+                value = None
+            sound = isinstance(value, dict) and isinstance(value.get("metrics"), dict)
+            rows.append((value if sound else {"metrics": {}}, at))
+        return rows
+
+
+class Feed(threading.Thread):
+    """Feeds one sink until the attempt is over; every failure is tried again, the first one is told."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        paths: RunPaths,
+        say: Callable[[str], None],
+        *,
+        pauses_s: Iterable[float] = _PAUSES_S,
+        opened: Callable[[Sink, dict[str, Any]], None] = lambda sink, memory: None,
+    ) -> None:
+        super().__init__(name=f"tracker-{sink.name}", daemon=True)
+        self.sink = sink
+        self._paths = paths
+        self._say = say
+        self._opened = opened
+        self._pauses = tuple(pauses_s)
+        self._file = paths.trackers / f"{sink.name}.json"
+        found = read_json(self._file)
+        self.memory: dict[str, Any] = found if isinstance(found, dict) else {}
+        self._tail = Tail(paths.metrics, int(self.memory.get("offset", 0)))
+        self._end: End | None = None
+        self._over = threading.Event()
+        self._told = False
+        self.done = False
+        """Everything has been delivered, the end included."""
+
+    def finish(self, end: End) -> None:
+        """The attempt is over: deliver the rest, say how it ended, stop."""
+        self._end = end
+        self._over.set()
+
+    def run(self) -> None:
+        """See `threading.Thread`."""
+        tries = 0
+        while True:
+            last = self._over.is_set()
+            before = self._tail.offset
+            try:
+                self.sink.open(self.memory, self._keep)
+                self._opened(self.sink, self.memory)
+                self._serve()
+                self.done = True
+                return
+            except ImportError as error:
+                extra = f"pip install 'ddp-launcher[{self.sink.name}]'"
+                self._tell(
+                    f"tracker {self.sink.name} is left out, it is not installed where the run trains ({extra}): {error}"
+                )
+                return
+            except Exception as error:
+                self._tell(f"tracker {self.sink.name} fails and is tried again, the run goes on: {_short(error)}")
+            if last:
+                return
+            tries = 0 if self._tail.offset > before else tries + 1
+            self._over.wait(self._pauses[min(tries, len(self._pauses) - 1)])
+
+    def _serve(self) -> None:
+        while True:
+            over = self._over.is_set()  # asked before reading: whatever was written before the end is read
+            rows = self._tail.read()
+            for group in _by_round(rows):
+                self._deliver([value for value, _ in group])
+                self._tail.offset = self.memory["offset"] = group[-1][1]
+                self._keep()
+            if rows:
+                continue
+            if over and self._end is not None:
+                self.sink.close(self._end)
+                return
+            self._over.wait(_POLL_S)
+
+    def _deliver(self, values: list[dict[str, Any]]) -> None:
+        """Rows of one round; what the memory says of them changes only when the sink has taken them."""
+        memory = {"round": self.memory.get("round")} | {k: dict(self.memory.get(k, {})) for k in ("marks", "floor")}
+        here = [values[0].get("attempt"), values[0].get("round")]
+        if memory["round"] != here:
+            self._new_round(memory, here)
+        if rows := list(_fresh(values, memory)):
+            self.sink.write(rows)
+        self.memory.update(memory)
+
+    def _new_round(self, memory: dict[str, Any], here: list[Any]) -> None:
+        """Steps beyond its checkpoint are done again: taken back where that is possible, else left out."""
+        first = memory["round"] is None
+        memory["round"] = here
+        if self.sink.rewinds and not first:
+            step = _resume_step(self._paths, here)
+            if any(mark > step for mark in memory["marks"].values()):
+                self.sink.rewind(step)
+            memory["marks"] = {k: min(v, step) for k, v in memory["marks"].items()}
+        memory["floor"] = dict(memory["marks"])
+
+    def _keep(self) -> None:
+        try:
+            self._paths.trackers.mkdir(mode=0o700, exist_ok=True)
+            write_atomic(self._file, json.dumps(self.memory) + "\n", durable=False)
+        except OSError:
+            pass  # a full disk: kept in memory, written with the next rows
+
+    def _tell(self, text: str) -> None:
+        if not self._told:
+            self._told = True
+            self._say(text)
+
+    def shortfall(self) -> str | None:
+        """What a tracker has not been given when time was up, in words; None when nothing was said of it before."""
+        if self.done or self._told:
+            return None
+        return (
+            f"tracker {self.sink.name} is too slow and has not taken everything in: "
+            f"python -m launcher.runtime.trackers {self._paths.root} sends the rest"
+        )
+
+
+def _by_round(rows: list[tuple[dict[str, Any], int]]) -> Iterator[list[tuple[dict[str, Any], int]]]:
+    for _, group in itertools.groupby(rows, lambda row: (row[0].get("attempt"), row[0].get("round"))):
+        yield list(group)
+
+
+def _fresh(values: list[dict[str, Any]], memory: dict[str, Any]) -> Iterator[Row]:
+    """Rows without what an earlier round has delivered already."""
+    for value in values:
+        step = value.get("step")
+        if not isinstance(step, int):
+            continue
+        numbers = {}
+        for name, number in value["metrics"].items():
+            if step > memory["floor"].get(name, -1) and (plain := _number(number)) is not None:
+                numbers[name] = plain
+                memory["marks"][name] = max(step, memory["marks"].get(name, -1))
+        if numbers:
+            yield Row(step, float(value.get("t") or 0.0), numbers)
+
+
+def _number(value: Any) -> float | None:
+    """A metric as a number; infinities and NaN lie in the file as words."""
+    if isinstance(value, (int, float)):
+        return float(value)
+    return float(value) if value in ("nan", "inf", "-inf") else None
+
+
+def _resume_step(paths: RunPaths, here: list[Any]) -> int:
+    for event in reversed(events.read(paths.events)):
+        if event["type"] == "round_started" and [event.get("attempt"), event.get("round")] == here:
+            return int(event.get("resume_step") or 0)
+    return 0
+
+
+def _short(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= 300 else text[:300] + "..."
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """``text`` without any of ``secrets`` and without passwords inside URLs."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= 4:
+            text = text.replace(secret, "***")
+    return re.sub(r"://[^/@\s]+@", "://***@", text)
+
+
+def about_run(spec: RunSpec, paths: RunPaths, attempt: int | None) -> About:
+    """What trackers are told of the run."""
+    made = read_json(paths.environment) or {}
+    code = made.get("code") or {}
+    submitted = read_json(paths.submission) or {}
+    settings = {
+        "seed": spec.seed,
+        "deterministic": spec.deterministic,
+        "world_size": spec.world_size,
+        "nodes": spec.nodes,
+        "tasks_per_node": spec.tasks_per_node,
+        "gpus_per_node": spec.gpus_per_node,
+        "backend": spec.backend,
+    }
+    tags = {
+        "launcher.run": spec.id,
+        "launcher.job": spec.name,
+        "launcher.run_dir": spec.run_dir,
+        "launcher.attempt": "" if attempt is None else str(attempt),
+        "launcher.job_id": os.environ.get("SLURM_JOB_ID") or str(submitted.get("job_id") or ""),
+        "launcher.host": os.uname().nodename,
+        "launcher.dirty": str(bool(code.get("dirty"))).lower(),
+    }
+    try:
+        job = paths.job.read_text()
+    except OSError:
+        job = ""
+    return About(
+        run=spec.id,
+        name=spec.name,
+        folder=paths.trackers,
+        params={**settings, **_flat(spec.work.params)},
+        tags=tags,
+        job=job,
+        commit=str(code.get("commit") or ""),
+        remote=str(code.get("remote") or ""),
+        source=spec.work.target,
+        user=str(submitted.get("user") or made.get("user") or ""),
+        script=spec.work.kind in ("script", "module"),
+    )
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            out |= _flat(value, f"{prefix}{key}.")
+        else:
+            out[f"{prefix}{key}"] = value
+    return out
+
+
+class _Leader:
+    """The leader's end: JSON lines on what was standard output; the libraries' own words go to standard error."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._secrets = list(secrets)
+        self._out = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)
+        self._lock = threading.Lock()
+
+    def warn(self, text: str) -> None:
+        """One sentence for the history."""
+        self._tell({"warning": redact(text, self._secrets)})
+
+    def opened(self, sink: Sink, memory: dict[str, Any]) -> None:
+        """A script's workers are to continue the same tracker run."""
+        if sink.name == "mlflow":
+            self._tell({"variables": {"MLFLOW_RUN_ID": memory["id"]}})
+
+    def _tell(self, value: dict[str, Any]) -> None:
+        with self._lock:
+            try:
+                self._out.write(json.dumps(value) + "\n")
+            except OSError:
+                os._exit(1)  # nobody listens
+
+
+def main() -> int:
+    """See the module; returns the exit code of catching up."""
+    paths = RunPaths(Path(sys.argv[1]).absolute())
+    spec = RunSpec.read(paths.spec)
+    attempt = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    about = about_run(spec, paths, attempt)
+    passed = read_json(paths.passed) or {}
+    os.environ.update({**spec.variables, **passed})
+    paths.trackers.mkdir(mode=0o700, exist_ok=True)
+    if attempt is None:
+        return _catch_up(spec, paths, about)
+    for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # SLURM sends its signals to every process of a step
+    os.nice(_NICE)
+    leader = _Leader(passed.values())
+    feeds = [Feed(sink, paths, leader.warn, opened=leader.opened) for sink in make_sinks(spec.trackers, about)]
+    for feed in feeds:
+        feed.start()
+    threading.Thread(target=_obey, args=(feeds, leader), daemon=True).start()
+    for feed in feeds:
+        feed.join()
+    return 0
+
+
+def _obey(feeds: list[Feed], leader: _Leader) -> None:
+    """Orders of the leader: ``end`` with a state; ``late``: time is up. Its death is the end of its words."""
+    for line in sys.stdin:
+        order = json.loads(line)
+        if order["order"] == "end":
+            for feed in feeds:
+                feed.finish(End(order["state"], order.get("reason") or ""))
+        elif order["order"] == "late":
+            for text in filter(None, (feed.shortfall() for feed in feeds)):
+                leader.warn(text)
+            break
+    os._exit(0)
+
+
+def _catch_up(spec: RunSpec, paths: RunPaths, about: About) -> int:
+    outcome = read_outcome(paths.outcome)
+    if outcome is None:
+        print(f"{paths.root.name} has not ended: its own leader feeds its trackers", file=sys.stderr)
+        return 1
+    say = lambda text: print(redact(text, (read_json(paths.passed) or {}).values()), file=sys.stderr)  # noqa: E731
+    feeds = [Feed(sink, paths, say) for sink in make_sinks(spec.trackers, about)]
+    for feed in feeds:
+        feed.finish(End(str(outcome["state"]), str(outcome.get("reason") or "")))
+        feed.start()
+    for feed in feeds:
+        feed.join()
+        print(f"{feed.sink.name}: {'up to date' if feed.done else 'not delivered'}")
+    return 0 if all(feed.done for feed in feeds) else 1
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # a library's farewell may hang

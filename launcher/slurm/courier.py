@@ -1,0 +1,80 @@
+"""SLURM's commands for agents in a container that has none of them.
+
+The batch script runs outside the container, on the host where the leader is: ``python -m launcher.slurm.courier FOLDER``,
+started by it beside srun, carries questions out and answers back, as files in a folder of the run that both sides see.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.run.files import read_json, write_atomic
+from launcher.slurm.environ import without_slurm
+
+__all__ = ["COMMANDS", "VARIABLE", "carry", "main"]
+
+VARIABLE = "LAUNCHER_COURIER"
+"""Names the folder, in the environment of agents."""
+COMMANDS = frozenset({"sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue"})
+_LOOK_S = 0.1
+
+
+def carry(words: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None) -> dict[str, Any] | None:
+    """Have ``words`` run outside; code, out and err, or None when there is no courier or it does not answer in time.
+
+    Only the words leave the container, never the environment: whether the allocation's own variables are to be hidden is
+    seen from their absence in ``environ``.
+    """
+    folder = os.environ.get(VARIABLE)
+    if not folder or words[0] not in COMMANDS:
+        return None
+    name = uuid.uuid4().hex
+    ask, answer = Path(folder, f"ask.{name}"), Path(folder, f"answer.{name}")
+    hidden = environ is not None and "SLURM_JOB_ID" not in environ
+    try:
+        write_atomic(ask, json.dumps({"words": list(words), "timeout_s": timeout_s, "hidden": hidden}), durable=False)
+    except OSError:
+        return None
+    end = time.monotonic() + timeout_s + 5 * _LOOK_S
+    while time.monotonic() < end:
+        if isinstance(said := read_json(answer), dict):
+            answer.unlink(missing_ok=True)
+            return said
+        time.sleep(_LOOK_S)
+    ask.unlink(missing_ok=True)
+    return None
+
+
+def main() -> int:
+    """Serve until the batch shell, this process's parent, has gone."""
+    from launcher.slurm.commands import ask
+
+    for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # a requeue's TERM reaches the batch step too
+    folder, parent = Path(sys.argv[1]), os.getppid()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.environ.pop(VARIABLE, None)  # a command that is missing here is missing
+    while os.getppid() == parent:
+        for path in folder.glob("ask.*"):
+            request = read_json(path)
+            path.unlink(missing_ok=True)
+            if isinstance(request, dict) and request["words"][0] in COMMANDS:
+                environ = without_slurm(os.environ) if request["hidden"] else None
+                said = ask(*request["words"], timeout_s=float(request["timeout_s"]), environ=environ)
+                values = {"code": said.code, "out": said.out, "err": said.err, "missing": said.missing}
+                write_atomic(path.with_name(path.name.replace("ask.", "answer.", 1)), json.dumps(values), durable=False)
+        time.sleep(_LOOK_S)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,297 @@
+"""Trackers' feeds: rows in order, again after failures, nothing twice; and the process beside the leader."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from launcher.run import events
+from launcher.run.files import append_line
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec, Work
+from launcher.runtime.sinks import End, Row
+from launcher.runtime.trackers import Feed, Tail, redact
+from launcher.runtime.tracking import Tracking
+
+LIMIT_S = 240.0
+"""Far above what anything here takes: it fails only when something hangs."""
+
+
+def row(paths: RunPaths, step: int, attempt: int = 0, round_: int = 0, **metrics: Any) -> None:
+    """What the leader notes of a step."""
+    line = {"t": 1.0 + step, "attempt": attempt, "round": round_, "step": step, "epoch": 0}
+    append_line(paths.metrics, {**line, "metrics": metrics or {"loss": float(step)}})
+
+
+def round_started(paths: RunPaths, attempt: int, round_: int, resume_step: int | None) -> None:
+    """What the leader tells of a round."""
+    events.append(paths.events, events.event("round_started", attempt=attempt, round_=round_, resume_step=resume_step))
+
+
+class Recorder:
+    """A sink that remembers; it can fail a number of times, and it can wait."""
+
+    def __init__(self, name: str = "recorder", *, fails: int = 0, rewinds: bool = False) -> None:
+        self.name, self.fails, self.rewinds = name, fails, rewinds
+        self.rows: list[tuple[int, dict[str, float]]] = []
+        self.rewound: list[int] = []
+        self.opened = 0
+        self.ends: list[End] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def open(self, memory: dict[str, Any], keep: Callable[[], None]) -> None:
+        self.opened += 1
+
+    def rewind(self, step: int) -> None:
+        self.rewound.append(step)
+
+    def write(self, rows: list[Row]) -> None:
+        self.gate.wait(LIMIT_S)
+        if self.fails:
+            self.fails -= 1
+            raise RuntimeError("the server is away")
+        self.rows += [(r.step, r.numbers) for r in rows]
+
+    def close(self, end: End) -> None:
+        self.ends.append(end)
+
+
+def feed(paths: RunPaths, sink: Recorder, said: list[str] | None = None, state: str = "completed") -> Feed:
+    """Deliver everything there is to ``sink``, to the end."""
+    one = Feed(sink, paths, (said if said is not None else []).append, pauses_s=(0.01,))
+    one.start()
+    one.finish(End(state))
+    one.join(LIMIT_S)
+    return one
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    """An empty run."""
+    return RunPaths(tmp_path)
+
+
+def test_rows_arrive_in_order_and_the_end_is_told(paths: RunPaths) -> None:
+    """Everything in metrics.jsonl reaches the sink, then how the run ended; torn and foreign lines do no harm."""
+    for step in range(1, 101):
+        row(paths, step)
+    with paths.metrics.open("ab") as file:
+        file.write(b'nonsense\n{"metrics": 3}\n{"step": 101, "metr')
+    sink = Recorder()
+    one = feed(paths, sink)
+
+    assert [(s, {"loss": float(s)}) for s in range(1, 101)] == sink.rows
+    assert [End("completed")] == sink.ends
+    assert one.done
+
+
+def test_a_failing_tracker_gets_its_rows_later_and_is_told_once(paths: RunPaths) -> None:
+    """Five failures: one sentence, and in the end every row once."""
+    for step in range(1, 11):
+        row(paths, step)
+    sink, said = Recorder(fails=5), []
+    one = Feed(sink, paths, said.append, pauses_s=(0.01,))
+    one.start()
+    deadline = time.monotonic() + LIMIT_S
+    while len(sink.rows) < 10 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    one.finish(End("completed"))
+    one.join(LIMIT_S)
+
+    assert list(range(1, 11)) == [s for s, _ in sink.rows]
+    assert ["tracker recorder fails and is tried again, the run goes on: the server is away"] == said
+
+
+def test_the_next_attempt_goes_on_where_this_one_stopped(paths: RunPaths) -> None:
+    """The place in the file is kept: a second process sends what is new and nothing again."""
+    round_started(paths, 0, 0, None)
+    for step in range(1, 6):
+        row(paths, step)
+    feed(paths, Recorder(), state="requeued")
+    round_started(paths, 1, 0, 5)
+    for step in range(6, 9):
+        row(paths, step, attempt=1)
+    second = Recorder()
+    feed(paths, second)
+
+    assert [6, 7, 8] == [s for s, _ in second.rows]
+
+
+def test_steps_done_again_are_left_out_where_they_cannot_be_taken_back(paths: RunPaths) -> None:
+    """After a crash the steps beyond the checkpoint come again: a tracker that cannot rewind keeps the first ones."""
+    round_started(paths, 0, 0, None)
+    for step in range(1, 8):
+        row(paths, step)
+    round_started(paths, 0, 1, 4)
+    for step in range(5, 10):
+        row(paths, step, round_=1)
+    sink = Recorder()
+    feed(paths, sink)
+
+    assert list(range(1, 10)) == [s for s, _ in sink.rows]
+    assert [] == sink.rewound
+
+
+def test_steps_done_again_replace_the_old_ones_where_they_can(paths: RunPaths) -> None:
+    """A tracker that can rewind is told the step to go back to, and gets every step of the new round."""
+    round_started(paths, 0, 0, None)
+    for step in range(1, 8):
+        row(paths, step)
+    row(paths, 4, accuracy=0.5)
+    round_started(paths, 0, 1, 4)
+    row(paths, 4, round_=1, accuracy=0.5)
+    for step in range(5, 10):
+        row(paths, step, round_=1)
+    sink = Recorder(rewinds=True)
+    feed(paths, sink)
+
+    assert [4] == sink.rewound
+    assert [1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 8, 9] == [s for s, _ in sink.rows]
+
+
+def test_words_for_numbers_that_json_cannot_hold(paths: RunPaths) -> None:
+    """A loss that is NaN or infinite arrives as such; what is no number is left out."""
+    row(paths, 1, loss="nan", high="inf", name="x")
+    sink = Recorder()
+    feed(paths, sink)
+
+    assert [{"loss", "high"}] == [set(n) for _, n in sink.rows]
+    assert float("inf") == sink.rows[0][1]["high"]
+
+
+def test_a_read_ends_at_a_whole_line(tmp_path: Path) -> None:
+    """A line that is being written is read when it is whole."""
+    path = tmp_path / "m"
+    path.write_bytes(b'{"metrics": {"a": 1}}\n{"metrics"')
+    tail = Tail(path, 0)
+    ((first, at),) = tail.read()
+    tail.offset = at
+    path.write_bytes(b'{"metrics": {"a": 1}}\n{"metrics": {"b": 2}}\n')
+
+    assert {"metrics": {"a": 1}} == first
+    assert [{"metrics": {"b": 2}}] == [value for value, _ in tail.read()]
+
+
+def test_secrets_are_taken_out_of_what_libraries_say() -> None:
+    """Passed values and passwords in URLs never reach the history."""
+    text = redact("GET https://ann:hunter22@host/x?k=abcd1234 failed", ["abcd1234", ""])
+
+    assert "GET https://***@host/x?k=*** failed" == text
+
+
+# --- the process beside the leader ---
+
+
+def spec_of(paths: RunPaths, **trackers: Any) -> RunSpec:
+    """A task's spec in the run's folder."""
+    spec = RunSpec(
+        id=paths.id, name="t", run_dir=str(paths.root), work=Work(kind="task", target="m:C", params={"lr": 0.1}),
+        batch="local", nodes=1, tasks_per_node=1, timeout_min=1, backend="gloo", control_ports=[], python=sys.executable,
+        trackers=trackers,
+    )  # fmt: skip
+    spec.write(paths.spec)
+    return spec
+
+
+async def attempt(
+    paths: RunPaths, said: list[str], during: Callable[[], None] = lambda: None, limit_s: float = 8.0, **trackers: Any
+) -> float:
+    """One attempt's trackers from start to end; seconds that the end took."""
+    tracking = Tracking(spec_of(paths, **trackers), paths, 0, said.append)
+    await tracking.start()
+    await asyncio.to_thread(during)
+    tracking.end("completed", "All steps are done.")
+    began = time.monotonic()
+    await tracking.drain(limit_s)
+    return time.monotonic() - began
+
+
+def children() -> list[psutil.Process]:
+    """Live processes below this one, other than multiprocessing's own."""
+    found = psutil.Process().children(recursive=True)
+    return [p for p in found if p.status() != psutil.STATUS_ZOMBIE and "trackers" in " ".join(p.cmdline())]
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """A server that accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("server", ["refuses", "is silent"])
+def test_a_server_that_is_away_holds_the_end_no_longer_than_its_limit(
+    server: str, paths: RunPaths, silent_server: str
+) -> None:
+    """Refused or hanging: the attempt's end takes its limit at most, one sentence says so, no process is left."""
+    pytest.importorskip("mlflow")
+    row(paths, 1)
+    said: list[str] = []
+    uri = "http://127.0.0.1:9" if server == "refuses" else silent_server
+    took = asyncio.run(attempt(paths, said, limit_s=5.0, mlflow={"uri": uri}))
+
+    assert took < 8.0
+    assert 1 == len(said), said
+    assert said[0].startswith("tracker mlflow ")
+    assert [] == children()
+
+
+def test_a_missing_package_is_said_and_left_out(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the package the run goes on, and one sentence says what to install."""
+    (paths.root / "wandb.py").write_text("raise ImportError('No module named wandb')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{paths.root}:{Path(__file__).parents[2]}")
+    said: list[str] = []
+    asyncio.run(attempt(paths, said, wandb={}))
+
+    assert 1 == len(said), said
+    assert "pip install 'ddp-launcher[wandb]'" in said[0]
+
+
+_LEADER = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-m", "launcher.runtime.trackers", sys.argv[1], "0"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+time.sleep(3600)
+"""
+
+
+def test_the_leaders_death_ends_the_process(paths: RunPaths) -> None:
+    """kill -9 of the leader leaves no tracker process behind."""
+    spec_of(paths, tensorboard={})
+    words = [sys.executable, "-c", _LEADER, str(paths.root)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as leader:
+        assert leader.stdout is not None
+        process = psutil.Process(int(leader.stdout.readline()))
+        leader.kill()
+    process.wait(LIMIT_S)
+
+    assert not process.is_running()
+
+
+def test_what_was_not_sent_can_be_sent_later(paths: RunPaths) -> None:
+    """``python -m launcher.runtime.trackers RUN`` brings an ended run's trackers up to date."""
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    spec_of(paths, tensorboard={})
+    words = [sys.executable, "-m", "launcher.runtime.trackers", str(paths.root)]
+    early = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    row(paths, 1)
+    paths.outcome.write_text(json.dumps({"state": "completed", "reason": "", "exit_code": 0}))
+    late = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    read = reader.EventAccumulator(str(paths.trackers / "tensorboard"))
+    read.Reload()
+
+    assert (1, 0) == (early.returncode, late.returncode), early.stderr + late.stderr
+    assert "tensorboard: up to date\n" == late.stdout
+    assert [(1, 1.0)] == [(e.step, e.value) for e in read.Scalars("loss")]
