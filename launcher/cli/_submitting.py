@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from launcher.errors import ConfigError, StateError
-from launcher.run.paths import RunPaths
-
 if TYPE_CHECKING:
     from launcher.config.load import LoadedJob
+    from launcher.run.after import Predecessor
     from launcher.submission.submit import Submitted
     from launcher.submission.sweeps import SubmittedSweep
 
-__all__ = ["after_of", "chained", "submit_job", "submit_sweep"]
-
-_KINDS = {"ok": "afterok", "any": "afterany", "fails": "afternotok"}
+__all__ = ["chained", "submit_job", "submit_sweep"]
 
 
 def chained(words: Sequence[str]) -> list[list[str]]:
@@ -34,56 +30,36 @@ def chained(words: Sequence[str]) -> list[list[str]]:
     return parts
 
 
-def after_of(loaded: LoadedJob) -> list[tuple[str, str]]:
-    """The job's ``after`` as SLURM dependencies. Raises ConfigError when a run there is not one of SLURM's."""
-    from launcher.run import index
-    from launcher.submission.where import locate
-
-    after = loaded.job.after
-    if after is None:
-        return []
-    named = {"ok": [after]} if isinstance(after, str) else {"ok": after.ok, "any": after.any, "fails": after.fails}
-    found = []
-    for kind, runs in named.items():
-        for run in runs:
-            where = locate(RunPaths(index.resolve(run)))
-            if where.backend != "slurm":
-                raise ConfigError(
-                    f"after: {run} runs on this machine without SLURM; only SLURM's jobs can be waited for"
-                )
-            found.append((_KINDS[kind], where.job_id))
-    return found
-
-
 def submit_job(
     loaded: LoadedJob,
     backend: Literal["auto", "slurm", "local"],
-    after: Sequence[tuple[str, str]] = (),
+    after: Sequence[Predecessor] = (),
     *,
     foreground: bool = False,
 ) -> Submitted:
     """Plan and execute: what is printed by `plan` is what is submitted."""
+    from launcher.submission.chains import predecessors, waiting
     from launcher.submission.facts import Facts
     from launcher.submission.gather import gather
     from launcher.submission.plan import SubmissionPlan, plan
     from launcher.submission.submit import execute
 
-    facts = gather(loaded, backend=backend, after=after)
+    facts = gather(loaded, backend=backend, after=[*after, *predecessors(loaded.job.after)])
 
     def make(now: Facts) -> SubmissionPlan:
         made = plan(loaded, now)
-        if after and made.backend == "local":
-            raise StateError("waiting for another run needs SLURM; on this machine start one after the other")
+        waiting(list(now.after), made.backend)
         return made
 
     return execute(make, facts, argv=sys.argv, foreground=foreground)
 
 
-def submit_sweep(
-    loaded: LoadedJob, backend: Literal["auto", "slurm", "local"], after: Sequence[tuple[str, str]] = ()
-) -> SubmittedSweep:
+def submit_sweep(loaded: LoadedJob, backend: Literal["auto", "slurm", "local"]) -> SubmittedSweep:
     """The same for a sweep: one array."""
+    from launcher.submission.chains import predecessors, waiting
     from launcher.submission.gather import gather
     from launcher.submission.sweeps import execute
 
+    after = predecessors(loaded.job.after)
+    waiting(after, "slurm")
     return execute(loaded, gather(loaded, backend=backend, after=after), sys.argv)

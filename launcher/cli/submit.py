@@ -30,7 +30,8 @@ def command(
     JOB is a YAML file or a .py file; KEY=VALUE overrides keys of the job (resources.nodes=2); what follows -- goes to
     the script. `JOB then JOB2` submits JOB2 to start when JOB has completed.
     """
-    from launcher.cli._submitting import after_of, chained, submit_job, submit_sweep
+    from launcher.cli._submitting import chained, submit_job, submit_sweep
+    from launcher.run.after import Predecessor
 
     parts = chained(words)
     handed: list[Submitted] = []
@@ -39,10 +40,11 @@ def command(
         if loaded.job.sweep:
             if len(parts) > 1:
                 raise click.UsageError("A sweep cannot stand beside 'then'.")
-            _sweep(submit_sweep(loaded, backend, after_of(loaded)), wait)
+            _sweep(submit_sweep(loaded, backend), wait)
             return
-        after = [("afterok", handed[-1].job_id)] if handed else []
-        one = submit_job(loaded, backend, [*after, *after_of(loaded)])
+        before = handed[-1].plan if handed else None
+        job_id = handed[-1].job_id if before and before.backend == "slurm" else ""
+        one = submit_job(loaded, backend, [Predecessor("ok", before.run_dir, job_id)] if before else [])
         say(one)
         handed.append(one)
     if wait:

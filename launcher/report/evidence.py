@@ -11,6 +11,7 @@ from launcher.report.history import Event, History, as_dict, as_list, as_number,
 from launcher.report.summary import RunSummary
 from launcher.report.traces import Trace, frames_of, last_stack, last_traceback, tail
 from launcher.report.words import signal_name
+from launcher.run.after import broken, judge, read_predecessors, state_of
 
 __all__ = ["Root", "find_root"]
 
@@ -56,6 +57,8 @@ def find_root(h: History, s: RunSummary) -> Root | None:
     """The root cause of the run's end, or of its last interruption while it goes on; None when nothing went wrong."""
     decision = h.last("decision")
     outcome = h.outcome
+    if s.state == "cancelled" and h.last("round_started") is None and (chain := _broken_chain(h)):
+        return Root("chain", {"reason": chain})
     if outcome is None and s.state in ("failed", "cancelled"):
         return _unannounced(h, s)
     if s.state == "completed":
@@ -89,6 +92,15 @@ def _unannounced(h: History, s: RunSummary) -> Root:
     root.host, root.step = as_text(started.get("host")) or None, s.step
     root.trace = last_traceback(log)
     return root
+
+
+def _broken_chain(h: History) -> str:
+    """Why SLURM took a job away that waited for another run; "" when it did not."""
+    for one in read_predecessors(h.spec.get("after")):
+        state = state_of(one)
+        if state is not None and not judge(one.kind, state):
+            return broken(one, state)
+    return ""
 
 
 def _agent_logs(h: History) -> list[Any]:

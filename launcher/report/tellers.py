@@ -327,6 +327,11 @@ def _cancelled(root: Root, h: History, s: RunSummary) -> Told:
     )
 
 
+@_tells("chain")
+def _chain(root: Root, h: History, s: RunSummary) -> Told:
+    return Told(as_text(root.event.get("reason")), [], [], "launcher resubmit {run} starts it all the same")
+
+
 @_tells("user")
 def _user(root: Root, h: History, s: RunSummary) -> Told:
     return Told("The run was cancelled with `launcher cancel`.", [], [], "launcher resubmit {run} continues it")

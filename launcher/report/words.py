@@ -204,6 +204,7 @@ _TELLERS: dict[str, Callable[[Event], str]] = {
     "attempt_started": _attempt_started,
     "node_joined": _node_joined,
     "node_missing": _node_missing,
+    "waiting": lambda e: f"waits for {text.short_list([str(r) for r in as_list(e.get('runs'))])}",
     "preflight": _preflight,
     "round_started": _round_started,
     "first_step": lambda e: f"first step ({text.count(e['step'])}) after {text.duration(as_number(e.get('seconds')))}",

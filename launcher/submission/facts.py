@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from launcher.run.after import Predecessor
 from launcher.run.spec import SiteSpec
 from launcher.slurm.site import Partition
 
@@ -95,6 +96,8 @@ class Facts:
     free_bytes: int | None = None
     free_inodes: int | None = None
     interpreter: Interpreter
+    launcher_python: str = "python3"
+    """The interpreter of this very command: what the batch script runs where the job's own is inside a container."""
     code: CodeFacts
     slurm: SlurmFacts = SlurmFacts()
     gpus: tuple[str, ...] = ()
@@ -106,8 +109,8 @@ class Facts:
     """Names of SBATCH_* variables in this environment: sbatch lets them override a script's own lines."""
     debug_detail: bool = False
     """TORCH_DISTRIBUTED_DEBUG=DETAIL is set here and would reach the job."""
-    after: tuple[tuple[str, str], ...] = ()
-    """Jobs to wait for: kind ("afterok", "afterany", "afternotok") and job id."""
+    after: tuple[Predecessor, ...] = ()
+    """Runs to wait for."""
     unset_pass: tuple[str, ...] = ()
     """Names in environment.pass and notify.urls that are not set here."""
 

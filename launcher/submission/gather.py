@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ from launcher.config.load import LoadedJob
 from launcher.config.site import SiteProfile
 from launcher.errors import ConfigError
 from launcher.run import index
+from launcher.run.after import Predecessor
 from launcher.slurm.site import ask_site, find_slurm, parse_site, policy
 from launcher.submission import files, interpreter
 from launcher.submission.facts import CodeFacts, Facts, SlurmFacts
@@ -29,7 +31,7 @@ def gather(
     environ: Mapping[str, str] | None = None,
     code: CodeFacts | None = None,
     run_id: str | None = None,
-    after: Sequence[tuple[str, str]] = (),
+    after: Sequence[Predecessor] = (),
 ) -> Facts:
     """Look at this machine for ``loaded``. ``code`` replaces a look at the code directory (a resubmission's snapshot).
 
@@ -55,6 +57,7 @@ def gather(
         free_bytes=free_bytes,
         free_inodes=free_inodes,
         interpreter=python,
+        launcher_python=sys.executable,
         code=code,
         slurm=slurm,
         gpus=gpus_here(env),

@@ -262,6 +262,7 @@ def _spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"], r
         preflight=job.preflight,
         container=job.environment.container,
         share=job.share.value,
+        after=[asdict(one) for one in facts.after],
     )
 
 

@@ -13,8 +13,10 @@ from typing import Any
 
 from launcher.config.schema import Job
 from launcher.errors import ConfigError
+from launcher.run.after import Predecessor
 from launcher.run.spec import RunSpec
-from launcher.submission.facts import Facts, Interpreter
+from launcher.slurm.courier import VARIABLE
+from launcher.submission.facts import Facts
 
 __all__ = ["OWNED", "Place", "is_apptainer", "parameters", "python_command", "render", "teardown"]
 
@@ -85,10 +87,12 @@ def parameters(
         **_gpus(slurm.gres, spec.gpus_per_node, gpu_request),
         "signal_delay_s": spec.restart.signal_lead_s,
         "stderr_to_stdout": True,
-        "setup": [_KEEP_SHELL, _export_path(python_path)],
+        "setup": [_KEEP_SHELL, _export_path(python_path), *_courier(job, facts, python_path[0], place)],
         "srun_args": _srun(job, spec, cpus, facts, place),
-        "teardown": teardown(place.run_dir, python_path[0], _teardown_python(facts.interpreter)),
-        "additional_parameters": _additional(job, spec),
+        "teardown": teardown(
+            place.run_dir, python_path[0], _outside(job, facts), courier=bool(job.environment.container)
+        ),
+        "additional_parameters": _additional(job, spec, facts),
     }
     values = {k: v for k, v in values.items() if v is not None}
     _refuse_control(values)
@@ -111,10 +115,13 @@ def _gpus(gres: str | None, gpus_per_node: int, gpu_request: str) -> dict[str, A
     return {"gres": f"gpu:{gpus_per_node}"} if gpu_request == "gres" else {"gpus_per_node": gpus_per_node}
 
 
-def _dependency(given: str | None, after: Sequence[tuple[str, str]]) -> str | None:
-    kinds = dict.fromkeys(kind for kind, _ in after)
+_DEPENDENCIES = {"ok": "afterok", "any": "afterany", "fails": "afternotok"}
+
+
+def _dependency(given: str | None, after: Sequence[Predecessor]) -> str | None:
+    kinds = dict.fromkeys(one.kind for one in after if one.job_id)
     parts = [given] if given else []
-    parts += [":".join([kind, *(j for k, j in after if k == kind)]) for kind in kinds]
+    parts += [":".join([_DEPENDENCIES[kind], *(one.job_id for one in after if one.kind == kind)]) for kind in kinds]
     return ",".join(parts) or None
 
 
@@ -152,9 +159,11 @@ def _pyxis(job: Job, facts: Facts, place: Place) -> list[str]:
     return [f"--container-mounts={','.join(mounts)}", *rest]
 
 
-def _additional(job: Job, spec: RunSpec) -> dict[str, Any]:
+def _additional(job: Job, spec: RunSpec, facts: Facts) -> dict[str, Any]:
     values: dict[str, Any] = {"no-kill": True, "signal": f"USR2@{spec.restart.signal_lead_s}"}
     values["requeue" if spec.restart.requeue else "no-requeue"] = True
+    if facts.after:
+        values["kill-on-invalid-dep"] = "yes"  # a job that can never start would stay in the queue for ever
     if job.slurm.reservation:
         values["reservation"] = job.slurm.reservation
     for key, value in job.slurm.extra.items():
@@ -201,11 +210,15 @@ def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[
     Used by both backends: bash reads it in the sbatch script, submitit's local executor splits it.
     """
     lines = [_IGNORE, *job.environment.setup]
+    image = job.environment.container
     if spec.batch == "local":
         lines += [_export_path(python_path), *_local_gpus(spec, facts)]
+    elif image and not is_apptainer(image):
+        lines.append(_export_path(python_path))  # this shell is inside the container, whose image may set its own
     lines += [f"cd {shlex.quote(python_path[0])}", 'exec "$@"']
     text = ("\n" if len(lines) > 3 else "; ").join(lines)
-    return shlex.join(["/bin/bash", "-c", text, "agent", *_apptainer(job, spec, facts, place), facts.interpreter.path])
+    inside = _apptainer(job, spec, facts, python_path, place)
+    return shlex.join(["/bin/bash", "-c", text, "agent", *inside, facts.interpreter.path])
 
 
 def _local_gpus(spec: RunSpec, facts: Facts) -> list[str]:
@@ -218,30 +231,56 @@ def _local_gpus(spec: RunSpec, facts: Facts) -> list[str]:
     return [f'case "$SUBMITIT_LOCAL_GLOBALID" in {cases} esac']
 
 
-def _apptainer(job: Job, spec: RunSpec, facts: Facts, place: Place) -> list[str]:
+def _apptainer(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str], place: Place) -> list[str]:
     image = job.environment.container
     if not image or not is_apptainer(image):
         return []
+    hides = {"--cleanenv", "-e", "--containall", "-C"} & set(job.environment.container_args)
+    if hides:
+        raise ConfigError(
+            f"environment.container_args: {min(hides)} hides SLURM's and the launcher's variables from the agent; leave it out"
+        )
     gpus = ["--nv"] if spec.gpus_per_node else []
     binds = [word for path in _mounts(job, facts, place) for word in ("--bind", path)]
-    return ["apptainer", "exec", *gpus, *binds, *job.environment.container_args, image]
+    ours = ["--pwd", python_path[0], "--env", f"PYTHONPATH={':'.join(python_path)}"]  # an image may set its own
+    again = ["/bin/sh", "-c", f'{_IGNORE}; exec "$@"', "agent"]  # Apptainer starts its program with signals reset
+    return ["apptainer", "exec", *gpus, *ours, *binds, *job.environment.container_args, image, *again]
 
 
-def _teardown_python(python: Interpreter) -> str:
-    return python.path if python.checked else "python3"  # the batch shell is outside any container
+def _outside(job: Job, facts: Facts) -> str:
+    """The batch shell's Python, as a shell word: it is outside any container."""
+    return '"$outside"' if job.environment.container else shlex.quote(facts.interpreter.path)
 
 
-def teardown(run_dir: str, lib: str, python: str) -> list[str]:
+def _courier(job: Job, facts: Facts, lib: str, place: Place) -> list[str]:
+    """Containers have no scontrol, as a rule: what the leader asks of SLURM is carried out by a process of the batch shell."""
+    if not job.environment.container:
+        return []
+    return [
+        f"outside={shlex.quote(facts.launcher_python)}",
+        '[ -x "$outside" ] || outside=python3',
+        f"export {VARIABLE}={place.run_dir}/courier.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}",
+        f'(trap \'\' TERM USR2; cd {shlex.quote(lib)} && exec "$outside" -m launcher.slurm.courier "${VARIABLE}") &',
+        "courier=$!",
+    ]
+
+
+def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> list[str]:
     """Lines after srun: where the leader left no outcome (it was killed), have SLURM requeue the job; keep srun's status.
 
-    ``run_dir`` is a shell word already.
+    ``run_dir`` and ``python`` are shell words already.
     """
     return [
         "status=$?",
+        *(
+            [f'{{ kill -KILL $courier; wait $courier; }} 2>/dev/null; rm -rf -- "${VARIABLE}"; unset {VARIABLE}']
+            if courier
+            else []
+        ),
         # scontrol requeue has SLURM send TERM to the batch script's own processes: the one that asks for it must live on.
         "trap '' TERM USR2",
         f"cd {shlex.quote(lib)}",
-        f"{shlex.quote(python)} -m launcher.runtime.teardown {run_dir}",
+        f"{python} -m launcher.runtime.teardown {run_dir}",
         "exit $status",
     ]
 

@@ -188,6 +188,9 @@ CASES: dict[str, tuple[Make, str, str]] = {
     "TERM by hand": (
         lambda p: gives_up(training(p).event("signal", host="node1", name="TERM", meaning="terminated"), "terminated", state="cancelled"),
         "terminated", "Somebody sent TERM to the job (scancel --signal=TERM, its owner or an administrator): it saved and ended."),
+    "chain": (
+        lambda p: gives_up(chained(p), "cancelled", state="cancelled"),
+        "chain", "It never started: first, which had to complete first, failed."),
     "slurm is mute": (
         lambda p: gives_up(training(p).event("signal", host="node1", name="TERM", meaning="unknown"), "unknown"),
         "unknown_signal", "SLURM sent SIGTERM and did not answer why; the run stopped to be safe."),
@@ -195,6 +198,14 @@ CASES: dict[str, tuple[Make, str, str]] = {
         lambda p: gives_up(training(p, restart={"idle_timeout_min": 20}).event("stop_requested", cause="idle"), "idle"),
         "idle", "The run made no progress for 20 minutes (restart.idle_timeout_min); its allocation was given back."),
 }  # fmt: skip
+
+
+def chained(folder: Path) -> Story:
+    """A run that waited for one that failed."""
+    first = folder / "first"
+    first.mkdir()
+    (first / "outcome.json").write_text('{"state": "failed", "reason": "", "exit_code": 8}')
+    return Story(folder, after=[{"kind": "ok", "run_dir": str(first), "job_id": "7"}]).submitted()
 
 
 def late(story: Story, cause: dict[str, object]) -> Story:

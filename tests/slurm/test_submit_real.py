@@ -97,20 +97,6 @@ def test_a_sweep_is_one_array_whose_elements_are_runs(place: Place) -> None:
     assert "_" not in place.job_id(points[1])
 
 
-def test_then_waits_for_success(place: Place) -> None:
-    """`A then B`: B depends on A's success; where A fails, B never starts, and cancelling it leaves an outcome."""
-    small = ["preflight=false", "resources.timeout_min=5", "restart.max_restarts=0"]
-    place.launcher("submit", "fail.py", *small, "then", "train.py", *small)
-    first, second = place.run("fail"), place.run("train")
-    job = place.cluster.job(place.job_id(second))
-    assert f"afterok:{place.job_id(first)}" in job["Dependency"]
-    place.cluster.wait(lambda: read_outcome(first.outcome), "the first run to fail", limit_s=LIMIT_S)
-    assert _state(first) == "failed"
-    place.launcher("cancel", second.id)
-
-    assert (_state(second), (read_outcome(second.outcome) or {})["attempt"]) == ("cancelled", None)
-
-
 def test_a_refusal_leaves_nothing(place: Place) -> None:
     """A partition that is not there: SLURM's words, exit code 6, no folder."""
     done = place.launcher("submit", "train.py", "slurm.partition=nowhere", ok=False)

@@ -15,6 +15,7 @@ from planning import PYTHON, facts
 
 from launcher.config.load import LoadedJob
 from launcher.errors import ConfigError
+from launcher.run.after import Predecessor
 from launcher.run.spec import SiteSpec
 from launcher.submission.facts import SlurmFacts
 from launcher.submission.plan import SubmissionPlan, plan
@@ -69,7 +70,12 @@ def _plan(job: Make, name: str) -> SubmissionPlan:
     values = JOBS[name]
     image = values.get("environment", {}).get("container")
     python = replace(PYTHON, path="/opt/py/bin/python", checked=False) if image else PYTHON
-    after = (("afterok", "17"), ("afterany", "18"), ("afterok", "19")) if name == "everything" else ()
+    waits = [
+        Predecessor("ok", "/runs/a", "17"),
+        Predecessor("any", "/runs/b", "18"),
+        Predecessor("ok", "/runs/c", "19"),
+    ]
+    after = tuple(waits) if name == "everything" else ()
     return plan(job(**values), facts(interpreter=python, after=after))
 
 

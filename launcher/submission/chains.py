@@ -1,0 +1,47 @@
+"""``after``: which runs a job waits for, and whether it ever can start."""
+
+from __future__ import annotations
+
+from launcher.config.schema import After
+from launcher.errors import StateError
+from launcher.run import index
+from launcher.run.after import Kind, Predecessor, broken, judge, state_of
+from launcher.run.paths import RunPaths
+from launcher.submission.where import locate
+
+__all__ = ["predecessors", "waiting"]
+
+
+def predecessors(after: str | After | None) -> list[Predecessor]:
+    """The runs in a job's ``after`` that have not ended yet.
+
+    Raises RunNotFoundError, and StateError when one has ended in a way that the job can never start after.
+    """
+    if after is None:
+        return []
+    named: dict[Kind, list[str]]
+    named = {"ok": [after]} if isinstance(after, str) else {"ok": after.ok, "any": after.any, "fails": after.fails}
+    found = [_one(kind, run) for kind, runs in named.items() for run in runs]
+    return [one for one in found if one is not None]
+
+
+def _one(kind: Kind, run: str) -> Predecessor | None:
+    paths = RunPaths(index.resolve(run))
+    where = locate(paths)
+    one = Predecessor(kind, str(paths.root), where.job_id if where.backend == "slurm" else "")
+    state = state_of(one)
+    if state is None and not where.alive(fresh=True):
+        state = "failed"  # it was killed without a word
+    if state is None:
+        return one
+    if not judge(kind, state):
+        raise StateError(f"after: {broken(one, state).replace('It never started', 'the job could never start')}")
+    return None
+
+
+def waiting(after: list[Predecessor], backend: str) -> None:
+    """Refuse to wait across the border between SLURM and this machine. Raises StateError."""
+    for one in after:
+        if bool(one.job_id) != (backend == "slurm"):
+            where = "in SLURM, this job on this machine" if one.job_id else "on this machine, this job in SLURM"
+            raise StateError(f"after: {one.run} runs {where}: one cannot wait for the other")
