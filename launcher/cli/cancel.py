@@ -79,11 +79,14 @@ def _stop(paths: RunPaths, save: bool) -> None:
             raise
         click.echo(f"{paths.id} saves and ends; launcher status {paths.id} shows when")
         return
+    if where.backend == "slurm":
+        request_stop(paths, save=False)  # the run may be on its way to another job at this moment: that one reads it
+    job = where.job_id
     where.cancel()
-    _watch(paths, where, pending)
+    _watch(paths, where, job, pending)
 
 
-def _watch(paths: RunPaths, where: Where, pending: bool) -> None:
+def _watch(paths: RunPaths, where: Where, job: str, pending: bool) -> None:
     """Until it is gone, so that a run nobody led has an outcome too."""
     from launcher.run.state import read_outcome
 
@@ -92,6 +95,9 @@ def _watch(paths: RunPaths, where: Where, pending: bool) -> None:
         if read_outcome(paths.outcome) is not None:
             click.echo(f"{paths.id} is cancelled")
             return
+        if where.backend == "slurm" and where.job_id != job:
+            job = where.job_id
+            where.cancel()
         if not where.alive(fresh=True):
             _bury(paths, "it was cancelled before it had started" if pending else "it was cancelled")
             click.echo(f"{paths.id} is cancelled")

@@ -359,7 +359,8 @@ def _local_state(h: History, now: float) -> _Verdict:
         if is_alive(pid, begun):
             return _local_alive(h, silence)
         if silence > 5.0:
-            return "failed", "The leader died without a word: its process is gone.", {"ended": _heard(h)}
+            why = f"The leader died without a word: its process is gone. launcher resubmit {h.paths.id} goes on."
+            return "failed", why, {"ended": _heard(h)}
     if silence > LOST_S:
         where = f" from {host}" if host else ""
         return "failed", f"Nothing has been heard{where} since; the leader is taken for dead.", {"ended": _heard(h)}

@@ -316,6 +316,11 @@ def _preempted(root: Root, h: History, s: RunSummary) -> Told:
     return Told(f"SLURM preempted the run{how}{at_step(root)}.", [], [], "launcher resubmit {run} continues it")
 
 
+@_tells("script_gone")
+def _script_gone(root: Root, h: History, s: RunSummary) -> Told:
+    return Told("The job's batch script was killed, and SLURM then ends the whole job.", [], [], _AGAIN)
+
+
 @_tells("cancelled")
 def _cancelled(root: Root, h: History, s: RunSummary) -> Told:
     job = f" {s.job_id}" if s.job_id else ""

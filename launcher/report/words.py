@@ -12,6 +12,7 @@ __all__ = ["LEVELS", "MEANINGS", "cause_words", "level", "signal_name", "words"]
 MEANINGS = {
     "preempted": "preempted",
     "preempted_now": "preempted without grace",
+    "script_gone": "batch script killed",
     "cancelled": "cancelled",
     "time_limit": "time limit",
     "user": "asked by the user",

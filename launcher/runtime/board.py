@@ -58,6 +58,7 @@ _RANKING = (
     Kind.PREEMPTED,
     Kind.UNKNOWN_SIGNAL,
     Kind.PREEMPTED_NOW,
+    Kind.SCRIPT_GONE,
     Kind.USER_STOP,
     Kind.TERMINATED,
     Kind.CANCELLED,

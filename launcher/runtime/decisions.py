@@ -41,6 +41,8 @@ class Kind(str, Enum):
     PREEMPTED = "preempted"
     PREEMPTED_NOW = "preempted_now"
     TIME_LIMIT = "time_limit"
+    SCRIPT_GONE = "script_gone"
+    """The batch script was killed: SLURM ends the job as failed, while its agents live."""
     CANCELLED = "cancelled"
     USER_STOP = "user"
     TERMINATED = "terminated"
@@ -57,6 +59,7 @@ STOPPING = frozenset(
     {
         Kind.PREEMPTED,
         Kind.PREEMPTED_NOW,
+        Kind.SCRIPT_GONE,
         Kind.TIME_LIMIT,
         Kind.CANCELLED,
         Kind.USER_STOP,
@@ -147,7 +150,7 @@ K, A = Kind, Action
 _ANY = tuple(Kind)
 _WORKER = (K.WORKER_FAILED, K.HANG, K.STORE, K.LAST_SAVE)
 _NODE = (K.NODE_LOST, K.PREFLIGHT)
-_TAKEN = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT)
+_TAKEN = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.SCRIPT_GONE)
 _ENDED = (K.CANCELLED, K.USER_STOP, K.TERMINATED)
 
 TABLE: tuple[Row, ...] = (

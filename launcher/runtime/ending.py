@@ -13,6 +13,7 @@ from launcher.runtime.board import Board
 from launcher.runtime.budgets import backoff_s
 from launcher.runtime.decisions import Action, Decision, Evidence, Kind
 from launcher.runtime.handover import CancelledError, HandedBack, NotAnsweredError
+from launcher.runtime.nodes import Node
 from launcher.runtime.picture import picture
 from launcher.runtime.waiting import until
 
@@ -105,6 +106,8 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
         node.send("shutdown")
     if evidence.kind in (Kind.PREEMPTED, Kind.PREEMPTED_NOW):
         board.notifier.tell("preempted", decision.reason)
+    if silent := tuple(n.name for n in _lost(board) if n.lost_why == "silent" and not n.here):
+        await board.blocking(lambda: board.allocation.let_go(silent))
     try:
         handed: HandedBack = await _hand_back(board, exclude, delay)
     except NotAnsweredError as error:
@@ -161,10 +164,14 @@ async def _unheard(board: Board, decision: Decision, error: SiteError) -> Ending
 def _bad_hosts(board: Board, decision: Decision, evidence: Evidence) -> tuple[str, ...]:
     """What the next attempt should not get: the hosts to blame, and those that failed or were lost before in this one."""
     blamed = decision.exclude if evidence.kind in _EXCLUDED else ()
-    # Agents that end while SLURM takes the allocation away say nothing against their hosts.
+    bad = [n.name for n in board.nodes.all if n.bad is not None]
+    return tuple(dict.fromkeys([*blamed, *bad, *(n.name for n in _lost(board))]))
+
+
+def _lost(board: Board) -> list[Node]:
+    """Nodes that were lost before SLURM took the allocation away: what ends while it does says nothing against its host."""
     until_t = board.interrupt.began if board.interrupt is not None else board.now()
-    lost = [n.name for n in board.nodes.all if n.bad is not None or (n.lost_at is not None and n.lost_at < until_t)]
-    return tuple(dict.fromkeys([*blamed, *lost]))
+    return [n for n in board.nodes.all if n.lost_at is not None and n.lost_at < until_t]
 
 
 async def _dismiss(board: Board) -> None:

@@ -70,6 +70,9 @@ class Allocation(Protocol):
     def cancelled(self) -> bool:
         """Somebody has cancelled the job; never raises."""
 
+    def let_go(self, hosts: tuple[str, ...]) -> None:
+        """Give back hosts that do not answer, whose end would be waited for; never raises."""
+
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         """Have the run start again, without ``exclude`` where that is possible, verified.
 
@@ -78,10 +81,20 @@ class Allocation(Protocol):
         """
 
     def pull_forward(self) -> None:
-        """The very last act: have the requeued job start soon after this process has ended; never raises."""
+        """Have the requeued job start some seconds after this process has ended; never raises."""
+
+    def last_act(self, requeued_t: float | None) -> tuple[str, ...]:
+        """Have the requeued job start as soon as this process, the job's last one, has ended; never raises.
+
+        Returns the command that this process must become, () when there is none. ``requeued_t`` is when the end of the
+        job began.
+        """
 
     def forbid_requeue(self) -> None:
         """See that nothing brings the job back; never raises."""
+
+    def cancel(self, job_id: str) -> None:
+        """Cancel another job of this run; never raises."""
 
     def end_step(self) -> None:
         """End every process of the job's step, this one included; the very last act; never raises."""
@@ -116,6 +129,9 @@ class LocalAllocation:
         """Only signals tell."""
         return False
 
+    def let_go(self, hosts: tuple[str, ...]) -> None:
+        """Nothing to do."""
+
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         """There is nobody to give it back to."""
         raise SiteError("There is no SLURM here to start the run again.")
@@ -123,8 +139,15 @@ class LocalAllocation:
     def pull_forward(self) -> None:
         """Nothing to do."""
 
+    def last_act(self, requeued_t: float | None) -> tuple[str, ...]:
+        """Nothing to do."""
+        return ()
+
     def forbid_requeue(self) -> None:
         """Nothing to do."""
+
+    def cancel(self, job_id: str) -> None:
+        """There are no jobs."""
 
     def end_step(self) -> None:
         """Nothing to do: the user's own processes are on the user's own machine."""

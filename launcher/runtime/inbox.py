@@ -53,7 +53,7 @@ class Inbox:
         board.nodes.drop(node)
         if board.phase == "ended":
             return
-        node.lost_at = board.now()
+        node.lost_at, node.lost_why = board.now(), why
         self._losses[node.index] = self._losses.get(node.index, 0) + 1
         if self._losses[node.index] >= _MOST_LOSSES:
             node.bad = "its connection broke again and again"

@@ -309,6 +309,7 @@ class Leader(Hub):
 _SIGNAL_TEXT = {
     "preempted": "the job was preempted",
     "preempted_now": "the job was preempted without grace",
+    "script_gone": "the job's batch script was killed",
     "time_limit": "the time limit is near",
     "cancelled": "the job was cancelled",
     "user": "`launcher cancel --save` was asked for",

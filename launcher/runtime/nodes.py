@@ -28,6 +28,8 @@ class Node:
     """Why it takes part no more in this attempt."""
     lost_at: float | None = None
     """When its connection was lost, the leader's clock; None while it is here or has never been."""
+    lost_why: str = ""
+    """"silent" or "closed", once it was lost."""
 
     @property
     def here(self) -> bool:

@@ -71,9 +71,10 @@ def adopt(
         if clock() >= turn:
             break
         sleep(_WATCH_S)
-    act(spec, paths, allocation, exclude=(leader_host,))
-    sleep(_LAST_S)
-    act(spec, paths, allocation)  # the job is taken by now: its start is said again, by its last process
+    if act(spec, paths, allocation, exclude=(leader_host,)):
+        allocation.pull_forward()
+        sleep(_LAST_S)
+        allocation.pull_forward()  # said again by its last process, unless the batch script lives
     return True
 
 

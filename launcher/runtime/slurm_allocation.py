@@ -8,8 +8,12 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from launcher.errors import SiteError
+from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.runtime.handover import CancelledError, HandedBack, Meaning, NotAnsweredError
@@ -18,12 +22,12 @@ from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
 from launcher.slurm.jobs import JobFacts, job_facts
 from launcher.slurm.meaning import meaning_of
+from launcher.slurm.restart import NET_LEAD_S, last_act
 
-__all__ = ["SlurmAllocation", "schedulable_without"]
+__all__ = ["SlurmAllocation", "excluded_before", "schedulable_without"]
 
 _ASK_S = 5.0
-_EPILOG_LEAD_S = 6
-"""An epilog runs after the last process and must be over before StartTime, or SLURM sets the full delay."""
+_EXCLUDED_S = 86400.0
 _GONE = ("down", "drain", "drng", "fail", "unk", "maint", "boot", "inval", "planned_down")
 
 
@@ -44,6 +48,7 @@ class SlurmAllocation:
         self.job_id: str | None = self._job.own_id or None
         self.restart_count = self._job.restart_count
         self._slurm_requeues = False
+        self._let_go = False
 
     def facts(self) -> JobFacts | None:
         """What SLURM says of the job now; None when it does not answer. Never raises."""
@@ -107,26 +112,45 @@ class SlurmAllocation:
         if self.cancelled():
             raise CancelledError("it was cancelled meanwhile")
 
-    def _exclude(self, hosts: tuple[str, ...]) -> None:
-        if hosts and self._schedulable_without(hosts):
-            handback.exclude(self._job.own_id, hosts)
+    def let_go(self, hosts: tuple[str, ...]) -> None:
+        """See `Allocation`."""
+        done = handback.let_go(self._job.own_id, hosts)
+        self._let_go = done.ok
+        if not done.ok:
+            print(f"{', '.join(hosts)} could not be given back: {done.why}", file=sys.stderr, flush=True)
 
-    def _schedulable_without(self, hosts: tuple[str, ...]) -> bool:
+    def _exclude(self, hosts: tuple[str, ...]) -> None:
+        before = excluded_before(events.read(self._paths.events), time.time())
+        if hosts or before:
+            handback.exclude(self._job.own_id, self._to_exclude(hosts, before), instead_of=tuple(before))
+
+    def _to_exclude(self, hosts: tuple[str, ...], before: Mapping[str, bool]) -> tuple[str, ...]:
+        """``hosts`` and those of ``before`` that count still, as far as enough others are left."""
         partition = [f"--partition={self._job.partition}"] if self._job.partition else []
         answer = ask("sinfo", "--noheader", "--Node", *partition, "--format=%N %t", timeout_s=_ASK_S)
-        return answer.ok and schedulable_without(answer.out, hosts, self._spec.nodes + self._spec.spare_nodes)
+        needed = self._spec.nodes + self._spec.spare_nodes
+        kept = tuple(h for h, fresh in before.items() if fresh and h not in hosts)
+        for these in ((*hosts, *kept), hosts):
+            if answer.ok and schedulable_without(answer.out, these, needed):
+                return these
+        return ()
 
     def _continue(self, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         extra = []
-        if exclude and self._schedulable_without(exclude):
-            extra.append(f"--exclude={','.join(exclude)}")
+        before = excluded_before(events.read(self._paths.events), time.time())
+        if exclude or before:  # the option takes the place of the script's own
+            users = [h for h in handback.excluded(self._job.own_id) if h not in before]
+            extra.append(f"--exclude={','.join([*users, *self._to_exclude(exclude, before)])}")
         if delay_s > 0:
             extra.append(f"--begin=now+{int(delay_s)}")
         task = self._job.array_task_id
         if task is not None:
             extra.append(f"--array={task}")
+        handback.forbid_requeue(self._job.own_id)  # from 24.05 on SLURM may requeue a job that leaves in its grace time
         # The job it continues is this one alone, not the array: its last element's plain id names them all.
-        done = handback.continuation(str(self._paths.sbatch), self._job.own_id, environ=self._environ, extra=extra)
+        done = handback.continuation(
+            str(self._paths.sbatch), self._job.own_id, name=self._job.job_name, environ=self._environ, extra=extra
+        )
         if not done.ok:
             raise SiteError(f"requeueing is forbidden here, and sbatch did not take a continuation: {done.why}")
         new = done.job_id if task is None else f"{done.job_id}_{task}"
@@ -141,8 +165,9 @@ class SlurmAllocation:
 
     def pull_forward(self) -> None:
         """See `Allocation`."""
-        lead = _EPILOG_LEAD_S if self._spec.site.has_epilog else handback.START_LEAD_S
-        done = handback.pull_forward(self._job.own_id, max(lead, self._least_lead_s))
+        if self._let_go:
+            self._end_srun()
+        done = handback.pull_forward(self._job.own_id, max(NET_LEAD_S, self._least_lead_s))
         if not done.ok:
             print(f"StartTime could not be pulled forward: {done.why}", file=sys.stderr, flush=True)
 
@@ -150,17 +175,52 @@ class SlurmAllocation:
         """Some process of the job ends by SLURM's KILL alone, that long after KillWait: it must not start before."""
         self._least_lead_s = max(self._least_lead_s, self._spec.site.kill_wait_s + seconds)
 
+    def _end_srun(self) -> None:
+        """srun would wait KillWait + 2 s for the tasks of hosts that do not answer, and slurmd kills the batch script then."""
+        for process in psutil.process_iter(["name"]):
+            try:
+                env = process.environ() if process.info["name"] == "srun" else {}
+                if env.get("SLURM_JOB_ID") == self._job.job_id and env.get("SLURM_CONF") == self._environ.get(
+                    "SLURM_CONF"
+                ):
+                    process.kill()
+            except psutil.Error:
+                continue
+
+    def last_act(self, requeued_t: float | None) -> tuple[str, ...]:
+        """See `Allocation`."""
+        epilog = self._spec.site.has_epilog
+        return last_act(self._job.own_id, own_host=self._job.node_name, requeued_t=requeued_t, has_epilog=epilog)
+
     def forbid_requeue(self) -> None:
         """See `Allocation`."""
         handback.forbid_requeue(self._job.own_id)
         if self._slurm_requeues:  # it has decided to run the job again: only a cancel takes that back
             handback.cancel(self._job.own_id)
 
+    def cancel(self, job_id: str) -> None:
+        """See `Allocation`."""
+        handback.cancel(job_id)
+
     def end_step(self) -> None:
         """See `Allocation`."""
         step = self._environ.get("SLURM_STEP_ID", "")
         if step.isdigit():
             ask("scancel", "--signal=KILL", f"{self._job.own_id}.{step}", timeout_s=_ASK_S)
+
+
+def excluded_before(history: list[dict[str, Any]], now: float) -> dict[str, bool]:
+    """Hosts that this run has excluded since it was last submitted, and whether that was within the last day. Pure.
+
+    Older exclusions are taken back: what was wrong then has been seen to by SLURM or an administrator, or has passed.
+    """
+    found: dict[str, bool] = {}
+    for e in history:
+        if e["type"] == "submitted":
+            found = {}
+        elif e["type"] == "excluded":
+            found |= {str(h): now - float(e["t"]) < _EXCLUDED_S for h in e.get("hosts") or ()}
+    return found
 
 
 def schedulable_without(sinfo: str, hosts: tuple[str, ...], needed: int) -> bool:

@@ -1,8 +1,9 @@
 """``python -m launcher.runtime.teardown RUN_DIR``: run by the batch script when srun has ended.
 
-An outcome: nothing to do. An allocation already given back: its start is pulled forward once more. Neither: the leader
-died without a word (kill -9, a node's power), and SLURM would call the job FAILED and never requeue it. So it is requeued
-from here, a bounded number of times, unless somebody has cancelled it.
+An outcome: nothing to do. An allocation already given back: its start is pulled forward, which only the job's last process
+can do well (`launcher.slurm.restart`). Neither: the leader died without a word (kill -9, a node's power), and SLURM would
+call the job FAILED and never requeue it. So it is requeued from here, a bounded number of times, unless somebody has
+cancelled it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from launcher.run.state import read_outcome, write_outcome
 from launcher.runtime import fence
 from launcher.runtime.budgets import Budgets, backoff_s
 from launcher.runtime.handover import Allocation, CancelledError
+from launcher.slurm.commands import clean_environment
 
 __all__ = ["Verdict", "judge", "main"]
 
@@ -45,17 +47,18 @@ def judge(
     *,
     outcome: bool,
     history: list[dict[str, Any]],
+    life: tuple[str | None, int],
     lives_without_attempt: int,
     meaning: str,
     may_requeue: bool,
     max_restarts: int,
 ) -> Verdict:
-    """Pure. ``meaning`` is what SLURM says of the job now ("running" when nothing happened to it)."""
+    """Pure. ``life`` is the job's id and restart count, ``meaning`` what SLURM says of the job now ("running" when nothing
+    happened to it)."""
     if outcome:
         return Verdict("nothing", "The run has an outcome.")
-    attempts = [e for e in history if e["type"] in ("attempt_started", "requeued")]
-    if attempts and attempts[-1]["type"] == "requeued":
-        return Verdict("nothing", "The run was handed back already.")
+    if (handed := _handed_on(history, life)) is not None:
+        return Verdict("nothing", handed)
     if meaning == "cancelled":
         return Verdict("cancel", "The job was cancelled.")
     if meaning == "unknown":  # this host may be cut off, and the run may go on elsewhere
@@ -69,6 +72,21 @@ def judge(
     if idle > max_restarts or budgets.restarts["leader_gone"] >= max_restarts:
         return Verdict("fail", f"The leader ended without a word, and {idle} attempts in a row made no progress.")
     return Verdict("requeue", "The leader ended without a word; the run is requeued.", backoff_s(idle))
+
+
+def _handed_on(history: list[dict[str, Any]], life: tuple[str | None, int]) -> str | None:
+    """Why the run is not this life's business any more; None when it is.
+
+    Word of a handing over may be an earlier life's, to this one, whose leader never came up.
+    """
+    last = _last(history, "submitted", "attempt_started", "requeued")
+    if last.get("type") in (None, "submitted"):
+        return None
+    if last.get("job_id") is not None and str(last["job_id"]) != str(life[0]):
+        return f"Job {last['job_id']} carries the run on."
+    leader = _last(history, "attempt_started")
+    led = (str(leader.get("job_id")), leader.get("restart_count") or 0) == (str(life[0]), life[1])
+    return "The run was handed back already." if last["type"] == "requeued" and led else None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,29 +107,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # `scontrol requeue` sends TERM to this very process
-    return act(spec, paths, SlurmAllocation(spec, paths))
-
-
-def act(spec: RunSpec, paths: RunPaths, allocation: Allocation, *, exclude: tuple[str, ...] = ()) -> int:
-    """Judge the run's end and carry it out; the next attempt should not get the hosts ``exclude``."""
-    if allocation.taken():
-        # The last process of the job is this one: if it ended after StartTime, SLURM would set the full delay again.
-        if not _delayed(paths):
-            allocation.pull_forward()
+    allocation = SlurmAllocation(spec, paths)
+    if not act(spec, paths, allocation):
         return 0
+    last = allocation.last_act(_end_began(events.read(paths.events)))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(last[0], list(last), clean_environment())  # noqa: S606 a fixed command of SLURM
+    except OSError as error:
+        print(f"{last[0]}: {error}", file=sys.stderr)
+    return 0
+
+
+def act(spec: RunSpec, paths: RunPaths, allocation: Allocation, *, exclude: tuple[str, ...] = ()) -> bool:
+    """Judge the run's end and carry it out; the next attempt should not get the hosts ``exclude``.
+
+    True: SLURM runs this job again, and it should start soon.
+    """
     history = events.read(paths.events)
+    if allocation.taken():
+        return not _delayed(history)
     verdict = judge(
         outcome=read_outcome(paths.outcome) is not None,
         history=history,
+        life=(allocation.job_id, allocation.restart_count),
         lives_without_attempt=_lives_without_attempt(paths, allocation),
         meaning=_meaning(allocation),
         may_requeue=allocation.requeues and spec.restart.requeue,
         max_restarts=spec.restart.max_restarts,
     )
     if verdict.action == "nothing":
-        _hasten(history, allocation)
         print(verdict.reason, file=sys.stderr)
-        return 0
+        _cancel_heir(paths, allocation, history)
+        return _to_hasten(history)
     attempt = max(fence.attempts(paths), default=0)
     _tell(paths, attempt, "decision", evidence="leader_gone", action=verdict.action, reason=verdict.reason)
     if verdict.action == "requeue":
@@ -119,30 +148,53 @@ def act(spec: RunSpec, paths: RunPaths, allocation: Allocation, *, exclude: tupl
             began = time.time()
             handed = allocation.hand_back(exclude=exclude, delay_s=verdict.delay_s)
         except CancelledError:
-            return _end(paths, allocation, attempt, "cancelled", "The job was cancelled.")
+            _end(paths, allocation, attempt, "cancelled", "The job was cancelled.")
+            return False
         except SiteError as error:
-            return _end(paths, allocation, attempt, "failed", f"{verdict.reason} SLURM did not take it: {error}")
+            _end(paths, allocation, attempt, "failed", f"{verdict.reason} SLURM did not take it: {error}")
+            return False
         _tell(paths, attempt, "attempt_ended", why=verdict.reason)
-        _tell(paths, attempt, "requeued", how=handed.how, job_id=handed.job_id, seconds=round(time.time() - began, 2))
-        if handed.how != "continuation" and verdict.delay_s == 0:
-            allocation.pull_forward()
-        return 0
-    return _end(paths, allocation, attempt, "cancelled" if verdict.action == "cancel" else "failed", verdict.reason)
+        took = round(time.time() - began, 2)
+        _tell(paths, attempt, "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=verdict.delay_s)
+        return handed.how != "continuation" and verdict.delay_s == 0
+    _end(paths, allocation, attempt, "cancelled" if verdict.action == "cancel" else "failed", verdict.reason)
+    return False
 
 
-def _hasten(history: list[dict[str, Any]], allocation: Allocation) -> None:
-    """Pull the start of a requeued job forward once more: this process is the job's last one.
+def _cancel_heir(paths: RunPaths, allocation: Allocation, history: list[dict[str, Any]]) -> None:
+    """Somebody cancelled this job when its continuation was in the queue already: that is the run, too."""
+    last = _last(history, "submitted", "attempt_started", "requeued", "ended")
+    if (
+        last.get("how") == "continuation"
+        and str(last.get("job_id")) != str(allocation.job_id)
+        and allocation.cancelled()
+    ):
+        allocation.cancel(str(last["job_id"]))
+        _end(paths, allocation, max(fence.attempts(paths), default=0), "cancelled", "The job was cancelled.")
 
-    The leader has done so as its last act, but on a slow host srun and the other agents may end after that start time, and
-    then SLURM sets the full 121 s again (measured).
-    """
-    last: dict[str, Any] = next((e for e in reversed(history) if e["type"] in ("attempt_started", "requeued")), {})
-    handed_back = last.get("type") == "requeued" and last.get("how") != "continuation"
-    if handed_back and not last.get("delay_s") and last.get("job_id") in (None, allocation.job_id):
-        allocation.pull_forward()
+
+def _to_hasten(history: list[dict[str, Any]]) -> bool:
+    """The leader has handed this very job back, without a delay."""
+    last = _last(history, "attempt_started", "requeued")
+    return last.get("type") == "requeued" and last.get("how") != "continuation" and not last.get("delay_s")
 
 
-def _end(paths: RunPaths, allocation: Allocation, attempt: int, state: str, reason: str) -> int:
+def _last(history: list[dict[str, Any]], *types: str) -> dict[str, Any]:
+    return next((e for e in reversed(history) if e["type"] in types), {})
+
+
+def _end_began(history: list[dict[str, Any]]) -> float | None:
+    """When SLURM began to end this life of the job: it was asked to, or told that it had."""
+    attempt = _last(history, "attempt_started").get("t", 0.0)
+    began = [
+        e["t"] - (e.get("seconds") or 0.0)
+        for e in history
+        if e["t"] >= attempt and (e["type"] == "requeued" or e.get("meaning") == "preempted_now")
+    ]
+    return min(began, default=None)
+
+
+def _end(paths: RunPaths, allocation: Allocation, attempt: int, state: str, reason: str) -> None:
     allocation.forbid_requeue()
     code = 9 if state == "cancelled" else RunFailedError.exit_code
     _tell(paths, attempt, "attempt_ended", why=reason)
@@ -153,13 +205,11 @@ def _end(paths: RunPaths, allocation: Allocation, attempt: int, state: str, reas
          "cause": None},
     )  # fmt: skip
     print(reason, file=sys.stderr)
-    return 0
 
 
-def _delayed(paths: RunPaths) -> bool:
-    """The leader asked for a later start, since attempts made no progress."""
-    requeued = [e for e in events.read(paths.events) if e["type"] == "requeued"]
-    return bool(requeued and requeued[-1].get("delay_s"))
+def _delayed(history: list[dict[str, Any]]) -> bool:
+    """This life's leader asked for a later start, since attempts made no progress."""
+    return bool(_last(history, "attempt_started", "requeued").get("delay_s"))
 
 
 def _meaning(allocation: Allocation) -> str:

@@ -79,13 +79,15 @@ def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
-def ask(*words: str, timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] | None = None) -> Answer:
-    """Run one of SLURM's commands once. Never raises: the answer says what went wrong."""
+def ask(
+    *words: str, timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] | None = None, cwd: str | None = None
+) -> Answer:
+    """Run one of SLURM's commands once, in the folder ``cwd``. Never raises: the answer says what went wrong."""
     try:
         with spared():
             process = subprocess.Popen(
                 list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                errors="replace", env=clean_environment(environ),
+                errors="replace", env=clean_environment(environ), cwd=cwd,
             )  # fmt: skip
         with process:
             try:

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launcher.slurm.commands import Answer, ask
 from launcher.slurm.environ import without_slurm
+from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.jobs import JobFacts, job_facts
+from launcher.slurm.restart import NET_LEAD_S
 
 __all__ = [
-    "RUNNING", "Done", "cancel", "continuation", "exclude", "forbid_requeue", "move_dependents", "pull_forward", "requeue",
+    "RUNNING", "Done", "cancel", "continuation", "exclude", "excluded", "forbid_requeue", "let_go", "move_dependents",
+    "pull_forward", "requeue",
 ]  # fmt: skip
 
 TIMEOUT_S = 10.0
-START_LEAD_S = 3
-"""Lead of `pull_forward`: StartTime=now lost 1 of 45 jobs to "Job credential revoked", now+2 and now+3 none."""
-
 RUNNING = ("RUNNING", "SIGNALING", "SUSPENDED", "STOPPED", "CONFIGURING")
 """States of a job that nobody has ended."""
 _ALREADY = re.compile(r"pending execution|already (been )?requeued|job is pending", re.IGNORECASE)
@@ -86,24 +87,57 @@ def _taken(facts: JobFacts | None, restart_count: int) -> bool:
     return facts.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
 
 
-def pull_forward(job_id: str, lead_s: int = START_LEAD_S) -> Done:
+def pull_forward(job_id: str, lead_s: int = NET_LEAD_S) -> Done:
     """Let the requeued job start in ``lead_s`` seconds instead of after the 121 s in which its old credential lives.
 
-    The very last act of the job's last process: when one ends after that time, SLURM sets the full delay again.
-    A site with an epilog needs a lead longer than the epilog takes.
+    If the job's last process ends after that time, SLURM sets the full delay again: this is the net under the last act of
+    that process (`launcher.slurm.restart`), which knows better.
     """
     return _update(job_id, f"StartTime=now+{int(lead_s)}seconds")
 
 
-def exclude(job_id: str, hosts: Sequence[str]) -> Done:
-    """Keep the requeued job off ``hosts``, on top of those it is kept off already. It must be pending or completing."""
+def exclude(job_id: str, hosts: Sequence[str], *, instead_of: Sequence[str] = ()) -> Done:
+    """Keep the requeued job off ``hosts``, on top of those it is kept off already, without ``instead_of``.
+
+    It must be pending or completing.
+    """
     bad = [h for h in hosts if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", h)]
-    if bad or not hosts:
+    if bad or not (hosts or instead_of):
         return Done(not bad, f"no host names: {', '.join(map(repr, bad))}" if bad else "nothing to exclude")
+    others = [h for h in excluded(job_id) if h not in instead_of and h not in hosts]
+    return _update(job_id, f"ExcNodeList={','.join([*others, *hosts])}")
+
+
+def excluded(job_id: str) -> list[str]:
+    """The hosts that the job is kept off now."""
     answer = ask("scontrol", "show", "job", job_id, timeout_s=TIMEOUT_S)
     found = re.search(r"^ +ReqNodeList=\S* ExcNodeList=(\S+)", answer.out, re.MULTILINE)
-    before = found[1] if found and found[1] != "(null)" else ""
-    return _update(job_id, f"ExcNodeList={','.join([before, *hosts] if before else hosts)}")
+    if not found or found[1] == "(null)":
+        return []
+    try:
+        return expand_hosts(found[1])
+    except ValueError:
+        return found[1].split(",")
+
+
+def let_go(job_id: str, hosts: Sequence[str]) -> Done:
+    """Take ``hosts``, not this one, out of the running job; what is requeued later is the whole job again.
+
+    For hosts that do not answer: the job would end only when SLURM has noticed (SlurmdTimeout, 300 s by default), and then
+    wait for its credential besides. A site may forbid it (disable_job_shrink).
+    """
+    facts = job_facts(job_id, timeout_s=TIMEOUT_S)
+    try:
+        before = expand_hosts(facts.nodes) if facts is not None else []
+    except ValueError:
+        before = []
+    kept = [h for h in before if h not in hosts]
+    if facts is None or facts.state != "RUNNING" or not kept or len(kept) == len(before):
+        return Done(False, "there is nothing to let go of")
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # scontrol leaves two scripts there, for those who use the job by hand
+        return _update(job_id, f"NodeList={','.join(kept)}", cwd=folder)
 
 
 def forbid_requeue(job_id: str) -> Done:
@@ -118,12 +152,22 @@ def cancel(job_id: str) -> Done:
 
 
 def continuation(
-    script: str, job_id: str, *, environ: Mapping[str, str], extra: Sequence[str] = (), timeout_s: float = 30.0
+    script: str,
+    job_id: str,
+    *,
+    name: str,
+    environ: Mapping[str, str],
+    extra: Sequence[str] = (),
+    timeout_s: float = 30.0,
 ) -> Done:
     """Submit ``script`` (a path) again, to start when ``job_id`` has ended however it ends: where requeueing is forbidden.
 
-    ``environ`` is this process's; the allocation's own variables are kept from the new job. ``Done.job_id`` is the new id.
+    ``name`` is the job's name: a job of that name that waits for ``job_id`` already is taken instead (whoever asked for it
+    was killed before it could tell). ``environ`` is this process's; the allocation's own variables are kept from the new job.
+    ``Done.job_id`` is the new id.
     """
+    if (heir := _waiting_for(job_id, name)) is not None:
+        return Done(True, job_id=heir)
     words = ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", *extra, script]
     answer = ask(*words, timeout_s=timeout_s, environ=without_slurm(environ))
     found = re.match(r"\s*(\d+)", answer.out) if answer.ok else None
@@ -150,11 +194,22 @@ def move_dependents(old: str, new: str) -> list[str]:
     return moved
 
 
-def _update(job_id: str, setting: str) -> Done:
+def _waiting_for(job_id: str, name: str) -> str | None:
+    """The id of a pending job called ``name`` that starts after ``job_id``; of an array element its array's."""
+    words = ("squeue", "--noheader", "--array", "--states=PENDING", f"--user={os.getuid()}", "--format=%F|%E|%j")
+    for line in ask(*words, timeout_s=TIMEOUT_S).out.splitlines():
+        heir, _, rest = line.strip().partition("|")
+        dependency, _, called = rest.partition("|")
+        if called == name and re.search(rf"\bafterany:{re.escape(job_id)}(?!\w)", dependency):
+            return heir
+    return None
+
+
+def _update(job_id: str, setting: str, *, cwd: str | None = None) -> Done:
     answer: Answer = Answer((), None)
     for wait_s in (0.0, 0.3, 1.0):
         time.sleep(wait_s)
-        answer = ask("scontrol", "update", f"JobId={job_id}", setting, timeout_s=TIMEOUT_S)
+        answer = ask("scontrol", "update", f"JobId={job_id}", setting, timeout_s=TIMEOUT_S, cwd=cwd)
         if not answer.busy:
             break
     forbidden = bool(_FORBIDDEN.search(answer.err)) and not answer.ok

@@ -14,6 +14,8 @@ time limit                        TERM         COMPLETING           same      No
 --signal=USR2@N                   USR2         RUNNING              same      None              the time limit, at EndTime
 scancel --signal=S                S            RUNNING              same      None              nothing: TERM asks for the end, USR2
                                                                                                 for nothing that SLURM would do
+kill -9 of the batch script       TERM         COMPLETING           same      None              KILL after KillWait; not requeued;
+                                                                                                Reason=JobLaunchFailure
 
 ExitCode says nothing: 0:15 is the batch script's end by the same TERM, and comes some milliseconds later, or never.
 """
@@ -29,6 +31,8 @@ __all__ = ["Meaning", "meaning_of"]
 EARLY_S = 60.0
 """SLURM sends --signal up to this much early (its clock for time limits ticks in minutes)."""
 _SLACK_S = 5.0
+_SCRIPT_ENDED = ("NonZeroExitCode", "JobLaunchFailure", "RaisedSignal")
+"""Reason of a job whose batch script ended badly before anybody had asked for its end."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Meaning:
     """Why a signal came."""
 
     kind: str
-    """"preempted"|"preempted_now"|"cancelled"|"time_limit"|"user"|"terminated" (TERM sent by hand)|"nothing" (USR2, and SLURM
+    """"preempted"|"preempted_now"|"cancelled"|"time_limit"|"script_gone"|"user"|"terminated" (TERM sent by hand)|"nothing" (USR2, and SLURM
     wants nothing of the job)|"unknown" (SLURM does not say)"""
     left_s: float | None = None
     """Seconds until SLURM ends the processes by TERM (KillWait later: KILL); 0: it has. None: not known."""
@@ -82,6 +86,8 @@ def _ending(facts: JobFacts) -> Meaning:
         return Meaning("time_limit", 0.0)
     if facts.state == "PREEMPTED":
         return Meaning("preempted_now", 0.0)
+    if facts.reason.startswith(_SCRIPT_ENDED):
+        return Meaning("script_gone", 0.0)
     if facts.preempt_t is None or facts.end_t is None or facts.preempt_t < facts.end_t - 1:
         return Meaning("unknown" if facts.state == "NODE_FAIL" else "cancelled", 0.0)
     # One second apart: the clock ticked between slurmctld's two looks at it, or somebody was quick to cancel.

@@ -111,14 +111,16 @@ def test_a_requeued_run_is_pending_again(tmp_path: Path) -> None:
 
 
 def test_a_local_run_whose_process_is_gone_has_failed(tmp_path: Path) -> None:
-    """On this host the leader's process is looked at."""
+    """On this host the leader's process is looked at; nobody starts it again but the user, who is told how."""
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
     story = Story(tmp_path).submitted(backend="local", job_id=None).begins(host=socket.gethostname(), pid=pid)
 
-    assert summarise(story.paths, None, story.t + 6).state == "failed"
+    summary = summarise(story.paths, None, story.t + 6)
+    assert summary.state == "failed"
+    assert f"launcher resubmit {story.paths.id}" in summary.reason
 
 
 def test_a_local_run_whose_process_lives_is_running(tmp_path: Path) -> None:

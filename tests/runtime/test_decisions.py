@@ -61,6 +61,7 @@ CASES = [
     (K.PREEMPTED, {}, FINE, A.REQUEUE),
     (K.PREEMPTED_NOW, {}, FINE, A.REQUEUE),
     (K.TIME_LIMIT, {}, FINE, A.REQUEUE),
+    (K.SCRIPT_GONE, {}, FINE, A.REQUEUE),
     (K.PREEMPTED, {}, but(nodes_left=False, restarts_left=False), A.REQUEUE),
     (K.PREEMPTED, {}, but(may_requeue=False), A.FAIL),
     (K.TIME_LIMIT, {}, but(attempts_left=False), A.FAIL),
@@ -122,5 +123,6 @@ def test_only_requeues_exclude_hosts():
 def test_signals_ask_for_an_agreed_stop_and_failures_do_not():
     """Stops are for what takes the allocation away."""
     assert {k for k in Kind if wants_stop(k)} == {
-        K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.CANCELLED, K.USER_STOP, K.TERMINATED, K.UNKNOWN_SIGNAL, K.IDLE
+        K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.SCRIPT_GONE, K.CANCELLED, K.USER_STOP,
+        K.TERMINATED, K.UNKNOWN_SIGNAL, K.IDLE,
     }  # fmt: skip

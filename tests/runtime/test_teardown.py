@@ -45,6 +45,9 @@ class Slurm:
     def pull_forward(self):
         self.said.append("pull_forward")
 
+    def cancel(self, job_id):
+        self.said.append(("cancel", job_id))
+
     def forbid_requeue(self):
         self.said.append("forbid_requeue")
 
@@ -62,12 +65,12 @@ def run(tmp_path):
 
 
 def test_a_leader_that_died_is_requeued(run):
-    """No outcome, nothing handed back, the job is running: requeue, StartTime pulled forward, told in the history."""
+    """No outcome, nothing handed back, the job is running: requeue, to start soon, told in the history."""
     slurm = Slurm()
 
-    assert teardown.act(*run, slurm) == 0
+    assert teardown.act(*run, slurm) is True
 
-    assert slurm.said == [("hand_back", 0.0), "pull_forward"]
+    assert slurm.said == [("hand_back", 0.0)]
     types = [e["type"] for e in events.read(run[1].events)]
     assert types == ["attempt_started", "decision", "attempt_ended", "requeued"]
     assert read_outcome(run[1].outcome) is None
@@ -78,39 +81,102 @@ def test_an_outcome_needs_nothing(run):
     run[1].outcome.write_text(json.dumps({"state": "completed"}))
     slurm = Slurm()
 
-    assert teardown.act(*run, slurm) == 0
+    assert teardown.act(*run, slurm) is False
     assert slurm.said == []
 
 
 @pytest.mark.parametrize(
-    ("how", "delay_s", "said"),
-    [
-        ("requeue", 0.0, ["pull_forward"]),
-        ("slurm", 0.0, ["pull_forward"]),
-        ("requeue", 60.0, []),
-        ("continuation", 0.0, []),
-    ],
+    ("how", "delay_s", "soon"),
+    [("requeue", 0.0, True), ("slurm", 0.0, True), ("requeue", 60.0, False), ("continuation", 0.0, False)],
 )
-def test_a_run_that_was_handed_back_is_only_hastened(run, how, delay_s, said):
-    """The leader's requeue is not repeated; the last process of the job pulls its start forward once more."""
+def test_a_run_that_was_handed_back_is_only_hastened(run, how, delay_s, soon):
+    """The leader's requeue is not repeated; the last process of the job has it start soon, unless it is to wait."""
     events.append(run[1].events, events.event("requeued", attempt=0, how=how, job_id="5", delay_s=delay_s))
     slurm = Slurm()
 
-    assert teardown.act(*run, slurm) == 0
-    assert slurm.said == said
+    assert teardown.act(*run, slurm) is soon
+    assert slurm.said == []
 
 
-def test_the_batch_script_pulls_a_requeued_job_forward_last(run):
-    """SLURM has taken the job: the script is its last process, and says again when it may start."""
+def test_a_job_that_slurm_has_taken_starts_soon(run):
+    """The script is its last process, and says when it may start; an earlier life's delay counts for nothing."""
     slurm = Slurm()
     slurm.is_taken = True
+    requeued = events.event("requeued", attempt=0, how="requeue", job_id="5", delay_s=60.0)
 
-    assert teardown.act(*run, slurm) == 0
-    assert slurm.said == ["pull_forward"]
+    assert teardown.act(*run, slurm) is True
+    events.append(run[1].events, requeued)
+    assert teardown.act(*run, slurm) is False
+    events.append(run[1].events, events.event("attempt_started", attempt=1, job_id="5"))
+    assert teardown.act(*run, slurm) is True
 
-    events.append(run[1].events, events.event("requeued", attempt=0, how="requeue", job_id="5", delay_s=60.0))
-    teardown.act(*run, slurm)
-    assert slurm.said == ["pull_forward"]
+
+def test_when_the_end_of_the_job_began(run):
+    """The request or SLURM's own word, of this life: slurmd looks at the job's processes at intervals counted from then."""
+    t = 1000.0
+    old = [{"type": "requeued", "t": t, "seconds": 1.0}, {"type": "attempt_started", "t": t + 100}]
+    assert teardown._end_began(old) is None
+    assert teardown._end_began([*old, {"type": "requeued", "t": t + 200, "seconds": 2.0}]) == t + 198
+    told = {"type": "signal", "t": t + 150, "meaning": "preempted_now"}
+    assert teardown._end_began([*old, told, {"type": "requeued", "t": t + 200, "seconds": 2.0}]) == t + 150
+
+
+def test_a_life_whose_leader_never_came_up_is_not_mistaken_for_handed_back(run):
+    """The last word is an earlier life's, which handed the run to this one: it is requeued, once more."""
+    spec, paths = run
+    events.append(paths.events, events.event("requeued", attempt=0, how="requeue", job_id="5"))
+    slurm = Slurm()
+    slurm.restart_count = 1
+
+    teardown.act(spec, paths, slurm)
+    assert slurm.said == [("hand_back", 30.0)]  # two lives without progress: the next one waits
+
+
+def test_a_continuation_whose_leader_never_came_up_goes_on(run):
+    """Job 5 handed the run to job 6, whose leader died at once: job 6's teardown starts it again; job 5's does not."""
+    spec, paths = run
+    events.append(paths.events, events.event("requeued", attempt=0, how="continuation", job_id="6"))
+    five, six = Slurm(), Slurm()
+    six.job_id = "6"
+
+    teardown.act(spec, paths, five)
+    assert five.said == []
+    teardown.act(spec, paths, six)
+    assert six.said == [("hand_back", 30.0)]
+
+
+def test_a_cancel_that_comes_after_the_continuation_was_submitted_takes_it_along(run):
+    """scancel names the job that the user knows; the continuation in the queue is the same run."""
+    spec, paths = run
+    events.append(paths.events, events.event("requeued", attempt=0, how="continuation", job_id="6"))
+    slurm = Slurm(cancelled=True)
+
+    assert teardown.act(spec, paths, slurm) is False
+
+    assert slurm.said == [("cancel", "6"), "forbid_requeue"]
+    assert read_outcome(paths.outcome)["state"] == "cancelled"
+
+
+def test_a_job_whose_run_another_job_leads_ends_quietly(run):
+    """Two jobs of one run: the one that was fenced off requeues nothing, or both would go on for ever."""
+    spec, paths = run
+    fence.claim(paths, job_id="6")
+    events.append(paths.events, events.event("attempt_started", attempt=1, job_id="6", restart_count=0))
+    slurm = Slurm()
+
+    assert teardown.act(spec, paths, slurm) is False
+    assert slurm.said == []
+    assert read_outcome(paths.outcome) is None
+
+
+def test_a_resubmitted_run_is_the_newest_submissions(run):
+    """After a resubmission the old job's word counts for nothing: the new job's leader died before its first word."""
+    spec, paths = run
+    events.append(paths.events, events.event("submitted", attempt=None, job_id=None, by="resubmit"))
+    slurm = Slurm()
+    slurm.job_id = "9"
+
+    assert teardown.act(spec, paths, slurm) is True
 
 
 def test_a_cancelled_job_is_never_requeued(run):
@@ -128,7 +194,7 @@ def test_without_an_answer_of_slurm_nothing_is_done(run, monkeypatch):
     monkeypatch.setattr(teardown, "_UNHEARD_S", 0.0)
     slurm = Slurm(answers=False)
 
-    assert teardown.act(*run, slurm) == 0
+    assert teardown.act(*run, slurm) is False
 
     assert slurm.said == []
     assert read_outcome(run[1].outcome) is None

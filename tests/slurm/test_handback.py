@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cluster import Cluster
 
-from launcher.slurm.handback import START_LEAD_S
+from launcher.slurm.restart import NET_LEAD_S
 
 INSIDE = """
 import json, os, sys, time
@@ -86,8 +86,8 @@ def test_a_job_requeues_itself(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.quiet
 def test_pulled_forward_it_does_not_wait_two_minutes(cluster: Cluster, tmp_path: Path) -> None:
-    """With the default lead a requeued job is back in a few seconds, not after the 121 s of its old credential."""
-    job = cluster.sbatch(write_job(tmp_path, REQUEUE % ("", START_LEAD_S)))
+    """Even with the lead that is only a net a requeued job is back within a minute, not after the 121 s of its old credential."""
+    job = cluster.sbatch(write_job(tmp_path, REQUEUE % ("", NET_LEAD_S)))
     first, second = said(cluster, tmp_path, f"{job}.0"), said(cluster, tmp_path, f"{job}.1")
 
     assert second["began"] - first["ended"] < 60
@@ -162,7 +162,7 @@ def test_where_requeueing_is_forbidden_a_continuation_follows(cluster: Cluster, 
 if not (folder / "done").exists():
     (folder / "done").touch()
     said["requeue"] = told(handback.requeue(here.own_id, restart_count=0))
-    said["next"] = told(handback.continuation({str(tmp_path / "job.sbatch")!r}, here.own_id, environ=os.environ))
+    said["next"] = told(handback.continuation({str(tmp_path / "job.sbatch")!r}, here.own_id, name="job.sbatch", environ=os.environ))
     time.sleep(2)
 """
     job = cluster.sbatch(write_job(tmp_path, body))
@@ -185,7 +185,7 @@ def test_a_job_that_does_not_exist_is_told_without_an_exception(cluster: Cluster
         handback.exclude("4000000", ["node1"]),
         handback.exclude("4000000", ["node1; rm -rf /"]),
         handback.forbid_requeue("4000000"),
-        handback.continuation("/no/such/script", "4000000", environ=cluster.env),
+        handback.continuation("/no/such/script", "4000000", name="x", environ=cluster.env),
     ]
 
     assert [r.ok for r in results] == [False] * 6

@@ -52,6 +52,15 @@ def test_the_recorded_table(name: str, kind: str, requeues: bool) -> None:
     assert (meaning.kind, meaning.slurm_requeues) == (kind, requeues)
 
 
+def test_a_killed_batch_script_is_no_cancel() -> None:
+    """Its end is the job's, and SLURM says so in Reason before anybody is told; a scancel leaves none there."""
+    signal, now, facts = recorded("scancel")
+
+    for reason in ("NonZeroExitCode", "JobLaunchFailure", "RaisedSignal:9(Killed)"):
+        killed = dataclasses.replace(facts, reason=reason, exit_code=0, signal=9)
+        assert meaning_of(killed, signal, restart_count=0, now=now, lead_s=10).kind == "script_gone"
+
+
 def test_the_grace_times_end_is_known() -> None:
     """EndTime becomes the end of the grace time when it begins: 3 s at the recording's site."""
     signal, now, facts = recorded("grace")

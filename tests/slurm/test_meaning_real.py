@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from cluster import Cluster
 
@@ -108,6 +110,28 @@ def test_scancel_is_a_cancel(cluster: Cluster, tmp_path: Path) -> None:
     heard = first_heard(cluster, tmp_path, cancel)[0]
 
     assert (heard["signal"], heard["kind"], heard["slurm_requeues"]) == ("TERM", "cancelled", False)
+
+
+def kill_script(cluster: Cluster, job: str) -> None:
+    """kill -9 of the shell that runs the batch script."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            env = process.environ()
+            mine = (env.get("SLURM_JOB_ID"), env.get("SLURM_CONF")) == (job, cluster.env["SLURM_CONF"])
+            if mine and any(word.endswith("/slurm_script") for word in process.cmdline()):
+                process.kill()
+
+
+@pytest.mark.parametrize(
+    ("act", "kind"),
+    [(kill_script, "script_gone"), (lambda c, job: c.run(["scancel", "--signal=KILL", job]), "cancelled")],
+    ids=["kill -9", "scancel"],
+)
+def test_a_killed_batch_script_is_told_from_a_cancel(cluster: Cluster, tmp_path: Path, act: Act, kind: str) -> None:
+    """The end of the batch script by kill -9 is no cancel; scancel --signal=KILL is one."""
+    heard = first_heard(cluster, tmp_path, act)[0]
+
+    assert (heard["kind"], heard["slurm_requeues"]) == (kind, False)
 
 
 def cancel_in_grace(cluster: Cluster, job: str) -> None:

@@ -42,12 +42,15 @@ class Slow:
 class Steady(launcher.Training):
     """One hundred rows, batch 4 per rank."""
 
-    def __init__(self, epochs: int = 8, step_s: float = 0.05, rows: int = 240, evaluates: bool = False) -> None:
+    def __init__(
+        self, epochs: int = 8, step_s: float = 0.05, rows: int = 240, evaluates: bool = False, note: str = ""
+    ) -> None:
         self.epochs = epochs
         self.evaluates = evaluates
         self.batch_size = 4
         self.step_s = step_s
         self.rows = rows
+        self.note = note  # changes nothing: what a sweep may vary
 
     def model(self) -> nn.Module:
         """A network whose result depends on RNG and buffers."""

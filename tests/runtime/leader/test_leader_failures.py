@@ -114,6 +114,16 @@ def test_a_spare_takes_over_a_dead_node(world, virtual):
     assert w.events("decision")[0]["evidence"] == "node_lost"
 
 
+def test_a_silent_host_is_let_go_before_the_run_is_requeued(world, virtual):
+    """SLURM would wait for its end up to SlurmdTimeout; a host whose agent alone has died ends by itself."""
+    w = world(checkpoint={"interval_steps": 5})
+    w.hooks[22] = [once(lambda worker: w.nodes[1].die(silently=True))]
+
+    assert virtual(w.attempt_once()).state == "requeued"
+
+    assert w.allocation.said == [("let_go", ("n1",)), ("hand_back", ("n1",), 0.0), ("pull_forward", [])]
+
+
 def test_without_a_spare_the_run_is_requeued_without_the_lost_node(world, virtual):
     """A node whose agent dies: handed back, excluding it, the leader leaving after everybody else."""
     w = world(checkpoint={"interval_steps": 5})

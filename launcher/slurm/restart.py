@@ -1,0 +1,170 @@
+"""Having a requeued job start soon: the right StartTime, said at the right moment, by the job's last process.
+
+What SLURM does (22.05 to 25.05 by source; measured on 22.05.8, docs/benchmarks.md):
+
+- When the last process of a requeued job has ended and its StartTime has passed, SLURM sets it 121 s ahead (cred_expire + 1).
+  So StartTime must still lie in the future then; but not far.
+- The main scheduler looks through the queue when something has asked for it (any update of a job does), at most every
+  batch_sched_delay (3 s). The end of the job is such a look, too, but one that comes before StartTime. On an idle cluster
+  nobody asks again: the job then waits for the backfill scheduler's next turn (bf_interval, 30 s).
+
+So the last process asks (an update with a StartTime that is safe), sees the scheduler look (``sdiag`` counts its cycles and
+tells slurmctld's clock), asks again at once with the second in which it will look next, and is gone. The look that its last
+request has earned comes batch_sched_delay after the one it saw: after the job's end, and not before StartTime.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from launcher.slurm.commands import ask
+from launcher.slurm.jobs import job_facts
+
+__all__ = ["NET_LEAD_S", "Look", "last_act", "parse_sdiag", "start_time"]
+
+NET_LEAD_S = 15
+"""Lead of a StartTime that holds if nothing else is said: the job's end takes less on any host that can be used."""
+EPILOG_LEAD_S = 6
+"""An epilog runs after the last process and must be over before StartTime."""
+END_S = 1.25
+"""From the last request to the job's end as slurmctld sees it: slurmd looks at its processes once a second, and reports."""
+_PER_CALL = 3.0
+"""The end costs about as much work as so many of SLURM's commands: a slow host is given more time."""
+POLLED_S = 9.0
+_SELDOM_S = 10.5
+"""slurmd looks once a second for the first ten seconds after a requeue, then every ten."""
+_OTHERS_S = 2.5
+_POLL_S = 0.1
+_ASK_S = 5.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """What slurmctld says of its main scheduler."""
+
+    cycles: int
+    """Cycles so far."""
+    t: int
+    """The second of slurmctld's clock in which it said so."""
+    heard: float
+    """The same moment by this host's clock."""
+
+    def there(self, here: float) -> float:
+        """What slurmctld's clock shows when this host's shows ``here``; at most a second too much."""
+        least = self.t + (here - self.heard)
+        return here if least - 0.2 <= here <= least + 1.2 else least + 1.0
+
+
+def parse_sdiag(text: str, heard: float) -> Look | None:
+    """`Look` from the output of ``sdiag``; None when it says something else."""
+    at = re.search(r"^sdiag output at .*\((\d+)\)\s*$", text, re.MULTILINE)
+    cycles = re.search(r"^Main schedule statistics.*?^\s*Total cycles:\s*(\d+)", text, re.MULTILINE | re.DOTALL)
+    return Look(int(cycles[1]), int(at[1]), heard) if at and cycles else None
+
+
+def start_time(before: Look | None, delay_s: int, *, now: float, needed_s: float) -> str:
+    """StartTime for the last request. Pure.
+
+    ``before`` is the last look at slurmctld's clock before the scheduler's cycle (None: no cycle was seen), ``delay_s``
+    batch_sched_delay, ``now`` this host's clock, ``needed_s`` how long the job's end may take.
+    """
+    if before is not None and before.t + delay_s - before.there(now) >= needed_s:
+        return f"uts{before.t + delay_s}"
+    return f"now+{math.ceil(needed_s) + 1}seconds"
+
+
+def last_act(
+    job_id: str,
+    *,
+    own_host: str,
+    requeued_t: float | None,
+    has_epilog: bool,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.time,
+) -> tuple[str, ...]:
+    """Everything but the last act of the job's last process; returns the command that is it, to be exec'ed.
+
+    ``own_host`` is SLURM's name of this host, ``requeued_t`` when SLURM began to end the job, as far as that is known.
+    Takes 1 to 7 s. Never raises.
+    """
+    slowest = _Slowest(clock)
+    delay_s = _batch_sched_delay_s()
+    slowest.time(lambda: _start_at(job_id, f"now+{NET_LEAD_S}seconds"))
+    alone = _others_are_gone(job_id, own_host, sleep, clock)
+    before = _see_a_cycle(job_id, delay_s, slowest, sleep, clock) if alone and delay_s >= 2 and not has_epilog else None
+    needed_s = END_S + _PER_CALL * slowest.s
+    if not alone:
+        needed_s = NET_LEAD_S - 1
+    elif requeued_t is not None and clock() - requeued_t > POLLED_S:
+        needed_s += _SELDOM_S
+    elif has_epilog:
+        needed_s = max(needed_s, EPILOG_LEAD_S - 1)
+    at = start_time(before, delay_s, now=clock(), needed_s=needed_s)
+    return ("scontrol", "update", f"JobId={job_id}", f"StartTime={at}")
+
+
+class _Slowest:
+    """How long the slowest of some calls took, in seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.s = 0.0
+
+    def time(self, call: Callable[[], object]) -> None:
+        began = self._clock()
+        call()
+        self.s = max(self.s, self._clock() - began)
+
+
+def _start_at(job_id: str, when: str) -> bool:
+    return ask("scontrol", "update", f"JobId={job_id}", f"StartTime={when}", timeout_s=_ASK_S).ok
+
+
+def _batch_sched_delay_s() -> int:
+    found = re.search(r"^SchedulerParameters +=.*\bbatch_sched_delay=(\d+)", _config(), re.MULTILINE)
+    return int(found[1]) if found else 3
+
+
+def _config() -> str:
+    return ask("scontrol", "show", "config", timeout_s=_ASK_S).out
+
+
+def _others_are_gone(job_id: str, own_host: str, sleep: Callable[[float], None], clock: Callable[[], float]) -> bool:
+    """Wait until the job has ended on every other host: each one's end makes the scheduler look, and would be mistaken."""
+    end = clock() + _OTHERS_S
+    while True:
+        facts = job_facts(job_id, timeout_s=_ASK_S)
+        if facts is not None and facts.nodes in ("", own_host):
+            return True
+        if clock() >= end:
+            return False
+        sleep(_POLL_S)
+
+
+def _see_a_cycle(
+    job_id: str, delay_s: int, slowest: _Slowest, sleep: Callable[[float], None], clock: Callable[[], float]
+) -> Look | None:
+    """Ask for a cycle of the main scheduler and wait for it; returns the last look before it, None when it was not seen."""
+    before = _look(clock)
+    if before is None:
+        return None
+    slowest.time(lambda: _start_at(job_id, f"now+{NET_LEAD_S}seconds"))
+    end = clock() + delay_s + 2.5
+    while clock() < end:
+        sleep(_POLL_S)
+        look = _look(clock)
+        if look is None:
+            return None
+        if look.cycles != before.cycles:
+            return before
+        before = look
+    return None
+
+
+def _look(clock: Callable[[], float]) -> Look | None:
+    answer = ask("sdiag", timeout_s=_ASK_S)
+    return parse_sdiag(answer.out, clock())
