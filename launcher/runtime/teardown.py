@@ -1,4 +1,4 @@
-"""``python -m launcher.runtime.teardown RUN_DIR``: run by the batch script when srun has ended.
+"""``python -m launcher.runtime.teardown RUN_DIR [TERM]``: run by the batch script when srun has ended; TERM: it was sent one.
 
 An outcome: nothing to do. An allocation already given back: its start is pulled forward, which only the job's last process
 can do well (`launcher.slurm.restart`). Neither: the leader died without a word (kill -9, a node's power), and SLURM would
@@ -92,8 +92,8 @@ def _handed_on(history: list[dict[str, Any]], life: tuple[str | None, int]) -> s
 def main(argv: Sequence[str] | None = None) -> int:
     """Look, judge, act; returns 0, or 1 when the run could not be handed back."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if len(words) != 1:
-        print("usage: python -m launcher.runtime.teardown RUN_DIR", file=sys.stderr)
+    if words[1:] not in ([], ["TERM"]) or not words:
+        print("usage: python -m launcher.runtime.teardown RUN_DIR [TERM]", file=sys.stderr)
         return 2
     paths = RunPaths(Path(words[0]).absolute())
     try:
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # `scontrol requeue` sends TERM to this very process
     allocation = SlurmAllocation(spec, paths)
-    if not act(spec, paths, allocation):
+    if not act(spec, paths, allocation, told=len(words) > 1):
         return 0
     last = allocation.last_act(_end_began(events.read(paths.events)))
     sys.stdout.flush()
@@ -120,9 +120,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def act(spec: RunSpec, paths: RunPaths, allocation: Allocation, *, exclude: tuple[str, ...] = ()) -> bool:
+def act(
+    spec: RunSpec, paths: RunPaths, allocation: Allocation, *, exclude: tuple[str, ...] = (), told: bool = False
+) -> bool:
     """Judge the run's end and carry it out; the next attempt should not get the hosts ``exclude``.
 
+    ``told``: the batch script was sent TERM. From a SLURM that wants nothing of the job, that was somebody's wish to end it.
     True: SLURM runs this job again, and it should start soon.
     """
     history = events.read(paths.events)
@@ -133,7 +136,7 @@ def act(spec: RunSpec, paths: RunPaths, allocation: Allocation, *, exclude: tupl
         history=history,
         life=(allocation.job_id, allocation.restart_count),
         lives_without_attempt=_lives_without_attempt(paths, allocation),
-        meaning=_meaning(allocation),
+        meaning=_meaning(allocation, told),
         may_requeue=allocation.requeues and spec.restart.requeue,
         max_restarts=spec.restart.max_restarts,
     )
@@ -212,7 +215,7 @@ def _delayed(history: list[dict[str, Any]]) -> bool:
     return bool(_last(history, "attempt_started", "requeued").get("delay_s"))
 
 
-def _meaning(allocation: Allocation) -> str:
+def _meaning(allocation: Allocation, told: bool) -> str:
     """What happened to the job, if anything: asked as if TERM had come now."""
     end = time.monotonic() + _UNHEARD_S
     while not allocation.answers() and time.monotonic() < end:
@@ -220,7 +223,8 @@ def _meaning(allocation: Allocation) -> str:
     if allocation.cancelled():
         return "cancelled"
     said = allocation.meaning("TERM").kind
-    # A running job without a reason for a signal: none was sent.
+    if said == "terminated":  # a running job without a reason of SLURM's for a signal
+        return "cancelled" if told else "running"
     return "running" if said == "unknown" and allocation.answers() else said
 
 

@@ -31,8 +31,9 @@ OWNED = frozenset(
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
-# The batch shell gets TERM at the end of a grace period; with a handler of its own it lives on and runs the teardown.
-_KEEP_SHELL = "trap : TERM USR2"
+# The batch shell gets TERM at the end of a grace period; with a handler of its own it lives on and runs the teardown, which
+# must know of a TERM: `scancel --full --signal=TERM` has srun kill the step before its leader can say anything.
+_KEEP_SHELL = "told=; trap told=TERM TERM; trap : USR2"
 # A TERM or USR2 before the agent has its handlers would end the job FAILED, never requeued. Ignored signals stay ignored
 # across exec. `env --ignore-signal` does the same, but only from coreutils 8.31 on (RHEL 8 has 8.30).
 _IGNORE = 'trap "" TERM USR2'
@@ -280,7 +281,7 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
         # scontrol requeue has SLURM send TERM to the batch script's own processes: the one that asks for it must live on.
         "trap '' TERM USR2",
         f"cd {shlex.quote(lib)}",
-        f"{python} -m launcher.runtime.teardown {run_dir}",
+        f"{python} -m launcher.runtime.teardown {run_dir} $told",
         "exit $status",
     ]
 

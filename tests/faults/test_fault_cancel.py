@@ -75,7 +75,7 @@ def in_evaluation(cluster: Cluster, folder: Path) -> Run:
 
 def in_start_up(cluster: Cluster, folder: Path) -> Run:
     """A run whose workers are being started."""
-    run = submit(folder, cluster.env, 3)
+    run = submit(folder, cluster.env, 3, params={"step_s": 0.5})
     run.wait("a round", lambda: run.told("round_started"))
     return run
 
@@ -159,12 +159,16 @@ def test_cancel_with_saving(clean: Cluster, tmp_path: Path, moment: str, undistu
 
 @pytest.mark.parametrize("words", [["--signal=TERM"], ["--signal=TERM", "--full"], ["--batch"]], ids=" ".join)
 def test_other_ways_of_scancel(clean: Cluster, tmp_path: Path, words: list[str]) -> None:
-    """TERM sent by hand means the end, too, as does the death of the batch script: saved, cancelled, no process left."""
+    """TERM sent by hand means the end, too, as does the death of the batch script: saved, cancelled, no process left.
+
+    With --full srun hears it as well, and kills the step at once: cancelled all the same, by the batch script.
+    """
     run = in_training(clean, tmp_path)
 
     clean.run(["scancel", *words, run.job_id])
 
-    is_gone(clean, run)
+    is_gone(clean, run, lost=None if "--full" in words else 0)
+    assert len(run.told("attempt_started")) == 1
 
 
 @pytest.mark.parametrize(

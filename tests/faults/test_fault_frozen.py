@@ -45,7 +45,7 @@ def logs(run: Run) -> dict[int, str]:
 @pytest.mark.parametrize("floor_s", [5.0, 60.0], ids=["small floor", "default floor"])
 def test_a_frozen_worker(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, floor_s: float) -> None:
     """SIGSTOP: found within 10 s whatever the floor, named, every worker's stack in its log, a new round."""
-    run = start(clean, tmp_path, restart={"hang_floor_s": floor_s})
+    run = start(clean, tmp_path, params={"step_s": 0.2}, restart={"hang_floor_s": floor_s})
     host = run.rank(1)["host"]
     began = time.time()
     inflict.signal_rank(run, 1, signal.SIGSTOP)
@@ -84,7 +84,7 @@ def test_a_rank_that_hangs(clean: Cluster, tmp_path: Path, kind: str) -> None:
 
 def test_a_frozen_agent(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """An agent that stands still is a lost node: requeued without it, the same end."""
-    run = start(clean, tmp_path)
+    run = start(clean, tmp_path, params={"step_s": 0.5})
     host = run.state()["nodes"][1]
 
     inflict.agents(run)[1].send_signal(signal.SIGSTOP)
@@ -96,7 +96,7 @@ def test_a_frozen_agent(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
 
 def test_a_frozen_leader(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """The other agents find out, and one of them hands the job back: SLURM's KILL ends what stands still."""
-    run = start(clean, tmp_path)
+    run = start(clean, tmp_path, params={"step_s": 0.5})
 
     inflict.agents(run)[0].send_signal(signal.SIGSTOP)
 
@@ -106,7 +106,7 @@ def test_a_frozen_leader(clean: Cluster, tmp_path: Path, undisturbed: Undisturbe
 
 def test_a_frozen_fork_server(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Training needs none; when a round ends, it is replaced, and its node is not given up."""
-    run = start(clean, tmp_path)
+    run = start(clean, tmp_path, params={"step_s": 0.5})
     server = fork_server(run, 1)
 
     server.send_signal(signal.SIGSTOP)
@@ -121,7 +121,7 @@ def test_a_frozen_fork_server(clean: Cluster, tmp_path: Path, undisturbed: Undis
 
 def test_a_frozen_store(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """gloo needs the store only to begin: training goes on, the same end, nothing is left."""
-    run = start(clean, tmp_path)
+    run = start(clean, tmp_path, params={"step_s": 0.5})
 
     inflict.signal_store(run, signal.SIGSTOP)
 

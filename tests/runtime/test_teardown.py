@@ -64,6 +64,18 @@ def run(tmp_path):
     return spec, paths
 
 
+@pytest.mark.parametrize(("told", "action"), [(True, "cancel"), (False, "requeue")])
+def test_a_batch_script_that_was_sent_term_by_hand_was_cancelled(run, told, action):
+    """SLURM wants nothing of the job: a TERM of the batch script's came from somebody, a leader gone without one just died."""
+    spec, paths = run
+    slurm = Slurm(meaning="terminated")
+
+    assert teardown.act(spec, paths, slurm, told=told) is not told
+
+    assert [e["action"] for e in events.read(paths.events) if e["type"] == "decision"] == [action]
+    assert (read_outcome(paths.outcome) or {}).get("state") == ("cancelled" if told else None)
+
+
 def test_a_leader_that_died_is_requeued(run):
     """No outcome, nothing handed back, the job is running: requeue, to start soon, told in the history."""
     slurm = Slurm()
