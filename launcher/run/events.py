@@ -25,7 +25,7 @@ node_lost          host, why ("silent"|"closed"|"slurm")
 hang               limit_s, laggards: [{rank, host, step, phase}]
 store_lost         host
 signal             host, name ("TERM"|"USR2"), meaning ("preempted"|"preempted_now"|"cancelled"|"time_limit"|"user"|"terminated"
-                   |"script_gone"|"nothing"|"unknown")
+                   |"script_gone"|"nothing"|"unknown"), left_s (until KILL; null: not known)
 stop_requested     cause (as meaning above), deadline_s, save (bool)
 agreed             step
 stopped            step, lost_steps

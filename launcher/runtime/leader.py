@@ -41,7 +41,7 @@ from launcher.runtime.watch import Watch
 __all__ = ["Ending", "Leader"]
 
 _ASK_AGAIN_S = 1.0
-"""Every agent hears every signal: SLURM is asked once for all of them."""
+"""Every agent hears every signal: SLURM is asked once for all of them, and again when one hears it again."""
 _ASK_WHY_S = 60.0
 """Work is saved and SLURM has not said why: it is asked for so long. If it has killed the job by then, it meant it."""
 _REQUEST_S, _REQUEST_POLL_S = 60.0, 1.0
@@ -79,7 +79,7 @@ class Leader(Hub):
         self._blocking: Blocking = blocking or asyncio.to_thread
         self._board: Board | None = None
         self._inbox: Inbox | None = None
-        self._asked: dict[str, float] = {}
+        self._asked: dict[str, tuple[float, set[int]]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # --- the transport's calls ---
@@ -266,9 +266,11 @@ class Leader(Hub):
             # SLURM sends it to every process of the step: script workers have heard it, whatever they exit with.
             board.term_sent = True
             board.round.pardon(now, _ASK_AGAIN_S + 1)
-        if now - self._asked.get(name, -_ASK_AGAIN_S) < _ASK_AGAIN_S:
+        asked, told = self._asked.get(name, (-_ASK_AGAIN_S, set()))
+        if now - asked < _ASK_AGAIN_S and node.index not in told:
+            told.add(node.index)
             return
-        self._asked[name] = now
+        self._asked[name] = now, {node.index}
         task = asyncio.get_running_loop().create_task(self._ask(board, name, node.host))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -280,7 +282,8 @@ class Leader(Hub):
             traceback.print_exc()
             board.history.warn(f"why {name} came could not be asked: {error!r}")
             meaning = Meaning("unknown")
-        board.history.event("signal", host=host, name=name, meaning=meaning.kind)
+        left = None if meaning.left_s is None else round(meaning.left_s, 1)
+        board.history.event("signal", host=host, name=name, meaning=meaning.kind, left_s=left)
         if meaning.kind == "user":
             _forget_request(self.paths)
         if meaning.kind == Kind.FALSE_ALARM.value:

@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,15 @@ from launcher.slurm import handback
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
 from launcher.slurm.jobs import JobFacts, job_facts
+from launcher.slurm.meaning import Meaning as Understood
 from launcher.slurm.meaning import meaning_of
 from launcher.slurm.restart import NET_LEAD_S, last_act
 
 __all__ = ["SlurmAllocation", "excluded_before", "schedulable_without"]
 
 _ASK_S = 5.0
+_EARLY_S = 2.0
+"""SLURM counts seconds, and looks at grace times late, never early."""
 _EXCLUDED_S = 86400.0
 _GONE = ("down", "drain", "drng", "fail", "unk", "maint", "boot", "inval", "planned_down")
 
@@ -48,6 +52,7 @@ class SlurmAllocation:
         self.job_id: str | None = self._job.own_id or None
         self.restart_count = self._job.restart_count
         self._slurm_requeues = False
+        self._grace_end: float | None = None
         self._let_go = False
 
     def facts(self) -> JobFacts | None:
@@ -61,6 +66,13 @@ class SlurmAllocation:
         while facts is None and time.monotonic() < end:
             time.sleep(0.3)
             facts = self.facts()
+        said = self._understood(facts, signal)
+        if said.kind == "preempted" and said.left_s is not None:
+            self.in_grace_until(time.time() + said.left_s)
+        left = None if said.left_s is None else said.left_s + self._spec.site.kill_wait_s
+        return Meaning(said.kind, left)
+
+    def _understood(self, facts: JobFacts | None, signal: str) -> Understood:
         said = meaning_of(
             facts,
             signal,
@@ -70,8 +82,15 @@ class SlurmAllocation:
             requested=self._paths.request.exists(),
         )
         self._slurm_requeues = self._slurm_requeues or said.slurm_requeues
-        left = None if said.left_s is None else said.left_s + self._spec.site.kill_wait_s
-        return Meaning(said.kind, left)
+        early = self._grace_end is not None and time.time() < self._grace_end - _EARLY_S
+        if early and not said.slurm_requeues and said.kind in ("preempted_now", "unknown") and _is_ended(facts):
+            # A cancel in the very second in which the grace began looks like the grace's end (`launcher.slurm.meaning`).
+            return replace(said, kind="cancelled")
+        return said
+
+    def in_grace_until(self, t: float) -> None:
+        """The job is being preempted and has until ``t``: whoever ends it sooner cancels it."""
+        self._grace_end = t
 
     def answers(self) -> bool:
         """See `Allocation`."""
@@ -85,11 +104,7 @@ class SlurmAllocation:
     def cancelled(self) -> bool:
         """See `Allocation`."""
         facts = self.facts()
-        if facts is None or facts.state in handback.RUNNING:
-            return False
-        said = meaning_of(facts, "TERM", restart_count=self.restart_count, now=time.time(), lead_s=0.0)
-        self._slurm_requeues = self._slurm_requeues or said.slurm_requeues
-        return said.kind == "cancelled"
+        return _is_ended(facts) and self._understood(facts, "TERM").kind == "cancelled"
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         """See `Allocation`: requeue; a continuation job where SLURM says that it never requeues this one."""
@@ -221,6 +236,10 @@ def excluded_before(history: list[dict[str, Any]], now: float) -> dict[str, bool
         elif e["type"] == "excluded":
             found |= {str(h): now - float(e["t"]) < _EXCLUDED_S for h in e.get("hosts") or ()}
     return found
+
+
+def _is_ended(facts: JobFacts | None) -> bool:
+    return facts is not None and facts.state not in handback.RUNNING
 
 
 def schedulable_without(sinfo: str, hosts: tuple[str, ...], needed: int) -> bool:

@@ -108,6 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # `scontrol requeue` sends TERM to this very process
     allocation = SlurmAllocation(spec, paths)
+    if (grace_end := _grace_end(spec, events.read(paths.events))) is not None:
+        allocation.in_grace_until(grace_end)
     if not act(spec, paths, allocation, told=len(words) > 1):
         return 0
     last = allocation.last_act(_end_began(events.read(paths.events)))
@@ -184,6 +186,14 @@ def _to_hasten(history: list[dict[str, Any]]) -> bool:
 
 def _last(history: list[dict[str, Any]], *types: str) -> dict[str, Any]:
     return next((e for e in reversed(history) if e["type"] in types), {})
+
+
+def _grace_end(spec: RunSpec, history: list[dict[str, Any]]) -> float | None:
+    """When the grace time ends of which this life's leader was told."""
+    last = _last(history, "attempt_started", "signal")
+    if last.get("meaning") != "preempted" or last.get("left_s") is None:
+        return None
+    return float(last["t"] + last["left_s"] - spec.site.kill_wait_s)
 
 
 def _end_began(history: list[dict[str, Any]]) -> float | None:

@@ -157,11 +157,12 @@ def test_cancel_with_saving(clean: Cluster, tmp_path: Path, moment: str, undistu
     assert digest(run) == undisturbed(3)
 
 
-@pytest.mark.parametrize("words", [["--signal=TERM"], ["--signal=TERM", "--full"], ["--batch"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["--signal=TERM"], ["--signal=TERM", "--full"], ["--signal=KILL"]], ids=" ".join)
 def test_other_ways_of_scancel(clean: Cluster, tmp_path: Path, words: list[str]) -> None:
-    """TERM sent by hand means the end, too, as does the death of the batch script: saved, cancelled, no process left.
+    """TERM sent by hand means the end, too: saved, cancelled, no process left.
 
     With --full srun hears it as well, and kills the step at once: cancelled all the same, by the batch script.
+    --signal=KILL is scancel to SLURM.
     """
     run = in_training(clean, tmp_path)
 

@@ -93,9 +93,9 @@ def slow_saves(run: Run, seconds: float) -> None:
 
 
 def saving_for_a_preemption(cluster: Cluster, folder: Path) -> Run:
-    """A preempted run whose last save takes 5 s and has just begun."""
-    run = start(cluster, folder)
-    slow_saves(run, 5)
+    """A preempted run whose last save takes 2 s and has just begun."""
+    run = start(cluster, folder, params={"step_s": 0.2})
+    slow_saves(run, 2)
     inflict.preempt(cluster, run.state()["nodes"])
     run.wait("the agreement", lambda: run.told("agreed"))
     return run
