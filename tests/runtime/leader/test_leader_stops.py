@@ -413,3 +413,23 @@ def test_a_users_cancel_outranks_what_takes_the_nodes(world, virtual, kind, firs
     assert ending.state == "cancelled"
     assert w.events("stopped")[0]["lost_steps"] == 0
     assert w.allocation.said == [("forbid_requeue",)]
+
+
+def test_a_second_term_within_a_second_is_asked_about(world, virtual):
+    """scancel half a second after a preemption began: not taken for another agent's word of the first signal."""
+    w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 60, "kill_wait_s": 30})
+    w.save_s = 5.0
+
+    async def script():
+        import asyncio
+
+        await stop_at(w, 10)()
+        await asyncio.sleep(0.3)
+        w.allocation.means = Meaning("cancelled")
+        w.signal()
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "cancelled"
+    assert [e["meaning"] for e in w.events("signal")] == ["preempted", "cancelled"]
+    assert w.events("stopped")[0]["lost_steps"] == 0

@@ -1,0 +1,54 @@
+"""A job that ends in its grace time: who has done it?"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RunSpec, Work
+from launcher.runtime import slurm_allocation
+from launcher.runtime.slurm_allocation import SlurmAllocation
+from launcher.slurm.jobs import JobFacts
+
+
+@pytest.fixture
+def allocation(tmp_path):
+    """Job 5's."""
+    spec = RunSpec(
+        id="r", name="r", run_dir=str(tmp_path), work=Work(kind="task", target="m:C"), batch="slurm", nodes=1,
+        tasks_per_node=1, timeout_min=5, backend="gloo", control_ports=[20000],
+    )  # fmt: skip
+    return SlurmAllocation(spec, RunPaths(tmp_path), {"SLURM_JOB_ID": "5"})
+
+
+def ended_at_once():
+    """What SLURM says of a job that was cancelled in the second in which it began to be preempted: as of a grace's end."""
+    now = float(int(time.time()))
+    return JobFacts(job_id="5", state="COMPLETING", restarts=0, preempt_t=now, end_t=now)
+
+
+def test_a_cancel_as_a_grace_time_begins_is_a_cancel(allocation, monkeypatch):
+    """The leader was told of 20 s of grace: nothing but a cancel ends the job before that."""
+    now = time.time()
+    facts = [JobFacts(job_id="5", state="RUNNING", restarts=0, preempt_t=now, end_t=now + 20)]
+    monkeypatch.setattr(slurm_allocation, "job_facts", lambda *a, **k: facts[0])
+    assert allocation.meaning("TERM").kind == "preempted"
+    assert not allocation.cancelled()
+
+    facts[0] = ended_at_once()
+
+    assert allocation.meaning("TERM").kind == "cancelled"
+    assert allocation.cancelled()
+
+
+def test_the_end_of_a_grace_time_is_none(allocation, monkeypatch):
+    """Nobody was told of a grace time, or it is over: PreemptMode=CANCEL has ended the job."""
+    monkeypatch.setattr(slurm_allocation, "job_facts", lambda *a, **k: ended_at_once())
+    assert allocation.meaning("TERM").kind == "preempted_now"
+
+    allocation.in_grace_until(time.time() + 1)
+
+    assert allocation.meaning("TERM").kind == "preempted_now"
+    assert not allocation.cancelled()
