@@ -93,6 +93,8 @@ class Board:
     interrupt: Interrupt | None = None
     cancelled: bool = False
     fenced: bool = False
+    woke_at: float | None = None
+    """When this leader went on after standing still for longer than agents wait for it."""
     hang: Evidence | None = None
     at_risk: Evidence | None = None
     term_sent: bool = False

@@ -27,6 +27,7 @@ _NOTIFY_S = 8.0
 _KILLED_SOON_S = 2.0
 """The same after a cancel, when SLURM is about to kill."""
 _UNHEARD_S = 120.0
+_WAKING_S = 5.0
 _WRITE_TRIES, _WRITE_PAUSE_S = 30, 1.0
 
 
@@ -163,9 +164,12 @@ async def _unheard(board: Board, decision: Decision, error: SiteError) -> Ending
 
 def _bad_hosts(board: Board, decision: Decision, evidence: Evidence) -> tuple[str, ...]:
     """What the next attempt should not get: the hosts to blame, and those that failed or were lost before in this one."""
-    blamed = decision.exclude if evidence.kind in _EXCLUDED else ()
+    woke = board.woke_at
+    # They have left a leader that stood still: it hears of that when it goes on.
+    left = {n.name for n in board.nodes.all if woke and n.lost_at is not None and abs(n.lost_at - woke) < _WAKING_S}
+    blamed = [host for host in decision.exclude if host not in left] if evidence.kind in _EXCLUDED else []
     bad = [n.name for n in board.nodes.all if n.bad is not None]
-    return tuple(dict.fromkeys([*blamed, *bad, *(n.name for n in _lost(board))]))
+    return tuple(dict.fromkeys([*blamed, *bad, *(n.name for n in _lost(board) if n.name not in left)]))
 
 
 def _lost(board: Board) -> list[Node]:

@@ -16,6 +16,7 @@ from launcher.runtime.decisions import Evidence, Kind
 from launcher.runtime.hangs import laggards
 from launcher.runtime.nodes import Node
 from launcher.runtime.picture import picture, samples
+from launcher.runtime.protocol import SILENCE_S
 from launcher.runtime.rounds import Round
 
 __all__ = ["Watch"]
@@ -76,6 +77,8 @@ class Watch:
         self._last = now
         if gap <= _STALL_S:
             return
+        if gap > SILENCE_S:
+            self.board.woke_at = now
         self.board.nodes.forgive(gap)
         if self.board.round is not None:
             self.board.round.hangs.forgive(gap)
