@@ -82,7 +82,12 @@ def _stop(paths: RunPaths, save: bool) -> None:
     if where.backend == "slurm":
         request_stop(paths, save=False)  # the run may be on its way to another job at this moment: that one reads it
     job = where.job_id
-    where.cancel()
+    try:
+        where.cancel()
+    except (SiteError, StateError):
+        if where.backend == "slurm":
+            paths.request.unlink(missing_ok=True)  # it was not cancelled: a later attempt must not believe so
+        raise
     _watch(paths, where, job, pending)
 
 
