@@ -188,6 +188,10 @@ CASES: dict[str, tuple[Make, str, str]] = {
     "TERM by hand": (
         lambda p: gives_up(training(p).event("signal", host="node1", name="TERM", meaning="terminated"), "terminated", state="cancelled"),
         "terminated", "Somebody sent TERM to the job (scancel --signal=TERM, its owner or an administrator): it saved and ended."),
+    "batch script killed": (
+        lambda p: gives_up(training(p).event("signal", host="node1", name="TERM", meaning="script_gone"), "script_gone",
+                           "the run may not be requeued"),
+        "script_gone", "The job's batch script was killed, and SLURM then ends the whole job."),
     "chain": (
         lambda p: gives_up(chained(p), "cancelled", state="cancelled"),
         "chain", "It never started: first, which had to complete first, failed."),
