@@ -22,7 +22,7 @@ from launcher.errors import ProtocolError
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome
-from launcher.runtime import wire
+from launcher.runtime import fence, wire
 from launcher.runtime.environment import cpu_shares
 from launcher.runtime.facts import node_facts
 from launcher.runtime.forkclient import ForkServer, ForkServerError
@@ -44,6 +44,8 @@ PRELOAD = (
 _SIGNALS = {signal.SIGTERM: "TERM", signal.SIGUSR2: "USR2", signal.SIGCONT: "CONT", signal.SIGINT: "TERM"}
 """What agents hear, and as what it is told: ^C in a terminal asks for the same as TERM."""
 _PATIENCE_AFTER_TERM_S = 15.0
+_UNANSWERED_S = 60.0
+"""A leader listens within moments of claiming its attempt: one that does not answer so long after it has died since."""
 
 
 class Agent:
@@ -85,7 +87,7 @@ class Agent:
         self._term_at: float | None = None
         self._broken: str | None = None
         self.leader_lost: str | None = None
-        """How: "silent" or "closed"; None while it leads, or when it sent this agent away."""
+        """How: "silent" (also when it was never found) or "closed"; None while it leads, or when it sent this agent away."""
 
     # --- life ---
 
@@ -124,7 +126,10 @@ class Agent:
             _say(f"The fork server has {found['threads']} threads after importing torch: forking it is not safe.")
 
     async def _join(self) -> wire.Peer | None:
-        """Find the leader; None when the run has ended already. Raises ProtocolError after ``init_timeout_min``."""
+        """Find the leader; None when the run has ended already.
+
+        Raises ProtocolError after ``init_timeout_min``, or when it has begun and is gone before this agent found it.
+        """
         search = asyncio.ensure_future(
             wire.find_leader(
                 self._leader_host,
@@ -134,6 +139,7 @@ class Agent:
                 timeout_s=self.spec.init_timeout_min * 60,
             )
         )
+        claimed: float | None = None
         try:
             while not search.done():
                 await asyncio.wait({search}, timeout=1.0)
@@ -142,9 +148,21 @@ class Agent:
                     return None
                 if self._term_at is not None and time.monotonic() - self._term_at > _PATIENCE_AFTER_TERM_S:
                     raise ProtocolError("TERM came before the leader was found; leaving.")
+                if claimed is None and await asyncio.to_thread(self._claimed):
+                    claimed = time.monotonic()
+                if not search.done() and claimed is not None and time.monotonic() - claimed > _UNANSWERED_S:
+                    self.leader_lost = "silent"
+                    raise ProtocolError("The leader has begun and does not answer: it is gone; leaving.")
+            if search.exception() is not None:
+                self.leader_lost = "silent"
             return search.result()
         finally:
             search.cancel()
+
+    def _claimed(self) -> bool:
+        """The leader of this life of the allocation has begun."""
+        newest = max(fence.attempts(self.paths), default=0)
+        return fence.claimant(self.paths, newest).get("life") == self._life
 
     async def _obey(self, peer: wire.Peer) -> int:
         facts = await asyncio.to_thread(

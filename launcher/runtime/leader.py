@@ -19,7 +19,7 @@ from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome
-from launcher.runtime import fence
+from launcher.runtime import fence, wire
 from launcher.runtime.board import Board, Timing
 from launcher.runtime.budgets import Budgets
 from launcher.runtime.decisions import Action, Decision, Evidence, Kind, Situation, decide
@@ -119,7 +119,8 @@ class Leader(Hub):
     async def _begin(self) -> Board:
         """Claim the attempt and learn what earlier ones did."""
         allocation, paths, spec = self._allocation, self.paths, self.spec
-        who = {"job_id": allocation.job_id, "host": self.host, "pid": os.getpid()}
+        life = wire.allocation_life(os.environ)
+        who = {"job_id": allocation.job_id, "life": life, "host": self.host, "pid": os.getpid()}
         attempt: int = await self._blocking(lambda: fence.claim(paths, **who))
         await self._blocking(lambda: paths.checkpoints.mkdir(mode=0o700, exist_ok=True))
         await self._blocking(lambda: fence.drop_stale(paths, attempt))

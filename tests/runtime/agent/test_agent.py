@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from launcher.run.spec import Work
-from launcher.runtime import wire
+from launcher.runtime import fence, wire
 
 TORCHRUN = {
     "RANK": "3",
@@ -441,6 +441,25 @@ def test_no_leader_within_the_time_allowed(world: Any) -> None:
         agent = w.agent()
         assert await w.gone(agent) == 15
         assert "The leader on 127.0.0.1 did not answer" in w.agent_log()
+
+    world(body)
+
+
+@pytest.mark.parametrize(
+    ("life", "said"),
+    [("test.0", "The leader has begun and does not answer"), ("test.1", "The leader on 127.0.0.1 did not answer")],
+    ids=["this life's", "another life's"],
+)
+def test_a_leader_that_died_before_it_was_found(world: Any, life: str, said: str) -> None:
+    """A leader that has claimed its attempt in this life and does not answer is gone: nobody waits half an hour for it."""
+
+    async def body(w: Any) -> None:
+        w.stop()
+        w.spec(init_timeout_min=0.1 if life == "test.1" else 30.0)
+        fence.claim(w.paths, life=life)
+        agent = w.agent(tweak="from launcher.runtime import agent; agent._UNANSWERED_S = 0.5")
+        assert await w.gone(agent) == 15
+        assert said in w.agent_log()
 
     world(body)
 
