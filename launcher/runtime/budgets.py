@@ -32,6 +32,8 @@ class Budgets:
     best_step: int = -1
     idle_attempts: int = 0
     """Attempts in a row that committed nothing new, the current one included as long as it has not."""
+    rounds: int = 0
+    """Rounds that were ever started."""
     spent_s: float = 0.0
     """Allocation time of ended attempts."""
     _attempt: int | None = None
@@ -66,6 +68,9 @@ class Budgets:
         if self._attempt is not None:
             self.spent_s += max(0.0, self._last - self._began)
         self._attempt = None
+
+    def _on_round_started(self, e: dict[str, Any]) -> None:
+        self.rounds += 1
 
     def _on_saved(self, e: dict[str, Any]) -> None:
         step = e.get("step")

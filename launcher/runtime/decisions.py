@@ -116,6 +116,8 @@ class Situation:
     """Allocation hours over all attempts are below ``restart.max_total_hours``."""
     cancelled: bool = False
     """Somebody cancelled the job, whatever else happened."""
+    trained: bool = False
+    """Workers have run before, in this attempt or an earlier one: there is something to go on with."""
     finished: bool = False
     """The agreed step was the last one: nothing is left to do."""
 
@@ -160,12 +162,14 @@ TABLE: tuple[Row, ...] = (
     Row(_ENDED, _always, A.CANCEL, "cancelled runs never come back by themselves"),
     Row(_ANY, lambda e, s: s.cancelled, A.CANCEL, "the job was cancelled"),
     Row((K.UNKNOWN_SIGNAL,), _always, A.FAIL, "it may have been cancelled, so it is not requeued: `launcher resubmit` continues it"),
-    Row((K.NODES_MISSING,), _always, A.FAIL, "the run cannot start"),
+    Row((K.NODES_MISSING,), lambda e, s: not s.trained, A.FAIL, "the run cannot start"),
     Row((K.IDLE,), _always, A.FAIL, "the allocation was given back"),
     Row((K.DISK_AT_RISK,), _always, A.FAIL, "too much work would be lost in a failure"),
     Row((K.WORKER_FAILED,), lambda e, s: e.same_before + 1 >= SAME_EXCEPTION_LIMIT, A.FAIL, "the same exception came at the same step"
         f" {SAME_EXCEPTION_LIMIT} times: the program is wrong"),
     Row(_ANY, lambda e, s: not s.hours_left, A.FAIL, "restart.max_total_hours is used up"),
+    Row((K.NODES_MISSING,), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without them"),
+    Row((K.NODES_MISSING,), _always, A.FAIL, "the run may not be requeued again"),
     Row(_TAKEN, lambda e, s: not s.may_requeue, A.FAIL, "the run may not be requeued; `launcher resubmit` continues it"),
     Row(_TAKEN, lambda e, s: not s.attempts_left, A.FAIL, "attempts in a row made no progress"),
     Row(_TAKEN, _always, A.REQUEUE, "the run goes on in another attempt"),

@@ -240,6 +240,7 @@ class Leader(Hub):
             attempts_left=budgets.idle_attempts <= spec.restart.max_restarts,
             hours_left=hours < spec.restart.max_total_hours,
             cancelled=board.cancelled,
+            trained=budgets.rounds > 0,
             finished=round_ is not None and (round_.all_finished or (stop is not None and stop.all_done)),
         )
 

@@ -49,6 +49,12 @@ CASES = [
     (K.UNKNOWN_SIGNAL, {}, FINE, A.FAIL),
     # cannot start, gave up
     (K.NODES_MISSING, {}, FINE, A.FAIL),
+    # a run that has trained comes back without the node that did not start
+    (K.NODES_MISSING, {}, but(trained=True, nodes_left=False), A.REQUEUE),
+    (K.NODES_MISSING, {}, but(trained=True, attempts_left=False), A.FAIL),
+    (K.NODES_MISSING, {}, but(trained=True, may_requeue=False), A.FAIL),
+    (K.NODES_MISSING, {}, but(trained=True, hours_left=False), A.FAIL),
+    (K.NODES_MISSING, {}, but(trained=True, cancelled=True), A.CANCEL),
     (K.IDLE, {}, FINE, A.FAIL),
     (K.DISK_AT_RISK, {}, FINE, A.FAIL),
     # the program is wrong
