@@ -50,20 +50,24 @@ def command(
 
 def describe(found: Rehearsal, timeout_min: int) -> list[str]:
     """What a user wants to know before asking for nodes."""
+    from launcher.report.text import duration
+    from launcher.submission.describe import size
+
     first = found.first
     lines = [f"  note     {note}" for note in found.notes]
     if first.step_time_s:
         lines.append(f"  step     {first.step_time_s * 1000:.1f} ms (median of {first.steps})")
     if first.rank_bytes:
-        lines.append(f"  memory   {first.rank_bytes / 2**20:,.0f} MiB for one rank")
+        lines.append(f"  memory   {first.rank_bytes / 2**20:,.0f} MiB at most in one rank")
     if first.checkpoint_bytes:
-        blocked = f", training waits {first.save_blocked_s:.3f} s" if first.save_blocked_s is not None else ""
-        lines.append(f"  save     {first.checkpoint_bytes / 1e6:,.1f} MB in {first.save_s:.2f} s{blocked}")
+        blocked = f", training waits {first.save_blocked_s * 1000:.1f} ms" if first.save_blocked_s is not None else ""
+        lines.append(f"  save     {size(first.checkpoint_bytes)} in {first.save_s:.2f} s{blocked}")
     if found.projected_s is not None:
-        hours = found.projected_s / 3600
         attempts = int(found.projected_s // (timeout_min * 60)) + 1
         fits = "fits one attempt" if attempts == 1 else f"takes {attempts} attempts"
-        lines.append(f"  wall     {hours:.2f} h at this machine's pace; with a limit of {timeout_min} min it {fits}")
+        lines.append(
+            f"  wall     {duration(found.projected_s)} at this machine's pace; with a limit of {timeout_min} min it {fits}"
+        )
     if found.second is not None and found.killed is not None and not found.differs:
         rank, step = found.killed
         lines.append(

@@ -98,9 +98,10 @@ import launcher
 
 torch.distributed.init_process_group("gloo")
 run = launcher.attach()
-model = torch.nn.Linear(4, 1)
 torch.manual_seed(3)
+model = torch.nn.Linear(4, 1)
 run.register(model=model)
+run.restore_rng()
 while run.steps_done < 100000:  # never asks whether to stop
     model.weight.data += 0.01 * run.steps_done
     run.step()
