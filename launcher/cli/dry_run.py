@@ -27,19 +27,30 @@ def command(
     Uses this machine's GPUs, or its CPUs where there are too few. Exit code 10 when the job cannot resume exactly,
     naming the part of its state that differs.
     """
+    import os
+    import shutil
     import tempfile
     from dataclasses import asdict, replace
 
+    from launcher.errors import LauncherError
     from launcher.submission.gather import gather
     from launcher.submission.rehearsal import rehearse, verdict
 
     loaded = load(words, module)
     facts = gather(loaded, backend="local")
-    with tempfile.TemporaryDirectory(prefix="launcher-dry-run-") as place:
-        if not keep:
-            facts = replace(facts, runs_dir=place, runs_dir_shown=place)
-        tell = (lambda _: None) if as_json else click.echo
+    place = tempfile.mkdtemp(prefix="launcher-dry-run-")
+    if not keep:
+        facts = replace(facts, runs_dir=place, runs_dir_shown=place)
+    tell = (lambda _: None) if as_json else click.echo
+    failed = False
+    try:
         found = rehearse(loaded, facts, steps=steps, seed=seed, tell=tell)
+    except LauncherError:
+        failed = True  # its logs are what the user wants to see now
+        raise
+    finally:
+        if not failed or not os.listdir(place):
+            shutil.rmtree(place, ignore_errors=True)
     if as_json:
         click.echo(json.dumps({**asdict(found), "projected_s": found.projected_s}, indent=1))
     else:

@@ -33,6 +33,9 @@ __all__ = ["MOST_RANKS", "Rehearsal", "Take", "fit", "rehearse"]
 MOST_RANKS = 8
 """More CPU workers than this on one machine measure the machine, not the job."""
 
+PLAIN_S = 60.0
+"""A script that reports no steps has no end that a rehearsal could name: it is watched for so long once it runs."""
+
 END_S = 30.0
 """Agents that have not left by then, after the outcome was written, are killed."""
 
@@ -53,6 +56,8 @@ class Take:
     total_steps: int | None
     warnings: tuple[str, ...]
     """What its history warned of."""
+    ended: bool
+    """Whether it came to its own end."""
     digests: dict[str, str] = field(default_factory=dict)
     """Digest of each part of the state at the end, from the last checkpoint; for the drill alone."""
 
@@ -182,10 +187,15 @@ def _plan(loaded: LoadedJob, facts: Facts) -> tuple[SubmissionPlan, list[str]]:
     return plan(replace(loaded, job=quiet), replace(facts, backend="local")), notes
 
 
+def _is_plain(base: SubmissionPlan) -> bool:
+    return base.spec.work.kind not in ("task", "function") and not base.code.attaches
+
+
 def _no_drill(base: SubmissionPlan, first: Take) -> str:
     """Why a resume cannot be tried; empty when it can."""
-    if base.spec.work.kind not in ("task", "function") and not base.code.attaches:
-        return "the script reports no steps to the launcher (launcher.attach): resuming is its own business"
+    if _is_plain(base):
+        end = "it ran to its end" if first.ended else f"it was ended after {PLAIN_S:.0f} s, still running"
+        return f"the script reports no steps (launcher.attach), resuming is its own business; {end}"
     if not base.spec.checkpoint.enabled:
         return "the job saves nothing to resume from (checkpoint.enabled: false)"
     return "fewer than three steps were done" if first.steps < 3 else ""
@@ -200,23 +210,30 @@ def _take(base: SubmissionPlan, facts: Facts, loaded: LoadedJob, changes: Mappin
     agents = Foreground(submitted.plan)
     try:
         agents.start()
-        _await_end(submitted.paths, agents, limit_s)
+        _await_end(submitted.paths, agents, limit_s, PLAIN_S if _is_plain(base) else None)
     finally:
         agents.kill()
     return _measure(submitted.paths, submitted.plan)
 
 
-def _await_end(paths: RunPaths, agents: Foreground, limit_s: float) -> None:
-    deadline = time.monotonic() + limit_s
+def _await_end(paths: RunPaths, agents: Foreground, limit_s: float, watch_s: float | None) -> None:
+    """Until the run has ended; one that is only watched may go on. Raises LauncherError, RunFailedError."""
+    deadline, runs = time.monotonic() + limit_s, False
     while agents.alive() and time.monotonic() < deadline:
         if read_outcome(paths.outcome) is not None:
             deadline = min(deadline, time.monotonic() + END_S)
+        elif watch_s is not None and not runs and _rounds(paths):
+            deadline, runs = min(deadline, time.monotonic() + watch_s), True
         time.sleep(0.05)
     outcome = read_outcome(paths.outcome)
-    if outcome is None:
+    if outcome is None and not (runs and agents.alive()):
         raise LauncherError(f"the rehearsal did not end within {limit_s:.0f} s; its logs are in {paths.logs}")
-    if outcome["state"] != "completed":
+    if outcome is not None and outcome["state"] != "completed":
         raise RunFailedError(f"the rehearsal failed: {outcome['reason']} (logs: {paths.logs})")
+
+
+def _rounds(paths: RunPaths) -> list[dict[str, Any]]:
+    return [e for e in events.read(paths.events) if e["type"] == "round_started"]
 
 
 def _measure(paths: RunPaths, made: SubmissionPlan) -> Take:
@@ -227,10 +244,11 @@ def _measure(paths: RunPaths, made: SubmissionPlan) -> Take:
     times = [r["step_time_s"] for r in ranks if r.get("step_time_s")]
     key = "gpu_mem_bytes" if made.spec.gpus_per_node else "rss_bytes"
     memory = [r[key] for r in ranks if r.get(key)]
-    outcome = read_outcome(paths.outcome) or {}
+    outcome = read_outcome(paths.outcome)
     return Take(
+        ended=outcome is not None,
         run_dir=str(paths.root),
-        steps=int(outcome.get("step") or 0),
+        steps=int((outcome or {}).get("step") or 0),
         step_time_s=statistics.median(times) if times else None,
         rank_bytes=max(memory, default=None),
         save_s=max((e["seconds"] for e in saved), default=None),
@@ -265,5 +283,5 @@ def _digested(takes: list[Take], python: str) -> list[Take]:
 
 
 def _resumed_from(take: Take) -> int | None:
-    rounds = [e for e in events.read(RunPaths(Path(take.run_dir)).events) if e["type"] == "round_started"]
+    rounds = _rounds(RunPaths(Path(take.run_dir)))
     return next((e["resume_step"] for e in rounds if e.get("resume_step")), None)

@@ -63,10 +63,13 @@ def unregistered(registered: list[Any]) -> list[str]:
 
 
 def _parts(thing: Any, depth: int) -> Iterator[Any]:
-    """``thing`` and what its attributes hold: wrappers and chains save what they are made of."""
+    """``thing`` and what its attributes hold: wrappers and chains save what they are made of (schedulers no optimizer)."""
     yield thing
     if depth and not isinstance(thing, torch.nn.Module | torch.Tensor):
-        for value in getattr(thing, "__dict__", {}).values():
+        is_scheduler = isinstance(thing, torch.optim.lr_scheduler.LRScheduler)
+        for name, value in getattr(thing, "__dict__", {}).items():
+            if is_scheduler and name == "optimizer":
+                continue
             for part in value if isinstance(value, list | tuple) else [value]:
                 if hasattr(part, "state_dict"):
                     yield from _parts(part, depth - 1)

@@ -34,10 +34,7 @@ def run_script(place: Place) -> int:
     if place.paths is not None:
         for name, value in tracker_variables(spec, place.paths, place.rank).items():
             os.environ.setdefault(name, value)
-    if spec.deterministic:
-        from launcher.training.determinism import make_deterministic
-
-        make_deterministic()
+    _prepare(spec)
     _as_if_alone()
     try:
         program = _load(spec.work)
@@ -49,6 +46,17 @@ def run_script(place: Place) -> int:
     except BaseException as error:
         return _failed(channel, error)
     return code
+
+
+def _prepare(spec: RunSpec) -> None:
+    """What must be told to torch before the script is."""
+    if spec.deterministic or spec.stop_after_steps is not None:
+        from launcher.training.determinism import make_deterministic, seed_all
+
+        if spec.deterministic:
+            make_deterministic()
+        if spec.stop_after_steps is not None:
+            seed_all(spec.seed)  # a rehearsal compares two runs: what the script does not seed must not tell them apart
 
 
 def _guarded(channel: Channel, program: Callable[[], None]) -> int:

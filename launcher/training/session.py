@@ -187,6 +187,8 @@ class Session:
             at.epoch, at.consumed = unit.epoch, unit.start + unit.size
             at.order = zlib.crc32(unit.checksum_bytes, at.order)
         self._progress(last=last or at.step == self.start_step + 1)
+        if limit_reached(self.place, at.step) and self.place.rank == 0:
+            self._tell_unregistered()  # now, while the user's function still holds what it made
         if self.place.dies_after == at.step:
             die_behind_a_checkpoint(self.place)
 
@@ -228,7 +230,9 @@ class Session:
         self.rehearsed = limit_reached(self.place, self.position.step)
         done = self.position.step
         self.gate.publish(done + 1)
-        if self.registered:
+        if self.registered and self.rehearsed:
+            self.save_and_wait(self.tmp())  # as of now: a loop that does not ask goes on for a while
+        elif self.registered:
             self.save_if_due()
         else:
             self.wanted = self.due_folder() or (self.tmp() if self.rehearsed else None)
@@ -344,8 +348,6 @@ class Session:
     def finish(self) -> None:
         """All work is done: the last checkpoint, then the word."""
         self._progress(last=True)
-        if limit_reached(self.place, self.position.step) and self.place.rank == 0:
-            self._tell_unregistered()
         saved = True
         if self._gap is not None and not self._gap.intact:
             self._gap = None  # the end of all work: what its last lines changed belongs to the result

@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
+
+from launcher.cli.dry_run import command
+from launcher.submission import rehearsal
 
 LOOP = """
 import torch
@@ -48,7 +52,7 @@ def dry_run(tmp_path: Path, code: str, job: dict[str, object], *words: str) -> s
     (tmp_path / "job.yaml").write_text(
         json.dumps({"name": "t", "code": {"dir": str(tmp_path / "code")}, "preflight": False, **job})
     )
-    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "LAUNCHER_RUNS_DIR": str(tmp_path / "runs")}
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     return subprocess.run(
         [sys.executable, "-m", "launcher", "dry-run", str(tmp_path / "job.yaml"), "--steps", "8", "--seed", "1", *words],
         capture_output=True, text=True, env=env, timeout=600, check=False,
@@ -116,3 +120,28 @@ def test_an_attached_script_is_rehearsed_too(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert (found["differs"], found["first"]["steps"], found["second"]["steps"]) == ([], 8, 8)
     assert found["resumed_from"] < found["killed"][1] < 8
+
+
+def test_a_script_that_reports_no_steps_is_watched_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may run for days: it is ended once it has run for a while, and the rehearsal says so; nothing is left running."""
+    monkeypatch.setattr(rehearsal, "PLAIN_S", 1.0)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "train.py").write_text(
+        f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(100000)\n"
+    )
+    command.main([str(tmp_path / "train.py"), "preflight=false"], standalone_mode=False)
+
+    assert "it was ended after 1 s, still running" in capsys.readouterr().out
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+def test_a_rehearsal_that_fails_leaves_its_logs(tmp_path: Path) -> None:
+    """The sentence names the reason and a folder that is still there."""
+    done = dry_run(tmp_path, "raise RuntimeError('planted')\n", {"script": "train.py", "restart": {"max_restarts": 0}})
+
+    assert done.returncode == 8, done.stdout + done.stderr
+    assert "planted" in done.stderr
+    logs = Path(done.stderr.split("(logs: ")[1].split(")")[0])
+    assert any("planted" in log.read_text() for log in logs.rglob("rank-*.log"))
