@@ -28,9 +28,9 @@ def campaign(tmp_path: Path, trials: int, *words: str) -> dict[str, Any]:
 @needs_ptrace
 def test_a_save_killed_at_some_of_its_calls_costs_one_interval(tmp_path: Path) -> None:
     """Workers and leader, each killed at points spread over all of a save: no damaged checkpoint, none lost."""
-    found = campaign(tmp_path, 40)
+    found = campaign(tmp_path, 30)
 
-    assert found["killed"] >= 36  # threads race: a process may make a call less than it did undisturbed
+    assert found["killed"] >= 27  # threads race: a process may make a call less than it did undisturbed
     assert found["kept"] == 2
 
 
@@ -40,7 +40,7 @@ def test_a_process_of_an_older_attempt_can_neither_commit_nor_delete(tmp_path: P
 
     Going on afterwards, it changes nothing of what is committed.
     """
-    found = campaign(tmp_path, 20, "--stale")
+    found = campaign(tmp_path, 16, "--stale")
 
     assert found["stood_still"]["leader"] >= 2
     assert found["kept"] == 2
