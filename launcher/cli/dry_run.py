@@ -65,7 +65,7 @@ def describe(found: Rehearsal, timeout_min: int) -> list[str]:
     from launcher.submission.describe import size
 
     first = found.first
-    lines = [f"  note     {note}" for note in found.notes]
+    lines = [f"  note     {note}" for note in found.notes] + [f"  warning  {text}" for text in first.warnings]
     if first.step_time_s:
         lines.append(f"  step     {first.step_time_s * 1000:.1f} ms (median of {first.steps})")
     if first.rank_bytes:

@@ -29,7 +29,7 @@ def train(worker):
     torch.manual_seed(1)
     model = worker.wrap(torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 0.9**n)
     counter = Counter()
     worker.register({registered})
     for step in {steps}:
@@ -67,7 +67,7 @@ def loop(registered: str = ALL, steps: str = "worker.steps(200)", counts: bool =
 FORGOTTEN = {
     "model": (loop("optimizer=optimizer, scheduler=scheduler, counter=counter"), "weights that SGD trains"),
     "optimizer": (loop("model=model, scheduler=scheduler, counter=counter"), "optimizer SGD"),
-    "scheduler": (loop("model=model, optimizer=optimizer, counter=counter"), "scheduler ExponentialLR"),
+    "scheduler": (loop("model=model, optimizer=optimizer, counter=counter"), "scheduler LambdaLR"),
     "rng": (loop(steps="range(worker.steps_done, 200)", counts=True), "run.restore_rng()"),
     "own state": (loop("model=model, optimizer=optimizer, scheduler=scheduler"), "an attribute, a counter, a sampler"),
 }
