@@ -166,13 +166,13 @@ def tracker_variables(spec: RunSpec, paths: RunPaths, rank: int) -> dict[str, st
         "WANDB_RUN_ID": spec.id if rank == 0 else f"{spec.id}-rank{rank}",
         "WANDB_RESUME": "allow",
         "WANDB_NAME": spec.id if rank == 0 else f"{spec.id}-rank{rank}",
-        "WANDB_DIR": str(paths.trackers),
         "TENSORBOARD_LOGGING_DIR": str(paths.trackers / "tensorboard"),
     }
     wandb, mlflow = spec.trackers.get("wandb") or {}, spec.trackers.get("mlflow") or {}
     named = {
         "WANDB_PROJECT": wandb.get("project"),
         "WANDB_MODE": wandb.get("mode"),
+        "WANDB_DIR": str(paths.trackers) if "wandb" in spec.trackers else None,  # made by the leader for trackers alone
         "MLFLOW_TRACKING_URI": mlflow.get("uri"),
         "MLFLOW_EXPERIMENT_NAME": mlflow.get("experiment"),
     }

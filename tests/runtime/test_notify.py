@@ -141,5 +141,6 @@ def test_a_hanging_address_holds_the_end_no_longer_than_its_limit(tmp_path, monk
         run.wait_no_process()
 
     assert "completed" == outcome["state"]
-    (warning,) = {e["text"] for e in run.told("warning")}
-    assert "a notification could not be sent within" in warning
+    warnings = {e["text"] for e in run.told("warning")}
+    assert warnings
+    assert all(text.startswith("a notification ") for text in warnings), warnings

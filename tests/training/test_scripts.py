@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from crew import Crew, make_spec, run
 
+from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
+from launcher.training.scripts import tracker_variables
 
 SELDOM = CheckpointSpec(interval_min=1000)
 
@@ -265,3 +267,15 @@ def test_attach_does_nothing_outside_a_run(tmp_path: Path) -> None:
     subprocess.run([*command, "7", str(out), "0"], env=environment, check=True, timeout=300, capture_output=True)
 
     assert out.read_text() == "total 14.0\n"
+
+
+def test_tracker_ids_are_the_runs_own(tmp_path: Path) -> None:
+    """Every life of a rank is told the same ids; only rank 0 has the run's, so that no two write one W&B run."""
+    spec = make_spec(tmp_path / "run", "x.py", 2, kind="script", trackers={"wandb": {"project": "p", "mode": None}})
+    paths = RunPaths(tmp_path / "run")
+    first, second = (tracker_variables(spec, paths, rank) for rank in (0, 1))
+
+    assert ("run", "run-rank1") == (first["WANDB_RUN_ID"], second["WANDB_RUN_ID"])
+    assert ("allow", "p", str(paths.trackers)) == tuple(first[f"WANDB_{k}"] for k in ("RESUME", "PROJECT", "DIR"))
+    assert "WANDB_MODE" not in first
+    assert str(paths.trackers / "tensorboard") == first["TENSORBOARD_LOGGING_DIR"]
