@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import inflict
 import pytest
@@ -16,6 +17,11 @@ from harness import Run, digest, start, submit
 
 Undisturbed = Callable[[int], str]
 STAYS_S = 120.0
+
+
+def seldom(names: Iterable[str], *long: str) -> list[Any]:
+    """Parameters of which some belong to `make faults` alone: the suite's time is limited."""
+    return [pytest.param(name, marks=pytest.mark.long) if name in long else name for name in names]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -105,7 +111,7 @@ MOMENTS: dict[str, tuple[Callable[[Cluster, Path], Run], int | None]] = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", seldom(MOMENTS, "evaluation", "agents join"))
 def test_scancel(clean: Cluster, tmp_path: Path, moment: str) -> None:
     """scancel at any moment: saved at an agreed step where there is one (KillWait 30 s), cancelled, no process left."""
     begin, lost = MOMENTS[moment]
@@ -117,6 +123,7 @@ def test_scancel(clean: Cluster, tmp_path: Path, moment: str) -> None:
     assert len(run.told("attempt_started")) == 1
 
 
+@pytest.mark.long
 def test_scancel_before_python_starts(clean: Cluster, tmp_path: Path) -> None:
     """All agents are still in their setup lines: nobody can write an outcome in time, and yet the run is seen as cancelled."""
     run = in_setup_lines(clean, tmp_path)
@@ -128,7 +135,7 @@ def test_scancel_before_python_starts(clean: Cluster, tmp_path: Path) -> None:
     assert '"state": "cancelled"' in launcher(clean, run, "status", run.paths.id, "--json")
 
 
-@pytest.mark.parametrize("moment", ["training", "start-up", "a save"])
+@pytest.mark.parametrize("moment", seldom(["training", "start-up", "a save"], "start-up", "a save"))
 def test_launcher_cancel(clean: Cluster, tmp_path: Path, moment: str) -> None:
     """`launcher cancel` without --save is scancel, and says that the run is cancelled."""
     begin, lost = MOMENTS[moment]
@@ -139,7 +146,9 @@ def test_launcher_cancel(clean: Cluster, tmp_path: Path, moment: str) -> None:
     is_gone(clean, run, lost=lost)
 
 
-@pytest.mark.parametrize("moment", ["training", "evaluation", "a save", "start-up"])
+@pytest.mark.parametrize(
+    "moment", seldom(["training", "evaluation", "a save", "start-up"], "evaluation", "a save", "start-up")
+)
 def test_cancel_with_saving(clean: Cluster, tmp_path: Path, moment: str, undisturbed: Undisturbed) -> None:
     """`launcher cancel --save`: an agreed stop, nothing lost, cancelled; `resubmit` goes on from exactly that step."""
     begin, lost = MOMENTS[moment]
@@ -157,7 +166,11 @@ def test_cancel_with_saving(clean: Cluster, tmp_path: Path, moment: str, undistu
     assert digest(run) == undisturbed(3)
 
 
-@pytest.mark.parametrize("words", [["--signal=TERM"], ["--signal=TERM", "--full"], ["--signal=KILL"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [["--signal=TERM"], ["--signal=TERM", "--full"], pytest.param(["--signal=KILL"], marks=pytest.mark.long)],
+    ids=" ".join,
+)
 def test_other_ways_of_scancel(clean: Cluster, tmp_path: Path, words: list[str]) -> None:
     """TERM sent by hand means the end, too: saved, cancelled, no process left.
 
@@ -173,7 +186,13 @@ def test_other_ways_of_scancel(clean: Cluster, tmp_path: Path, words: list[str])
 
 
 @pytest.mark.parametrize(
-    "words", [["--signal=USR2"], ["--signal=USR2", "--full"], ["--signal=TERM", "--batch"]], ids=" ".join
+    "words",
+    [
+        ["--signal=USR2"],
+        pytest.param(["--signal=USR2", "--full"], marks=pytest.mark.long),
+        pytest.param(["--signal=TERM", "--batch"], marks=pytest.mark.long),
+    ],
+    ids=" ".join,
 )
 def test_a_signal_that_means_nothing(
     clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, words: list[str]
@@ -199,7 +218,9 @@ def between_attempts(cluster: Cluster, folder: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize("how", ["scancel", "launcher cancel", "launcher cancel --save"])
+@pytest.mark.parametrize(
+    "how", seldom(["scancel", "launcher cancel", "launcher cancel --save"], "launcher cancel", "launcher cancel --save")
+)
 def test_cancelled_between_attempts(clean: Cluster, tmp_path: Path, how: str) -> None:
     """The run waits in the queue after a preemption: whoever cancels it then, it is cancelled and nothing starts again."""
     run = between_attempts(clean, tmp_path)

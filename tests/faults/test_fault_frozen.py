@@ -42,7 +42,9 @@ def logs(run: Run) -> dict[int, str]:
     return {rank: run.paths.rank_log(0, round_, rank).read_text() for rank in range(3)}
 
 
-@pytest.mark.parametrize("floor_s", [5.0, 60.0], ids=["small floor", "default floor"])
+@pytest.mark.parametrize(
+    "floor_s", [pytest.param(5.0, marks=pytest.mark.long), 60.0], ids=["small floor", "default floor"]
+)
 def test_a_frozen_worker(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, floor_s: float) -> None:
     """SIGSTOP: found within 10 s whatever the floor, named, every worker's stack in its log, a new round."""
     run = start(clean, tmp_path, params={"step_s": 0.2}, restart={"hang_floor_s": floor_s})
@@ -63,7 +65,9 @@ def test_a_frozen_worker(clean: Cluster, tmp_path: Path, undisturbed: Undisturbe
 HANGS = {"spin": ([1], "spin"), "lock": ([1], "wait_for_lock"), "barrier": ([0, 2], "")}
 
 
-@pytest.mark.parametrize("kind", HANGS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param("spin", marks=pytest.mark.long), "lock", pytest.param("barrier", marks=pytest.mark.long)]
+)
 def test_a_rank_that_hangs(clean: Cluster, tmp_path: Path, kind: str) -> None:
     """A loop without a step, a deadlock, a barrier that one rank does not come to: rank 1 is named, and where it was."""
     ranks, place = HANGS[kind]
@@ -82,6 +86,7 @@ def test_a_rank_that_hangs(clean: Cluster, tmp_path: Path, kind: str) -> None:
     run.wait_no_process()
 
 
+@pytest.mark.long
 def test_a_frozen_agent(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """An agent that stands still is a lost node: requeued without it, the same end."""
     run = start(clean, tmp_path, params={"step_s": 0.5})
@@ -94,6 +99,7 @@ def test_a_frozen_agent(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
     assert run.told("node_lost")[0]["host"] == host
 
 
+@pytest.mark.long
 def test_a_frozen_leader(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """The other agents find out, and one of them hands the job back: SLURM's KILL ends what stands still."""
     run = start(clean, tmp_path, params={"step_s": 0.5})
@@ -119,6 +125,7 @@ def test_a_frozen_fork_server(clean: Cluster, tmp_path: Path, undisturbed: Undis
         assert server.status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.long
 def test_a_frozen_store(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """gloo needs the store only to begin: training goes on, the same end, nothing is left."""
     run = start(clean, tmp_path, params={"step_s": 0.5})
@@ -129,6 +136,7 @@ def test_a_frozen_store(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
     assert len(run.told("round_started")) == 1
 
 
+@pytest.mark.long
 def test_a_store_frozen_while_the_group_forms(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Nobody can join: after distributed.init_timeout_min a new round with a new store, the same end."""
     run = submit(tmp_path, clean.env, 3, distributed={"init_timeout_min": 0.5})

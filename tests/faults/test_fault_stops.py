@@ -31,7 +31,7 @@ def nothing_lost(run: Run, attempt: int = 0) -> None:
     assert run.told("round_started", attempt=attempt + 1)[0]["resume_step"] == agreed["step"]
 
 
-@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("site", [*list(SITES)[:4], pytest.param("cancel, grace 0", marks=pytest.mark.long)])
 def test_preempted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, site: str) -> None:
     """A preempted run saves at an agreed step, comes back by itself from exactly there and ends the same."""
     clean.set(**SITES[site])
@@ -55,6 +55,7 @@ def test_preempted_while_it_starts(clean: Cluster, tmp_path: Path, undisturbed: 
     assert len(run.told("attempt_started")) == 2
 
 
+@pytest.mark.long
 def test_preempted_during_a_save(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """A save that is under way is finished, the agreed step's follows it."""
     run = start(clean, tmp_path)
@@ -101,6 +102,7 @@ def saving_for_a_preemption(cluster: Cluster, folder: Path) -> Run:
     return run
 
 
+@pytest.mark.long
 def test_taken_away_while_saving_for_a_preemption(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """A second signal, without any grace, comes into the save for the first: one stop, one requeue, nothing lost."""
     run = saving_for_a_preemption(clean, tmp_path)
@@ -114,6 +116,7 @@ def test_taken_away_while_saving_for_a_preemption(clean: Cluster, tmp_path: Path
     nothing_lost(run)
 
 
+@pytest.mark.long
 def test_preempted_twice_in_a_row(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """The second preemption comes as soon as the run trains again."""
     run = start(clean, tmp_path)
@@ -145,7 +148,7 @@ def cancel_and_save(cluster: Cluster, run: Run) -> None:
     cluster.run(command, env={"LAUNCHER_RUNS_DIR": str(run.paths.root.parent)})
 
 
-@pytest.mark.parametrize("how", ["scancel", "cancel --save"])
+@pytest.mark.parametrize("how", ["scancel", pytest.param("cancel --save", marks=pytest.mark.long)])
 def test_cancelled_while_saving_for_a_preemption(clean: Cluster, tmp_path: Path, how: str) -> None:
     """Who cancels a run that is being preempted does not get it back."""
     run = saving_for_a_preemption(clean, tmp_path)

@@ -65,6 +65,7 @@ def test_a_user_is_preempted_and_comes_back(clean: Cluster, user: User, undistur
     assert run.paths.root.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.long
 def test_a_user_loses_an_agent(clean: Cluster, user: User, undisturbed: Undisturbed) -> None:
     """A killed agent without a spare: requeued without that host, as the user."""
     run = submit(user, "agent")

@@ -60,6 +60,7 @@ def test_usr2_kills_no_script(clean: Cluster, tmp_path: Path, args: list[str]) -
     assert {e["name"] for e in run.told("signal", attempt=0)} >= {"USR2"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("args", [[], ["--bare"]], ids=["handles TERM", "handles nothing"])
 def test_the_time_limit_of_a_script(clean: Cluster, tmp_path: Path, args: list[str]) -> None:
     """--signal=USR2@N reaches every process; the scripts hear TERM before the limit, and the next attempt goes on."""
