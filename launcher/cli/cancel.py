@@ -38,6 +38,7 @@ def command(run: str, save: bool) -> None:
 def _stop_all(runs: list[RunPaths]) -> None:
     """A sweep's points: one scancel for all, then outcomes for those that nobody led."""
     from launcher.run.state import read_outcome
+    from launcher.submission.requests import bury
     from launcher.submission.where import cancel_jobs, locate, states_of
 
     places = {paths.id: locate(paths) for paths in runs if read_outcome(paths.outcome) is None}
@@ -50,7 +51,7 @@ def _stop_all(runs: list[RunPaths]) -> None:
         left = states_of(list(jobs.values()))
     for paths in runs:
         if paths.id in jobs and jobs[paths.id] not in left:
-            _bury(paths, "it was cancelled")
+            bury(paths, "it was cancelled")
     ended = len(runs) - len(left)
     click.echo(f"{ended} of {len(runs)} points have ended{'; the others are ending' if left else ''}")
 
@@ -94,6 +95,7 @@ def _stop(paths: RunPaths, save: bool) -> None:
 def _watch(paths: RunPaths, where: Where, job: str, pending: bool) -> None:
     """Until it is gone, so that a run nobody led has an outcome too."""
     from launcher.run.state import read_outcome
+    from launcher.submission.requests import bury
 
     end = time.monotonic() + _NOTICE_S
     while time.monotonic() < end:
@@ -104,27 +106,8 @@ def _watch(paths: RunPaths, where: Where, job: str, pending: bool) -> None:
             job = where.job_id
             where.cancel()
         if not where.alive(fresh=True):
-            _bury(paths, "it was cancelled before it had started" if pending else "it was cancelled")
+            bury(paths, "it was cancelled before it had started" if pending else "it was cancelled")
             click.echo(f"{paths.id} is cancelled")
             return
         time.sleep(0.5)
     click.echo(f"{paths.id} is being cancelled; launcher status {paths.id} shows when it has ended")
-
-
-def _bury(paths: RunPaths, reason: str) -> None:
-    """Write the outcome of a run that no leader will write: nothing works on it any more."""
-    from launcher.run import events
-    from launcher.run.state import read_outcome, write_outcome
-
-    time.sleep(0.2)  # a leader's last write may be on its way
-    if read_outcome(paths.outcome) is not None:
-        return
-    sentence = reason[0].upper() + reason[1:] + "."
-    step = next((e.get("step") for e in reversed(events.read(paths.events)) if e.get("type") == "saved"), None)
-    ended = events.event("ended", attempt=None, state="cancelled", reason=sentence, exit_code=9, step=step)
-    events.append(paths.events, ended)
-    write_outcome(
-        paths.outcome,
-        {"state": "cancelled", "reason": sentence, "exit_code": 9, "step": step, "t": ended["t"], "attempt": None,
-         "metrics": {}, "cause": None},
-    )  # fmt: skip

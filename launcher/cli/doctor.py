@@ -174,7 +174,7 @@ def _write_site(facts: Facts, force: bool) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tmp = path.with_name(f".{path.name}.{os.getpid()}")
-        tmp.write_text(site_profile(facts.site, facts.partition, facts.saves))
+        tmp.write_text(site_profile(facts.site, facts.partition, facts.saves), encoding="utf-8")
         tmp.replace(path)
     except OSError as error:
         raise RunDirError(f"{path} cannot be written: {error.strerror}") from None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from launcher.errors import LauncherError
+from launcher.errors import LauncherError, RunDirError
 
 __all__ = ["cli", "main"]
 
@@ -102,6 +102,24 @@ def _quiet_end(code: int) -> int:
     return code
 
 
+def _is_somewhere() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
+
+
+def _open_standard_streams() -> None:
+    """A caller may have closed them (``<&-``): then the first file opened would take their place."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
 def _run(argv: list[str] | None) -> int:
     try:
         value = cli.main(args=argv, prog_name="launcher", standalone_mode=False)
@@ -119,6 +137,7 @@ def main(argv: list[str] | None = None) -> int:
 
     Verbs return None or an exit code, or raise a `LauncherError`, whose class owns the code.
     """
+    _open_standard_streams()
     try:
         return _quiet_end(_run(argv))
     except LauncherError as error:
@@ -135,6 +154,9 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if _debugging():
             raise
+        if isinstance(error, FileNotFoundError) and not _is_somewhere():
+            click.echo("launcher: the working directory is gone; cd to one that is there", err=True)
+            return RunDirError.exit_code
         text = f"{type(error).__name__}: {error}"
         click.echo(f"launcher: internal error ({text}); {DEBUG_VARIABLE}=1 shows where", err=True)
         return 1

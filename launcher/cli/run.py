@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import signal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from launcher.cli._options import JobCommand, job_arguments, load
+from launcher.errors import RunFailedError
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
@@ -18,9 +21,10 @@ if TYPE_CHECKING:
 def command(words: tuple[str, ...], module: str | None) -> None:
     """Run a job on this machine, in the foreground, to its end; every node is simulated.
 
-    The first Ctrl-C saves and stops, the second stops, the third kills. The exit code tells how the run ended.
+    The first Ctrl-C saves and stops, the second stops, the third kills; closing the terminal saves and stops. The exit
+    code tells how the run ended.
     """
-    from launcher.cli._follow import finish, follow
+    from launcher.cli._follow import finish
     from launcher.cli._submitting import submit_job
     from launcher.cli.submit import shown
     from launcher.submission.local_backend import Foreground
@@ -33,8 +37,8 @@ def command(words: tuple[str, ...], module: str | None) -> None:
     stop = _Stop(one.paths, agents)
     try:
         agents.start()
-        stop.hear_term()
-        outcome = follow(one.paths, agents.alive, on_interrupt=stop.next)
+        stop.hear()
+        outcome = stop.follow()
         agents.wait()
     finally:
         agents.kill()
@@ -42,28 +46,40 @@ def command(words: tuple[str, ...], module: str | None) -> None:
 
 
 class _Stop:
-    """What each Ctrl-C does, and what TERM does."""
+    """What each Ctrl-C does, and what TERM and the terminal's end do."""
 
     def __init__(self, paths: RunPaths, agents: Foreground) -> None:
         self._paths = paths
         self._agents = agents
         self._count = 0
+        self._asked = False
 
-    def hear_term(self) -> None:
-        """`launcher cancel` sends this process TERM: hand it on to the agents."""
-        import signal
+    def hear(self) -> None:
+        """`launcher cancel` sends this process TERM: hand it on. A terminal that closes sends HUP: save and stop."""
+        signal.signal(signal.SIGTERM, self._cancel)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means that the run is to go on
+            signal.signal(signal.SIGHUP, self._hang_up)
 
-        signal.signal(signal.SIGTERM, lambda *_: self._agents.terminate())
+    def follow(self) -> dict[str, Any]:
+        """Until the run has an outcome; one that was stopped before its leader could write any gets it from here."""
+        from launcher.cli._follow import follow
+        from launcher.run.state import read_outcome
+        from launcher.submission.requests import bury
+
+        try:
+            return follow(self._paths, self._agents.alive, on_interrupt=self.next)
+        except RunFailedError:
+            if not self._asked:
+                raise
+            bury(self._paths, "it was killed" if self._count > 2 else "it was stopped before it had started")
+            return read_outcome(self._paths.outcome) or {}
 
     def next(self) -> None:
         """The next stage of stopping."""
-        from launcher.submission.requests import request_stop
-
         self._count += 1
         if self._count == 1:
             click.echo("\nsaving and stopping; Ctrl-C again stops without waiting", err=True)
-            request_stop(self._paths, save=True)
-            self._agents.terminate()
+            self._save()
         elif self._count == 2:
             click.echo("\nstopping", err=True)
             self._paths.request.unlink(missing_ok=True)
@@ -71,3 +87,20 @@ class _Stop:
         else:
             click.echo("\nkilling", err=True)
             self._agents.kill()
+
+    def _save(self) -> None:
+        from launcher.submission.requests import request_stop
+
+        self._asked = True
+        request_stop(self._paths, save=True)
+        self._agents.terminate()
+
+    def _cancel(self, *_: object) -> None:
+        self._asked = True
+        self._agents.terminate()
+
+    def _hang_up(self, *_: object) -> None:
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):  # the terminal is gone: a word to it would end this command with an error
+            os.dup2(null, stream)
+        self._save()

@@ -82,6 +82,9 @@ def _missing_module(key: str, name: str, code_dir: Path, elsewhere: bool) -> Ite
     top = name.split(".")[0]
     if elsewhere and not (code_dir / top).exists() and not (code_dir / f"{top}.py").exists():
         return
+    if name.endswith(".py") and (code_dir / name).is_file():
+        yield _wrong(key, f'there is no module {name} in {code_dir}; did you mean "-m {name[:-3]}"?')
+        return
     near = sorted({p.stem for p in code_dir.glob("*.py")} | {p.parent.name for p in code_dir.glob("*/__init__.py")})
     said = nearest(name, near) if name == top else ""
     yield _wrong(
@@ -147,7 +150,7 @@ def _fits(key: str, name: str, symbol: Symbol, owner: Symbol | None, params: dic
         if key == "function":
             yield _wrong(key, f"{name} is a class; write task: for a subclass of launcher.Training")
             return
-        if said := _no_training(name, node):
+        if said := _no_training(name, node) or _unfinished(name, symbol):
             yield _wrong(key, said)
         signature = _constructor(symbol)
     else:
@@ -176,6 +179,35 @@ def _no_training(name: str, node: ast.ClassDef) -> str | None:
     if all(word.rpartition(".")[2] in ("Module", "LightningModule", "Dataset") for word in words):
         return f"{name} is a subclass of {words[0]}, not of launcher.Training"
     return None
+
+
+def _unfinished(name: str, symbol: Symbol) -> str | None:
+    """A sentence where methods that launcher.Training asks for are surely nowhere among a class and its bases."""
+    wanted: set[str] = set()
+    defined: set[str] = set()
+    todo = [symbol]
+    for one in todo:
+        node = one.node
+        if not isinstance(node, ast.ClassDef) or len(todo) > 32:
+            return None
+        if node.name == "Training" and one.module.name == "launcher.training.task":
+            wanted |= {n.name for n in node.body if isinstance(n, _DEFINITIONS) and "abstractmethod" in _decorators(n)}
+            continue
+        if node.keywords or set(_decorators(node)) - {"dataclass", "final"}:
+            return None
+        inside = list(ast.walk(node))  # more names than the class has at most: a doubt is no fault
+        defined |= {n.name for n in inside if isinstance(n, _DEFINITIONS)}
+        defined |= {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        for base in node.bases:
+            if not _is_object(base):
+                above = _base(one, base)
+                if above is None:
+                    return None
+                todo.append(above)
+    missing = sorted(wanted - defined)
+    if not missing:
+        return None
+    return f"{name} has no {' and no '.join(missing)}, which launcher.Training asks for"
 
 
 @dataclass

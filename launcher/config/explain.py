@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 import typing
 from collections.abc import Iterable
 from typing import Any
@@ -93,11 +94,11 @@ def _problem(path: str, items: list[Any]) -> Problem:
     kinds = [item["type"] for item in items]
     if "unexpected_keyword_argument" in kinds:
         parent, _, key = path.rpartition(".")
-        return Problem(path, f'unknown key "{key}"{nearest(key, keys_at(parent))}')
+        return Problem(path, f'unknown key "{key}"{_meant(key, keys_at(parent))}')
     for item in items:
         if item["type"] in _BOUNDS:
             word, name = _BOUNDS[item["type"]]
-            return Problem(path, f"must be {word} {item['ctx'][name]}, not {shown(item['input'])}", "value")
+            return Problem(path, f"must be {word} {_plain(item['ctx'][name])}, not {shown(item['input'])}", "value")
         if item["type"] == "value_error":
             return Problem(path, str(item["ctx"]["error"]), "value")
         if item["type"] == "enum":
@@ -115,8 +116,38 @@ def _problem(path: str, items: list[Any]) -> Problem:
         said = wanted[0] if len(wanted) == 1 else ", ".join(wanted[:-1]) + " or " + wanted[-1]
         if items[0]["input"] is None:
             return Problem(path, f"has no value; give {said}, or leave the key out", "value")
-        return Problem(path, f"must be {said}, not {shown(items[0]['input'])}", "value")
+        return Problem(
+            path, f"must be {said}, not {shown(items[0]['input'])}{_quoted(said, items[0]['input'])}", "value"
+        )
     return Problem(path, items[0]["msg"].lower(), "value")
+
+
+def _plain(bound: float) -> str:
+    """0.0 as 0: the bound as a user would write it."""
+    return str(int(bound) if bound == int(bound) else bound)
+
+
+def _meant(key: str, known: list[str]) -> str:
+    """A key in the wrong place is told its own, before any that only looks like it."""
+    homes = [home for home in _sections() if key in keys_at(home)]
+    return f'; did you mean "{homes[0]}.{key}"?' if homes else nearest(key, known)
+
+
+def _sections() -> list[str]:
+    """Key paths of the schema's sections, the outer ones first."""
+    found = [""]
+    for path in found:
+        found += [below for key in keys_at(path) if keys_at(below := join(path, key))]
+    return found[1:]
+
+
+def _quoted(wanted: str, value: Any) -> str:
+    """Numbers and truth values in quotes are text to YAML."""
+    if not isinstance(value, str):
+        return ""
+    truth = wanted == "true or false" and value in ("true", "false")
+    number = wanted.endswith(" number") and re.fullmatch(r"-?\d+(\.\d+)?", value)
+    return "; leave out the quotes" if truth or number else ""
 
 
 def _maybe(value: Any, allowed: str) -> str:

@@ -162,7 +162,7 @@ def _set(merged: dict[str, Any], key: str, value: Any) -> str | None:
     node: Any = merged
     for depth, part in enumerate(above):
         if isinstance(node, dict) and not part.startswith("[") and node.get(part) is None:
-            node[part] = {}
+            node[part] = [] if [*above, last][depth + 1].startswith("[") else {}
         if said := _misfit(node, part, "".join(above[:depth])):
             return said
         node = node[int(part[1:-1])] if part.startswith("[") else node[part]

@@ -311,10 +311,11 @@ def _render(template: str, **values: Any) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     assets = {
-        "style": (_TEMPLATES / "vendor" / "uPlot.min.css").read_text() + (_TEMPLATES / "style.css").read_text(),
-        "script": (_TEMPLATES / "vendor" / "uPlot.iife.min.js").read_text()
+        "style": (_TEMPLATES / "vendor" / "uPlot.min.css").read_text(encoding="utf-8")
+        + (_TEMPLATES / "style.css").read_text(encoding="utf-8"),
+        "script": (_TEMPLATES / "vendor" / "uPlot.iife.min.js").read_text(encoding="utf-8")
         + "\n"
-        + (_TEMPLATES / "charts.js").read_text(),
+        + (_TEMPLATES / "charts.js").read_text(encoding="utf-8"),
     }
     page: str = env.get_template(template).render(
         **values, data=script_json(values["charts"]), made=_moment(values["now"]), **assets

@@ -1,4 +1,8 @@
-"""Durable small files: written whole or not at all, read without waiting."""
+"""Durable small files: written whole or not at all, read without waiting.
+
+The folder decides who may read a run (0700, or 0750 with ``share: group``); what is inside is readable by the group
+whatever the umask, but for secrets, which are written with mode 0600.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 __all__ = ["append_line", "fsync_dir", "read_json", "read_lines", "write_atomic"]
+
+_MODE = 0o640
 
 
 def fsync_dir(path: Path) -> None:
@@ -19,7 +25,7 @@ def fsync_dir(path: Path) -> None:
         os.close(fd)
 
 
-def write_atomic(path: Path, text: str, *, mode: int = 0o600, durable: bool = True) -> None:
+def write_atomic(path: Path, text: str, *, mode: int = _MODE, durable: bool = True) -> None:
     """Replace ``path`` by ``text``: temporary name, fsync, rename, fsync of the folder.
 
     ``durable=False`` skips both fsyncs: for files that only inform, rewritten every second.
@@ -29,7 +35,7 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600, durable: bool = Tr
 
     fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(fd, "w") as f:
+        with os.fdopen(fd, "w", encoding="utf-8") as f:
             f.write(text)
             f.flush()
             if durable:
@@ -49,7 +55,7 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600, durable: bool = Tr
 def read_json(path: Path) -> Any | None:
     """The JSON value at ``path``, or None when it is missing, unreadable or half-written."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
@@ -57,8 +63,10 @@ def read_json(path: Path) -> Any | None:
 def append_line(path: Path, value: dict[str, Any], *, durable: bool = False) -> None:
     """Append one JSON object as one line in a single write."""
     data = (json.dumps(value, separators=(",", ":")) + "\n").encode()
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _MODE)
     try:
+        if not os.fstat(fd).st_size:
+            os.fchmod(fd, _MODE)  # the umask may have cut it
         os.write(fd, data)
         if durable:
             os.fsync(fd)

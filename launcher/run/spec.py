@@ -172,7 +172,7 @@ class RunSpec:
 
         Raises OSError when the file cannot be read and ValueError when it is no spec.
         """
-        data = json.loads(path.read_text())
+        data = json.loads(path.read_text(encoding="utf-8"))
         spec: RunSpec = _build(cls, data)
         return spec
 

@@ -64,6 +64,8 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
     except LauncherError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    if spec.share == "group":
+        os.umask(os.umask(0o077) & ~0o050)  # what agents, workers and the leader make can be read, whatever the umask
     os.environ.update({**spec.variables, **passed})  # the leader's trackers and notifications read theirs here
     life = wire.allocation_life(os.environ)
     environ = base_environment(os.environ, spec, passed, gloo_interface=gloo_interface(spec))
@@ -113,7 +115,7 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
 def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, str]]:
     try:
         spec = RunSpec.read(paths.spec)
-        secret = paths.secret.read_text().strip()
+        secret = paths.secret.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise RunDirError(f"The run directory {paths.root} cannot be read here: {error}.") from None
     passed = read_json(paths.passed)

@@ -37,11 +37,11 @@ def attempts(paths: RunPaths) -> list[int]:
 def claim(paths: RunPaths, **who: Any) -> int:
     """Take the next attempt number; ``who`` (job id, host, pid) is noted inside. Raises RunDirError."""
     try:
-        paths.attempts.mkdir(mode=0o700, exist_ok=True)
+        paths.attempts.mkdir(mode=0o750, exist_ok=True)
         number = max(attempts(paths), default=-1) + 1
         while True:
             try:
-                (paths.attempts / str(number)).mkdir(mode=0o700)
+                (paths.attempts / str(number)).mkdir(mode=0o750)
                 break
             except FileExistsError:
                 number += 1

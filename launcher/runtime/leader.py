@@ -122,7 +122,7 @@ class Leader(Hub):
         life = wire.allocation_life(os.environ)
         who = {"job_id": allocation.job_id, "life": life, "host": self.host, "pid": os.getpid()}
         attempt: int = await self._blocking(lambda: fence.claim(paths, **who))
-        await self._blocking(lambda: paths.checkpoints.mkdir(mode=0o700, exist_ok=True))
+        await self._blocking(lambda: paths.checkpoints.mkdir(mode=0o750, exist_ok=True))
         await self._blocking(lambda: fence.drop_stale(paths, attempt))
         past = await self._blocking(lambda: events.read(paths.events))
         budgets = Budgets().feed_all(past)

@@ -169,7 +169,7 @@ class _TensorBoard:
     def _new_file(self) -> None:
         """Files are read in the order of their names: seconds as TensorBoard's own writers have them, then finer."""
         folder = self.about.folder / "tensorboard"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         now = time.time_ns()
         name = f"events.out.tfevents.{now // 10**9:010d}.{now % 10**9:09d}.{socket.gethostname()}.{os.getpid()}"
         self._file = (folder / name).open("xb", buffering=0)

@@ -158,7 +158,7 @@ class Feed(threading.Thread):
 
     def _keep(self) -> None:
         try:
-            self._paths.trackers.mkdir(mode=0o700, exist_ok=True)
+            self._paths.trackers.mkdir(mode=0o750, exist_ok=True)
             write_atomic(self._file, json.dumps(self.memory) + "\n", durable=False)
         except OSError:
             pass  # a full disk: kept in memory, written with the next rows
@@ -312,7 +312,7 @@ def main() -> int:
     about = about_run(spec, paths, attempt)
     passed = read_json(paths.passed) or {}
     os.environ.update({**spec.variables, **passed})
-    paths.trackers.mkdir(mode=0o700, exist_ok=True)
+    paths.trackers.mkdir(mode=0o750, exist_ok=True)
     if attempt is None:
         return _catch_up(spec, paths, about)
     for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP):

@@ -34,7 +34,7 @@ class Tracking:
         if not self._spec.trackers:
             return
         try:
-            self._paths.trackers.mkdir(mode=0o700, exist_ok=True)
+            self._paths.trackers.mkdir(mode=0o750, exist_ok=True)
             log = os.open(self._paths.trackers / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 with spared():

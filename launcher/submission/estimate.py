@@ -72,7 +72,7 @@ def ask_start(plan: SubmissionPlan) -> tuple[float | None, str]:
     """When SLURM would start the plan's job, and its words otherwise. Nothing is submitted. Raises SiteError."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "test-only.sbatch"
-        script.write_text(plan.sbatch)
+        script.write_text(plan.sbatch, encoding="utf-8")
         answer = ask("sbatch", "--test-only", str(script), timeout_s=60.0)
     if answer.missing:
         raise SiteError("sbatch is not on the PATH: estimates need SLURM")

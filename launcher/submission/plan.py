@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 from typing import Any, Literal
 
-from launcher.config.load import LoadedJob, interpolate_run
+from launcher.config.load import LoadedJob, argument_texts, interpolate_run
 from launcher.config.schema import Backend, Ddp, Job
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
 from launcher.run.spec import CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
@@ -286,7 +286,7 @@ class _Filler:
 
 
 def _work(job: Job, fill: _Filler) -> Work:
-    args = [str(a) for a in fill(list(job.args))]
+    args = argument_texts(fill(list(job.args)))
     params = fill(dict(job.params))
     if job.task:
         return Work(kind="task", target=job.task, params=params)

@@ -12,7 +12,7 @@ from launcher.errors import RunDirError
 from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
 
-__all__ = ["claim", "mode_of", "refuse", "write_passed", "write_secret"]
+__all__ = ["claim", "make", "mode_of", "refuse", "write_passed", "write_secret"]
 
 _SUBFOLDERS = ("attempts", "checkpoints", "logs", "submitit")
 _PROBE_BYTES = 1024**2
@@ -44,13 +44,19 @@ def claim(path: Path, share: str = "none", *, folders: Sequence[str] = _SUBFOLDE
     except OSError as error:
         raise refuse(path.parent, error) from None
     try:
-        path.chmod(mode)  # mkdir's mode is cut by the umask
+        path.chmod(mode)
         for name in folders:
-            (path / name).mkdir(mode=mode)
+            make(path / name, mode)
         _probe(path)
     except OSError as error:
         raise refuse(path, error) from None
     return True
+
+
+def make(path: Path, mode: int) -> None:
+    """Make a folder with exactly this mode: mkdir's own is cut by the umask. Raises OSError."""
+    path.mkdir(mode=0o700)
+    path.chmod(mode)
 
 
 def _probe(path: Path) -> None:

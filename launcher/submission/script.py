@@ -204,18 +204,20 @@ def _export_path(python_path: Sequence[str]) -> str:
 
 
 def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str], place: Place) -> str:
-    """The interpreter as a piece of shell: signals ignored, setup lines, container, Python.
+    """The interpreter as a piece of shell: under SLURM signals ignored, setup lines, container, Python.
 
     ``python -m`` looks into the working directory first, before PYTHONPATH: a folder of the user's called launcher must
     not be taken for this package, so it starts in the run's lib (after the setup lines, which may name relative paths).
     Used by both backends: bash reads it in the sbatch script, submitit's local executor splits it.
     """
-    lines = [_IGNORE, *job.environment.setup]
+    lines = list(job.environment.setup)
     image = job.environment.container
-    if spec.batch == "local":
+    if spec.batch == "local":  # TERM is a user's cancel here: nothing would repeat one that came while Python starts
         lines += [_export_path(python_path), *_local_gpus(spec, facts)]
-    elif image and not is_apptainer(image):
-        lines.append(_export_path(python_path))  # this shell is inside the container, whose image may set its own
+    else:
+        lines.insert(0, _IGNORE)
+        if image and not is_apptainer(image):
+            lines.append(_export_path(python_path))  # this shell is inside the container, whose image may set its own
     lines += [f"cd {shlex.quote(python_path[0])}", 'exec "$@"']
     text = ("\n" if len(lines) > 3 else "; ").join(lines)
     inside = _apptainer(job, spec, facts, python_path, place)

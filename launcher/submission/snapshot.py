@@ -18,7 +18,7 @@ from typing import Any
 import launcher
 from launcher.errors import SnapshotError
 from launcher.run.files import write_atomic
-from launcher.submission import files
+from launcher.submission import files, rundir
 from launcher.submission.describe import size
 from launcher.submission.facts import CodeFacts, Interpreter
 
@@ -54,7 +54,7 @@ def check_size(code: CodeFacts, max_mb: int) -> None:
     )
 
 
-def copy_code(code: CodeFacts, target: Path, link: Sequence[str], *, snapshot: bool = True) -> None:
+def copy_code(code: CodeFacts, target: Path, link: Sequence[str], *, snapshot: bool = True, mode: int = 0o700) -> None:
     """Make ``target`` the run's code: a copy with ``link`` linked, or one link to the original.
 
     Raises SnapshotError when a file cannot be copied.
@@ -64,7 +64,7 @@ def copy_code(code: CodeFacts, target: Path, link: Sequence[str], *, snapshot: b
         if not snapshot:
             target.symlink_to(root)
             return
-        target.mkdir(mode=0o700)
+        rundir.make(target, mode)
         made: set[Path] = {target}
         for name, _ in code.files:
             _copy(root, root / name, target / name, target, made)

@@ -94,13 +94,15 @@ def prepare(
     env = os.environ if environ is None else environ
     try:
         if code:
-            snapshot.copy_code(plan.code, paths.code, plan.link, snapshot=plan.snapshot)
+            snapshot.copy_code(
+                plan.code, paths.code, plan.link, snapshot=plan.snapshot, mode=rundir.mode_of(plan.spec.share)
+            )
         if paths.lib.is_symlink():  # a point of a sweep, submitted again by itself
             paths.lib.unlink()
         elif paths.lib.exists():
             shutil.rmtree(paths.lib)
         snapshot.copy_launcher(paths.lib)
-        write_atomic(paths.job, plan.job_yaml, mode=0o600)
+        write_atomic(paths.job, plan.job_yaml)
         plan.spec.write(paths.spec)
         rundir.write_passed(paths, plan.spec.pass_names, env)
         if not paths.secret.exists():
@@ -109,7 +111,7 @@ def prepare(
             made_from = snapshot.environment(plan.code, plan.interpreter, argv, env)
             snapshot.write_environment(paths.environment, made_from)
         if plan.backend == "slurm":
-            write_atomic(paths.sbatch, plan.sbatch, mode=0o600)
+            write_atomic(paths.sbatch, plan.sbatch)
     except OSError as error:
         raise rundir.refuse(paths.root, error) from None
 

@@ -167,41 +167,43 @@ def _fill_and_submit(root: Path, chunks: list[list[PlannedPoint]], argv: Sequenc
 def _write_shared(root: Path, chunks: list[list[PlannedPoint]], argv: Sequence[str]) -> None:
     first = chunks[0][0].plan
     shared = RunPaths(root)
-    snapshot.copy_code(first.code, shared.code, first.link, snapshot=first.snapshot)
+    snapshot.copy_code(
+        first.code, shared.code, first.link, snapshot=first.snapshot, mode=rundir.mode_of(first.spec.share)
+    )
     snapshot.copy_launcher(shared.lib)
     made_from = snapshot.environment(first.code, first.interpreter, argv, os.environ)
     snapshot.write_environment(shared.environment, made_from)
     for number, chunk in enumerate(chunks):
-        write_atomic(root / f"submit-{number}.sbatch", render(chunk), mode=0o600)
+        write_atomic(root / f"submit-{number}.sbatch", render(chunk))
 
 
 def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> None:
     """Each point's folder. Not fsynced one by one: a thousand points would take a minute on a network file system."""
     listing = root / f"index-{number}"
-    listing.mkdir(mode=0o700)
     mode = rundir.mode_of(chunk[0].plan.spec.share)
+    rundir.make(listing, mode)
     passed = json.dumps({n: os.environ[n] for n in chunk[0].plan.spec.pass_names if n in os.environ}) + "\n"
     for place, one in enumerate(chunk):
         folder = Path(one.plan.run_dir)
         paths = RunPaths(folder)
-        folder.mkdir(mode=0o700)
-        folder.chmod(mode)
+        rundir.make(folder, mode)
         for name in _FOLDERS:
-            (folder / name).mkdir(mode=mode)
+            rundir.make(folder / name, mode)
         for name in _LINKED:
             (folder / name).symlink_to(f"../{name}")
         paths.sbatch.symlink_to(f"../submit-{number}.sbatch")
         (listing / str(place)).symlink_to(f"../{folder.name}")
         _write(paths.job, one.plan.job_yaml)
         _write(paths.spec, one.plan.spec.dumps())
-        _write(paths.passed, passed)
-        _write(paths.secret, secrets.token_hex(32) + "\n")
+        _write(paths.passed, passed, 0o600)
+        _write(paths.secret, secrets.token_hex(32) + "\n", 0o600)
         _write(paths.events, json.dumps(submit.submitted_event(one.plan, "submit", one.overrides)) + "\n")
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, mode: int = 0o640) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
+        os.fchmod(fd, mode)
         os.write(fd, text.encode())
     finally:
         os.close(fd)
@@ -221,4 +223,4 @@ def _write_sweep(root: Path, points: Sequence[PlannedPoint], job_ids: Sequence[s
         for i, p in enumerate(points)
     ]
     value = {"id": root.name, "t": round(time.time(), 3), "points": listed}
-    write_atomic(root / SWEEP_FILE, json.dumps(value) + "\n", mode=0o600)
+    write_atomic(root / SWEEP_FILE, json.dumps(value) + "\n")

@@ -34,12 +34,12 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     session.wanted = None
     step = session.position.step
     session.reporter.send("save_begun", step=step, tmp=str(tmp))
-    make_folder(tmp, 0o700)
+    make_folder(tmp, session.folder_mode)
     yield tmp
     saved = False
     try:
         names = _mine(tmp, session.place.rank, session.place.world_size)  # first: all ranks meet in it
-        files = [*_generators(tmp, session.place.rank), *(_durable(tmp, name) for name in names)]
+        files = [*_generators(tmp, session.place.rank, session.folder_mode), *(_durable(tmp, name) for name in names)]
         fsync_dir(tmp)
         seconds = round(time.perf_counter() - began, 6)
         values: dict[str, Any] = {"files": files, "seconds": seconds, "blocked_s": seconds, "hash_name": HASH_NAME}
@@ -64,11 +64,11 @@ def _mine(tmp: Path, rank: int, world_size: int) -> list[str]:
     return names if rank == 0 or world_size == 1 else []
 
 
-def _generators(tmp: Path, rank: int) -> list[dict[str, Any]]:
+def _generators(tmp: Path, rank: int, mode: int) -> list[dict[str, Any]]:
     """Beside what user code wrote: this rank's random numbers, for `Worker.restore_rng`."""
     folder = tmp / GENERATORS
-    make_folder(folder, 0o700)
-    entry = write_file(folder / rank_file(rank), {"rng": rng_state()}, 0o600)
+    make_folder(folder, mode)
+    entry = write_file(folder / rank_file(rank), {"rng": rng_state()}, mode & 0o660)
     return [{**entry, "name": f"{GENERATORS}/{entry['name']}"}]
 
 

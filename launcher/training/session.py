@@ -82,7 +82,8 @@ class Session:
         """A script without registered state: where it is to save at this step."""
         self._gap: Reference | None = None
         self._saved_at = 0
-        self.saver = checkpoint.Saver(place.channel, device, folder_mode=_mode(place)) if place.channel else None
+        self.folder_mode = _mode(place)
+        self.saver = checkpoint.Saver(place.channel, device, folder_mode=self.folder_mode) if place.channel else None
         self.registered = Registered(place, settle=self.settle, warn=lambda text: reporter.send("warning", text=text))
         self._load()
 

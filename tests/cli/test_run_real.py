@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -107,3 +109,128 @@ def test_a_killed_command_takes_the_run_along(tmp_path: Path, env: dict[str, str
     _until(lambda: not _processes(_the_run(tmp_path).root), "the run's processes to end")
 
     assert up.exists()
+
+
+SLOW = "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\ntime.sleep(3600)\n"
+
+
+def _setup_that_waits(folder: Path) -> str:
+    """An override: a line of setup that says it has begun and then takes long."""
+    return f"environment.setup=['touch {folder}/setting-up; sleep 30']"
+
+
+def test_stopped_while_it_sets_up(tmp_path: Path, env: dict[str, str]) -> None:
+    """Ctrl-C during setup lines, before any agent could hear of it: cancelled, with an outcome, nothing runs on."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    words = [*WORDS, "slow.py", "resources.nodes=2", _setup_that_waits(tmp_path), "--", str(tmp_path / "up")]
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            _until(lambda: (tmp_path / "setting-up").exists() or process.poll() is not None, "setup to begin")
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=WAIT_S)
+        finally:
+            process.kill()
+
+    assert process.returncode == 9, said
+    assert (read_outcome(_the_run(tmp_path).outcome) or {})["state"] == "cancelled"
+    assert not (tmp_path / "up").exists()
+    _until(lambda: not _agents(_the_run(tmp_path).root), "the agents to end")
+
+
+def _agents(root: Path) -> list[int]:
+    """Agents of the run, in whatever stage of their start: the run's folder is on their command line."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(root) in " ".join(process.cmdline()):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_killed_while_it_sets_up(tmp_path: Path, env: dict[str, str]) -> None:
+    """kill -9 of `launcher run` during setup lines: its agents end with it, though nobody asked them to."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    words = [*WORDS, "slow.py", _setup_that_waits(tmp_path), "--", str(tmp_path / "up")]
+    with subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            _until(lambda: (tmp_path / "setting-up").exists() or process.poll() is not None, "setup to begin")
+            assert _agents(_the_run(tmp_path).root)
+        finally:
+            process.kill()
+    _until(lambda: not _agents(_the_run(tmp_path).root), "the agents to end")
+
+    assert not (tmp_path / "up").exists()
+
+
+def test_a_terminal_that_closes_saves_and_stops(tmp_path: Path, env: dict[str, str]) -> None:
+    """The terminal goes away under `launcher run`: HUP, a script gets TERM, the run ends cancelled, nothing runs on."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    up = tmp_path / "up"
+    master, slave = os.openpty()
+    words = [*WORDS, "slow.py", "preflight=false", "--", str(up)]
+    with subprocess.Popen(
+        words, env=env, stdin=slave, stdout=slave, stderr=slave, preexec_fn=_take_terminal
+    ) as process:
+        os.close(slave)
+        try:
+            _until(lambda: up.exists() or process.poll() is not None, "the script to begin")
+            os.close(master)  # the kernel sends HUP to the terminal's session
+            process.wait(WAIT_S)
+        finally:
+            process.kill()
+    paths = _the_run(tmp_path)
+
+    assert process.returncode == 9
+    assert (read_outcome(paths.outcome) or {})["state"] == "cancelled"
+    _until(lambda: not _processes(paths.root), "the run's processes to end")
+
+
+def _take_terminal() -> None:
+    """In the child: a session of its own whose controlling terminal is standard input."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_a_stopped_command_goes_on(tmp_path: Path, env: dict[str, str]) -> None:
+    """Ctrl-Z and fg: the run goes on meanwhile, and the command tells its end when it is woken."""
+    go, up = tmp_path / "go", tmp_path / "up"
+    (tmp_path / "wait.py").write_text(
+        "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\n"
+        "while not pathlib.Path(sys.argv[2]).exists():\n    time.sleep(0.05)\n"
+    )
+    words = [*WORDS, "wait.py", "preflight=false", "--", str(up), str(go)]
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            _until(lambda: up.exists() or process.poll() is not None, "the script to begin")
+            process.send_signal(signal.SIGTSTP)
+            _until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "the command to stop")
+            go.touch()
+            _until(lambda: read_outcome(_the_run(tmp_path).outcome), "the run to end by itself")
+            process.send_signal(signal.SIGCONT)
+            said, _ = process.communicate(timeout=WAIT_S)
+        finally:
+            process.kill()
+
+    assert (process.returncode, "completed" in said) == (0, True), said
+
+
+@pytest.mark.parametrize("share", ["group", "none"])
+def test_what_a_group_may_read(tmp_path: Path, env: dict[str, str], share: str) -> None:
+    """share: group, under umask 077: all of a finished run but its secrets is readable; otherwise nobody enters it."""
+    (tmp_path / "train.py").write_text("import os\nopen(os.environ['LAUNCHER_RUN_DIR'] + '/made', 'w').close()\n")
+    words = [*WORDS, "train.py", "resources.nodes=2", "preflight=false", f"share={share}"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False, umask=0o077)
+    assert done.returncode == 0, done.stdout + done.stderr
+    root = _the_run(tmp_path).root
+
+    assert root.stat().st_mode & 0o777 == (0o750 if share == "group" else 0o700)
+    if share == "group":
+        needed = {True: 0o050, False: 0o040}
+        closed = {
+            str(p.relative_to(root))
+            for p in root.rglob("*")
+            if not p.is_symlink() and p.stat().st_mode & needed[p.is_dir()] != needed[p.is_dir()]
+        }
+        assert {c for c in closed if not c.startswith(("code/", "submitit/"))} == {"secret", "passed.json"}

@@ -17,7 +17,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with code, current for the test."""
     (tmp_path / "train.py").write_text("")
     (tmp_path / "tasks.py").write_text(
-        "import launcher\nclass Net(launcher.Training):\n    def __init__(self, lr, seed=0): pass\n"
+        "import launcher\nclass Net(launcher.Training):\n    model = train_data = loss = optimizer = None\n"
+        "    def __init__(self, lr, seed=0): pass\n"
     )
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -105,6 +105,15 @@ def test_run_values_are_filled_into_arguments(job: Make) -> None:
     assert made.spec.work.args == ["--out", "/scratch/ann/runs/resnet50-1121-0842-k7f/out", "--lr", "0.1"]
 
 
+def test_arguments_are_texts_as_yaml_writes_them(job: Make) -> None:
+    """``true`` in the job file is ``true`` for the script, not Python's ``True``; numbers keep their shortest form."""
+    loaded = job(args=["--amp", True, "--lr", 3e-4, 1e6, 7, "true", "${params.flag}"], params={"flag": False})
+
+    made = plan(loaded, facts())
+
+    assert made.spec.work.args == ["--amp", "true", "--lr", "0.0003", "1000000.0", "7", "true", "false"]
+
+
 def test_gloo_on_cpus_nccl_on_gpus(job: Make) -> None:
     """backend auto follows the GPUs asked for, and ranks follow GPUs, then tasks_per_node."""
     cpus = plan(job(resources={"tasks_per_node": 3}), facts()).spec

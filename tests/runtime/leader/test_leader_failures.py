@@ -183,6 +183,34 @@ def test_a_late_node_is_waited_for(world, virtual):
     assert len(w.events("node_missing")) == 3
 
 
+def test_a_slow_import_of_torch_is_waited_for(world, virtual):
+    """The first store needs ten minutes, as torch comes from a slow disk: no restart is spent; later ones are missed soon."""
+    w = world(init_timeout_min=30.0, preflight=False)
+
+    async def slowly():
+        import asyncio
+
+        node = w.nodes[0]
+        said, late = [], iter([600.0, 0.0])
+
+        def on_store(m):
+            said.append(m["round"])
+            asyncio.get_running_loop().call_later(
+                next(late), lambda: node.up("store_ready", round=m["round"], port=5000 + m["round"])
+            )
+
+        node.on_store = on_store
+        await w.until(lambda: w.events("first_step"))
+        assert said == [0]
+        w.find(1).die(9)
+        await w.until(lambda: len(said) > 1)
+
+    ending = virtual(w.attempt_once(slowly))
+
+    assert ending.state == "completed"
+    assert [e["round"] for e in w.events("round_started")] == [0, 1]
+
+
 def test_a_node_that_fails_its_checks_is_replaced(world, virtual):
     """Preflight: the bad host is excluded and named; the spare trains in its place."""
     w = world(preflight=True, spare_nodes=1)
