@@ -62,6 +62,7 @@ class Failure:
         self.message = str(message.get("message") or "")
         self.frames = list(message.get("frames") or [])
         self.kind = message.get("kind") or self.kind
+        self.exit_code = message.get("exit_code", self.exit_code)
         if isinstance(message.get("step"), int):
             self.step = message["step"]
 

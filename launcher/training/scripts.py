@@ -42,9 +42,9 @@ def run_script(place: Place) -> int:
         return _failed(channel, error)
     code = _guarded(channel, program)
     try:
-        _finish(channel, code)
+        _finish(code)
     except BaseException as error:
-        return _failed(channel, error)
+        return code or _failed(channel, error)
     return code
 
 
@@ -64,10 +64,12 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
         program()
         return 0
     except SystemExit as error:
-        if isinstance(error.code, int) or error.code is None:
-            return int(error.code or 0)
-        print(error.code, file=sys.stderr)
-        return 1
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if not isinstance(error.code, (int, type(None))):
+            print(error.code, file=sys.stderr)
+        if code:  # told now: exit functions may wait for ranks that are still at work
+            channel.send("failed", step=_steps_done(), kind="exit", exit_code=code & 0xFF, message="", frames=[])
+        return code
     except Rehearsed:
         return 0
     except BaseException as error:
@@ -80,16 +82,17 @@ def _failed(channel: Channel, error: BaseException) -> int:
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _finish(channel: Channel, code: int) -> None:
-    """What python does at its end: threads are waited for, exit functions run. An attached worker has its last word."""
-    if code == 0:
-        threading._shutdown()  # type: ignore[attr-defined]
+def _finish(code: int) -> None:
+    """What python does at its end, however it ends: threads are waited for, exit functions run.
+
+    An attached worker that has done its work has its last word in between.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
     attach = sys.modules.get("launcher.training.attach")
     worker = attach.attached() if attach is not None else None
     if worker is not None and code == 0:
         worker.close()
-    if code == 0:
-        atexit._run_exitfuncs()
+    atexit._run_exitfuncs()
 
 
 def _steps_done() -> int | None:

@@ -139,3 +139,55 @@ def test_submitting_from_inside_a_job_leaks_nothing(cluster: Cluster) -> None:
 
     assert [name for name in kept if name.startswith("SLURM_")] == ["SLURM_CONF"]
     assert kept["PATH"] == os.environ.get("PATH") or kept["PATH"]
+
+
+SEEN = """
+import json, os, pathlib, sys, time
+names = ("RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "NOTE", "PASSED")
+folder = pathlib.Path(sys.argv[1])
+seen = {"host": os.uname().nodename, "argv": sys.argv[2:], **{name: os.environ.get(name) for name in names}}
+(folder / ("." + seen["RANK"])).write_text(json.dumps(seen))
+(folder / ("." + seen["RANK"])).rename(folder / seen["RANK"])
+while not (folder / "go").exists():
+    time.sleep(0.05)
+"""
+
+
+def _seen(place: Place, folder: Path, ranks: int) -> list[dict[str, Any]]:
+    """What each rank of a job that runs SEEN has found, in the order of ranks."""
+    files = [folder / str(rank) for rank in range(ranks)]
+    place.cluster.wait(lambda: all(f.exists() for f in files), f"{ranks} ranks", limit_s=LIMIT_S)
+    return [json.loads(f.read_text()) for f in files]
+
+
+def test_what_is_asked_of_slurm_is_what_the_job_gets(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts named out of order, GPUs within SLURM's mask beside another job's, memory, extra options, hostile values."""
+    (place.folder / "seen.py").write_text(SEEN)
+    monkeypatch.setitem(place.cluster.env, "PASSED", HOSTILE)
+    texts = [HOSTILE, "two\nlines", "", "ü\u2028\u202e", "-- --wrap=x", "%j \\n", "x" * 20_000]
+    gpus = {"gpus_per_node": 2, "cpus_per_task": 1, "mem_gb": 0.5, "timeout_min": 5}
+    ids = []
+    for name, nodes, hosts in (("first", 2, "node3,node2"), ("second", 1, "node2")):
+        (place.folder / name).mkdir()
+        job = {"name": name, "script": "seen.py", "args": [str(place.folder / name), *texts], "preflight": False,
+               "resources": {**gpus, "nodes": nodes}, "environment": {"variables": {"NOTE": HOSTILE}, "pass": ["PASSED"]},
+               "slurm": {"nodelist": hosts, "extra": {"nice": 7}}}  # fmt: skip
+        (place.folder / f"{name}.json").write_text(json.dumps(job))
+        place.launcher("submit", f"{name}.json")
+        ids.append(place.job_id(place.run(name)))
+    first, second = _seen(place, place.folder / "first", 4), _seen(place, place.folder / "second", 2)
+    shown = place.cluster.run(["scontrol", "show", "job", ids[0]]).stdout
+    for name in ("first", "second"):
+        (place.folder / name / "go").touch()
+    place.cluster.wait_job(ids[0], "COMPLETED", limit_s=LIMIT_S)
+
+    assert [one["host"] for one in first] == ["node2", "node2", "node3", "node3"]
+    assert {one["MASTER_ADDR"] for one in first} == {"node2"}
+    assert [one["LOCAL_RANK"] for one in first] == ["0", "1", "0", "1"]
+    masks = [first[0]["CUDA_VISIBLE_DEVICES"], second[0]["CUDA_VISIBLE_DEVICES"]]
+    assert sorted(",".join(masks).split(",")) == ["0", "1", "2", "3"]
+    assert {one["CUDA_VISIBLE_DEVICES"] for one in first[:2]} == {masks[0]}
+    assert all(one["argv"] == texts for one in first)
+    assert {(one["NOTE"], one["PASSED"]) for one in [*first, *second]} == {(HOSTILE, HOSTILE)}
+    for said in ("NumNodes=2", "MinMemoryNode=512M", "TresPerNode=gres:gpu:2", "Nice=7", "Requeue=1"):
+        assert said in shown, shown

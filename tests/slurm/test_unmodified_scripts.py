@@ -15,7 +15,7 @@ from cluster import Cluster
 from harness import Run
 
 SCRIPTS = Path(__file__).parent / "scripts"
-LIMIT_S = 240
+LIMIT_S = 600
 
 SAME = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
 SAME += (
@@ -117,6 +117,28 @@ def test_a_script_finds_torchruns_environment_on_the_cluster(
         ["0", "1", "2", "4", "2"],
         ["1", "1", "2", "4", "2"],
     ]
+
+
+def idioms(text: str) -> list[Any]:
+    """What each rank of idioms.py said, in an order of its own."""
+    return sorted(json.loads(line.partition("IDIOM ")[2]) for line in text.splitlines() if "IDIOM [" in line)
+
+
+def test_what_torchruns_users_write_works_the_same(tmp_path: Path) -> None:
+    """Own stores and groups, mp.spawn, loaders that spawn, torchrun inside, stdin, exit functions: the same under both."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")} | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*torchrun, str(SCRIPTS / "idioms.py")],
+        env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    launch("run", "idioms.py", tmp_path, {}, "resources.tasks_per_node=2")
+    found = idioms(logs(tmp_path))
+
+    assert found == idioms(done.stdout)
+    assert [0, "torchrun inside", [0, "inner 0 of 1: 1"]] in found
+    assert len(found) == 2 * 8 + 3
 
 
 @pytest.mark.slurm

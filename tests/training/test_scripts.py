@@ -146,6 +146,23 @@ def test_exit_codes_are_pythons(tmp_path: Path, text: str, code: int, printed: s
         assert printed in crew.logs()
 
 
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("sys.exit('sorry')", 1), ("1 / 0", 1), ("pass", 0)])
+def test_exit_functions_run_however_a_script_ends(tmp_path: Path, end: str, code: int) -> None:
+    """As under python: threads are waited for, then exit functions run; a failure has been told before that."""
+    thread = "threading.Thread(target=lambda: (time.sleep(0.3), print('thread'))).start()"
+    script(
+        tmp_path,
+        f"import atexit, sys, threading, time\natexit.register(lambda: print('exit function'))\n{thread}\n{end}\n",
+    )
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        words = crew.finish()
+
+        assert crew.exit_codes() == {0: code}
+    assert crew.logs().index("thread") < crew.logs().index("exit function")
+    if "exit" in end:
+        assert (words[0]["type"], words[0]["exit_code"]) == ("failed", code)
+
+
 def test_a_scripts_exception_is_reported_and_shown_as_python_shows_it(tmp_path: Path) -> None:
     """``failed`` names the script's line; the log has python's traceback without a frame of the launcher; exit code 1."""
     script(tmp_path, "def work():\n    return 1 / 0\n\n\nwork()\n")

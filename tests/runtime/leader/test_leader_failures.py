@@ -200,8 +200,9 @@ def test_a_slow_import_of_torch_is_waited_for(world, virtual):
             )
 
         node.on_store = on_store
-        await w.until(lambda: w.events("first_step"))
+        await asyncio.sleep(599)
         assert said == [0]
+        await w.until(lambda: w.nodes[0].workers)
         w.find(1).die(9)
         await w.until(lambda: len(said) > 1)
 
