@@ -61,7 +61,7 @@ def test_a_busy_controller_is_asked_again(on_path: Path, monkeypatch: pytest.Mon
     if with_stamina:
         import stamina
 
-        stamina.set_testing(True, attempts=5, cap=True)
+        stamina.set_testing(True, attempts=5)
     else:
         monkeypatch.setitem(sys.modules, "stamina", None)
         monkeypatch.setattr("launcher.slurm.commands.time.sleep", lambda _s: None)

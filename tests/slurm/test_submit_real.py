@@ -18,7 +18,7 @@ from launcher.submission import slurm_backend
 from launcher.submission.points import points_of
 
 pytestmark = pytest.mark.slurm
-LIMIT_S = 240
+LIMIT_S = 600
 HOSTILE = "a; $(touch pwned) `id` \"q\" 'p' \\ # ü"
 
 

@@ -63,6 +63,7 @@ def test_an_interpreter_that_fails_says_why(tmp_path: Path) -> None:
     assert interpreter.probe(str(python), "test", os.environ).error == "cannot open shared object file"
 
 
+@pytest.mark.torch
 def test_looking_for_torch_does_not_import_it() -> None:
     """The probe of this process leaves torch unimported."""
     text = (

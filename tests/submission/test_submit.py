@@ -339,6 +339,7 @@ def _ended(paths: RunPaths, *steps: int) -> None:
         (paths.checkpoint(step) / "manifest.json").write_text("{}")
 
 
+@pytest.mark.torch
 def test_a_run_is_submitted_again_with_changes(job: Make, slurm: Path, home: Path) -> None:
     """Same folder, same code, changed job, the wanted step, a new entry in the history; the old outcome is gone."""
     first = _submit(job(name="net"), _facts(home))
@@ -355,6 +356,7 @@ def test_a_run_is_submitted_again_with_changes(job: Make, slurm: Path, home: Pat
     assert len(submit.read_submission(first.paths)["submissions"]) == 2
 
 
+@pytest.mark.torch
 def test_code_edited_since_is_not_what_a_resubmission_runs_and_it_says_so(job: Make, slurm: Path, home: Path) -> None:
     """The run's own copy goes on; one sentence names what was edited, added or removed, and --code; without edits none."""
     first = _submit(job(name="net"), _facts(home))
@@ -371,6 +373,7 @@ def test_code_edited_since_is_not_what_a_resubmission_runs_and_it_says_so(job: M
     assert "--code" in said
 
 
+@pytest.mark.torch
 def test_a_completed_run_is_not_submitted_again_for_nothing(job: Make, slurm: Path, home: Path) -> None:
     """Unchanged, from its end, with its own code: one sentence. Changed, or from an earlier step, it is submitted."""
     first = _submit(job(name="net"), _facts(home))
@@ -384,6 +387,7 @@ def test_a_completed_run_is_not_submitted_again_for_nothing(job: Make, slurm: Pa
     assert again.resubmit(first.paths, again.Again(step=10)).job_id
 
 
+@pytest.mark.torch
 def test_a_failed_resubmission_changes_nothing(job: Make, slurm: Path, home: Path) -> None:
     """When sbatch refuses, the run has its outcome still and the history says what happened."""
     first = _submit(job(name="net"), _facts(home))
@@ -415,6 +419,7 @@ def test_checkpoints_that_are_not_there_are_named(job: Make, slurm: Path, home: 
         again.fork(first.paths, "other", again.Again())
 
 
+@pytest.mark.torch
 def test_a_fork_is_a_new_run_from_the_old_code_and_checkpoint(
     job: Make, slurm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

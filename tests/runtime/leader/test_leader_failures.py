@@ -184,7 +184,7 @@ def test_a_late_node_is_waited_for(world, virtual):
 
 
 def test_a_slow_import_of_torch_is_waited_for(world, virtual):
-    """The first store needs ten minutes, as torch comes from a slow disk: no restart is spent; later ones are missed soon."""
+    """The first store needs ten minutes, as torch comes from a slow disk: no restart is spent."""
     w = world(init_timeout_min=30.0, preflight=False)
 
     async def slowly():
