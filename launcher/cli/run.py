@@ -36,9 +36,7 @@ def command(words: tuple[str, ...], module: str | None) -> None:
     agents = Foreground(one.plan)
     stop = _Stop(one.paths, agents)
     try:
-        agents.start()
-        stop.hear()
-        outcome = stop.follow()
+        outcome = stop.start_and_follow()
         agents.wait()
     finally:
         agents.kill()
@@ -60,19 +58,32 @@ class _Stop:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means that the run is to go on
             signal.signal(signal.SIGHUP, self._hang_up)
 
-    def follow(self) -> dict[str, Any]:
+    def start_and_follow(self) -> dict[str, Any]:
         """Until the run has an outcome; one that was stopped before its leader could write any gets it from here."""
-        from launcher.cli._follow import follow
         from launcher.run.state import read_outcome
         from launcher.submission.requests import bury
 
         try:
-            return follow(self._paths, self._agents.alive, on_interrupt=self.next)
+            self._agents.start()
+            self.hear()
+            return self._follow()
+        except KeyboardInterrupt:  # before anything was followed
+            self._asked = True
+            self._agents.kill()
         except RunFailedError:
             if not self._asked:
                 raise
-            bury(self._paths, "it was killed" if self._count > 2 else "it was stopped before it had started")
-            return read_outcome(self._paths.outcome) or {}
+        bury(self._paths, "it was killed" if self._count > 2 else "it was stopped before it had started")
+        return read_outcome(self._paths.outcome) or {}
+
+    def _follow(self) -> dict[str, Any]:
+        from launcher.cli._follow import follow
+
+        while True:
+            try:
+                return follow(self._paths, self._agents.alive, on_interrupt=self.next)
+            except KeyboardInterrupt:  # between two looks of its own
+                self.next()
 
     def next(self) -> None:
         """The next stage of stopping."""
