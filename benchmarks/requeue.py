@@ -175,7 +175,7 @@ def main() -> None:
     cluster.verb("up")
     try:
         cluster.set(**dict(word.split("=", 1) for word in args.set))
-        with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        with tempfile.TemporaryDirectory(dir="/var/tmp", ignore_cleanup_errors=True) as folder:
             measured: dict[str, Any] = (real if args.run else bare)(cluster, Path(folder), args)
             show(measured, cluster, args)
     finally:

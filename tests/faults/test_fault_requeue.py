@@ -21,6 +21,7 @@ from harness import Run, digest, ends_the_same, start, submit
 
 from launcher.run.paths import RunPaths
 
+pytestmark = pytest.mark.long
 Undisturbed = Callable[[int], str]
 WORLD = 2
 
@@ -82,7 +83,6 @@ def test_where_requeueing_is_forbidden_another_job_carries_the_run_on(
     assert stopped["lost_steps"] == 0
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("cause", ["time limit", "dead leader", "grace 0"])
 def test_continuations_of_every_cause(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, cause: str) -> None:
     """JobRequeue=0: the time limit, a killed leader and a preemption without grace lose nothing either."""
@@ -127,7 +127,6 @@ def test_a_cancel_in_the_gap_is_for_good(clean: Cluster, tmp_path: Path, how: st
     run.wait_no_process()
 
 
-@pytest.mark.long
 def test_scancel_of_the_continuation(clean: Cluster, tmp_path: Path) -> None:
     """The new job's id, which status names, is what scancel takes; the run is then told to be cancelled."""
     clean.set(JobRequeue=0)
@@ -186,7 +185,6 @@ def with_deadly(tmp_path: Path, command: str) -> tuple[dict[str, str], Callable[
     return {"PATH": f"{folder}:{os.environ['PATH']}"}, arm
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("moment", KILLS)
 def test_the_leader_is_killed_while_it_hands_back(
     clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, moment: str
@@ -265,7 +263,6 @@ def test_processes_around_the_leader_die(clean: Cluster, tmp_path: Path, undistu
     assert len(run.told("attempt_started")) == 2
 
 
-@pytest.mark.long
 def test_a_preempted_point_of_a_sweep(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Of three elements of an array one is preempted: it alone comes back, as itself; all end the same."""
     sweep = submit(tmp_path, clean.env, 1, params={"note": ""}, sweep={"params.note": ["a", "b", "c"]})
