@@ -106,6 +106,7 @@ def copy_launcher(target: Path) -> None:
         shutil.copytree(
             source, target / "launcher", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"), dirs_exist_ok=True
         )
+        target.chmod(target.parent.stat().st_mode & 0o777)  # who may enter the run may enter this, whatever the umask
     except (OSError, shutil.Error) as error:
         raise SnapshotError(f"{target}: the launcher cannot be copied into the run ({error})") from None
 
