@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from launcher.submission.where import Where
 
 _PERIOD_S = 0.25
+_BLOCK = 1 << 20
 
 
 @click.command()
@@ -86,20 +87,40 @@ def _print(path: Path, lines: int | None, *, title: bool) -> int:
     """Print a file, or its last ``lines``; returns the offset up to which it was read: what comes later is not lost."""
     if title:
         click.echo(f"==> {path.name} <==")
-    offset = 0
-    last: deque[bytes] = deque(maxlen=lines)
     try:
         with path.open("rb") as f:
-            for line in f:
-                offset += len(line)
-                if lines is None:
-                    click.echo(line.decode(errors="replace"), nl=False)
-                else:
-                    last.append(line)
+            end = f.seek(0, os.SEEK_END)
+            f.seek(0 if lines is None else _begin_of_last(f, end, lines))
+            _copy(f, end)
     except OSError as error:
         click.echo(f"{path}: {error.strerror}", err=True)
-    click.echo(b"".join(last).decode(errors="replace"), nl=False)
-    return offset
+        return 0
+    return end
+
+
+def _begin_of_last(f: BinaryIO, end: int, lines: int) -> int:
+    """Where the last ``lines`` lines begin, looked for from the end: logs grow to gigabytes."""
+    wanted, at = lines, end
+    if end and lines:
+        f.seek(end - 1)
+        wanted += f.read(1) == b"\n"  # the end of the last line opens no other
+    while at and wanted:
+        begin = max(0, at - _BLOCK)
+        f.seek(begin)
+        block = f.read(at - begin)
+        found = block.count(b"\n")
+        if found >= wanted:
+            for _ in range(wanted):
+                block = block[: block.rindex(b"\n")]
+            return begin + len(block) + 1
+        wanted, at = wanted - found, begin
+    return at
+
+
+def _copy(f: BinaryIO, end: int) -> None:
+    """Print what lies before ``end``, byte for byte: a log need not be UTF-8."""
+    while (left := end - f.tell()) > 0 and (block := f.read(min(left, _BLOCK))):
+        click.echo(block, nl=False)
 
 
 def _follow(paths: RunPaths, source: _Source, at: dict[Path, int]) -> None:
@@ -124,10 +145,9 @@ def _emit(path: Path, offset: int) -> int:
     """Print what was added after ``offset`` and return the new one."""
     try:
         with path.open("rb") as f:
+            end = f.seek(0, os.SEEK_END)
             f.seek(offset)
-            data = f.read()
+            _copy(f, end)
+            return max(offset, f.tell())
     except OSError:
         return offset
-    if data:
-        click.echo(data.decode(errors="replace"), nl=False)
-    return offset + len(data)
