@@ -6,6 +6,7 @@ Everything wrong is reported at once, each fault as ``file:line:column: key.path
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,8 @@ from launcher.config.source import COMMAND_LINE, Document, Origin, Problem, dump
 from launcher.config.sweep import axes, flatten, place, read_flags
 from launcher.config.texts import leaves
 from launcher.errors import ConfigError
+
+_NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 __all__ = ["LoadedJob", "interpolate_run", "load_job", "load_values"]
 
@@ -164,7 +167,16 @@ def _concerns_code(problem: Problem) -> bool:
 
 @lru_cache(maxsize=1)
 def _adapter() -> TypeAdapter[Job]:
-    return TypeAdapter(Job)
+    """The job's validator. Plugins of pydantic are left out: looking for them reads the metadata of every package here."""
+    before = os.environ.get(_NO_PLUGINS)
+    os.environ[_NO_PLUGINS] = "__all__"
+    try:
+        return TypeAdapter(Job)
+    finally:
+        if before is None:
+            del os.environ[_NO_PLUGINS]
+        else:
+            os.environ[_NO_PLUGINS] = before
 
 
 def _validate(values: dict[str, Any], container: dict[str, Any], report: Report) -> Job:

@@ -5,16 +5,20 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
-from pydantic.dataclasses import dataclass
 
 from launcher.config.clock import minutes
 
-_FORBID = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+class _Section:
+    """What all sections share. They are dataclasses of the standard library: pydantic builds one validator for the whole job."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Whole = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -45,8 +49,8 @@ class Share(str, Enum):
     group = "group"
 
 
-@dataclass(frozen=True, kw_only=True, config=_FORBID)
-class Code:
+@dataclass(frozen=True, kw_only=True)
+class Code(_Section):
     """The code that is copied into the run."""
 
     dir: str = "."
@@ -59,8 +63,8 @@ class Code:
     """Refuse a larger copy and name its largest files."""
 
 
-@dataclass(frozen=True, kw_only=True, config=_FORBID)
-class Resources:
+@dataclass(frozen=True, kw_only=True)
+class Resources(_Section):
     """What the job needs; names are submitit's."""
 
     nodes: Count = 1
@@ -79,8 +83,8 @@ class Resources:
     """Nodes that stand by to replace dead ones."""
 
 
-@dataclass(frozen=True, kw_only=True, config=_FORBID)
-class Slurm:
+@dataclass(frozen=True, kw_only=True)
+class Slurm(_Section):
     """How SLURM is asked; names are sbatch's."""
 
     partition: str | None = None
@@ -115,8 +119,8 @@ class Slurm:
     """More arguments for srun."""
 
 
-@dataclass(frozen=True, kw_only=True, config=_FORBID)
-class Ddp:
+@dataclass(frozen=True, kw_only=True)
+class Ddp(_Section):
     """Options of DistributedDataParallel."""
 
     bucket_cap_mb: Positive | None = None
@@ -129,8 +133,8 @@ class Ddp:
     """Gradients are views of the buckets: one copy less."""
 
 
-@dataclass(frozen=True, kw_only=True, config=_FORBID)
-class Distributed:
+@dataclass(frozen=True, kw_only=True)
+class Distributed(_Section):
     """The process group."""
 
     backend: Backend = Backend.auto
@@ -149,8 +153,8 @@ class Distributed:
     """Options of DistributedDataParallel."""
 
 
-@dataclass(frozen=True, kw_only=True, config=_FORBID)
-class Environment:
+@dataclass(frozen=True, kw_only=True)
+class Environment(_Section):
     """What workers find around them."""
 
     variables: dict[str, str] = field(default_factory=dict)
@@ -167,8 +171,8 @@ class Environment:
     """More arguments for the container runtime."""
 
 
-@dataclass(frozen=True, kw_only=True, config=_FORBID)
-class Checkpoint:
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(_Section):
     """When state is saved."""
 
     enabled: bool = True
@@ -189,8 +193,8 @@ class Checkpoint:
     """A script's own checkpoints: files matching this pattern below the run directory count as progress."""
 
 
-@dataclass(frozen=True, kw_only=True, config=_FORBID)
-class Restart:
+@dataclass(frozen=True, kw_only=True)
+class Restart(_Section):
     """How often and how long a run may come back."""
 
     max_restarts: Whole = 3
@@ -211,8 +215,8 @@ class Restart:
     """Seconds before the time limit at which saving for the next attempt begins."""
 
 
-@dataclass(frozen=True, kw_only=True, config=_FORBID)
-class Mlflow:
+@dataclass(frozen=True, kw_only=True)
+class Mlflow(_Section):
     """MLflow (extra: mlflow)."""
 
     uri: str | None = None
@@ -221,8 +225,8 @@ class Mlflow:
     """Experiment; unset: the job's name."""
 
 
-@dataclass(frozen=True, kw_only=True, config=_FORBID)
-class Wandb:
+@dataclass(frozen=True, kw_only=True)
+class Wandb(_Section):
     """Weights & Biases (extra: wandb)."""
 
     project: str | None = None
@@ -231,8 +235,8 @@ class Wandb:
     """online, offline or disabled; unset: $WANDB_MODE, or online."""
 
 
-@dataclass(frozen=True, kw_only=True, config=_FORBID)
-class Trackers:
+@dataclass(frozen=True, kw_only=True)
+class Trackers(_Section):
     """Where metrics go beside the run's own files; never able to stop or slow training."""
 
     tensorboard: bool = False
@@ -243,8 +247,8 @@ class Trackers:
     """Weights & Biases."""
 
 
-@dataclass(frozen=True, kw_only=True, config=_FORBID)
-class Notify:
+@dataclass(frozen=True, kw_only=True)
+class Notify(_Section):
     """Who is told (extra: notify)."""
 
     urls: list[str] = field(default_factory=list)
@@ -253,8 +257,8 @@ class Notify:
     """Which of started, preempted, failed, completed, cancelled."""
 
 
-@dataclass(frozen=True, kw_only=True, config=_FORBID)
-class After:
+@dataclass(frozen=True, kw_only=True)
+class After(_Section):
     """Start after other runs."""
 
     ok: list[str] = field(default_factory=list)
@@ -265,8 +269,8 @@ class After:
     """Runs that must have failed."""
 
 
-@dataclass(frozen=True, kw_only=True, config=_FORBID)
-class Job:
+@dataclass(frozen=True, kw_only=True)
+class Job(_Section):
     """A job: what to train, on which resources. Exactly one of task, function and script."""
 
     name: str | None = None

@@ -22,26 +22,25 @@ _NAMES = ("torch", "submitit", "psutil", "numpy")
 _PROBE = r"""
 def look(names):
     import importlib.util, json, os, sys
-    from importlib import metadata
-    found, editable = {}, []
+    found, versions, editable = {}, {}, []
     for name in names:
         try:
             there = importlib.util.find_spec(name) is not None
         except (ImportError, ValueError):
             there = False
         if there:
-            try:
-                found[name] = metadata.version(name)
-            except Exception:
-                found[name] = "?"
+            found[name] = "?"
     for folder in sys.path:
         try:
             entries = os.listdir(folder or ".")
         except OSError:
             continue
         for entry in entries:
-            if not entry.endswith(".dist-info"):
+            if not entry.endswith((".dist-info", ".egg-info")):
                 continue
+            # importlib.metadata says the same, after importing a mail parser
+            name, _, version = entry.rpartition(".")[0].partition("-")
+            versions.setdefault(name.lower(), version.partition("-")[0])
             try:
                 with open(os.path.join(folder, entry, "direct_url.json")) as f:
                     said = json.load(f)
@@ -50,6 +49,7 @@ def look(names):
             if said.get("dir_info", {}).get("editable") and said.get("url", "").startswith("file://"):
                 from urllib.parse import unquote
                 editable.append([entry.split("-")[0].replace("_", "-"), unquote(said["url"][7:])])
+    found = {name: versions.get(name) or "?" for name in found}
     return {"version": "%d.%d.%d" % sys.version_info[:3], "packages": found, "editable": editable}
 """
 
