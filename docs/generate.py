@@ -3,6 +3,7 @@
 
 docs/verbs/         one page a verb, from its ``--help``
 docs/reference.md   every key of a job file, from launcher/config/schema.py
+docs/json.md        every key of what --json prints, from the dataclasses of launcher/report
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import click
 
 from launcher.cli.main import cli
 from launcher.config import reference
+from launcher.report import ledger, listing, summary, why
 
 DOCS = Path(__file__).resolve().parent
 
@@ -46,6 +48,35 @@ def verb_pages() -> dict[str, str]:
     return pages
 
 
+_JSON = """# What --json prints
+
+Made from launcher/report by `make docs`. Keys stay; new ones may come. Times are seconds since the epoch, durations seconds,
+null is unknown. Numbers that are not finite are the strings "nan", "inf" and "-inf".
+"""
+_TABLES = (
+    ("launcher status RUN --json", "One object; a list unless exactly one RUN is named.", summary, "RunSummary", ()),
+    ("ledger of status", "Where the time went, over all attempts; also `total_s` and `goodput` (useful / total).", ledger,
+     "Ledger", ("segments",)),
+    ("advice of status", "What the run's own history recommends; null where it tells too little.", ledger, "Advice", ()),
+    ("launcher ls --json", "A list, newest first.", listing, "Row", ()),
+    ("launcher why RUN --json", "One object; its `rows` are called `evidence`: lists of texts by label.", why, "Why", ()),
+)  # fmt: skip
+
+
+def json_page() -> str:
+    """The keys of every object that a reading verb prints as JSON."""
+    text = _JSON
+    for title, said, module, name, hidden in _TABLES:
+        docs = reference.field_docs(module, name)
+        rows = [
+            f"| `{key}` | {doc.replace('|', '/').replace('``', '`')} |"
+            for key, doc in docs.items()
+            if key not in hidden
+        ]
+        text += f"\n## {title}\n\n{said}\n\n| key | means |\n| --- | --- |\n" + "\n".join(rows) + "\n"
+    return text
+
+
 def stale(pages: dict[str, str]) -> list[str]:
     """The pages that differ from what is on disk, and those on disk that nothing makes any more."""
     wrong = [name for name, text in pages.items() if not (DOCS / name).is_file() or (DOCS / name).read_text() != text]
@@ -58,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a page is stale")
     args = parser.parse_args()
-    pages = {**verb_pages(), "reference.md": reference.page()}
+    pages = {**verb_pages(), "reference.md": reference.page(), "json.md": json_page()}
     wrong = stale(pages)
     if args.check:
         sys.exit(f"stale, `make docs` renews them: {', '.join(wrong)}" if wrong else 0)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.errors import RunCancelledError, RunFailedError
-from launcher.run.events import read as read_events
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 
@@ -53,11 +52,13 @@ class Follower:
 
     def look(self) -> None:
         """Print new events and redraw the bar."""
+        from launcher.report.history import read_events
+
         events = read_events(self._paths.events)
         for event in events[self._seen :]:
             said = say_event(event)
             if said:
-                self._print(f"{time.strftime('%H:%M:%S', time.localtime(event.get('t')))}  {said}")
+                self._print(f"{time.strftime('%H:%M:%S', time.localtime(event['t']))}  {said}")
         self._seen = len(events)
         if sys.stdout.isatty():
             self._draw(read_state(self._paths.state))

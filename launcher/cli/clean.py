@@ -80,15 +80,18 @@ def _candidates(days: float | None, gb: float | None, keep: int, name: str | Non
 
 
 def _inside_sweep(path: Path) -> bool:
-    return (path.parent / "sweep.json").is_file()
+    from launcher.run.index import is_sweep
+
+    return is_sweep(path.parent)
 
 
 def _ended(path: Path) -> float | None:
     """When the run (or every point of the sweep) ended; None while anything may still work on it."""
+    from launcher.run.index import is_sweep
     from launcher.run.paths import RunPaths
     from launcher.submission.points import points_of
 
-    runs = points_of(path) if (path / "sweep.json").is_file() else [RunPaths(path)]
+    runs = points_of(path) if is_sweep(path) else [RunPaths(path)]
     times = [_end_of(run) for run in runs]
     ends = [t for t in times if t is not None]
     return max(ends) if ends and len(ends) == len(times) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import os
 import sys
 from pathlib import Path
@@ -120,6 +121,13 @@ def _open_standard_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
+def _say_anything() -> None:
+    """Print what the terminal's encoding lacks as ``?``: an old locale, or half a character in a file's name, is no fault."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def _run(argv: list[str] | None) -> int:
     try:
         value = cli.main(args=argv, prog_name="launcher", standalone_mode=False)
@@ -138,6 +146,7 @@ def main(argv: list[str] | None = None) -> int:
     Verbs return None or an exit code, or raise a `LauncherError`, whose class owns the code.
     """
     _open_standard_streams()
+    _say_anything()
     try:
         return _quiet_end(_run(argv))
     except LauncherError as error:

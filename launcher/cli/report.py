@@ -29,8 +29,8 @@ def command(runs: tuple[str, ...], output: str | None) -> None:
     default = f"{paths[0].id}.html" if len(told) == 1 else f"compare-{'-'.join(t.short for t in told)}.html"
     target = Path(output or default)
     try:
-        target.write_text(page, encoding="utf-8")
+        target.write_text(page, encoding="utf-8", errors="replace")  # half characters have no bytes
         target.chmod(0o600)
     except OSError as error:
         raise RunDirError(f"{target}: {error.strerror or error}") from None
-    click.echo(f"{target}  ({len(page.encode()) // 1000} kB)")
+    click.echo(f"{target}  ({target.stat().st_size // 1000} kB)")

@@ -11,13 +11,14 @@ import click
 def command(runs: tuple[str, ...], as_json: bool) -> None:
     """Show where runs are: state, step, speed, what is saved, who is missing, what it cost.
 
-    Without RUN: every run that has not ended, or the newest one.
+    Without RUN: every run that has not ended, or the newest one. docs/json.md lists the keys of --json.
     """
     import json
     import time
+    from dataclasses import asdict
 
     from launcher.report.history import read_history
-    from launcher.report.ledger import ledger
+    from launcher.report.ledger import advise, ledger
     from launcher.report.listing import has_ended
     from launcher.report.runs import all_runs, find_many, summarise_all
     from launcher.report.text import plain_json
@@ -33,20 +34,24 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     summaries = summarise_all(histories, now)
     books = [ledger(h, s.ended or now) for h, s in zip(histories, summaries, strict=True)]
     if as_json:
-        pairs = zip(summaries, books, strict=True)
-        values = [plain_json({**s.as_json(), "ledger": book.as_json()}) for s, book in pairs]
+        values = [
+            plain_json({**s.as_json(), "ledger": book.as_json(), "advice": asdict(advise(h, book))})
+            for h, s, book in zip(histories, summaries, books, strict=True)
+        ]
         click.echo(json.dumps(values[0] if len(runs) == 1 == len(values) else values, indent=1))
         return
     if not summaries:
         click.echo("no runs yet; launcher submit job.yaml starts one")
     from launcher.cli._say import say
-    from launcher.report.ledger import in_words
+    from launcher.report.ledger import advice_in_words, cost_in_words, in_words
     from launcher.report.status import colour, lines, past
     from launcher.report.why import explain
 
     for h, s, book in zip(histories, summaries, books, strict=True):
         why = explain(h, s, now).sentence if s.state in ("failed", "cancelled") else ""
-        head, *rest = lines(s, now, history=past(book, now), goodput=in_words(book), why=why)
+        advice = advice_in_words(advise(h, book))
+        told = {"goodput": in_words(book), "cost": cost_in_words(book), "advice": advice, "why": why}
+        head, *rest = lines(s, now, history=past(book, now), **told)
         click.echo(head.replace(f"  {s.state}", f"  {click.style(s.state, fg=colour(s.state))}", 1))
         for line in rest:
             say(line)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
 
 _PERIOD_S = 1.0
+_DUMB = ("dumb", "unknown", "")
+"""Terminals that cannot put the cursor anywhere: they get what a pipe gets."""
 _KEYS = {
     b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "left", b"\x1bOA": "up", b"\x1bOB": "down",
     b"\x1bOC": "right", b"\x1bOD": "left", b"\x1b[5~": "pgup", b"\x1b[6~": "pgdn", b"\r": "enter", b"\n": "enter",
@@ -31,7 +33,7 @@ def command(run: str | None) -> None:
     from launcher.report.runs import find
 
     paths = find(run) if run is not None else None
-    if sys.stdin.isatty() and sys.stdout.isatty():
+    if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in _DUMB:
         _live(paths)
     elif paths is not None:
         _follow(paths)
@@ -47,12 +49,17 @@ def _live(paths: RunPaths | None) -> None:
 
     from launcher.report.feed import Feed
     from launcher.report.live import View
+    from launcher.report.screen import in_ascii
 
     view = View(Feed(), _save_and_end, run=paths, only_one=paths is not None)
     console = Console()
 
+    # The kernel's own console has a font of 256 characters; elsewhere the encoding tells.
+    poor = os.environ.get("TERM") == "linux" or not console.encoding.lower().startswith("utf")
+
     def screen() -> Group:
-        return Group(*view.render(console.width, console.height, time.time()))
+        lines = view.render(console.width, console.height, time.time())
+        return Group(*(in_ascii(lines) if poor else lines))
 
     try:
         with _Keys() as keys, Live(screen(), console=console, screen=True, auto_refresh=False) as live:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import time
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ AWAY_SHARE = 3.0
 """Per cent of the width that a time in which nobody wanted the run to run takes, however long it was."""
 LEAST = 0.03
 """Boxes narrower than this many per cent are left out: they could not be seen."""
+LEAST_MARKED = 3.0
+"""Attempts narrower than this many per cent get no marks of their rounds: these would hide what they mark."""
 MOST_LANES = 40
 
 
@@ -84,35 +87,45 @@ class _Axis:
             self.points.append((s.start, x))
             x += 100 * AWAY_SHARE / max(100, AWAY_SHARE * away + 10) if s.kind == "away" else s.seconds * scale
             self.points.append((s.end, x))
+        self.ends = [t for t, _ in self.points[1::2]]
 
     def at(self, t: float) -> float:
         """Where ``t`` lies."""
-        for (t0, x0), (t1, x1) in zip(self.points[::2], self.points[1::2], strict=True):
-            if t <= t1:
-                return x0 + (x1 - x0) * (max(t, t0) - t0) / (t1 - t0)
-        return 100.0
+        place = bisect.bisect_left(self.ends, t)
+        if place == len(self.ends):
+            return 100.0
+        (t0, x0), (t1, x1) = self.points[2 * place : 2 * place + 2]
+        return x0 + (x1 - x0) * (max(t, t0) - t0) / (t1 - t0)
 
 
 def lanes(segments: list[Segment], h: History) -> Timeline:
     """The timeline: one lane an attempt, the time in the queue before it included."""
     if not segments:
         return Timeline([], [], 0)
-    axis = _Axis(segments)
+    groups = _by_attempt(segments)
+    hidden = max(0, len(groups) - MOST_LANES)
+    shown = [s for group in groups[hidden:] for s in group]
+    axis = _Axis(shown)
+    starts = [(e["t"], e.get("round")) for e in h.of("round_started") if e["t"] >= shown[0].start]
+    return Timeline([_lane(group, axis, starts) for group in groups[hidden:]], _ticks(shown, axis), hidden)
+
+
+def _by_attempt(segments: list[Segment]) -> list[list[Segment]]:
+    """An attempt's segments together, the time in the queue before it included."""
     groups: list[list[Segment]] = [[]]
     for s in segments:
         if groups[-1] and s.kind in ("queued", "away") and groups[-1][-1].kind not in ("queued", "away"):
             groups.append([])
         groups[-1].append(s)
-    starts = [(e["t"], e.get("attempt"), e.get("round")) for e in h.of("round_started")]
-    out = []
-    for group in groups:
-        numbers = [s.attempt for s in group if s.attempt is not None]
-        label = f"attempt {numbers[0]}" if numbers else "queue"
-        here = [t for t in starts if group[0].start <= t[0] <= group[-1].end]
-        rounds = [(axis.at(t), f"round {r} began {_clock(t)}") for t, _, r in here]
-        out.append(Lane(label, _boxes(group, axis), rounds))
-    hidden = max(0, len(out) - MOST_LANES)
-    return Timeline(out[hidden:], _ticks(segments, axis), hidden)
+    return groups
+
+
+def _lane(group: list[Segment], axis: _Axis, starts: list[tuple[float, object]]) -> Lane:
+    numbers = [s.attempt for s in group if s.attempt is not None]
+    first, last = group[0].start, group[-1].end
+    wide = axis.at(last) - axis.at(first) >= LEAST_MARKED
+    rounds = [(axis.at(t), f"round {r} began {_clock(t)}") for t, r in starts if wide and first <= t <= last]
+    return Lane(f"attempt {numbers[0]}" if numbers else "queue", _boxes(group, axis), rounds)
 
 
 def _boxes(group: list[Segment], axis: _Axis) -> list[Box]:

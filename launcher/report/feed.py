@@ -13,6 +13,7 @@ from launcher.report.ledger import Ledger, ledger
 from launcher.report.listing import Row, group_sweeps, rows
 from launcher.report.runs import all_runs, ask_slurm, needs_slurm
 from launcher.report.summary import RunSummary, SlurmView, summarise_history
+from launcher.run.files import NO_JSON
 from launcher.run.paths import RunPaths
 
 __all__ = ["Detail", "Feed", "tail_objects"]
@@ -50,7 +51,7 @@ def tail_objects(path: Path, size: int = _TAIL) -> list[dict[str, Any]]:
     for line in lines[1:] if end > size else lines:
         try:
             value = json.loads(line)
-        except ValueError:
+        except NO_JSON:
             continue
         if isinstance(value, dict):
             out.append(value)

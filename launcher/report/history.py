@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from launcher.run import events as events_module
@@ -13,16 +14,26 @@ from launcher.run.files import read_json
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 
-__all__ = ["Event", "History", "as_list", "as_number", "as_text", "read_history"]
+__all__ = ["Event", "History", "as_list", "as_number", "as_text", "as_time", "own_time", "read_events", "read_history"]
 
 Event = dict[str, Any]
+
+_MOST = sys.float_info.max
+_MOST_STEPS = 10**15
+_YEAR_3000 = 32_503_680_000.0
 
 
 def as_number(value: object) -> float | None:
     """A finite number, or None for anything else (other versions and torn files hold anything)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value if math.isfinite(value) else None
+    return value if -_MOST <= value <= _MOST else None
+
+
+def as_time(value: object) -> float | None:
+    """A time that a calendar knows, in seconds since the epoch, or None."""
+    t = as_number(value)
+    return t if t is not None and 0 <= t < _YEAR_3000 else None
 
 
 def as_text(value: object, default: str = "") -> str:
@@ -81,14 +92,44 @@ class History:
         return max(numbers, default=None)
 
 
+def own_time(rank: dict[str, Any]) -> float | None:
+    """Seconds of a step that this rank needed for itself; of a rank that does not know, of the whole step."""
+    own = as_number(rank.get("own_s"))
+    return as_number(rank.get("step_time_s")) if own is None else own
+
+
+_NUMBERS = ("attempt", "round", "step", "rank")
+_TIMES = ("t", "submitted_t", "saved_t", "allocation_t", "heartbeat_t", "pid_started")
+
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    """Without what the common keys cannot hold: whole numbers and times. Other versions and torn files hold anything."""
+    for key in _NUMBERS:
+        number = value.get(key)
+        if number is not None and not (type(number) is int and -_MOST_STEPS < number < _MOST_STEPS):
+            del value[key]
+    for key in _TIMES:
+        if value.get(key) is not None and as_time(value[key]) is None:
+            del value[key]
+    return value
+
+
+def read_events(path: Path) -> list[Event]:
+    """The events at ``path`` that have a time, in the order written."""
+    return [e for e in map(_plain, events_module.read(path)) if e.get("t") is not None]
+
+
 def read_history(paths: RunPaths) -> History:
     """Read the run at ``paths``; never raises for what the files hold."""
-    events = [e for e in events_module.read(paths.events) if as_number(e.get("t")) is not None]
+    outcome = read_outcome(paths.outcome)
+    state = _plain(read_state(paths.state))
+    if "ranks" in state:
+        state["ranks"] = [_plain(r) for r in as_list(state["ranks"]) if isinstance(r, dict)]
     return History(
         paths=paths,
-        events=events,
-        state=read_state(paths.state),
-        raw_outcome=read_outcome(paths.outcome),
+        events=read_events(paths.events),
+        state=state,
+        raw_outcome=None if outcome is None else _plain(outcome),
         spec=as_dict(read_json(paths.spec)),
-        submission=as_dict(read_json(paths.submission)),
+        submission=_plain(as_dict(read_json(paths.submission))),
     )

@@ -11,7 +11,19 @@ from launcher.report import text
 from launcher.report.history import Event, History, as_dict, as_number
 from launcher.report.timeline import KINDS, Segment, timeline
 
-__all__ = ["Advice", "Interruption", "Ledger", "advise", "in_words", "interruptions", "ledger", "shares", "young_daly"]
+__all__ = [
+    "Advice",
+    "Interruption",
+    "Ledger",
+    "advice_in_words",
+    "advise",
+    "cost_in_words",
+    "in_words",
+    "interruptions",
+    "ledger",
+    "shares",
+    "young_daly",
+]
 
 COUNTED = tuple(k for k in KINDS if k != "away")
 
@@ -32,14 +44,21 @@ class Ledger:
     """Seconds by kind over all attempts, and what they cost."""
 
     seconds: dict[str, float]
+    """By kind: useful, saving, lost, recovery, start-up, queued, stopped, away (the last counts for nothing)."""
     segments: list[Segment]
+    """The pieces themselves, in order; not in JSON."""
     gpu_hours: float
     """Of every allocated node, spares included."""
     spare_gpu_hours: float
+    """Of it: of nodes that stood by."""
     node_hours: float
+    """Nodes times hours, spares included."""
     cpu_hours: float
+    """CPUs that ranks had, times hours, spares included."""
     lost_steps: int
+    """Optimizer steps that had to be done again."""
     interruptions: list[Interruption]
+    """[{t, cause, attempt, lost_steps}]: what stopped training before its end."""
 
     @property
     def total_s(self) -> float:
@@ -100,6 +119,14 @@ def in_words(book: Ledger) -> str:
     return ", ".join(words)
 
 
+def cost_in_words(book: Ledger) -> str:
+    """``192 GPU-h, 24 of them of spares``; CPU-hours where there are no GPUs; empty before there is any."""
+    if book.gpu_hours:
+        spare = f", {text.hours(book.spare_gpu_hours)} of them of spares" if book.spare_gpu_hours else ""
+        return f"{text.hours(book.gpu_hours)} GPU-h{spare}"
+    return f"{text.hours(book.cpu_hours)} CPU-h" if book.cpu_hours else ""
+
+
 _CAUSES = {"worker_failed": "crash", "node_lost": "node", "store_lost": "store", "hang": "hang"}
 
 
@@ -109,6 +136,7 @@ def interruptions(history: History) -> list[Interruption]:
     cause: tuple[float, str] | None = None
     step: float | None = None
     attempt: int | None = None
+    closed = {e.get("attempt") for e in history.of("attempt_ended", "stopped", "ended")}
     for e in history.events:
         kind = e["type"]
         if kind in _CAUSES and cause is None:
@@ -123,7 +151,8 @@ def interruptions(history: History) -> list[Interruption]:
             if cause is not None:
                 lost = max(0, int(step - first + 1)) if step is not None and first is not None else None
                 out.append(Interruption(cause[0], cause[1], attempt, lost))
-            elif attempt is not None and e.get("attempt") != attempt and _open(history, attempt):
+            elif attempt is not None and e.get("attempt") != attempt and attempt not in closed:
+                # its leader died without a word
                 out.append(Interruption(_last_t(history, attempt), "unknown", attempt, None))
             cause, step = None, None
         if (seen := _step(e)) is not None:
@@ -141,11 +170,6 @@ def _step(e: Event) -> float | None:
 def _whole(value: object) -> int | None:
     number = as_number(value)
     return None if number is None else int(number)
-
-
-def _open(history: History, attempt: int) -> bool:
-    """Whether the attempt has no end in the history: its leader died without a word."""
-    return not any(e.get("attempt") == attempt for e in history.of("attempt_ended", "stopped", "ended"))
 
 
 def _last_t(history: History, attempt: int) -> float:
@@ -168,6 +192,7 @@ class Advice:
     mttf_s: float | None
     """Training time per unplanned interruption; with none seen, all training time so far (a lower bound)."""
     failures: int
+    """Unplanned interruptions."""
     interval_s: float | None
     """Recommended time between checkpoints (Young/Daly, within the job's bounds)."""
     lead_s: float | None
@@ -189,6 +214,13 @@ def advise(history: History, book: Ledger) -> Advice:
         most = 60 * (as_number(bounds.get("max_interval_min")) or 30.0)
         interval = min(max(young_daly(cost, mttf), least), most)
     return Advice(save_cost_s=cost, mttf_s=mttf, failures=len(hard), interval_s=interval, lead_s=_lead(history, saved))
+
+
+def advice_in_words(a: Advice) -> str:
+    """``best saved every 12 min; 20 s of warning are enough to save``."""
+    parts = [f"best saved every {text.duration(a.interval_s)}"] if a.interval_s is not None else []
+    parts += [f"{text.duration(a.lead_s)} of warning are enough to save"] if a.lead_s is not None else []
+    return "; ".join(parts)
 
 
 def _lead(history: History, saved: list[Event]) -> float | None:

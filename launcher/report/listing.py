@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.report import text
-from launcher.report.history import as_dict, as_number, as_text, read_history
+from launcher.report.history import as_dict, as_number, as_text, as_time, read_history
 from launcher.report.runs import Ask, Known, summarise_all
 from launcher.report.summary import RunSummary, State
+from launcher.run.files import NO_JSON
 
 __all__ = ["Row", "best_metric", "group_sweeps", "has_ended", "main_metric", "rows", "sort_by_metric", "sweep_line"]
 
@@ -26,18 +27,29 @@ class Row:
     """One run in a list; times in seconds since the epoch."""
 
     run: str
+    """Its id."""
     state: State
+    """pending, running, completed, failed or cancelled."""
     reason: str = ""
+    """Why it is pending, failed or cancelled."""
     step: int | None = None
+    """Optimizer steps done."""
     total_steps: int | None = None
+    """Of how many."""
     rate: float | None = None
+    """Steps per second."""
     eta_s: float | None = None
+    """Seconds of training that are left."""
     when: float | None = None
     """When it ended; for others, when it began or was submitted."""
     metrics: dict[str, Any] = field(default_factory=dict)
+    """The newest value of each metric."""
     sweep: str | None = None
+    """The sweep it is a point of."""
     overrides: list[str] = field(default_factory=list)
+    """What that point sets."""
     dir: str = ""
+    """Its directory."""
 
 
 def rows(runs: list[Known], now: float, ask: Ask | None = None) -> list[Row]:
@@ -68,7 +80,7 @@ def _load(path: str) -> dict[str, Any] | None:
         os.close(fd)
     try:
         value = json.loads(raw)
-    except ValueError:
+    except NO_JSON:
         return None
     return value if isinstance(value, dict) else None
 
@@ -79,7 +91,7 @@ def _glance(known: Known) -> Row | None:
     outcome = _load(f"{root}/outcome.json")
     if outcome is None or outcome.get("state") not in _STATES:
         return None
-    ended = as_number(outcome.get("t"))
+    ended = as_time(outcome.get("t"))
     try:
         touched = os.stat(f"{root}/events.jsonl").st_mtime
     except OSError:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.report.history import Event, as_dict, as_list, as_number, as_text
+from launcher.report.history import Event, as_dict, as_list, as_number, as_text, own_time
 from launcher.report.text import duration
 from launcher.run import events as events_module
 from launcher.run.files import read_lines
@@ -144,7 +144,7 @@ def _slower(samples: list[dict[str, Any]]) -> dict[str, float]:
     for sample in samples:
         times: dict[str, list[float]] = {}
         for rank in map(as_dict, as_list(sample.get("ranks"))):
-            took = as_number(rank.get("step_time_s"))
+            took = own_time(rank)
             if took is not None and took > 0 and rank.get("host"):
                 times.setdefault(as_text(rank["host"]).partition("/")[0], []).append(took)
         if len(times) < 2:

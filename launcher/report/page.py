@@ -127,18 +127,13 @@ def _tiles(told: Told, now: float) -> list[tuple[str, str, str]]:
         tiles.append(("speed", text.rate(s.rate), f"done in {text.duration(s.eta_s)}" if s.eta_s is not None else ""))
     elif (speed := _mean_speed(told)) is not None:
         tiles.append(("speed", text.rate(speed), "mean while training"))
-    if book.goodput is not None:
+    if book.goodput is not None and s.started is not None:
         tiles.append(("goodput", text.percent(book.goodput, 1), f"of {text.duration(book.total_s)}"))
     if book.gpu_hours:
-        tiles.append(
-            (
-                "GPU-hours",
-                f"{book.gpu_hours:,.3g}",
-                f"{book.spare_gpu_hours:.2g} of them spare" if book.spare_gpu_hours else "",
-            )
-        )
+        spare = f"{text.hours(book.spare_gpu_hours)} of them spare" if book.spare_gpu_hours else ""
+        tiles.append(("GPU-hours", text.hours(book.gpu_hours), spare))
     elif book.cpu_hours:
-        tiles.append(("CPU-hours", f"{book.cpu_hours:,.3g}", ""))
+        tiles.append(("CPU-hours", text.hours(book.cpu_hours), ""))
     tiles.append(("interruptions", str(len(book.interruptions)), f"{text.plural(book.lost_steps, 'step')} done again"))
     return tiles
 
@@ -279,7 +274,7 @@ def _table(all_told: list[Told], now: float) -> list[tuple[str, list[str]]]:
     for kind in ("useful", "saving", "lost", "recovery", "start-up", "queued", "stopped"):
         parts = [shares(t.book).get(kind, 0) for t in all_told]
         rows += row(kind, [f"{part} %" for part in parts]) if any(parts) else []
-    rows += row("GPU-hours", [f"{t.book.gpu_hours:,.3g}" if t.book.gpu_hours else "" for t in all_told])
+    rows += row("GPU-hours", [text.hours(t.book.gpu_hours) if t.book.gpu_hours else "" for t in all_told])
     rows += row("interruptions", [str(len(t.book.interruptions)) for t in all_told])
     rows += row("steps done again", [text.count(t.book.lost_steps) for t in all_told])
     return rows

@@ -11,7 +11,7 @@ from launcher.errors import RunNotFoundError
 from launcher.report.history import History, as_dict, as_list, read_history
 from launcher.report.summary import RunSummary, SlurmView, summarise_history
 from launcher.run.files import read_json
-from launcher.run.index import job_name, list_runs, resolve
+from launcher.run.index import SWEEP_FILE, is_sweep, job_name, list_runs, resolve
 from launcher.run.paths import RunPaths
 
 __all__ = [
@@ -54,7 +54,7 @@ def all_runs() -> list[Known]:
     for ref in reversed(list_runs(check=False)):
         if ref.id in seen:
             continue
-        if os.path.isfile(f"{ref.path}/sweep.json"):
+        if os.path.isfile(f"{ref.path}/{SWEEP_FILE}"):
             points = _points(ref.path, ref.id)
             seen.update(p.id for p in points)
             found += points
@@ -66,7 +66,7 @@ def all_runs() -> list[Known]:
 
 def _points(folder: Path, sweep: str) -> list[Known]:
     """The points of the sweep in ``folder``; its ``sweep.json`` tells their overrides."""
-    listed = as_list(as_dict(read_json(folder / "sweep.json")).get("points"))
+    listed = as_list(as_dict(read_json(folder / SWEEP_FILE)).get("points"))
     overrides: dict[str, list[str]] = {}
     for point in listed:
         value = as_dict(point)
@@ -87,7 +87,7 @@ def _is_run(path: str) -> bool:
 def find(name: str) -> RunPaths:
     """The one run that ``name`` means. Raises RunNotFoundError, also for a sweep, which is many."""
     path = resolve(name)
-    if (path / "sweep.json").is_file():
+    if is_sweep(path):
         raise RunNotFoundError(f"{path.name} is a sweep; `launcher ls --sweep {path.name}` lists its points")
     return RunPaths(path)
 
@@ -97,8 +97,7 @@ def find_many(names: Iterable[str]) -> list[RunPaths]:
     found: list[RunPaths] = []
     for name in names:
         path = resolve(name)
-        is_sweep = (path / "sweep.json").is_file()
-        found += [k.paths for k in _points(path, path.name)] if is_sweep else [RunPaths(path)]
+        found += [k.paths for k in _points(path, path.name)] if is_sweep(path) else [RunPaths(path)]
     return found
 
 

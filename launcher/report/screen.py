@@ -9,16 +9,17 @@ from rich.text import Text
 
 from launcher.report import text
 from launcher.report.feed import Detail
-from launcher.report.history import as_number
-from launcher.report.ledger import in_words
+from launcher.report.history import as_number, own_time
+from launcher.report.ledger import cost_in_words, in_words
 from launcher.report.listing import Row, sweep_line
 from launcher.report.sparks import bar, spark
 from launcher.report.status import colour, headline, lines
 from launcher.report.words import level, words
 
-__all__ = ["detail_screen", "log_screen", "overview_screen", "sorted_groups"]
+__all__ = ["detail_screen", "in_ascii", "log_screen", "overview_screen", "sorted_groups"]
 
 _LEVELS = {"bad": "red", "warning": "yellow", "good": "green", "plain": ""}
+_ASCII = str.maketrans("▁▂▃▄▅▆▇█▏▎▍▌▋▊▉─▶▲↑↓←…·–", "_.,-=+*#   ####->^^v<~.-")
 _QUIET = frozenset({"save_started", "progress_assumed", "digest"})
 
 
@@ -28,6 +29,13 @@ def _fit(name: str, width: int) -> str:
         return name.ljust(width)
     tail = min(12, width // 2)
     return f"{name[: width - tail - 1]}…{name[-tail:]}"
+
+
+def in_ascii(rows: Sequence[Text]) -> list[Text]:
+    """The same lines for terminals without block characters; widths and colours stay."""
+    for row in rows:
+        row.plain = row.plain.translate(_ASCII)
+    return list(rows)
 
 
 def _footer(words_: str, width: int) -> Text:
@@ -112,7 +120,10 @@ def detail_screen(d: Detail, chosen: int, width: int, height: int, now: float, n
     head = Text(headline(s)[:width], style="bold")
     head.highlight_words([s.state], style=colour(s.state))
     rows = [head, *_progress(d, width), *_curves(d, width)]
-    told = dict(_labelled(line) for line in lines(s, now, goodput=in_words(d.book))[1:])
+    told = dict(
+        _labelled(line)
+        for line in lines(s, now, goodput="  ".join(filter(None, [in_words(d.book), cost_in_words(d.book)])))[1:]
+    )
     wanted = ("reason", "heard", "waiting", "phase", "saved", "limit", "goodput")
     rows += [Text(f"{label:<9}{told[label]}"[:width]) for label in wanted if label in told]
     events = [e for e in d.history.events if e["type"] not in _QUIET]
@@ -200,7 +211,7 @@ def _cells(r: dict[str, Any], d: Detail, now: float) -> dict[str, tuple[str, str
     fails = d.failures.get(r["rank"], 0) if isinstance(r.get("rank"), int) else 0
 
     slow = d.summary.slowest
-    slowest = slow is not None and slow[0] == r.get("rank") and slow[1] >= 0.1
+    slowest = slow is not None and slow[0] == r.get("rank")
 
     def share(key: str) -> str:
         value = as_number(r.get(key))
@@ -211,7 +222,7 @@ def _cells(r: dict[str, Any], d: Detail, now: float) -> dict[str, tuple[str, str
         "RANK": (str(r.get("rank", "")), ""),
         "BEAT": (text.duration(max(0.0, silent)) if silent is not None else "", late),
         "STEP": (text.count(as_number(r.get("step"))), ""),
-        "STEP TIME": ("▲ " * slowest + text.step_time(as_number(r.get("step_time_s"))), "yellow" if slowest else ""),
+        "STEP TIME": ("▲ " * slowest + text.step_time(own_time(r)), "yellow" if slowest else ""),
         "GPU": (share("gpu_percent"), ""),
         "GPU MEM": (text.bytes_(as_number(r.get("gpu_mem_bytes"))), ""),
         "CPU": (share("cpu_percent"), ""),

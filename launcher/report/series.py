@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.report.history import as_dict, as_list, as_number
+from launcher.report.history import as_dict, as_list, as_number, own_time
+from launcher.run.files import NO_JSON
 
 __all__ = ["RankSpread", "Series", "charts", "metric_series", "read_thinned", "spreads", "usage"]
 
@@ -62,7 +63,7 @@ def read_thinned(path: Path, most: int = MAX_LINES) -> list[dict[str, Any]]:
     for line in picked:
         try:
             value = json.loads(line)
-        except ValueError:
+        except NO_JSON:
             continue
         if isinstance(value, dict):
             out.append(value)
@@ -171,7 +172,7 @@ def spreads(samples: list[dict[str, Any]]) -> list[RankSpread]:
     hosts: dict[int, str] = {}
     for line in samples:
         for r in as_list(line.get("ranks")):
-            seconds = as_number(as_dict(r).get("step_time_s"))
+            seconds = own_time(as_dict(r))
             if seconds and isinstance(r.get("rank"), int):
                 times.setdefault(r["rank"], []).append(seconds)
                 hosts[r["rank"]] = str(r.get("host") or "")

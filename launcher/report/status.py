@@ -33,7 +33,9 @@ def headline(s: RunSummary) -> str:
     return "  ".join(parts)
 
 
-def lines(s: RunSummary, now: float, *, history: str = "", goodput: str = "", why: str = "") -> list[str]:
+def lines(
+    s: RunSummary, now: float, *, history: str = "", goodput: str = "", cost: str = "", advice: str = "", why: str = ""
+) -> list[str]:
     """Everything ``status`` says of a run, the head line first; ``why`` is a better reason than the leader's."""
     rows = [
         ("reason", why or _reason(s)),
@@ -48,6 +50,8 @@ def lines(s: RunSummary, now: float, *, history: str = "", goodput: str = "", wh
         ("took", _took(s, now)),
         ("history", history),
         ("goodput", goodput),
+        ("cost", cost),
+        ("advice", advice),
     ]
     return [headline(s)] + [f"  {label:<8} {value}" for label, value in rows if value]
 
@@ -123,7 +127,7 @@ def _ranks(s: RunSummary) -> str:
     out += f" on {text.short_list(s.nodes)}"
     if s.spares:
         out += f", {len(s.spares)} spare"
-    if s.state == "running" and s.slowest and s.slowest[1] >= 0.01:
+    if s.state == "running" and s.slowest:
         out += f"; slowest rank {s.slowest[0]} (+{s.slowest[1]:.0%})".replace("%", " %")
     return out
 

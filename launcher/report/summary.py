@@ -10,16 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from launcher.report import text
-from launcher.report.history import Event, History, as_dict, as_list, as_number, as_text, read_history
+from launcher.report.history import Event, History, as_dict, as_list, as_number, as_text, own_time, read_history
 from launcher.report.processes import is_alive, local_process
 from launcher.run.paths import RunPaths
 
-__all__ = ["STALE_S", "RunSummary", "SlurmView", "State", "summarise", "summarise_history"]
+__all__ = ["STALE_S", "STANDS_OUT", "RunSummary", "SlurmView", "State", "summarise", "summarise_history"]
 
 State = Literal["pending", "running", "completed", "failed", "cancelled"]
 
 STALE_S = 60.0
 """The leader writes its picture once a second; NFS clients may show a file up to 60 s late."""
+
+STANDS_OUT = 0.1
+"""A rank is called slow when it needs longer than the others by this share of a step; jitter is less."""
 
 LOST_S = 600.0
 """A local run on another host is taken for dead after this silence: its process cannot be looked at from here."""
@@ -58,43 +61,68 @@ class RunSummary:
     """One run now. Times are seconds since the epoch, durations seconds; None is unknown."""
 
     run: str
+    """Its id."""
     name: str
+    """The job's name."""
     dir: str
+    """Its directory."""
     state: State
+    """pending, running, completed, failed or cancelled."""
     reason: str = ""
     """Why it is pending, failed or cancelled: one sentence or SLURM's word."""
     backend: str = "slurm"
+    """slurm or local."""
     job_id: str | None = None
+    """SLURM's number of the newest attempt's job."""
     attempt: int | None = None
+    """The newest attempt, from 0; null before the first began."""
     round: int | None = None
+    """The newest round of that attempt, from 0."""
     phase: str = ""
+    """Of a running one: waiting (for nodes), preflight, starting, training, evaluating or stopping."""
     step: int | None = None
+    """Optimizer steps done."""
     total_steps: int | None = None
+    """Of how many, where that is known."""
     epoch: float | None = None
+    """The epoch under way, from 0."""
     epochs: float | None = None
+    """Of how many."""
     world_size: int | None = None
+    """Ranks."""
     nodes: list[str] = field(default_factory=list)
     """Host names in use."""
     spares: list[str] = field(default_factory=list)
+    """Host names standing by."""
     missing: list[dict[str, Any]] = field(default_factory=list)
     """Whom the leader waits for: [{host, ranks}]."""
     waited_s: float | None = None
+    """How long it has waited for them."""
     submitted: float | None = None
+    """When it was first submitted."""
     started: float | None = None
     """When the first attempt began."""
     attempt_started: float | None = None
+    """When the newest attempt began."""
     ended: float | None = None
+    """When it ended; null while it has not."""
     starts: float | None = None
     """Of a pending run: when SLURM expects to start it."""
     rate: float | None = None
-    """Steps per second."""
+    """Steps per second, over the last minute."""
     eta_s: float | None = None
+    """Seconds of training that are left at this rate."""
     saved_step: int | None = None
+    """Step of the newest committed checkpoint."""
     saved_t: float | None = None
+    """When that was saved."""
     saved_path: str = ""
     """The newest checkpoint, below the run's directory."""
     metrics: dict[str, Any] = field(default_factory=dict)
+    """The newest value of each metric; what is not finite is "nan", "inf" or "-inf"."""
     ranks: list[dict[str, Any]] = field(default_factory=list)
+    """[{rank, host, node, local_rank, pid, step, phase, step_time_s, own_s, heartbeat_t, cpu_percent, rss_bytes, gpu_percent,
+    gpu_mem_bytes}]; own_s is a step's time without waiting for other ranks."""
     restarts: int = 0
     """Rounds beyond the first of each attempt."""
     left_here_s: float | None = None
@@ -104,10 +132,13 @@ class RunSummary:
     heard: float | None = None
     """When the leader last wrote."""
     silent: bool = False
-    """Running by all that is known, but the leader has not written for longer than STALE_S."""
+    """Running by all that is known, but the leader has not written for a minute."""
     sweep: str | None = None
+    """The sweep it is a point of."""
     overrides: list[str] = field(default_factory=list)
+    """What that point sets: ["params.lr=0.1"]."""
     exit_code: int | None = None
+    """Of an ended run: 0, or that of its kind of end."""
 
     @property
     def active(self) -> bool:
@@ -116,13 +147,16 @@ class RunSummary:
 
     @property
     def slowest(self) -> tuple[int, float] | None:
-        """The rank with the longest step time and by what share it exceeds the median; None below two ranks."""
-        times = {r["rank"]: t for r in self.ranks if "rank" in r and (t := as_number(r.get("step_time_s")))}
+        """The rank that holds the others up, and by what share it exceeds their median; None where none stands out."""
+        known = [r for r in self.ranks if "rank" in r and as_number(r.get("step_time_s"))]
+        times = {r["rank"]: t for r in known if (t := own_time(r))}
         if len(times) < 2:
             return None
         rank = max(times, key=lambda r: times[r])
-        middle = text.median(times.values())
-        return (rank, times[rank] / middle - 1) if middle > 0 else None
+        middle = text.median(t for r, t in times.items() if r != rank)
+        step = max(as_number(r["step_time_s"]) or 0.0 for r in known)
+        stands_out = times[rank] - middle >= STANDS_OUT * max(middle, step)
+        return (rank, times[rank] / middle - 1) if stands_out and middle > 0 else None
 
     def as_json(self) -> dict[str, Any]:
         """Every field, for ``--json``."""
@@ -315,8 +349,10 @@ def _slurm_state(h: History, slurm: Mapping[str, SlurmView] | None, now: float, 
     if job is not None:
         word = job.state.split()[0].rstrip("+").upper() if job.state else ""
         if word in _WAITING:
-            return "pending", "" if job.reason in ("None", "") else job.reason, {"starts": _estimate(job)}
-        if word in _DEAD and (waiting or silence > _grace(word)):
+            starts = as_number(getattr(job, "start_estimate_t", None))
+            return "pending", "" if job.reason in ("None", "") else job.reason, {"starts": starts}
+        lag_s = 5.0 if word == "CANCELLED" else 15.0  # of the outcome file behind SLURM's word, on a shared file system
+        if word in _DEAD and (waiting or silence > lag_s):
             return _dead(h, word, waiting)
         if word not in _DEAD:
             starting = {"phase": "starting"} if waiting else {}
@@ -328,15 +364,6 @@ def _slurm_state(h: History, slurm: Mapping[str, SlurmView] | None, now: float, 
     if slurm is not None and silence > STALE_S:
         return "failed", "The leader died without a word; SLURM no longer knows this job.", {"ended": _heard(h)}
     return "running", "", {"silent": silence > STALE_S}
-
-
-def _estimate(job: SlurmView) -> float | None:
-    return as_number(getattr(job, "start_estimate_t", None))
-
-
-def _grace(word: str) -> float:
-    """How long the outcome file may lag behind SLURM's word on a shared file system."""
-    return 5.0 if word == "CANCELLED" else 15.0
 
 
 def _heard(h: History) -> float | None:

@@ -160,9 +160,8 @@ def _disk_full(root: Root, h: History, s: RunSummary) -> Told:
     fix = f"make room below {h.paths.root.parent}, then: launcher resubmit {{run}}"
     if root.event.get("type") == "save_failed":
         error = text.clean(f"{name} {as_text(root.event.get('error'))}")
-        return Told(
-            f"{what}: no checkpoint could be written since{at_step(root).removeprefix(' at')}.", [error], [], fix
-        )
+        since = at_step(root).replace(" at ", " since ")
+        return Told(f"{what}: no checkpoint could be written{since}.", [error], [], fix)
     return Told(
         f"{what}: {who(root, h)[0].lower()}{who(root, h)[1:]} could not write{at_step(root)}.", _error(root), [], fix
     )

@@ -16,6 +16,7 @@ __all__ = [
     "clock",
     "count",
     "duration",
+    "hours",
     "median",
     "number",
     "percent",
@@ -92,6 +93,11 @@ def number(x: float | str | None) -> str:
     if x == int(x) and abs(x) < 1e6:
         return str(int(x))
     return f"{x:.4g}"
+
+
+def hours(n: float) -> str:
+    """Hours that somebody pays for: ``3.26``, ``4,560``."""
+    return f"{n:,.0f}" if n >= 100 else f"{n:.3g}"
 
 
 def rate(per_second: float | None) -> str:

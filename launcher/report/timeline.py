@@ -90,6 +90,15 @@ class _Reader:
         self.current: _Training | None = None
         self.begun: dict[float, float] = {}
         self.last_t = 0.0
+        self.kept: list[tuple[int, float]] = []
+        """(trainings so far, the step beyond which theirs are lost), as it was found out."""
+        self.last_start = max((e["t"] for e in history.of("attempt_started")), default=0.0)
+        held = [(e.get("attempt"), e["t"], as_number(e.get("allocation_s"))) for e in history.of("attempt_ended")]
+        self.allocated: dict[int | None, float] = {}
+        """When each attempt's allocation began, where its end tells."""
+        for attempt, t, seconds in held:
+            if seconds is not None:
+                self.allocated.setdefault(attempt, t - seconds)
         self.silent_script = as_dict(history.spec.get("work")).get("kind") in ("script", "module") and not any(
             history.of("first_step")
         )
@@ -137,10 +146,8 @@ class _Reader:
     def _allocated(self, e: Event) -> float:
         """When the attempt's allocation began: some seconds before its leader's first word."""
         t: float = e["t"]
-        for end in self.history.of("attempt_ended"):
-            held = as_number(end.get("allocation_s"))
-            if end.get("attempt") == e.get("attempt") and held is not None:
-                return min(t, float(end["t"]) - held)
+        if (began := self.allocated.get(e.get("attempt"))) is not None:
+            return min(t, began)
         if self.history.state.get("attempt") == e.get("attempt"):
             return min(t, as_number(self.history.state.get("allocation_t")) or t)
         return t
@@ -164,8 +171,15 @@ class _Reader:
     def _keep(self, step: float) -> None:
         """Steps beyond ``step`` done so far are lost."""
         if not self.silent_script:
-            for training in self.trainings:
-                training.keeps = min(training.keeps, step)
+            self.kept.append((len(self.trainings), step))
+
+    def settle(self) -> None:
+        """Tell every training which of its steps still count, the newest first: there may be thousands."""
+        left, least = list(self.kept), float("inf")
+        for number in range(len(self.trainings), 0, -1):
+            while left and left[-1][0] >= number:
+                least = min(least, left.pop()[1])
+            self.trainings[number - 1].keeps = least
 
     def _failed(self) -> None:
         if self.current is not None:
@@ -228,7 +242,7 @@ class _Reader:
                 self.segments.append(Segment("stopped", self.since, e["t"], self.attempt, self.round))
                 self.since = e["t"]
             return
-        comes_back = self.history.outcome is None or any(s["t"] >= e["t"] for s in self.history.of("attempt_started"))
+        comes_back = self.history.outcome is None or self.last_start >= e["t"]
         self.close(e["t"], "queued" if comes_back else "stopped")
 
     def on_ended(self, e: Event) -> None:
@@ -278,5 +292,6 @@ def timeline(history: History, until: float) -> list[Segment]:
         reader.read(event)
     if reader.since is not None and reader.kind != "away":
         reader.close(max(until, reader.last_t), "over")
+    reader.settle()
     segments = reader.segments + [piece for training in reader.trainings for piece in _cut(training)]
     return sorted((s for s in segments if s.seconds > 0), key=lambda s: s.start)

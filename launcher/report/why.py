@@ -20,15 +20,21 @@ class Why:
     """The root cause and what it rests on."""
 
     run: str
+    """The run's id."""
     state: str
+    """pending, running, completed, failed or cancelled."""
     kind: str
     """exception, signal, oom, ... (the keys of `launcher.report.tellers.TELLERS`), or completed, pending, running."""
     sentence: str
+    """The root cause."""
     rows: list[tuple[str, str]] = field(default_factory=list)
-    """(label, text): when, where, error, log, victims, did, safe, next."""
+    """(label, text): when, where, error, log, victims, did, safe, next; in JSON ``evidence``, texts by label."""
     rank: int | None = None
+    """The rank that failed first."""
     host: str | None = None
+    """Where that was."""
     step: int | None = None
+    """Optimizer steps done then."""
 
     def lines(self) -> list[str]:
         """As ``launcher why`` prints it."""
@@ -76,6 +82,10 @@ def _nothing_wrong(s: RunSummary, now: float) -> Why:
         "running": f"Nothing has gone wrong so far: the run is {s.phase or 'running'}.",
         "pending": f"Nothing has gone wrong: the run waits{f' ({s.reason})' if s.reason else ''}.",
     }.get(s.state, s.reason or f"The run {s.state}.")
+    broken = [f"{text.clean(k, 30)} is {text.number(v)}" for k, v in s.metrics.items() if not _finite(v)]
+    if broken and s.state in ("completed", "running"):
+        what = f"The run completed{step}" if s.state == "completed" else f"The run is {s.phase or 'running'}"
+        sentence = f"{what}, but {text.short_list(broken)}."
     rows = []
     if s.missing:
         names = [as_text(m.get("host")) for m in s.missing if isinstance(m, dict)]
@@ -84,6 +94,11 @@ def _nothing_wrong(s: RunSummary, now: float) -> Why:
     if s.silent and s.heard is not None:
         sentence = f"The leader has written nothing for {text.duration(now - s.heard)}; it may be dead or the file system slow."
     return Why(run=s.run, state=s.state, kind=s.state, sentence=text.clean(sentence), rows=rows, step=s.step)
+
+
+def _finite(value: object) -> bool:
+    """Not one of the strings that stand for nan and infinities, nor these themselves."""
+    return as_number(value) is not None or str(value) not in ("nan", "inf", "-inf")
 
 
 def _when(root: Root, now: float) -> str:
@@ -138,7 +153,7 @@ def _did(root: Root, h: History, s: RunSummary) -> str:
     if root.same_before and action == "fail":
         return f"{text.plural(restarts, 'restart')}, same error at the same step each time: stopped"
     before = f"{text.plural(restarts, 'restart')}, then stopped" if restarts else "stopped"
-    return f"{before}: {reason}" if reason else before
+    return f"{before}: {reason}" if reason not in ("", "stopped") else before
 
 
 def _restarts(h: History, decision: Event) -> int:

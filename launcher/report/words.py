@@ -195,6 +195,11 @@ def _requeued(e: Event) -> str:
     return how.get(str(e.get("how")), f"requeued as job {e.get('job_id')}")
 
 
+def _first_step(e: Event) -> str:
+    took = text.duration(as_number(e.get("seconds")))
+    return f"first step ({text.count(e['step'])}){f' after {took}' if took else ''}"
+
+
 def _ended(e: Event) -> str:
     reason = e.get("reason")
     return f"{e.get('state', 'ended')}{_at_step(e)}" + (f": {reason}" if reason else "")
@@ -208,7 +213,7 @@ _TELLERS: dict[str, Callable[[Event], str]] = {
     "waiting": lambda e: f"waits for {text.short_list([str(r) for r in as_list(e.get('runs'))])}",
     "preflight": _preflight,
     "round_started": _round_started,
-    "first_step": lambda e: f"first step ({text.count(e['step'])}) after {text.duration(as_number(e.get('seconds')))}",
+    "first_step": _first_step,
     "epoch": lambda e: f"epoch {text.number(e.get('epoch'))} done, loss {text.number(e.get('loss'))}",
     "evaluated": _evaluated,
     "save_started": lambda e: f"saving {_step(e)}",

@@ -11,7 +11,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["append_line", "fsync_dir", "read_json", "read_lines", "write_atomic"]
+__all__ = ["NO_JSON", "append_line", "fsync_dir", "read_json", "read_lines", "write_atomic"]
+
+
+NO_JSON = (ValueError, RecursionError)
+"""What `json.loads` raises for torn, foreign and deeply nested texts."""
 
 _MODE = 0o640
 
@@ -55,8 +59,8 @@ def write_atomic(path: Path, text: str, *, mode: int = _MODE, durable: bool = Tr
 def read_json(path: Path) -> Any | None:
     """The JSON value at ``path``, or None when it is missing, unreadable or half-written."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return json.loads(path.read_bytes())
+    except (OSError, *NO_JSON):
         return None
 
 
@@ -86,7 +90,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             continue
         try:
             value = json.loads(line)
-        except ValueError:
+        except NO_JSON:
             continue
         if isinstance(value, dict):
             out.append(value)

@@ -16,11 +16,24 @@ from pathlib import Path
 
 from launcher.errors import RunNotFoundError
 
-__all__ = ["RunRef", "job_name", "links_dir", "list_runs", "new_id", "register", "resolve", "slug", "unregister"]
+__all__ = [
+    "SWEEP_FILE",
+    "RunRef",
+    "is_sweep",
+    "job_name",
+    "links_dir",
+    "list_runs",
+    "new_id",
+    "register",
+    "resolve",
+    "slug",
+    "unregister",
+]
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # no i, l, o, 0, 1: read aloud and typed back
 _ID = re.compile(r"^(?P<name>.+)-(?P<date>\d{4})-(?P<time>\d{4})-(?P<tag>[a-z0-9]{3,})$")
 _MAX_NAME = 64
+SWEEP_FILE = "sweep.json"
 
 
 @dataclass(frozen=True)
@@ -34,7 +47,12 @@ class RunRef:
     @property
     def is_sweep(self) -> bool:
         """Whether this is a sweep, not a run."""
-        return (self.path / "sweep.json").is_file()
+        return is_sweep(self.path)
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether a sweep lies at ``path``; one that may not be looked into is taken for a run (pathlib would raise)."""
+    return os.path.isfile(path / SWEEP_FILE)
 
 
 def slug(name: str) -> str:
@@ -100,12 +118,12 @@ def _from_links(links: Path) -> dict[str, RunRef]:
 
 def _from_folder(folder: Path) -> dict[str, RunRef]:
     found = {}
+    here = os.path.abspath(folder)
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(here) as entries:
             for entry in entries:
                 if _ID.match(entry.name) and entry.is_dir():
-                    path = Path(entry.path).absolute()
-                    found[entry.name] = RunRef(entry.name, path, entry.stat().st_mtime)
+                    found[entry.name] = RunRef(entry.name, Path(entry.path), entry.stat().st_mtime)
     except OSError:
         pass
     return found
@@ -122,7 +140,7 @@ def list_runs(*, links: Path | None = None, folders: list[Path] | None = None, c
     for folder in folders:
         found.update(_from_folder(folder))
     for run_id, ref in _from_links(links or links_dir()).items():
-        if not check or ref.path.is_dir():
+        if not check or os.path.isdir(ref.path):
             found[run_id] = ref
     return sorted(found.values(), key=lambda r: (r.t, r.id))
 
@@ -144,7 +162,7 @@ def resolve(wanted: str, *, links: Path | None = None, folders: list[Path] | Non
     Raises RunNotFoundError when none or several answer.
     """
     path = Path(wanted).expanduser()
-    if (path / "spec.json").is_file() or (path / "sweep.json").is_file():
+    if os.path.isfile(path / "spec.json") or is_sweep(path):
         return path.absolute()
     refs = list_runs(links=links, folders=folders)
     if wanted == "@last":

@@ -7,8 +7,8 @@ Worker → agent (the agent forwards each to the leader with ``round`` and ``ran
 hello      pid
 phase      name: "starting"|"init"|"setup"|"load"|"train"|"between"|"evaluate"|"save"|"teardown"|"script"
 ready      the process group is up (collectives work)
-progress   step (optimizer steps done), epoch, epochs, samples, total_steps, step_time_s, t; at most ~10 per second, and
-           always the first and last step of a round
+progress   step (optimizer steps done), epoch, epochs, samples, total_steps, step_time_s, wait_s (of it, waiting for other
+           ranks; null when unknown), t; at most ~10 per second, and always the first and last step of a round
 metrics    step, epoch, metrics {name: number}
 evaluated  step, metrics
 epoch      step, epoch, loss

@@ -12,8 +12,9 @@ saved_step, saved_t
 world_size, master_addr, master_port
 nodes             host names in use
 spares            host names standing by
-ranks             [{rank, host, node, local_rank, pid, step, phase, step_time_s, heartbeat_t, cpu_percent, rss_bytes,
-                    gpu_percent, gpu_mem_bytes}]
+ranks             [{rank, host, node, local_rank, pid, step, phase, step_time_s, own_s, heartbeat_t, cpu_percent, rss_bytes,
+                    gpu_percent, gpu_mem_bytes}]; own_s: seconds of a step in which it waited for no other rank, the median
+                    of its last hundred reports (steps take equally long on all ranks: they wait for each other)
 metrics           the latest value of each metric
 rate              steps per second, over the last minute
 allocation_t      when this attempt's allocation began
@@ -23,7 +24,7 @@ outcome.json keys: state ("completed"|"failed"|"cancelled"), reason, exit_code, 
 
 metrics.jsonl lines: {t, attempt, round, step, epoch, metrics: {name: number}}; NaN and infinities are written as
 the strings "nan", "inf", "-inf".
-samples.jsonl lines, about every 10 s: {t, attempt, round, ranks: [{rank, host, step, step_time_s, cpu_percent,
+samples.jsonl lines, about every 10 s: {t, attempt, round, ranks: [{rank, host, step, step_time_s, own_s, cpu_percent,
 rss_bytes, gpu_percent, gpu_mem_bytes}]}
 """
 

@@ -67,7 +67,7 @@ def _phase(board: Board) -> str:
 
 def samples(board: Board) -> list[dict[str, Any]]:
     """Lines for samples.jsonl."""
-    keys = ("rank", "host", "step", "step_time_s", "cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes")
+    keys = ("rank", "host", "step", "step_time_s", "own_s", "cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes")
     return (
         [{k: p[k] for k in keys} for r in board.round.ranks for p in (r.picture(),)] if board.round is not None else []
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable
@@ -34,6 +35,8 @@ class Rank:
     step: int = 0
     entered: int | None = None
     step_time_s: float | None = None
+    own_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
+    """Its latest step times without what it waited for others."""
     pid: int | None = None
     ready: bool = False
     attached: bool = False
@@ -64,6 +67,7 @@ class Rank:
             "step": self.step,
             "phase": self.phase,
             "step_time_s": self.step_time_s,
+            "own_s": round(statistics.median(self.own_s), 7) if self.own_s else None,
             "heartbeat_t": self.heartbeat_t,
             **{k: self.sample.get(k) for k in ("cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes")},
         }
@@ -199,6 +203,8 @@ class Round:
         rank.heartbeat_t = time.time()
         if isinstance(message.get("step_time_s"), (int, float)):
             rank.step_time_s = float(message["step_time_s"])
+            if isinstance(message.get("wait_s"), (int, float)):
+                rank.own_s.append(max(0.0, rank.step_time_s - message["wait_s"]))
         for key in ("total_steps", "epoch", "epochs"):
             if isinstance(message.get(key), int):
                 setattr(self, key, message[key])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from launcher.errors import StateError
 from launcher.run import index
 from launcher.run.files import read_json
+from launcher.run.index import SWEEP_FILE
 from launcher.run.paths import RunPaths
 
 __all__ = ["SWEEP_FILE", "points_of", "runs_of", "single"]
-
-SWEEP_FILE = "sweep.json"
 
 
 def points_of(sweep: Path) -> list[RunPaths]:
@@ -19,18 +19,18 @@ def points_of(sweep: Path) -> list[RunPaths]:
     value = read_json(sweep / SWEEP_FILE)
     points = value.get("points", []) if isinstance(value, dict) else []
     named = [sweep / str(p["run"]) for p in points if isinstance(p, dict) and "run" in p]
-    return [RunPaths(path) for path in named if path.is_dir()]
+    return [RunPaths(path) for path in named if os.path.isdir(path)]
 
 
 def runs_of(wanted: str) -> list[RunPaths]:
     """The run, or the points of the sweep, that ``wanted`` names. Raises RunNotFoundError."""
     path = index.resolve(wanted)
-    return points_of(path) if (path / SWEEP_FILE).is_file() else [RunPaths(path)]
+    return points_of(path) if index.is_sweep(path) else [RunPaths(path)]
 
 
 def single(wanted: str) -> RunPaths:
     """The one run that ``wanted`` names. Raises RunNotFoundError, or StateError for a sweep."""
     path = index.resolve(wanted)
-    if (path / SWEEP_FILE).is_file():
+    if index.is_sweep(path):
         raise StateError(f"{path.name} is a sweep: name one of its points (launcher ls --sweep {path.name})")
     return RunPaths(path)

@@ -21,6 +21,7 @@ from launcher.training.rehearsal import Rehearsed, die_behind_a_checkpoint, limi
 from launcher.training.reporter import Reporter
 from launcher.training.snapshot import Reference
 from launcher.training.stopping import Gate, Stopped
+from launcher.training.waits import Waits
 
 __all__ = ["Position", "Session"]
 
@@ -59,6 +60,7 @@ class Session:
         self.seed = place.spec.seed if place.spec else 0
         self.rules = place.spec.checkpoint if place.spec else CheckpointSpec(enabled=False)
         self.position = Position()
+        self.waits = Waits()
         self.epochs: int | None = None
         self.total_steps: int | None = None
         self.start_step = 0
@@ -216,7 +218,8 @@ class Session:
 
     def _progress_values(self) -> dict[str, Any]:
         at = self.position
-        return {"epoch": at.epoch, "epochs": self.epochs, "samples": at.samples, "total_steps": self.total_steps}
+        values = {"epoch": at.epoch, "epochs": self.epochs, "samples": at.samples, "total_steps": self.total_steps}
+        return {**values, "wait_s": self.waits.seconds()}
 
     def step_done(self) -> None:
         """A loop of the user's own has done one optimizer step: unit and boundary in one. Raises Stopped in functions."""

@@ -99,6 +99,7 @@ class Worker:
             return model.to(self.device)
         wrapped = wrapping.wrap(model, self.device, spec.ddp if spec else DdpSpec())
         self._wrapped.append(wrapping.unwrap(wrapped))
+        self._session.waits.watch(wrapped)
         return wrapped
 
     def register(self, *, per_rank: bool = False, **objects: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -146,6 +147,28 @@ def test_the_timelines_lanes_fill_the_axis(rich: dict[str, Path]) -> None:
     assert edges[0][0] == 0
     assert edges[-1][1] == pytest.approx(100, abs=0.5)
     assert all(after[0] >= before[1] - 0.001 for before, after in pairwise(edges))
+
+
+def test_thousands_of_attempts_are_drawn_soon(tmp_path: Path) -> None:
+    """The newest 40 of 5,000 fill the width, in time that grows with the events; a narrow attempt is not hidden by marks."""
+    story = Story(tmp_path).submitted()
+    for number in range(5000):
+        story.wait(60).begins().wait(5).round_starts().wait(3).event("first_step", step=8 * number + 1).wait(400)
+        story.event("saved", step=8 * number + 8, seconds=2, reason="stop").event(
+            "stopped", step=8 * number + 8, lost_steps=0
+        )
+        story.event("attempt_ended", why="preempted", allocation_s=408).event("requeued", how="requeue", job_id="1")
+    history = story.history()
+    begun = time.process_time()
+    book = ledger(history, story.t)
+    drawn = lanes(book.segments, history)
+
+    assert time.process_time() - begun < 5.0
+    assert book.seconds["useful"] == pytest.approx(5000 * 400, rel=0.01)
+    assert (len(drawn.lanes), drawn.hidden) == (40, 4960)
+    assert drawn.lanes[0].boxes[0].left == 0
+    assert drawn.lanes[-1].boxes[-1].left + drawn.lanes[-1].boxes[-1].width == pytest.approx(100, abs=0.5)
+    assert not any(lane.rounds for lane in drawn.lanes)
 
 
 EVIL = "</script><script>alert(1)</script>\"><img src=x onerror=alert(1)>'{{7*7}}\u2028"

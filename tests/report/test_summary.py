@@ -57,6 +57,23 @@ def test_a_training_run_tells_step_speed_and_ranks(tmp_path: Path) -> None:
     assert not s.silent
 
 
+def test_lockstep_blames_nobody_but_the_slow(tmp_path: Path) -> None:
+    """Equal step times with jitter name no rank; a rank's own time, without waiting for others, names the one that lags."""
+
+    def slowest(*times: tuple[float, float | None]) -> object:
+        story = training(tmp_path / str(len(list(tmp_path.iterdir()))))
+        ranks = [{"rank": r, "host": "n", "pid": 1, "step_time_s": t, "own_s": own} for r, (t, own) in enumerate(times)]
+        story.state(step=120, world_size=len(times), nodes=["n"], ranks=ranks)
+        found = summarise(story.paths, None, story.t)
+        assert ("slowest" in "".join(lines(found, story.t))) == (found.slowest is not None)
+        return found.slowest
+
+    assert slowest((0.50, None), (0.51, None), (0.49, None), (0.515, None)) is None
+    assert slowest((0.50, 0.30), (0.51, 0.31), (0.52, 0.29)) is None
+    assert slowest((0.50, 0.30), (0.51, 0.30), (0.49, 0.48)) == (2, pytest.approx(0.6))
+    assert slowest((0.0010, 0.0004), (0.0010, 0.0005)) == (1, pytest.approx(0.25))
+
+
 @pytest.mark.parametrize(
     ("word", "state"),
     [("FAILED", "failed"), ("CANCELLED by 0", "cancelled"), ("NODE_FAIL", "failed"), ("TIMEOUT", "failed"),

@@ -21,7 +21,7 @@ from launcher.cli.watch import decode
 from launcher.report.feed import Feed, tail_objects
 from launcher.report.listing import Row
 from launcher.report.live import View
-from launcher.report.screen import detail_screen, log_screen, overview_screen
+from launcher.report.screen import detail_screen, in_ascii, log_screen, overview_screen
 from launcher.report.sparks import bar, spark
 from launcher.run.paths import RunPaths
 
@@ -139,6 +139,17 @@ def test_many_ranks_are_scrolled(tmp_path: Path) -> None:
 def test_an_empty_overview_says_what_to_do() -> None:
     """Without runs there is a hint."""
     assert "no runs yet" in overview_screen([], 0, 80, 24, NOW)[2].plain
+
+
+def test_a_poor_terminal_gets_ascii(view: View) -> None:
+    """The kernel's console and old locales have no block characters: as wide, without them, colours kept."""
+    view.press("enter")
+    rich_lines = view.render(80, 24, NOW)
+    before = [(len(line.plain), line.spans) for line in rich_lines]
+    plain = in_ascii(rich_lines)
+
+    assert [(len(line.plain), line.spans) for line in plain] == before
+    assert all(line.plain.isascii() for line in plain)
 
 
 def test_a_sweep_is_one_line() -> None:

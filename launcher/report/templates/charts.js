@@ -43,6 +43,15 @@
     }));
   }
 
+  // Without a pointer over it, and on paper, a legend tells each curve's newest value.
+  function newest(u) {
+    var idxs = u.data.map(function (values) {
+      for (var i = values.length - 1; i > 0 && (values[i] === null || values[i] === undefined); i--);
+      return i;
+    });
+    if (idxs[0] >= 0) u.setLegend({ idx: idxs[0], idxs: idxs });
+  }
+
   function options(chart, width) {
     var ink = colour("--soft"), line = colour("--line");
     var axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui, sans-serif" };
@@ -56,7 +65,8 @@
         Object.assign({ size: chart.x === "time" ? 42 : 30 }, axis, { values: chart.x === "time" ? clocks : function (u, v) { return v.map(function (x) { return x.toLocaleString("en"); }); } }),
         Object.assign({ size: 62, values: function (u, v) { return v.map(short); } }, axis)
       ],
-      series: [chart.x === "time" ? { label: "time", value: function (u, v) { return moment(v); } } : { label: "step" }].concat(chart.series.map(function (s, i) {
+      hooks: { ready: [newest], setCursor: [function (u) { if (u.cursor.idx === null) newest(u); }] },
+      series: [chart.x === "time" ? { label: "time", value: function (u, v) { return moment(v); } } : { label: "step", value: function (u, v) { return v === null || v === undefined ? "–" : v.toLocaleString("en"); } }].concat(chart.series.map(function (s, i) {
         var c = colour("--c" + (many ? 0 : i % 6));
         return {
           label: s.name, stroke: c, width: many && i !== 1 ? 0.6 : 1.5, alpha: many && i !== 1 ? 0.75 : 1,

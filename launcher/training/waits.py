@@ -1,0 +1,53 @@
+"""How long this rank waits for others in a step: what tells a slow rank from those that it slows.
+
+Steps take equally long on every rank, as all of them leave a gradient's reduction together. DDP times its first ten backward
+passes and one in a hundred after: the part of the reduction that is not hidden behind computing is waiting.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+
+__all__ = ["Waits"]
+
+_EVERY_S = 1.0
+_KEYS = ("backward_comm_time", "backward_compute_comm_overlap_time", "backward_compute_time")
+"""Of DDP's prototype interface, in nanoseconds; where a torch lacks it, nothing is known."""
+
+
+class Waits:
+    """The median of the last five times that DDP took."""
+
+    def __init__(self) -> None:
+        self._model: Any = None
+        self._looked = 0.0
+        self._last: tuple[int, ...] = ()
+        self._recent: deque[float] = deque(maxlen=5)
+
+    def watch(self, model: Any) -> None:
+        """Look at this model from now on; one that is not wrapped waits for nobody."""
+        if isinstance(model, DistributedDataParallel):
+            self._model = model
+
+    def seconds(self) -> float | None:
+        """Seconds of a step spent waiting; None before anything was measured."""
+        now = time.monotonic()
+        if self._model is not None and now - self._looked >= _EVERY_S:
+            self._looked = now
+            self._look()
+        return round(statistics.median(self._recent), 7) if self._recent else None
+
+    def _look(self) -> None:
+        try:
+            data = self._model._get_ddp_logging_data()
+            sample = tuple(int(data[key]) for key in _KEYS)
+        except (AttributeError, KeyError, RuntimeError):
+            return
+        if sample != self._last and all(sample):
+            self._last = sample
+            self._recent.append(max(0.0, (sample[0] - sample[1]) / 1e9))

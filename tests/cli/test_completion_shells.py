@@ -1,0 +1,92 @@
+"""Completion in the shells themselves: a key press of Tab in an interactive bash, zsh and fish."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+RUN = "resnet50-1121-0842-k7f"
+LIMIT_S = 60.0
+START = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], 'eval "$(launcher completion bash)"'),
+    "zsh": (["zsh", "-f", "-i"], 'autoload -U compinit; compinit -D -u; eval "$(launcher completion zsh)"'),
+    "fish": (["fish", "--no-config", "-i"], "launcher completion fish | source"),
+}
+
+
+class Shell:
+    """An interactive shell in a pseudo-terminal."""
+
+    def __init__(self, words: list[str], home: Path) -> None:
+        bin_ = Path(sys.executable).parent
+        env = {"HOME": str(home), "PATH": f"{bin_}:{os.environ['PATH']}", "TERM": "xterm", "LC_ALL": "C.UTF-8", "PS1": "$ ",
+               "LAUNCHER_RUNS_DIR": str(home / "runs"), "XDG_STATE_HOME": str(home), "XDG_DATA_HOME": str(home)}  # fmt: skip
+        self.own, other = pty.openpty()
+        self.process = subprocess.Popen(
+            words, stdin=other, stdout=other, stderr=other, env=env, cwd=home, start_new_session=True
+        )
+        os.close(other)
+        self.said = ""
+
+    def type(self, text: str) -> None:
+        """Press keys."""
+        os.write(self.own, text.encode())
+
+    def wait_for(self, pattern: str) -> str:
+        """Everything said up to the first match; raises AssertionError after a minute."""
+        end = time.monotonic() + LIMIT_S
+        while not (found := re.search(pattern, self.said)):
+            ready, _, _ = select.select([self.own], [], [], max(0.0, end - time.monotonic()))
+            assert ready, f"{pattern!r} did not come: {self.said[-2000:]!r}"
+            raw = os.read(self.own, 65536).decode(errors="replace")
+            if "\x1b[c" in raw or "\x1b[0c" in raw:
+                self.type("\x1b[?62;c")  # fish asks what terminal this is and waits for the answer
+            self.said += raw
+        head, self.said = self.said[: found.end()], self.said[found.end() :]
+        return head
+
+    def close(self) -> None:
+        """End it."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self.own)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with two runs."""
+    for name in (RUN, "llama-1121-0900-m3x"):
+        run = tmp_path / "runs" / name
+        run.mkdir(parents=True)
+        (run / "spec.json").write_text("{}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", START)
+def test_tab_completes_verbs_and_runs(name: str, home: Path) -> None:
+    """`launcher sta<Tab>` becomes status, `launcher status resnet50-<Tab>` the run's whole name, an option its name."""
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed here")
+    words, setup = START[name]
+    shell = Shell(words, home)
+    try:
+        shell.type(f"{setup}; echo rea''dy\n")
+        shell.wait_for("ready")
+        shell.type("launcher stat\t")
+        shell.wait_for("us ")
+        shell.type("resnet50-\t")
+        shell.wait_for(re.escape(RUN[len("resnet50-") :]))
+        shell.type("--js\t")
+        shell.wait_for("on")
+    finally:
+        shell.close()
