@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import time
 from pathlib import Path
@@ -57,18 +58,23 @@ class _Source:
     def files(self) -> list[Path]:
         """The files there are now."""
         if self.agents:
-            own = sorted(self.paths.logs.glob("attempt-*/agent-*.log"), key=_numbers)
-            return sorted(self.paths.submitit.glob("*_log.out"), key=_age) + own
+            own = sorted(_below(self.paths.logs, "attempt-*/agent-*.log"), key=_numbers)
+            return sorted(_below(self.paths.submitit, "*_log.out"), key=_age) + own
         attempt = "*" if self.attempt is None else self.attempt
         round_ = "*" if self.round is None else self.round
-        found = self.paths.logs.glob(f"attempt-{attempt}/round-{round_}/rank-{self.rank:05d}.log")
+        found = _below(self.paths.logs, f"attempt-{attempt}/round-{round_}/rank-{self.rank:05d}.log")
         return sorted(found, key=_numbers)[-1:]
 
     def instead(self) -> str | None:
         """What to say when the rank has no log but agents have one."""
-        if self.agents or not list(self.paths.submitit.glob("*_log.out")):
+        if self.agents or not (_below(self.paths.submitit, "*_log.out")):
             return None
         return f"rank {self.rank} has written nothing; this is what the agents said:"
+
+
+def _below(folder: Path, pattern: str) -> list[Path]:
+    """Files that match; none where the folder may not be read (pathlib would raise)."""
+    return [folder / name for name in glob.glob(pattern, root_dir=folder)]
 
 
 def _numbers(path: Path) -> tuple[int, ...]:

@@ -62,6 +62,8 @@ class Feed:
     """Reads runs for the live view; keeps what has not changed."""
 
     def __init__(self) -> None:
+        self.hidden = 0
+        """Older runs that the overview leaves out."""
         self._listed: tuple[float, list[list[Row]]] = (0.0, [])
         self._slurm: dict[str, tuple[float, SlurmView | None, bool]] = {}
         self._kept: dict[tuple[str, str], tuple[tuple[int, int], Any]] = {}
@@ -69,7 +71,8 @@ class Feed:
     def overview(self, now: float, most: int = 200) -> list[list[Row]]:
         """Runs as lists show them, newest first: one row each, or all points of a sweep together."""
         if now - self._listed[0] >= LISTING_EVERY_S:
-            groups = group_sweeps(all_runs())[:most]
+            known = group_sweeps(all_runs())
+            groups, self.hidden = known[:most], len(known[most:])
             by_run = {row.run: row for row in rows([k for g in groups for k in g], now, ask=self._ask)}
             lines = [[by_run[k.id] for k in g if k.id in by_run] for g in groups]
             self._listed = (now, [line for line in lines if line])

@@ -47,7 +47,7 @@ class View:
         if self.run is None:
             self._groups = sorted_groups(self.feed.overview(now))
             self.place = min(self.place, max(0, len(self._groups) - 1))
-            return overview_screen(self._groups, self.place, width, height, now, note)
+            return overview_screen(self._groups, self.place, width, height, now, note, self.feed.hidden)
         self._detail = self.feed.detail(self.run, now)
         self.rank = min(self.rank, max(0, len(self._detail.summary.ranks) - 1))
         if self.log:

@@ -55,12 +55,13 @@ def sorted_groups(groups: Sequence[list[Row]]) -> list[list[Row]]:
 
 
 def overview_screen(
-    groups: Sequence[list[Row]], chosen: int, width: int, height: int, now: float, note: str = ""
+    groups: Sequence[list[Row]], chosen: int, width: int, height: int, now: float, note: str = "", hidden: int = 0
 ) -> list[Text]:
-    """All runs, one line each; ``chosen`` is marked."""
+    """All runs, one line each; ``chosen`` is marked; ``hidden`` older ones are left out."""
     counts = [sum(row.state == state for g in groups for row in g) for state in ("running", "pending")]
     total = sum(len(g) for g in groups)
-    title = Text(f"{counts[0]} running, {counts[1]} pending, {total - sum(counts)} ended", style="bold")
+    older = f", {hidden} older not shown" if hidden else ""
+    title = Text(f"{counts[0]} running, {counts[1]} pending, {total - sum(counts)} ended{older}", style="bold")
     title.append(text.clock(now).rjust(max(1, width - len(title.plain))), style="dim")
     wide = width >= 100
     name_width = width - (60 if wide else 47)

@@ -71,7 +71,7 @@ def test_lockstep_blames_nobody_but_the_slow(tmp_path: Path) -> None:
     assert slowest((0.50, None), (0.51, None), (0.49, None), (0.515, None)) is None
     assert slowest((0.50, 0.30), (0.51, 0.31), (0.52, 0.29)) is None
     assert slowest((0.50, 0.30), (0.51, 0.30), (0.49, 0.48)) == (2, pytest.approx(0.6))
-    assert slowest((0.0010, 0.0004), (0.0010, 0.0005)) == (1, pytest.approx(0.25))
+    assert slowest((0.0010, 0.0004), (0.0010, 0.0006)) == (1, pytest.approx(0.5))
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,23 @@ def test_an_empty_overview_says_what_to_do() -> None:
     assert "no runs yet" in overview_screen([], 0, 80, 24, NOW)[2].plain
 
 
+def test_three_hundred_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest are shown and scrolled to the last; how many are not shown is said."""
+    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for number in range(300):
+        Story(tmp_path, "many", f"1121-0842-{number:03d}").outcome("completed", "All steps are done.", exit_code=0)
+    view = View(Feed(), stop=lambda paths: "")
+    shown(view)
+    for _ in range(250):
+        view.press("down")
+    lines = shown(view)
+
+    assert lines[0].startswith("0 running, 0 pending, 200 ended, 100 older not shown")
+    assert sum(line.startswith("▶") for line in lines) == 1
+    assert lines[-2].startswith("▶")
+
+
 def test_a_poor_terminal_gets_ascii(view: View) -> None:
     """The kernel's console and old locales have no block characters: as wide, without them, colours kept."""
     view.press("enter")
