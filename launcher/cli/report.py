@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from launcher.cli._options import complete_run
+
 
 @click.command()
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_run)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="File to write. Default: RUN.html.")
 def command(runs: tuple[str, ...], output: str | None) -> None:
     """Write one HTML page about RUN (default: the newest), or comparing several RUNs.

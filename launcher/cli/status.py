@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from launcher.cli._options import complete_run
+
 
 @click.command()
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_run)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per run: a list when not exactly one is named.")
 def command(runs: tuple[str, ...], as_json: bool) -> None:
     """Show where runs are: state, step, speed, what is saved, who is missing, what it cost.

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from launcher.cli._options import complete_run
+
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
 
@@ -24,7 +26,7 @@ _KEYS = {
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=complete_run)
 def command(run: str | None) -> None:
     """Watch all runs, or RUN: progress, curves, ranks, events; follow a log, cancel with save.
 

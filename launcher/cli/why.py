@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from launcher.cli._options import complete_run
+
 
 @click.command()
-@click.argument("run", default="@last")
+@click.argument("run", default="@last", shell_complete=complete_run)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def command(run: str, as_json: bool) -> None:
     """Say why RUN failed or was last interrupted: the root cause in one sentence, then the evidence.
