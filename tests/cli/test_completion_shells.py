@@ -10,7 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
+from fcntl import ioctl
 from pathlib import Path
 
 import pytest
@@ -33,8 +35,9 @@ class Shell:
                "LAUNCHER_RUNS_DIR": str(home / "runs"), "XDG_STATE_HOME": str(home), "XDG_DATA_HOME": str(home)}  # fmt: skip
         self.own, other = pty.openpty()
         self.process = subprocess.Popen(
-            words, stdin=other, stdout=other, stderr=other, env=env, cwd=home, start_new_session=True
-        )
+            words, stdin=other, stdout=other, stderr=other, env=env, cwd=home, start_new_session=True,
+            preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),  # fish leaves without a terminal that controls it
+        )  # fmt: skip
         os.close(other)
         self.said = ""
 
@@ -48,7 +51,10 @@ class Shell:
         while not (found := re.search(pattern, self.said)):
             ready, _, _ = select.select([self.own], [], [], max(0.0, end - time.monotonic()))
             assert ready, f"{pattern!r} did not come: {self.said[-2000:]!r}"
-            raw = os.read(self.own, 65536).decode(errors="replace")
+            try:
+                raw = os.read(self.own, 65536).decode(errors="replace")
+            except OSError:
+                raise AssertionError(f"the shell ended: {self.said[-2000:]!r}") from None
             if "\x1b[c" in raw or "\x1b[0c" in raw:
                 self.type("\x1b[?62;c")  # fish asks what terminal this is and waits for the answer
             self.said += raw
