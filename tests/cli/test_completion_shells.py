@@ -57,7 +57,7 @@ class Shell:
                 raise AssertionError(f"the shell ended: {self.said[-2000:]!r}") from None
             if "\x1b[c" in raw or "\x1b[0c" in raw:
                 self.type("\x1b[?62;c")  # fish asks what terminal this is and waits for the answer
-            self.said += raw
+            self.said = re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", self.said + raw)  # zsh underlines what it added
         head, self.said = self.said[: found.end()], self.said[found.end() :]
         return head
 
