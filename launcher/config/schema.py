@@ -208,7 +208,8 @@ class Restart(_Section):
     hang_floor_s: Positive = 60.0
     """The learned limit is never below this."""
     idle_timeout_min: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Give back an allocation that made no progress for so long; 0: never."""
+    """Give back an allocation that made no progress for so long; 0: never. Progress is a step, saving, evaluating; before
+    the first step, and in scripts that report none, the use of GPUs (of CPUs, without GPUs) and files of checkpoint.watch."""
     max_at_risk_min: Minutes = 60.0
     """Go on this long while checkpoints cannot be written."""
     signal_lead_s: Annotated[int, Field(ge=5)] = 120

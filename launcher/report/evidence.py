@@ -133,6 +133,8 @@ def _decided(h: History, decision: Event) -> Root | None:
     }
     if kind in types:
         event = _before(h, decision, *types[kind]) or _before(h, decision, *_FAILED)
+        if event is None and kind == "store_failed":
+            return None  # it never started: the decision's own words are all there is
         return _of_event(h, event or {"t": decision["t"], "attempt": decision.get("attempt")}, decision, kind)
     simple = {
         "nodes_missing": "start", "preflight_failed": "preflight", "preempted": "preempted", "preempted_now": "preempted",

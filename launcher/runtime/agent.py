@@ -24,7 +24,7 @@ from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome
 from launcher.runtime import fence, wire
 from launcher.runtime.environment import cpu_shares
-from launcher.runtime.facts import node_facts
+from launcher.runtime.facts import node_facts, resolve
 from launcher.runtime.forkclient import ForkServer, ForkServerError
 from launcher.runtime.preflight import Preflight
 from launcher.runtime.protocol import HEARTBEAT_S, SILENCE_S
@@ -46,6 +46,8 @@ _SIGNALS = {signal.SIGTERM: "TERM", signal.SIGUSR2: "USR2", signal.SIGCONT: "CON
 _PATIENCE_AFTER_TERM_S = 15.0
 _UNANSWERED_S = 60.0
 """A leader listens within moments of claiming its attempt: one that does not answer so long after it has died since."""
+_UNRESOLVED_S = 45.0
+"""A name service that does not know the leader's host for so long will not: the node is of no use, and says so by leaving."""
 
 
 class Agent:
@@ -140,9 +142,12 @@ class Agent:
             )
         )
         claimed: float | None = None
+        unresolved_since: float | None = None
         try:
             while not search.done():
                 await asyncio.wait({search}, timeout=1.0)
+                if not search.done():
+                    unresolved_since = await self._unresolved(unresolved_since)
                 if not search.done() and await asyncio.to_thread(read_outcome, self.paths.outcome) is not None:
                     _say("The run has ended already.")
                     return None
@@ -163,6 +168,14 @@ class Agent:
         """The leader of this life of the allocation has begun."""
         newest = max(fence.attempts(self.paths), default=0)
         return fence.claimant(self.paths, newest).get("life") == self._life
+
+    async def _unresolved(self, since: float | None) -> float | None:
+        """Since when the leader's name has led nowhere; None when it leads somewhere. Raises ProtocolError after a while."""
+        if await asyncio.to_thread(resolve, self._leader_host) is not None:
+            return None
+        if since is not None and time.monotonic() - since > _UNRESOLVED_S:
+            raise ProtocolError(f"This node cannot resolve {self._leader_host}, the first node's name.")
+        return since or time.monotonic()
 
     async def _obey(self, peer: wire.Peer) -> int:
         facts = await asyncio.to_thread(

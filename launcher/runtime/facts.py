@@ -17,7 +17,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.runtime.samples import Gpus
 
-__all__ = ["gloo_interface", "node_facts", "torch_versions"]
+__all__ = ["gloo_interface", "node_facts", "resolve", "torch_versions"]
 
 
 def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str | None) -> dict[str, Any]:
@@ -87,7 +87,8 @@ def torch_versions() -> dict[str, str | None]:
 # --- addresses ---
 
 
-def _resolve(name: str) -> str | None:
+def resolve(name: str) -> str | None:
+    """The address that a name leads to here; None where it leads nowhere."""
     try:
         return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError, IndexError):
@@ -115,7 +116,7 @@ def node_address(spec: RunSpec, host: str, local_address: str | None) -> str:
         return "127.0.0.1"
     if not _is_loopback(local_address) and local_address is not None:
         return local_address.removeprefix("::ffff:")
-    resolved = _resolve(host)
+    resolved = resolve(host)
     if resolved is not None and not _is_loopback(resolved):
         return resolved
     for name, entries in psutil.net_if_addrs().items():
@@ -129,7 +130,7 @@ def master_address(spec: RunSpec, host: str, address: str) -> str:
     """What MASTER_ADDR says when this node is the round's first: SLURM's name for it where that leads here."""
     if spec.batch == "local" or spec.interface:
         return address
-    return host if not _is_loopback(_resolve(host)) else address
+    return host if not _is_loopback(resolve(host)) else address
 
 
 def gloo_interface(spec: RunSpec) -> str | None:
@@ -139,7 +140,7 @@ def gloo_interface(spec: RunSpec) -> str | None:
     """
     if spec.interface:
         return None
-    own = _resolve(socket.gethostname())
+    own = resolve(socket.gethostname())
     if spec.batch == "local":
         return None if own is not None else "lo"
     if own is not None and not _is_loopback(own):

@@ -45,6 +45,8 @@ async def gather(board: Board) -> Evidence | None:
                 return True
         else:
             enough_since = None
+            if sum(n.bad is None for n in board.nodes.all) < board.spec.nodes:
+                return _unusable(board)
         if board.nodes.missing and now - began >= _say_at(said):
             said += 1
             _say_missing(board, now - began)
@@ -57,6 +59,15 @@ async def gather(board: Board) -> Evidence | None:
     if found is None and len(board.nodes.healthy) < board.spec.nodes:
         return _too_few(board, limit)
     return None
+
+
+def _unusable(board: Board) -> Evidence:
+    """So many nodes are out that the others are too few: nothing is left to wait for."""
+    bad = [n for n in board.nodes.all if n.bad is not None]
+    why = "; ".join(f"{n.host}: {n.bad}" for n in bad)
+    return Evidence(
+        Kind.PREFLIGHT, f"checks failed on {why}", {"kind": "node", "text": why}, tuple(n.host for n in bad)
+    )
 
 
 def _say_at(count: int) -> float:

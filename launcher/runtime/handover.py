@@ -73,6 +73,9 @@ class Allocation(Protocol):
     def let_go(self, hosts: tuple[str, ...]) -> None:
         """Give back hosts that do not answer, whose end would be waited for; never raises."""
 
+    def ended_tasks(self) -> dict[str, str]:
+        """Nodes whose agents have ended, and how, as far as is known without them; never raises."""
+
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         """Have the run start again, without ``exclude`` where that is possible, verified.
 
@@ -131,6 +134,10 @@ class LocalAllocation:
 
     def let_go(self, hosts: tuple[str, ...]) -> None:
         """Nothing to do."""
+
+    def ended_tasks(self) -> dict[str, str]:
+        """Nobody tells."""
+        return {}
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         """There is nobody to give it back to."""

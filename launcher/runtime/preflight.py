@@ -6,9 +6,13 @@ import asyncio
 import json
 import os
 import socket
+import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import psutil
 
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -16,13 +20,15 @@ from launcher.runtime import facts, logs
 from launcher.runtime.forkclient import ForkServer, ForkServerError
 from launcher.runtime.samples import Gpus
 
-__all__ = ["ALL_REDUCE_MAIN", "Check", "Preflight", "judge_disk", "judge_driver", "judge_gpus"]
+__all__ = ["ALL_REDUCE_MAIN", "Check", "Preflight", "judge_disk", "judge_driver", "judge_gpus", "judge_memory"]
 
 ALL_REDUCE_MAIN = "launcher.training.preflight:main"
 ROUND = -1
 """The number under which the store and the processes of the checks run; `end` clears it like a round."""
 _MIN_FREE_BYTES = 1 << 30
 _MIN_FREE_INODES = 1000
+_SCRATCH = (os.environ.get("TMPDIR") or "/tmp", "/dev/shm")  # noqa: S108 - not gettempdir: that steps aside when /tmp is full
+_SCRATCH_BYTES = 4 << 20
 _LOCAL_S = 20.0
 _ALL_REDUCE_S = 75.0
 
@@ -36,10 +42,17 @@ class Check:
     detail: str
 
 
-def judge_gpus(asked: int, found: int, faults: list[str], problem: str | None) -> list[Check]:
-    """As many GPUs as the job asked for, and none that reports errors. Pure."""
+def judge_gpus(
+    asked: int, found: int, faults: list[str], problem: str | None, *, installed: bool = True
+) -> list[Check]:
+    """As many GPUs as the job asked for, and none that reports errors. Pure.
+
+    Without the library that asks NVML, which nodes may lack, torch alone counts them (`launcher.training.preflight`).
+    """
     if not asked:
         return []
+    if not installed:
+        return [Check("gpus", True, "nvidia-ml-py is not installed here: torch alone counts the GPUs")]
     if problem:
         return [Check("gpus", False, f"NVML does not answer: {problem}")]
     enough = found >= asked
@@ -59,6 +72,14 @@ def judge_driver(cuda_driver: str | None, torch_cuda: str | None, *, gpus: int) 
     ok = int(cuda_driver.split(".")[0]) >= int(torch_cuda.split(".")[0])
     verdict = "which serves" if ok else "which is too old for"
     return [Check("driver", ok, f"the driver offers CUDA {cuda_driver}, {verdict} torch's {torch_cuda}")]
+
+
+def judge_memory(asked_gb: float | None, available_bytes: int) -> list[Check]:
+    """As much memory as the job asked for is to be had; a tenth less is let pass, as kernels keep some. Pure."""
+    if asked_gb is None:
+        return []
+    has = available_bytes / 2**30
+    return [Check("memory", has >= 0.9 * asked_gb, f"{has:.1f} of the {asked_gb:g} GB asked for are available")]
 
 
 def judge_disk(free_bytes: int | None, free_inodes: int | None) -> list[Check]:
@@ -107,14 +128,11 @@ class Preflight:
     def _look(self, peers: list[dict[str, Any]]) -> list[Check]:
         spec, checks = self._spec, []
         if spec.gpus_per_node:
-            gpus = Gpus()
-            checks += judge_gpus(spec.gpus_per_node, len(gpus), gpus.faults(), gpus.problem)
-            if len(gpus):
-                driver, torch = gpus.describe().get("cuda_driver"), facts.torch_versions()["cuda"]
-                checks += judge_driver(driver, torch, gpus=len(gpus))
+            checks += _gpus(spec.gpus_per_node)
+        checks += judge_memory(spec.mem_gb, int(psutil.virtual_memory().available))
         free = facts.disk(self._paths.root)
         checks += judge_disk(free["free_bytes"], free["free_inodes"])
-        checks.append(self._writes())
+        checks += [self._writes(), _scratch(_SCRATCH)]
         checks.append(_resolves([str(peer["address"]) for peer in peers]))
         return checks
 
@@ -148,6 +166,7 @@ class Preflight:
             "MASTER_PORT": port,
             "TORCHELASTIC_USE_AGENT_STORE": True,
             "LAUNCHER_BACKEND": self._spec.backend,
+            "LAUNCHER_GPUS_PER_NODE": self._spec.gpus_per_node,
         }
         try:
             fd = await asyncio.to_thread(logs.open_log, log, share=self._spec.share)
@@ -182,6 +201,32 @@ async def _answer(sock: socket.socket) -> dict[str, Any]:
         data += more
     answer: dict[str, Any] = json.loads(data)
     return answer
+
+
+def _gpus(asked: int) -> list[Check]:
+    """NVML's view of them; an AMD GPU's node has none, and torch alone tries those."""
+    versions = facts.torch_versions()
+    if "rocm" in (versions["torch"] or ""):
+        return [Check("gpus", True, "torch is built for ROCm: it alone counts the GPUs")]
+    gpus = Gpus()
+    checks = judge_gpus(asked, len(gpus), [*gpus.faults(), *gpus.occupied()], gpus.problem, installed=gpus.installed)
+    if len(gpus):
+        checks += judge_driver(gpus.describe().get("cuda_driver"), versions["cuda"], gpus=len(gpus))
+    return checks
+
+
+def _scratch(folders: Sequence[str]) -> Check:
+    """Data loaders pass batches through shared memory, libraries build in the temporary folder: full, both end workers."""
+    for folder in folders:
+        if not os.path.isdir(folder):
+            continue
+        try:
+            with tempfile.TemporaryFile(dir=folder) as probe:
+                probe.write(b"x" * _SCRATCH_BYTES)
+                probe.flush()
+        except OSError as error:
+            return Check("scratch", False, f"{folder} cannot be written: {error.strerror or error}")
+    return Check("scratch", True, f"{' and '.join(folders)} can be written")
 
 
 def _resolves(names: list[str]) -> Check:

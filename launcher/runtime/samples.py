@@ -18,6 +18,9 @@ Pids = Callable[[], list[tuple[int, int]]]
 """Rank and process of every live worker now, in the order of local ranks."""
 
 
+_OCCUPIED = 0.5
+
+
 class Gpus:
     """NVML, where it is there; every call may hang or fail, so one thread of its own makes them."""
 
@@ -26,8 +29,14 @@ class Gpus:
         self._handles: list[Any] = []
         self.problem: str | None = None
         """Why there are no figures, when GPUs were expected."""
+        self.installed = True
+        """The library that asks NVML is there; nodes may do without it."""
         try:
-            import pynvml
+            try:
+                import pynvml
+            except ImportError:
+                self.installed = False
+                raise
 
             self._nvml: Any = pynvml
             pynvml.nvmlInit()
@@ -92,6 +101,20 @@ class Gpus:
                     found.append(f"GPU {index} has pages waiting to be retired: it needs a reset")
             except Exception:
                 continue
+        return found
+
+    def occupied(self) -> list[str]:
+        """Devices whose memory is mostly taken before the run has begun, as sentences: what a dead job left behind."""
+        found = []
+        for index, handle in enumerate(self._handles):
+            try:
+                memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+                used, total = int(memory.used), int(memory.total)
+            except Exception:
+                continue
+            if used > _OCCUPIED * total:
+                held = f"{used / 2**30:.1f} of {total / 2**30:.1f} GiB"
+                found.append(f"{held} of GPU {index} are taken before the run has begun")
         return found
 
 

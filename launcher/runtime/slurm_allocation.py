@@ -18,6 +18,8 @@ from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.runtime.handover import CancelledError, HandedBack, Meaning, NotAnsweredError
+from launcher.runtime.starts import read_ended
+from launcher.runtime.wire import allocation_life
 from launcher.slurm import handback
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
@@ -105,6 +107,10 @@ class SlurmAllocation:
         """See `Allocation`."""
         facts = self.facts()
         return _is_ended(facts) and self._understood(facts, "TERM").kind == "cancelled"
+
+    def ended_tasks(self) -> dict[str, str]:
+        """See `Allocation`: srun's messages."""
+        return read_ended(self._paths, allocation_life(self._environ), self._environ)
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         """See `Allocation`: requeue; a continuation job where SLURM says that it never requeues this one."""

@@ -27,9 +27,11 @@ from launcher.runtime.budgets import Budgets, backoff_s
 from launcher.runtime.handover import Allocation, CancelledError
 from launcher.slurm.commands import clean_environment
 
-__all__ = ["Verdict", "judge", "main"]
+__all__ = ["COMPLETED", "Verdict", "judge", "main"]
 
 
+COMPLETED = 64
+"""Exit status that tells the batch script of a completed run: the job is COMPLETED, whatever single tasks ended with."""
 _UNHEARD_S = 60.0
 """slurmctld may be restarting: it is asked again for so long."""
 
@@ -90,7 +92,7 @@ def _handed_on(history: list[dict[str, Any]], life: tuple[str | None, int]) -> s
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Look, judge, act; returns 0, or 1 when the run could not be handed back."""
+    """Look, judge, act; returns `COMPLETED`, 0, or 1 when the run directory cannot be read."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[1:] not in ([], ["TERM"]) or not words:
         print("usage: python -m launcher.runtime.teardown RUN_DIR [TERM]", file=sys.stderr)
@@ -111,7 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (grace_end := _grace_end(spec, events.read(paths.events))) is not None:
         allocation.in_grace_until(grace_end)
     if not act(spec, paths, allocation, told=len(words) > 1):
-        return 0
+        outcome = read_outcome(paths.outcome)
+        return COMPLETED if outcome is not None and outcome.get("state") == "completed" else 0
     last = allocation.last_act(_end_began(events.read(paths.events)))
     sys.stdout.flush()
     sys.stderr.flush()
@@ -131,6 +134,9 @@ def act(
     True: SLURM runs this job again, and it should start soon.
     """
     history = events.read(paths.events)
+    if _superseded(history, allocation.job_id):
+        print("Somebody has submitted the run again: what becomes of it is another job's business.", file=sys.stderr)
+        return False
     if allocation.taken():
         return not _delayed(history)
     verdict = judge(
@@ -163,6 +169,17 @@ def act(
         _tell(paths, attempt, "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=verdict.delay_s)
         return handed.how != "continuation" and verdict.delay_s == 0
     _end(paths, allocation, attempt, "cancelled" if verdict.action == "cancel" else "failed", verdict.reason)
+    return False
+
+
+def _superseded(history: list[dict[str, Any]], job_id: str | None) -> bool:
+    """The run was submitted again after this job's last attempt, and its outcome set aside for that."""
+    mine = False
+    for e in history:
+        if e["type"] == "attempt_started":
+            mine = str(e.get("job_id")) == str(job_id)
+        elif e["type"] == "submitted" and mine:
+            return True
     return False
 
 

@@ -25,8 +25,11 @@ _STALL_S = 2.0
 """A gap between two ticks beyond this is the leader's own stall."""
 _QUIET_NODE_S = 2.5
 """A node that has left out two heartbeats."""
-_PICTURE_S, _SAMPLES_S, _FENCE_S, _WATCH_S = 1.0, 10.0, 2.0, 5.0
-_IDLE_TEXT = "no progress for {:.0f} minutes"
+_PICTURE_S, _SAMPLES_S, _FENCE_S, _WATCH_S, _STARTS_S = 1.0, 10.0, 2.0, 5.0, 1.0
+_IDLE_TEXT = "no progress for {:g} minutes (restart.idle_timeout_min)"
+_BUSY_PHASES = frozenset({"save", "evaluate", "teardown"})
+_BUSY_PERCENT = 10.0
+"""A GPU, or a worker's CPU, used less than this is idle: an interpreter that waits uses 1 % of a CPU."""
 
 
 class Watch:
@@ -54,6 +57,8 @@ class Watch:
             self._round(round_, now)
             if board.spec.checkpoint.watch and self._is_due("watch", _WATCH_S, now):
                 await self._own_checkpoints(board.spec.checkpoint.watch)
+        if board.phase == "waiting" and board.nodes.missing and self._is_due("starts", _STARTS_S, now):
+            self._never_started(await board.blocking(board.allocation.ended_tasks))
         if board.phase != "ended":
             if self._is_due("fence", _FENCE_S, now) and not await board.blocking(
                 lambda: fence.is_current(board.paths, board.attempt)
@@ -91,6 +96,20 @@ class Watch:
             self._refused = refused
             if refused:
                 self.board.history.event("warning", text=f"the history cannot be written: {refused}; it is tried again")
+
+    def _never_started(self, ended: dict[str, str]) -> None:
+        """Nodes whose agents have ended without having joined are not waited for."""
+        board = self.board
+        if board.interrupt is not None:
+            return  # agents that leave because of a signal say nothing against their hosts
+        checks = []
+        for node in board.nodes.missing:
+            if (how := ended.get(node.name)) is not None:
+                node.bad = f"its agent ended before it had joined ({how})"
+                checks.append({"host": node.host, "name": "start", "ok": False, "detail": node.bad})
+        if checks:
+            board.history.event("preflight", ok=False, seconds=0.0, checks=checks, bandwidth_gb_s=None)
+            board.wake()
 
     # --- a round ---
 
@@ -140,7 +159,7 @@ class Watch:
     def _idle(self, round_: Round, now: float) -> None:
         minutes = self.board.spec.restart.idle_timeout_min
         since, step = self._advanced
-        if round_.step != step:
+        if round_.step != step or _occupied(round_):
             self._advanced = (now, round_.step)
         elif minutes > 0 and now - since > minutes * 60 and self.board.interrupt is None:
             self.board.stop_wanted(Kind.IDLE, _IDLE_TEXT.format(minutes), 120.0)
@@ -163,7 +182,19 @@ class Watch:
         if found is not None and found != self._watched:
             if self._watched is not None or self.board.attempt == 0 or found[1] > self.board.began_t:
                 self.board.history.event("saved", step=None, path=found[0], reason="watch")
+                self._advanced = (self.board.now(), self._advanced[1])
             self._watched = found
+
+
+def _occupied(round_: Round) -> bool:
+    """Saving or evaluating; and, while no step can tell of progress, using the GPUs (without any, the CPUs)."""
+    ranks = [r for r in round_.ranks if not r.over]
+    if any(r.phase in _BUSY_PHASES for r in ranks):
+        return True
+    if round_.stepped:
+        return False
+    used = [r.sample.get("gpu_percent", r.sample.get("cpu_percent")) for r in ranks]
+    return any(isinstance(u, (int, float)) and u >= _BUSY_PERCENT for u in used)
 
 
 def _newest(root: Path, pattern: str) -> Any:

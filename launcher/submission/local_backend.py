@@ -76,7 +76,7 @@ def _start(order: dict[str, Any]) -> int:
     """In the starter: hand over to submitit. Its controller outlives this process."""
     from submitit import LocalExecutor
 
-    from launcher.runtime.entry import AgentMain
+    from launcher.runtime.main import AgentMain
 
     executor = LocalExecutor(folder=order["folder"], python=order["command"])
     executor.update_parameters(
@@ -135,6 +135,10 @@ class Foreground:
     def alive(self) -> bool:
         """Whether any agent runs."""
         return any(agent.poll() is None for agent in self.agents)
+
+    def said(self) -> str:
+        """Nothing: what agents say is in their logs."""
+        return ""
 
     def terminate(self) -> None:
         """TERM to every agent: with a request file a save and stop, without one a cancel."""

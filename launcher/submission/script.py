@@ -15,10 +15,12 @@ from launcher.config.schema import Job
 from launcher.errors import ConfigError
 from launcher.run.after import Predecessor
 from launcher.run.spec import RunSpec
+from launcher.runtime.starts import MARK
+from launcher.runtime.teardown import COMPLETED
 from launcher.slurm.courier import VARIABLE
 from launcher.submission.facts import Facts
 
-__all__ = ["OWNED", "Place", "is_apptainer", "parameters", "python_command", "render", "teardown"]
+__all__ = ["OWNED", "Place", "array_place", "is_apptainer", "parameters", "python_command", "render", "teardown"]
 
 OWNED = frozenset(
     {
@@ -34,6 +36,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # The batch shell gets TERM at the end of a grace period; with a handler of its own it lives on and runs the teardown, which
 # must know of a TERM: `scancel --full --signal=TERM` has srun kill the step before its leader can say anything.
 _KEEP_SHELL = "told=; trap told=TERM TERM; trap : USR2"
+# The log outlives requeues: what srun says of tasks that end early counts for this life of the allocation alone.
+_MARK_START = f'echo "{MARK}$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"'
 # A TERM or USR2 before the agent has its handlers would end the job FAILED, never requeued. Ignored signals stay ignored
 # across exec. `env --ignore-signal` does the same, but only from coreutils 8.31 on (RHEL 8 has 8.30).
 _IGNORE = 'trap "" TERM USR2'
@@ -54,6 +58,11 @@ class Place:
     def submitit(self) -> str:
         """Folder of submitit's pickles and logs."""
         return f"{self.root}/submitit"
+
+
+def array_place(root: str, job_name: str, index: str) -> Place:
+    """The place of an array whose elements find their runs as ``index``/NUMBER."""
+    return Place(root, job_name, f'{shlex.quote(index)}/"${{SLURM_ARRAY_TASK_ID:-0}}"')
 
 
 def is_apptainer(image: str) -> bool:
@@ -88,7 +97,7 @@ def parameters(
         **_gpus(slurm.gres, spec.gpus_per_node, gpu_request),
         "signal_delay_s": spec.restart.signal_lead_s,
         "stderr_to_stdout": True,
-        "setup": [_KEEP_SHELL, _export_path(python_path), *_courier(job, facts, python_path[0], place)],
+        "setup": [_KEEP_SHELL, _export_path(python_path), _MARK_START, *_courier(job, facts, python_path[0], place)],
         "srun_args": _srun(job, spec, cpus, facts, place),
         "teardown": teardown(
             place.run_dir, python_path[0], _outside(job, facts), courier=bool(job.environment.container)
@@ -269,7 +278,10 @@ def _courier(job: Job, facts: Facts, lib: str, place: Place) -> list[str]:
 
 
 def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> list[str]:
-    """Lines after srun: where the leader left no outcome (it was killed), have SLURM requeue the job; keep srun's status.
+    """Lines after srun: where the leader left no outcome (it was killed), have SLURM requeue the job.
+
+    The job's exit code, by which SLURM judges it and chains go on, is 0 when the run completed: srun's status tells of every
+    task, also of one whose place a spare took.
 
     ``run_dir`` and ``python`` are shell words already.
     """
@@ -284,6 +296,7 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
         "trap '' TERM USR2",
         f"cd {shlex.quote(lib)}",
         f"{python} -m launcher.runtime.teardown {run_dir} $told",
+        f"[ $? = {COMPLETED} ] && status=0",
         "exit $status",
     ]
 

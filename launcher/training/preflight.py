@@ -34,13 +34,18 @@ def main(fd: int) -> None:
 
 
 def _device() -> Any:
+    """Where to reduce; on the way every GPU is used once: one that fell off the bus fails here and not in the first step."""
     import torch
 
     if os.environ["LAUNCHER_BACKEND"] != "nccl":
         return torch.device("cpu")
-    device = torch.device("cuda", 0)
-    torch.cuda.set_device(device)
-    torch.ones(1, device=device).sum().item()
+    asked, found = int(os.environ["LAUNCHER_GPUS_PER_NODE"]), torch.cuda.device_count()
+    if found < asked:
+        raise RuntimeError(f"torch sees {found} of {asked} GPUs")
+    for index in reversed(range(max(1, asked))):
+        device = torch.device("cuda", index)
+        torch.cuda.set_device(device)
+        torch.ones(1, device=device).sum().item()
     return device
 
 

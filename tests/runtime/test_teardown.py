@@ -245,3 +245,18 @@ def test_a_refusal_is_told(run):
     teardown.act(*run, slurm)
 
     assert "did not take it: no" in read_outcome(run[1].outcome)["reason"]
+
+
+def test_a_run_that_was_submitted_again_is_left_to_its_new_job(run):
+    """The outcome was set aside for a resubmission while the old job's batch script was still ending: nothing is said."""
+    spec, paths = run
+    events.append(paths.events, events.event("submitted", attempt=None, by="resubmit"))
+    old = Slurm()
+
+    assert teardown.act(spec, paths, old) == 0
+    assert (old.said, read_outcome(paths.outcome)) == ([], None)
+
+    new = Slurm()
+    new.job_id = "6"
+    teardown.act(spec, paths, new)
+    assert new.said

@@ -260,6 +260,10 @@ def test_without_nvml_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None
         ),
         (preflight.judge_gpus(1, 0, [], "no driver"), [("gpus", False, "NVML does not answer: no driver")]),
         (preflight.judge_gpus(0, 0, [], "no driver"), []),
+        (preflight.judge_gpus(4, 0, [], "no module", installed=False), [("gpus", True, None)]),
+        (preflight.judge_memory(None, 0), []),
+        (preflight.judge_memory(64, 60 * 2**30), [("memory", True, None)]),
+        (preflight.judge_memory(64, 20 * 2**30), [("memory", False, "20.0 of the 64 GB asked for are available")]),
         (
             preflight.judge_driver("11.4", "12.8", gpus=1),
             [("driver", False, "the driver offers CUDA 11.4, which is too old for torch's 12.8")],

@@ -103,6 +103,7 @@ class FakeAllocation:
         self.how = "requeue"
         self.refuses = ""
         self.silent_until = 0.0
+        self.ended: dict[str, str] = {}
         self.said: list[Any] = []
 
     def meaning(self, signal: str) -> Meaning:
@@ -116,6 +117,9 @@ class FakeAllocation:
 
     def cancelled(self) -> bool:
         return self.is_cancelled
+
+    def ended_tasks(self) -> dict[str, str]:
+        return self.ended
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         if self.silent_until > asyncio.get_running_loop().time():
@@ -182,6 +186,7 @@ class FakeWorker:
         self.known = asyncio.Event()
         self.saves: dict[int, str] = {}
         self.state = "S"
+        self.cpu_percent = 1.0
         self.done = False
         self.task = asyncio.get_running_loop().create_task(self.main())
 
@@ -333,7 +338,7 @@ class FakeNode:
         while True:
             await asyncio.sleep(1.0)
             ranks = [
-                {"rank": w.rank, "cpu_percent": 1.0, "rss_bytes": 1, "state": w.state}
+                {"rank": w.rank, "cpu_percent": w.cpu_percent, "rss_bytes": 1, "state": w.state}
                 for w in self.workers
                 if not w.done
             ]

@@ -1,0 +1,78 @@
+"""Tasks of the step that ended before their agents had joined: srun says so in the batch script's log, on this very host.
+
+A node whose Python, setup line or view of the run directory is broken would otherwise be waited for until
+``init_timeout_min``, since it can tell nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from launcher.run.paths import RunPaths
+from launcher.slurm.hosts import expand_hosts
+
+__all__ = ["MARK", "ended_tasks", "read_ended"]
+
+MARK = "launcher: start "
+"""What the batch script writes before it calls srun, followed by the allocation's life: the log outlives requeues."""
+
+_ENDED = re.compile(r"^srun: error: (?P<hosts>\S+): tasks? [\d,-]+: (?P<how>.+)$")
+_UNSTARTED = re.compile(r"^srun: error: tasks? (?P<tasks>[\d,-]+) launch failed: (?P<how>.+)$")
+"""slurmstepd could not open the task's log, for instance, since the run directory is not mounted there."""
+_REFUSED = re.compile(r"^srun: error: Task launch for \S+ failed on node (?P<hosts>\S+): (?P<how>.+)$")
+_MOST_BYTES = 1 << 20
+
+
+def read_ended(paths: RunPaths, life: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """How the tasks that have ended in this life of the allocation did so, and their last words, by host; never raises."""
+    job, array, task = (environ.get(f"SLURM_{name}", "") for name in ("JOB_ID", "ARRAY_JOB_ID", "ARRAY_TASK_ID"))
+    shown = f"{array}_{task}" if array and task else job
+    try:
+        names = expand_hosts(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
+    except ValueError:
+        names = []
+    found = ended_tasks(_tail(paths.submitit / f"{shown}_0_log.out"), life, names)
+    for index, name in enumerate(names):
+        if name in found and index and (words := _last_words(paths.submitit / f"{shown}_{index}_log.out")):
+            found[name] += f": {words}"
+    return found
+
+
+def _last_words(path: Path) -> str:
+    lines = [line.strip() for line in _tail(path).splitlines() if line.strip()]
+    return re.sub(r"^\d\d:\d\d:\d\d agent: |^(slurmstepd|srun): error: ", "", lines[-1])[:200] if lines else ""
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as f:
+            size = f.seek(0, os.SEEK_END)
+            f.seek(max(0, size - _MOST_BYTES))
+            return f.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def ended_tasks(log: str, life: str, names: Sequence[str]) -> dict[str, str]:
+    """As `read_ended`, from the log's text. ``names`` are the step's hosts: one task each, numbered alike. Pure."""
+    _, mark, now = log.rpartition(f"{MARK}{life}\n")
+    found: dict[str, str] = {}
+    for line in now.splitlines() if mark else ():
+        if (said := _ENDED.match(line) or _REFUSED.match(line)) is not None:
+            hosts = _expanded(said["hosts"])
+        elif (said := _UNSTARTED.match(line)) is not None:
+            hosts = [names[int(n)] for n in _expanded(f"[{said['tasks']}]") if int(n) < len(names)]
+        else:
+            continue
+        found.update(dict.fromkeys(hosts, said["how"].strip()))
+    return found
+
+
+def _expanded(text: str) -> list[str]:
+    try:
+        return expand_hosts(text)
+    except ValueError:
+        return []

@@ -1,0 +1,119 @@
+"""An allocation in which nothing progresses is given back; saving, evaluating and starting are no idleness."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from launcher.run.spec import Work
+
+IDLE_MIN = 10.0
+AFTER_S = 120.0
+"""The stop is tried for so long before the allocation goes."""
+
+
+def stuck(w, phase_s: dict[str, float], *, steps: int = 5):
+    """Workers that do ``steps``, spend so many seconds in each phase, and then do nothing any more."""
+
+    class Stuck(w.worker_class):
+        async def main(self) -> None:
+            self.say("hello", pid=1000 + self.rank)
+            await self.group.meet(("ready", 0), self)
+            self.say("ready")
+            self.say("phase", name="train")
+            for step in range(1, steps + 1):
+                self.entered = self.begun = step
+                await asyncio.sleep(1.0)
+                self.say("progress", step=step, epoch=0, total_steps=100, step_time_s=1.0)
+            for name, seconds in phase_s.items():
+                self.say("phase", name=name)
+                await asyncio.sleep(seconds)
+            self.say("phase", name="train")
+            await asyncio.sleep(100_000)
+
+    return Stuck
+
+
+def ended_after_s(w, virtual) -> float:
+    """Seconds from the leader's start to the end, which is a failure that says why."""
+    began: list[float] = []
+
+    async def watch() -> float:
+        began.append(asyncio.get_running_loop().time())
+        ending = await w.attempt_once()
+        assert ending.state == "failed"
+        assert ending.reason.startswith(
+            "No progress for 10 minutes (restart.idle_timeout_min); the allocation was given back."
+        )
+        return asyncio.get_running_loop().time() - began[0]
+
+    return virtual(watch())
+
+
+def guarded(world, **changes):
+    """A world with the guard on and hang detection off: the guard alone is to act."""
+    return world(restart={"idle_timeout_min": IDLE_MIN, "hang_detection": False}, **changes)
+
+
+def test_an_allocation_without_progress_is_given_back(world, virtual):
+    """Ten minutes after the last step: one sentence, requeueing forbidden, never a second attempt."""
+    w = guarded(world)
+    w.worker_class = stuck(w, {})
+
+    took = ended_after_s(w, virtual)
+
+    assert 605 <= took <= 610 + AFTER_S
+    assert w.allocation.said == [("forbid_requeue",)]
+    assert w.events("stop_requested")[0]["cause"] == "idle"
+
+
+@pytest.mark.parametrize("phase", ["save", "evaluate"])
+def test_saving_and_evaluating_are_progress(world, virtual, phase):
+    """Forty minutes of it are left alone; ten minutes after its end the guard acts."""
+    w = guarded(world)
+    w.worker_class = stuck(w, {phase: 2400.0})
+
+    took = ended_after_s(w, virtual)
+
+    assert 2400 + 600 <= took <= 2400 + 620 + AFTER_S
+
+
+def test_a_long_first_step_that_computes_is_progress(world, virtual):
+    """Compiling for forty minutes: the CPUs are used, so the allocation is not idle; a first step that sleeps is."""
+    busy, lazy = guarded(world), guarded(world)
+    busy.worker_class = stuck(busy, {"between": 2400.0}, steps=0)
+    lazy.worker_class = stuck(lazy, {"between": 2400.0}, steps=0)
+
+    async def compute():
+        await busy.until(lambda: sum(len(n.workers) for n in busy.nodes) == 4)
+        worker = busy.find(0)
+        worker.cpu_percent = 95.0
+        await asyncio.sleep(2400)
+        worker.cpu_percent = 0.3
+
+    took_lazy = ended_after_s(lazy, virtual)
+    once = busy.attempt_once
+    busy.attempt_once = lambda: once(compute)
+    took_busy = ended_after_s(busy, virtual)
+
+    assert 600 <= took_lazy <= 620 + AFTER_S
+    assert 3000 <= took_busy <= 3020 + AFTER_S
+
+
+def test_a_silent_script_that_computes_is_left_alone(world, virtual):
+    """A plain script reports no steps: as long as it uses its CPUs it runs to its end."""
+
+    w = guarded(world, work=Work(kind="script", target="train.py"), checkpoint={"enabled": False})
+
+    class Script(w.worker_class):
+        async def main(self) -> None:
+            self.cpu_percent = 80.0
+            self.say("phase", name="script")
+            await asyncio.sleep(7200)
+            self.done = True
+            self.node.exited(self, 0, None)
+
+    w.worker_class = Script
+
+    assert virtual(w.attempt_once()).state == "completed"
