@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +16,7 @@ from launcher.run.state import read_outcome, read_state
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["Follower", "finish", "follow", "follow_sweep", "say_event"]
+__all__ = ["Follower", "finish", "follow", "follow_points", "say_event"]
 
 _PERIOD_S = 0.25
 _LAST_WORDS_S = 5.0
@@ -148,26 +147,25 @@ def finish(paths: RunPaths, outcome: dict[str, Any]) -> None:
     click.echo(f"  run      {paths.root}")
 
 
-def follow_sweep(root: Path) -> None:
-    """Count the points that have ended until all have. Raises RunFailedError when one of them failed."""
-    from launcher.submission.points import points_of
-    from launcher.submission.where import locate
+def follow_points(name: str, points: Sequence[RunPaths]) -> None:
+    """Count the points of the sweep ``name`` that have ended until all have. Raises RunFailedError when one did not complete.
 
-    waiting = points_of(root)
-    ended: dict[str, str] = {}
+    SLURM is asked about all of them at once, every twenty seconds; an end that a leader wrote is seen at once.
+    """
+    from launcher.submission.where import Census
+
+    census, waiting, ended = Census(points), list(points), dict[str, str]()
     while waiting:
         time.sleep(_PERIOD_S * 4)
+        gone = census.gone(waiting)
         for paths in list(waiting):
             outcome = read_outcome(paths.outcome)
-            if outcome is None and locate(paths).alive():
+            if outcome is None and paths.id not in gone:
                 continue
-            outcome = outcome or read_outcome(paths.outcome)
             ended[paths.id] = str(outcome.get("state")) if outcome else "lost"
             waiting.remove(paths)
             click.echo(f"{time.strftime('%H:%M:%S')}  {paths.id} {ended[paths.id]} ({len(waiting)} to go)")
     bad = [run for run, state in ended.items() if state != "completed"]
     if bad:
-        raise RunFailedError(
-            f"{len(bad)} of {len(ended)} points did not complete; launcher resubmit --failed {root.name}"
-        )
-    click.echo(f"{root.name} completed: {len(ended)} points")
+        raise RunFailedError(f"{len(bad)} of {len(ended)} points did not complete; launcher resubmit --failed {name}")
+    click.echo(f"{name} completed: {len(ended)} points")

@@ -10,7 +10,6 @@ import click
 from launcher.cli._options import complete_run
 
 if TYPE_CHECKING:
-    from launcher.run.paths import RunPaths
     from launcher.submission.again import Again
 
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--from", "from_", default="latest", metavar="latest|STEP", show_default=True, help="The checkpoint.")
 @click.option("--fork", "fork_name", metavar="NAME", help="A new run of that name, beginning from the checkpoint.")
-@click.option("--failed", is_flag=True, help="RUN is a sweep: all its points that failed.")
+@click.option("--failed", is_flag=True, help="RUN is a sweep: all its points that failed, as one array.")
 @click.option("--code", "fresh_code", is_flag=True, help="Copy today's code; else the run keeps its own copy.")
 @click.option("--backend", type=click.Choice(["auto", "slurm", "local"]), help="Where; else where it was.")
 @click.option("--wait", is_flag=True, help="Follow it to its end; the exit code tells how it ended.")
@@ -42,7 +41,9 @@ def command(
         overrides=overrides, step=_step(from_), fresh_code=fresh_code, backend=backend, argv=tuple(sys.argv)
     )
     if failed:
-        _failed(run, how)
+        if fork_name:
+            raise click.UsageError("--failed continues points as themselves; --fork makes a new run of one.")
+        _failed(run, how, wait)
         return
     paths = single(run)
     handed = again.fork(paths, fork_name, how) if fork_name else again.resubmit(paths, how)
@@ -59,24 +60,29 @@ def _step(text: str) -> int | None:
     return int(text)
 
 
-def _failed(run: str, how: Again) -> None:
-    """Every point of the sweep that failed, or whose processes died without an outcome."""
-    from launcher.submission import again
-    from launcher.submission.points import runs_of
+def _failed(run: str, how: Again, wait: bool) -> None:
+    """Every point of the sweep that failed, or whose processes died without an outcome: one array."""
+    from launcher.errors import StateError
+    from launcher.run import index
+    from launcher.submission.points import SWEEP_FILE, points_of
+    from launcher.submission.points_again import failed_of, resubmit_points
 
-    chosen = [paths for paths in runs_of(run) if _has_failed(paths)]
-    for paths in chosen:
-        handed = again.resubmit(paths, how)
-        click.echo(f"{paths.id} submitted again: {handed.job_id}")
+    sweep = index.resolve(run)
+    if not (sweep / SWEEP_FILE).is_file():
+        raise StateError(f"{sweep.name} is no sweep: launcher resubmit {sweep.name} continues it")
+    chosen = failed_of(points_of(sweep))
     if not chosen:
-        click.echo("no point of it has failed")
+        click.echo(f"no point of {sweep.name} has failed")
+        return
+    for array in resubmit_points(sweep, chosen, how):
+        many = len(array.runs) > 1
+        what = f"{len(array.runs)} points, SLURM array {array.job_id}" if many else f"SLURM job {array.job_id}"
+        click.echo(f"{sweep.name} submitted again: {what}")
+        for warning in array.plan.warnings:
+            click.echo(f"  warning  {warning}")
+        for name in array.runs:
+            click.echo(f"  point    {name}")
+    if wait:
+        from launcher.cli._follow import follow_points
 
-
-def _has_failed(paths: RunPaths) -> bool:
-    from launcher.run.state import read_outcome
-    from launcher.submission.where import locate
-
-    outcome = read_outcome(paths.outcome)
-    if outcome is not None:
-        return outcome.get("state") == "failed"
-    return paths.submission.exists() and not locate(paths).alive(fresh=True)
+        follow_points(sweep.name, chosen)

@@ -72,7 +72,6 @@ def say(one: Submitted) -> None:
 
 
 def _sweep(one: SubmittedSweep, wait: bool) -> None:
-    from launcher.cli._follow import follow_sweep
     from launcher.run.index import job_name
 
     name = one.root.name
@@ -85,7 +84,10 @@ def _sweep(one: SubmittedSweep, wait: bool) -> None:
     click.echo(f"  stop     launcher cancel {short}     (scancel {' '.join(one.arrays)} works too)")
     click.echo(f"  run      {shown(str(one.root))}")
     if wait:
-        follow_sweep(one.root)
+        from launcher.cli._follow import follow_points
+        from launcher.submission.points import points_of
+
+        follow_points(name, points_of(one.root))
 
 
 def shown(path: str) -> str:

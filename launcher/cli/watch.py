@@ -28,15 +28,21 @@ _KEYS = {
 @click.command()
 @click.argument("run", required=False, shell_complete=complete_run)
 def command(run: str | None) -> None:
-    """Watch all runs, or RUN: progress, curves, ranks, events; follow a log, cancel with save.
+    """Watch all runs, or RUN: progress, curves, ranks, events; follow a log, cancel with save. RUN may be a sweep.
 
-    Works over ssh and in 80x24. When the output is no terminal, RUN's events are printed as they come.
+    Works over ssh and in 80x24. When the output is no terminal, RUN's events (of a sweep: its points' ends) are printed
+    as they come.
     """
     from launcher.report.runs import find
+    from launcher.run.index import resolve
 
-    paths = find(run) if run is not None else None
+    root = resolve(run) if run is not None else None
+    sweep = root if root is not None and (root / "sweep.json").is_file() else None
+    paths = find(str(root)) if root is not None and sweep is None else None
     if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in _DUMB:
-        _live(paths)
+        _live(paths, sweep.name if sweep is not None else None)
+    elif sweep is not None:
+        _follow_sweep(sweep.name)
     elif paths is not None:
         _follow(paths)
     else:
@@ -45,7 +51,7 @@ def command(run: str | None) -> None:
         ls.callback(None, None, False, (), 30, False, False)  # type: ignore[misc]
 
 
-def _live(paths: RunPaths | None) -> None:
+def _live(paths: RunPaths | None, sweep: str | None) -> None:
     from rich.console import Console, Group
     from rich.live import Live
 
@@ -53,7 +59,7 @@ def _live(paths: RunPaths | None) -> None:
     from launcher.report.live import View
     from launcher.report.screen import in_ascii
 
-    view = View(Feed(), _save_and_end, run=paths, only_one=paths is not None)
+    view = View(Feed(), _save_and_end, run=paths, sweep=sweep, only_one=paths is not None or sweep is not None)
     console = Console()
 
     # The kernel's own console has a font of 256 characters; elsewhere the encoding tells.
@@ -157,3 +163,24 @@ def _follow(paths: RunPaths) -> None:
             click.echo("\n".join(lines(summary, now)))
             return
         time.sleep(_PERIOD_S)
+
+
+def _follow_sweep(sweep: str) -> None:
+    """Each point's state whenever it changes, until all have ended; then the sweep in one line."""
+    from launcher.report import text
+    from launcher.report.feed import LISTING_EVERY_S, Feed
+    from launcher.report.listing import sweep_line
+
+    feed, told = Feed(), dict[str, str]()
+    while True:
+        now = time.time()
+        points = [row for group in feed.overview(now, sweep=sweep) for row in group]
+        for row in points:
+            if told.get(row.run) != row.state:
+                told[row.run] = row.state
+                why = f": {text.clean(row.reason, 200)}" if row.reason and row.state in ("failed", "cancelled") else ""
+                click.echo(f"{text.clock(now, now)}  {row.run} {row.state}{why}")
+        if not any(row.state in ("running", "pending") for row in points):
+            click.echo(f"{sweep}  {sweep_line(points)[1]}" if points else f"{sweep} has no points")
+            return
+        time.sleep(LISTING_EVERY_S)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from launcher.config.faults import Report
     from launcher.config.load import LoadedJob
 
-__all__ = ["MOST_POINTS", "Point", "Sweep", "axes", "expand", "flatten", "place", "point_jobs", "read_flags"]
+__all__ = ["MOST_POINTS", "SWEPT", "Point", "Sweep", "axes", "expand", "flatten", "place", "point_jobs", "read_flags"]
 
 MOST_POINTS = 10_000
 PARALLELISM = "array_parallelism"
-_SWEPT = (
+SWEPT = (
     "params",
     "args",
     "seed",
@@ -123,10 +123,10 @@ def _may_be_swept(key: str) -> str | None:
     top = key.split(".")[0]
     if top in ("name", "sweep", "code", "runs_dir", "share", "after", "notify", "preflight"):
         return f"{top} cannot be swept"
-    if top not in _SWEPT:
+    if top not in SWEPT:
         if top in keys_at(""):
             return f"{top} cannot be swept: all points are one array submission, whose sbatch script they share"
-        return f'there is no key "{key}"{nearest(top, _SWEPT)}'
+        return f'there is no key "{key}"{nearest(top, SWEPT)}'
     return "give the keys below params, such as params.lr" if key == "params" else None
 
 

@@ -65,14 +65,17 @@ class Feed:
         self.hidden = 0
         """Older runs that the overview leaves out."""
         self._listed: tuple[float, list[list[Row]]] = (0.0, [])
+        self._of: str | None = None
         self._slurm: dict[str, tuple[float, SlurmView | None, bool]] = {}
         self._kept: dict[tuple[str, str], tuple[tuple[int, int], Any]] = {}
 
-    def overview(self, now: float, most: int = 200) -> list[list[Row]]:
-        """Runs as lists show them, newest first: one row each, or all points of a sweep together."""
-        if now - self._listed[0] >= LISTING_EVERY_S:
-            known = group_sweeps(all_runs())
-            groups, self.hidden = known[:most], len(known[most:])
+    def overview(self, now: float, most: int = 200, *, sweep: str | None = None) -> list[list[Row]]:
+        """Runs as lists show them, newest first: one row each, or all points of a sweep together; or one sweep's points."""
+        if now - self._listed[0] >= LISTING_EVERY_S or self._of != sweep:
+            known = all_runs()
+            every = group_sweeps(known) if sweep is None else [[k] for k in known if k.sweep == sweep]
+            groups = every[:most] if sweep is None else every
+            self._of, self.hidden = sweep, len(every) - len(groups)
             by_run = {row.run: row for row in rows([k for g in groups for k in g], now, ask=self._ask)}
             lines = [[by_run[k.id] for k in g if k.id in by_run] for g in groups]
             self._listed = (now, [line for line in lines if line])

@@ -26,8 +26,10 @@ class View:
     feed: Feed
     stop: Callable[[RunPaths], str]
     run: RunPaths | None = None
+    sweep: str | None = None
+    """Its points are shown, not all runs."""
     only_one: bool = False
-    """Begun with a RUN: going back leaves."""
+    """Begun with a RUN or a sweep: going back leaves."""
     place: int = 0
     """The marked line of the overview."""
     rank: int = 0
@@ -45,9 +47,10 @@ class View:
         """The screen as it is now: exactly ``height`` lines."""
         note = f"Save and end {self.asking.id}? y n" if self.asking else self.note
         if self.run is None:
-            self._groups = sorted_groups(self.feed.overview(now))
+            self._groups = sorted_groups(self.feed.overview(now, sweep=self.sweep))
             self.place = min(self.place, max(0, len(self._groups) - 1))
-            return overview_screen(self._groups, self.place, width, height, now, note, self.feed.hidden)
+            hidden = self.feed.hidden
+            return overview_screen(self._groups, self.place, width, height, now, note, hidden, sweep=self.sweep)
         self._detail = self.feed.detail(self.run, now)
         self.rank = min(self.rank, max(0, len(self._detail.summary.ranks) - 1))
         if self.log:
@@ -99,7 +102,7 @@ class View:
         if not self._groups:
             return None
         group = self._groups[self.place]
-        if group[0].sweep is not None:
+        if group[0].sweep is not None and self.sweep is None:
             self.note = f"launcher cancel {group[0].sweep} --save ends all points of a sweep"
             return None
         if group[0].state not in ("running", "pending"):
@@ -114,10 +117,13 @@ class View:
             self.place += 1
         elif key in ("enter", "right", "l") and self._groups:
             group = self._groups[self.place]
-            if group[0].sweep is not None:
-                self.note = f"launcher ls --sweep {group[0].sweep} lists its points"
+            if group[0].sweep is not None and self.sweep is None:
+                self.sweep, self.place = group[0].sweep, 0
             else:
                 self.run, self.rank, self.log, self.back = _paths(group[0]), 0, False, 0
+        elif key in BACK and self.sweep is not None:
+            self.done = self.only_one
+            self.sweep, self.place = None if not self.only_one else self.sweep, 0
 
     def _press_detail(self, key: str) -> None:
         if key in ("up", "k"):
@@ -127,7 +133,7 @@ class View:
         elif key in ("l", "enter", "right"):
             self.log, self.back = True, 0
         elif key in BACK:
-            self.run, self._detail, self.done = None, None, self.only_one
+            self.run, self._detail, self.done = None, None, self.only_one and self.sweep is None
 
     def _press_log(self, key: str) -> None:
         if key in ("up", "k"):

@@ -55,13 +55,22 @@ def sorted_groups(groups: Sequence[list[Row]]) -> list[list[Row]]:
 
 
 def overview_screen(
-    groups: Sequence[list[Row]], chosen: int, width: int, height: int, now: float, note: str = "", hidden: int = 0
+    groups: Sequence[list[Row]],
+    chosen: int,
+    width: int,
+    height: int,
+    now: float,
+    note: str = "",
+    hidden: int = 0,
+    *,
+    sweep: str | None = None,
 ) -> list[Text]:
-    """All runs, one line each; ``chosen`` is marked; ``hidden`` older ones are left out."""
+    """All runs, or the points of ``sweep``, one line each; ``chosen`` is marked; ``hidden`` older ones are left out."""
     counts = [sum(row.state == state for g in groups for row in g) for state in ("running", "pending")]
     total = sum(len(g) for g in groups)
+    of = f"{sweep}: " if sweep else ""
     older = f", {hidden} older not shown" if hidden else ""
-    title = Text(f"{counts[0]} running, {counts[1]} pending, {total - sum(counts)} ended{older}", style="bold")
+    title = Text(f"{of}{counts[0]} running, {counts[1]} pending, {total - sum(counts)} ended{older}", style="bold")
     title.append(text.clock(now).rjust(max(1, width - len(title.plain))), style="dim")
     wide = width >= 100
     name_width = width - (60 if wide else 47)
@@ -75,7 +84,8 @@ def overview_screen(
     room = height - 3
     first = max(0, min(chosen - room // 2, len(groups) - room))
     body = [
-        _overview_line(g, first + i == chosen, name_width, wide) for i, g in enumerate(groups[first : first + room])
+        _overview_line(g, first + i == chosen, name_width, wide, points=sweep is not None)
+        for i, g in enumerate(groups[first : first + room])
     ]
     if not groups:
         body = [Text("  no runs yet; launcher submit job.yaml starts one", style="dim")]
@@ -85,15 +95,15 @@ def overview_screen(
     return _fill([title, Text(head[:width], style="dim"), *body], height, _footer(keys, width))
 
 
-def _overview_line(group: list[Row], chosen: bool, name_width: int, wide: bool) -> Text:
+def _overview_line(group: list[Row], chosen: bool, name_width: int, wide: bool, *, points: bool) -> Text:
     row = group[0]
     line = Text("▶ " if chosen else "  ", style="bold" if chosen else "")
-    if row.sweep is not None:
+    if row.sweep is not None and not points:
         state, said = sweep_line(group)
         line.append(_fit(f"{row.sweep} (sweep)", name_width))
         line.append(f"  {state:<9}", style=colour(state))
         return line.append(f"  {said}")
-    line.append(_fit(row.run, name_width))
+    line.append(_fit(" ".join(text.clean(o, 40) for o in row.overrides) if points else row.run, name_width))
     line.append(f"  {row.state:<9}", style=colour(row.state))
     share = row.step / row.total_steps if row.step is not None and row.total_steps else None
     if wide:

@@ -22,34 +22,11 @@ from launcher.runtime.leader import Ending, Leader
 from launcher.runtime.protocol import Hub, Link
 from launcher.runtime.where import leader_address, node_index, node_names
 
-__all__ = ["AgentMain", "run_agent"]
+__all__ = ["run_agent"]
 
 _OWN_AGENT_S = 30.0
 """The first node's agent was told to leave before the leader ended; it gets so long to do it."""
 _DISMISS_S = 120.0
-
-
-class AgentMain:
-    """Picklable callable: the agent of whatever node it is called on."""
-
-    def __init__(self, run_dir: str) -> None:
-        self.run_dir = run_dir
-
-    def __call__(self) -> None:
-        """Run this node's agent to its end and leave the process with its code.
-
-        Without submitit's farewell: everything a user sees is in the run's own files, and a thread stuck in a slow file
-        system must not keep the node. submitit's signal handlers are replaced in here.
-        """
-        code = 1
-        try:
-            code = run_agent(Path(self.run_dir))
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-            os._exit(code)
 
 
 def run_agent(run_dir: Path, *, node: int | None = None) -> int:

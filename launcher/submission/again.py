@@ -20,9 +20,19 @@ from launcher.submission import files, gather, snapshot, submit
 from launcher.submission.facts import CodeFacts, Facts
 from launcher.submission.plan import SubmissionPlan, plan
 from launcher.submission.submit import Submitted
-from launcher.submission.where import locate
+from launcher.submission.where import await_end, locate
 
-__all__ = ["Again", "checkpoint_steps", "fork", "resubmit"]
+__all__ = [
+    "Again",
+    "checkpoint_steps",
+    "choose_step",
+    "facts_again",
+    "fork",
+    "load_again",
+    "note_refusal",
+    "remove",
+    "resubmit",
+]
 
 BackendName = Literal["auto", "slurm", "local"]
 
@@ -52,7 +62,7 @@ def checkpoint_steps(paths: RunPaths) -> list[int]:
     return sorted(found)
 
 
-def _choose(paths: RunPaths, step: int | None) -> int | None:
+def choose_step(paths: RunPaths, step: int | None) -> int | None:
     """The step to begin from. Raises CheckpointError when the wanted one is not there."""
     steps = checkpoint_steps(paths)
     if step is None:
@@ -66,14 +76,16 @@ def _choose(paths: RunPaths, step: int | None) -> int | None:
 def resubmit(paths: RunPaths, how: Again) -> Submitted:
     """Continue the run as a new attempt of itself. Raises StateError while anything still works on it, or nothing is left."""
     before = submit.read_submission(paths)
-    if before and locate(paths).alive(fresh=True):
-        raise StateError(f"{paths.id} has not ended: launcher cancel {paths.id} --save first")
+    if before:
+        where = locate(paths)
+        if where.alive(fresh=True) and (read_outcome(paths.outcome) is None or not await_end([where])):
+            raise StateError(f"{paths.id} has not ended: launcher cancel {paths.id} --save first")
     _check_work_is_left(paths, how)
-    step = _choose(paths, how.step) if how.step is not None else None
+    step = choose_step(paths, how.step) if how.step is not None else None
     base = Path(str(before.get("base_dir") or paths.root))
-    loaded = _load(paths, base, how)
+    loaded = load_again(paths, base, how)
     backend: BackendName = how.backend or ("local" if before.get("backend") == "local" else "auto")
-    facts = _facts(loaded, paths, backend, how, str(before.get("code_root") or base))
+    facts = facts_again(loaded, paths, backend, how, str(before.get("code_root") or base))
     made = plan(loaded, facts, run_dir=str(paths.root))
     made = replace(made, spec=replace(made.spec, resume_step=step))
     if not how.fresh_code and (changed := _changed_code(paths, facts.code.root)):
@@ -117,7 +129,7 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def _load(paths: RunPaths, base: Path, how: Again) -> LoadedJob:
+def load_again(paths: RunPaths, base: Path, how: Again) -> LoadedJob:
     """The run's own job with the changes, under the site's rules of today; locked keys stay locked."""
     profile, layers = read_layers(site_paths())
     layers.append(Layer(str(paths.job), read_document(paths.job)))
@@ -125,7 +137,8 @@ def _load(paths: RunPaths, base: Path, how: Again) -> LoadedJob:
     return load_layers(layers, base, str(paths.job), profile, check_code=how.fresh_code)
 
 
-def _facts(loaded: LoadedJob, paths: RunPaths, backend: BackendName, how: Again, code_root: str) -> Facts:
+def facts_again(loaded: LoadedJob, paths: RunPaths, backend: BackendName, how: Again, code_root: str) -> Facts:
+    """This machine for the run as it is submitted again; its own copy of the code stays unless fresh code is wanted."""
     code = None if how.fresh_code else CodeFacts(root=code_root, kept=True, attaches=_attached(loaded, paths))
     return gather.gather(loaded, backend=backend, code=code, run_id=paths.id)
 
@@ -153,7 +166,7 @@ def _hand_over(paths: RunPaths, made: SubmissionPlan, how: Again, before: dict[s
         _put_back(paths, aside, old_code, error)
         raise
     if old_code is not None:
-        _remove(old_code)
+        remove(old_code)
     aside.unlink(missing_ok=True)
     submit.record(paths, made, job_id, by="resubmit", extra={k: before[k] for k in ("sweep",) if k in before})
     index.register(paths.root)
@@ -162,22 +175,28 @@ def _hand_over(paths: RunPaths, made: SubmissionPlan, how: Again, before: dict[s
 
 def _set_code_aside(paths: RunPaths) -> Path:
     old = paths.root / "code.before"
-    _remove(old)
+    remove(old)
     os.replace(paths.code, old)
     return old
 
 
 def _put_back(paths: RunPaths, aside: Path, old_code: Path | None, error: BaseException) -> None:
     if old_code is not None:
-        _remove(paths.code)
+        remove(paths.code)
         os.replace(old_code, paths.code)
     if aside.exists():
         os.replace(aside, paths.outcome)
+    note_refusal(paths, error)
+
+
+def note_refusal(paths: RunPaths, error: BaseException) -> None:
+    """Write into the history that the submission noted last did not happen."""
     events.append(paths.events, events.event("warning", attempt=None, text=f"it was not submitted again: {error}"))
 
 
-def _remove(path: Path) -> None:
-    if path.is_symlink():
+def remove(path: Path) -> None:
+    """Remove a file, a folder or a link (not what it leads to), where there is one."""
+    if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():
         shutil.rmtree(path)
@@ -185,12 +204,12 @@ def _remove(path: Path) -> None:
 
 def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
     """A new run called ``name`` that begins from a checkpoint of this one. Raises CheckpointError when there is none."""
-    step = _choose(paths, how.step)
+    step = choose_step(paths, how.step)
     if step is None:
         raise CheckpointError(f"{paths.id} has no checkpoint to fork from")
     before = submit.read_submission(paths)
     base = Path(str(before.get("base_dir") or paths.root))
-    loaded = renamed(_load(paths, base, how), name)
+    loaded = renamed(load_again(paths, base, how), name)
     backend: BackendName = how.backend or ("local" if before.get("backend") == "local" else "auto")
     code = None if how.fresh_code else _code_of(paths)
     facts = gather.gather(loaded, backend=backend, code=code)

@@ -21,7 +21,7 @@ from launcher.submission import describe, limits, script
 from launcher.submission.facts import CodeFacts, Facts, Interpreter
 from launcher.submission.script import Place
 
-__all__ = ["PORTS", "SubmissionPlan", "plan"]
+__all__ = ["PORTS", "SubmissionPlan", "plan", "sibling"]
 
 PORTS = 16
 """Candidate ports of the leader: enough that strangers on some of them do no harm."""
@@ -147,6 +147,17 @@ def plan(
     return replace(made, summary=describe.summary(job, made, facts))
 
 
+def sibling(first: SubmissionPlan, loaded: LoadedJob, facts: Facts, *, run_dir: str, job_yaml: str) -> SubmissionPlan:
+    """The plan of another point of ``first``'s array: everything that a sweep may not vary is first's, its script too.
+
+    Raises ConfigError where the point's script would be missing from the copy of the code.
+    """
+    spec = _spec(loaded, facts, first.backend, run_dir)
+    if spec.work.target != first.spec.work.target:
+        _check_in_snapshot(loaded.job, facts.code, first.snapshot, first.link)
+    return replace(first, spec=spec, job_yaml=job_yaml)
+
+
 def _gpu_request(loaded: LoadedJob, facts: Facts) -> str:
     """The profile's word or SLURM's own: gres works everywhere, --gpus-per-node only with select/cons_tres."""
     return "gres" if "gres" in (loaded.site.gpu_request, facts.slurm.gpu_request) else "gpus-per-node"
@@ -254,8 +265,8 @@ def _spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"], r
         pass_names=list(dict.fromkeys([*job.environment.pass_, *job.notify.urls])),
         code_dir=f"{run_dir}/code",
         python=facts.interpreter.path,
-        checkpoint=CheckpointSpec(**asdict(job.checkpoint)),
-        restart=RestartSpec(**asdict(job.restart)),
+        checkpoint=CheckpointSpec(**vars(job.checkpoint)),
+        restart=RestartSpec(**vars(job.restart)),
         site=facts.slurm.site,
         trackers=_trackers(job, loaded.name),
         notify={"urls": list(job.notify.urls), "on": list(job.notify.on)} if job.notify.urls else {},

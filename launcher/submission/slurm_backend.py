@@ -78,7 +78,7 @@ def submit_array(
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    from launcher.runtime.entry import AgentMain
+    from launcher.runtime.main import AgentMain
 
     said = io.StringIO()
     environment = environment_for_sbatch(os.environ, parameters, secrets)

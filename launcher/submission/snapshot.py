@@ -11,7 +11,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +118,22 @@ def redact(text: str) -> str:
 
 
 def _packages(interpreter: Interpreter) -> dict[str, str]:
-    """Versions of everything installed beside this process when that is the job's Python; else what the probe saw."""
+    """Versions of everything installed beside this process when that is the job's Python; else what the probe saw.
+
+    Read off the names of the folders: parsing the metadata of some hundred packages took half a second.
+    """
     if Path(interpreter.path).parent != Path(sys.executable).parent:
         return dict(interpreter.packages)
-    found = {(d.metadata["Name"] or "?"): d.version for d in metadata.distributions()}
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
+            package, dash, version = name.removesuffix(".dist-info").partition("-")
+            if dash and name.endswith(".dist-info"):
+                found.setdefault(package.replace("_", "-"), version)
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 

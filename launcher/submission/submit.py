@@ -51,19 +51,27 @@ class Submitted:
 
 
 def execute(
-    make_plan: Callable[[Facts], SubmissionPlan], facts: Facts, *, argv: Sequence[str] = (), foreground: bool = False
+    make_plan: Callable[[Facts], SubmissionPlan],
+    facts: Facts,
+    *,
+    argv: Sequence[str] = (),
+    foreground: bool = False,
+    job_id: str | None = None,
 ) -> Submitted:
     """Claim a folder, fill it, hand the run over. On any failure nothing is left, neither queued nor on disk.
 
-    ``foreground`` stops short of starting a local run: the caller starts the agents itself.
+    ``foreground`` stops short of starting a run: the caller starts the agents itself, on this machine or in ``job_id``.
     Raises RunDirError, SnapshotError or SubmitError.
     """
     plan, paths = claim(make_plan, facts)
     try:
         prepare(plan, paths, argv)
         note(paths, plan, by="submit")
-        job_id = str(os.getpid()) if foreground else start(plan)
-        keep_or_cancel(paths, plan, job_id, by="submit")
+        if foreground and job_id is not None:
+            record(paths, plan, job_id, by="submit")
+        else:
+            job_id = str(os.getpid()) if foreground else start(plan)
+            keep_or_cancel(paths, plan, job_id, by="submit")
     except BaseException:
         shutil.rmtree(paths.root, ignore_errors=True)
         raise

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
-import shlex
 import shutil
 import time
 from collections.abc import Sequence
@@ -26,15 +26,23 @@ from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
 from launcher.submission import rundir, script, slurm_backend, snapshot, submit
 from launcher.submission.facts import Facts
-from launcher.submission.plan import SubmissionPlan, plan
+from launcher.submission.plan import SubmissionPlan, plan, sibling
 from launcher.submission.points import SWEEP_FILE
-from launcher.submission.script import Place
+from launcher.submission.script import array_place
 
 __all__ = ["PlannedPoint", "SubmittedSweep", "execute", "plan_points", "render"]
 
 _LINKED = ("code", "lib", "submitit", "environment.json")
 _FOLDERS = ("attempts", "checkpoints", "logs")
+_NAMES = RunPaths(Path())
+_JOB, _SPEC, _PASSED, _SECRET, _EVENTS, _SUBMISSION, _SBATCH = (
+    str(path)
+    for path in (
+        _NAMES.job, _NAMES.spec, _NAMES.passed, _NAMES.secret, _NAMES.events, _NAMES.submission, _NAMES.sbatch
+    )
+)  # fmt: skip
 _TRIES = 20
+_SCALARS = (str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True)
@@ -64,25 +72,45 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+_PLAIN_KEY = re.compile(r"[A-Za-z_]\w{0,60}")
+_PLAIN_TEXT = re.compile(r"[A-Za-z][\w.]*-[\w.-]*", re.ASCII)
+"""Text with a hyphen inside that begins with a letter is text to every reader of YAML, without quotes."""
+
+
 class _Texts:
-    """YAML of jobs that differ in little: each section is written once (a thousand whole texts take seconds)."""
+    """YAML of jobs that differ in little: each section is written once, and each value (a thousand whole texts take seconds)."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], tuple[Any, str]] = {}
+        self._scalars: dict[tuple[type, Any], str] = {}
 
     def __call__(self, container: dict[str, Any]) -> str:
         return "".join(self._section(key, value) for key, value in container.items())
 
     def _section(self, key: str, value: Any) -> str:
+        if isinstance(value, _SCALARS):
+            return f"{key}: {self._scalar(value)}\n"
+        if isinstance(value, dict) and value and all(self._simple(k, v) for k, v in value.items()):
+            return f"{key}:\n" + "".join(f"  {self._scalar(k)}: {self._scalar(v)}\n" for k, v in value.items())
         known = self._known.get((key, id(value)))
         if known is None:
             # The value is kept with its text: as long as it lives, no other value has its id.
             known = self._known[(key, id(value))] = (value, dump_yaml({key: value}))
         return known[1]
 
+    @staticmethod
+    def _simple(key: str, value: Any) -> bool:
+        return isinstance(value, _SCALARS) and _PLAIN_KEY.fullmatch(key) is not None
 
-def _place(root: str, sweep_id: str, chunk: int) -> Place:
-    return Place(root, sweep_id, f'{shlex.quote(f"{root}/index-{chunk}")}/"${{SLURM_ARRAY_TASK_ID:-0}}"')
+    def _scalar(self, value: Any) -> str:
+        if type(value) is int:
+            return str(value)
+        if isinstance(value, str) and _PLAIN_TEXT.fullmatch(value):
+            return value
+        known = self._scalars.get((type(value), value))
+        if known is None:
+            known = self._scalars[type(value), value] = dump_yaml(value, flow=True)
+        return known
 
 
 def plan_points(loaded: LoadedJob, facts: Facts) -> list[list[PlannedPoint]]:
@@ -100,8 +128,12 @@ def plan_points(loaded: LoadedJob, facts: Facts) -> list[list[PlannedPoint]]:
         if point.index % size == 0:
             planned.append([])
         run_id = index.new_id(job.name, now=now, tag=f"{tag}{point.index:0{width}d}")
-        place = _place(root, facts.run_id, len(planned) - 1)
-        made = plan(job, facts, run_dir=f"{root}/{run_id}", place=place, job_yaml=texts(job.container))
+        run_dir, text = f"{root}/{run_id}", texts(job.container)
+        if planned[-1]:
+            made = sibling(planned[-1][0].plan, job, facts, run_dir=run_dir, job_yaml=text)
+        else:
+            place = array_place(root, facts.run_id, f"{root}/index-{len(planned) - 1}")
+            made = plan(job, facts, run_dir=run_dir, place=place, job_yaml=text)
         if made.backend != "slurm":
             raise StateError("a sweep needs SLURM: it is one array job; on this machine run its points one by one")
         planned[-1].append(PlannedPoint(point, made))
@@ -131,19 +163,21 @@ def execute(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> SubmittedSw
         snapshot.check_size(first.code, first.max_code_mb)
         root = Path(first.place.root)
         if rundir.claim(root, first.spec.share, folders=("submitit",)):
-            return _fill_and_submit(root, chunks, argv)
+            return _fill_and_submit(root, chunks, argv, expand(loaded.job.sweep).array_parallelism)
         facts = replace(facts, run_id=index.new_id(loaded.name))
     raise SubmitError(f"{facts.runs_dir}: no free name for a sweep of {loaded.name} in {_TRIES} tries")
 
 
-def _fill_and_submit(root: Path, chunks: list[list[PlannedPoint]], argv: Sequence[str]) -> SubmittedSweep:
+def _fill_and_submit(
+    root: Path, chunks: list[list[PlannedPoint]], argv: Sequence[str], most: int | None
+) -> SubmittedSweep:
     ids: list[list[str]] = []
     points = tuple(p for chunk in chunks for p in chunk)
     try:
         _write_shared(root, chunks, argv)
         for number, chunk in enumerate(chunks):
             _write_points(root, number, chunk)
-        _write_sweep(root, points, [])
+        _write_sweep(root, points, [], most)
         for chunk in chunks:
             made = chunk[0].plan
             run_dirs = [p.plan.run_dir for p in chunk]
@@ -154,11 +188,13 @@ def _fill_and_submit(root: Path, chunks: list[list[PlannedPoint]], argv: Sequenc
             )
         flat = [job_id for part in ids for job_id in part]
         _record(root, points, flat)
-        _write_sweep(root, points, flat)
-    except BaseException:
+        _write_sweep(root, points, flat, most)
+    except BaseException as error:
         if ids:
             slurm_backend.cancel_pending([part[0].partition("_")[0] for part in ids])
         shutil.rmtree(root, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise rundir.refuse(root, error) from None
         raise
     index.register(root)
     return SubmittedSweep(root, points, tuple(part[0].partition("_")[0] for part in ids))
@@ -179,28 +215,34 @@ def _write_shared(root: Path, chunks: list[list[PlannedPoint]], argv: Sequence[s
 
 def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> None:
     """Each point's folder. Not fsynced one by one: a thousand points would take a minute on a network file system."""
-    listing = root / f"index-{number}"
-    mode = rundir.mode_of(chunk[0].plan.spec.share)
-    rundir.make(listing, mode)
-    passed = json.dumps({n: os.environ[n] for n in chunk[0].plan.spec.pass_names if n in os.environ}) + "\n"
+    listing = f"{root}/index-{number}"
+    first = chunk[0].plan
+    mode = rundir.mode_of(first.spec.share)
+    _make(listing, mode)
+    passed = json.dumps({n: os.environ[n] for n in first.spec.pass_names if n in os.environ}) + "\n"
     for place, one in enumerate(chunk):
-        folder = Path(one.plan.run_dir)
-        paths = RunPaths(folder)
-        rundir.make(folder, mode)
+        folder = one.plan.run_dir  # text, not a Path: joining fifteen names a point takes its time
+        _make(folder, mode)
         for name in _FOLDERS:
-            rundir.make(folder / name, mode)
+            _make(f"{folder}/{name}", mode)
         for name in _LINKED:
-            (folder / name).symlink_to(f"../{name}")
-        paths.sbatch.symlink_to(f"../submit-{number}.sbatch")
-        (listing / str(place)).symlink_to(f"../{folder.name}")
-        _write(paths.job, one.plan.job_yaml)
-        _write(paths.spec, one.plan.spec.dumps())
-        _write(paths.passed, passed, 0o600)
-        _write(paths.secret, secrets.token_hex(32) + "\n", 0o600)
-        _write(paths.events, json.dumps(submit.submitted_event(one.plan, "submit", one.overrides)) + "\n")
+            os.symlink(f"../{name}", f"{folder}/{name}")
+        os.symlink(f"../submit-{number}.sbatch", f"{folder}/{_SBATCH}")
+        os.symlink(f"../{os.path.basename(folder)}", f"{listing}/{place}")
+        _write(f"{folder}/{_JOB}", one.plan.job_yaml)
+        _write(f"{folder}/{_SPEC}", one.plan.spec.dumps())
+        _write(f"{folder}/{_PASSED}", passed, 0o600)
+        _write(f"{folder}/{_SECRET}", secrets.token_hex(32) + "\n", 0o600)
+        event = submit.submitted_event(one.plan, "submit", one.overrides)
+        _write(f"{folder}/{_EVENTS}", json.dumps(event) + "\n")
 
 
-def _write(path: Path, text: str, mode: int = 0o640) -> None:
+def _make(folder: str, mode: int) -> None:
+    os.mkdir(folder, 0o700)
+    os.chmod(folder, mode)  # mkdir's mode is cut by the umask
+
+
+def _write(path: str, text: str, mode: int = 0o640) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.fchmod(fd, mode)
@@ -210,17 +252,16 @@ def _write(path: Path, text: str, mode: int = 0o640) -> None:
 
 
 def _record(root: Path, points: Sequence[PlannedPoint], job_ids: Sequence[str]) -> None:
+    entry = submit.submission_entry(points[0].plan, job_ids[0], by="submit")
     for one, job_id in zip(points, job_ids, strict=True):
-        paths = RunPaths(Path(one.plan.run_dir))
-        sweep = {"id": root.name, "overrides": one.overrides}
-        entry = submit.submission_entry(one.plan, job_id, by="submit", extra={"sweep": sweep})
-        _write(paths.submission, json.dumps({**entry, "submissions": [entry]}, indent=1) + "\n")
+        mine = {**entry, "job_id": job_id, "sweep": {"id": root.name, "overrides": one.overrides}}
+        _write(f"{one.plan.run_dir}/{_SUBMISSION}", json.dumps({**mine, "submissions": [mine]}) + "\n")
 
 
-def _write_sweep(root: Path, points: Sequence[PlannedPoint], job_ids: Sequence[str]) -> None:
+def _write_sweep(root: Path, points: Sequence[PlannedPoint], job_ids: Sequence[str], most: int | None) -> None:
     listed = [
         {"run": Path(p.plan.run_dir).name, "overrides": p.overrides, "job_id": job_ids[i] if job_ids else None}
         for i, p in enumerate(points)
     ]
-    value = {"id": root.name, "t": round(time.time(), 3), "points": listed}
+    value = {"id": root.name, "t": round(time.time(), 3), "array_parallelism": most, "points": listed}
     write_atomic(root / SWEEP_FILE, json.dumps(value) + "\n")

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -17,12 +18,13 @@ from launcher.run.paths import RunPaths
 from launcher.submission import local_backend
 from launcher.submission.submit import read_submission
 
-__all__ = ["Where", "cancel_jobs", "locate", "states_of"]
+__all__ = ["Census", "Where", "await_end", "cancel_jobs", "locate", "states_of"]
 
 _GONE = {"", "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
          "TIMEOUT"}  # fmt: skip
 _ASK_EVERY_S = 20.0
 _ANSWER_S = 60
+_LEAVING_S = 60.0
 
 
 class Where:
@@ -128,6 +130,46 @@ def states_of(job_ids: list[str]) -> dict[str, str]:
         raise SiteError(f"SLURM does not answer: {done.stderr.strip() or 'squeue failed'}")
     found = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if " " in line.strip())
     return {job: found[job] for job in job_ids if job in found and found[job] not in _GONE}
+
+
+def await_end(places: Sequence[Where]) -> bool:
+    """Wait until nothing works any more on runs that have an outcome; false when something still does after a minute.
+
+    The outcome is written some seconds before the last process has left, and a batch script that finds none would say that
+    the leader had died.
+    """
+    end = time.monotonic() + _LEAVING_S
+    slurm = [where.job_id for where in places if where.backend == "slurm"]
+    local = [where for where in places if where.backend != "slurm"]
+    while states_of(slurm) or any(where.alive(fresh=True) for where in local):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+class Census:
+    """Which of many runs nothing works on any more: SLURM is asked about all at once, at most every 20 s."""
+
+    def __init__(self, runs: Sequence[RunPaths]) -> None:
+        self._places = {paths.id: locate(paths) for paths in runs}
+        self._asked = float("-inf")
+        self._since: dict[str, int] = {}
+
+    def gone(self, runs: Sequence[RunPaths]) -> set[str]:
+        """Ids of those that have gone, told twice in a row: a leader's last write may be on its way. SLURM's silence is no."""
+        if time.monotonic() - self._asked < _ASK_EVERY_S:
+            return set()
+        self._asked = time.monotonic()
+        here = {p.id: self._places[p.id] for p in runs}
+        slurm = {run: where.job_id for run, where in here.items() if where.backend == "slurm"}
+        try:
+            left = states_of(list(slurm.values()))
+        except SiteError:
+            return set()
+        over = {run for run, w in here.items() if (slurm[run] not in left if run in slurm else not w.alive(fresh=True))}
+        self._since = {run: self._since.get(run, 0) + 1 for run in over}
+        return {run for run, times in self._since.items() if times > 1}
 
 
 def cancel_jobs(job_ids: list[str]) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from cluster import Cluster
+from login import LIMIT_S, Login
 
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
@@ -18,53 +15,14 @@ from launcher.submission import slurm_backend
 from launcher.submission.points import points_of
 
 pytestmark = pytest.mark.slurm
-LIMIT_S = 600
 HOSTILE = "a; $(touch pwned) `id` \"q\" 'p' \\ # ü"
-
-
-class Place:
-    """A folder with a job's code, where `launcher` is called as a user would."""
-
-    def __init__(self, folder: Path, cluster: Cluster) -> None:
-        self.folder = folder
-        self.cluster = cluster
-        self.runs = folder / "runs"
-        (folder / "train.py").write_text("import sys\nprint('said', sys.argv[1:], flush=True)\n")
-        (folder / "fail.py").write_text("raise SystemExit(3)\n")
-
-    def launcher(self, *words: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
-        """One call of the command on the login host."""
-        env = {**self.cluster.env, "XDG_STATE_HOME": str(self.folder / "state"), "LAUNCHER_RUNS_DIR": str(self.runs)}
-        env = {k: v for k, v in env.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
-        done = subprocess.run(
-            [sys.executable, "-m", "launcher", *words], env=env, cwd=self.folder, capture_output=True, text=True,
-            timeout=LIMIT_S, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0 or not ok, done.stdout + done.stderr
-        return done
-
-    def run(self, name: str) -> RunPaths:
-        """The newest run (or sweep) of that job."""
-        found = sorted(self.runs.glob(f"{name}-*"), key=lambda p: p.stat().st_mtime)
-        return RunPaths(found[-1])
-
-    def job_id(self, paths: RunPaths) -> str:
-        """Its job's id."""
-        return str(json.loads(paths.submission.read_text())["job_id"])
-
-
-@pytest.fixture
-def place(tmp_path: Path, cluster: Cluster) -> Any:
-    """A folder of its own; jobs that are left are cancelled."""
-    yield Place(tmp_path, cluster)
-    cluster.cancel_all()
 
 
 def _state(paths: RunPaths) -> str:
     return str((read_outcome(paths.outcome) or {}).get("state"))
 
 
-def test_sbatch_reads_every_value_as_it_was_meant(place: Place) -> None:
+def test_sbatch_reads_every_value_as_it_was_meant(place: Login) -> None:
     """A hostile comment reaches SLURM to the letter, and nothing in it is run; the job completes on two hosts."""
     job = {"name": "plain", "script": "train.py", "args": ["a  b", "$HOME"], "preflight": False,
            "resources": {"nodes": 2, "timeout_min": 5}, "slurm": {"comment": HOSTILE}}  # fmt: skip
@@ -81,7 +39,7 @@ def test_sbatch_reads_every_value_as_it_was_meant(place: Place) -> None:
     assert not list(place.folder.rglob("pwned"))
 
 
-def test_a_sweep_is_one_array_whose_elements_are_runs(place: Place) -> None:
+def test_a_sweep_is_one_array_whose_elements_are_runs(place: Login) -> None:
     """Three points: one array job, each completes with its own value, and one can be submitted again by itself."""
     words = ["train.py", "params.lr=0.1", "preflight=false", "resources.timeout_min=5", "args=['${params.lr}']"]
     place.launcher("submit", *words, "--sweep", "params.lr=0.1,0.2,0.3", "--wait")
@@ -97,7 +55,7 @@ def test_a_sweep_is_one_array_whose_elements_are_runs(place: Place) -> None:
     assert "_" not in place.job_id(points[1])
 
 
-def test_a_refusal_leaves_nothing(place: Place) -> None:
+def test_a_refusal_leaves_nothing(place: Login) -> None:
     """A partition that is not there: SLURM's words, exit code 6, no folder."""
     done = place.launcher("submit", "train.py", "slurm.partition=nowhere", ok=False)
 
@@ -106,7 +64,7 @@ def test_a_refusal_leaves_nothing(place: Place) -> None:
     assert not list(place.runs.glob("*"))
 
 
-def test_a_lost_answer_is_found_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_is_found_again(place: Login, monkeypatch: pytest.MonkeyPatch) -> None:
     """sbatch's answer is lost after SLURM has taken the job: it is found by name, and runs."""
     fake = place.folder / "bin"
     fake.mkdir()
@@ -122,7 +80,7 @@ def test_a_lost_answer_is_found_again(place: Place, monkeypatch: pytest.MonkeyPa
     assert place.cluster.job(place.job_id(paths))["JobName"] == paths.id
 
 
-def test_what_cannot_fit_is_refused_by_the_plan(place: Place) -> None:
+def test_what_cannot_fit_is_refused_by_the_plan(place: Login) -> None:
     """Five nodes on four: an error before the queue, with the partition's name."""
     done = place.launcher("plan", "train.py", "resources.nodes=5", ok=False)
 

@@ -247,7 +247,7 @@ def local(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
 
     def with_stub(target: Path) -> None:
         copy(target)
-        (target / "launcher" / "runtime" / "entry.py").write_text(STUB)
+        (target / "launcher" / "runtime" / "main.py").write_text(STUB)
 
     monkeypatch.setattr(snapshot, "copy_launcher", with_stub)
 

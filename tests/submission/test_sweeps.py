@@ -118,7 +118,7 @@ def test_teardown_finds_the_elements_run(job: Make, slurm: Path, tmp_path: Path)
     one = sweeps.execute(_sweep(job), _facts(tmp_path / "a b'c"), []) if (tmp_path / "a b'c").mkdir() is None else None
     assert one is not None
     line = next(x for x in points_of(one.root)[0].sbatch.read_text().splitlines() if "runtime.teardown" in x)
-    word = line.partition("launcher.runtime.teardown ")[2]
+    word = line.partition("launcher.runtime.teardown ")[2].removesuffix(' "$status"')
     done = subprocess.run(
         ["bash", "-c", f"readlink -f {word}"], env={**os.environ, "SLURM_ARRAY_TASK_ID": "4"}, capture_output=True, text=True,
         check=True,

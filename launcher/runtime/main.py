@@ -1,0 +1,35 @@
+"""What submitit carries to each node. It is pickled by name: the submitting side imports nothing of what runs there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+__all__ = ["AgentMain"]
+
+
+class AgentMain:
+    """Picklable callable: the agent of whatever node it is called on."""
+
+    def __init__(self, run_dir: str) -> None:
+        self.run_dir = run_dir
+
+    def __call__(self) -> None:
+        """Run this node's agent to its end and leave the process with its code.
+
+        Without submitit's farewell: everything a user sees is in the run's own files, and a thread stuck in a slow file
+        system must not keep the node. submitit's signal handlers are replaced in here.
+        """
+        code = 1
+        try:
+            from launcher.runtime.entry import run_agent
+
+            code = run_agent(Path(self.run_dir))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(code)

@@ -1,0 +1,236 @@
+"""Submits points of a sweep again: one array of all whose script is the same, each a new attempt of its own run.
+
+``SWEEP/again-N/{lib/, submitit/, submit.sbatch, index/0 -> ../../POINT}``: what the array's elements share lies there, and
+the points' links lead to it; points that still run keep the sweep's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher.config.load import LoadedJob
+from launcher.config.sweep import SWEPT
+from launcher.errors import RunDirError, StateError
+from launcher.run.files import read_json, write_atomic
+from launcher.run.paths import RunPaths
+from launcher.run.state import read_outcome
+from launcher.submission import again, rundir, slurm_backend, snapshot, submit
+from launcher.submission.again import Again
+from launcher.submission.facts import Facts
+from launcher.submission.plan import SubmissionPlan, plan
+from launcher.submission.points import SWEEP_FILE
+from launcher.submission.script import Place, array_place, render
+from launcher.submission.where import await_end, locate, states_of
+
+__all__ = ["AgainArray", "failed_of", "resubmit_points"]
+
+_BEFORE = ".before."
+
+
+@dataclass(frozen=True)
+class AgainArray:
+    """Points that were submitted again together."""
+
+    job_id: str
+    """Of the array; of the job, where it is one point."""
+    runs: tuple[str, ...]
+    plan: SubmissionPlan
+    """The first point's: its warnings are everybody's."""
+
+
+@dataclass(frozen=True)
+class _One:
+    paths: RunPaths
+    loaded: LoadedJob
+    base: Path
+    code_root: str
+    step: int | None
+
+
+def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list[AgainArray]:
+    """Submit ``points``, which have ended, again: one array for those whose sbatch script is the same (all, as a rule).
+
+    Raises ConfigError, StateError, CheckpointError, RunDirError or SubmitError; then every point is as before, and what
+    was queued is taken back.
+    """
+    if not await_end([locate(paths) for paths in points]):
+        raise StateError(f"{sweep.name}: SLURM still works on points that have ended; try again in a minute")
+    ones = [_one(paths, how) for paths in points]
+    groups: dict[str, list[_One]] = {}
+    for one in ones:
+        groups.setdefault(_script_key(one), []).append(one)
+    chunks: list[_Chunk] = []
+    try:
+        for group in groups.values():
+            chunks.extend(_chunks(sweep, group, how))
+        for chunk in chunks:
+            chunk.hand_over(how)
+    except BaseException as error:
+        if queued := [chunk.ids[0].partition("_")[0] for chunk in chunks if chunk.ids]:
+            slurm_backend.cancel_pending(queued)
+        for chunk in chunks:
+            chunk.put_back(error)
+        if isinstance(error, OSError):
+            raise rundir.refuse(sweep, error) from None
+        raise
+    return [chunk.keep() for chunk in chunks]
+
+
+def failed_of(points: Sequence[RunPaths]) -> list[RunPaths]:
+    """The points that failed, or whose processes died without an outcome; SLURM is asked once. Raises SiteError."""
+    outcomes = {paths.id: read_outcome(paths.outcome) for paths in points}
+    open_ = {paths.id: locate(paths) for paths in points if outcomes[paths.id] is None and paths.submission.exists()}
+    left = states_of([where.job_id for where in open_.values() if where.backend == "slurm"])
+
+    def has_failed(paths: RunPaths) -> bool:
+        outcome, where = outcomes[paths.id], open_.get(paths.id)
+        if outcome is not None:
+            return outcome.get("state") == "failed"
+        if where is None:
+            return False
+        return where.job_id not in left if where.backend == "slurm" else not where.alive(fresh=True)
+
+    return [paths for paths in points if has_failed(paths)]
+
+
+def _one(paths: RunPaths, how: Again) -> _One:
+    before = submit.read_submission(paths)
+    base = Path(str(before.get("base_dir") or paths.root))
+    step = again.choose_step(paths, how.step) if how.step is not None else None
+    return _One(paths, again.load_again(paths, base, how), base, str(before.get("code_root") or base), step)
+
+
+def _script_key(one: _One) -> str:
+    """Equal for points whose sbatch scripts are equal: everything of the job that a sweep may not vary."""
+    shared = {key: value for key, value in one.loaded.container.items() if key not in (*SWEPT, "name")}
+    return json.dumps([shared, str(one.base), one.code_root], sort_keys=True, default=str)
+
+
+def _chunks(sweep: Path, group: list[_One], how: Again) -> Iterator[_Chunk]:
+    """The arrays of points that share a script: as many as the site's MaxArraySize makes necessary."""
+    facts = again.facts_again(group[0].loaded, group[0].paths, how.backend or "auto", how, group[0].code_root)
+    size = max(1, facts.slurm.max_array_size)
+    parts = [group[i : i + size] for i in range(0, len(group), size)]
+    value = read_json(sweep / SWEEP_FILE)
+    most = value.get("array_parallelism") if isinstance(value, dict) else None
+    for part in parts:
+        root = _claim(sweep, how.fresh_code)
+        place = array_place(str(root), f"{sweep.name}-{root.name}", str(root / "index"))
+        try:
+            plans = [_plan(one, replace(facts, run_id=one.paths.id), place) for one in part]
+        except BaseException:
+            shutil.rmtree(root, ignore_errors=True)
+            raise
+        at_once = max(1, most // len(parts)) if isinstance(most, int) else len(part)
+        plans[0] = replace(plans[0], parameters={**plans[0].parameters, "array_parallelism": at_once})
+        yield _Chunk(root, [one.paths for one in part], plans)
+
+
+def _plan(one: _One, facts: Facts, place: Place) -> SubmissionPlan:
+    made = plan(one.loaded, facts, run_dir=str(one.paths.root), place=place)
+    if made.backend != "slurm":
+        raise StateError(
+            "points of a sweep are submitted again as one array, which needs SLURM: resubmit them one by one"
+        )
+    return replace(made, spec=replace(made.spec, resume_step=one.step))
+
+
+def _claim(sweep: Path, fresh_code: bool) -> Path:
+    """A folder ``again-N`` that nobody else has."""
+    for number in range(1, 10_000):
+        root = sweep / f"again-{number}"
+        try:
+            root.mkdir(mode=0o700)
+            if not fresh_code:
+                (root / "code").symlink_to("../code")
+            return root
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise rundir.refuse(root, error) from None
+    raise RunDirError(f"{sweep}: it has been submitted again 9,999 times")
+
+
+class _Chunk:
+    """Points that become one array; until `keep`, all of it can be put back."""
+
+    def __init__(self, root: Path, points: list[RunPaths], plans: list[SubmissionPlan]) -> None:
+        self.root = root
+        self.points = points
+        self.plans = plans
+        self.ids: list[str] = []
+        self._names: tuple[str, ...] = ()
+        self._touched: list[RunPaths] = []
+
+    def hand_over(self, how: Again) -> None:
+        """Set every point's old end aside, and submit."""
+        first = self.plans[0]
+        shared = ("lib", "submitit", "submit.sbatch", *(("code",) if how.fresh_code else ()))
+        self._names = (*shared, "outcome.json")
+        self._write_shared(first, how)
+        for number, (paths, made) in enumerate(zip(self.points, self.plans, strict=True)):
+            self._touched.append(paths)
+            _set_aside(paths, self._names)
+            for name in shared:
+                (paths.root / name).symlink_to(f"../{self.root.name}/{name}")
+            (self.root / "index" / str(number)).symlink_to(f"../../{paths.id}")
+            _write_point(paths, made, how)
+        self.ids = slurm_backend.submit_array(
+            first.place.submitit,
+            first.command,
+            first.parameters,
+            [p.run_dir for p in self.plans],
+            first.spec.pass_names,
+        )
+
+    def _write_shared(self, first: SubmissionPlan, how: Again) -> None:
+        for name in ("submitit", "index"):
+            (self.root / name).mkdir(mode=0o700)
+        snapshot.copy_launcher(self.root / "lib")
+        if how.fresh_code:
+            snapshot.check_size(first.code, first.max_code_mb)
+            snapshot.copy_code(first.code, self.root / "code", first.link, snapshot=first.snapshot)
+        points = len(self.points) if len(self.points) > 1 else None
+        text = render(first.command, first.place.submitit, first.parameters, points=points)
+        write_atomic(self.root / "submit.sbatch", text, mode=0o600)
+
+    def put_back(self, error: BaseException) -> None:
+        """Every point as it was; nothing of the array stays."""
+        for paths in self._touched:
+            for name in self._names:
+                kept = paths.root / f"{_BEFORE}{name}"
+                if kept.is_symlink() or kept.exists():
+                    again.remove(paths.root / name)
+                    os.replace(kept, paths.root / name)
+            again.note_refusal(paths, error)
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def keep(self) -> AgainArray:
+        """Write down where the points are now, and forget what was set aside."""
+        for paths, made, job_id in zip(self.points, self.plans, self.ids, strict=True):
+            sweep = submit.read_submission(paths).get("sweep")
+            submit.record(paths, made, job_id, by="resubmit", extra={"sweep": sweep} if sweep else None)
+            for name in self._names:
+                again.remove(paths.root / f"{_BEFORE}{name}")
+        return AgainArray(self.ids[0].partition("_")[0], tuple(p.id for p in self.points), self.plans[0])
+
+
+def _set_aside(paths: RunPaths, names: Sequence[str]) -> None:
+    for name in names:
+        old, kept = paths.root / name, paths.root / f"{_BEFORE}{name}"
+        if old.is_symlink() or old.exists():
+            again.remove(kept)
+            os.replace(old, kept)
+
+
+def _write_point(paths: RunPaths, made: SubmissionPlan, how: Again) -> None:
+    paths.request.unlink(missing_ok=True)
+    write_atomic(paths.job, made.job_yaml, durable=False)
+    write_atomic(paths.spec, made.spec.dumps(), durable=False)
+    rundir.write_passed(paths, made.spec.pass_names, os.environ)
+    submit.note(paths, made, by="resubmit", changes=how.overrides)
