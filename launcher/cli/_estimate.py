@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -12,43 +13,59 @@ import click
 if TYPE_CHECKING:
     from launcher.config.load import LoadedJob
     from launcher.submission.estimate import Estimate, Speed
+    from launcher.submission.facts import Facts
 
 __all__ = ["show"]
 
 
-def show(loaded: LoadedJob, nodes: Sequence[int], partitions: Sequence[str]) -> None:
+def show(loaded: LoadedJob, nodes: Sequence[int], partitions: Sequence[str], *, as_json: bool = False) -> None:
     """Ask SLURM for every combination and print which finishes first."""
     from launcher.submission.estimate import measured, order
-
-    speed = measured(loaded.name)
-    found = [_one(loaded, n, p, speed) for p in partitions or [loaded.job.slurm.partition or ""] for n in nodes]
-    click.echo(f"{'partition':<14} {'nodes':>5} {'ranks':>5}  {'starts':<12} {'runs':<10} finishes")
-    for e in order(found):
-        click.echo(_row(e))
-    if speed is None:
-        click.echo(f"no run of {loaded.name} has measured a speed yet: by start alone")
-    else:
-        click.echo(
-            f"speed from {speed.run_id} ({speed.steps_per_s:.3g} steps/s on {speed.ranks} ranks), perfect scaling assumed"
-        )
-
-
-def _one(loaded: LoadedJob, nodes: int, partition: str, speed: Speed | None) -> Estimate:
-    from launcher.errors import ConfigError
-    from launcher.submission.estimate import Estimate, ask_start
     from launcher.submission.gather import gather
+
+    speeds = measured(loaded.name)
+    found = []
+    for partition in partitions or [loaded.job.slurm.partition or ""]:
+        job = replace(loaded.job, slurm=replace(loaded.job.slurm, partition=partition or None), sweep={}, after=None)
+        there = replace(loaded, job=job)
+        facts = gather(there, backend="slurm")
+        found += [_one(there, facts, n, speeds) for n in nodes]
+    found = order(found)
+    if as_json:
+        click.echo(
+            json.dumps([{**asdict(e), "end_t": e.end_t if e.run_s is not None else None} for e in found], indent=1)
+        )
+        return
+    click.echo(f"{'partition':<14} {'nodes':>5} {'ranks':>5}  {'starts':<12} {'runs':<10} finishes")
+    for e in found:
+        click.echo(_row(e))
+    used = sorted({e.speed_of for e in found if e.speed_of})
+    if not used:
+        click.echo(f"no run of {loaded.name} has measured a speed yet: by start alone")
+        return
+    scaled = (
+        "; ~ is scaled from another number of ranks, as if it scaled perfectly" if any(e.scaled for e in found) else ""
+    )
+    click.echo(f"speed from {', '.join(used)}{scaled}")
+
+
+def _one(loaded: LoadedJob, facts: Facts, nodes: int, speeds: Sequence[Speed]) -> Estimate:
+    from launcher.errors import ConfigError
+    from launcher.submission.estimate import Estimate, ask_start, nearest
     from launcher.submission.plan import plan
 
-    job = replace(loaded.job, resources=replace(loaded.job.resources, nodes=nodes))
-    job = replace(job, slurm=replace(job.slurm, partition=partition or None))
-    changed = replace(loaded, job=job)
+    changed = replace(loaded, job=replace(loaded.job, resources=replace(loaded.job.resources, nodes=nodes)))
+    partition = loaded.job.slurm.partition or "default"
     try:
-        made = plan(changed, gather(changed, backend="slurm"))
+        made = plan(changed, facts)
     except ConfigError as error:
-        return Estimate(partition or "default", nodes, 0, None, str(error), None)
+        return Estimate(partition, nodes, 0, None, str(error), None)
     start, why = ask_start(made)
     ranks = made.spec.world_size
-    return Estimate(partition or "default", nodes, ranks, start, why, speed.seconds(ranks) if speed else None)
+    speed = nearest(speeds, ranks)
+    if speed is None:
+        return Estimate(partition, nodes, ranks, start, why, None)
+    return Estimate(partition, nodes, ranks, start, why, speed.seconds(ranks), speed.run_id, speed.ranks != ranks)
 
 
 def _row(e: Estimate) -> str:
@@ -58,6 +75,6 @@ def _row(e: Estimate) -> str:
     if e.start_t is None or e.end_t is None:
         return f"{head}  never: {e.why}"
     wait = max(0.0, e.start_t - time.time())
-    runs = duration(e.run_s) if e.run_s is not None else "?"
+    runs = f"{'~' if e.scaled else ''}{duration(e.run_s)}" if e.run_s is not None else "?"
     ends = time.strftime("%d %b %H:%M", time.localtime(e.end_t)) if e.run_s is not None else "?"
     return f"{head}  {'now' if wait < 5 else 'in ' + duration(wait):<12} {runs:<10} {ends}"

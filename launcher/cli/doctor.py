@@ -120,14 +120,15 @@ def _filesystem(path: Path) -> str:
 
 
 def _saves() -> Saves | None:
-    """Save times of the newest runs."""
+    """Save times of the newest runs and rehearsals."""
     import statistics
 
     from launcher.report.doctor import Saves
-    from launcher.run import events, index
+    from launcher.run import events, index, rehearsals
     from launcher.run.paths import RunPaths
 
-    taken = []
+    told = [(e.get("save_s"), str(e.get("name"))) for e in rehearsals.read()]
+    taken = [(float(s), f"a rehearsal of {name}") for s, name in told if isinstance(s, int | float)]
     for ref in reversed(index.list_runs()[-50:]):
         for e in events.read(RunPaths(ref.path).events):
             if e["type"] == "saved" and isinstance(e.get("seconds"), int | float):
@@ -146,8 +147,11 @@ def _probed(facts: Facts, account: str | None, wait_s: float) -> Facts:
 
     if facts.site is None:
         raise SiteError(f"--probe needs SLURM: {facts.silence or facts.presence.reason}")
-    click.echo(f"probing {facts.partition or 'the default partition'} (up to {wait_s:g} s) ...", err=True)
-    result = probe(_runs_dir(), facts.python, partition=facts.partition, account=account, wait_s=wait_s)
+    from launcher.config.site import load_site
+
+    partition = facts.partition or load_site().debug_partition
+    click.echo(f"probing {partition or 'the default partition'} (up to {wait_s:g} s) ...", err=True)
+    result = probe(_runs_dir(), facts.python, partition=partition, account=account, wait_s=wait_s)
     return dataclasses.replace(facts, probe=result)
 
 

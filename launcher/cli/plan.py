@@ -44,7 +44,8 @@ def command(
     if estimate:
         from launcher.cli._estimate import show
 
-        show(loaded, _counts(nodes) or [loaded.job.resources.nodes], [p for p in (partitions or "").split(",") if p])
+        named = [p for p in (partitions or "").split(",") if p]
+        show(loaded, _counts(nodes) or [loaded.job.resources.nodes], named, as_json=as_json)
         return
     facts = gather(loaded, backend=backend)
     if loaded.job.sweep:

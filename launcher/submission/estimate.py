@@ -1,26 +1,28 @@
 """When would it start, and which would finish first: ``sbatch --test-only`` over node counts and partitions.
 
-The job's time comes from the newest run of its name: steps per second there, scaled with the number of ranks (as if it
-scaled perfectly, which the table says).
+The job's time comes from the newest runs of its name, and its rehearsals on real nodes: the one that had as many ranks; else
+the one nearest to it, scaled as if it scaled perfectly (which the table says).
 """
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from launcher.errors import SiteError
-from launcher.run import index
+from launcher.run import index, rehearsals
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 from launcher.slurm.commands import ask
 from launcher.submission.plan import SubmissionPlan
 
-__all__ = ["Estimate", "Speed", "ask_start", "measured", "order", "parse_start"]
+__all__ = ["Estimate", "Speed", "ask_start", "measured", "nearest", "order", "parse_start"]
 
 _STARTS = re.compile(r"to start at (?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|\d{9,})")
 
@@ -52,6 +54,10 @@ class Estimate:
     """SLURM's words when it would not."""
     run_s: float | None
     """How long it would run; None: nothing was measured."""
+    speed_of: str = ""
+    """The run whose speed that is."""
+    scaled: bool = False
+    """That run had another number of ranks."""
 
     @property
     def end_t(self) -> float | None:
@@ -80,15 +86,31 @@ def ask_start(plan: SubmissionPlan) -> tuple[float | None, str]:
     return start, "" if start is not None else answer.problem
 
 
-def measured(name: str) -> Speed | None:
-    """Speed of the newest run of the job ``name`` that measured one."""
+def measured(name: str) -> list[Speed]:
+    """The newest speed of the job ``name`` at each number of ranks that any run of it had."""
+    found: dict[int, Speed] = {}
     for ref in reversed(index.list_runs()):
-        if index.job_name(ref.id) != name:
-            continue
-        speed = _speed(RunPaths(ref.path))
-        if speed is not None:
-            return speed
-    return None
+        if index.job_name(ref.id) == name and (speed := _speed(RunPaths(ref.path))) is not None:
+            found.setdefault(speed.ranks, speed)
+    for told in reversed(rehearsals.read()):
+        if told.get("name") == name and told.get("real") and (speed := _rehearsed(told)) is not None:
+            found.setdefault(speed.ranks, speed)
+    return list(found.values())
+
+
+def nearest(speeds: Collection[Speed], ranks: int) -> Speed | None:
+    """The speed to reckon with for ``ranks`` ranks: at that very number, else at the nearest by ratio."""
+    return min(speeds, key=lambda s: abs(math.log(s.ranks / ranks)), default=None)
+
+
+def _rehearsed(told: dict[str, Any]) -> Speed | None:
+    return _checked("a rehearsal", told.get("steps_per_s"), told.get("ranks"), told.get("total_steps"))
+
+
+def _checked(run_id: str, rate: Any, ranks: Any, total: Any) -> Speed | None:
+    if not (isinstance(rate, int | float) and rate > 0 and isinstance(ranks, int) and ranks and isinstance(total, int)):
+        return None
+    return Speed(run_id, float(rate), ranks, total)
 
 
 def _speed(paths: RunPaths) -> Speed | None:
@@ -96,9 +118,7 @@ def _speed(paths: RunPaths) -> Speed | None:
     rate, ranks, total = state.get("rate"), state.get("world_size"), state.get("total_steps")
     if not total:
         total = (read_outcome(paths.outcome) or {}).get("step")
-    if not (isinstance(rate, int | float) and rate > 0 and isinstance(ranks, int) and ranks and isinstance(total, int)):
-        return None
-    return Speed(paths.id, float(rate), ranks, total)
+    return _checked(paths.id, rate, ranks, total)
 
 
 def order(estimates: Sequence[Estimate]) -> list[Estimate]:

@@ -1,7 +1,8 @@
-"""The rehearsal of a job on this machine, and the resume drill: ``launcher dry-run``.
+"""The rehearsal of a job, and the resume drill: ``launcher dry-run``.
 
-Every node is simulated by an agent, workers are real. The job runs a few steps undisturbed; then once more, with a rank
-killed at a random step behind a checkpoint, and the two ends are compared part by part.
+On this machine every node is simulated by an agent; with ``--slurm`` nodes are real. Workers are real in both. The job
+runs a few steps undisturbed; then once more, with a rank killed at a random step behind a checkpoint, and the two ends are
+compared part by part.
 """
 
 from __future__ import annotations
@@ -25,13 +26,10 @@ from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 from launcher.submission import submit
 from launcher.submission.facts import Facts
-from launcher.submission.local_backend import Foreground
 from launcher.submission.plan import SubmissionPlan, plan
+from launcher.submission.stages import Agents, Stage
 
-__all__ = ["MOST_RANKS", "Rehearsal", "Take", "fit", "rehearse"]
-
-MOST_RANKS = 8
-"""More CPU workers than this on one machine measure the machine, not the job."""
+__all__ = ["Rehearsal", "Take", "rehearse", "verdict"]
 
 PLAIN_S = 60.0
 """A script that reports no steps has no end that a rehearsal could name: it is watched for so long once it runs."""
@@ -60,6 +58,10 @@ class Take:
     """Whether it came to its own end."""
     digests: dict[str, str] = field(default_factory=dict)
     """Digest of each part of the state at the end, from the last checkpoint; for the drill alone."""
+    ranks: int = 1
+    hosts: tuple[str, ...] = ()
+    bandwidth_gb_s: float | None = None
+    """Of the checks' all-reduce; None where there was none."""
 
 
 @dataclass(frozen=True)
@@ -84,33 +86,9 @@ class Rehearsal:
         return self.first.total_steps * self.first.step_time_s
 
 
-@dataclass
-class _Shape:
-    """How the job is made to fit this machine."""
-
-    overrides: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-
-def fit(nodes: int, tasks_per_node: int, gpus_per_node: int, gpus_here: int) -> tuple[int, int, int, list[str]]:
-    """(nodes, tasks per node, GPUs per node, notes): what of a job's shape this machine can play."""
-    notes = []
-    gpus = gpus_per_node
-    if gpus and gpus * nodes > gpus_here:
-        has = f"{gpus_here} GPU{'s' if gpus_here != 1 else ''}" if gpus_here else "no GPU"
-        notes.append(f"on CPUs with gloo: the job asks for {gpus * nodes} GPUs, this machine has {has}")
-        gpus = 0
-    if gpus == 0 and nodes * tasks_per_node > MOST_RANKS:
-        world = nodes * tasks_per_node
-        tasks_per_node = min(tasks_per_node, MOST_RANKS // 2)
-        nodes = max(1, min(nodes, MOST_RANKS // tasks_per_node))
-        notes.append(f"with {nodes * tasks_per_node} ranks on {nodes} simulated nodes instead of {world}")
-    return nodes, tasks_per_node, gpus, notes
-
-
 def rehearse(
     loaded: LoadedJob,
-    facts: Facts,
+    stage: Stage,
     *,
     steps: int,
     seed: int | None = None,
@@ -121,9 +99,9 @@ def rehearse(
 
     Raises RunFailedError when the job itself fails, with its reason; other errors of planning as `plan` does.
     """
-    base, notes = _plan(loaded, facts)
+    base, notes = _plan(loaded, stage)
     tell(f"rehearsing {steps} steps, undisturbed")
-    first = _take(base, facts, loaded, {"stop_after_steps": steps}, limit_s)
+    first = _take(base, stage, loaded, {"stop_after_steps": steps}, limit_s)
     if why := _no_drill(base, first):
         return Rehearsal(first, None, None, None, notes=(*notes, f"no drill: {why}"))
     chance = random.Random(seed)
@@ -132,7 +110,7 @@ def rehearse(
     tell(f"once more, rank {killed[0]} killed at step {killed[1]}, behind the checkpoint of step {saved}")
     checkpoint = replace(base.spec.checkpoint, interval_steps=saved, interval_min=None, enabled=True)
     changes = {"stop_after_steps": steps, "kill_at": list(killed), "checkpoint": checkpoint}
-    second = _take(base, facts, loaded, changes, limit_s)
+    second = _take(base, stage, loaded, changes, limit_s)
     resumed = _resumed_from(second)
     first, second = _digested([first, second], base.interpreter.path)
     names = sorted(set(first.digests) | set(second.digests))
@@ -172,19 +150,16 @@ def _likely(rehearsal: Rehearsal) -> str:
     )
 
 
-def _plan(loaded: LoadedJob, facts: Facts) -> tuple[SubmissionPlan, list[str]]:
+def _plan(loaded: LoadedJob, stage: Stage) -> tuple[SubmissionPlan, list[str]]:
     job = loaded.job
-    res = job.resources
-    tasks = res.tasks_per_node or res.gpus_per_node or 1
-    nodes, tasks, gpus, notes = fit(res.nodes, tasks, res.gpus_per_node, facts.gpus_here)
-    shaped = replace(res, nodes=nodes, tasks_per_node=tasks, gpus_per_node=gpus, spare_nodes=0)
+    resources, notes = stage.fit(job.resources)
     distributed = job.distributed
-    if not gpus and distributed.backend.value == "nccl":
+    if not resources.gpus_per_node and distributed.backend.value == "nccl":
         distributed = replace(distributed, backend=type(distributed.backend).gloo)
-    quiet = replace(job, resources=shaped, distributed=distributed, sweep={}, after=None)
+    quiet = replace(job, resources=resources, distributed=distributed, sweep={}, after=None)
     quiet = replace(quiet, trackers=replace(job.trackers, tensorboard=False, mlflow=None, wandb=None))
-    quiet = replace(quiet, notify=replace(job.notify, urls=[]))
-    return plan(replace(loaded, job=quiet), replace(facts, backend="local")), notes
+    quiet = replace(quiet, notify=replace(job.notify, urls=[]), restart=replace(job.restart, requeue=False))
+    return plan(replace(loaded, job=quiet), replace(stage.facts, backend=stage.backend)), notes
 
 
 def _is_plain(base: SubmissionPlan) -> bool:
@@ -201,13 +176,13 @@ def _no_drill(base: SubmissionPlan, first: Take) -> str:
     return "fewer than three steps were done" if first.steps < 3 else ""
 
 
-def _take(base: SubmissionPlan, facts: Facts, loaded: LoadedJob, changes: Mapping[str, Any], limit_s: float) -> Take:
+def _take(base: SubmissionPlan, stage: Stage, loaded: LoadedJob, changes: Mapping[str, Any], limit_s: float) -> Take:
     def again(facts: Facts) -> SubmissionPlan:
-        made, _ = _plan(loaded, facts)
+        made, _ = _plan(loaded, replace(stage, facts=facts))
         return replace(made, spec=replace(made.spec, **changes))
 
-    submitted = submit.execute(again, facts, argv=["dry-run"], foreground=True)
-    agents = Foreground(submitted.plan)
+    submitted = submit.execute(again, stage.facts, argv=["dry-run"], foreground=True, job_id=stage.job_id)
+    agents = stage.agents(submitted.plan)
     try:
         agents.start()
         _await_end(submitted.paths, agents, limit_s, PLAIN_S if _is_plain(base) else None)
@@ -216,7 +191,7 @@ def _take(base: SubmissionPlan, facts: Facts, loaded: LoadedJob, changes: Mappin
     return _measure(submitted.paths, submitted.plan)
 
 
-def _await_end(paths: RunPaths, agents: Foreground, limit_s: float, watch_s: float | None) -> None:
+def _await_end(paths: RunPaths, agents: Agents, limit_s: float, watch_s: float | None) -> None:
     """Until the run has ended; one that is only watched may go on. Raises LauncherError, RunFailedError."""
     deadline, runs = time.monotonic() + limit_s, False
     while agents.alive() and time.monotonic() < deadline:
@@ -226,7 +201,10 @@ def _await_end(paths: RunPaths, agents: Foreground, limit_s: float, watch_s: flo
             deadline, runs = min(deadline, time.monotonic() + watch_s), True
         time.sleep(0.05)
     outcome = read_outcome(paths.outcome)
-    if outcome is None and not (runs and agents.alive()):
+    if outcome is None and not agents.alive():
+        why = f": {said}" if (said := agents.said()) else ""
+        raise RunFailedError(f"the rehearsal's agents ended without a result{why} (logs: {paths.submitit})")
+    if outcome is None and not runs:
         raise LauncherError(f"the rehearsal did not end within {limit_s:.0f} s; its logs are in {paths.logs}")
     if outcome is not None and outcome["state"] != "completed":
         raise RunFailedError(f"the rehearsal failed: {outcome['reason']} (logs: {paths.logs})")
@@ -256,6 +234,9 @@ def _measure(paths: RunPaths, made: SubmissionPlan) -> Take:
         checkpoint_bytes=max((e["bytes"] for e in saved), default=None),
         total_steps=state.get("total_steps"),
         warnings=tuple(dict.fromkeys(str(e["text"]) for e in history if e["type"] == "warning")),
+        ranks=made.spec.world_size,
+        hosts=tuple(state.get("nodes") or ()),
+        bandwidth_gb_s=next((e.get("bandwidth_gb_s") for e in history if e["type"] == "preflight"), None),
     )
 
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 from cluster import Cluster
-from login import LIMIT_S, Login
+from login import Login
 
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome

@@ -11,7 +11,7 @@ import pytest
 from planning import facts
 
 from launcher.config.load import LoadedJob
-from launcher.run import index
+from launcher.run import index, rehearsals
 from launcher.run.paths import RunPaths
 from launcher.submission import estimate
 from launcher.submission.plan import plan
@@ -49,6 +49,24 @@ def test_speed_scales_with_ranks() -> None:
     assert (speed.seconds(4), speed.seconds(8)) == (400.0, 200.0)
 
 
+def test_the_speed_at_that_number_of_ranks_counts_else_the_nearest() -> None:
+    """Four ranks were measured themselves; six are reckoned from eight, one from four."""
+    four, eight = (estimate.Speed(f"r{n}", 1.0, n, 100) for n in (4, 8))
+
+    assert [estimate.nearest([eight, four], n) for n in (4, 6, 8, 1)] == [four, eight, eight, four]
+    assert estimate.nearest([], 4) is None
+
+
+def test_a_rehearsal_on_real_nodes_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One on this machine says nothing of a cluster's speed; the newest of the others does."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path / "runs"))
+    for real, rate in ((True, 1.0), (True, 2.0), (False, 3.0)):
+        rehearsals.note("net", real=real, ranks=2, steps_per_s=rate, total_steps=100, save_s=None)
+
+    assert estimate.measured("net") == [estimate.Speed("a rehearsal", 2.0, 2, 100)]
+
+
 def test_the_newest_run_that_measured_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of other jobs, and runs without a speed, are passed over."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -62,10 +80,9 @@ def test_the_newest_run_that_measured_counts(tmp_path: Path, monkeypatch: pytest
         index.register(paths.root)
         os.utime(index.links_dir() / run_id, (t, t), follow_symlinks=False)
 
-    found = estimate.measured("net")
-    assert found is not None
+    (found,) = estimate.measured("net")
     assert (found.run_id, found.steps_per_s) == ("net-1121-0842-bbb", 2.0)
-    assert estimate.measured("other") is None
+    assert estimate.measured("other") == []
 
 
 def test_the_script_that_is_tested_is_the_plans(

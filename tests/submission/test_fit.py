@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.submission.rehearsal import fit
+from launcher.submission.stages import fit
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,33 @@
+"""What rehearsals have measured (`launcher dry-run`): their own files are removed, and estimates and the doctor want to know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.run.files import append_line, read_lines
+from launcher.run.index import links_dir
+
+__all__ = ["note", "read"]
+
+_NEWEST = 200
+
+
+def _path(environ: Mapping[str, str] | None = None) -> Path:
+    return links_dir(environ).parent / "rehearsals.jsonl"
+
+
+def note(name: str, *, real: bool, **measured: Any) -> None:
+    """Remember what the rehearsal of the job ``name`` measured; ``real``: on nodes of SLURM's. A full home costs the note."""
+    try:
+        _path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        append_line(_path(), {"t": round(time.time(), 3), "name": name, "real": real, **measured})
+    except OSError:
+        pass
+
+
+def read() -> list[dict[str, Any]]:
+    """The newest rehearsals, oldest first."""
+    return read_lines(_path())[-_NEWEST:]

@@ -1,0 +1,256 @@
+"""Where a rehearsal takes place: this machine, or nodes of SLURM's, in an allocation taken for it or the one around it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
+
+from launcher.config.load import LoadedJob
+from launcher.config.schema import Resources
+from launcher.errors import LauncherError, SubmitError
+from launcher.slurm.commands import ask
+from launcher.slurm.environ import job_environ
+from launcher.slurm.hosts import expand_hosts
+from launcher.slurm.site import Partition
+from launcher.submission.facts import Facts
+from launcher.submission.local_backend import Foreground
+from launcher.submission.plan import SubmissionPlan, plan
+from launcher.submission.slurm_backend import environment_for_sbatch
+
+__all__ = ["MOST_RANKS", "Agents", "LocalStage", "SlurmStage", "Stage", "fit", "on_slurm"]
+
+MOST_RANKS = 8
+"""More CPU workers than this on one machine measure the machine, not the job."""
+REHEARSAL_MIN = 30
+"""Time limit of an allocation that is taken for a rehearsal: what is left when nobody gives it back."""
+_ASKED = ("partition", "account", "qos", "constraint", "exclude", "nodelist", "mem", "cpus_per_task", "gres", "gpus_per_node",
+          "ntasks_per_node")  # fmt: skip
+"""submitit's parameters that say which nodes a job needs; sbatch's, salloc's and srun's options of the same names."""
+_GRANTED = re.compile(r"Granted job allocation (\d+)")
+
+
+class Agents(Protocol):
+    """A rehearsed run's agents."""
+
+    def start(self) -> None:
+        """Start one per node. Raises SubmitError."""
+
+    def alive(self) -> bool:
+        """Whether any of them runs."""
+
+    def kill(self) -> None:
+        """End what is left of them."""
+
+    def said(self) -> str:
+        """Why they could not start, where that is known."""
+
+
+def fit(nodes: int, tasks_per_node: int, gpus_per_node: int, gpus_here: int) -> tuple[int, int, int, list[str]]:
+    """(nodes, tasks per node, GPUs per node, notes): what of a job's shape this machine can play."""
+    notes = []
+    gpus = gpus_per_node
+    if gpus and gpus * nodes > gpus_here:
+        has = f"{gpus_here} GPU{'s' if gpus_here != 1 else ''}" if gpus_here else "no GPU"
+        notes.append(f"on CPUs with gloo: the job asks for {gpus * nodes} GPUs, this machine has {has}")
+        gpus = 0
+    if gpus == 0 and nodes * tasks_per_node > MOST_RANKS:
+        world = nodes * tasks_per_node
+        tasks_per_node = min(tasks_per_node, MOST_RANKS // 2)
+        nodes = max(1, min(nodes, MOST_RANKS // tasks_per_node))
+        notes.append(f"with {nodes * tasks_per_node} ranks on {nodes} simulated nodes instead of {world}")
+    return nodes, tasks_per_node, gpus, notes
+
+
+@dataclass(frozen=True)
+class LocalStage:
+    """This machine: every node simulated."""
+
+    facts: Facts
+    backend: Literal["local", "slurm"] = "local"
+    job_id: str | None = None
+
+    def fit(self, wanted: Resources) -> tuple[Resources, list[str]]:
+        """What of a job's shape can be played here, and notes on what cannot."""
+        tasks = wanted.tasks_per_node or wanted.gpus_per_node or 1
+        nodes, tasks, gpus, notes = fit(wanted.nodes, tasks, wanted.gpus_per_node, self.facts.gpus_here)
+        return replace(wanted, nodes=nodes, tasks_per_node=tasks, gpus_per_node=gpus, spare_nodes=0), notes
+
+    def agents(self, made: SubmissionPlan) -> Agents:
+        """The agents of a run, not started yet."""
+        return Foreground(made)
+
+
+@dataclass(frozen=True)
+class SlurmStage:
+    """Nodes that SLURM has granted."""
+
+    facts: Facts
+    job_id: str | None
+    nodes: tuple[str, ...]
+    backend: Literal["local", "slurm"] = "slurm"
+
+    def fit(self, wanted: Resources) -> tuple[Resources, list[str]]:
+        """What of a job's shape can be played here, and notes on what cannot."""
+        shaped = replace(wanted, nodes=min(wanted.nodes, len(self.nodes)), spare_nodes=0)
+        if shaped.nodes == wanted.nodes:
+            return shaped, []
+        return shaped, [f"on {_many(shaped.nodes)} instead of {wanted.nodes}"]
+
+    def agents(self, made: SubmissionPlan) -> Agents:
+        """The agents of a run, not started yet."""
+        return Step(made, str(self.job_id))
+
+
+Stage: TypeAlias = LocalStage | SlurmStage
+"""Where the agents run: which SLURM job they are part of, what of a job's shape can be played, and the agents of a run."""
+
+
+class Step:
+    """Agents as a step of an allocation, one task per node: as in a batch job, but for who started srun."""
+
+    def __init__(self, made: SubmissionPlan, job_id: str) -> None:
+        self._plan = made
+        self._job_id = job_id
+        self._log = Path(made.submitit_dir) / "srun_log.out"
+        self._srun: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """See `Agents`."""
+        with self._log.open("ab") as log:
+            try:
+                self._srun = subprocess.Popen(
+                    self._words(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self._environment(),
+                    start_new_session=True,  # Ctrl-C is for this process alone
+                )  # fmt: skip
+            except OSError as error:
+                raise SubmitError(f"srun could not be started: {error}") from None
+
+    def _words(self) -> list[str]:
+        made = self._plan
+        nodes = made.spec.nodes
+        gpus = [
+            f"--{key.replace('_', '-')}={made.parameters[key]}"
+            for key in ("gres", "gpus_per_node")
+            if key in made.parameters
+        ]
+        line = f'exec {made.command} -u "$@"'  # plan.command is a quoted piece of shell
+        return [
+            "srun", f"--jobid={self._job_id}", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1",
+            f"--job-name={made.spec.id}", f"--output={made.submitit_dir}/run_%t_log.out", *gpus, *made.parameters["srun_args"],
+            "/bin/bash", "-c", line, "agent", "-m", "launcher.runtime.agent", made.run_dir,
+        ]  # fmt: skip
+
+    def _environment(self) -> dict[str, str]:
+        env = environment_for_sbatch(os.environ, {}, self._plan.spec.pass_names)
+        env["PYTHONPATH"] = os.pathsep.join([*self._plan.python_path, *filter(None, [env.get("PYTHONPATH")])])
+        return env
+
+    def alive(self) -> bool:
+        """See `Agents`."""
+        return self._srun is not None and self._srun.poll() is None
+
+    def said(self) -> str:
+        """See `Agents`: srun's last words."""
+        try:
+            lines = self._log.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return re.sub(r"^srun: (error: )?", "", lines[-1]) if lines else ""
+
+    def kill(self) -> None:
+        """See `Agents`: the step alone, the allocation stays."""
+        if self._srun is None or self._srun.poll() is not None:
+            return
+        steps = ask("squeue", "--noheader", "--steps", f"--jobs={self._job_id}", "--format=%i %j")
+        for line in steps.out.splitlines():
+            step, _, name = line.strip().partition(" ")
+            if name.strip() == self._plan.spec.id:
+                ask("scancel", "--signal=KILL", step)
+        try:
+            self._srun.wait(10)
+        except subprocess.TimeoutExpired:
+            self._srun.kill()
+            self._srun.wait()
+
+
+@contextlib.contextmanager
+def on_slurm(
+    loaded: LoadedJob, facts: Facts, tell: Callable[[str], None], environ: Mapping[str, str] = os.environ
+) -> Iterator[SlurmStage]:
+    """Nodes for a rehearsal: those of the allocation around this process, else some that are given back at the end.
+
+    Raises SubmitError when SLURM grants none.
+    """
+    inside = job_environ(environ)
+    if inside.inside:
+        nodes = tuple(expand_hosts(environ.get("SLURM_JOB_NODELIST") or inside.node_list))
+        tell(f"on {', '.join(nodes)}, job {inside.job_id}, which stays")
+        yield SlurmStage(facts, inside.job_id, nodes)
+        return
+    name = f"dry-run-{facts.run_id}"
+    try:
+        yield _granted(name, loaded, facts, tell)
+    finally:
+        # By its name: it may have been granted in the moment in which somebody lost patience.
+        ask("scancel", f"--name={name}", f"--user={os.getuid()}")
+
+
+def _granted(name: str, loaded: LoadedJob, facts: Facts, tell: Callable[[str], None]) -> SlurmStage:
+    made = plan(_smaller(loaded, facts), facts)
+    parameters: dict[str, Any] = {**made.parameters, **made.parameters["additional_parameters"]}
+    words = [f"--{key.replace('_', '-')}={parameters[key]}" for key in _ASKED if key in parameters]
+    words += [f"--{key}={parameters[key]}" for key in ("reservation",) if key in parameters]
+    words += ["--exclusive"] if parameters.get("exclusive") else []
+    limit = min(
+        REHEARSAL_MIN, int((facts.slurm.partition.max_time_s or 3600) // 60) if facts.slurm.partition else REHEARSAL_MIN
+    )
+    where = f"partition {parameters['partition']}" if parameters.get("partition") else "the default partition"
+    tell(f"asking {where} for {_many(made.spec.nodes)} (^C gives up)")
+    done = subprocess.run(
+        ["salloc", "--no-shell", f"--job-name={name}", f"--nodes={made.spec.nodes}", f"--time={max(1, limit)}", *words],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        env=environment_for_sbatch(os.environ, {}, made.spec.pass_names),
+    )  # fmt: skip
+    found = _GRANTED.search(done.stderr)
+    if done.returncode != 0 or found is None:
+        lines = [re.sub(r"^salloc: (error: )?", "", line).strip() for line in done.stderr.splitlines()]
+        raise SubmitError(
+            f"SLURM granted no nodes for the rehearsal: {'; '.join(filter(None, lines)) or 'it did not say why'}"
+        )
+    nodes = _nodes_of(found[1])
+    tell(f"on {', '.join(nodes)}, job {found[1]}")
+    return SlurmStage(facts, found[1], nodes)
+
+
+def _nodes_of(job_id: str) -> tuple[str, ...]:
+    for _ in range(20):
+        answer = ask("squeue", "--noheader", f"--jobs={job_id}", "--format=%N")
+        if answer.ok and answer.out.strip():
+            return tuple(expand_hosts(answer.out.strip()))
+        time.sleep(0.5)
+    raise LauncherError(f"SLURM does not say which nodes job {job_id} has")
+
+
+def _smaller(loaded: LoadedJob, facts: Facts) -> LoadedJob:
+    """The job on as many nodes as the partition gives at once, without spares."""
+    nodes = min(loaded.job.resources.nodes, _most(facts.slurm.partition))
+    resources = replace(loaded.job.resources, nodes=nodes, spare_nodes=0)
+    return replace(loaded, job=replace(loaded.job, resources=resources, sweep={}, after=None))
+
+
+def _most(partition: Partition | None) -> int:
+    if partition is None:
+        return 1 << 30
+    limits = [n for n in (partition.max_nodes, partition.usable_nodes or partition.nodes) if n]
+    return min(limits, default=1 << 30)
+
+
+def _many(nodes: int) -> str:
+    return f"{nodes} node{'s' if nodes != 1 else ''}"
