@@ -63,19 +63,24 @@ def _candidates(days: float | None, gb: float | None, keep: int, name: str | Non
     from launcher.run import index
 
     now = time.time()
+    refs = [
+        r for r in reversed(index.list_runs()) if name in (None, index.job_name(r.id)) and not _inside_sweep(r.path)
+    ]
+    inside = {ref.id: _runs_in(ref.path) for ref in refs}
+    ends = _ends([paths for runs in inside.values() for paths in runs])
     kept: dict[str, int] = {}
     found = []
-    for ref in reversed(index.list_runs()):
+    for ref in refs:
         job = index.job_name(ref.id)
-        if (name is not None and job != name) or _inside_sweep(ref.path):
-            continue
         kept[job] = kept.get(job, 0) + 1
-        ended = _ended(ref.path)
-        if kept[job] <= keep or ended is None or (days is not None and now - ended < days * _DAY_S):
+        times = [t for paths in inside[ref.id] if (t := ends[paths.id]) is not None]
+        if kept[job] <= keep or not times or len(times) < len(inside[ref.id]):
+            continue
+        if days is not None and now - max(times) < days * _DAY_S:
             continue
         count = _bytes(ref.path)
         if gb is None or count >= gb * 1e9:
-            found.append(_Old(ref.path, count, ended))
+            found.append(_Old(ref.path, count, max(times)))
     return found
 
 
@@ -85,30 +90,47 @@ def _inside_sweep(path: Path) -> bool:
     return is_sweep(path.parent)
 
 
-def _ended(path: Path) -> float | None:
-    """When the run (or every point of the sweep) ended; None while anything may still work on it."""
+def _runs_in(path: Path) -> list[RunPaths]:
     from launcher.run.index import is_sweep
     from launcher.run.paths import RunPaths
     from launcher.submission.points import points_of
 
-    runs = points_of(path) if is_sweep(path) else [RunPaths(path)]
-    times = [_end_of(run) for run in runs]
-    ends = [t for t in times if t is not None]
-    return max(ends) if ends and len(ends) == len(times) else None
+    return points_of(path) if is_sweep(path) else [RunPaths(path)]
 
 
-def _end_of(paths: RunPaths) -> float | None:
-    from launcher.errors import LauncherError
+def _ends(runs: list[RunPaths]) -> dict[str, float | None]:
+    """When each run ended; None while anything may still work on it. SLURM is asked once about all that have no outcome.
+
+    Of a run whose processes died without one, the end is its last event.
+    """
+    from launcher.errors import SiteError
     from launcher.run.state import read_outcome
-    from launcher.submission.where import locate
+    from launcher.submission.submit import read_submission
+    from launcher.submission.where import locate, states_of
 
-    try:
+    found: dict[str, float | None] = {}
+    slurm: dict[str, tuple[RunPaths, str]] = {}
+    for paths in runs:
+        found[paths.id] = None
         if read_outcome(paths.outcome) is not None:
-            return paths.outcome.stat().st_mtime
-        if locate(paths).alive(fresh=True):
-            return None
-        return paths.events.stat().st_mtime
-    except (LauncherError, OSError):
+            found[paths.id] = _touched(paths.outcome)
+        elif read_submission(paths):
+            where = locate(paths)
+            if where.backend == "slurm":
+                slurm[paths.id] = paths, where.job_id
+            elif not where.alive(fresh=True):
+                found[paths.id] = _touched(paths.events)
+    try:
+        left = states_of([job for _, job in slurm.values()])
+    except SiteError:
+        return found
+    return found | {run: _touched(paths.events) for run, (paths, job) in slurm.items() if job not in left}
+
+
+def _touched(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
         return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 @run_argument
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND]...")
 def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
-    """Open a shell in RUN's allocation, or run COMMAND there: in its code directory, with its variables.
+    """Open a shell in RUN's allocation, or run COMMAND there: in its code directory, with its variables and setup lines.
 
-    Takes no resources from the run (srun --overlap).
+    Takes no resources from the run (srun --overlap), and ends when the run's allocation goes. The exit code is COMMAND's.
     """
     from launcher.errors import StateError
     from launcher.run.spec import RunSpec
@@ -33,20 +34,35 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
     if not where.alive(fresh=True):
         raise StateError(f"{paths.id} is not running: there is nothing to open a shell in")
     spec = RunSpec.read(paths.spec)
-    state = read_state(paths.state)
-    env = {**os.environ, **_variables(paths, spec.variables, spec.python)}
     wanted = list(words) or [os.environ.get("SHELL", "/bin/bash")]
+    env = {**os.environ, **_variables(paths, spec.variables, spec.python)}
+    # By its path: -m would look into the code directory first, which may hold a folder called launcher.
+    wanted = [*_set_up(paths), spec.python, str(paths.lib / "launcher" / "runtime" / "shell.py"), *wanted]
     if where.backend == "slurm":
-        if where.slurm_state() != "RUNNING":
-            raise StateError(f"{paths.id} is not running yet: SLURM says {where.slurm_state()}")
-        host = _host(state, rank, paths.id)
+        if (state := where.slurm_state()) != "RUNNING":
+            raise StateError(f"{paths.id} is not running: SLURM says {state or 'nothing of it'}")
+        host = _host(read_state(paths.state), rank, paths.id)
         node = ["--nodes=1", "--ntasks=1", *([f"--nodelist={host}"] if host else [])]
-        tty = [] if words else ["--pty"]
-        wanted = ["srun", f"--jobid={where.job_id}", "--overlap", *node, *tty, f"--chdir={paths.code}", *wanted]
+        tty = ["--pty"] if sys.stdin.isatty() and sys.stdout.isatty() else []
+        how = ["--overlap", "--cpu-bind=none", "--mpi=none", "--job-name=launcher-shell", f"--chdir={paths.code}"]
+        wanted = ["srun", f"--jobid={where.job_id}", *how, *node, *tty, *wanted]
         env = {k: v for k, v in env.items() if not k.startswith("SLURM_") or k == "SLURM_CONF"}
     else:
         os.chdir(paths.code)
     os.execvpe(wanted[0], wanted, env)  # noqa: S606 (the words are the user's own command)
+
+
+def _set_up(paths: RunPaths) -> list[str]:
+    """The job's setup lines around what follows, as its agents run them."""
+    from launcher.errors import ConfigError
+    from launcher.submission.again import Again, load_again
+
+    try:
+        setup = load_again(paths, paths.root, Again()).job.environment.setup
+    except ConfigError as error:
+        click.echo(f"launcher: its setup lines are left out: {error}", err=True)
+        return []
+    return ["/bin/bash", "-c", "\n".join([*setup, 'exec "$@"']), "shell"] if setup else []
 
 
 def _host(state: dict[str, Any], rank: int | None, run_id: str) -> str | None:
@@ -62,9 +78,13 @@ def _host(state: dict[str, Any], rank: int | None, run_id: str) -> str | None:
 
 
 def _variables(paths: RunPaths, own: dict[str, str], python: str) -> dict[str, str]:
+    from launcher.run.files import read_json
+
+    passed = read_json(paths.passed)
     path = os.pathsep.join([str(paths.lib), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {
         **own,
+        **({str(k): str(v) for k, v in passed.items()} if isinstance(passed, dict) else {}),
         "LAUNCHER_RUN_DIR": str(paths.root),
         "PYTHONPATH": path,
         "PATH": os.pathsep.join([os.path.dirname(python) or ".", os.environ.get("PATH", os.defpath)]),

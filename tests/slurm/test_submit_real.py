@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster import Cluster
-from login import Login
+from login import LIMIT_S, Login
 
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
@@ -111,14 +113,14 @@ while not (folder / "go").exists():
 """
 
 
-def _seen(place: Place, folder: Path, ranks: int) -> list[dict[str, Any]]:
+def _seen(place: Login, folder: Path, ranks: int) -> list[dict[str, Any]]:
     """What each rank of a job that runs SEEN has found, in the order of ranks."""
     files = [folder / str(rank) for rank in range(ranks)]
     place.cluster.wait(lambda: all(f.exists() for f in files), f"{ranks} ranks", limit_s=LIMIT_S)
     return [json.loads(f.read_text()) for f in files]
 
 
-def test_what_is_asked_of_slurm_is_what_the_job_gets(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_of_slurm_is_what_the_job_gets(place: Login, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts named out of order, GPUs within SLURM's mask beside another job's, memory, extra options, hostile values."""
     (place.folder / "seen.py").write_text(SEEN)
     monkeypatch.setitem(place.cluster.env, "PASSED", HOSTILE)

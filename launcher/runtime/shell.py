@@ -1,0 +1,66 @@
+"""What `launcher shell` runs on a node: a command that goes when the allocation goes, so that it holds up nothing.
+
+An interactive shell ignores TERM: SLURM would kill it only KillWait later, and a requeued job whose last process ends after
+its StartTime waits two minutes more.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import psutil
+
+__all__ = ["main"]
+
+_PATIENCE_S = 1.0
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command to its end, on this terminal, and return its exit code; 128 + N when signal N ended it."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
+        signal.signal(
+            number, lambda *_: None
+        )  # the command's own business; a handler, as exec passes ignored signals on
+    try:
+        child = subprocess.Popen(list(words))
+    except OSError as error:
+        print(f"launcher shell: {words[0]}: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+    def end(number: int, _: Any) -> None:
+        print(f"\nlauncher shell: the allocation goes away ({signal.Signals(number).name}), this ends", file=sys.stderr)
+        _end(child.pid)
+
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, end)
+    code = child.wait()
+    return 128 - code if code < 0 else code
+
+
+def _end(pid: int) -> None:
+    """HUP, as a closed terminal sends, then KILL to whatever is left of the command."""
+    try:
+        command = psutil.Process(pid)
+        found = [command, *command.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in found:
+        _send(process, signal.SIGHUP)
+    _, left = psutil.wait_procs(found, timeout=_PATIENCE_S)
+    for process in left:
+        _send(process, signal.SIGKILL)
+
+
+def _send(process: psutil.Process, number: int) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
