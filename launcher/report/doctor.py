@@ -215,10 +215,11 @@ def _preemption(site: Site, where: str, spec: SiteSpec) -> list[Finding]:
             "distributed.collective_timeout_min ends the workers' round; they start again from the last checkpoint."
         )
         return [Finding("warning", "preemption", text)]
+    first = "USR2" if site.send_user_signal else "TERM"
     grace = (
-        f"TERM, {spec.grace_s} s of grace, TERM again; {kill}"
+        f"{first}, {spec.grace_s} s of grace, then TERM; {kill}"
         if spec.grace_s
-        else f"TERM without grace; {kill}, and that is all the warning there is"
+        else f"{first} without grace; {kill}, and that is all the warning there is"
     )
     out = [Finding("ok", "preemption", f"Preempted jobs of {where} get {grace}.")]
     if spec.preempt_mode == "CANCEL":
@@ -271,7 +272,7 @@ def _limits(site: Site) -> list[Finding]:
         Finding(
             "ok", "dead nodes", f"SLURM notices after {site.slurmd_timeout_s} s, the launcher after {SILENCE_S} s."
         ),
-        Finding("ok", "arrays", f"Sweeps of more than {site.max_array_size - 1:,} points are split (MaxArraySize)."),
+        Finding("ok", "arrays", f"Sweeps of more than {site.max_array_size:,} points are split (MaxArraySize)."),
     ]
     if site.accounting == "none":
         text = (
