@@ -27,7 +27,8 @@ _QUIET_NODE_S = 2.5
 """A node that has left out two heartbeats."""
 _PICTURE_S, _SAMPLES_S, _FENCE_S, _WATCH_S, _STARTS_S = 1.0, 10.0, 2.0, 5.0, 1.0
 _IDLE_TEXT = "no progress for {:g} minutes (restart.idle_timeout_min)"
-_BUSY_PHASES = frozenset({"save", "evaluate", "teardown"})
+_BUSY_PHASES = frozenset({"save", "evaluate", "teardown", "starting", "init"})
+"""Starting has a limit of its own, ``init_timeout_min``."""
 _BUSY_PERCENT = 10.0
 """A GPU, or a worker's CPU, used less than this is idle: an interpreter that waits uses 1 % of a CPU."""
 
@@ -187,7 +188,7 @@ class Watch:
 
 
 def _occupied(round_: Round) -> bool:
-    """Saving or evaluating; and, while no step can tell of progress, using the GPUs (without any, the CPUs)."""
+    """Starting, saving or evaluating; and, while no step can tell of progress, using the GPUs (without any, the CPUs)."""
     ranks = [r for r in round_.ranks if not r.over]
     if any(r.phase in _BUSY_PHASES for r in ranks):
         return True
