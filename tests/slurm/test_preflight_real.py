@@ -137,7 +137,7 @@ def test_without_a_spare_the_run_comes_back_without_the_host(job: Login, fault: 
 
     assert (read_outcome(paths.outcome) or {})["state"] == "completed"
     assert [(h, detail in why) for h, _, why in failed_checks(paths)] == [("node2", True)]
-    assert [r["host"] for r in told(paths, "round_started")[0]["ranks"]] == ["node1", "node3"]
+    assert "node2" not in {r["host"] for r in told(paths, "round_started")[0]["ranks"]}
     first, second = told(paths, "attempt_started")
     assert second["t"] - first["t"] < 90
     assert "node2" in told(paths, "decision")[0]["reason"]
