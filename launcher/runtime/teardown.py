@@ -1,9 +1,10 @@
 """``python -m launcher.runtime.teardown RUN_DIR [TERM]``: run by the batch script when srun has ended; TERM: it was sent one.
 
 An outcome: nothing to do. An allocation already given back: its start is pulled forward, which only the job's last process
-can do well (`launcher.slurm.restart`). Neither: the leader died without a word (kill -9, a node's power), and SLURM would
-call the job FAILED and never requeue it. So it is requeued from here, a bounded number of times, unless somebody has
-cancelled it.
+can do well (`launcher.slurm.restart`); or it is given back again, where a slurmctld that was killed has forgotten its last
+seconds and would take the end of these processes for the end of the job (measured: COMPLETED). Neither: the leader died
+without a word (kill -9, a node's power), and SLURM would call the job FAILED and never requeue it. So it is requeued from
+here, a bounded number of times, unless somebody has cancelled it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, write_outcome
 from launcher.runtime import fence
 from launcher.runtime.budgets import Budgets, backoff_s
-from launcher.runtime.handover import Allocation, CancelledError
+from launcher.runtime.handover import Allocation, CancelledError, NotAnsweredError
 from launcher.slurm.commands import clean_environment
 
 __all__ = ["COMPLETED", "Verdict", "judge", "main"]
@@ -43,6 +44,7 @@ class Verdict:
     action: str
     reason: str
     delay_s: float = 0.0
+    evidence: str = "leader_gone"
 
 
 def judge(
@@ -59,14 +61,18 @@ def judge(
     happened to it)."""
     if outcome:
         return Verdict("nothing", "The run has an outcome.")
-    if (handed := _handed_on(history, life)) is not None:
-        return Verdict("nothing", handed)
+    last = _last(history, "submitted", "attempt_started", "requeued")
+    if last.get("type") in ("attempt_started", "requeued") and str(last.get("job_id") or life[0]) != str(life[0]):
+        return Verdict("nothing", f"Job {last['job_id']} carries the run on.")
     if meaning == "cancelled":
         return Verdict("cancel", "The job was cancelled.")
     if meaning == "unknown":  # this host may be cut off, and the run may go on elsewhere
         return Verdict(
             "nothing", "SLURM does not answer: `launcher resubmit` continues the run if it does not come back."
         )
+    if _handed_back(history, life):
+        again = "SLURM has forgotten that it took the run back; it is asked again."
+        return Verdict("requeue", again, float(last.get("delay_s") or 0.0), "forgotten")
     budgets = Budgets().feed_all(history)
     idle = budgets.idle_attempts + lives_without_attempt
     if not may_requeue:
@@ -76,19 +82,11 @@ def judge(
     return Verdict("requeue", "The leader ended without a word; the run is requeued.", backoff_s(idle))
 
 
-def _handed_on(history: list[dict[str, Any]], life: tuple[str | None, int]) -> str | None:
-    """Why the run is not this life's business any more; None when it is.
-
-    Word of a handing over may be an earlier life's, to this one, whose leader never came up.
-    """
-    last = _last(history, "submitted", "attempt_started", "requeued")
-    if last.get("type") in (None, "submitted"):
-        return None
-    if last.get("job_id") is not None and str(last["job_id"]) != str(life[0]):
-        return f"Job {last['job_id']} carries the run on."
-    leader = _last(history, "attempt_started")
+def _handed_back(history: list[dict[str, Any]], life: tuple[str | None, int]) -> bool:
+    """The last word is that this very life of the job gave it back; it may be an earlier life's, to this one."""
+    last, leader = _last(history, "submitted", "attempt_started", "requeued"), _last(history, "attempt_started")
     led = (str(leader.get("job_id")), leader.get("restart_count") or 0) == (str(life[0]), life[1])
-    return "The run was handed back already." if last["type"] == "requeued" and led else None
+    return last.get("type") == "requeued" and last.get("how") != "continuation" and led
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,14 +135,17 @@ def act(
     if _superseded(history, allocation.job_id):
         print("Somebody has submitted the run again: what becomes of it is another job's business.", file=sys.stderr)
         return False
+    if read_outcome(paths.outcome) is None:
+        _await_answer(allocation)
     if allocation.taken():
         return not _delayed(history)
+    life = (allocation.job_id, allocation.restart_count)
     verdict = judge(
         outcome=read_outcome(paths.outcome) is not None,
         history=history,
-        life=(allocation.job_id, allocation.restart_count),
+        life=life,
         lives_without_attempt=_lives_without_attempt(paths, allocation),
-        meaning=_meaning(allocation, told),
+        meaning=_meaning(allocation, told and not _handed_back(history, life)),  # a requeue sends TERM, too
         may_requeue=allocation.requeues and spec.restart.requeue,
         max_restarts=spec.restart.max_restarts,
     )
@@ -153,7 +154,7 @@ def act(
         _cancel_heir(paths, allocation, history)
         return _to_hasten(history)
     attempt = max(fence.attempts(paths), default=0)
-    _tell(paths, attempt, "decision", evidence="leader_gone", action=verdict.action, reason=verdict.reason)
+    _tell(paths, attempt, "decision", evidence=verdict.evidence, action=verdict.action, reason=verdict.reason)
     if verdict.action == "requeue":
         try:
             began = time.time()
@@ -161,9 +162,14 @@ def act(
         except CancelledError:
             _end(paths, allocation, attempt, "cancelled", "The job was cancelled.")
             return False
+        except NotAnsweredError as error:  # it may have taken the run: this cannot be its end
+            print(f"{verdict.reason} SLURM does not answer: {error}", file=sys.stderr)
+            return False
         except SiteError as error:
             _end(paths, allocation, attempt, "failed", f"{verdict.reason} SLURM did not take it: {error}")
             return False
+        if exclude:
+            _tell(paths, attempt, "excluded", hosts=list(exclude), why="the leader on it is gone")
         _tell(paths, attempt, "attempt_ended", why=verdict.reason)
         took = round(time.time() - began, 2)
         _tell(paths, attempt, "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=verdict.delay_s)
@@ -242,11 +248,15 @@ def _delayed(history: list[dict[str, Any]]) -> bool:
     return bool(_last(history, "attempt_started", "requeued").get("delay_s"))
 
 
-def _meaning(allocation: Allocation, told: bool) -> str:
-    """What happened to the job, if anything: asked as if TERM had come now."""
+def _await_answer(allocation: Allocation) -> None:
+    """slurmctld may be starting again; what it has forgotten of its last seconds is known only then."""
     end = time.monotonic() + _UNHEARD_S
     while not allocation.answers() and time.monotonic() < end:
-        time.sleep(2.0)
+        time.sleep(1.0)
+
+
+def _meaning(allocation: Allocation, told: bool) -> str:
+    """What happened to the job, if anything: asked as if TERM had come now."""
     if allocation.cancelled():
         return "cancelled"
     said = allocation.meaning("TERM").kind

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import inflict
+import psutil
 import pytest
 from cluster import Cluster
 from harness import NEW_ATTEMPT, ends_the_same, new_round, start, tells
@@ -76,6 +78,31 @@ def test_a_host_cut_off(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
 
     ends_the_same(run, 3, undisturbed)
     tells(run, ("saved", {}), ("node_lost", {"host": cut}), ("decision", {"evidence": "node_lost"}), *NEW_ATTEMPT)
+
+
+def test_slurm_forgets_the_requeue(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """slurmctld is killed right after it took the run back, and its state on disk is older: the run comes back all the same."""
+    run = start(clean, tmp_path)
+    state, older, asked = clean.directory / "state", tmp_path / "older", time.time()
+    clean.run(["scontrol", "update", f"JobId={run.job_id}", "Comment=saved"])
+    clean.wait(lambda: (state / "job_state").stat().st_mtime > asked, "slurmctld's state on disk")
+    shutil.copytree(state, older)
+    (slurmctld,) = (p for p in psutil.process_iter(["name"]) if p.info["name"] == "slurmctld" and _of(clean, p))
+
+    inflict.kill_agent(run, 2)
+    run.wait("the requeue", lambda: run.told("requeued"))
+    slurmctld.kill()
+    slurmctld.wait()
+    shutil.rmtree(state)
+    shutil.copytree(older, state)
+    clean.verb("start", "slurmctld")
+
+    ends_the_same(run, 3, undisturbed)
+    tells(run, ("requeued", {}), ("decision", {"evidence": "forgotten", "action": "requeue"}), *NEW_ATTEMPT)
+
+
+def _of(cluster: Cluster, process: psutil.Process) -> bool:
+    return any(str(cluster.directory) in word for word in process.cmdline())
 
 
 @pytest.mark.parametrize("daemon", ["slurmctld", "slurmd"])

@@ -12,6 +12,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
 from launcher.run.state import read_outcome
 from launcher.runtime import fence, teardown
+from launcher.runtime.budgets import Budgets
 from launcher.runtime.handover import HandedBack, Meaning
 
 
@@ -98,16 +99,18 @@ def test_an_outcome_needs_nothing(run):
 
 
 @pytest.mark.parametrize(
-    ("how", "delay_s", "soon"),
-    [("requeue", 0.0, True), ("slurm", 0.0, True), ("requeue", 60.0, False), ("continuation", 0.0, False)],
+    ("how", "delay_s", "soon"), [("requeue", 0.0, True), ("slurm", 0.0, True), ("requeue", 60.0, False)]
 )
-def test_a_run_that_was_handed_back_is_only_hastened(run, how, delay_s, soon):
-    """The leader's requeue is not repeated; the last process of the job has it start soon, unless it is to wait."""
+def test_what_slurm_has_forgotten_is_asked_for_again(run, how, delay_s, soon):
+    """A slurmctld killed within seconds of the requeue believes the job to run still: its end would be the run's."""
     events.append(run[1].events, events.event("requeued", attempt=0, how=how, job_id="5", delay_s=delay_s))
-    slurm = Slurm()
+    slurm = Slurm("terminated")
 
-    assert teardown.act(*run, slurm) is soon
-    assert slurm.said == []
+    assert teardown.act(*run, slurm, told=True) is soon  # the requeue has sent TERM to the batch script, too
+
+    assert slurm.said == [("hand_back", delay_s)]
+    assert Budgets().feed_all(events.read(run[1].events)).restarts["leader_gone"] == 0
+    assert read_outcome(run[1].outcome) is None
 
 
 def test_a_job_that_slurm_has_taken_starts_soon(run):
