@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.report import text
 from launcher.report.drawing import bands, lanes
-from launcher.report.history import History, as_dict, as_text
+from launcher.report.history import History, as_dict, as_list, as_text
 from launcher.report.ledger import Advice, Ledger, advise, ledger, shares
 from launcher.report.series import RankSpread, Series, charts, metric_series, read_thinned, spreads, usage
 from launcher.report.status import past
@@ -220,7 +220,7 @@ def _facts(told: Told, now: float) -> list[tuple[str, str]]:
         ("nodes", text.short_list(s.nodes, 8)),
         ("ranks", str(s.world_size or "")),
         ("saved", f"step {text.count(s.saved_step)}" if s.saved_step is not None else ""),
-        ("command", " ".join(str(a) for a in env.get("command") or [])),
+        ("command", " ".join(str(a) for a in as_list(env.get("command")))),
         ("submitted from", f"{as_text(env.get('user'))}@{as_text(env.get('host'))}".strip("@")),
         ("system", as_text(env.get("system"))),
         ("python", f"{as_text(python.get('version'))} {as_text(python.get('path'))}".strip()),

@@ -179,6 +179,7 @@ CARRIED = [*FREE, "slurm.comment", "slurm.extra.licenses", "slurm.srun_args[0]",
            "trackers.wandb.project", "checkpoint.watch"]  # fmt: skip
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("path", CARRIED)
 def test_what_is_taken_is_carried_to_the_letter(path: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Quotes, commands, backslashes and unicode: bash runs the batch script, nothing of the text is run, all of it arrives."""
