@@ -70,7 +70,7 @@ def poison(path: Path, at: int, junk: bytes) -> None:
     try:
         value = json.loads(lines[number])
         key = list(value)[at // 7 % len(value)]
-    except (ValueError, IndexError, TypeError, ZeroDivisionError):
+    except (ValueError, IndexError, TypeError, ZeroDivisionError, RecursionError):
         return
     if junk[:1] < b"\x20":
         del value[key]
