@@ -6,6 +6,7 @@ what to start from its standard input, and answers with the controller's process
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -156,12 +157,16 @@ class Foreground:
                 return
 
     def kill(self) -> None:
-        """End every agent now; their children end with them (PDEATHSIG)."""
+        """End every agent now and wait until their workers, which end with them (PDEATHSIG), are gone, too."""
+        below: list[psutil.Process] = []
         for agent in self.agents:
             if agent.poll() is None:
+                with contextlib.suppress(psutil.Error):
+                    below += psutil.Process(agent.pid).children(recursive=True)
                 agent.kill()
         for agent in self.agents:
             agent.wait()
+        psutil.wait_procs(below, timeout=10)
 
 
 def _die_with(parent: int) -> Callable[[], None]:
