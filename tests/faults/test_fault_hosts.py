@@ -86,8 +86,10 @@ def test_slurm_forgets_the_requeue(clean: Cluster, tmp_path: Path, undisturbed: 
     state, older, asked = clean.directory / "state", tmp_path / "older", time.time()
     clean.run(["scontrol", "update", f"JobId={run.job_id}", "Comment=saved"])
     clean.wait(lambda: (state / "job_state").stat().st_mtime > asked, "slurmctld's state on disk")
-    shutil.copytree(state, older)
     (slurmctld,) = (p for p in psutil.process_iter(["name"]) if p.info["name"] == "slurmctld" and _of(clean, p))
+    slurmctld.suspend()  # it writes and renames all the time
+    shutil.copytree(state, older, ignore=shutil.ignore_patterns("*.new"))
+    slurmctld.resume()
 
     inflict.kill_agent(run, 2)
     run.wait("the requeue", lambda: run.told("requeued"))
