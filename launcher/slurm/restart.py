@@ -74,7 +74,8 @@ def start_time(before: Look | None, delay_s: int, *, now: float, needed_s: float
     """
     if before is not None and before.t + delay_s - before.there(now) >= needed_s:
         return f"uts{before.t + delay_s}"
-    return f"now+{math.ceil(needed_s) + 1}seconds"
+    # SLURM cuts its clock down to the second; and with no look to meet, a second more costs little, one too few 121.
+    return f"now+{math.ceil(needed_s) + 2}seconds"
 
 
 def last_act(

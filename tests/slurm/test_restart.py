@@ -47,10 +47,10 @@ def test_start_time_lies_between_the_jobs_end_and_the_schedulers_next_look() -> 
     before = Look(7, 1000, 1000.4)
 
     assert start_time(before, 3, now=1001.2, needed_s=1.3) == "uts1003"
-    assert start_time(before, 3, now=1002.2, needed_s=1.3) == "now+3seconds"
+    assert start_time(before, 3, now=1002.2, needed_s=1.3) == "now+4seconds"
     assert start_time(before, 5, now=1001.2, needed_s=3.0) == "uts1005"
-    assert start_time(None, 3, now=1001.2, needed_s=1.3) == "now+3seconds"
-    assert start_time(before, 3, now=1001.2, needed_s=4.2) == "now+6seconds"
+    assert start_time(None, 3, now=1001.2, needed_s=1.3) == "now+4seconds"
+    assert start_time(before, 3, now=1001.2, needed_s=4.2) == "now+7seconds"
 
 
 class Slurm:
@@ -125,11 +125,11 @@ def test_the_last_request_earns_a_look_after_the_jobs_end(act, last_cycle: float
 @pytest.mark.parametrize(
     ("slurm", "arguments", "at"),
     [
-        (Slurm(call_s=0.4), {}, "now+4seconds"),
-        (Slurm(sdiag=False), {}, "now+3seconds"),
-        (Slurm(others_s=60), {}, "now+15seconds"),
-        (Slurm(), {"requeued_t": 980.0}, "now+13seconds"),
-        (Slurm(), {"has_epilog": True}, "now+6seconds"),
+        (Slurm(call_s=0.4), {}, "now+5seconds"),
+        (Slurm(sdiag=False), {}, "now+4seconds"),
+        (Slurm(others_s=60), {}, "now+16seconds"),
+        (Slurm(), {"requeued_t": 980.0}, "now+14seconds"),
+        (Slurm(), {"has_epilog": True}, "now+7seconds"),
     ],
     ids=["slow host", "no sdiag", "another host is slow", "slurmd looks seldom", "epilog"],
 )
