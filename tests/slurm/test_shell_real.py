@@ -61,7 +61,7 @@ def test_a_command_runs_where_a_rank_runs(cluster: Cluster, run: Run) -> None:
     assert shell(cluster, run, [], "bash", "-c", "kill -SEGV $$").returncode == 128 + 11
     assert shell(cluster, run, [], "no-such-command").returncode == 127
     refused = shell(cluster, run, ["--rank", "9"], "true")
-    assert (refused.returncode, "has no rank 9 now" in refused.stderr) == (5, True)
+    assert (refused.returncode, "has no rank 9 now" in refused.stderr) == (16, True)
     step = run.state()["step"]
     run.wait_step(step + 5)
     assert [e["type"] for e in run.history() if e["type"] in ("node_lost", "worker_failed", "hang")] == []
