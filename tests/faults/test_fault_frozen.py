@@ -110,6 +110,7 @@ def test_a_frozen_leader(clean: Cluster, tmp_path: Path, undisturbed: Undisturbe
     assert len(run.told("attempt_started")) == 2
 
 
+@pytest.mark.long
 def test_a_frozen_fork_server(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Training needs none; when a round ends, it is replaced, and its node is not given up."""
     run = start(clean, tmp_path, params={"step_s": 0.5})

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 from harness import PATIENCE_S, Run, ends_the_same, submit
 
 Undisturbed = Callable[[int], str]
@@ -72,6 +73,7 @@ def test_a_node_that_stood_still_through_a_round_change(tmp_path: Path, undistur
     assert {after[name] for name in set(after) - set(before)} == {(0, 1)}
 
 
+@pytest.mark.long
 def test_a_leader_that_stood_still_through_an_attempt(tmp_path: Path, undisturbed: Undisturbed) -> None:
     """All of attempt 0, its leader included, goes on while attempt 1 trains: the newer attempt's end is the undisturbed one."""
     run = submit(tmp_path, {}, 2, backend="local", checkpoint=KEEP)

@@ -37,6 +37,7 @@ JOB = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_an_idle_allocation_is_given_back(place: Login) -> None:
     """Six seconds after the last step, not in the fifteen of the evaluation: one sentence, and the spare is in the ledger."""
     (place.folder / "lazy.py").write_text(CODE)
