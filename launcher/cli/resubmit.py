@@ -64,11 +64,11 @@ def _failed(run: str, how: Again, wait: bool) -> None:
     """Every point of the sweep that failed, or whose processes died without an outcome: one array."""
     from launcher.errors import StateError
     from launcher.run import index
-    from launcher.submission.points import SWEEP_FILE, points_of
+    from launcher.submission.points import points_of
     from launcher.submission.points_again import failed_of, resubmit_points
 
     sweep = index.resolve(run)
-    if not (sweep / SWEEP_FILE).is_file():
+    if not index.is_sweep(sweep):
         raise StateError(f"{sweep.name} is no sweep: launcher resubmit {sweep.name} continues it")
     chosen = failed_of(points_of(sweep))
     if not chosen:

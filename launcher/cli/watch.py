@@ -34,10 +34,10 @@ def command(run: str | None) -> None:
     as they come.
     """
     from launcher.report.runs import find
-    from launcher.run.index import resolve
+    from launcher.run.index import is_sweep, resolve
 
     root = resolve(run) if run is not None else None
-    sweep = root if root is not None and (root / "sweep.json").is_file() else None
+    sweep = root if root is not None and is_sweep(root) else None
     paths = find(str(root)) if root is not None and sweep is None else None
     if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in _DUMB:
         _live(paths, sweep.name if sweep is not None else None)

@@ -20,6 +20,7 @@ from launcher.report.why import Why, explain
 from launcher.report.words import level, words
 from launcher.run.files import read_json
 from launcher.run.paths import RunPaths
+from launcher.run.redact import redact
 
 __all__ = ["Told", "compare_page", "read_told", "run_page"]
 
@@ -66,8 +67,6 @@ def read_told(h: History, s: RunSummary, now: float) -> Told:
 
 def _job(paths: RunPaths) -> str:
     """The job's YAML, without what looks like a secret."""
-    from launcher.submission.snapshot import redact
-
     try:
         return redact(paths.job.read_text(errors="replace")[:200_000])
     except OSError:

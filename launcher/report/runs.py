@@ -13,6 +13,7 @@ from launcher.report.summary import RunSummary, SlurmView, summarise_history
 from launcher.run.files import read_json
 from launcher.run.index import SWEEP_FILE, is_sweep, job_name, list_runs, resolve
 from launcher.run.paths import RunPaths
+from launcher.run.redact import redact
 
 __all__ = [
     "Known",
@@ -103,8 +104,6 @@ def find_many(names: Iterable[str]) -> list[RunPaths]:
 
 def previous_of(paths: RunPaths) -> tuple[str, str] | None:
     """Id and job YAML of the run of the same name that was submitted before this one; None when there is none."""
-    from launcher.submission.snapshot import redact
-
     name = job_name(paths.id)
     ids = [ref for ref in list_runs() if job_name(ref.id) == name and not ref.is_sweep]
     at = next((i for i, ref in enumerate(ids) if ref.id == paths.id), None)

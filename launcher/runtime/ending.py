@@ -107,8 +107,8 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
         node.send("shutdown")
     if evidence.kind in (Kind.PREEMPTED, Kind.PREEMPTED_NOW):
         board.notifier.tell("preempted", decision.reason)
-    if silent := tuple(n.name for n in _lost(board) if n.lost_why == "silent" and not n.here):
-        await board.blocking(lambda: board.allocation.let_go(silent))
+    silent = tuple(n.name for n in _lost(board) if n.lost_why == "silent" and not n.here)
+    gone = await board.blocking(lambda: board.allocation.let_go(silent)) if silent else ()
     try:
         handed: HandedBack = await _hand_back(board, exclude, delay)
     except NotAnsweredError as error:
@@ -122,8 +122,9 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     if exclude:
         board.history.event("excluded", hosts=list(exclude), why=evidence.text)
     board.history.event("attempt_ended", why=decision.reason, allocation_s=round(time.time() - board.began_t, 1))
+    took = round(time.time() - began, 2)
     board.history.event(
-        "requeued", how=handed.how, job_id=handed.job_id, seconds=round(time.time() - began, 2), delay_s=delay
+        "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=delay, let_go=list(gone)
     )
     board.history.state({**picture(board), "phase": "ended"})
     await board.blocking(board.history.flush)

@@ -294,8 +294,8 @@ def main() -> None:
         sys.exit(1)
     _fork_once()
     gc.collect()
-    gc.enable()
     gc.freeze()  # a collection in a worker would touch, and so copy, every page of torch's objects
+    gc.enable()
     procs.die_with_parent(0)
     if os.getppid() != int(parent):
         sys.exit(1)

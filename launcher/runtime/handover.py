@@ -70,8 +70,8 @@ class Allocation(Protocol):
     def cancelled(self) -> bool:
         """Somebody has cancelled the job; never raises."""
 
-    def let_go(self, hosts: tuple[str, ...]) -> None:
-        """Give back hosts that do not answer, whose end would be waited for; never raises."""
+    def let_go(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        """Give back hosts that do not answer, whose end would be waited for; those that are, never raises."""
 
     def ended_tasks(self) -> dict[str, str]:
         """Nodes whose agents have ended, and how, as far as is known without them; never raises."""
@@ -86,11 +86,11 @@ class Allocation(Protocol):
     def pull_forward(self) -> None:
         """Have the requeued job start some seconds after this process has ended; never raises."""
 
-    def last_act(self, requeued_t: float | None) -> tuple[str, ...]:
+    def last_act(self, requeued_t: float | None, *, srun_killed: bool) -> tuple[str, ...]:
         """Have the requeued job start as soon as this process, the job's last one, has ended; never raises.
 
         Returns the command that this process must become, () when there is none. ``requeued_t`` is when the end of the
-        job began.
+        job began, ``srun_killed`` whether srun did not live to see its step end.
         """
 
     def forbid_requeue(self) -> None:
@@ -132,8 +132,9 @@ class LocalAllocation:
         """Only signals tell."""
         return False
 
-    def let_go(self, hosts: tuple[str, ...]) -> None:
+    def let_go(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
         """Nothing to do."""
+        return ()
 
     def ended_tasks(self) -> dict[str, str]:
         """Nobody tells."""
@@ -146,7 +147,7 @@ class LocalAllocation:
     def pull_forward(self) -> None:
         """Nothing to do."""
 
-    def last_act(self, requeued_t: float | None) -> tuple[str, ...]:
+    def last_act(self, requeued_t: float | None, *, srun_killed: bool) -> tuple[str, ...]:
         """Nothing to do."""
         return ()
 

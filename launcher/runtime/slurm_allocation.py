@@ -133,12 +133,13 @@ class SlurmAllocation:
         if self.cancelled():
             raise CancelledError("it was cancelled meanwhile")
 
-    def let_go(self, hosts: tuple[str, ...]) -> None:
+    def let_go(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
         """See `Allocation`."""
         done = handback.let_go(self._job.own_id, hosts)
         self._let_go = done.ok
         if not done.ok:
             print(f"{', '.join(hosts)} could not be given back: {done.why}", file=sys.stderr, flush=True)
+        return hosts if done.ok else ()
 
     def _exclude(self, hosts: tuple[str, ...]) -> None:
         before = excluded_before(events.read(self._paths.events), time.time())
@@ -208,10 +209,16 @@ class SlurmAllocation:
             except psutil.Error:
                 continue
 
-    def last_act(self, requeued_t: float | None) -> tuple[str, ...]:
+    def last_act(self, requeued_t: float | None, *, srun_killed: bool) -> tuple[str, ...]:
         """See `Allocation`."""
         epilog = self._spec.site.has_epilog
-        return last_act(self._job.own_id, own_host=self._job.node_name, requeued_t=requeued_t, has_epilog=epilog)
+        return last_act(
+            self._job.own_id,
+            own_host=self._job.node_name,
+            requeued_t=requeued_t,
+            has_epilog=epilog,
+            srun_killed=srun_killed,
+        )
 
     def forbid_requeue(self) -> None:
         """See `Allocation`."""

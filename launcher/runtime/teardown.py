@@ -113,7 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not act(spec, paths, allocation, told=len(words) > 1):
         outcome = read_outcome(paths.outcome)
         return COMPLETED if outcome is not None and outcome.get("state") == "completed" else 0
-    last = allocation.last_act(_end_began(events.read(paths.events)))
+    history = events.read(paths.events)
+    last = allocation.last_act(_end_began(history), srun_killed=bool(_last(history, "requeued").get("let_go")))
     sys.stdout.flush()
     sys.stderr.flush()
     try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -22,11 +21,12 @@ from typing import Any
 from launcher.run import events
 from launcher.run.files import read_json, write_atomic
 from launcher.run.paths import RunPaths
+from launcher.run.redact import redact
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome
 from launcher.runtime.sinks import About, End, Row, Sink, make_sinks
 
-__all__ = ["Feed", "Tail", "about_run", "main", "redact"]
+__all__ = ["Feed", "Tail", "about_run", "main"]
 
 _POLL_S = 1.0
 _PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
@@ -216,14 +216,6 @@ def _short(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= 300 else text[:300] + "..."
-
-
-def redact(text: str, secrets: Iterable[str]) -> str:
-    """``text`` without any of ``secrets`` and without passwords inside URLs."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= 4:
-            text = text.replace(secret, "***")
-    return re.sub(r"://[^/@\s]+@", "://***@", text)
 
 
 def about_run(spec: RunSpec, paths: RunPaths, attempt: int | None) -> About:

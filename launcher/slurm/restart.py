@@ -34,6 +34,8 @@ END_S = 1.25
 """From the last request to the job's end as slurmctld sees it: slurmd looks at its processes once a second, and reports."""
 _PER_CALL = 3.0
 """The end costs about as much work as so many of SLURM's commands: a slow host is given more time."""
+STEP_S = 2.0
+"""More where srun did not see its step end: slurmstepd outlives the batch script then, by one or two of slurmd's looks."""
 POLLED_S = 9.0
 _SELDOM_S = 10.5
 """slurmd looks once a second for the first ten seconds after a requeue, then every ten."""
@@ -74,8 +76,7 @@ def start_time(before: Look | None, delay_s: int, *, now: float, needed_s: float
     """
     if before is not None and before.t + delay_s - before.there(now) >= needed_s:
         return f"uts{before.t + delay_s}"
-    # SLURM cuts its clock down to the second; and with no look to meet, a second more costs little, one too few 121.
-    return f"now+{math.ceil(needed_s) + 2}seconds"
+    return f"now+{math.ceil(needed_s) + 1}seconds"  # SLURM cuts its clock down to the second
 
 
 def last_act(
@@ -84,20 +85,21 @@ def last_act(
     own_host: str,
     requeued_t: float | None,
     has_epilog: bool,
+    srun_killed: bool = False,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.time,
 ) -> tuple[str, ...]:
     """Everything but the last act of the job's last process; returns the command that is it, to be exec'ed.
 
     ``own_host`` is SLURM's name of this host, ``requeued_t`` when SLURM began to end the job, as far as that is known.
-    Takes 1 to 7 s. Never raises.
+    ``srun_killed``: the step was left to itself. Takes 1 to 7 s. Never raises.
     """
     slowest = _Slowest(clock)
     delay_s = _batch_sched_delay_s()
     slowest.time(lambda: _start_at(job_id, f"now+{NET_LEAD_S}seconds"))
     alone = _others_are_gone(job_id, own_host, sleep, clock)
     before = _see_a_cycle(job_id, delay_s, slowest, sleep, clock) if alone and delay_s >= 2 and not has_epilog else None
-    needed_s = END_S + _PER_CALL * slowest.s
+    needed_s = END_S + _PER_CALL * slowest.s + (STEP_S if srun_killed else 0.0)
     if not alone:
         needed_s = NET_LEAD_S - 1
     elif requeued_t is not None and clock() - requeued_t > POLLED_S:

@@ -11,7 +11,7 @@ from launcher.run.files import read_json
 from launcher.run.index import SWEEP_FILE
 from launcher.run.paths import RunPaths
 
-__all__ = ["SWEEP_FILE", "points_of", "runs_of", "single"]
+__all__ = ["points_of", "runs_of", "single"]
 
 
 def points_of(sweep: Path) -> list[RunPaths]:

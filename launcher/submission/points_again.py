@@ -17,13 +17,13 @@ from launcher.config.load import LoadedJob
 from launcher.config.sweep import SWEPT
 from launcher.errors import RunDirError, StateError
 from launcher.run.files import read_json, write_atomic
+from launcher.run.index import SWEEP_FILE
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 from launcher.submission import again, rundir, slurm_backend, snapshot, submit
 from launcher.submission.again import Again
 from launcher.submission.facts import Facts
 from launcher.submission.plan import SubmissionPlan, plan
-from launcher.submission.points import SWEEP_FILE
 from launcher.submission.script import Place, array_place, render
 from launcher.submission.where import await_end, locate, states_of
 

@@ -17,28 +17,18 @@ from typing import Any
 import launcher
 from launcher.errors import SnapshotError
 from launcher.run.files import write_atomic
+from launcher.run.redact import HIDDEN, redact
 from launcher.submission import files, rundir
 from launcher.submission.describe import size
 from launcher.submission.facts import CodeFacts, Interpreter
 
-__all__ = ["check_size", "copy_code", "copy_launcher", "environment", "redact", "write_environment"]
+__all__ = ["check_size", "copy_code", "copy_launcher", "environment", "write_environment"]
 
 _NAMED = 5
 _DIFF_LIMIT = 1_000_000
-# "token" but not "tokenizer", "api_key" but not "key=lambda"; numbers and short words are no secrets.
-_TELLING = (
-    r"[A-Za-z0-9_.-]*(?:api_?key|access_?key|private_?key|secret|token(?!iz)|passw(?:or)?d|credential)[A-Za-z0-9_.-]*"
-)
 _SECRET_VARIABLE = re.compile(r"(?i).*(?:key|token|secret|passw|credential|auth).*")
-_ASSIGNMENT = re.compile(
-    rf"(?i)(?P<name>{_TELLING})(?P<sep>[\"']?\s*[:=]\s*)"
-    r"(?P<value>\"[^\"]{6,}\"|'[^']{6,}'|(?=[^\s,;\"']*\d)(?=[^\s,;\"']*[a-z])[^\s,;\"']{8,})"
-)
-_IN_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/@\s:]+:[^/@\s]+@")
-_KNOWN_TOKEN = re.compile(r"\b(?:ghp|gho|github_pat|hf|glpat|xox[abp]|sk|AKIA)[_-]?[A-Za-z0-9_-]{16,}")
 _TOLD = re.compile(r"^(CONDA_|CUDA_|GLOO_|HSA_|LD_LIBRARY_PATH$|LOADEDMODULES$|MKL_|MODULEPATH$|NCCL_|OMP_|PATH$|PYTHON|ROCM_|"
                    r"SLURM_|SBATCH_|TORCH|UCX_|VIRTUAL_ENV$)")  # fmt: skip
-HIDDEN = "<redacted>"
 
 
 def check_size(code: CodeFacts, max_mb: int) -> None:
@@ -108,13 +98,6 @@ def copy_launcher(target: Path) -> None:
         target.chmod(target.parent.stat().st_mode & 0o777)  # who may enter the run may enter this, whatever the umask
     except (OSError, shutil.Error) as error:
         raise SnapshotError(f"{target}: the launcher cannot be copied into the run ({error})") from None
-
-
-def redact(text: str) -> str:
-    """``text`` without what looks like a secret: assigned to a telling name, inside an address, of a known form."""
-    text = _ASSIGNMENT.sub(lambda m: f"{m['name']}{m['sep']}{HIDDEN}", text)
-    text = _IN_URL.sub(lambda m: f"{m['scheme']}{HIDDEN}@", text)
-    return _KNOWN_TOKEN.sub(HIDDEN, text)
 
 
 def _packages(interpreter: Interpreter) -> dict[str, str]:

@@ -23,11 +23,11 @@ from launcher.config.sweep import Point, expand, point_jobs
 from launcher.errors import StateError, SubmitError
 from launcher.run import index
 from launcher.run.files import write_atomic
+from launcher.run.index import SWEEP_FILE
 from launcher.run.paths import RunPaths
 from launcher.submission import rundir, script, slurm_backend, snapshot, submit
 from launcher.submission.facts import Facts
 from launcher.submission.plan import SubmissionPlan, plan, sibling
-from launcher.submission.points import SWEEP_FILE
 from launcher.submission.script import array_place
 
 __all__ = ["PlannedPoint", "SubmittedSweep", "execute", "plan_points", "render"]

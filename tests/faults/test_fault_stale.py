@@ -52,6 +52,12 @@ def gone(processes: list[psutil.Process]) -> bool:
     return not psutil.wait_procs(processes, timeout=PATIENCE_S)[1]
 
 
+def only_added(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]], by: tuple[int, int]) -> None:
+    """What was committed is as it was, and everything new comes from one attempt and round."""
+    assert {name: after[name] for name in before} == before
+    assert {after[name] for name in set(after) - set(before)} == {by}
+
+
 KEEP = {"interval_steps": 5, "keep_last": 1000}
 
 
@@ -68,9 +74,7 @@ def test_a_node_that_stood_still_through_a_round_change(tmp_path: Path, undistur
 
     assert gone(stale)
     ends_the_same(run, 2, undisturbed)
-    after = committed(run)
-    assert {name: after[name] for name in before} == before
-    assert {after[name] for name in set(after) - set(before)} == {(0, 1)}
+    only_added(before, committed(run), by=(0, 1))
 
 
 @pytest.mark.long
@@ -91,6 +95,4 @@ def test_a_leader_that_stood_still_through_an_attempt(tmp_path: Path, undisturbe
 
     assert gone(stale)
     ends_the_same(run, 2, undisturbed)
-    after = committed(run)
-    assert {name: after[name] for name in before} == before
-    assert {after[name] for name in set(after) - set(before)} == {(1, 0)}
+    only_added(before, committed(run), by=(1, 0))

@@ -37,8 +37,8 @@ def wait(name):
 def tell(type_, **values):
     events.append(paths.events, events.event(type_, attempt=attempt, **values))
 
-def told(done):
-    tell("requeued", how=done.how, job_id=done.job_id, seconds=0.1, delay_s=0.0)
+def told(done, **more):
+    tell("requeued", how=done.how, job_id=done.job_id, seconds=0.1, delay_s=0.0, **more)
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -145,8 +145,8 @@ LET_GO = """
 wait("dead")
 (paths.root / "leave-0").touch()
 dead = tuple((paths.root / "dead").read_text().split())
-a.let_go(dead)
-told(a.hand_back(exclude=dead, delay_s=0.0))
+gone = a.let_go(dead)
+told(a.hand_back(exclude=dead, delay_s=0.0), let_go=list(gone))
 a.pull_forward()
 """
 

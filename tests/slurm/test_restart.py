@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from launcher.slurm import restart
@@ -47,10 +49,10 @@ def test_start_time_lies_between_the_jobs_end_and_the_schedulers_next_look() -> 
     before = Look(7, 1000, 1000.4)
 
     assert start_time(before, 3, now=1001.2, needed_s=1.3) == "uts1003"
-    assert start_time(before, 3, now=1002.2, needed_s=1.3) == "now+4seconds"
+    assert start_time(before, 3, now=1002.2, needed_s=1.3) == "now+3seconds"
     assert start_time(before, 5, now=1001.2, needed_s=3.0) == "uts1005"
-    assert start_time(None, 3, now=1001.2, needed_s=1.3) == "now+4seconds"
-    assert start_time(before, 3, now=1001.2, needed_s=4.2) == "now+7seconds"
+    assert start_time(None, 3, now=1001.2, needed_s=1.3) == "now+3seconds"
+    assert start_time(before, 3, now=1001.2, needed_s=4.2) == "now+6seconds"
 
 
 class Slurm:
@@ -93,15 +95,14 @@ class Slurm:
 
 @pytest.fixture
 def act(monkeypatch: pytest.MonkeyPatch):
-    def call(slurm: Slurm, *, requeued_t: float | None = None, has_epilog: bool = False) -> str:
+    def call(slurm: Slurm, **arguments: Any) -> str:
         monkeypatch.setattr(restart, "ask", slurm.ask)
         monkeypatch.setattr(
             restart, "_others_are_gone", lambda *_: slurm.sleep(min(2.5, slurm._others_until - slurm.now)) or
             slurm.now >= slurm._others_until,
         )  # fmt: skip
-        words = restart.last_act(
-            "7", own_host="n0", requeued_t=requeued_t, has_epilog=has_epilog, sleep=slurm.sleep, clock=slurm.clock
-        )
+        told = {"requeued_t": None, "has_epilog": False, **arguments}
+        words = restart.last_act("7", own_host="n0", sleep=slurm.sleep, clock=slurm.clock, **told)
         assert words[:3] == ("scontrol", "update", "JobId=7")
         return words[3].removeprefix("StartTime=")
 
@@ -125,13 +126,14 @@ def test_the_last_request_earns_a_look_after_the_jobs_end(act, last_cycle: float
 @pytest.mark.parametrize(
     ("slurm", "arguments", "at"),
     [
-        (Slurm(call_s=0.4), {}, "now+5seconds"),
-        (Slurm(sdiag=False), {}, "now+4seconds"),
-        (Slurm(others_s=60), {}, "now+16seconds"),
-        (Slurm(), {"requeued_t": 980.0}, "now+14seconds"),
-        (Slurm(), {"has_epilog": True}, "now+7seconds"),
+        (Slurm(call_s=0.4), {}, "now+4seconds"),
+        (Slurm(sdiag=False), {}, "now+3seconds"),
+        (Slurm(sdiag=False), {"srun_killed": True}, "now+5seconds"),
+        (Slurm(others_s=60), {}, "now+15seconds"),
+        (Slurm(), {"requeued_t": 980.0}, "now+13seconds"),
+        (Slurm(), {"has_epilog": True}, "now+6seconds"),
     ],
-    ids=["slow host", "no sdiag", "another host is slow", "slurmd looks seldom", "epilog"],
+    ids=["slow host", "no sdiag", "a step left alone", "another host is slow", "slurmd looks seldom", "epilog"],
 )
 def test_where_it_may_take_longer_the_lead_is_safe(act, slurm: Slurm, arguments: dict[str, object], at: str) -> None:
     """A StartTime in the past at the job's end costs 121 s, one that comes late at most bf_interval."""

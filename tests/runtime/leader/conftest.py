@@ -129,8 +129,9 @@ class FakeAllocation:
         self.said.append(("hand_back", exclude, delay_s))
         return HandedBack(self.how, "77" if self.how == "requeue" else "78")
 
-    def let_go(self, hosts: tuple[str, ...]) -> None:
+    def let_go(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
         self.said.append(("let_go", hosts))
+        return hosts
 
     def pull_forward(self) -> None:
         self.said.append(("pull_forward", [n.index for n in self.world.nodes if n.connected]))

@@ -122,6 +122,7 @@ def test_a_silent_host_is_let_go_before_the_run_is_requeued(world, virtual):
     assert virtual(w.attempt_once()).state == "requeued"
 
     assert w.allocation.said == [("let_go", ("n1",)), ("hand_back", ("n1",), 0.0), ("pull_forward", [])]
+    assert [e["let_go"] for e in w.events("requeued")] == [["n1"]]
 
 
 def test_without_a_spare_the_run_is_requeued_without_the_lost_node(world, virtual):
