@@ -38,7 +38,7 @@ def command(days: float | None, gb: float | None, keep: int, name: str | None, y
 
     Without --older-than, --larger-than or --name nothing is removed: the list alone is shown.
     """
-    from launcher.submission.describe import size
+    from launcher.run.units import size
 
     found = _candidates(days, gb, keep, name)
     for old in found:
@@ -104,8 +104,7 @@ def _ends(runs: list[RunPaths]) -> dict[str, float | None]:
     Of a run whose processes died without one, the end is its last event.
     """
     from launcher.errors import SiteError
-    from launcher.run.state import read_outcome
-    from launcher.submission.submit import read_submission
+    from launcher.run.state import read_outcome, read_submission
     from launcher.submission.where import locate, states_of
 
     found: dict[str, float | None] = {}
@@ -114,7 +113,7 @@ def _ends(runs: list[RunPaths]) -> dict[str, float | None]:
         found[paths.id] = None
         if read_outcome(paths.outcome) is not None:
             found[paths.id] = _touched(paths.outcome)
-        elif read_submission(paths):
+        elif read_submission(paths.submission):
             where = locate(paths)
             if where.backend == "slurm":
                 slurm[paths.id] = paths, where.job_id

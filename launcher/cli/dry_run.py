@@ -147,7 +147,7 @@ def _ended_politely() -> Iterator[None]:
 def describe(found: Rehearsal, timeout_min: int, *, real: bool = False) -> list[str]:
     """What a user wants to know before asking for nodes."""
     from launcher.report.text import duration
-    from launcher.submission.describe import size
+    from launcher.run.units import size
 
     first = found.first
     lines = [f"  note     {note}" for note in found.notes] + [f"  warning  {text}" for text in first.warnings]

@@ -6,8 +6,9 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.report.text import bytes_, duration
+from launcher.report.text import duration
 from launcher.run.spec import SiteSpec
+from launcher.run.units import size
 from launcher.slurm.probe import Look, ProbeResult
 from launcher.slurm.site import Partition, Presence, Site, policy
 
@@ -326,7 +327,7 @@ def _place(facts: Facts) -> list[Finding]:
     place = facts.place
     if not place.writable:
         return [Finding("problem", "runs", f"{place.shown} cannot be written.")]
-    free = f", {bytes_(place.free_bytes)} free" if place.free_bytes is not None else ""
+    free = f", {size(place.free_bytes)} free" if place.free_bytes is not None else ""
     kind = f" on {place.filesystem}" if place.filesystem else ""
     out = [Finding("ok", "runs", f"{place.shown}{kind}{free}")]
     if facts.site is not None and facts.probe is None:

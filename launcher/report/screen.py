@@ -15,6 +15,7 @@ from launcher.report.listing import Row, sweep_line
 from launcher.report.sparks import bar, spark
 from launcher.report.status import colour, headline, lines
 from launcher.report.words import level, words
+from launcher.run.units import size
 
 __all__ = ["detail_screen", "in_ascii", "log_screen", "overview_screen", "sorted_groups"]
 
@@ -235,9 +236,9 @@ def _cells(r: dict[str, Any], d: Detail, now: float) -> dict[str, tuple[str, str
         "STEP": (text.count(as_number(r.get("step"))), ""),
         "STEP TIME": ("▲ " * slowest + text.step_time(own_time(r)), "yellow" if slowest else ""),
         "GPU": (share("gpu_percent"), ""),
-        "GPU MEM": (text.bytes_(as_number(r.get("gpu_mem_bytes"))), ""),
+        "GPU MEM": (size(as_number(r.get("gpu_mem_bytes"))), ""),
         "CPU": (share("cpu_percent"), ""),
-        "MEM": (text.bytes_(as_number(r.get("rss_bytes"))), ""),
+        "MEM": (size(as_number(r.get("rss_bytes"))), ""),
         "FAILS": (str(fails) if fails else "", "red" if fails else ""),
     }
 

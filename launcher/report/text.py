@@ -10,7 +10,6 @@ from typing import Any
 
 __all__ = [
     "ago",
-    "bytes_",
     "clean",
     "clean_line",
     "clock",
@@ -117,18 +116,6 @@ def percent(part: float, whole: float) -> str:
     if 0 < share < 0.5:
         return "<1 %"
     return f"{min(round(share), 99) if share < 100 else 100} %"
-
-
-def bytes_(n: float | None) -> str:
-    """``3.1 MB``, ``79.2 GB``: powers of 1000; empty for None."""
-    if n is None:
-        return ""
-    value = float(n)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 999.5 or unit == "TB":
-            break
-        value /= 1000
-    return f"{value:.0f} {unit}" if unit == "B" or value >= 99.5 else f"{value:.3g} {unit}"
 
 
 def median(values: Iterable[float]) -> float:

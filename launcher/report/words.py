@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from launcher.report import text
 from launcher.report.history import Event, as_dict, as_list, as_number
+from launcher.run.units import size
 
 __all__ = ["LEVELS", "MEANINGS", "cause_words", "level", "signal_name", "words"]
 
@@ -116,9 +117,9 @@ def _evaluated(e: Event) -> str:
 
 
 def _saved(e: Event) -> str:
-    size, seconds = as_number(e.get("bytes")), as_number(e.get("seconds"))
+    saved_bytes, seconds = as_number(e.get("bytes")), as_number(e.get("seconds"))
     held = as_number(e.get("blocked_s"))
-    details = [text.bytes_(size)] if size else []
+    details = [size(saved_bytes)] if saved_bytes else []
     details += [f"in {text.duration(seconds)}"] if seconds is not None else []
     details += [f"{text.duration(held)} of it held training up"] if held and seconds and held < seconds else []
     return f"saved {_step(e)}" + (

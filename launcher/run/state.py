@@ -36,7 +36,7 @@ from typing import Any
 
 from launcher.run.files import read_json, write_atomic
 
-__all__ = ["read_outcome", "read_state", "write_outcome", "write_state"]
+__all__ = ["read_outcome", "read_state", "read_submission", "write_outcome", "write_state"]
 
 
 def write_state(path: Path, state: dict[str, Any]) -> None:
@@ -46,6 +46,12 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
 
 def read_state(path: Path) -> dict[str, Any]:
     """The latest picture; empty when there is none."""
+    value = read_json(path)
+    return value if isinstance(value, dict) else {}
+
+
+def read_submission(path: Path) -> dict[str, Any]:
+    """How the run was submitted, submission.json; empty while it was not."""
     value = read_json(path)
     return value if isinstance(value, dict) else {}
 

@@ -15,7 +15,7 @@ from launcher.config.site import Layer, read_document, read_layers, site_paths
 from launcher.errors import CheckpointError, RunDirError, StateError
 from launcher.run import events, index
 from launcher.run.paths import RunPaths
-from launcher.run.state import read_outcome
+from launcher.run.state import read_outcome, read_submission
 from launcher.submission import files, gather, snapshot, submit
 from launcher.submission.facts import CodeFacts, Facts
 from launcher.submission.plan import SubmissionPlan, plan
@@ -75,7 +75,7 @@ def choose_step(paths: RunPaths, step: int | None) -> int | None:
 
 def resubmit(paths: RunPaths, how: Again) -> Submitted:
     """Continue the run as a new attempt of itself. Raises StateError while anything still works on it, or nothing is left."""
-    before = submit.read_submission(paths)
+    before = read_submission(paths.submission)
     if before:
         where = locate(paths)
         if where.alive(fresh=True) and (read_outcome(paths.outcome) is None or not await_end([where])):
@@ -207,7 +207,7 @@ def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
     step = choose_step(paths, how.step)
     if step is None:
         raise CheckpointError(f"{paths.id} has no checkpoint to fork from")
-    before = submit.read_submission(paths)
+    before = read_submission(paths.submission)
     base = Path(str(before.get("base_dir") or paths.root))
     loaded = renamed(load_again(paths, base, how), name)
     backend: BackendName = how.backend or ("local" if before.get("backend") == "local" else "auto")

@@ -7,22 +7,14 @@ from typing import TYPE_CHECKING
 
 from launcher.config.schema import Job
 from launcher.run.spec import RunSpec
+from launcher.run.units import size
 from launcher.submission import limits
 from launcher.submission.facts import Facts
 
 if TYPE_CHECKING:
     from launcher.submission.plan import SubmissionPlan
 
-__all__ = ["clock", "size", "summary", "warnings"]
-
-
-def size(count: float) -> str:
-    """Bytes for people: 3.1 MB."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 999.5 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return ""
+__all__ = ["clock", "summary", "warnings"]
 
 
 def clock(minutes: float) -> str:

@@ -16,13 +16,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from launcher.errors import SubmitError
-from launcher.submission.plan import SubmissionPlan
 from launcher.submission.slurm_backend import environment_for_sbatch
+
+if TYPE_CHECKING:
+    from launcher.submission.plan import SubmissionPlan
 
 __all__ = ["Foreground", "is_alive", "started_at", "submit", "terminate"]
 

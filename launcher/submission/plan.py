@@ -17,6 +17,7 @@ from launcher.config.load import LoadedJob, argument_texts, interpolate_run
 from launcher.config.schema import Backend, Ddp, Job
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
 from launcher.run.spec import CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
+from launcher.run.units import size
 from launcher.submission import describe, limits, script
 from launcher.submission.facts import CodeFacts, Facts, Interpreter
 from launcher.submission.script import Place
@@ -212,7 +213,7 @@ def _check_space(facts: Facts) -> None:
     need = facts.code.size + _SPACE_RESERVE
     if facts.free_bytes is not None and facts.free_bytes < need:
         raise RunDirError(
-            f"{facts.runs_dir}: {describe.size(facts.free_bytes)} free, a run needs at least {describe.size(need)}; "
+            f"{facts.runs_dir}: {size(facts.free_bytes)} free, a run needs at least {size(need)}; "
             "runs_dir (or $LAUNCHER_RUNS_DIR) names another place"
         )
     if facts.free_inodes is not None and facts.free_inodes < len(facts.code.files) + _INODE_RESERVE:

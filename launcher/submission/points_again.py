@@ -19,7 +19,7 @@ from launcher.errors import RunDirError, StateError
 from launcher.run.files import read_json, write_atomic
 from launcher.run.index import SWEEP_FILE
 from launcher.run.paths import RunPaths
-from launcher.run.state import read_outcome
+from launcher.run.state import read_outcome, read_submission
 from launcher.submission import again, rundir, slurm_backend, snapshot, submit
 from launcher.submission.again import Again
 from launcher.submission.facts import Facts
@@ -99,7 +99,7 @@ def failed_of(points: Sequence[RunPaths]) -> list[RunPaths]:
 
 
 def _one(paths: RunPaths, how: Again) -> _One:
-    before = submit.read_submission(paths)
+    before = read_submission(paths.submission)
     base = Path(str(before.get("base_dir") or paths.root))
     step = again.choose_step(paths, how.step) if how.step is not None else None
     return _One(paths, again.load_again(paths, base, how), base, str(before.get("code_root") or base), step)
@@ -213,7 +213,7 @@ class _Chunk:
     def keep(self) -> AgainArray:
         """Write down where the points are now, and forget what was set aside."""
         for paths, made, job_id in zip(self.points, self.plans, self.ids, strict=True):
-            sweep = submit.read_submission(paths).get("sweep")
+            sweep = read_submission(paths.submission).get("sweep")
             submit.record(paths, made, job_id, by="resubmit", extra={"sweep": sweep} if sweep else None)
             for name in self._names:
                 again.remove(paths.root / f"{_BEFORE}{name}")

@@ -18,8 +18,8 @@ import launcher
 from launcher.errors import SnapshotError
 from launcher.run.files import write_atomic
 from launcher.run.redact import HIDDEN, redact
+from launcher.run.units import size
 from launcher.submission import files, rundir
-from launcher.submission.describe import size
 from launcher.submission.facts import CodeFacts, Interpreter
 
 __all__ = ["check_size", "copy_code", "copy_launcher", "environment", "write_environment"]

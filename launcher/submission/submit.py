@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 from launcher.errors import LauncherError, SubmitError
 from launcher.run import events, index
-from launcher.run.files import read_json, write_atomic
+from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
+from launcher.run.state import read_submission
 from launcher.submission import local_backend, rundir, slurm_backend, snapshot
 from launcher.submission.facts import Facts
 from launcher.submission.plan import SubmissionPlan
@@ -26,7 +27,6 @@ __all__ = [
     "Submitted",
     "execute",
     "prepare",
-    "read_submission",
     "record",
     "start",
     "submission_entry",
@@ -201,14 +201,8 @@ def record(
 ) -> None:
     """Write submission.json: where the run is now, and all its submissions so far."""
     entry = submission_entry(plan, job_id, by=by, extra=extra)
-    before = read_submission(paths).get("submissions", [])
+    before = read_submission(paths.submission).get("submissions", [])
     write_atomic(paths.submission, json.dumps({**entry, "submissions": [*before, entry]}, indent=1) + "\n")
-
-
-def read_submission(paths: RunPaths) -> dict[str, Any]:
-    """What `record` wrote; empty when there is none."""
-    value = read_json(paths.submission)
-    return value if isinstance(value, dict) else {}
 
 
 def _user() -> str:

@@ -15,8 +15,8 @@ import psutil
 from launcher.errors import SiteError, StateError
 from launcher.run import events
 from launcher.run.paths import RunPaths
+from launcher.run.state import read_submission
 from launcher.submission import local_backend
-from launcher.submission.submit import read_submission
 
 __all__ = ["Census", "Where", "await_end", "cancel_jobs", "locate", "states_of"]
 
@@ -114,7 +114,7 @@ class Where:
 
 def locate(paths: RunPaths) -> Where:
     """Where the run is. Raises StateError when it was never submitted."""
-    submission = read_submission(paths)
+    submission = read_submission(paths.submission)
     if not submission:
         raise StateError(f"{paths.id} has no submission.json: it was never handed over")
     return Where(paths, submission)

@@ -22,7 +22,7 @@ from launcher.errors import CheckpointError, RunDirError, StateError, SubmitErro
 from launcher.run import events, index
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.run.state import read_outcome, write_outcome
+from launcher.run.state import read_outcome, read_submission, write_outcome
 from launcher.submission import again, local_backend, rundir, slurm_backend, snapshot, submit
 from launcher.submission.facts import CodeFacts, Facts, Interpreter
 from launcher.submission.plan import SubmissionPlan, plan
@@ -104,7 +104,7 @@ def test_a_submitted_run_has_everything_nodes_read(
     assert len(paths.secret.read_text().strip()) == 64
     assert json.loads(paths.passed.read_text()) == {"WANDB_API_KEY": "hunter2hunter2"}
     assert [e["type"] for e in events.read(paths.events)] == ["submitted"]
-    assert submit.read_submission(paths)["job_id"] == "42"
+    assert read_submission(paths.submission)["job_id"] == "42"
     with (paths.submitit / "42_submitted.pkl").open("rb") as f:
         assert pickle.load(f).function.run_dir == str(paths.root)
     assert index.resolve("@last") == paths.root
@@ -353,7 +353,7 @@ def test_a_run_is_submitted_again_with_changes(job: Make, slurm: Path, home: Pat
     assert not first.paths.outcome.exists()
     said = events.read(first.paths.events)[-1]
     assert (said["by"], said["changes"]) == ("resubmit", ["resources.nodes=3"])
-    assert len(submit.read_submission(first.paths)["submissions"]) == 2
+    assert len(read_submission(first.paths.submission)["submissions"]) == 2
 
 
 @pytest.mark.torch
@@ -383,7 +383,7 @@ def test_a_completed_run_is_not_submitted_again_for_nothing(job: Make, slurm: Pa
         again.resubmit(first.paths, again.Again())
 
     assert (read_outcome(first.paths.outcome) or {})["state"] == "completed"
-    assert len(submit.read_submission(first.paths)["submissions"]) == 1
+    assert len(read_submission(first.paths.submission)["submissions"]) == 1
     assert again.resubmit(first.paths, again.Again(step=10)).job_id
 
 

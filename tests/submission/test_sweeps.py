@@ -21,7 +21,8 @@ from launcher.errors import RunNotFoundError, StateError, SubmitError
 from launcher.run import events, index
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, SiteSpec
-from launcher.submission import slurm_backend, submit, sweeps
+from launcher.run.state import read_submission
+from launcher.submission import slurm_backend, sweeps
 from launcher.submission.facts import CodeFacts, Facts, SlurmFacts
 from launcher.submission.points import points_of, runs_of
 
@@ -78,8 +79,8 @@ def test_points_are_runs_of_their_own(job: Make, slurm: Path, tmp_path: Path) ->
     assert [s.work.args[1] for s in specs] == ["0.1"] * 3 + ["0.01"] * 3
     assert [s.id for s in specs] == [p.id for p in points]
     assert points[4].id == "net-lr0.01-seed2-" + "-".join(points[4].id.split("-")[-3:])
-    assert [submit.read_submission(p)["job_id"] for p in points] == [f"100_{i}" for i in range(6)]
-    assert submit.read_submission(points[1])["sweep"] == {
+    assert [read_submission(p.submission)["job_id"] for p in points] == [f"100_{i}" for i in range(6)]
+    assert read_submission(points[1].submission)["sweep"] == {
         "id": one.root.name,
         "overrides": ["params.lr=0.1", "params.seed=2"],
     }
@@ -139,7 +140,7 @@ def test_a_sweep_above_the_sites_limit_becomes_several_arrays(job: Make, slurm: 
     one = sweeps.execute(_sweep(job), _facts(tmp_path, array=4), [])
 
     assert one.arrays == ("100", "101")
-    assert [submit.read_submission(p)["job_id"] for p in points_of(one.root)] == [
+    assert [read_submission(p.submission)["job_id"] for p in points_of(one.root)] == [
         "100_0", "100_1", "100_2", "100_3", "101_0", "101_1",
     ]  # fmt: skip
     assert (one.root / "index-1" / "1").resolve() == points_of(one.root)[5].root

@@ -1,0 +1,19 @@
+"""Amounts for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.run.units import size
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, ""), (0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (3_140_000, "3.1 MB"), (99_960_000, "100 MB"),
+        (999_600_000, "1.0 GB"), (79.2e9, "79.2 GB"), (4e15, "4000 TB"),
+    ],
+)  # fmt: skip
+def test_sizes_are_short(count: float | None, text: str) -> None:
+    """Two or three figures and a unit; a rounded value never reads "1000 MB"."""
+    assert size(count) == text
