@@ -11,13 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from launcher.run.batch import MARK
 from launcher.run.paths import RunPaths
 from launcher.slurm.hosts import expand_hosts
 
-__all__ = ["MARK", "ended_tasks", "read_ended"]
-
-MARK = "launcher: start "
-"""What the batch script writes before it calls srun, followed by the allocation's life: the log outlives requeues."""
+__all__ = ["ended_tasks", "read_ended"]
 
 _ENDED = re.compile(r"^srun: error: (?P<hosts>\S+): tasks? [\d,-]+: (?P<how>.+)$")
 _UNSTARTED = re.compile(r"^srun: error: tasks? (?P<tasks>[\d,-]+) launch failed: (?P<how>.+)$")

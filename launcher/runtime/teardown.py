@@ -20,6 +20,7 @@ from typing import Any
 
 from launcher.errors import RunFailedError, SiteError
 from launcher.run import events
+from launcher.run.batch import COMPLETED
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, write_outcome
@@ -28,11 +29,9 @@ from launcher.runtime.budgets import Budgets, backoff_s
 from launcher.runtime.handover import Allocation, CancelledError, NotAnsweredError
 from launcher.slurm.commands import clean_environment
 
-__all__ = ["COMPLETED", "Verdict", "judge", "main"]
+__all__ = ["Verdict", "judge", "main"]
 
 
-COMPLETED = 64
-"""Exit status that tells the batch script of a completed run: the job is COMPLETED, whatever single tasks ended with."""
 _UNHEARD_S = 60.0
 """slurmctld may be restarting: it is asked again for so long."""
 

@@ -14,9 +14,8 @@ from typing import Any
 from launcher.config.schema import Job
 from launcher.errors import ConfigError
 from launcher.run.after import Predecessor
+from launcher.run.batch import COMPLETED, MARK
 from launcher.run.spec import RunSpec
-from launcher.runtime.starts import MARK
-from launcher.runtime.teardown import COMPLETED
 from launcher.slurm.courier import VARIABLE
 from launcher.submission.facts import Facts
 

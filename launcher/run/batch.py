@@ -1,0 +1,11 @@
+"""What a run's batch script and the launcher's processes say to each other."""
+
+from __future__ import annotations
+
+__all__ = ["COMPLETED", "MARK"]
+
+MARK = "launcher: start "
+"""What the batch script writes before it calls srun, followed by the allocation's life: the log outlives requeues."""
+COMPLETED = 64
+"""Exit status of the teardown that tells the batch script of a completed run: the job is COMPLETED, whatever single tasks
+ended with."""
