@@ -63,6 +63,7 @@ class Taken:
 def take(words: list[str], home: Path) -> Taken:
     """Run the command as installed, in ``home``, where nobody else's runs are seen."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "LAUNCHER_"))}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed launcher is compiled
     environ |= {"LAUNCHER_RUNS_DIR": str(home / "runs"), "HOME": str(home), "XDG_STATE_HOME": str(home)}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.perf_counter()

@@ -56,8 +56,6 @@ def carry(words: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] 
 
 def main() -> int:
     """Serve until the batch shell, this process's parent, has gone."""
-    from launcher.slurm.commands import ask
-
     for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # a requeue's TERM reaches the batch step too
     folder, parent = Path(sys.argv[1]), os.getppid()
@@ -65,15 +63,25 @@ def main() -> int:
     os.environ.pop(VARIABLE, None)  # a command that is missing here is missing
     while os.getppid() == parent:
         for path in folder.glob("ask.*"):
-            request = read_json(path)
-            path.unlink(missing_ok=True)
-            if isinstance(request, dict) and request["words"][0] in COMMANDS:
-                environ = without_slurm(os.environ) if request["hidden"] else None
-                said = ask(*request["words"], timeout_s=float(request["timeout_s"]), environ=environ)
-                values = {"code": said.code, "out": said.out, "err": said.err, "missing": said.missing}
-                write_atomic(path.with_name(path.name.replace("ask.", "answer.", 1)), json.dumps(values), durable=False)
+            try:
+                _deliver(path)
+            except (OSError, LookupError, TypeError, ValueError) as error:  # the next one must be heard
+                print(f"{path}: {error!r}", file=sys.stderr, flush=True)
         time.sleep(_LOOK_S)
     return 0
+
+
+def _deliver(path: Path) -> None:
+    from launcher.slurm.commands import ask
+
+    request = read_json(path)
+    path.unlink(missing_ok=True)
+    if not isinstance(request, dict) or request["words"][0] not in COMMANDS:
+        return
+    environ = without_slurm(os.environ) if request["hidden"] else None
+    said = ask(*request["words"], timeout_s=float(request["timeout_s"]), environ=environ)
+    values = {"code": said.code, "out": said.out, "err": said.err, "missing": said.missing}
+    write_atomic(path.with_name(path.name.replace("ask.", "answer.", 1)), json.dumps(values), durable=False)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,36 @@
+"""The courier of jobs in containers, as the process that the batch script starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.slurm.courier import VARIABLE, carry
+
+
+def test_a_question_that_cannot_be_read_ends_no_courier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's way back depends on it: after nonsense, and after words that are no command of SLURM, it answers still."""
+    folder = tmp_path / "courier"
+    folder.mkdir()
+    for name, text in (
+        ("a", '{"words": []}'),
+        ("b", "[]"),
+        ("c", '{"words": ["rm"], "timeout_s": 1, "hidden": false}'),
+    ):
+        (folder / f"ask.{name}").write_text(text)
+    monkeypatch.setenv(VARIABLE, str(folder))
+    words = [sys.executable, "-m", "launcher.slurm.courier", str(folder)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as courier:
+        try:
+            answer = carry(["scontrol", "--version"], timeout_s=30, environ=None)
+        finally:
+            courier.kill()
+        assert courier.stderr is not None
+        said = courier.stderr.read()
+
+    assert answer is not None  # whatever scontrol says here
+    assert "ask.a" in said
+    assert not list(folder.iterdir())
