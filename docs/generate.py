@@ -4,6 +4,7 @@
 docs/verbs/         one page a verb, from its ``--help``
 docs/reference.md   every key of a job file, from launcher/config/schema.py
 docs/json.md        every key of what --json prints, from the dataclasses of launcher/report
+launcher/config/job.schema.json  the JSON Schema that `launcher schema` prints
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from launcher.config import reference
 from launcher.report import ledger, listing, summary, why
 
 DOCS = Path(__file__).resolve().parent
+SCHEMA = "../launcher/config/job.schema.json"
 
 
 def help_text(name: str, command: click.Command, parent: click.Context) -> str:
@@ -89,7 +91,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a page is stale")
     args = parser.parse_args()
-    pages = {**verb_pages(), "reference.md": reference.page(), "json.md": json_page()}
+    pages = {
+        **verb_pages(),
+        "reference.md": reference.page(),
+        "json.md": json_page(),
+        SCHEMA: reference.json_schema_text(),
+    }
     wrong = stale(pages)
     if args.check:
         sys.exit(f"stale, `make docs` renews them: {', '.join(wrong)}" if wrong else 0)

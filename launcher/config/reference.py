@@ -15,7 +15,7 @@ from launcher.config.explain import alias
 from launcher.config.rules import OWNED_OPTIONS
 from launcher.config.schema import Job
 
-__all__ = ["field_docs", "json_schema", "page"]
+__all__ = ["field_docs", "json_schema", "json_schema_text", "page"]
 
 _INTRO = """# Every key of a job file
 
@@ -51,6 +51,11 @@ def _docs(module: Any) -> dict[str, dict[str, str]]:
 
 
 # --- for editors --------------------------------------------------------------------------------------------------------
+
+
+def json_schema_text() -> str:
+    """`json_schema` as the file that ``launcher schema`` prints."""
+    return json.dumps(json_schema(), indent=1) + "\n"
 
 
 def json_schema() -> dict[str, Any]:
