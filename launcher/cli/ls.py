@@ -51,14 +51,12 @@ def command(
 
 def _show(found: list[Row], as_json: bool, number: int, everything: bool) -> None:
     """Every run by itself: as JSON, or as a table of at most ``number`` lines."""
-    import dataclasses
-    import json
     import time
 
-    from launcher.report.text import plain_json
+    from launcher.report.text import json_lines
 
     if as_json:
-        click.echo(json.dumps(plain_json([dataclasses.asdict(r) for r in found]), indent=1))
+        click.echo(json_lines(map(vars, found)))
         return
     shown, now = found if everything else found[:number], time.time()
     _print([_sweep_cells(r) if r.sweep else _cells([r], now) for r in shown], len(found) - len(shown))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import time
@@ -16,6 +17,7 @@ __all__ = [
     "count",
     "duration",
     "hours",
+    "json_lines",
     "median",
     "number",
     "percent",
@@ -170,6 +172,18 @@ def plain_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: plain_json(v) for k, v in value.items()}
     return [plain_json(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def json_lines(values: Iterable[dict[str, Any]]) -> str:
+    """A JSON list, one object a line, as `plain_json`: json's own indentation takes four times as long."""
+    return "[" + ",".join(f"\n {_json_line(value)}" for value in values) + "\n]"
+
+
+def _json_line(value: dict[str, Any]) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(plain_json(value))
 
 
 def wrapped(line: str, width: int, indent: int = 11) -> str:
