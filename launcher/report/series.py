@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from launcher.report.history import as_dict, as_list, as_number, own_time
+from launcher.report.text import median
 from launcher.run.files import NO_JSON
 
 __all__ = ["RankSpread", "Series", "charts", "metric_series", "read_thinned", "spreads", "usage"]
@@ -143,7 +143,7 @@ def usage(samples: list[dict[str, Any]]) -> dict[str, list[Series]]:
 
 
 def _extremes(values: list[float]) -> tuple[float | None, float | None, float | None]:
-    return (max(values), statistics.fmean(values), min(values)) if values else (None, None, None)
+    return (max(values), sum(values) / len(values), min(values)) if values else (None, None, None)
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,8 @@ def spreads(samples: list[dict[str, Any]]) -> list[RankSpread]:
             if seconds and isinstance(r.get("rank"), int):
                 times.setdefault(r["rank"], []).append(seconds)
                 hosts[r["rank"]] = str(r.get("host") or "")
-    middles = {rank: statistics.median(values) for rank, values in times.items()}
-    middle = statistics.median(middles.values()) if middles else 0.0
+    middles = {rank: median(values) for rank, values in times.items()}
+    middle = median(middles.values())
     out = []
     for rank, values in sorted(times.items()):
         values.sort()
