@@ -7,6 +7,7 @@ this one are no verbs. Modules import nothing heavy at their top: click and the 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -82,6 +83,7 @@ def _debugging() -> bool:
 
 def _quiet_end(code: int) -> int:
     """Leave without Python complaining about a closed pipe when it flushes at its end."""
+    gc.freeze()  # Python would look through everything once more at its end: a tenth of a second for some verbs
     try:
         sys.stdout.flush()
     except OSError:

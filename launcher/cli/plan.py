@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -55,7 +55,7 @@ def command(
     if as_json:
         click.echo(json.dumps(made.as_dict(), indent=1))
         return
-    _show(made.summary, made.sbatch)
+    _show(made.summary, lambda: made.sbatch)  # submitit, which writes the script, takes a moment to import
 
 
 def _counts(text: str | None) -> list[int]:
@@ -65,10 +65,9 @@ def _counts(text: str | None) -> list[int]:
     return [int(w) for w in words]
 
 
-def _show(lines: Sequence[str], script: str) -> None:
-    for line in lines:
-        click.echo(line)
-    if script:
+def _show(lines: Sequence[str], render: Callable[[], str]) -> None:
+    click.echo("\n".join(lines))
+    if script := render():
         click.echo("sbatch script, exactly as submitted:")
         click.echo(script)
 
@@ -90,4 +89,4 @@ def _sweep(loaded: LoadedJob, facts: Facts, as_json: bool) -> None:
     lines = [f"  sweep    {count} points{arrays}, {min(at_once, count)} at once, {hours} for one attempt of each:"]
     lines += [f"           {p.plan.spec.id}" for p in chunks[0][:3]]
     lines += [f"           and {count - 3} more"] if count > 3 else []
-    _show([*first.plan.summary, *lines], "\n".join(scripts))
+    _show([*first.plan.summary, *lines], lambda: "\n".join(scripts))

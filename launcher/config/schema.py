@@ -20,6 +20,14 @@ class _Section:
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
 
+def _no_items() -> list[Any]:
+    return []  # pydantic asks for a factory's signature: of `list` itself, inspect finds it by parsing a text (1 ms each)
+
+
+def _no_keys() -> dict[str, Any]:
+    return {}
+
+
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Whole = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -55,7 +63,7 @@ class Code(_Section):
 
     dir: str = "."
     """The code directory, relative to the job file; first on sys.path of every worker."""
-    link: list[str] = field(default_factory=list)
+    link: list[str] = field(default_factory=_no_items)
     """Directories (data) to link instead of copying."""
     snapshot: bool = True
     """Copy the code into the run; false links the whole directory, so later edits reach a queued job."""
@@ -113,9 +121,9 @@ class Slurm(_Section):
     """Whom SLURM sends mail."""
     gres: str | None = None
     """Generic resources instead of --gpus-per-node, e.g. "gpu:a100:4"."""
-    extra: dict[str, str | int | float | bool] = field(default_factory=dict)
+    extra: dict[str, str | int | float | bool] = field(default_factory=_no_keys)
     """Any other sbatch option, by its long name without dashes; true is a bare flag."""
-    srun_args: list[str] = field(default_factory=list)
+    srun_args: list[str] = field(default_factory=_no_items)
     """More arguments for srun."""
 
 
@@ -157,17 +165,17 @@ class Distributed(_Section):
 class Environment(_Section):
     """What workers find around them."""
 
-    variables: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=_no_keys)
     """Environment variables; secrets belong into `pass`."""
-    pass_: Annotated[list[str], Field(alias="pass")] = field(default_factory=list)
+    pass_: Annotated[list[str], Field(alias="pass")] = field(default_factory=_no_items)
     """Names of variables to take from the submitting environment; their values never reach a script or log."""
-    setup: list[str] = field(default_factory=list)
+    setup: list[str] = field(default_factory=_no_items)
     """Shell lines run on each node before Python starts, e.g. "module load cuda/12.1"."""
     python: str | None = None
     """The interpreter; unset: the one that is active at submission."""
     container: str | None = None
     """An image for pyxis (SLURM's --container-image) or a .sif for Apptainer."""
-    container_args: list[str] = field(default_factory=list)
+    container_args: list[str] = field(default_factory=_no_items)
     """More arguments for the container runtime."""
 
 
@@ -252,7 +260,7 @@ class Trackers(_Section):
 class Notify(_Section):
     """Who is told (extra: notify)."""
 
-    urls: list[str] = field(default_factory=list)
+    urls: list[str] = field(default_factory=_no_items)
     """Names of environment variables that hold apprise URLs; the URLs themselves are secrets."""
     on: list[str] = field(default_factory=lambda: ["started", "preempted", "failed", "completed"])
     """Which of started, preempted, failed, completed, cancelled."""
@@ -262,11 +270,11 @@ class Notify(_Section):
 class After(_Section):
     """Start after other runs."""
 
-    ok: list[str] = field(default_factory=list)
+    ok: list[str] = field(default_factory=_no_items)
     """Runs that must have completed."""
-    any: list[str] = field(default_factory=list)
+    any: list[str] = field(default_factory=_no_items)
     """Runs that must have ended."""
-    fails: list[str] = field(default_factory=list)
+    fails: list[str] = field(default_factory=_no_items)
     """Runs that must have failed."""
 
 
@@ -282,9 +290,9 @@ class Job(_Section):
     """module:name, called with a launcher.Worker."""
     script: str | None = None
     """A file, or "-m package.module"; any torchrun script, unmodified."""
-    args: list[str | int | float | bool] = field(default_factory=list)
+    args: list[str | int | float | bool] = field(default_factory=_no_items)
     """Arguments of the script; ${params.x} and ${run.dir} may be used."""
-    params: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=_no_keys)
     """Keyword arguments of the task or function; also for ${params.x}."""
     seed: Whole = 0
     """Seed of python, numpy and torch, and of the data order."""
@@ -304,7 +312,7 @@ class Job(_Section):
     """When state is saved."""
     restart: Restart = field(default_factory=Restart)
     """How often and how long a run may come back."""
-    sweep: dict[str, Any] = field(default_factory=dict)
+    sweep: dict[str, Any] = field(default_factory=_no_keys)
     """Lists of values by key path, e.g. params.lr: [0.1, 0.01]; array_parallelism: most points at once."""
     trackers: Trackers = field(default_factory=Trackers)
     """Where metrics go beside the run's own files."""
