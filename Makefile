@@ -24,12 +24,12 @@ data: setup
 demo: setup data
 	@.ci/demo
 
-# Tests that measure time run first and alone; the rest share the cores, each file in one process.
+# Tests that measure time run first and alone; the rest share the cores, each file in one process: three, for many wait for SLURM.
 test: setup packages
 	@$(MAKE) -s data || echo "Fashion-MNIST could not be had: its tests are skipped"
 	@rc=0; \
 	$(PYTEST) -m quiet || rc=1; \
-	$(PYTEST) -m 'not quiet and not long' -n 2 --dist loadfile || rc=1; \
+	$(PYTEST) -m 'not quiet and not long' -n 3 --dist loadfile || rc=1; \
 	exit $$rc
 
 # Several faults in one run, at every world size: minutes each.

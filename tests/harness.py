@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from launcher.run import events
 from launcher.run.paths import RunPaths
@@ -23,8 +24,13 @@ JOB = Path(__file__).parent / "faults" / "job"
 PATIENCE_S = 600.0
 """Longest wait for anything: far beyond what a sound run needs, so that only a broken one exceeds it."""
 
-SHAPES = {1: (1, 1), 2: (2, 1), 3: (3, 1), 4: (4, 1), 5: (1, 5), 8: (4, 2)}
+SHAPES = {1: (1, 1), 2: (2, 1), 3: (3, 1), 4: (2, 2), 5: (1, 5), 8: (2, 4)}
 """World size: nodes and tasks per node."""
+
+
+def seldom(names: Iterable[str], *long: str) -> list[Any]:
+    """Parameters of which some belong to `make faults` alone: the suite's time is limited."""
+    return [pytest.param(name, marks=pytest.mark.long) if name in long else name for name in names]
 
 
 class Run:

@@ -6,22 +6,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import inflict
 import pytest
 from cluster import Cluster
-from harness import Run, digest, start, submit
+from harness import Run, digest, seldom, start, submit
 
 Undisturbed = Callable[[int], str]
 STAYS_S = 120.0
-
-
-def seldom(names: Iterable[str], *long: str) -> list[Any]:
-    """Parameters of which some belong to `make faults` alone: the suite's time is limited."""
-    return [pytest.param(name, marks=pytest.mark.long) if name in long else name for name in names]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -168,7 +162,11 @@ def test_cancel_with_saving(clean: Cluster, tmp_path: Path, moment: str, undistu
 
 @pytest.mark.parametrize(
     "words",
-    [["--signal=TERM"], ["--signal=TERM", "--full"], pytest.param(["--signal=KILL"], marks=pytest.mark.long)],
+    [
+        ["--signal=TERM"],
+        pytest.param(["--signal=TERM", "--full"], marks=pytest.mark.long),
+        pytest.param(["--signal=KILL"], marks=pytest.mark.long),
+    ],
     ids=" ".join,
 )
 def test_other_ways_of_scancel(clean: Cluster, tmp_path: Path, words: list[str]) -> None:

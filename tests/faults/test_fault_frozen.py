@@ -47,7 +47,7 @@ def logs(run: Run) -> dict[int, str]:
 )
 def test_a_frozen_worker(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, floor_s: float) -> None:
     """SIGSTOP: found within 10 s whatever the floor, named, every worker's stack in its log, a new round."""
-    run = start(clean, tmp_path, params={"step_s": 0.2}, restart={"hang_floor_s": floor_s})
+    run = start(clean, tmp_path, params={"step_s": 0.1}, restart={"hang_floor_s": floor_s})
     host = run.rank(1)["host"]
     began = time.time()
     inflict.signal_rank(run, 1, signal.SIGSTOP)

@@ -80,6 +80,7 @@ def test_a_host_cut_off(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
     tells(run, ("saved", {}), ("node_lost", {"host": cut}), ("decision", {"evidence": "node_lost"}), *NEW_ATTEMPT)
 
 
+@pytest.mark.long
 def test_slurm_forgets_the_requeue(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """slurmctld is killed right after it took the run back, and its state on disk is older: the run comes back all the same."""
     run = start(clean, tmp_path)

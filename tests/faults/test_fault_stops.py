@@ -71,6 +71,7 @@ def test_preempted_during_a_save(clean: Cluster, tmp_path: Path, undisturbed: Un
     nothing_lost(run)
 
 
+@pytest.mark.long
 def test_preempted_during_an_evaluation(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """The evaluation, 50 s of it, is left at once and done again in the next attempt; its state before is what is saved."""
     run = start(clean, tmp_path, params={"evaluates": True})
@@ -179,7 +180,7 @@ def test_the_time_limit(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
         tmp_path,
         clean.env,
         3,
-        params={"step_s": 0.6},
+        params={"step_s": 0.45},
         resources={"timeout_min": 1},
         restart={"signal_lead_s": 20},
         distributed={"init_timeout_min": 0.9},

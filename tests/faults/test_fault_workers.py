@@ -46,11 +46,16 @@ WORKER_FAULTS = {
 }
 
 
+ONE_HOST = {"nodes": 1, "tasks_per_node": 3}
+ON_ONE_HOST = ("segfault", "os._exit", "exception")
+"""The same three ranks where only the way in which one of them ends differs: each host imports torch."""
+
+
 @pytest.mark.parametrize("fault", WORKER_FAULTS)
 def test_a_fault_inside_the_allocation(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, fault: str) -> None:
     """What breaks a worker or the store costs a round, not the allocation, and nothing of the result."""
     strike, story = WORKER_FAULTS[fault]
-    run = start(clean, tmp_path)
+    run = start(clean, tmp_path, resources=ONE_HOST if fault in ON_ONE_HOST else {})
 
     strike(run)
 
@@ -66,7 +71,7 @@ def test_the_newest_checkpoint_is_damaged(
 ) -> None:
     """A damaged checkpoint is found by its hash; the one before it is used."""
     # Four seconds between saves: no newer one comes between the damage and the kill.
-    run = start(clean, tmp_path, params={"step_s": 0.1}, checkpoint={"interval_steps": 40})
+    run = start(clean, tmp_path, resources=ONE_HOST, params={"step_s": 0.1}, checkpoint={"interval_steps": 40})
     run.wait_saved(2)
     inflict.signal_rank(run, 1, signal.SIGSTOP)  # nor a later save, however slow this machine is
     saved = run.told("saved")

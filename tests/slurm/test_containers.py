@@ -90,6 +90,7 @@ def test_a_cancelled_run_in_a_container_stays_cancelled(cluster: Cluster, run: R
     assert 1 == len(run.told("attempt_started"))
 
 
+@pytest.mark.long
 def test_a_killed_leader_in_a_container_is_mended_outside(cluster: Cluster, run: Run) -> None:
     """kill -9 of the leader: the batch script's teardown, outside the container, requeues the run."""
     inflict.kill_agent(run, 0)

@@ -44,6 +44,7 @@ def test_the_drill_passes_on_nodes_of_the_debug_partition(job: Login) -> None:
     assert not job.runs.exists()
 
 
+@pytest.mark.long
 def test_the_allocation_around_it_is_used_and_stays(job: Login) -> None:
     """Inside salloc the rehearsal runs on the allocation's nodes, of which there may be fewer than the job wants."""
     words = [

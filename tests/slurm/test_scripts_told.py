@@ -47,7 +47,9 @@ def came_back(run: Run) -> None:
     run.wait_no_process()
 
 
-@pytest.mark.parametrize("args", [[], ["--bare"]], ids=["handles TERM", "handles nothing"])
+@pytest.mark.parametrize(
+    "args", [pytest.param([], marks=pytest.mark.long), ["--bare"]], ids=["handles TERM", "handles nothing"]
+)
 def test_usr2_kills_no_script(clean: Cluster, tmp_path: Path, args: list[str]) -> None:
     """A preemption announced by USR2 to every process (send_user_signal): each rank then hears TERM, once."""
     clean.set(GraceTime=20, send_user_signal="yes")

@@ -13,7 +13,7 @@ import inflict
 import psutil
 import pytest
 from cluster import Cluster
-from harness import PATIENCE_S, Run, submit
+from harness import PATIENCE_S, Run, seldom, submit
 
 KEY = "c0ffee" + "4f" * 17
 TOKEN = "t0k3n-of-the-hook-9471"
@@ -43,7 +43,7 @@ def command_lines() -> str:
     return "\n".join(out)
 
 
-@pytest.mark.parametrize("share", ["none", "group"])
+@pytest.mark.parametrize("share", seldom(["none", "group"], "none"))
 def test_secrets_are_nowhere_but_in_their_file(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: str
 ) -> None:
