@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import inflict
+import psutil
 import pytest
 from cluster import Cluster
 from harness import ends_the_same, new_round, start, submit, tells
@@ -63,6 +65,19 @@ def test_a_fault_inside_the_allocation(clean: Cluster, tmp_path: Path, undisturb
     tells(run, ("saved", {}), *story)
     assert len(run.told("round_started")) == 2
     assert len(run.told("attempt_started")) == 1
+
+
+@pytest.mark.quiet
+def test_all_ranks_end_within_two_seconds_of_the_first(clean: Cluster, tmp_path: Path) -> None:
+    """A rank dies on one host: those on the others, which wait for it in a collective, are gone within 2 s."""
+    run = start(clean, tmp_path)
+    others = [psutil.Process(run.rank(rank)["pid"]) for rank in (0, 2)]
+    began = time.monotonic()
+
+    inflict.signal_rank(run, 1, signal.SIGKILL)
+
+    assert not psutil.wait_procs(others, timeout=60)[1]
+    assert time.monotonic() - began < 2
 
 
 @pytest.mark.parametrize("damage", [inflict.flip_byte, inflict.truncate])
