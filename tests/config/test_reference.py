@@ -81,6 +81,17 @@ def test_the_json_schema_holds_together() -> None:
     assert all(s["additionalProperties"] is False for s in [made, *made["$defs"].values()] if s["type"] == "object")
 
 
+def test_the_json_schema_takes_interpolations() -> None:
+    """An editor underlines no ``${params.n}`` where a number, a truth value or one of some words is due, and no object there."""
+    made = reference.json_schema()
+    resources, job = made["$defs"]["Resources"]["properties"], made["properties"]
+
+    for prop in (resources["nodes"], made["$defs"]["Distributed"]["properties"]["backend"], job["deterministic"]):
+        assert prop["anyOf"][-1] == {"type": "string", "pattern": r"^\$\{.+\}$"}
+    assert resources["nodes"]["anyOf"][0]["type"] == "integer"
+    assert "anyOf" not in job["resources"]
+
+
 def test_the_site_example_of_the_page_is_a_profile(tmp_path: Path) -> None:
     """The locked keys the page shows are keys that can be locked."""
     site = tmp_path / "site.yaml"
