@@ -100,7 +100,8 @@ async def _write(board: Board, outcome: dict[str, Any]) -> None:
 
 async def give_back(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     """Give the allocation back and have the run start again."""
-    exclude = _bad_hosts(board, decision, evidence)
+    bad = _bad_hosts(board, decision, evidence)
+    exclude = tuple(bad)
     delay = backoff_s(board.budgets.idle_attempts)
     began = time.time()
     for node in board.nodes.all:  # after the bad ones are known: leaving is no fault
@@ -119,8 +120,8 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     except SiteError as error:
         failed = Decision(Action.FAIL, f"{decision.reason} SLURM did not take the run back: {error}", decision.row)
         return await leave(board, failed, evidence)
-    if exclude:
-        board.history.event("excluded", hosts=list(exclude), why=evidence.text)
+    for why in dict.fromkeys(bad.values()):
+        board.history.event("excluded", hosts=[h for h in bad if bad[h] == why], why=why)
     board.history.event("attempt_ended", why=decision.reason, allocation_s=round(time.time() - board.began_t, 1))
     took = round(time.time() - began, 2)
     board.history.event(
@@ -163,14 +164,19 @@ async def _unheard(board: Board, decision: Decision, error: SiteError) -> Ending
     return Ending("requeued", text, SiteError.exit_code)
 
 
-def _bad_hosts(board: Board, decision: Decision, evidence: Evidence) -> tuple[str, ...]:
-    """What the next attempt should not get: the hosts to blame, and those that failed or were lost before in this one."""
+def _bad_hosts(board: Board, decision: Decision, evidence: Evidence) -> dict[str, str]:
+    """What the next attempt should not get, and why: hosts to blame, and those that failed or were lost before in this one."""
     woke = board.woke_at
     # They have left a leader that stood still: it hears of that when it goes on.
     left = {n.name for n in board.nodes.all if woke and n.lost_at is not None and abs(n.lost_at - woke) < _WAKING_S}
-    blamed = [host for host in decision.exclude if host not in left] if evidence.kind in _EXCLUDED else []
-    bad = [n.name for n in board.nodes.all if n.bad is not None]
-    return tuple(dict.fromkeys([*blamed, *bad, *(n.name for n in _lost(board) if n.name not in left)]))
+    lost = {
+        n.name: "it fell silent" if n.lost_why == "silent" else "its connection closed"
+        for n in _lost(board)
+        if n.name not in left
+    }
+    bad = {n.name: n.bad for n in board.nodes.all if n.bad is not None}
+    blamed = dict.fromkeys(decision.exclude, evidence.text) if evidence.kind in _EXCLUDED else {}
+    return {**lost, **bad, **{host: why for host, why in blamed.items() if host not in left}}
 
 
 def _lost(board: Board) -> list[Node]:

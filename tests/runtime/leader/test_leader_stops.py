@@ -42,6 +42,19 @@ def test_a_preempted_run_saves_and_is_requeued(world, virtual, kind):
     assert w.events("round_started")[-1]["resume_step"] == agreed
 
 
+def test_each_excluded_host_is_told_with_its_own_reason(world, virtual):
+    """A host that had failed before a preemption is not used again, and the history does not blame the preemption for it."""
+    w = world(spare_nodes=1, checkpoint={"interval_steps": 5}, site={"grace_s": 20})
+    w.total_steps = 400
+    w.allocation.means = Meaning("preempted")
+    w.hooks[22] = [lambda worker: w.nodes[1].die() if worker.round == 0 and worker.rank == 2 else None]
+
+    ending = virtual(w.attempt_once(stop_at(w, 60)))
+
+    assert ending.state == "requeued"
+    assert [(e["hosts"], e["why"]) for e in w.events("excluded")] == [(["n1"], "its connection closed")]
+
+
 def test_a_cancelled_run_saves_and_never_comes_back(world, virtual):
     """scancel: saved where time allows, requeueing forbidden, outcome cancelled."""
     w = world(checkpoint={"interval_steps": 1000})
