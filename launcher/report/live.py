@@ -10,7 +10,7 @@ from rich.text import Text
 from launcher.report.feed import Detail, Feed
 from launcher.report.history import as_list
 from launcher.report.listing import Row
-from launcher.report.screen import detail_screen, log_screen, overview_screen, sorted_groups
+from launcher.report.screen import detail_screen, folded, log_screen, overview_screen, sorted_groups
 from launcher.report.traces import tail
 from launcher.run.paths import RunPaths
 
@@ -54,7 +54,8 @@ class View:
         self._detail = self.feed.detail(self.run, now)
         self.rank = min(self.rank, max(0, len(self._detail.summary.ranks) - 1))
         if self.log:
-            title, lines = self._log()
+            title, log = self._log()
+            lines = folded(log, width)
             self.back = min(self.back, max(0, len(lines) - height + 2))
             return log_screen(title, lines, self.back, width, height, note)
         return detail_screen(self._detail, self.rank, width, height, now, note)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rich.cells import chop_cells
 from rich.text import Text
 
 from launcher.report import text
@@ -17,7 +18,7 @@ from launcher.report.status import colour, headline, lines
 from launcher.report.words import level, words
 from launcher.run.units import size
 
-__all__ = ["detail_screen", "in_ascii", "log_screen", "overview_screen", "sorted_groups"]
+__all__ = ["detail_screen", "folded", "in_ascii", "log_screen", "overview_screen", "sorted_groups"]
 
 _LEVELS = {"bad": "red", "warning": "yellow", "good": "green", "plain": ""}
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█▏▎▍▌▋▊▉─▶▲↑↓←…·–", "_.,-=+*#   ####->^^v<~.-")
@@ -250,11 +251,16 @@ def _event_line(e: dict[str, Any], width: int, now: float) -> Text:
     return line
 
 
+def folded(log: Iterable[str], width: int) -> list[str]:
+    """The lines as a terminal can show them; long ones go on below, for the end of an error is as telling as its beginning."""
+    return [part for line in log for part in chop_cells(text.clean_line(line), width) or [""]]
+
+
 def log_screen(title: str, log: Sequence[str], back: int, width: int, height: int, note: str = "") -> list[Text]:
-    """The end of a log, or ``back`` lines above it."""
+    """The end of a log of `folded` lines, or ``back`` lines above it."""
     room = height - 2
     end = max(min(room, len(log)), len(log) - back)
-    body = [Text(text.clean_line(line)[:width]) for line in log[max(0, end - room) : end]]
+    body = [Text(line) for line in log[max(0, end - room) : end]]
     if not log:
         body = [Text("nothing written yet", style="dim")]
     keys = note or "↑↓ rank   pgup pgdn scroll   ← back   q quit"

@@ -21,7 +21,7 @@ from launcher.cli.watch import decode
 from launcher.report.feed import Feed, tail_objects
 from launcher.report.listing import Row
 from launcher.report.live import View
-from launcher.report.screen import detail_screen, in_ascii, log_screen, overview_screen
+from launcher.report.screen import detail_screen, folded, in_ascii, log_screen, overview_screen
 from launcher.report.sparks import bar, spark
 from launcher.run.paths import RunPaths
 
@@ -107,10 +107,17 @@ def test_cancelling_asks_first(view: View) -> None:
 def test_a_log_is_shown_from_its_end(tmp_path: Path) -> None:
     """The last lines, or lines further up; escapes and progress bars cannot steer the terminal."""
     log = [f"line {i}" for i in range(100)] + ["\x1b[31mred\x1b[0m", "10%\r50%\r90%", "\x1b]0;title\x07bell\x07"]
+    log = folded(log, 40)
     lines = [line.plain for line in log_screen("rank 0", log, 0, 40, 8)]
 
     assert lines[1:7] == ["line 97", "line 98", "line 99", "red", "90%", "bell·"]
     assert log_screen("rank 0", log, 50, 40, 8)[6].plain == "line 52"
+
+
+def test_long_lines_of_a_log_go_on_below() -> None:
+    """The end of an error message is not cut off, and characters of two columns count as two."""
+    assert folded(["RuntimeError: it broke", "", "模型模型"], 10) == ["RuntimeErr", "or: it bro", "ke", "", "模型模型"]
+    assert folded(["模型模型"], 5) == ["模型", "模型"]
 
 
 def test_slow_and_silent_ranks_stand_out(tmp_path: Path) -> None:
