@@ -34,7 +34,7 @@ class Interruption:
 
     t: float
     cause: str
-    """crash, node, hang, store, preempted, time_limit, cancelled, user, terminated or unknown."""
+    """crash, node, hang, store, leader, preempted, time_limit, cancelled, user, terminated or unknown."""
     attempt: int | None
     lost_steps: int | None
 
@@ -133,33 +133,36 @@ _CAUSES = {"worker_failed": "crash", "node_lost": "node", "store_lost": "store",
 def interruptions(history: History) -> list[Interruption]:
     """What stopped training, oldest first: one per round at most, its first cause."""
     out: list[Interruption] = []
-    cause: tuple[float, str] | None = None
+    cause: tuple[float, str, Any] | None = None
     step: float | None = None
     attempt: int | None = None
     closed = {e.get("attempt") for e in history.of("attempt_ended", "stopped", "ended")}
     for e in history.events:
         kind = e["type"]
         if kind in _CAUSES and cause is None:
-            cause = (e["t"], _CAUSES[kind])
+            cause = (e["t"], _CAUSES[kind], e.get("attempt"))
         elif kind == "stop_requested" and cause is None:
-            cause = (e["t"], str(e.get("cause") or "unknown"))
+            cause = (e["t"], str(e.get("cause") or "unknown"), e.get("attempt"))
+        elif kind == "decision" and e.get("evidence") == "leader_gone" and cause is None:
+            cause = (e["t"], "leader", e.get("attempt"))
+        elif kind == "attempt_started" and cause is None and attempt is not None and attempt not in closed:
+            cause = (_last_t(history, attempt), "leader", attempt)  # it died, and nobody had the time to say so
         elif kind == "stopped" and cause is not None:
-            out.append(Interruption(cause[0], cause[1], e.get("attempt"), _whole(e.get("lost_steps"))))
+            out.append(Interruption(*cause, _whole(e.get("lost_steps"))))
             cause, step = None, None
         elif kind == "first_step":
             first = as_number(e.get("step"))
             if cause is not None:
                 lost = max(0, int(step - first + 1)) if step is not None and first is not None else None
-                out.append(Interruption(cause[0], cause[1], attempt, lost))
-            elif attempt is not None and e.get("attempt") != attempt and attempt not in closed:
-                # its leader died without a word
-                out.append(Interruption(_last_t(history, attempt), "unknown", attempt, None))
+                if cause[1] == "leader":  # it took its last words along
+                    lost = None
+                out.append(Interruption(*cause, lost))
             cause, step = None, None
         if (seen := _step(e)) is not None:
             step = seen if step is None else max(step, seen)
         attempt = e.get("attempt") if isinstance(e.get("attempt"), int) else attempt
     if cause is not None:
-        out.append(Interruption(cause[0], cause[1], attempt, None))
+        out.append(Interruption(*cause, None))
     return out
 
 
@@ -205,7 +208,9 @@ def advise(history: History, book: Ledger) -> Advice:
     costs = [c for c in (as_number(e.get("blocked_s")) for e in saved if e.get("reason") not in ("stop", "end")) if c]
     cost = text.median(costs) if costs else None
     trained = book.seconds["useful"] + book.seconds["lost"] + book.seconds["saving"]
-    hard = [i for i in book.interruptions if i.cause in (*_CAUSES.values(), "unknown") or (i.lost_steps or 0) > 0]
+    hard = [
+        i for i in book.interruptions if i.cause in (*_CAUSES.values(), "leader", "unknown") or (i.lost_steps or 0) > 0
+    ]
     mttf = trained / max(len(hard), 1) if trained > 0 else None
     interval = None
     if cost and mttf:

@@ -233,6 +233,21 @@ def test_interruptions_tell_cause_and_lost_steps(tmp_path: Path) -> None:
     assert [(i.cause, i.lost_steps) for i in found] == [("crash", 14), ("preempted", 0)]
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["by the teardown", "by nobody"])
+def test_a_leaders_death_is_an_interruption(tmp_path: Path, told: bool) -> None:
+    """An attempt whose leader died counts, whether the batch script came to say so or not; what it lost nobody knows."""
+    story = Story(tmp_path).submitted().begins().round_starts(resume_step=None).event("first_step", step=1)
+    story.wait(9).event("saved", step=10).wait(5)
+    if told:
+        story.event("decision", evidence="leader_gone", action="requeue").event("attempt_ended").event("requeued")
+    story.begins().round_starts(resume_step=10).event("first_step", step=11)
+    history = story.history()
+    found = interruptions(history)
+
+    assert [(i.cause, i.attempt, i.lost_steps) for i in found] == [("leader", 0, None)]
+    assert advise(history, ledger(history, story.t)).failures == 1
+
+
 def test_young_and_daly_agree_with_the_published_example() -> None:
     """w = 0.05 s and a failure a minute: about 2.4 s."""
     assert young_daly(0.05, 60) == pytest.approx(2.4, abs=0.05)
