@@ -6,6 +6,7 @@ from launcher.report import text
 from launcher.report.ledger import Ledger
 from launcher.report.summary import RunSummary
 from launcher.report.words import MEANINGS
+from launcher.run.units import named_ranks
 
 __all__ = ["colour", "headline", "lines", "past"]
 
@@ -86,7 +87,7 @@ def _waiting(s: RunSummary, now: float) -> str:
     who = []
     for m in s.missing:
         ranks = [r for r in m.get("ranks") or [] if isinstance(r, int)]
-        who.append(f"{m.get('host', '?')}" + (f" (ranks {text.ranges(ranks)})" if ranks else ""))
+        who.append(f"{m.get('host', '?')}" + (f" ({named_ranks(ranks)})" if ranks else ""))
     since = f", {text.duration(s.waited_s)} so far" if s.waited_s is not None else ""
     return f"for {text.short_list(who)}{since}"
 

@@ -11,6 +11,7 @@ from launcher.report.evidence import Root, signal_of
 from launcher.report.history import History, as_dict, as_list, as_number, as_text
 from launcher.report.summary import RunSummary
 from launcher.report.words import MEANINGS
+from launcher.run.units import named_ranks
 
 __all__ = ["TELLERS", "Told", "who"]
 
@@ -200,8 +201,7 @@ def _exit(root: Root, h: History, s: RunSummary) -> Told:
 def _timeout(root: Root, h: History, s: RunSummary) -> Told:
     after = _waited(root, h)
     if root.missing:
-        label = "Rank" if len(root.missing) == 1 else "Ranks"
-        absent = f"{label} {text.ranges(root.missing)}{_host_of(h, root)}"
+        absent = f"{named_ranks(root.missing).capitalize()}{_host_of(h, root)}"
         sentence = (
             f"{absent} did not take part in a collective; rank {root.rank} gave up waiting{after}{at_step(root)}."
         )
@@ -281,7 +281,7 @@ def _start(root: Root, h: History, s: RunSummary) -> Told:
         sentence = f"{said[0].upper()}{said[1:].rstrip('.')}."
     else:
         ranks = [r for r in as_list(root.event.get("ranks")) if isinstance(r, int)]
-        of = f" (ranks {text.ranges(ranks)})" if ranks else ""
+        of = f" ({named_ranks(ranks)})" if ranks else ""
         waited = text.duration(as_number(root.event.get("waited_s")))
         sentence = f"{text.short_list(nodes) or 'A node'}{of} did not start within {waited or 'the limit'}."
     skip = f" slurm.exclude={','.join(nodes)}" if nodes else ""

@@ -23,7 +23,6 @@ __all__ = [
     "percent",
     "plain_json",
     "plural",
-    "ranges",
     "rate",
     "short_list",
     "step_time",
@@ -132,23 +131,6 @@ def median(values: Iterable[float]) -> float:
 def plural(n: int, what: str) -> str:
     """``1 step``, ``14 steps``."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """``0-4, 6, 7``: runs of three or more are shortened."""
-    parts: list[str] = []
-    ordered = sorted(set(numbers))
-    i = 0
-    while i < len(ordered):
-        j = i
-        while j + 1 < len(ordered) and ordered[j + 1] == ordered[j] + 1:
-            j += 1
-        if j - i >= 2:
-            parts.append(f"{ordered[i]}-{ordered[j]}")
-        else:
-            parts += [str(n) for n in ordered[i : j + 1]]
-        i = j + 1
-    return ", ".join(parts)
 
 
 def short_list(names: Sequence[str], limit: int = 4) -> str:

@@ -11,6 +11,7 @@ from launcher.report.history import Event, History, as_dict, as_number, as_text
 from launcher.report.summary import RunSummary
 from launcher.report.tellers import TELLERS, Told
 from launcher.report.traces import user_frame
+from launcher.run.units import named_ranks
 
 __all__ = ["Why", "explain"]
 
@@ -122,7 +123,6 @@ def _victims(root: Root) -> str:
     ranks = sorted(v["rank"] for v in root.victims if isinstance(v.get("rank"), int))
     if not ranks:
         return ""
-    label = "rank" if len(ranks) == 1 else "ranks"
     delays = sorted(d for d in (as_number(v.get("after_s")) for v in root.victims) if d is not None)
     when = (
         f", {delays[0]:.1f} to {delays[-1]:.1f} s later"
@@ -131,7 +131,7 @@ def _victims(root: Root) -> str:
         if delays
         else ""
     )
-    return f"{label} {text.ranges(ranks)} (failed because of it{when})"
+    return f"{named_ranks(ranks)} (failed because of it{when})"
 
 
 def _did(root: Root, h: History, s: RunSummary) -> str:

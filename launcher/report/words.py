@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from launcher.report import text
 from launcher.report.history import Event, as_dict, as_list, as_number
-from launcher.run.units import size
+from launcher.run.units import named_ranks, size
 
 __all__ = ["LEVELS", "MEANINGS", "cause_words", "level", "signal_name", "words"]
 
@@ -88,7 +88,7 @@ def _node_joined(e: Event) -> str:
 
 def _node_missing(e: Event) -> str:
     ranks = [r for r in as_list(e.get("ranks")) if isinstance(r, int)]
-    who = f" (ranks {text.ranges(ranks)})" if ranks else ""
+    who = f" ({named_ranks(ranks)})" if ranks else ""
     return f"waiting for {_hosts(e.get('nodes'))}{who}, {text.duration(as_number(e.get('waited_s')))} so far"
 
 
@@ -163,7 +163,7 @@ def _worker_failed(e: Event) -> str:
 
 def _victims(e: Event) -> str:
     ranks = [r["rank"] for r in map(as_dict, as_list(e.get("ranks"))) if isinstance(r.get("rank"), int)]
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text.ranges(ranks)} failed because of it"
+    return f"{named_ranks(ranks)} failed because of it"
 
 
 def _node_lost(e: Event) -> str:

@@ -1,8 +1,10 @@
-"""Amounts for people."""
+"""Amounts and ranks for people."""
 
 from __future__ import annotations
 
-__all__ = ["size"]
+from collections.abc import Iterable
+
+__all__ = ["named_ranks", "size"]
 
 
 def size(count: float | None) -> str:
@@ -14,3 +16,20 @@ def size(count: float | None) -> str:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
         count /= 1000
     return ""
+
+
+def named_ranks(numbers: Iterable[int]) -> str:
+    """``rank 3``, ``ranks 0-4, 6, 7``: three or more in a row are shortened."""
+    parts: list[str] = []
+    ordered = sorted(set(numbers))
+    i = 0
+    while i < len(ordered):
+        j = i
+        while j + 1 < len(ordered) and ordered[j + 1] == ordered[j] + 1:
+            j += 1
+        if j - i >= 2:
+            parts.append(f"{ordered[i]}-{ordered[j]}")
+        else:
+            parts += [str(n) for n in ordered[i : j + 1]]
+        i = j + 1
+    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(parts)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.run.units import named_ranks
 from launcher.runtime.board import Board
 from launcher.runtime.decisions import Evidence, Kind
 from launcher.runtime.nodes import Node
@@ -88,24 +89,11 @@ def _too_few(board: Board, limit_s: float) -> Evidence:
         return Evidence(
             Kind.NODES_MISSING, f"too few nodes can be used after {limit}: {bad}", {"kind": "start", "text": bad}
         )
-    ranks = _spans([rank for entry in who for rank in entry["ranks"]])
+    ranks = [rank for entry in who for rank in entry["ranks"]]
     names = ", ".join(e["host"] for e in who)
-    text = (
-        f"node{'s' if len(who) > 1 else ''} {names}{f' (ranks {ranks})' if ranks else ''} did not start within {limit}"
-    )
+    text = f"node{'s' if len(who) > 1 else ''} {names}{f' ({named_ranks(ranks)})' if ranks else ''} did not start within {limit}"
     _say_missing(board, limit_s)
     return Evidence(Kind.NODES_MISSING, text, {"kind": "start", "text": text}, tuple(e["host"] for e in who))
-
-
-def _spans(numbers: list[int]) -> str:
-    """``0-3, 6`` for 0, 1, 2, 3, 6."""
-    spans: list[list[int]] = []
-    for n in sorted(numbers):
-        if spans and n == spans[-1][1] + 1:
-            spans[-1][1] = n
-        else:
-            spans.append([n, n])
-    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in spans)
 
 
 async def preflight(board: Board) -> Evidence | None:

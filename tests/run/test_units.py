@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.run.units import size
+from launcher.run.units import named_ranks, size
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,11 @@ from launcher.run.units import size
 def test_sizes_are_short(count: float | None, text: str) -> None:
     """Two or three figures and a unit; a rounded value never reads "1000 MB"."""
     assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [([3], "rank 3"), ([2, 3], "ranks 2, 3"), ([6, 0, 1, 2, 3, 4, 7], "ranks 0-4, 6, 7")]
+)
+def test_ranks_are_named_shortly(numbers: list[int], text: str) -> None:
+    """One rank is "rank 3", many in a row are a span."""
+    assert named_ranks(numbers) == text

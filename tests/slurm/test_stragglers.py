@@ -73,7 +73,7 @@ def test_a_node_that_never_comes_ends_the_run_with_its_name(clean: Cluster, tmp_
 
     assert outcome["state"] == "failed", outcome
     assert "node2" in outcome["reason"], json.dumps(outcome)
-    assert "ranks 1" in outcome["reason"], json.dumps(outcome)
+    assert "(rank 1)" in outcome["reason"], json.dumps(outcome)
     assert "\n" not in outcome["reason"]
     clean.wait_job(run.job_id, "FAILED", "CANCELLED", "COMPLETED", limit_s=120)
     run.wait_no_process()

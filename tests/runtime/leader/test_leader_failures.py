@@ -163,7 +163,7 @@ def test_missing_nodes_are_named(world, virtual):
     ending = virtual(w.attempt_once(absent=(1,)))
 
     assert ending.state == "failed"
-    assert "node n1 (ranks 2-3) did not start within 0.5 min" in ending.reason.replace("Node", "node")
+    assert "node n1 (ranks 2, 3) did not start within 0.5 min" in ending.reason.replace("Node", "node")
     assert w.events("node_missing")[0]["nodes"] == ["n1"]
     assert w.events("node_missing")[0]["waited_s"] < 7
 
