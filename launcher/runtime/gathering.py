@@ -33,6 +33,7 @@ async def gather(board: Board) -> Evidence | None:
     """
     began = board.now()
     enough_since: float | None = None
+    limit = board.spec.init_timeout_min * 60
     said = 0
     board.history.state(picture(board))
 
@@ -48,12 +49,11 @@ async def gather(board: Board) -> Evidence | None:
             enough_since = None
             if sum(n.bad is None for n in board.nodes.all) < board.spec.nodes:
                 return _unusable(board)
-        if board.nodes.missing and now - began >= _say_at(said):
+        if board.nodes.missing and _say_at(said) <= now - began < limit - 1:  # the end says it, too
             said += 1
             _say_missing(board, now - began)
         return None
 
-    limit = board.spec.init_timeout_min * 60
     found = await until(board, look, timeout_s=limit)
     if isinstance(found, Evidence):
         return found
