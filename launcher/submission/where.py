@@ -97,7 +97,7 @@ class Where:
             raise StateError(f"{self._paths.id} is not running any more")
 
     def kill_local(self) -> None:
-        """End a local run's processes now, children first asked never."""
+        """End a local run's processes at once, without a word to them."""
         pid = self._submission.get("pid")
         if not isinstance(pid, int) or not local_backend.is_alive(pid, self._submission.get("pid_started")):
             return
