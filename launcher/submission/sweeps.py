@@ -246,7 +246,9 @@ def _write(path: str, text: str, mode: int = 0o640) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.fchmod(fd, mode)
-        os.write(fd, text.encode())
+        left = memoryview(text.encode())
+        while left:  # a disk that fills up takes a part, and refuses the next
+            left = left[os.write(fd, left) :]
     finally:
         os.close(fd)
 

@@ -49,9 +49,9 @@ def jobs_of(run: Run) -> list[str]:
 
 
 def batch_script(run: Run) -> psutil.Process:
-    """The shell of the run's batch script."""
-    (shell,) = (p for p in run.processes() if any(w.endswith("/slurm_script") for w in p.cmdline()))
-    return shell
+    """The shell of the run's batch script, whose srun names the run."""
+    above = (p for srun in run.processes() if srun.name() == "srun" for p in srun.parents())
+    return next(p for p in above if any(word.endswith("/slurm_script") for word in p.cmdline()))
 
 
 FORBIDDEN: dict[str, Callable[[Cluster, Run], object]] = {
