@@ -145,7 +145,7 @@ def _claim(sweep: Path, fresh_code: bool) -> Path:
     for number in range(1, 10_000):
         root = sweep / f"again-{number}"
         try:
-            root.mkdir(mode=0o700)
+            rundir.make(root, _mode(sweep))
             if not fresh_code:
                 (root / "code").symlink_to("../code")
             return root
@@ -154,6 +154,11 @@ def _claim(sweep: Path, fresh_code: bool) -> Path:
         except OSError as error:
             raise rundir.refuse(root, error) from None
     raise RunDirError(f"{sweep}: it has been submitted again 9,999 times")
+
+
+def _mode(folder: Path) -> int:
+    """Who may enter a sweep may enter what is made in it."""
+    return folder.stat().st_mode & 0o777
 
 
 class _Chunk:
@@ -190,11 +195,13 @@ class _Chunk:
 
     def _write_shared(self, first: SubmissionPlan, how: Again) -> None:
         for name in ("submitit", "index"):
-            (self.root / name).mkdir(mode=0o700)
+            rundir.make(self.root / name, _mode(self.root))
         snapshot.copy_launcher(self.root / "lib")
         if how.fresh_code:
             snapshot.check_size(first.code, first.max_code_mb)
-            snapshot.copy_code(first.code, self.root / "code", first.link, snapshot=first.snapshot)
+            snapshot.copy_code(
+                first.code, self.root / "code", first.link, snapshot=first.snapshot, mode=_mode(self.root)
+            )
         points = len(self.points) if len(self.points) > 1 else None
         text = render(first.command, first.place.submitit, first.parameters, points=points)
         write_atomic(self.root / "submit.sbatch", text, mode=0o600)

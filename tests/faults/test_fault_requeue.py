@@ -265,7 +265,8 @@ def test_processes_around_the_leader_die(clean: Cluster, tmp_path: Path, undistu
 
 def test_a_preempted_point_of_a_sweep(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Of three elements of an array one is preempted: it alone comes back, as itself; all end the same."""
-    sweep = submit(tmp_path, clean.env, 1, params={"note": ""}, sweep={"params.note": ["a", "b", "c"]})
+    job = {"params": {"note": ""}, "sweep": {"params.note": ["a", "b", "c"]}, "slurm": {"exclusive": True}}
+    sweep = submit(tmp_path, clean.env, 1, **job)
     points = [Run(p) for p in sorted(sweep.paths.root.iterdir()) if RunPaths(p).spec.exists()]
     assert len(points) == 3
     for point in points:

@@ -53,10 +53,13 @@ def arrays(place: Login, points: list[RunPaths]) -> list[str]:
 
 
 def test_two_of_six_points_fail_and_are_tried_again(sweep: Login) -> None:
-    """Above MaxArraySize it is two arrays; the failed points are named, told why, and submitted again as one array."""
+    """Above MaxArraySize it is two arrays; the failed points are named, told why, and submitted again as one array.
+
+    Colleagues who may enter the sweep (share: group) may enter what the second submission made, too.
+    """
     sweep.cluster.set(MaxArraySize=4)
     broken = "params.broken=[[0.1, 1], [0.01, 2]]"
-    done = sweep.launcher("submit", "net.yaml", broken, *SWEEP, "--wait", ok=False)
+    done = sweep.launcher("submit", "net.yaml", broken, "share=group", *SWEEP, "--wait", ok=False)
     root = sweep.run("net").root
     points = points_of(root)
 
@@ -80,6 +83,8 @@ def test_two_of_six_points_fail_and_are_tried_again(sweep: Login) -> None:
     again = [sweep.job_id(points[i]) for i in (1, 5)]
     assert [job.partition("_")[2] for job in again] == ["0", "1"]
     assert len({job.partition("_")[0] for job in again}) == 1
+    made = [root / "again-1" / name for name in ("", "index", "lib", "submitit")]
+    assert [oct(folder.stat().st_mode & 0o777) for folder in made] == [oct(0o750)] * 4
     assert "no point of" in sweep.launcher("resubmit", "--failed", root.name).stdout
 
 
