@@ -21,6 +21,7 @@ from launcher.runtime.slurm_allocation import SlurmAllocation
 from launcher.runtime.teardown import act
 from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.jobs import JobFacts
+from launcher.slurm.meaning import meaning_of
 
 __all__ = ["LEAD_S", "MOST", "adopt", "host_answers"]
 
@@ -66,7 +67,7 @@ def adopt(
     turn = clock() + _TURN_S * (place - 1)
     while True:
         facts = allocation.facts()
-        if facts is None or not _ours(facts, allocation):
+        if facts is None or not (_ours(facts, allocation) or _orphaned(facts, allocation)):
             return False  # whoever stays longer than the one that acted would cost the full delay
         if clock() >= turn:
             break
@@ -125,6 +126,12 @@ def host_answers(host: str, ports: Sequence[int]) -> bool:
 def _ours(facts: JobFacts, allocation: SlurmAllocation) -> bool:
     """The job still runs, in the life that this agent belongs to."""
     return facts.state == "RUNNING" and (facts.restarts is None or facts.restarts == allocation.restart_count)
+
+
+def _orphaned(facts: JobFacts, allocation: SlurmAllocation) -> bool:
+    """SLURM ends the job since its batch script was killed: with the leader gone, too, nobody else will requeue it."""
+    said = meaning_of(facts, "TERM", restart_count=allocation.restart_count, now=time.time(), lead_s=0.0)
+    return said.kind == "script_gone"
 
 
 def _hosts(facts: JobFacts) -> list[str]:

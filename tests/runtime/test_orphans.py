@@ -111,6 +111,13 @@ def test_the_second_agent_stands_in_for_the_first(adopt):
     assert adopt(Slurm(running("n2")), place=2)[0] == [("n0",)]
 
 
+def test_a_job_that_lost_its_batch_script_and_its_leader_is_handed_back(adopt):
+    """Both killed in one moment: SLURM would call the job failed, and no teardown runs."""
+    facts = JobFacts(job_id="5", state="COMPLETING", restarts=0, nodes="n[0-2]", reason="JobLaunchFailure")
+
+    assert adopt(Slurm(facts), silent=False)[0] == [("n0",)]
+
+
 @pytest.mark.parametrize("facts", [running(restarts=1), running(state="COMPLETING"), running(state="CANCELLED")])
 def test_a_job_that_ends_or_lives_again_is_left_alone(adopt, facts):
     """Cancelled, ending, or requeued already: not this agent's business."""
