@@ -64,16 +64,30 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
         ("victims", _victims(root)),
         ("did", _did(root, h, s)),
         ("safe", _safe(h, s)),
-        ("next", _next(told, s)),
+        ("next", _release(s) if _is_held(s) else _next(told, s)),
     ]
     sentence = told.sentence
-    if s.active:
+    if _is_held(s):
+        sentence += " " + _HELD.format(s.reason)
+    elif s.active:
         sentence += " The run goes on." if s.state == "running" else " The run waits to go on."
     return Why(
         run=s.run, state=s.state, kind=root.kind, sentence=text.clean(sentence, 400),
         rows=[(label, value if label == "where" else text.clean(value, 400)) for label, value in rows if value],
         rank=root.rank, host=root.host, step=root.step,
     )  # fmt: skip
+
+
+_HELD = "SLURM holds the job ({}): it will not start by itself."
+
+
+def _is_held(s: RunSummary) -> bool:
+    """JobHeldUser, JobHeldAdmin, launch failed requeued held: SLURM's own doing, after a launch that went wrong."""
+    return s.state == "pending" and "held" in s.reason.lower()
+
+
+def _release(s: RunSummary) -> str:
+    return "ask an administrator, who held it" if s.reason == "JobHeldAdmin" else f"scontrol release {s.job_id}"
 
 
 def _nothing_wrong(s: RunSummary, now: float) -> Why:
@@ -88,6 +102,9 @@ def _nothing_wrong(s: RunSummary, now: float) -> Why:
         what = f"The run completed{step}" if s.state == "completed" else f"The run is {s.phase or 'running'}"
         sentence = f"{what}, but {text.short_list(broken)}."
     rows = []
+    if _is_held(s):
+        sentence = _HELD.format(s.reason)
+        rows.append(("next", _release(s)))
     if s.missing:
         names = [as_text(m.get("host")) for m in s.missing if isinstance(m, dict)]
         sentence = f"The run waits for {text.short_list(names)}."

@@ -327,6 +327,30 @@ def test_nothing_wrong_is_said_so(tmp_path: Path) -> None:
     assert why(completed).sentence == "Nothing went wrong: the run completed after step 600."
 
 
+@pytest.mark.parametrize(
+    ("reason", "next_"),
+    [
+        ("JobHeldUser", "scontrol release 482913"),
+        ("launch failed requeued held", "scontrol release 482913"),
+        ("JobHeldAdmin", "ask an administrator, who held it"),
+    ],
+)
+def test_a_held_job_is_not_said_to_wait(tmp_path: Path, reason: str, next_: str) -> None:
+    """Nothing starts it but a release: SLURM holds a job itself when a launch failed, a slurmctld that was killed for one."""
+    job = Job("PENDING")
+    job.reason = reason
+    said = why(Story(tmp_path / "new").submitted(), {"482913": job})
+    story = training(tmp_path / "old").event("node_lost", host="node2", why="silent")
+    story.event("decision", evidence="node_lost", action="requeue", reason="r").event("attempt_ended").event("requeued")
+    after = why(story, {"482913": job})
+
+    assert said.sentence in after.sentence
+    assert after.sentence != said.sentence
+    assert dict(after.rows)["next"] == next_
+    assert said.sentence == f"SLURM holds the job ({reason}): it will not start by itself."
+    assert dict(said.rows)["next"] == next_
+
+
 class Job:
     """SLURM's view."""
 
