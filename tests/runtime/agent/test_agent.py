@@ -502,9 +502,12 @@ def test_fifty_rounds_of_random_kills_leave_nothing(world: Any) -> None:
             exits = sorted(m["rank"] for m in w.leader.all("worker_exit", round=number))
             assert len(exits) == len(set(exits))
             assert set(exits) >= {m["rank"] for m in w.leader.all("worker_up", round=number)}
-        await w.leader.until(lambda: len(w.left()) == 2)
-        children = psutil.Process(agent.pid).children(recursive=True)
-        assert len(children) == 1
+
+        def alone() -> bool:  # a fork server that was killed in the last round is started again when it is needed
+            children = [p.pid for p in psutil.Process(agent.pid).children(recursive=True)]
+            return len(children) <= 1 and set(w.left()) <= {agent.pid, *children}
+
+        await w.leader.until(alone)
 
     world(body)
 
