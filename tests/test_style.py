@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "launcher"
+TOP = {
+    ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "benchmarks", "constraints.txt",
+    "docs", "jobs", "launcher", "pyproject.toml", "slurm", "tests",
+}  # fmt: skip
 RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
 
 
@@ -40,6 +47,16 @@ def test_no_test_file_name_is_used_twice() -> None:
     names = [p.name for p in (ROOT / "tests").rglob("test_*.py")]
 
     assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout: nothing tells what is committed")
+def test_nothing_stray_is_committed_at_the_top() -> None:
+    """No job's output, no file that a verb wrote where somebody happened to stand."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+
+    assert {name.partition("/")[0] for name in listed if name} == TOP
 
 
 def test_functions_stay_short() -> None:

@@ -128,6 +128,7 @@ def cost_in_words(book: Ledger) -> str:
 
 
 _CAUSES = {"worker_failed": "crash", "node_lost": "node", "store_lost": "store", "hang": "hang"}
+_UNPLANNED = (*_CAUSES.values(), "leader", "unknown")
 
 
 def interruptions(history: History) -> list[Interruption]:
@@ -139,12 +140,8 @@ def interruptions(history: History) -> list[Interruption]:
     closed = {e.get("attempt") for e in history.of("attempt_ended", "stopped", "ended")}
     for e in history.events:
         kind = e["type"]
-        if kind in _CAUSES and cause is None:
-            cause = (e["t"], _CAUSES[kind], e.get("attempt"))
-        elif kind == "stop_requested" and cause is None:
-            cause = (e["t"], str(e.get("cause") or "unknown"), e.get("attempt"))
-        elif kind == "decision" and e.get("evidence") == "leader_gone" and cause is None:
-            cause = (e["t"], "leader", e.get("attempt"))
+        if cause is None and (name := _cause(e)):
+            cause = (e["t"], name, e.get("attempt"))
         elif kind == "attempt_started" and cause is None and attempt is not None and attempt not in closed:
             cause = (_last_t(history, attempt), "leader", attempt)  # it died, and nobody had the time to say so
         elif kind == "stopped" and cause is not None:
@@ -164,6 +161,14 @@ def interruptions(history: History) -> list[Interruption]:
     if cause is not None:
         out.append(Interruption(*cause, None))
     return out
+
+
+def _cause(e: Event) -> str | None:
+    """What this event says of an interruption, if anything."""
+    kind = e["type"]
+    if kind == "stop_requested":
+        return str(e.get("cause") or "unknown")
+    return "leader" if kind == "decision" and e.get("evidence") == "leader_gone" else _CAUSES.get(kind)
 
 
 def _step(e: Event) -> float | None:
@@ -208,9 +213,7 @@ def advise(history: History, book: Ledger) -> Advice:
     costs = [c for c in (as_number(e.get("blocked_s")) for e in saved if e.get("reason") not in ("stop", "end")) if c]
     cost = text.median(costs) if costs else None
     trained = book.seconds["useful"] + book.seconds["lost"] + book.seconds["saving"]
-    hard = [
-        i for i in book.interruptions if i.cause in (*_CAUSES.values(), "leader", "unknown") or (i.lost_steps or 0) > 0
-    ]
+    hard = [i for i in book.interruptions if i.cause in _UNPLANNED or (i.lost_steps or 0) > 0]
     mttf = trained / max(len(hard), 1) if trained > 0 else None
     interval = None
     if cost and mttf:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.report.history import Event, as_dict, as_list, as_number, as_text, own_time
-from launcher.report.text import duration
+from launcher.report.text import duration, median
 from launcher.run import events as events_module
 from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
@@ -55,7 +54,7 @@ class HostRecord:
     @property
     def slow_by(self) -> float | None:
         """The median over runs; None where nothing can be compared (one host, no samples)."""
-        return statistics.median(self.slower) if self.slower else None
+        return median(self.slower) if self.slower else None
 
     @property
     def troubles(self) -> int:
@@ -149,7 +148,7 @@ def _slower(samples: list[dict[str, Any]]) -> dict[str, float]:
                 times.setdefault(as_text(rank["host"]).partition("/")[0], []).append(took)
         if len(times) < 2:
             continue
-        middle = statistics.median(t for several in times.values() for t in several)
+        middle = median(t for several in times.values() for t in several)
         for host, several in times.items():
-            ratios.setdefault(host, []).append(statistics.median(several) / middle - 1.0)
-    return {host: statistics.median(values) for host, values in ratios.items() if len(values) >= _MIN_SAMPLES}
+            ratios.setdefault(host, []).append(median(several) / middle - 1.0)
+    return {host: median(values) for host, values in ratios.items() if len(values) >= _MIN_SAMPLES}

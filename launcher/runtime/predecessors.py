@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 
 from launcher.run.after import broken, judge, read_predecessors, state_of
-from launcher.run.files import read_json
 from launcher.run.paths import RunPaths
+from launcher.run.state import read_submission
 from launcher.runtime.board import Board
 from launcher.runtime.decisions import Evidence
 from launcher.runtime.gathering import interrupted
@@ -51,7 +51,7 @@ async def await_predecessors(board: Board) -> Evidence | str | None:
 
 def _gone(paths: RunPaths) -> bool:
     """Its controller does not run any more, and it left no outcome: killed without a word."""
-    said = read_json(paths.submission) or {}
+    said = read_submission(paths.submission)
     try:
         process = psutil.Process(int(said["pid"]))
         alive = (

@@ -23,7 +23,7 @@ from launcher.run.files import read_json, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.redact import redact
 from launcher.run.spec import RunSpec
-from launcher.run.state import read_outcome
+from launcher.run.state import read_outcome, read_submission
 from launcher.runtime.sinks import About, End, Row, Sink, make_sinks
 
 __all__ = ["Feed", "Tail", "about_run", "main"]
@@ -222,7 +222,7 @@ def about_run(spec: RunSpec, paths: RunPaths, attempt: int | None) -> About:
     """What trackers are told of the run."""
     made = read_json(paths.environment) or {}
     code = made.get("code") or {}
-    submitted = read_json(paths.submission) or {}
+    submitted = read_submission(paths.submission)
     settings = {
         "seed": spec.seed,
         "deterministic": spec.deterministic,

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.slurm
 def test_what_starts_first_comes_first_and_nothing_is_submitted(place: Login) -> None:
     """One partition is busy for half an hour, the other may preempt it, and nine nodes do not exist: said in that order."""
     cluster = place.cluster
-    blocker = cluster.sbatch("--exclusive", "--nodes=4", "--partition=batch", "--time=30", wrap="sleep 3600")
+    ask = ("--exclusive", "--nodes=4", "--partition=batch", "--time=30", "--output=/dev/null")
+    blocker = cluster.sbatch(*ask, wrap="sleep 3600")
     cluster.wait_job(blocker, "RUNNING")
     words = [
         "plan",
