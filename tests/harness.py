@@ -27,6 +27,9 @@ PATIENCE_S = 600.0
 SHAPES = {1: (1, 1), 2: (2, 1), 3: (3, 1), 4: (2, 2), 5: (1, 5), 8: (2, 4)}
 """World size: nodes and tasks per node."""
 
+ONE_HOST = {"nodes": 1, "tasks_per_node": 3}
+"""Three ranks where nothing depends on where they are: each host imports torch, the suite's greatest cost."""
+
 
 def seldom(names: Iterable[str], *long: str) -> list[Any]:
     """Parameters of which some belong to `make faults` alone: the suite's time is limited."""

@@ -19,7 +19,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     def of(world: int) -> str:
         if world not in known:
             directory = tmp_path_factory.mktemp(f"undisturbed-{world}")
-            run = submit(directory, {}, world, backend="local", params={"step_s": 0.0}, resources={"cpus_per_task": 1})
+            on_one_node = {"nodes": 1, "tasks_per_node": world, "cpus_per_task": 1}
+            run = submit(directory, {}, world, backend="local", params={"step_s": 0.0}, resources=on_one_node)
             outcome = run.wait_end()
             assert outcome["state"] == "completed", outcome
             known[world] = digest(run)

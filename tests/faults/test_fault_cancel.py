@@ -12,7 +12,7 @@ from pathlib import Path
 import inflict
 import pytest
 from cluster import Cluster
-from harness import Run, digest, seldom, start, submit
+from harness import ONE_HOST, Run, digest, seldom, start, submit
 
 Undisturbed = Callable[[int], str]
 STAYS_S = 120.0
@@ -51,14 +51,19 @@ def is_gone(cluster: Cluster, run: Run, *, outcome: str = "cancelled", lost: int
     run.wait_no_process()
 
 
-def in_training(cluster: Cluster, folder: Path) -> Run:
-    """A run between two saves, with a minute of work left."""
-    return start(cluster, folder, params={"step_s": 0.5})
+def in_training(cluster: Cluster, folder: Path, **resources: int) -> Run:
+    """A run between two saves, with a minute of work left; on one host if nothing else is said."""
+    return start(cluster, folder, resources=resources or ONE_HOST, params={"step_s": 0.5})
+
+
+def on_three_hosts(cluster: Cluster, folder: Path) -> Run:
+    """The same run over three hosts."""
+    return in_training(cluster, folder, nodes=3, tasks_per_node=1)
 
 
 def in_a_save(cluster: Cluster, folder: Path) -> Run:
     """A run whose save takes 3 s and has just begun."""
-    run = start(cluster, folder, params={"step_s": 0.5})
+    run = start(cluster, folder, resources=ONE_HOST, params={"step_s": 0.5})
     (run.paths.root / "slow-save").write_text("3")
     before = len(run.told("save_started"))
     run.wait("a save", lambda: len(run.told("save_started")) > before)
@@ -97,15 +102,16 @@ def in_setup_lines(cluster: Cluster, folder: Path) -> Run:
 
 
 MOMENTS: dict[str, tuple[Callable[[Cluster, Path], Run], int | None]] = {
-    "training": (in_training, 0),
+    "training": (on_three_hosts, 0),
     "a save": (in_a_save, 0),
     "evaluation": (in_evaluation, 0),
     "start-up": (in_start_up, None),
     "agents join": (waiting_for_agents, None),
+    "on one host": (in_training, 0),
 }
 
 
-@pytest.mark.parametrize("moment", seldom(MOMENTS, "evaluation", "agents join"))
+@pytest.mark.parametrize("moment", seldom(MOMENTS, "evaluation", "agents join", "on one host"))
 def test_scancel(clean: Cluster, tmp_path: Path, moment: str) -> None:
     """scancel at any moment: saved at an agreed step where there is one (KillWait 30 s), cancelled, no process left."""
     begin, lost = MOMENTS[moment]
@@ -129,7 +135,7 @@ def test_scancel_before_python_starts(clean: Cluster, tmp_path: Path) -> None:
     assert '"state": "cancelled"' in launcher(clean, run, "status", run.paths.id, "--json")
 
 
-@pytest.mark.parametrize("moment", seldom(["training", "start-up", "a save"], "start-up", "a save"))
+@pytest.mark.parametrize("moment", seldom(["on one host", "start-up", "a save"], "start-up", "a save"))
 def test_launcher_cancel(clean: Cluster, tmp_path: Path, moment: str) -> None:
     """`launcher cancel` without --save is scancel, and says that the run is cancelled."""
     begin, lost = MOMENTS[moment]
@@ -141,7 +147,7 @@ def test_launcher_cancel(clean: Cluster, tmp_path: Path, moment: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "moment", seldom(["training", "evaluation", "a save", "start-up"], "evaluation", "a save", "start-up")
+    "moment", seldom(["on one host", "evaluation", "a save", "start-up"], "evaluation", "a save", "start-up")
 )
 def test_cancel_with_saving(clean: Cluster, tmp_path: Path, moment: str, undisturbed: Undisturbed) -> None:
     """`launcher cancel --save`: an agreed stop, nothing lost, cancelled; `resubmit` goes on from exactly that step."""
@@ -151,7 +157,7 @@ def test_cancel_with_saving(clean: Cluster, tmp_path: Path, moment: str, undistu
     launcher(clean, run, "cancel", run.paths.id, "--save")
 
     is_gone(clean, run, lost=lost)
-    if moment != "training":
+    if moment != "on one host":
         return
     (stopped,) = run.told("stopped")
     launcher(clean, run, "resubmit", run.paths.id, "params.step_s=0.05")
@@ -196,7 +202,7 @@ def test_a_signal_that_means_nothing(
     clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, words: list[str]
 ) -> None:
     """SLURM wants nothing of the job: training goes on in the same round, and nothing is lost."""
-    run = start(clean, tmp_path)
+    run = start(clean, tmp_path, resources=ONE_HOST)
 
     clean.run(["scancel", *words, run.job_id])
 
@@ -209,7 +215,7 @@ def test_a_signal_that_means_nothing(
 
 def between_attempts(cluster: Cluster, folder: Path) -> Run:
     """A preempted run that waits for nodes that somebody else has for a while."""
-    run = start(cluster, folder)
+    run = start(cluster, folder, resources=ONE_HOST)
     inflict.preempt(cluster, list(cluster.hosts), seconds=600)
     run.wait("the requeue", lambda: run.told("requeued"))
     cluster.wait(lambda: cluster.job(run.job_id).get("JobState") == "PENDING", "the job in the queue again")

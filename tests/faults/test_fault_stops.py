@@ -9,7 +9,7 @@ from pathlib import Path
 import inflict
 import pytest
 from cluster import Cluster
-from harness import Run, ends_the_same, start, submit
+from harness import ONE_HOST, Run, ends_the_same, start, submit
 
 Undisturbed = Callable[[int], str]
 
@@ -35,7 +35,8 @@ def nothing_lost(run: Run, attempt: int = 0) -> None:
 def test_preempted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, site: str) -> None:
     """A preempted run saves at an agreed step, comes back by itself from exactly there and ends the same."""
     clean.set(**SITES[site])
-    run = start(clean, tmp_path)
+    # The first over three hosts; the others differ in what SLURM says to the leader alone.
+    run = start(clean, tmp_path, resources={} if site == "grace 20" else ONE_HOST)
 
     inflict.preempt(clean, run.state()["nodes"])
 
@@ -96,7 +97,7 @@ def slow_saves(run: Run, seconds: float) -> None:
 
 def saving_for_a_preemption(cluster: Cluster, folder: Path) -> Run:
     """A preempted run whose last save takes 2 s and has just begun."""
-    run = start(cluster, folder, params={"step_s": 0.2})
+    run = start(cluster, folder, resources=ONE_HOST, params={"step_s": 0.2})
     slow_saves(run, 2)
     inflict.preempt(cluster, run.state()["nodes"])
     run.wait("the agreement", lambda: run.told("agreed"))
@@ -164,7 +165,7 @@ def test_cancelled_while_saving_for_a_preemption(clean: Cluster, tmp_path: Path,
 
 def test_preempted_while_saving_for_a_cancel(clean: Cluster, tmp_path: Path) -> None:
     """A preemption that comes into the save of `cancel --save` does not bring the run back."""
-    run = start(clean, tmp_path)
+    run = start(clean, tmp_path, resources=ONE_HOST)
     slow_saves(run, 5)
     cancel_and_save(clean, run)
     run.wait("the agreement", lambda: run.told("agreed"))
@@ -175,12 +176,12 @@ def test_preempted_while_saving_for_a_cancel(clean: Cluster, tmp_path: Path) -> 
 
 
 def test_the_time_limit(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    """At the time limit the run saves, is requeued and goes on."""
+    """At the time limit the run saves, is requeued and goes on. Some 35 s of an attempt are left for 40 s of steps."""
     run = submit(
         tmp_path,
         clean.env,
         3,
-        params={"step_s": 0.45},
+        params={"step_s": 0.25},
         resources={"timeout_min": 1},
         restart={"signal_lead_s": 20},
         distributed={"init_timeout_min": 0.9},

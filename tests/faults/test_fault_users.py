@@ -9,7 +9,7 @@ from typing import Any
 import inflict
 import pytest
 from cluster import Cluster
-from harness import Run, digest, job_text
+from harness import ONE_HOST, Run, digest, job_text
 from user import User, a_user
 
 Undisturbed = Callable[[int], str]
@@ -25,7 +25,7 @@ def user(cluster: Cluster) -> Iterator[User]:
 def submit(user: User, name: str, **job: Any) -> Run:
     """His run, once it has a checkpoint."""
     path = user.home / f"{name}.yaml"
-    path.write_text(job_text(3, name=name, code={"dir": str(user.home / "job")}, **job))
+    path.write_text(job_text(3, name=name, code={"dir": str(user.home / "job")}, **{"resources": ONE_HOST, **job}))
     user.launcher("submit", path)
     (root,) = (user.home / "runs").glob(f"{name}-*")
     run = Run(root)
@@ -62,7 +62,7 @@ def test_a_user_is_preempted_and_comes_back(clean: Cluster, user: User, undistur
 @pytest.mark.long
 def test_a_user_loses_an_agent(clean: Cluster, user: User, undisturbed: Undisturbed) -> None:
     """A killed agent without a spare: requeued without that host, as the user."""
-    run = submit(user, "agent")
+    run = submit(user, "agent", resources={})
 
     inflict.kill_agent(run, 1)
 

@@ -12,17 +12,19 @@ import inflict
 import psutil
 import pytest
 from cluster import Cluster
-from harness import ends_the_same, new_round, start, submit, tells
+from harness import ONE_HOST, Run, ends_the_same, start, submit, tells
 
 Undisturbed = Callable[[int], str]
+Story = tuple[tuple[str, dict[str, object]], str]
+"""The event that a fault begins with, and the evidence that the leader decides on."""
 
 
-def failed(rank: int, **cause: object) -> tuple[tuple[str, dict[str, object]], ...]:
+def failed(rank: int, **cause: object) -> Story:
     """What the history tells of a failed worker."""
-    return (("worker_failed", {"rank": rank, "cause": cause}), *new_round("worker_failed"))
+    return ("worker_failed", {"rank": rank, "cause": cause}), "worker_failed"
 
 
-WORKER_FAULTS = {
+WORKER_FAULTS: dict[str, tuple[Callable[[Run], object], Story]] = {
     "killed": (
         lambda run: inflict.signal_rank(run, 1, signal.SIGKILL),
         failed(1, kind="signal", signal=signal.SIGKILL),
@@ -35,36 +37,48 @@ WORKER_FAULTS = {
         lambda run: inflict.signal_rank(run, 1, signal.SIGSEGV),
         failed(1, kind="signal", signal=signal.SIGSEGV),
     ),
-    "frozen": (
-        lambda run: inflict.signal_rank(run, 1, signal.SIGSTOP),
-        (("hang", {}), *new_round("hang")),
-    ),
+    "frozen": (lambda run: inflict.signal_rank(run, 1, signal.SIGSTOP), (("hang", {}), "hang")),
     "os._exit": (lambda run: (run.paths.root / "fault-exit-1").touch(), failed(1, kind="exit", exit_code=3)),
     "exception": (
         lambda run: (run.paths.root / "fault-exception-1").touch(),
         failed(1, kind="exception", exception="RuntimeError"),
     ),
-    "store killed": (inflict.kill_store, (("store_lost", {}), *new_round("store_failed"))),
+    "store killed": (inflict.kill_store, (("store_lost", {}), "store_failed")),
 }
 
 
-ONE_HOST = {"nodes": 1, "tasks_per_node": 3}
-ON_ONE_HOST = ("segfault", "os._exit", "exception")
-"""The same three ranks where only the way in which one of them ends differs: each host imports torch."""
+@pytest.fixture(scope="module")
+def struck(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run over three hosts that suffers all of these, one a round, each after the round's first checkpoint."""
+    cluster.cancel_all()
+    run = start(cluster, tmp_path_factory.mktemp("struck"), checkpoint={"interval_steps": 5})
+    for number, (strike, _) in enumerate(WORKER_FAULTS.values()):
+        run.wait_round(number)
+        run.wait("a checkpoint of the round", lambda number=number: run.told("saved", round=number))
+        strike(run)
+    run.wait_end()
+    return run
 
 
 @pytest.mark.parametrize("fault", WORKER_FAULTS)
-def test_a_fault_inside_the_allocation(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, fault: str) -> None:
+def test_a_fault_inside_the_allocation(struck: Run, undisturbed: Undisturbed, fault: str) -> None:
     """What breaks a worker or the store costs a round, not the allocation, and nothing of the result."""
-    strike, story = WORKER_FAULTS[fault]
-    run = start(clean, tmp_path, resources=ONE_HOST if fault in ON_ONE_HOST else {})
+    number = list(WORKER_FAULTS).index(fault)
+    (type_, values), evidence = WORKER_FAULTS[fault][1]
 
-    strike(run)
-
-    ends_the_same(run, 3, undisturbed)
-    tells(run, ("saved", {}), *story)
-    assert len(run.told("round_started")) == 2
-    assert len(run.told("attempt_started")) == 1
+    ends_the_same(struck, 3, undisturbed)
+    tells(
+        struck,
+        ("saved", {"round": number}),
+        (type_, {"round": number, **values}),
+        ("round_ended", {"round": number}),
+        ("decision", {"round": number, "evidence": evidence, "action": "new_round"}),
+        ("round_started", {"attempt": 0, "round": number + 1}),
+        ("first_step", {"round": number + 1}),
+        ("ended", {"state": "completed"}),
+    )
+    assert len(struck.told("round_started")) == 1 + len(WORKER_FAULTS)
+    assert len(struck.told("attempt_started")) == 1
 
 
 @pytest.mark.quiet
@@ -80,28 +94,45 @@ def test_all_ranks_end_within_two_seconds_of_the_first(clean: Cluster, tmp_path:
     assert time.monotonic() - began < 2
 
 
-@pytest.mark.parametrize("damage", [inflict.flip_byte, inflict.truncate])
+DAMAGE = {"flipped byte": inflict.flip_byte, "truncated file": inflict.truncate}
+
+
+@pytest.fixture(scope="module")
+def damaged(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[list[int]]]:
+    """A run whose newest checkpoint is damaged before a worker dies, once in each way; the steps saved until then."""
+    cluster.cancel_all()
+    # Four seconds between saves: no newer one comes between the damage and the kill.
+    pace = {"params": {"step_s": 0.1}, "checkpoint": {"interval_steps": 40}}
+    run = start(cluster, tmp_path_factory.mktemp("damaged"), resources=ONE_HOST, **pace)
+    saved: list[list[int]] = []
+    for number, damage in enumerate(DAMAGE.values()):
+        run.wait_round(number)
+        run.wait_saved(2 + number)
+        inflict.signal_rank(run, 1, signal.SIGSTOP)  # nor a later save, however slow this machine is
+        saved.append([e["step"] for e in run.told("saved")])
+        for path in inflict.newest_checkpoint(run).glob("*.pt"):
+            damage(path)
+        inflict.signal_rank(run, 1, signal.SIGKILL)
+    run.wait_end()
+    return run, saved
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_the_newest_checkpoint_is_damaged(
-    clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, damage: Callable[[Path], None]
+    damaged: tuple[Run, list[list[int]]], undisturbed: Undisturbed, damage: str
 ) -> None:
     """A damaged checkpoint is found by its hash; the one before it is used."""
-    # Four seconds between saves: no newer one comes between the damage and the kill.
-    run = start(clean, tmp_path, resources=ONE_HOST, params={"step_s": 0.1}, checkpoint={"interval_steps": 40})
-    run.wait_saved(2)
-    inflict.signal_rank(run, 1, signal.SIGSTOP)  # nor a later save, however slow this machine is
-    saved = run.told("saved")
-    for path in inflict.newest_checkpoint(run).glob("*.pt"):
-        damage(path)
-
-    inflict.signal_rank(run, 1, signal.SIGKILL)
+    run, saved = damaged
+    number = list(DAMAGE).index(damage)
+    newest, before = sorted(set(saved[number]))[:-3:-1]
 
     ends_the_same(run, 3, undisturbed)
     tells(
         run,
-        ("worker_failed", {"rank": 1}),
-        ("decision", {"action": "new_round"}),
-        ("checkpoint_damaged", {"path": str(run.paths.checkpoint(saved[-1]["step"]))}),
-        ("round_started", {"round": 1, "resume_step": saved[-2]["step"]}),
+        ("worker_failed", {"round": number, "rank": 1}),
+        ("decision", {"round": number, "action": "new_round"}),
+        ("checkpoint_damaged", {"path": str(run.paths.checkpoint(newest))}),
+        ("round_started", {"round": number + 1, "resume_step": before}),
         ("ended", {"state": "completed"}),
     )
 
@@ -110,7 +141,7 @@ def test_the_newest_checkpoint_is_damaged(
 def test_the_disk_is_full_during_a_save(tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Training goes on while nothing can be saved, says so, and saves again when there is room."""
     # Simulated nodes on this machine: the cluster's hosts do not see what is mounted here later.
-    run = submit(tmp_path, {}, 3, backend="local", params={"step_s": 0.08})
+    run = submit(tmp_path, {}, 3, backend="local", resources=ONE_HOST, params={"step_s": 0.08})
     with inflict.small_disk(run.paths.checkpoints) as fill:
         run.wait_saved(1)
         fill()
