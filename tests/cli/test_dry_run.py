@@ -11,9 +11,11 @@ from pathlib import Path
 import harness
 
 
-def dry_run(tmp_path: Path, task: str, *words: str) -> subprocess.CompletedProcess[str]:
+def dry_run(tmp_path: Path, task: str, nodes: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Rehearse 12 steps on two ranks, which these nodes share."""
     job = tmp_path / "job.yaml"
-    job.write_text(harness.job_text(2, task=task, params={"step_s": 0.0}))
+    shape = {"nodes": nodes, "tasks_per_node": 2 // nodes}
+    job.write_text(harness.job_text(2, task=task, params={"step_s": 0.0}, resources=shape))
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "LAUNCHER_RUNS_DIR": str(tmp_path / "runs")}
     return subprocess.run(
         [sys.executable, "-m", "launcher", "dry-run", str(job), "--steps", "12", "--seed", "3", *words],
@@ -23,7 +25,7 @@ def dry_run(tmp_path: Path, task: str, *words: str) -> subprocess.CompletedProce
 
 def test_a_sound_job_passes(tmp_path: Path) -> None:
     """A job whose state is all saved ends the same after the drill: exit code 0, times and sizes told, nothing left."""
-    done = dry_run(tmp_path, "steady:Steady", "--json")
+    done = dry_run(tmp_path, "steady:Steady", 2, "--json")
 
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -36,7 +38,7 @@ def test_a_sound_job_passes(tmp_path: Path) -> None:
 
 def test_a_job_that_forgets_is_found_out(tmp_path: Path) -> None:
     """A job with state that nobody saves exits with 10, and the sentence names the parts that differ."""
-    done = dry_run(tmp_path, "forgetful:Forgetful")
+    done = dry_run(tmp_path, "forgetful:Forgetful", 1)
 
     assert done.returncode == 10, done.stdout + done.stderr
     assert "does not resume exactly" in done.stderr

@@ -17,7 +17,7 @@ import inflict
 import psutil
 import pytest
 from cluster import Cluster
-from harness import Run, ends_the_same, start, submit
+from harness import ONE_HOST, Run, ends_the_same, start, submit
 
 Undisturbed = Callable[[int], str]
 
@@ -47,7 +47,7 @@ def logs(run: Run) -> dict[int, str]:
 )
 def test_a_frozen_worker(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, floor_s: float) -> None:
     """SIGSTOP: found within 10 s whatever the floor, named, every worker's stack in its log, a new round."""
-    run = start(clean, tmp_path, params={"step_s": 0.1}, restart={"hang_floor_s": floor_s})
+    run = start(clean, tmp_path, resources=ONE_HOST, params={"step_s": 0.1}, restart={"hang_floor_s": floor_s})
     host = run.rank(1)["host"]
     began = time.time()
     inflict.signal_rank(run, 1, signal.SIGSTOP)
@@ -71,7 +71,7 @@ HANGS = {"spin": ([1], "spin"), "lock": ([1], "wait_for_lock"), "barrier": ([0, 
 def test_a_rank_that_hangs(clean: Cluster, tmp_path: Path, kind: str) -> None:
     """A loop without a step, a deadlock, a barrier that one rank does not come to: rank 1 is named, and where it was."""
     ranks, place = HANGS[kind]
-    run = start(clean, tmp_path, restart={"max_restarts": 0, "hang_floor_s": 5.0})
+    run = start(clean, tmp_path, resources=ONE_HOST, restart={"max_restarts": 0, "hang_floor_s": 5.0})
     for rank in ranks:
         (run.paths.root / f"fault-{kind}-{rank}").touch()
 

@@ -268,7 +268,7 @@ def test_a_run_with_all_three_killed_once_is_one_clean_curve(tmp_path: Path, ser
         "params": {"epochs": 2, "step_s": 0.12, "rows": 160},
         "checkpoint": {"interval_steps": 5},
     }
-    run: Run = submit(tmp_path, {}, 2, backend="local", **job)
+    run: Run = submit(tmp_path, {}, 1, backend="local", resources={"tasks_per_node": 2}, **job)
     run.wait_saved(1)
     run.wait_step(8)
     os.kill(int(run.rank(1)["pid"]), signal.SIGKILL)
@@ -332,7 +332,7 @@ def test_a_scripts_own_trackers_continue_the_same_runs(tmp_path: Path, server: S
             "wandb": {"project": "p", "mode": "offline"},
         },
     }
-    run: Run = submit(tmp_path, {}, 2, backend="local", **job)
+    run: Run = submit(tmp_path, {}, 1, backend="local", resources={"tasks_per_node": 2}, **job)
     outcome = run.wait_end()
     run.wait_no_process()
     tracked, seen = server.only_run("script"), wandb_run(run.paths.trackers)

@@ -23,7 +23,7 @@ def clean(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def start(cluster: Cluster, folder: Path, *args: str, **job: Any) -> Run:
-    """Two ranks on two hosts, both up."""
+    """Two ranks, on two hosts if nothing else is said, both up."""
     run = submit(
         folder, cluster.env, 2,
         **{"task": None, "script": "told_to_stop.py", "args": list(args), "params": {}, "code": {"dir": str(SCRIPTS)},
@@ -76,7 +76,7 @@ def test_the_time_limit_of_a_script(clean: Cluster, tmp_path: Path, args: list[s
 
 def test_usr2_by_hand_changes_nothing(clean: Cluster, tmp_path: Path) -> None:
     """`scancel --signal=USR2`: the script has no handler and lives on."""
-    run = start(clean, tmp_path)
+    run = start(clean, tmp_path, resources={"nodes": 1, "tasks_per_node": 2})
 
     clean.run(["scancel", "--signal=USR2", run.job_id])
     run.wait("the signal", lambda: run.told("signal", meaning="nothing"))
@@ -90,7 +90,7 @@ def test_usr2_by_hand_changes_nothing(clean: Cluster, tmp_path: Path) -> None:
 
 def test_term_by_hand_ends_a_script_for_good(clean: Cluster, tmp_path: Path) -> None:
     """`scancel --signal=TERM` reaches every process of the step: each rank hears it once, the run ends cancelled."""
-    run = start(clean, tmp_path)
+    run = start(clean, tmp_path, resources={"nodes": 1, "tasks_per_node": 2})
 
     clean.run(["scancel", "--signal=TERM", run.job_id])
 

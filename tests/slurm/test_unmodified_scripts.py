@@ -124,6 +124,7 @@ def idioms(text: str) -> list[Any]:
     return sorted(json.loads(line.partition("IDIOM ")[2]) for line in text.splitlines() if "IDIOM [" in line)
 
 
+@pytest.mark.long
 def test_what_torchruns_users_write_works_the_same(tmp_path: Path) -> None:
     """Own stores and groups, mp.spawn, loaders that spawn, torchrun inside, stdin, exit functions: the same under both."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
