@@ -58,8 +58,10 @@ class _Source:
     def files(self) -> list[Path]:
         """The files there are now."""
         if self.agents:
+            from launcher.run.state import agent_logs
+
             own = sorted(_below(self.paths.logs, "attempt-*/agent-*.log"), key=_numbers)
-            return sorted(_below(self.paths.submitit, "*_log.out"), key=_age) + own
+            return sorted(agent_logs(self.paths), key=_age) + own
         attempt = "*" if self.attempt is None else self.attempt
         round_ = "*" if self.round is None else self.round
         found = _below(self.paths.logs, f"attempt-{attempt}/round-{round_}/rank-{self.rank:05d}.log")
@@ -67,7 +69,9 @@ class _Source:
 
     def instead(self) -> str | None:
         """What to say when the rank has no log but agents have one."""
-        if self.agents or not (_below(self.paths.submitit, "*_log.out")):
+        from launcher.run.state import agent_logs
+
+        if self.agents or not agent_logs(self.paths):
             return None
         return f"rank {self.rank} has written nothing; this is what the agents said:"
 

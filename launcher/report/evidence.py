@@ -12,6 +12,7 @@ from launcher.report.summary import RunSummary
 from launcher.report.traces import Trace, frames_of, last_stack, last_traceback, tail
 from launcher.report.words import signal_name
 from launcher.run.after import broken, judge, read_predecessors, state_of
+from launcher.run.state import agent_logs
 
 __all__ = ["Root", "find_root"]
 
@@ -104,12 +105,10 @@ def _broken_chain(h: History) -> str:
 
 
 def _agent_logs(h: History) -> list[Any]:
-    """Logs of agents and of submitit, newest first."""
-    found: list[Any] = []
+    """Logs of agents and of the batch script, newest first."""
+    own = h.paths.attempt_logs(h.attempt or 0)
     try:
-        for folder in (h.paths.submitit, h.paths.attempt_logs(h.attempt or 0)):
-            if folder.is_dir():
-                found += [p for p in folder.iterdir() if p.is_file() and re.search(r"(log|out|err)$", p.name)]
+        found = agent_logs(h.paths) + [p for p in own.glob("*.log") if p.is_file()]
     except OSError:
         return []
     return sorted(found, key=_mtime, reverse=True)

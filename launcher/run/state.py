@@ -30,13 +30,16 @@ rss_bytes, gpu_percent, gpu_mem_bytes}]}
 
 from __future__ import annotations
 
+import glob
 import json
 from pathlib import Path
 from typing import Any
 
+from launcher.run import events
 from launcher.run.files import read_json, write_atomic
+from launcher.run.paths import RunPaths
 
-__all__ = ["read_outcome", "read_state", "read_submission", "write_outcome", "write_state"]
+__all__ = ["agent_logs", "read_outcome", "read_state", "read_submission", "write_outcome", "write_state"]
 
 
 def write_state(path: Path, state: dict[str, Any]) -> None:
@@ -54,6 +57,21 @@ def read_submission(path: Path) -> dict[str, Any]:
     """How the run was submitted, submission.json; empty while it was not."""
     value = read_json(path)
     return value if isinstance(value, dict) else {}
+
+
+def agent_logs(paths: RunPaths) -> list[Path]:
+    """What agents and batch scripts of the run printed: submitit's ``JOB_TASK_log.out``, by name.
+
+    The points of a sweep share submitit's folder, where only the logs of a point's own jobs are its own.
+    """
+    found = sorted(paths.submitit / name for name in glob.glob("*_log.out", root_dir=paths.submitit))
+    if not found or not paths.submitit.is_symlink():
+        return found
+    said = read_submission(paths.submission)
+    entries = [said, *(e for e in said.get("submissions") or [] if isinstance(e, dict))]
+    entries += [e for e in events.read(paths.events) if e["type"] == "attempt_started"]
+    own = {str(e["job_id"]) for e in entries if e.get("job_id")}
+    return [path for path in found if path.name.rsplit("_", 2)[0] in own]
 
 
 def write_outcome(path: Path, outcome: dict[str, Any]) -> None:

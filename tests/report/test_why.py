@@ -377,7 +377,7 @@ def test_a_dead_leaders_last_words_are_shown(tmp_path: Path) -> None:
     """A traceback in the agent's log says why the leader died."""
     story = training(tmp_path)
     story.paths.submitit.mkdir()
-    (story.paths.submitit / "482913_0_log.err").write_text("Traceback (most recent call last):\n  File \"/x/y.py\", line 3, "
+    (story.paths.submitit / "482913_0_log.out").write_text("Traceback (most recent call last):\n  File \"/x/y.py\", line 3, "
                                                            "in f\n    g()\nOSError: [Errno 5] Input/output error\n")  # fmt: skip
     found = why(story, {"482913": Job("FAILED")}, later=300)
 

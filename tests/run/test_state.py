@@ -1,0 +1,44 @@
+"""Which of the logs in submitit's folder are a run's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from launcher.run import events
+from launcher.run.paths import RunPaths
+from launcher.run.state import agent_logs
+
+
+def touch(folder: Path, *names: str) -> None:
+    """Empty files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).touch()
+
+
+def test_a_run_has_all_logs_of_its_folder(tmp_path: Path) -> None:
+    """Whatever job wrote them: no id is asked for, no history read."""
+    paths = RunPaths(tmp_path)
+    touch(paths.submitit, "7_0_log.out", "8_0_log.out", "7_submission.sh", "srun_log.out")
+
+    assert [p.name for p in agent_logs(paths)] == ["7_0_log.out", "8_0_log.out", "srun_log.out"]
+
+
+def test_a_point_of_a_sweep_has_those_of_its_own_jobs(tmp_path: Path) -> None:
+    """The array element's, of every submission and of the continuation that its history tells of; no other point's."""
+    touch(tmp_path / "submitit", "12_1_0_log.out", "12_1_1_log.out", "12_11_0_log.out", "12_2_0_log.out", "9_0_log.out",
+          "15_0_log.out", "13_1_0_log.out")  # fmt: skip
+    paths = RunPaths(tmp_path / "point")
+    paths.root.mkdir()
+    paths.submitit.symlink_to(tmp_path / "submitit")
+    paths.submission.write_text(json.dumps({"job_id": "13_1", "submissions": [{"job_id": "12_1"}, {"job_id": "13_1"}]}))
+    events.append(paths.events, events.event("attempt_started", attempt=1, job_id="15"))
+
+    names = ["12_1_0_log.out", "12_1_1_log.out", "13_1_0_log.out", "15_0_log.out"]
+    assert [p.name for p in agent_logs(paths)] == names
+
+
+def test_nothing_there_is_no_error(tmp_path: Path) -> None:
+    """Before the first submission there is no folder."""
+    assert agent_logs(RunPaths(tmp_path)) == []
