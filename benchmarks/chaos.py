@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import inflict
 import psutil
 from chaos_figures import line_of, table
-from cluster import Cluster
+from cluster import Cluster, own_directory
 from harness import Run, digest, submit
 
 WORLD = 3
@@ -326,8 +326,12 @@ def reference(place: Path, args: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def surroundings(args: argparse.Namespace) -> Iterator[Cluster]:
-    """The cluster, and a small disk for checkpoints that its hosts see (they do not see what is mounted later)."""
-    cluster, disk = Cluster(args.cluster), args.dir / "disk"
+    """A cluster of its own, and a small disk for checkpoints that its hosts see (they do not see what is mounted later)."""
+    with own_directory() as directory:
+        yield from _surroundings(Cluster(directory), args.dir / "disk")
+
+
+def _surroundings(cluster: Cluster, disk: Path) -> Iterator[Cluster]:
     cluster.verb("down")
     disk.mkdir(parents=True, exist_ok=True)
     if not disk.is_mount():
@@ -349,7 +353,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=50, help="length of one run: 20 steps of 0.1 s an epoch")
     parser.add_argument("--dir", type=Path, default=Path("chaos"), help="results and run directories")
-    parser.add_argument("--cluster", type=Path, default=Path("/var/lib/launcher-cluster-chaos"))
     parser.add_argument("--table", action="store_true", help="print the results so far and leave")
     args = parser.parse_args()
     args.dir = args.dir.absolute()

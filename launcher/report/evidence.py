@@ -83,15 +83,16 @@ def _unannounced(h: History, s: RunSummary) -> Root:
     kinds = {"CANCELLED": "cancelled", "TIMEOUT": "time_limit", "OUT_OF_MEMORY": "slurm_oom", "NODE_FAIL": "slurm_node",
              "PREEMPTED": "preempted", "BOOT_FAIL": "slurm_node"}  # fmt: skip
     word = next((w for w in kinds if w in s.reason), None)
-    started = h.last("attempt_started") or {}
-    log: list[str] = []
-    for path in _agent_logs(h):
-        log = [line for line in tail(path) if line.strip()]
-        if last_traceback(log) is not None or log:
-            break
-    root = Root(kinds[word] if word else "leader", {"reason": s.reason}, attempt=s.attempt, log=log[-40:])
-    root.host, root.step = as_text(started.get("host")) or None, s.step
-    root.trace = last_traceback(log)
+    return _without_a_word(h, kinds[word] if word else "leader", {"reason": s.reason}, s.attempt, s.step)
+
+
+def _without_a_word(h: History, kind: str, event: Event, attempt: int | None, step: int | None) -> Root:
+    """The leader of an attempt said nothing of its end: what the agents printed last may."""
+    started = next((e for e in h.of("attempt_started") if e.get("attempt") == attempt), {})
+    logs = ([line for line in tail(path) if line.strip()] for path in _agent_logs(h))
+    log = next((lines for lines in logs if lines), [])
+    root = Root(kind, event, attempt=attempt, step=step, log=log[-40:])
+    root.host, root.trace = as_text(started.get("host")) or None, last_traceback(log)
     return root
 
 
@@ -135,6 +136,12 @@ def _decided(h: History, decision: Event) -> Root | None:
         if event is None and kind == "store_failed":
             return None  # it never started: the decision's own words are all there is
         return _of_event(h, event or {"t": decision["t"], "attempt": decision.get("attempt")}, decision, kind)
+    if kind == "leader_gone":
+        root = _without_a_word(h, "leader", {}, _whole(decision.get("attempt")), _whole((h.outcome or {}).get("step")))
+        root.decision = decision
+        if decision.get("action") != "fail":  # the agents' logs are a later attempt's by now
+            root.log, root.trace = [], None
+        return root
     simple = {
         "nodes_missing": "start", "preflight_failed": "preflight", "preempted": "preempted", "preempted_now": "preempted",
         "time_limit": "time_limit", "cancelled": "cancelled", "user": "user", "unknown": "unknown_signal",

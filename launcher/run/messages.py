@@ -13,6 +13,7 @@ metrics    step, epoch, metrics {name: number}
 evaluated  step, metrics
 epoch      step, epoch, loss
 entered    step            answer to pause: the highest unit this worker has entered (see DESIGN, agreed stop)
+at         step            answer to where: the highest unit this worker has entered, exactly; nothing is held
 save_ack   id, ok          answer to save_at: ok is false when the unit was entered already
 save_begun step, tmp
 shard      step, tmp, files [{name, size, hash}], seconds, blocked_s, hash_name ("xxh3_64"|"sha256"), meta {}   (this rank's part is durable)
@@ -51,6 +52,7 @@ Agent → worker:
 pause      hold at the next boundary and answer ``entered``
 stop       step (S), save (bool), tmp (directory to save into)       run through S, save, stop
 release    forget a pause (the stop was withdrawn)
+where      answer ``at``: asked of everybody when nobody progresses, since ``progress`` may lie up to 0.1 s behind
 save_at    id, step, tmp                        save at the boundary after unit ``step`` if not entered yet
 committed  step, path, tmp                      the leader committed this checkpoint
 save_lost  step, tmp                            the leader will not commit it: clean up, go on

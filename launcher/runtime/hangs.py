@@ -42,6 +42,8 @@ class RankView:
     step: int
     frozen_s: float = 0.0
     """Seconds in process state T without a break."""
+    at: int | None = None
+    """The unit it has entered, as it answered when nobody progressed; None: it did not answer."""
 
 
 @dataclass
@@ -99,10 +101,15 @@ class HangWatch:
 
 
 def laggards(ranks: list[RankView]) -> list[RankView]:
-    """Who holds the others up: frozen ranks; else those furthest behind, if not everybody is there."""
+    """Who holds the others up: frozen ranks; else those that do not even answer; else those furthest behind.
+
+    Nobody where all are alike. Reported steps are no measure: a rank that waits told of its last step up to 0.1 s before,
+    which is many short steps.
+    """
     frozen = [r for r in ranks if r.frozen_s >= FROZEN_S]
-    if frozen or not ranks:
+    if frozen:
         return frozen
-    least = min(r.step for r in ranks)
-    behind = [r for r in ranks if r.step == least]
+    least = min((r.at for r in ranks if r.at is not None), default=None)
+    silent = [r for r in ranks if r.at is None]
+    behind = silent or [r for r in ranks if r.at == least]
     return behind if len(behind) < len(ranks) else []

@@ -223,6 +223,10 @@ class Inbox:
         if stop is not None and stop.entered(rank.rank, step):
             self._agreed(round_)
 
+    def _worker_at(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
+        if isinstance(m.get("step"), int):
+            rank.at = m["step"]
+
     def _worker_save_begun(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         if isinstance(m.get("step"), int):
             self.board.saver.save_begun(m["step"], self.board.now())

@@ -34,6 +34,8 @@ class Rank:
     phase_since: float = 0.0
     step: int = 0
     entered: int | None = None
+    at: int | None = None
+    """The unit it has entered, answered to ``where``."""
     step_time_s: float | None = None
     own_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     """Its latest step times without what it waited for others."""
@@ -107,6 +109,8 @@ class Round:
         self.failed_at: float | None = None
         self.lost: list[tuple[Node, str]] = []
         self.stacks: set[int] = set()
+        self.asked_at: float | None = None
+        """When everybody was asked where they are, because nobody progresses."""
         self.total_steps: int | None = None
         self.epoch: int | None = None
         self.epochs: int | None = None
@@ -163,7 +167,7 @@ class Round:
     def views(self, now: float) -> list[RankView]:
         """What the hang watch looks at: ranks that still have something to do."""
         return [
-            RankView(r.rank, r.phase, r.step, now - r.frozen_since if r.frozen_since is not None else 0.0)
+            RankView(r.rank, r.phase, r.step, now - r.frozen_since if r.frozen_since is not None else 0.0, r.at)
             for r in self.ranks
             if not r.over
         ]
@@ -234,6 +238,15 @@ class Round:
             ]
             if mine:
                 node.send("to_workers", round=self.number, ranks=mine, message=message)
+
+    def located(self, now: float, within_s: float) -> bool:
+        """Ask every rank where it is; true when all have answered, or have had so long to."""
+        if self.asked_at is None:
+            self.asked_at = now
+            for rank in self.ranks:
+                rank.at = None
+            self.send({"type": "where"})
+        return now - self.asked_at > within_s or all(r.at is not None for r in self.ranks if not r.over)
 
     def each_node(self, tell: Callable[[Node], None]) -> None:
         """Do something for every node of the round that is still here."""

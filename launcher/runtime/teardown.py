@@ -75,10 +75,10 @@ def judge(
     budgets = Budgets().feed_all(history)
     idle = budgets.idle_attempts + lives_without_attempt
     if not may_requeue:
-        return Verdict("fail", "The leader ended without a word and the run may not be requeued.")
+        return Verdict("fail", "The leader died without a word and the run may not be requeued.")
     if idle > max_restarts or budgets.restarts["leader_gone"] >= max_restarts:
-        return Verdict("fail", f"The leader ended without a word, and {idle} attempts in a row made no progress.")
-    return Verdict("requeue", "The leader ended without a word; the run is requeued.", backoff_s(idle))
+        return Verdict("fail", f"The leader died without a word, and {idle} attempts in a row made no progress.")
+    return Verdict("requeue", "The leader died without a word; the run is requeued.", backoff_s(idle))
 
 
 def _handed_back(history: list[dict[str, Any]], life: tuple[str | None, int]) -> bool:

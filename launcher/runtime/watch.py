@@ -13,7 +13,7 @@ from launcher.runtime import fence
 from launcher.runtime.board import Board
 from launcher.runtime.budgets import PLAIN_SCRIPT_PROGRESS_S
 from launcher.runtime.decisions import Evidence, Kind
-from launcher.runtime.hangs import laggards
+from launcher.runtime.hangs import FROZEN_S, laggards
 from launcher.runtime.nodes import Node
 from launcher.runtime.picture import picture, samples
 from launcher.runtime.protocol import SILENCE_S
@@ -25,6 +25,9 @@ _STALL_S = 2.0
 """A gap between two ticks beyond this is the leader's own stall."""
 _QUIET_NODE_S = 2.5
 """A node that has left out two heartbeats."""
+_ANSWER_S = 1.0
+"""A worker's control thread answers at once, also while its main thread waits in a collective; not while it holds the
+interpreter in native code."""
 _PICTURE_S, _SAMPLES_S, _FENCE_S, _WATCH_S, _STARTS_S = 1.0, 10.0, 2.0, 5.0, 1.0
 _IDLE_TEXT = "no progress for {:g} minutes (restart.idle_timeout_min)"
 _BUSY_PHASES = frozenset({"save", "evaluate", "teardown", "starting", "init"})
@@ -143,7 +146,11 @@ class Watch:
         views = round_.views(now)
         limit = round_.hangs.hung(now, views)
         if limit is None:
+            round_.asked_at = None
             return
+        if not any(v.frozen_s >= FROZEN_S for v in views) and not round_.located(now, _ANSWER_S):
+            return
+        views = round_.views(now)
         slow = [round_.ranks[v.rank] for v in laggards(views)]
         named = [{"rank": r.rank, "host": r.node.host, "step": r.step, "phase": r.phase} for r in slow]
         board.history.event("hang", limit_s=round(limit, 1), laggards=named)

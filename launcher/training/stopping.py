@@ -113,6 +113,8 @@ def _handle(channel: Channel, gate: Gate, hear: Callable[[dict[str, Any]], None]
     kind = message["type"]
     if kind == "pause":
         channel.send("entered", step=gate.pause())
+    elif kind == "where":
+        channel.send("at", step=gate.entered)
     elif kind == "stop":
         gate.agree(Stop(int(message["step"]), bool(message.get("save", True)), message.get("tmp")))
     elif kind == "release":

@@ -384,6 +384,24 @@ def test_a_dead_leaders_last_words_are_shown(tmp_path: Path) -> None:
     assert ("error", "OSError: [Errno 5] Input/output error") in found.rows
 
 
+def test_a_leader_whose_end_the_batch_script_told_of_is_the_cause(tmp_path: Path) -> None:
+    """Final: named with its host and the last words of its agent; while the run goes on: without words of a later attempt."""
+    traceback = 'Traceback (most recent call last):\n  File "/x/y.py", line 3, in f\n    g()\nOSError: [Errno 5] Input/output error\n'
+    final = gives_up(training(tmp_path / "a"), "leader_gone", step=100)
+    goes_on = training(tmp_path / "b").event("decision", evidence="leader_gone", action="requeue", reason="r")
+    goes_on.event("attempt_ended").event("requeued").wait(5).begins().state(step=101)
+    for story in (final, goes_on):
+        story.paths.submitit.mkdir()
+        (story.paths.submitit / "482913_0_log.out").write_text(traceback)
+    ended, running = why(final), why(goes_on, later=1)
+
+    assert (ended.kind, running.kind) == ("leader", "leader")
+    assert ended.sentence == "The leader on node1 died without a word at step 100."
+    assert ("error", "OSError: [Errno 5] Input/output error") in ended.rows
+    assert running.sentence.startswith("The leader on node1 died without a word.")
+    assert "Input/output" not in str(running.rows)
+
+
 def test_terminal_escapes_in_a_message_are_defused(tmp_path: Path) -> None:
     """What a program printed cannot steer the reader's terminal."""
     story = fails(training(tmp_path), raised("ValueError", "\x1b[2J\x07bad\nworse"))

@@ -100,12 +100,25 @@ def test_the_leaders_own_stall_is_nobodys_fault():
 
 
 def test_laggards_are_those_behind():
-    """Ranks with the least steps; nobody when all are equal."""
-    assert [r.rank for r in laggards([RankView(0, "train", 5), RankView(1, "train", 4), RankView(2, "train", 5)])] == [
-        1
-    ]
-    assert laggards([RankView(0, "train", 5), RankView(1, "train", 5)]) == []
-    assert laggards([]) == []
+    """By what they answer, exactly; nobody when all are alike."""
+
+    def named(*at: int | None) -> list[int]:
+        return [r.rank for r in laggards([RankView(rank, "train", 5, at=a) for rank, a in enumerate(at)])]
+
+    assert named(5, 4, 5) == [1]
+    assert named(5, 5) == []
+    assert named() == []
+
+
+def test_who_does_not_answer_is_the_laggard():
+    """Its main thread holds the interpreter in native code; where nobody answers, nothing is known."""
+    assert [r.rank for r in laggards([RankView(0, "train", 4, at=5), RankView(1, "train", 5)])] == [1]
+    assert laggards([RankView(0, "train", 4), RankView(1, "train", 5)]) == []
+
+
+def test_reported_steps_name_nobody():
+    """A rank that waits told of its last step a moment before the one it waits for did: short steps look like lagging."""
+    assert laggards([RankView(0, "train", 56, at=61), RankView(1, "train", 60, at=61)]) == []
 
 
 def test_no_false_alarm_in_a_long_run_with_slow_phases():

@@ -12,7 +12,7 @@ from crew import LIMIT_S, Crew, make_spec, run
 
 from launcher.run.spec import CheckpointSpec
 from launcher.training.digest import digest_checkpoint
-from launcher.training.stopping import Gate, Stop
+from launcher.training.stopping import Gate, Stop, _handle
 
 SELDOM = CheckpointSpec(interval_min=1000)
 
@@ -91,6 +91,23 @@ def test_a_withdrawn_pause_lets_work_go_on() -> None:
     member.join(LIMIT_S)
 
     assert member.done == 50
+
+
+def test_where_is_answered_exactly_and_holds_nobody() -> None:
+    """The leader asks it when nobody progresses; a withdrawn alarm must leave no trace."""
+    gate, said = Gate(entered=7), []
+
+    class Agent:
+        """Hears what the control thread answers."""
+
+        def send(self, type_: str, **values: object) -> None:
+            """One message."""
+            said.append((type_, values))
+
+    _handle(Agent(), gate, lambda message: None, {"type": "where"})  # type: ignore[arg-type]
+
+    assert said == [("at", {"step": 7})]
+    assert not gate.hold
 
 
 def test_a_save_is_promised_only_when_it_will_happen() -> None:

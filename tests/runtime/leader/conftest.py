@@ -198,6 +198,8 @@ class FakeWorker:
         if m["type"] == "pause":
             self.hold = True
             self.say("entered", step=self.entered)
+        elif m["type"] == "where":
+            self.say("at", step=self.entered)
         elif m["type"] == "release":
             self.hold = False
             self.known.set()

@@ -270,6 +270,25 @@ def test_a_silent_hang_is_found_by_the_learned_limit(world, virtual):
     assert w.events("decision")[0]["evidence"] == "hang"
 
 
+def test_of_a_hang_the_exact_places_count_not_the_reported_steps(world, virtual):
+    """A rank that waits may have told of its last step a moment before the one that hangs: who hangs is asked for."""
+    w = world(checkpoint={"interval_steps": 5}, restart={"hang_floor_s": 30})
+
+    def hang(worker):
+        for rank in range(4):
+            found = w.find(rank)
+            found.task.cancel()
+            found.entered = 13 if rank == 2 else 14
+            found.say("progress", step=14 if rank == 2 else 12)
+
+    w.hooks[12] = [once(hang)]
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "completed"
+    assert [x["rank"] for x in w.events("hang")[0]["laggards"]] == [2]
+
+
 def test_a_full_disk_does_not_stop_training(world, virtual):
     """save_failed: training goes on from the old checkpoint, a later save succeeds, the run completes."""
     w = world(checkpoint={"interval_steps": 10})
