@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import re
 import typing
@@ -133,6 +134,7 @@ def _meant(key: str, known: list[str]) -> str:
     return f'; did you mean "{homes[0]}.{key}"?' if homes else nearest(key, known)
 
 
+@functools.cache
 def _sections() -> list[str]:
     """Key paths of the schema's sections, the outer ones first."""
     found = [""]
@@ -163,12 +165,15 @@ def keys_at(path: str) -> list[str]:
         fields = {alias(f): f for f in dataclasses.fields(current)}
         if part not in fields:
             return []
-        hints = typing.get_type_hints(current)
+        hints = _hints(current)
         options = [hints[fields[part].name], *typing.get_args(hints[fields[part].name])]
         current = next((o for o in options if dataclasses.is_dataclass(o)), None)
         if current is None:
             return []
     return [alias(f) for f in dataclasses.fields(current)]
+
+
+_hints = functools.cache(typing.get_type_hints)
 
 
 def alias(field: dataclasses.Field[Any]) -> str:
