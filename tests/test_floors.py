@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -17,9 +18,13 @@ NODE_PACKAGES = {"torch", "numpy", "xxhash", "psutil", "submitit", "pynvml"}
 EXTRAS = {"tensorboard", "mlflow", "wandb", "apprise", "stamina"}
 
 
-def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
+@cache
+def imports(path: Path) -> list[tuple[str, int, bool]]:
     """Each module named by an import in ``path``, its line, and whether it is for type checkers alone."""
-    tree = ast.parse(path.read_text(), str(path))
+    return list(_imports(path, ast.parse(path.read_text(), str(path))))
+
+
+def _imports(path: Path, tree: ast.Module) -> Iterator[tuple[str, int, bool]]:
     typing_only = {
         id(inner)
         for node in ast.walk(tree)
