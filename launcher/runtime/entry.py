@@ -75,7 +75,7 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
         from launcher.runtime.orphans import LEAD_S, adopt, host_answers
         from launcher.runtime.slurm_allocation import SlurmAllocation
 
-        silent = lost[0] == "silent"
+        silent, leader = lost[0] == "silent", leader_address(spec, names, index)
         allocation = SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0)
         adopt(
             spec,
@@ -84,6 +84,9 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
             place=index,
             leader_host=names[0],
             silent=silent,
+            leads=lambda: loop.run_until_complete(
+                wire.answers(leader, spec.control_ports, secret, life=life, timeout_s=wire.HANDSHAKE_S)
+            ),
             alive=lambda: host_answers(names[0], spec.control_ports),
         )
     return code

@@ -7,6 +7,8 @@ job back themselves; where the batch script lives on, its teardown finds that do
 A host that fell silent is waited for until SLURM has dropped it: requeued earlier, the job would stay COMPLETING until
 then, and start with SLURM's full delay (121 s) after that. A host that still answers connections is alive, and only its
 leader stands still (SIGSTOP, a dead file system): SLURM would never drop it.
+
+A leader that proves itself lives and leads: it was this host that was cut off for a while, and the others train on.
 """
 
 from __future__ import annotations
@@ -53,16 +55,17 @@ def adopt(
     place: int,
     leader_host: str,
     silent: bool,
+    leads: Callable[[], bool],
     alive: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Hand the job back unless somebody else has; true when this call did. ``place`` is this node's index, from 1.
 
-    ``alive`` says whether the leader's host answers. Without an answer from SLURM nothing is done: this host may be the one
-    that is cut off.
+    ``leads`` says whether the leader proves itself, ``alive`` whether at least its host answers. Without an answer from
+    SLURM nothing is done: this host may be the one that is cut off.
     """
-    if place > MOST or (silent and not _awaited(allocation, leader_host, alive, sleep, clock)):
+    if place > MOST or (silent and not _awaited(allocation, leader_host, leads, alive, sleep, clock)):
         return False
     turn = clock() + _TURN_S * (place - 1)
     while True:
@@ -72,6 +75,8 @@ def adopt(
         if clock() >= turn:
             break
         sleep(_WATCH_S)
+    if leads():
+        return False
     if act(spec, paths, allocation, exclude=(leader_host,)):
         allocation.pull_forward()
         sleep(_LAST_S)
@@ -82,6 +87,7 @@ def adopt(
 def _awaited(
     allocation: SlurmAllocation,
     leader_host: str,
+    leads: Callable[[], bool],
     alive: Callable[[], bool],
     sleep: Callable[[float], None],
     clock: Callable[[], float],
@@ -97,6 +103,8 @@ def _awaited(
                 return False
             if leader_host not in _hosts(facts):
                 return True
+            if leads():
+                return False
             if not alive():
                 answering = None
             elif answering is None:

@@ -26,7 +26,7 @@ from launcher.errors import ProtocolError
 from launcher.run.messages import decode_lines, encode
 from launcher.runtime.protocol import Hub
 
-__all__ = ["Peer", "allocation_life", "connect", "find_leader", "server"]
+__all__ = ["Peer", "allocation_life", "answers", "connect", "find_leader", "server"]
 
 WIRE_VERSION = 1
 HANDSHAKE_S = 5.0
@@ -183,6 +183,15 @@ async def find_leader(host: str, ports: Sequence[int], secret: str, *, life: str
         f"The leader on {host} did not answer on ports {min(ports)}-{max(ports)} within {timeout_s:.0f} s"
         f" ({last[-1] if last else 'nobody answers'})."
     )
+
+
+async def answers(host: str, ports: Sequence[int], secret: str, *, life: str, timeout_s: float) -> bool:
+    """Whether the leader of this life proves itself on one of its candidate ``ports`` now. Never raises for the network."""
+    tries = [connect(host, port, secret, life=life, timeout_s=timeout_s) for port in ports]
+    found = [end for end in await asyncio.gather(*tries, return_exceptions=True) if isinstance(end, Peer)]
+    for peer in found:
+        peer.abort()
+    return bool(found)
 
 
 async def _dial(host: str, port: int, secret: str, life: str, last: list[Exception], over: asyncio.Event) -> Peer:

@@ -81,6 +81,25 @@ def test_a_host_cut_off(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
 
 
 @pytest.mark.long
+def test_a_host_cut_off_that_comes_back_beside_a_spare(
+    clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    """The spare trains in its place. Its agent, when it reaches the leader again, sees that it leads, and takes nothing away."""
+    run = start(clean, tmp_path, resources={"spare_nodes": 1}, params={"step_s": 0.5})
+    cut = run.state()["nodes"][1]
+    agent = inflict.agents(run)[1]
+
+    clean.cut(cut)
+    run.wait("a round with the spare", lambda: len(run.told("round_started")) == 2)
+    clean.heal(cut)
+    agent.wait(timeout=120)
+
+    ends_the_same(run, 3, undisturbed)
+    assert len(run.told("attempt_started")) == 1
+    assert len(run.told("round_started")) == 2
+
+
+@pytest.mark.long
 def test_slurm_forgets_the_requeue(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """slurmctld is killed right after it took the run back, and its state on disk is older: the run comes back all the same."""
     run = start(clean, tmp_path)

@@ -54,10 +54,11 @@ def adopt(monkeypatch):
 
     monkeypatch.setattr(orphans, "act", act)
 
-    def call(slurm, *, place=1, silent=True, alive=lambda: False):
+    def call(slurm, *, place=1, silent=True, leads=lambda: False, alive=lambda: False):
         clock = Clock()
         did = orphans.adopt(
-            None, None, slurm, place=place, leader_host="n0", silent=silent, alive=alive, sleep=clock.sleep, clock=clock
+            None, None, slurm, place=place, leader_host="n0", silent=silent, leads=leads, alive=alive,
+            sleep=clock.sleep, clock=clock,
         )  # fmt: skip
         assert did == bool(acted)
         assert slurm.pulled == 2 * len(acted)
@@ -87,6 +88,14 @@ def test_a_leader_that_stands_still_on_a_live_host_is_not_waited_for(adopt):
 def test_a_leader_that_comes_back_keeps_the_word(adopt):
     """It requeues the job itself, since its agents have left: the others leave that alone."""
     assert adopt(Slurm(*[running()] * 5, running(restarts=1)), alive=lambda: True)[0] == []
+
+
+def test_a_leader_that_lives_keeps_its_run(adopt):
+    """This host was cut off for a while, and the others train on, a spare in its place: they are left alone."""
+    cut = iter([False, False, True])
+
+    assert adopt(Slurm(running()), leads=lambda: next(cut), alive=lambda: True)[0] == []
+    assert adopt(Slurm(running()), silent=False, leads=lambda: True)[0] == []
 
 
 def test_a_host_answers_by_accepting_or_refusing():

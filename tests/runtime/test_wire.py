@@ -279,6 +279,24 @@ def test_a_silent_stranger_holds_up_no_other_port() -> None:
     run(main)
 
 
+def test_only_a_leader_of_this_life_answers() -> None:
+    """Neither a kernel that accepts for a process that stands still, nor another life's leader, nor a closed port."""
+
+    async def main() -> None:
+        hub = RecordingHub()
+        with socket.create_server(("127.0.0.1", 0)) as frozen:
+            port = frozen.getsockname()[1]
+            async with serving(hub) as leader:
+                assert await wire.answers("127.0.0.1", [leader], SECRET, life="7.0", timeout_s=WAIT_S)
+                assert not await wire.answers("127.0.0.1", [leader], SECRET, life="7.1", timeout_s=WAIT_S)
+                assert not await wire.answers("127.0.0.1", [port], SECRET, life="7.0", timeout_s=0.2)
+                await hub.until(lambda: hub.ends == ["closed"])
+        assert not await wire.answers("127.0.0.1", [leader], SECRET, life="7.0", timeout_s=WAIT_S)
+        assert hub.messages == []
+
+    run(main)
+
+
 def test_a_fault_in_the_leader_closes_only_that_connection(capsys: pytest.CaptureFixture[str]) -> None:
     """When the hub fails over a message, its trace is written, ``closed`` follows, and others are still served."""
 
