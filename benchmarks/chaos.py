@@ -67,6 +67,8 @@ class Scene:
     threads: list[threading.Thread] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     """What went wrong with the faults themselves."""
+    released: int = 0
+    """How often SLURM had put the job on hold, and it was released as ``launcher why`` says."""
 
     def later(self, seconds: float, act: Callable[[], object]) -> None:
         """Do something after a while (at the run's end, if that comes first), beside what goes on."""
@@ -239,9 +241,13 @@ class Patience:
         now = time.monotonic()
         if now - self.looked > LOOK_S:
             self.looked = now
-            answer = self.scene.cluster.run(["squeue", "-h", "-n", self.scene.run.paths.id], check=False)
+            ask = ["squeue", "-h", "-n", self.scene.run.paths.id, "-o", "%i %r"]
+            answer = self.scene.cluster.run(ask, check=False)
             if answer.returncode or answer.stdout.strip():
                 self.known = now
+            if "held" in answer.stdout:
+                self.scene.released += 1
+                self.scene.cluster.run(["scontrol", "release", answer.stdout.split()[0]], check=False)
         if now - self.known > GONE_S:
             return "lost: SLURM has no job of it, and it has no outcome"
         return "stuck" if now - self.struck > STUCK_S else None
@@ -293,7 +299,13 @@ def campaign(cluster: Cluster, place: Path, args: argparse.Namespace, number: in
     for thread in scene.threads:
         thread.join(150)
     line = line_of(run, faults, reference(place, args) if run.outcome() else "", STEP_S)
-    line |= {"site": site, "spares": spares, "troubles": scene.troubles, "left": _left(cluster, run)}
+    line |= {
+        "site": site,
+        "spares": spares,
+        "troubles": scene.troubles,
+        "released": scene.released,
+        "left": _left(cluster, run),
+    }
     return line
 
 
