@@ -247,6 +247,9 @@ class Patience:
                 self.known = now
             if "held" in answer.stdout:
                 self.scene.released += 1
+                # A slurmctld killed just after it started the job forgot that, and drained the host ("Duplicate jobid").
+                hosts = ",".join(self.scene.cluster.hosts)
+                self.scene.cluster.run(["scontrol", "update", f"NodeName={hosts}", "State=RESUME"], check=False)
                 self.scene.cluster.run(["scontrol", "release", answer.stdout.split()[0]], check=False)
         if now - self.known > GONE_S:
             return "lost: SLURM has no job of it, and it has no outcome"
