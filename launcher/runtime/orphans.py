@@ -75,7 +75,7 @@ def adopt(
         if clock() >= turn:
             break
         sleep(_WATCH_S)
-    if leads():
+    if not silent and leads():  # of a silent one that has just been asked
         return False
     if act(spec, paths, allocation, exclude=(leader_host,)):
         allocation.pull_forward()
@@ -103,10 +103,10 @@ def _awaited(
                 return False
             if leader_host not in _hosts(facts):
                 return True
-            if leads():
-                return False
             if not alive():
                 answering = None
+            elif leads():
+                return False
             elif answering is None:
                 answering = clock()
             elif clock() - answering >= _FROZEN_S:
