@@ -67,14 +67,16 @@ class Run:
         """How it ended, if it has."""
         return read_outcome(self.paths.outcome)
 
-    def wait(self, what: str, condition: Callable[[], Any], limit_s: float = PATIENCE_S) -> Any:
+    def wait(
+        self, what: str, condition: Callable[[], Any], limit_s: float = PATIENCE_S, *, every_s: float = 0.05
+    ) -> Any:
         """Wait until ``condition`` holds; the failure shows the end of the history."""
         deadline = time.monotonic() + limit_s
         while not (value := condition()):
             if time.monotonic() > deadline:
                 tail = "\n".join(json.dumps(e) for e in self.history()[-25:])
                 raise AssertionError(f"{what}: not within {limit_s:.0f} s\n{tail}\n{self.agent_logs()}")
-            time.sleep(0.05)
+            time.sleep(every_s)
         return value
 
     def agent_logs(self) -> str:
@@ -129,7 +131,7 @@ class Run:
 
     def wait_no_process(self) -> None:
         """Wait until nothing of the run is left."""
-        self.wait("no process left", lambda: not self.processes(), 90)
+        self.wait("no process left", lambda: not self.processes(), 90, every_s=0.3)  # a look at all costs 50 ms
 
 
 def job_text(world: int, **job: Any) -> str:
