@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,24 +73,30 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
     asyncio.set_event_loop(loop)
     code = loop.run_until_complete(work())
     if lost and lost[0] is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
-        from launcher.runtime.orphans import LEAD_S, adopt, host_answers
-        from launcher.runtime.slurm_allocation import SlurmAllocation
-
-        silent, leader = lost[0] == "silent", leader_address(spec, names, index)
-        allocation = SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0)
-        adopt(
-            spec,
-            paths,
-            allocation,
-            place=index,
-            leader_host=names[0],
-            silent=silent,
-            leads=lambda: loop.run_until_complete(
-                wire.answers(leader, spec.control_ports, secret, life=life, timeout_s=wire.HANDSHAKE_S)
-            ),
-            alive=lambda: host_answers(names[0], spec.control_ports),
-        )
+        leader = leader_address(spec, names, index)
+        asked = partial(wire.answers, leader, spec.control_ports, secret, life=life, timeout_s=wire.HANDSHAKE_S)
+        _adopt(spec, paths, names, index, lost[0], leads=lambda: loop.run_until_complete(asked()))
     return code
+
+
+def _adopt(
+    spec: RunSpec, paths: RunPaths, names: list[str], index: int, lost: str, *, leads: Callable[[], bool]
+) -> None:
+    """This agent has lost its leader: see `launcher.runtime.orphans`."""
+    from launcher.runtime.orphans import LEAD_S, adopt, host_answers
+    from launcher.runtime.slurm_allocation import SlurmAllocation
+
+    silent = lost == "silent"
+    adopt(
+        spec,
+        paths,
+        SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0),
+        place=index,
+        leader_host=names[0],
+        silent=silent,
+        leads=leads,
+        alive=lambda: host_answers(names[0], spec.control_ports),
+    )
 
 
 def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, str]]:
