@@ -16,5 +16,7 @@ mine = {
     if k.startswith(("RANK", "LOCAL_", "WORLD_", "GROUP_", "ROLE_", "TORCHELASTIC_", "MASTER_", "SLURM_", "OMP_"))
 }
 line = {"argv": sys.argv[1:], "name": __name__, "sum": int(total), "environment": mine}
-print("SHOWN " + json.dumps(line), flush=True)
+# One write: under torchrun all ranks share one pipe, and print writes the newline by itself where Python is unbuffered.
+sys.stdout.write("SHOWN " + json.dumps(line) + "\n")
+sys.stdout.flush()
 dist.destroy_process_group()
