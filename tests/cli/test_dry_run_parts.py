@@ -74,7 +74,7 @@ FORGOTTEN = {
 }
 
 
-@pytest.mark.parametrize("part", seldom(FORGOTTEN, "scheduler", "own state", "optimizer", "rng"))
+@pytest.mark.parametrize("part", seldom(FORGOTTEN, "scheduler", "own state", "model", "rng"))
 def test_what_a_function_forgets_is_named(tmp_path: Path, part: str) -> None:
     """Exit code 10, and one sentence that names the forgotten part, or, where nothing can see it, where to look."""
     code, words = FORGOTTEN[part]

@@ -48,6 +48,7 @@ def stop_at(tmp_path: Path, run: harness.Run, step: int) -> int:
     return stopped
 
 
+@pytest.mark.long
 def test_four_three_two_six_ranks_by_resubmit(tmp_path: Path) -> None:
     """4, 3, 2, then 6 ranks in one epoch: every sample once, the undisturbed loss and weights within rounding; then more epochs."""
     seen = tmp_path / "seen"

@@ -193,11 +193,12 @@ def test_other_ways_of_scancel(clean: Cluster, tmp_path: Path, words: list[str])
     "words",
     [
         ["--signal=USR2"],
-        pytest.param(["--signal=USR2", "--full"], marks=pytest.mark.long),
-        pytest.param(["--signal=TERM", "--batch"], marks=pytest.mark.long),
+        ["--signal=USR2", "--full"],
+        ["--signal=TERM", "--batch"],
     ],
     ids=" ".join,
 )
+@pytest.mark.long
 def test_a_signal_that_means_nothing(
     clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, words: list[str]
 ) -> None:

@@ -61,6 +61,7 @@ def only_added(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, i
 KEEP = {"interval_steps": 5, "keep_last": 1000}
 
 
+@pytest.mark.long
 def test_a_node_that_stood_still_through_a_round_change(tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Agent and worker of round 0 go on in round 1, which a spare joined: nothing of what is committed changes by them."""
     run = submit(tmp_path, {}, 2, backend="local", checkpoint=KEEP, resources={"spare_nodes": 1})

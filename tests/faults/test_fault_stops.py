@@ -47,7 +47,7 @@ def test_preempted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, sit
 
 def test_preempted_while_it_starts(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """There is nothing to save yet: it comes back and begins from scratch."""
-    run = submit(tmp_path, clean.env, 3)
+    run = submit(tmp_path, clean.env, 3, resources=ONE_HOST)
     run.wait("a round", lambda: run.told("round_started"))
 
     inflict.preempt(clean, list(clean.hosts))
@@ -182,7 +182,7 @@ def test_the_time_limit(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
         clean.env,
         3,
         params={"step_s": 0.25},
-        resources={"timeout_min": 1},
+        resources={**ONE_HOST, "timeout_min": 1},
         restart={"signal_lead_s": 20},
         distributed={"init_timeout_min": 0.9},
     )

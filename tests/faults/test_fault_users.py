@@ -87,6 +87,7 @@ def test_an_administrator_cancels_a_users_job(clean: Cluster, user: User) -> Non
     assert said["state"] == "cancelled"
 
 
+@pytest.mark.long
 def test_a_user_cancels_with_saving_and_goes_on(clean: Cluster, user: User, undisturbed: Undisturbed) -> None:
     """`cancel --save` ends cancelled with nothing lost; `resubmit` goes on from exactly there to the same end."""
     run = submit(user, "later")

@@ -318,6 +318,7 @@ if rank == 0:
 """
 
 
+@pytest.mark.long
 def test_a_scripts_own_trackers_continue_the_same_runs(tmp_path: Path, server: Server) -> None:
     """``wandb.init()`` and ``mlflow.start_run()`` without arguments go on with the same run after a rank was killed."""
     (tmp_path / "code").mkdir()

@@ -56,8 +56,9 @@ class Place:
         return self.launcher("why", run.paths.id).stdout.splitlines()[0]
 
 
+@pytest.mark.long
 @pytest.mark.slurm
-@pytest.mark.parametrize("requeue", [pytest.param(1, marks=pytest.mark.long), 0])
+@pytest.mark.parametrize("requeue", [1, 0])
 def test_coming_back_is_no_end(cluster: Cluster, tmp_path: Path, requeue: int) -> None:
     """The leader of A dies by SIGKILL and A comes back, as itself or as another job: nobody who waits for A starts.
 

@@ -159,6 +159,7 @@ def test_somebody_elses_requeue_is_slurms(cluster: Cluster, tmp_path: Path) -> N
     assert (heard["kind"], heard["slurm_requeues"]) == ("preempted_now", True)
 
 
+@pytest.mark.long
 def test_the_time_limit_is_announced(cluster: Cluster, tmp_path: Path) -> None:
     """--signal announces the time limit, with the seconds that are left until then."""
     heard = first_heard(cluster, tmp_path, lambda c, job: None, "--time=2", "--signal=USR2@100")[0]

@@ -41,6 +41,7 @@ def test_sbatch_reads_every_value_as_it_was_meant(place: Login) -> None:
     assert not list(place.folder.rglob("pwned"))
 
 
+@pytest.mark.long
 def test_a_sweep_is_one_array_whose_elements_are_runs(place: Login) -> None:
     """Three points: one array job, each completes with its own value, and one can be submitted again by itself."""
     words = ["train.py", "params.lr=0.1", "preflight=false", "resources.timeout_min=5", "args=['${params.lr}']"]
