@@ -131,7 +131,8 @@ class Run:
 
     def wait_no_process(self) -> None:
         """Wait until nothing of the run is left."""
-        self.wait("no process left", lambda: not self.processes(), 90, every_s=0.3)  # a look at all costs 50 ms
+        # Each look reads every process: 12 ms of a core.
+        self.wait("no process left", lambda: not self.processes(), 90, every_s=0.3)
 
 
 def job_text(world: int, **job: Any) -> str:

@@ -58,10 +58,8 @@ class _Source:
     def files(self) -> list[Path]:
         """The files there are now."""
         if self.agents:
-            from launcher.run.state import agent_logs
-
             own = sorted(_below(self.paths.logs, "attempt-*/agent-*.log"), key=_numbers)
-            return sorted(agent_logs(self.paths), key=_age) + own
+            return sorted(self._agent_logs(), key=_age) + own
         attempt = "*" if self.attempt is None else self.attempt
         round_ = "*" if self.round is None else self.round
         found = _below(self.paths.logs, f"attempt-{attempt}/round-{round_}/rank-{self.rank:05d}.log")
@@ -69,11 +67,14 @@ class _Source:
 
     def instead(self) -> str | None:
         """What to say when the rank has no log but agents have one."""
-        from launcher.run.state import agent_logs
-
-        if self.agents or not agent_logs(self.paths):
+        if self.agents or not self._agent_logs():
             return None
         return f"rank {self.rank} has written nothing; this is what the agents said:"
+
+    def _agent_logs(self) -> list[Path]:
+        from launcher.run.state import agent_logs  # most calls are for a rank's log, and need no history
+
+        return agent_logs(self.paths)
 
 
 def _below(folder: Path, pattern: str) -> list[Path]:
