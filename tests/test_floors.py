@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "launcher"
-FLOORS = ["errors", "config", "run", "slurm", "training", "runtime", "submission", "report", "cli"]
+FLOORS = ["frozen", "errors", "config", "run", "slurm", "training", "runtime", "submission", "report", "cli"]
 """Lowest first."""
 NODE_SIDE = ("run", "runtime", "training")
 NODE_PACKAGES = {"torch", "numpy", "xxhash", "psutil", "submitit", "pynvml"}

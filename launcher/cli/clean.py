@@ -6,11 +6,12 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from launcher.frozen import frozen
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _DAY_S = 86_400.0
 
 
-@dataclass(frozen=True)
+@frozen
 class _Old:
     """A run that could go."""
 

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,14 @@ from launcher.config.source import COMMAND_LINE, Document, Origin, Problem, dump
 from launcher.config.sweep import axes, flatten, place, read_flags
 from launcher.config.texts import leaves
 from launcher.errors import ConfigError
+from launcher.frozen import frozen
 
 _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 __all__ = ["LoadedJob", "interpolate_run", "load_job", "load_values"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class LoadedJob:
     """A job that has passed every check here."""
 

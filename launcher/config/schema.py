@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from launcher.config.clock import minutes
+from launcher.frozen import frozen
 
 
 class _Section:
@@ -57,7 +58,7 @@ class Share(str, Enum):
     group = "group"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Code(_Section):
     """The code that is copied into the run."""
 
@@ -71,7 +72,7 @@ class Code(_Section):
     """Refuse a larger copy and name its largest files."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Resources(_Section):
     """What the job needs; names are submitit's."""
 
@@ -91,7 +92,7 @@ class Resources(_Section):
     """Nodes that stand by to replace dead ones."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Slurm(_Section):
     """How SLURM is asked; names are sbatch's."""
 
@@ -127,7 +128,7 @@ class Slurm(_Section):
     """More arguments for srun."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Ddp(_Section):
     """Options of DistributedDataParallel."""
 
@@ -141,7 +142,7 @@ class Ddp(_Section):
     """Gradients are views of the buckets: one copy less."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Distributed(_Section):
     """The process group."""
 
@@ -161,7 +162,7 @@ class Distributed(_Section):
     """Options of DistributedDataParallel."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Environment(_Section):
     """What workers find around them."""
 
@@ -179,7 +180,7 @@ class Environment(_Section):
     """More arguments for the container runtime."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Checkpoint(_Section):
     """When state is saved."""
 
@@ -201,7 +202,7 @@ class Checkpoint(_Section):
     """A script's own checkpoints: files matching this pattern below the run directory count as progress."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Restart(_Section):
     """How often and how long a run may come back."""
 
@@ -224,7 +225,7 @@ class Restart(_Section):
     """Seconds before the time limit at which saving for the next attempt begins."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Mlflow(_Section):
     """MLflow (extra: mlflow)."""
 
@@ -234,7 +235,7 @@ class Mlflow(_Section):
     """Experiment; unset: the job's name."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Wandb(_Section):
     """Weights & Biases (extra: wandb)."""
 
@@ -244,7 +245,7 @@ class Wandb(_Section):
     """online, offline or disabled; unset: $WANDB_MODE, or online."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Trackers(_Section):
     """Where metrics go beside the run's own files; never able to stop or slow training."""
 
@@ -256,7 +257,7 @@ class Trackers(_Section):
     """Weights & Biases."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Notify(_Section):
     """Who is told (extra: notify)."""
 
@@ -266,7 +267,7 @@ class Notify(_Section):
     """Which of started, preempted, failed, completed, cancelled."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class After(_Section):
     """Start after other runs."""
 
@@ -278,7 +279,7 @@ class After(_Section):
     """Runs that must have failed."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Job(_Section):
     """A job: what to train, on which resources. Exactly one of task, function and script."""
 

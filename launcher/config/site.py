@@ -11,6 +11,7 @@ from typing import Any
 from launcher.config.explain import nearest, shown
 from launcher.config.source import Document, Origin, Problem, read_yaml
 from launcher.errors import ConfigError
+from launcher.frozen import frozen
 
 __all__ = ["ADMIN_PROFILE", "Layer", "SiteProfile", "load_site", "read_layers", "site_paths"]
 
@@ -18,7 +19,7 @@ ADMIN_PROFILE = Path("/etc/launcher/site.yaml")
 GPU_REQUESTS = ("gpus-per-node", "gres")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class SiteProfile:
     """What a site profile says beside defaults of job keys; later profiles override earlier ones."""
 

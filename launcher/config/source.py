@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from launcher.frozen import frozen
+
 __all__ = ["COMMAND_LINE", "Document", "Origin", "Problem", "dump_yaml", "join", "parent", "read_value", "read_yaml"]
 
 COMMAND_LINE = "command line"
@@ -20,7 +22,7 @@ _MAX_NODES = 100_000
 _MAX_BYTES = 4 << 20
 
 
-@dataclass(frozen=True)
+@frozen
 class Origin:
     """Where a key was set: a file with the places of key and value (one-based), or the command line."""
 
@@ -42,7 +44,7 @@ class Origin:
         return self.at()
 
 
-@dataclass(frozen=True)
+@frozen
 class Problem:
     """One fault: the key path it concerns ("" is the whole file) and a sentence."""
 

@@ -7,11 +7,12 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.config.explain import keys_at, nearest, shown
 from launcher.config.source import COMMAND_LINE, Origin, Problem, read_value
+from launcher.frozen import frozen
 
 if TYPE_CHECKING:
     from launcher.config.faults import Report
@@ -38,7 +39,7 @@ _RANGE = re.compile(r"range\(\s*(-?\d{1,12})\s*(?:,\s*(-?\d{1,12})\s*)?(?:,\s*(-
 _LABEL = 40
 
 
-@dataclass(frozen=True)
+@frozen
 class Point:
     """One combination of values."""
 
@@ -50,7 +51,7 @@ class Point:
     """Values by key path."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Sweep:
     """Every point, the last key varying fastest."""
 

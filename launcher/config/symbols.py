@@ -7,10 +7,11 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
+
+from launcher.frozen import frozen
 
 __all__ = ["Module", "Symbol", "find_module", "find_symbol", "names_in", "parse"]
 
@@ -18,7 +19,7 @@ Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _MOST_HOPS = 8
 
 
-@dataclass(frozen=True)
+@frozen
 class Module:
     """A module's source; ``path`` None: it exists, but not as readable source (an extension, a namespace)."""
 
@@ -28,7 +29,7 @@ class Module:
     is_package: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Symbol:
     """A name in a module; ``node`` None: it is there, but what it is cannot be told without running code."""
 

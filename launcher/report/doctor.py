@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from launcher.frozen import frozen
 from launcher.report.text import duration
 from launcher.run.spec import SiteSpec
 from launcher.run.units import size
@@ -23,7 +24,7 @@ _MOST_PARTITIONS = 10
 _LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "ramfs")
 
 
-@dataclass(frozen=True)
+@frozen
 class Finding:
     """One line: ``level`` is "ok", "note", "warning" or "problem" (jobs will not work)."""
 
@@ -32,7 +33,7 @@ class Finding:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Saves:
     """How long this user's runs took to save, seconds."""
 
@@ -42,7 +43,7 @@ class Saves:
     worst_run: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Place:
     """Where runs will lie."""
 
@@ -53,7 +54,7 @@ class Place:
     """As mount calls it, e.g. nfs4, ext4."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Facts:
     """Everything a diagnosis depends on."""
 
@@ -74,7 +75,7 @@ class Facts:
     debug_detail: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Diagnosis:
     """What was found."""
 

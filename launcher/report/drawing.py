@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 import math
 import time
-from dataclasses import dataclass
 
+from launcher.frozen import frozen
 from launcher.report import text
 from launcher.report.history import History
 from launcher.report.ledger import COUNTED, Ledger, shares
@@ -23,7 +23,7 @@ LEAST_MARKED = 3.0
 MOST_LANES = 40
 
 
-@dataclass(frozen=True)
+@frozen
 class Band:
     """One kind of time in the goodput bar."""
 
@@ -33,7 +33,7 @@ class Band:
     words: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Box:
     """One piece of the timeline."""
 
@@ -43,7 +43,7 @@ class Box:
     title: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Lane:
     """One attempt: its boxes, and where its rounds began."""
 
@@ -52,7 +52,7 @@ class Lane:
     rounds: list[tuple[float, str]]
 
 
-@dataclass(frozen=True)
+@frozen
 class Timeline:
     """All lanes over one axis."""
 

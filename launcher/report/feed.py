@@ -12,7 +12,8 @@ from launcher.report.history import History, as_dict, as_list, as_number, read_h
 from launcher.report.ledger import Ledger, ledger
 from launcher.report.listing import Row, group_sweeps, rows
 from launcher.report.runs import all_runs, ask_slurm, needs_slurm
-from launcher.report.summary import RunSummary, SlurmView, summarise_history
+from launcher.report.summary import RunSummary, summarise_history
+from launcher.report.verdict import SlurmView
 from launcher.run.files import NO_JSON
 from launcher.run.paths import RunPaths
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from launcher.frozen import frozen
 from launcher.run import events as events_module
 from launcher.run.files import read_json
 from launcher.run.paths import RunPaths
@@ -51,7 +52,7 @@ def as_dict(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-@dataclass(frozen=True)
+@frozen
 class History:
     """What a run's files say. Events are in the order written and all have a finite ``t``."""
 

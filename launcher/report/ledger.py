@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from typing import Any
 
+from launcher.frozen import frozen
 from launcher.report import text
 from launcher.report.history import Event, History, as_dict, as_number
 from launcher.report.timeline import KINDS, Segment, timeline
@@ -28,7 +28,7 @@ __all__ = [
 COUNTED = tuple(k for k in KINDS if k != "away")
 
 
-@dataclass(frozen=True)
+@frozen
 class Interruption:
     """One thing that stopped training before its end."""
 
@@ -39,7 +39,7 @@ class Interruption:
     lost_steps: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Ledger:
     """Seconds by kind over all attempts, and what they cost."""
 
@@ -191,7 +191,7 @@ def young_daly(save_s: float, mttf_s: float) -> float:
     return max(math.sqrt(2 * save_s * mttf_s) - save_s, save_s)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Advice:
     """What the run's own history recommends; None where it tells too little."""
 

@@ -11,7 +11,8 @@ from typing import Any
 from launcher.report import text
 from launcher.report.history import as_dict, as_number, as_text, as_time, read_history
 from launcher.report.runs import Ask, Known, summarise_all
-from launcher.report.summary import RunSummary, State
+from launcher.report.summary import RunSummary
+from launcher.report.verdict import State
 from launcher.run.files import NO_JSON
 
 __all__ = ["Row", "best_metric", "group_sweeps", "has_ended", "main_metric", "rows", "sort_by_metric", "sweep_line"]

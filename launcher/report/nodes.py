@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.frozen import frozen
 from launcher.report.history import Event, as_dict, as_list, as_number, as_text, own_time
 from launcher.report.text import duration, median
 from launcher.run import events as events_module
@@ -19,7 +20,7 @@ SLOW = 0.1
 _MIN_SAMPLES = 3
 
 
-@dataclass(frozen=True)
+@frozen
 class Trace:
     """What one run tells of its hosts."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from launcher.errors import RunNotFoundError
+from launcher.frozen import frozen
 from launcher.report.history import History, as_dict, as_list, read_history
-from launcher.report.summary import RunSummary, SlurmView, summarise_history
+from launcher.report.summary import RunSummary, summarise_history
+from launcher.report.verdict import SlurmView
 from launcher.run.files import read_json
 from launcher.run.index import SWEEP_FILE, is_sweep, job_name, list_runs, resolve
 from launcher.run.paths import RunPaths
@@ -28,7 +30,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@frozen
 class Known:
     """A run that exists, and the sweep it is a point of."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launcher.frozen import frozen
 from launcher.report.history import as_dict, as_list, as_number, own_time
 from launcher.report.text import median
 from launcher.run.files import NO_JSON
@@ -146,7 +147,7 @@ def _extremes(values: list[float]) -> tuple[float | None, float | None, float | 
     return (max(values), sum(values) / len(values), min(values)) if values else (None, None, None)
 
 
-@dataclass(frozen=True)
+@frozen
 class RankSpread:
     """Step times of one rank over the run, in seconds."""
 

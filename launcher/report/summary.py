@@ -3,60 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import field
+from typing import Any
 
+from launcher.frozen import frozen
 from launcher.report import text
 from launcher.report.history import Event, History, as_dict, as_list, as_number, as_text, own_time, read_history
-from launcher.report.processes import is_alive, local_process
+from launcher.report.verdict import SlurmView, State, heard, verdict
 from launcher.run.paths import RunPaths
 
-__all__ = ["STALE_S", "STANDS_OUT", "RunSummary", "SlurmView", "State", "summarise", "summarise_history"]
-
-State = Literal["pending", "running", "completed", "failed", "cancelled"]
-
-STALE_S = 60.0
-"""The leader writes its picture once a second; NFS clients may show a file up to 60 s late."""
+__all__ = ["STANDS_OUT", "RunSummary", "summarise", "summarise_history"]
 
 STANDS_OUT = 0.1
 """A rank is called slow when it needs longer than the others by this share of a step; jitter is less."""
 
-LOST_S = 600.0
-"""A local run on another host is taken for dead after this silence: its process cannot be looked at from here."""
 
-_DEAD: dict[str, tuple[State, str]] = {
-    "CANCELLED": ("cancelled", "it was cancelled in SLURM"),
-    "COMPLETED": ("failed", "the job ended without writing an outcome"),
-    "FAILED": ("failed", "the leader died without a word"),
-    "TIMEOUT": ("failed", "SLURM ended it at the time limit"),
-    "DEADLINE": ("failed", "SLURM ended it at its deadline"),
-    "NODE_FAIL": ("failed", "a node of the allocation died"),
-    "BOOT_FAIL": ("failed", "a node of the allocation did not boot"),
-    "OUT_OF_MEMORY": ("failed", "SLURM ended it for using too much memory"),
-    "PREEMPTED": ("failed", "it was preempted and SLURM did not requeue it"),
-    "REVOKED": ("failed", "SLURM revoked it"),
-}
-"""SLURM's terminal states: what a run that left no outcome is, and why."""
-
-_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
-
-
-class SlurmView(Protocol):
-    """What `launcher.slurm.jobs` says of one job."""
-
-    @property
-    def state(self) -> str:
-        """SLURM's state word, e.g. PENDING."""
-
-    @property
-    def reason(self) -> str:
-        """SLURM's reason, e.g. Priority."""
-
-
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RunSummary:
     """One run now. Times are seconds since the epoch, durations seconds; None is unknown."""
 
@@ -177,7 +141,7 @@ def summarise_history(
     """As `summarise`, from files already read."""
     now = time.time() if now is None else now
     values = _identity(history) | _progress(history) | _times(history, now)
-    state, reason, extra = _state(history, slurm, now, str(values["backend"]), values["job_id"])
+    state, reason, extra = verdict(history, slurm, now, str(values["backend"]), values["job_id"])
     values |= {"state": state, "reason": reason} | extra
     if state not in ("pending", "running") or state == "pending":
         values |= {"rate": None, "eta_s": None, "missing": [], "left_here_s": None}
@@ -304,7 +268,7 @@ def _times(h: History, now: float) -> dict[str, Any]:
         "started": begun["t"] if begun else None,
         "attempt_started": latest["t"] if latest else None,
         "ended": ended,
-        "heard": _heard(h),
+        "heard": heard(h),
     }
     step, total, speed = (as_number(picture.get(k)) for k in ("step", "total_steps", "rate"))
     if step is not None and total is not None and speed and total >= step:
@@ -316,85 +280,3 @@ def _times(h: History, now: float) -> dict[str, Any]:
     if spent is not None and hours is not None:
         times["left_in_all_s"] = max(0.0, hours * 3600 - spent)
     return times
-
-
-_Verdict = tuple[State, str, dict[str, Any]]
-
-
-def _state(h: History, slurm: Mapping[str, SlurmView] | None, now: float, backend: str, job_id: str | None) -> _Verdict:
-    if h.outcome is not None:
-        word = h.outcome.get("state")
-        state: State = word if word in ("completed", "failed", "cancelled") else "failed"
-        return state, as_text(h.outcome.get("reason")), {}
-    if backend == "local":
-        return _local_state(h, now)
-    return _slurm_state(h, slurm, now, job_id)
-
-
-def _is_waiting(h: History) -> bool:
-    """Whether the newest thing known is that the job was handed to a queue."""
-    last = h.last("submitted", "requeued", "attempt_started", "round_started")
-    return last is None or last["type"] in ("submitted", "requeued")
-
-
-def _silence(h: History, now: float) -> float:
-    """Seconds since the run's files last told anything."""
-    heard = _heard(h) or as_number(h.submission.get("submitted_t"))
-    return 0.0 if heard is None else now - heard
-
-
-def _slurm_state(h: History, slurm: Mapping[str, SlurmView] | None, now: float, job_id: str | None) -> _Verdict:
-    waiting, silence = _is_waiting(h), _silence(h, now)
-    job = slurm.get(job_id) if slurm is not None and job_id is not None else None
-    if job is not None:
-        word = job.state.split()[0].rstrip("+").upper() if job.state else ""
-        if word in _WAITING:
-            starts = as_number(getattr(job, "start_estimate_t", None))
-            return "pending", "" if job.reason in ("None", "") else job.reason, {"starts": starts}
-        lag_s = 5.0 if word == "CANCELLED" else 15.0  # of the outcome file behind SLURM's word, on a shared file system
-        if word in _DEAD and (waiting or silence > lag_s):
-            return _dead(h, word, waiting)
-        if word not in _DEAD:
-            starting = {"phase": "starting"} if waiting else {}
-            return "running", "", starting | {"silent": not waiting and silence > STALE_S}
-    if waiting:
-        if slurm is not None and job_id is not None and silence > STALE_S:
-            return "failed", "SLURM no longer knows this job, and it never started.", {"ended": _heard(h)}
-        return "pending", "", {}
-    if slurm is not None and silence > STALE_S:
-        return "failed", "The leader died without a word; SLURM no longer knows this job.", {"ended": _heard(h)}
-    return "running", "", {"silent": silence > STALE_S}
-
-
-def _heard(h: History) -> float | None:
-    times = [as_number(e["t"]) for e in h.events[-1:]] + [as_number(h.state.get("t"))]
-    return max((t for t in times if t is not None), default=None)
-
-
-def _dead(h: History, word: str, waiting: bool) -> _Verdict:
-    state, why = _DEAD[word]
-    when = " before it started" if waiting else ""
-    return state, f"{why[0].upper()}{why[1:]}{when} (SLURM says {word}).", {"ended": _heard(h)}
-
-
-def _local_state(h: History, now: float) -> _Verdict:
-    """A run on this or another machine, without SLURM: its process, where it can be looked at, else its silence."""
-    silence = _silence(h, now)
-    pid, begun, host = local_process(h)
-    here = host is None or host == socket.gethostname()
-    if here and pid is not None:
-        if is_alive(pid, begun):
-            return _local_alive(h, silence)
-        if silence > 5.0:
-            why = f"The leader died without a word: its process is gone. launcher resubmit {h.paths.id} goes on."
-            return "failed", why, {"ended": _heard(h)}
-    if silence > LOST_S:
-        where = f" from {host}" if host else ""
-        return "failed", f"Nothing has been heard{where} since; the leader is taken for dead.", {"ended": _heard(h)}
-    return _local_alive(h, silence)
-
-
-def _local_alive(h: History, silence: float) -> _Verdict:
-    if h.last("attempt_started") is None and not h.state:
-        return "pending", "starting", {}
-    return "running", "", {"silent": silence > STALE_S}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from launcher.frozen import frozen
 from launcher.report import text
 from launcher.report.evidence import Root, signal_of
 from launcher.report.history import History, as_dict, as_list, as_number, as_text
@@ -26,7 +27,7 @@ _SIGNALS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class Told:
     """What is said of a root cause. ``{run}`` in ``next`` stands for the run's short name."""
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from launcher.frozen import frozen
 from launcher.report.history import Event, History, as_dict, as_number
 
 __all__ = ["KINDS", "Segment", "timeline"]
@@ -27,7 +28,7 @@ KINDS = ("useful", "saving", "lost", "recovery", "start-up", "queued", "stopped"
 _FAILURES = ("worker_failed", "node_lost", "store_lost", "hang")
 
 
-@dataclass(frozen=True)
+@frozen
 class Segment:
     """One piece of a run's time; ``start`` and ``end`` in seconds since the epoch."""
 

@@ -6,10 +6,11 @@ import os
 import re
 import sysconfig
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from launcher.frozen import frozen
 from launcher.report.text import clean
 
 __all__ = ["Frame", "Trace", "frames_of", "last_stack", "last_traceback", "tail", "user_frame"]
@@ -24,7 +25,7 @@ _LIBRARY = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Frame:
     """One place in the code."""
 
@@ -40,7 +41,7 @@ class Frame:
         return f"{where}  {what}" if what else where
 
 
-@dataclass(frozen=True)
+@frozen
 class Trace:
     """A traceback or stack: outermost frame first."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from launcher.frozen import frozen
 from launcher.report import text
 from launcher.report.evidence import Root, find_root
 from launcher.report.history import Event, History, as_dict, as_number, as_text
@@ -16,7 +17,7 @@ from launcher.run.units import named_ranks
 __all__ = ["Why", "explain"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Why:
     """The root cause and what it rests on."""
 

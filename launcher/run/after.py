@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.frozen import frozen
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 
@@ -16,7 +16,7 @@ KINDS: dict[str, str] = {"ok": "completed", "any": "ended", "fails": "failed"}
 """Each kind of waiting, and what the other run must have done."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Predecessor:
     """A run that must have ended in a certain way first."""
 

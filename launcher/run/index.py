@@ -11,10 +11,10 @@ import random
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.errors import RunNotFoundError
+from launcher.frozen import frozen
 
 __all__ = [
     "SWEEP_FILE",
@@ -36,7 +36,7 @@ _MAX_NAME = 64
 SWEEP_FILE = "sweep.json"
 
 
-@dataclass(frozen=True)
+@frozen
 class RunRef:
     """A run that exists: its id, its folder, and when it was registered (seconds since the epoch)."""
 

@@ -5,13 +5,14 @@ Standard library only: the node side imports this.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from launcher.frozen import frozen
 
 __all__ = ["RunPaths"]
 
 
-@dataclass(frozen=True)
+@frozen
 class RunPaths:
     """The layout of one run's directory; derives names, touches nothing.
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
+
+from launcher.frozen import frozen
 
 __all__ = ["CheckpointSpec", "DdpSpec", "RestartSpec", "RunSpec", "SiteSpec", "Work"]
 
 SPEC_VERSION = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Work:
     """What every worker runs."""
 
@@ -30,7 +32,7 @@ class Work:
     """Keyword arguments of a task's or function's constructor."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class DdpSpec:
     """Keyword arguments of DistributedDataParallel."""
 
@@ -40,7 +42,7 @@ class DdpSpec:
     gradient_as_bucket_view: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class CheckpointSpec:
     """When checkpoints are saved and how many are kept."""
 
@@ -56,7 +58,7 @@ class CheckpointSpec:
     enabled: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RestartSpec:
     """How often and how long the run may come back."""
 
@@ -76,7 +78,7 @@ class RestartSpec:
     """Seconds before the time limit at which SLURM sends USR2."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class SiteSpec:
     """What the submitting command found out about the site and the node side needs."""
 
@@ -90,7 +92,7 @@ class SiteSpec:
     slurm_version: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RunSpec:
     """Everything an agent, leader or worker needs; constant over a run, replaced by ``resubmit``."""
 

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.frozen import frozen
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.runtime.budgets import Budgets
@@ -22,7 +23,7 @@ from launcher.runtime.tracking import Tracking
 __all__ = ["Board", "Interrupt", "Timing"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Timing:
     """The leader's own patience, in seconds."""
 

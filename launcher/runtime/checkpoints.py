@@ -13,11 +13,11 @@ import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import CheckpointError
+from launcher.frozen import frozen
 from launcher.run.files import fsync_dir, write_atomic
 from launcher.run.manifest import HASH_NAME, MANIFEST, read_manifest, why_damaged
 from launcher.run.paths import RunPaths
@@ -39,7 +39,7 @@ _SMALL_BYTES = 2 * 1024**3
 """Up to this size the content is verified before every resume: xxh3 reads it in about a second."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Checkpoint:
     """A committed checkpoint."""
 
@@ -48,7 +48,7 @@ class Checkpoint:
     bytes: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Shard:
     """One rank's part of a checkpoint, durable in the temporary folder."""
 

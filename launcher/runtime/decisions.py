@@ -6,9 +6,10 @@ The first row whose evidence matches and whose condition holds decides. Every ev
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from launcher.frozen import frozen
 
 __all__ = [
     "SAME_EXCEPTION_LIMIT",
@@ -84,7 +85,7 @@ class Action(str, Enum):
     """Go without a word: this attempt is not the run's newest."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Evidence:
     """What happened, with the clause that a user reads."""
 
@@ -100,7 +101,7 @@ class Evidence:
     """How often the very same exception happened at this step before."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Situation:
     """What else counts."""
 
@@ -122,7 +123,7 @@ class Situation:
     """The agreed step was the last one: nothing is left to do."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Row:
     """One line of the table."""
 
@@ -133,7 +134,7 @@ class Row:
     """Completes "<what happened>; ..."."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Decision:
     """What to do, and why in one sentence."""
 

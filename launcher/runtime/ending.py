@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from launcher.errors import RunCancelledError, RunFailedError, SiteError
+from launcher.frozen import frozen
 from launcher.run.state import write_outcome
 from launcher.runtime.board import Board
 from launcher.runtime.budgets import backoff_s
@@ -31,7 +31,7 @@ _WAKING_S = 5.0
 _WRITE_TRIES, _WRITE_PAUSE_S = 30, 1.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Ending:
     """How this attempt ended, for the process that runs the leader."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Protocol
 
 from launcher.errors import SiteError
+from launcher.frozen import frozen
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
@@ -24,7 +24,7 @@ class CancelledError(SiteError):
     """Somebody cancelled the job while it was being handed back."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Meaning:
     """Why a signal came."""
 
@@ -34,7 +34,7 @@ class Meaning:
     """Seconds until the processes are killed, where it is known better than from the site's settings."""
 
 
-@dataclass(frozen=True)
+@frozen
 class HandedBack:
     """How the allocation was given back."""
 

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from launcher.frozen import frozen
+
 __all__ = ["FROZEN_S", "LONG_S", "PATIENCE", "HangWatch", "RankView", "laggards"]
 
 LONG_S = 1800.0
@@ -33,7 +35,7 @@ PATIENCE = 4.0
 """Each restart for a hang at the same place multiplies the limit of training steps by this (at most to `LONG_S`)."""
 
 
-@dataclass(frozen=True)
+@frozen
 class RankView:
     """What is known of one rank."""
 
@@ -106,9 +108,9 @@ def laggards(ranks: list[RankView]) -> list[RankView]:
     Nobody where all are alike. Reported steps are no measure: a rank that waits told of its last step up to 0.1 s before,
     which is many short steps.
     """
-    frozen = [r for r in ranks if r.frozen_s >= FROZEN_S]
-    if frozen:
-        return frozen
+    stopped = [r for r in ranks if r.frozen_s >= FROZEN_S]
+    if stopped:
+        return stopped
     least = min((r.at for r in ranks if r.at is not None), default=None)
     silent = [r for r in ranks if r.at is None]
     behind = silent or [r for r in ranks if r.at == least]

@@ -9,11 +9,12 @@ import socket
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import psutil
 
+from launcher.frozen import frozen
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.runtime import facts, logs
@@ -33,7 +34,7 @@ _LOCAL_S = 20.0
 _ALL_REDUCE_S = 75.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Check:
     """One check."""
 

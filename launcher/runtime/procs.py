@@ -6,7 +6,8 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from launcher.frozen import frozen
 
 __all__ = ["Proc", "become_subreaper", "below", "die_with_parent", "kill_all", "marked", "table"]
 
@@ -17,7 +18,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True)
+@frozen
 class Proc:
     """One line of the process table."""
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from launcher.frozen import frozen
+
 __all__ = ["About", "End", "Row", "Sink", "make_sinks"]
 
 _REQUEST_S = 30
@@ -25,7 +27,7 @@ _LONGEST_PARAM = 500
 """Characters of a parameter's value that every MLflow server takes."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Row:
     """Numbers of one step."""
 
@@ -35,7 +37,7 @@ class Row:
     numbers: dict[str, float]
 
 
-@dataclass(frozen=True)
+@frozen
 class End:
     """How the run, or this attempt of it, ended."""
 
@@ -44,7 +46,7 @@ class End:
     reason: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class About:
     """What trackers are told of a run beside its metrics."""
 

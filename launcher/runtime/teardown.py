@@ -14,11 +14,11 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import RunFailedError, SiteError
+from launcher.frozen import frozen
 from launcher.run import events
 from launcher.run.batch import COMPLETED
 from launcher.run.paths import RunPaths
@@ -36,7 +36,7 @@ _UNHEARD_S = 60.0
 """slurmctld may be restarting: it is asked again for so long."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Verdict:
     """What to do: "nothing", "requeue", "fail" or "cancel", and why in one sentence."""
 

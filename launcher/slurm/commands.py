@@ -13,8 +13,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from launcher.frozen import frozen
 from launcher.slurm.courier import VARIABLE, carry
 
 __all__ = ["Answer", "ask", "ask_patiently", "clean_environment", "spared"]
@@ -32,7 +32,7 @@ _FORMATTING = re.compile(r"^(SQUEUE|SINFO|SACCT|SACCTMGR|SPRIO|SSTAT|SCONTROL)_"
 _DROPPED = frozenset({"SLURM_CLUSTERS", "SLURM_BITSTR_LEN", "SLURM_JSON", "SLURM_YAML", "SLURM_DEBUG_FLAGS"})
 
 
-@dataclass(frozen=True)
+@frozen
 class Answer:
     """What a command of SLURM's said."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from launcher.frozen import frozen
 
 __all__ = ["JobEnviron", "job_environ", "own_job_id", "without_slurm"]
 
@@ -17,7 +18,7 @@ def without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in environ.items() if k in KEPT or not k.startswith(_PREFIXES)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class JobEnviron:
     """What SLURM told this process about its job and its place in it. None and "" are unknown."""
 

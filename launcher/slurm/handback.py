@@ -12,8 +12,8 @@ import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from launcher.frozen import frozen
 from launcher.slurm.commands import Answer, ask
 from launcher.slurm.environ import without_slurm
 from launcher.slurm.hosts import expand_hosts
@@ -34,7 +34,7 @@ _FORBIDDEN = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Done:
     """How a request went."""
 

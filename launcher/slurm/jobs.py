@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
+from launcher.frozen import frozen
 from launcher.slurm.commands import ask_patiently
 from launcher.slurm.hosts import expand_hosts
 
@@ -26,7 +26,7 @@ SACCT_FIELDS = "JobID,JobIDRaw,State,ExitCode,Submit,Start,End,TimelimitRaw,Node
 _MANY = 200
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class JobView:
     """One job as squeue or sacct shows it. None and "" are unknown."""
 
@@ -136,7 +136,7 @@ def _elements(shown: str) -> list[str]:
         return []
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class JobFacts:
     """One job as ``scontrol show job`` shows it at this moment. None and "" are unknown."""
 

@@ -22,8 +22,7 @@ ExitCode says nothing: 0:15 is the batch script's end by the same TERM, and come
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from launcher.frozen import frozen
 from launcher.slurm.jobs import JobFacts
 
 __all__ = ["Meaning", "meaning_of"]
@@ -35,7 +34,7 @@ _SCRIPT_ENDED = ("NonZeroExitCode", "JobLaunchFailure", "RaisedSignal")
 """Reason of a job whose batch script ended badly before anybody had asked for its end."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Meaning:
     """Why a signal came."""
 

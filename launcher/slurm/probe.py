@@ -10,9 +10,10 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from launcher.frozen import frozen
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import without_slurm
 from launcher.slurm.jobs import job_views
@@ -78,7 +79,7 @@ found.update(torch_facts())
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Look:
     """What was seen of an interpreter and the machine it runs on; None is not there."""
 
@@ -94,7 +95,7 @@ class Look:
     error: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ProbeResult:
     """How the tiny job went."""
 

@@ -19,8 +19,8 @@ import math
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from launcher.frozen import frozen
 from launcher.slurm.commands import ask
 from launcher.slurm.jobs import job_facts
 
@@ -44,7 +44,7 @@ _POLL_S = 0.1
 _ASK_S = 5.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Look:
     """What slurmctld says of its main scheduler."""
 

@@ -9,8 +9,9 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from launcher.frozen import frozen
 from launcher.run.spec import SiteSpec
 from launcher.slurm.commands import ask_patiently
 
@@ -20,7 +21,7 @@ _CONFIG_PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/opt/s
 _NEEDED = ("sbatch", "srun", "squeue", "scancel", "scontrol")
 
 
-@dataclass(frozen=True)
+@frozen
 class Presence:
     """Whether SLURM can be used from here."""
 
@@ -54,7 +55,7 @@ def find_slurm(environ: Mapping[str, str] = os.environ) -> Presence:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Partition:
     """One partition; None is unlimited or unknown."""
 
@@ -85,7 +86,7 @@ class Partition:
     exclusive: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Qos:
     """One quality of service, as far as preemption goes."""
 
@@ -97,7 +98,7 @@ class Qos:
     max_wall_s: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Site:
     """A cluster's configuration, as far as jobs feel it."""
 
@@ -149,7 +150,7 @@ class Site:
         return None
 
 
-@dataclass(frozen=True)
+@frozen
 class SiteTexts:
     """What the site's SLURM printed: enough to read it again without it (tests, bug reports)."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +13,7 @@ from launcher.config.load import LoadedJob, load_layers, renamed
 from launcher.config.merge import command_line
 from launcher.config.site import Layer, read_document, read_layers, site_paths
 from launcher.errors import CheckpointError, RunDirError, StateError
+from launcher.frozen import frozen
 from launcher.run import events, index
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_submission
@@ -37,7 +38,7 @@ __all__ = [
 BackendName = Literal["auto", "slurm", "local"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Again:
     """How to submit a run again."""
 

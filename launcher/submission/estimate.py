@@ -10,12 +10,12 @@ import math
 import re
 import tempfile
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import SiteError
+from launcher.frozen import frozen
 from launcher.run import index, rehearsals
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
@@ -27,7 +27,7 @@ __all__ = ["Estimate", "Speed", "ask_start", "measured", "nearest", "order", "pa
 _STARTS = re.compile(r"to start at (?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|\d{9,})")
 
 
-@dataclass(frozen=True)
+@frozen
 class Speed:
     """What a run of the same job measured."""
 
@@ -41,7 +41,7 @@ class Speed:
         return self.total_steps / self.steps_per_s * self.ranks / ranks
 
 
-@dataclass(frozen=True)
+@frozen
 class Estimate:
     """One way to submit the job."""
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import field
+from typing import TYPE_CHECKING, Literal
 
-from launcher.run.after import Predecessor
+from launcher.frozen import frozen
 from launcher.run.spec import SiteSpec
 from launcher.slurm.site import Partition
+
+if TYPE_CHECKING:
+    from launcher.run.after import Predecessor
 
 __all__ = ["CodeFacts", "Facts", "Interpreter", "SlurmFacts"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Interpreter:
     """The Python that agents and workers will run."""
 
@@ -32,7 +35,7 @@ class Interpreter:
     """False inside a container, which cannot be looked into from here."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class CodeFacts:
     """The code directory as a copy would take it."""
 
@@ -59,7 +62,7 @@ class CodeFacts:
         return sum(size for _, size in self.files)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class SlurmFacts:
     """Whether SLURM is here, and what was found out about it."""
 
@@ -81,7 +84,7 @@ class SlurmFacts:
     """Why SLURM did not answer, when it is here but did not."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Facts:
     """Everything a plan depends on beside the job."""
 

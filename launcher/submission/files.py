@@ -6,8 +6,9 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from launcher.frozen import frozen
 
 __all__ = ["Listing", "commit", "diff", "dirty", "listing", "remote"]
 
@@ -16,7 +17,7 @@ _RUBBISH = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", 
 _GIT_TIMEOUT_S = 60
 
 
-@dataclass(frozen=True)
+@frozen
 class Listing:
     """Files (relative path, size), links to directories outside, and whether git said so."""
 

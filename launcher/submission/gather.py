@@ -8,16 +8,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from launcher.config.load import LoadedJob
 from launcher.config.site import SiteProfile
 from launcher.errors import ConfigError
 from launcher.run import index
-from launcher.run.after import Predecessor
 from launcher.slurm.site import ask_site, find_slurm, parse_site, policy
 from launcher.submission import files, interpreter
 from launcher.submission.facts import CodeFacts, Facts, SlurmFacts
+
+if TYPE_CHECKING:
+    from launcher.run.after import Predecessor
 
 __all__ = ["attaches", "code_facts", "gather", "gpus_here", "runs_dir_of", "slurm_facts"]
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import random
 import re
 import shlex
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import PurePath
 from typing import Any, Literal
 
 from launcher.config.load import LoadedJob, argument_texts, interpolate_run
 from launcher.config.schema import Backend, Ddp, Job
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
+from launcher.frozen import frozen
 from launcher.run.spec import CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
 from launcher.run.units import size
 from launcher.submission import describe, limits, script
@@ -30,7 +31,7 @@ _SPACE_RESERVE = 64 * 1024**2
 _INODE_RESERVE = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class SubmissionPlan:
     """One run, ready to be submitted."""
 

@@ -10,12 +10,13 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.config.load import LoadedJob
 from launcher.config.sweep import SWEPT
 from launcher.errors import RunDirError, StateError
+from launcher.frozen import frozen
 from launcher.run.files import read_json, write_atomic
 from launcher.run.index import SWEEP_FILE
 from launcher.run.paths import RunPaths
@@ -32,7 +33,7 @@ __all__ = ["AgainArray", "failed_of", "resubmit_points"]
 _BEFORE = ".before."
 
 
-@dataclass(frozen=True)
+@frozen
 class AgainArray:
     """Points that were submitted again together."""
 
@@ -43,7 +44,7 @@ class AgainArray:
     """The first point's: its warnings are everybody's."""
 
 
-@dataclass(frozen=True)
+@frozen
 class _One:
     paths: RunPaths
     loaded: LoadedJob

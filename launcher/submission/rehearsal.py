@@ -13,12 +13,13 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from launcher.config.load import LoadedJob
 from launcher.errors import DrillError, LauncherError, RunFailedError
+from launcher.frozen import frozen
 from launcher.run import events
 from launcher.run.files import read_lines
 from launcher.run.messages import NOT_REGISTERED, UNRESTORED
@@ -38,7 +39,7 @@ END_S = 30.0
 """Agents that have not left by then, after the outcome was written, are killed."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Take:
     """One rehearsed run."""
 
@@ -64,7 +65,7 @@ class Take:
     """Of the checks' all-reduce; None where there was none."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Rehearsal:
     """What came of it."""
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.config.schema import Job
 from launcher.errors import ConfigError
-from launcher.run.after import Predecessor
+from launcher.frozen import frozen
 from launcher.run.batch import COMPLETED, MARK
 from launcher.run.spec import RunSpec
 from launcher.slurm.courier import VARIABLE
 from launcher.submission.facts import Facts
+
+if TYPE_CHECKING:
+    from launcher.run.after import Predecessor
 
 __all__ = ["OWNED", "Place", "array_place", "is_apptainer", "parameters", "python_command", "render", "teardown"]
 
@@ -42,7 +44,7 @@ _MARK_START = f'echo "{MARK}$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"'
 _IGNORE = 'trap "" TERM USR2'
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """What the points of a sweep share, and a run has for itself."""
 

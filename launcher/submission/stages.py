@@ -8,13 +8,14 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from launcher.config.load import LoadedJob
 from launcher.config.schema import Resources
 from launcher.errors import LauncherError, SubmitError
+from launcher.frozen import frozen
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
 from launcher.slurm.hosts import expand_hosts
@@ -68,7 +69,7 @@ def fit(nodes: int, tasks_per_node: int, gpus_per_node: int, gpus_here: int) -> 
     return nodes, tasks_per_node, gpus, notes
 
 
-@dataclass(frozen=True)
+@frozen
 class LocalStage:
     """This machine: every node simulated."""
 
@@ -87,7 +88,7 @@ class LocalStage:
         return Foreground(made)
 
 
-@dataclass(frozen=True)
+@frozen
 class SlurmStage:
     """Nodes that SLURM has granted."""
 

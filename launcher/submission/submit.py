@@ -10,11 +10,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from launcher.errors import LauncherError, SubmitError
+from launcher.frozen import frozen
 from launcher.run import events, index
 from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
@@ -36,7 +37,7 @@ __all__ = [
 _TRIES = 20
 
 
-@dataclass(frozen=True)
+@frozen
 class Submitted:
     """A run that has been handed over."""
 

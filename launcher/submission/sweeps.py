@@ -13,7 +13,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from launcher.config.load import LoadedJob
 from launcher.config.source import dump_yaml
 from launcher.config.sweep import Point, expand, point_jobs
 from launcher.errors import StateError, SubmitError
+from launcher.frozen import frozen
 from launcher.run import index
 from launcher.run.files import write_atomic
 from launcher.run.index import SWEEP_FILE
@@ -45,7 +46,7 @@ _TRIES = 20
 _SCALARS = (str, int, float, bool, type(None))
 
 
-@dataclass(frozen=True)
+@frozen
 class PlannedPoint:
     """One run of a sweep, ready to be written."""
 
@@ -58,7 +59,7 @@ class PlannedPoint:
         return [f"{key}={_shown(value)}" for key, value in self.point.overrides.items()]
 
 
-@dataclass(frozen=True)
+@frozen
 class SubmittedSweep:
     """A sweep that SLURM has."""
 

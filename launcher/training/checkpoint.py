@@ -12,13 +12,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Container
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from launcher.errors import CheckpointError
+from launcher.frozen import frozen
 from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, new_hash
 from launcher.run.messages import Channel
@@ -73,7 +73,7 @@ def write_file(path: Path, value: Any, mode: int) -> dict[str, Any]:
     return {"name": path.name, "size": writer.size, "hash": writer.hash.hexdigest()}
 
 
-@dataclass(frozen=True)
+@frozen
 class _Task:
     step: int
     tmp: Path

@@ -10,13 +10,13 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from launcher.errors import CodeError
+from launcher.frozen import frozen
 
 __all__ = ["Micro", "Plan", "Stream", "Unit", "derive_seed", "split", "to_device"]
 
@@ -38,7 +38,7 @@ def split(total: int, parts: int, index: int) -> tuple[int, int]:
     return index * base + min(index, extra), base + (index < extra)
 
 
-@dataclass(frozen=True)
+@frozen
 class Micro:
     """What one rank puts through the model at once."""
 
@@ -50,7 +50,7 @@ class Micro:
     """What this mean loss is multiplied by, so that DDP's average over ranks is the mean over the unit's samples."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Unit:
     """One optimizer step: this rank's micro-batches, as many as every other rank has."""
 
@@ -69,7 +69,7 @@ class Unit:
         return b"%d %d %d;" % (self.epoch, self.start, self.size)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Plan:
     """The units of every epoch, as one rank sees them."""
 

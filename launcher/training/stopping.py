@@ -11,15 +11,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from launcher.frozen import frozen
 from launcher.run.messages import Channel
 
 __all__ = ["Gate", "Stop", "Stopped", "listen"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Stop:
     """Run through ``step``, then save into ``tmp`` (unless ``save`` is false) and leave."""
 

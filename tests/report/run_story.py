@@ -71,3 +71,17 @@ class Story:
     def history(self) -> History:
         """The files, read."""
         return read_history(self.paths)
+
+
+def training(tmp_path: Path, **spec: object) -> Story:
+    """A run that trains on two hosts."""
+    story = Story(tmp_path, **spec).submitted().wait(10).begins().wait(5).round_starts().wait(5)
+    story.event("first_step", step=1, seconds=5.0)
+    ranks = [
+        {"rank": r, "host": f"node{1 + r // 2}", "pid": 100 + r, "step_time_s": 0.5 + 0.1 * (r == 3)} for r in range(4)
+    ]
+    story.wait(60).state(
+        step=120, total_steps=600, rate=2.0, world_size=4, nodes=["node1", "node2"], ranks=ranks, allocation_t=T0 + 10,
+        spent_s=65.0, metrics={"loss": 0.25},
+    )  # fmt: skip
+    return story

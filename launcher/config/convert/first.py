@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.config.clock import clock
 from launcher.config.convert.draft import Draft
 from launcher.config.symbols import parse
+from launcher.frozen import frozen
 
 __all__ = ["Place", "find_work", "first_job"]
 
@@ -17,7 +17,7 @@ _LIKELY = ("train.py", "main.py", "run.py", "pretrain.py", "finetune.py")
 _MOST_FILES = 200
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Place:
     """Where the job would run."""
 

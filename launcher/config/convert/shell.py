@@ -7,10 +7,12 @@ import operator
 import re
 from dataclasses import dataclass, field
 
+from launcher.frozen import frozen
+
 __all__ = ["Command", "Ref", "Scope", "commands", "plain"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Ref:
     """A part of a word that is only known when the script runs."""
 
