@@ -32,9 +32,9 @@ test: setup packages
 	$(PYTEST) -m 'not quiet and not long' -n 3 --dist loadfile || rc=1; \
 	exit $$rc
 
-# Several faults in one run, at every world size: minutes each.
+# Several faults in one run, at every world size, and the rarer variants.
 faults: setup packages
-	@$(PYTEST) -m long
+	@$(PYTEST) -m long -n 3 --dist loadfile
 
 check: setup
 	@$(PY) -m ruff check .

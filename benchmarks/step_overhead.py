@@ -1,14 +1,17 @@
-"""What the shared loop costs per step beside a plain DDP loop, in alternating pairs within the same processes.
+"""What the shared loop costs per step beside a plain DDP loop: short blocks of both in turns, within the same processes.
 
-``python benchmarks/step_overhead.py [--ranks 2] [--steps 400] [--pairs 15] [--hidden 512]``. Every pair trains the same model on
-the same in-memory data: once by ``launcher.Training``'s loop with an agent listening (progress, metrics and the boundary's
-checks included), once by a loop written by hand around DistributedDataParallel. The order within a pair alternates.
-Prints the median of the pairs' ratios and a 95 % interval for it (bootstrap).
+``python benchmarks/step_overhead.py [--ranks 2] [--pairs 400] [--block 20] [--hidden 512] [--cpu]``. One run of
+``launcher.Training``'s loop with an agent listening (progress, metrics and the boundary's checks included) stops after every
+``--block`` steps for as many steps of a loop written by hand around DistributedDataParallel, same model, same data in memory. A
+machine whose speed changes from second to second changes for both alike: each of our blocks is compared with the mean of the
+plain ones before and after it. Prints the median of these ratios and a 95 % interval for it (bootstrap). Reports are sent by
+the clock, so a loop that runs half of the time sends twice as many per step: what is printed is rather too much.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import os
 import random
@@ -53,14 +56,39 @@ def network(hidden: int) -> torch.nn.Module:
     return torch.nn.Sequential(*layers, torch.nn.Linear(hidden, 10))
 
 
+class Plain:
+    """A loop by hand, some steps at a time; data is read and shuffled the same way."""
+
+    def __init__(self, place: Place, dataset: TensorDataset, hidden: int) -> None:
+        self.place, self.dataset = place, dataset
+        self.model = torch.nn.parallel.DistributedDataParallel(network(hidden), gradient_as_bucket_view=True)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
+        self.at = 0
+
+    def run(self, steps: int) -> None:
+        """The next ``steps`` of it."""
+        for _ in range(steps):
+            first = self.at + self.place.rank * BATCH
+            x, y = fetch(self.dataset, self.order[first : first + BATCH].tolist())
+            loss = torch.nn.functional.cross_entropy(self.model(x), y)
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            self.at = (self.at + BATCH * self.place.world_size) % (len(self.dataset) // 2)
+
+
 class Task(Training):
-    """The measured job."""
+    """The measured job, interrupted for blocks of plain steps."""
 
     batch_size = BATCH
 
-    def __init__(self, dataset: TensorDataset, hidden: int) -> None:
-        self.dataset, self.hidden = dataset, hidden
-        self.times: list[float] = []
+    def __init__(self, dataset: TensorDataset, hidden: int, block: int, plain: Plain) -> None:
+        self.dataset, self.hidden, self.block, self.plain = dataset, hidden, block, plain
+        self.steps = 0
+        self.ours: list[float] = []
+        self.theirs: list[float] = []
+        self.resumed = CLOCK()
 
     def model(self) -> torch.nn.Module:
         """See network."""
@@ -71,50 +99,39 @@ class Task(Training):
         return self.dataset
 
     def loss(self, model: Any, batch: Any) -> torch.Tensor:
-        """Cross-entropy."""
-        self.times.append(CLOCK())
+        """Cross-entropy; from one call to the next is a step."""
+        if self.steps % self.block == 0:
+            self.take_turns()
+        self.steps += 1
         x, y = batch
         return torch.nn.functional.cross_entropy(model(x), y)
+
+    def take_turns(self) -> None:
+        """Our block is over; one of theirs."""
+        stopped = CLOCK()
+        self.plain.run(self.block)
+        self.ours.append((stopped - self.resumed) / self.block)
+        self.resumed = CLOCK()
+        self.theirs.append((self.resumed - stopped) / self.block)
 
     def optimizer(self, model: Any) -> torch.optim.Optimizer:
         """Plain SGD."""
         return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-def ours(place: Place, dataset: TensorDataset, hidden: int) -> float:
-    """Seconds per step of the shared loop."""
+def in_turns(place: Place, arguments: argparse.Namespace) -> list[tuple[float, float]]:
+    """Seconds per step, pair by pair: our block, and the mean of the plain ones around it. The first tenth warms up."""
+    dataset = data((arguments.pairs + 2) * arguments.block * BATCH * arguments.ranks)
     gate, reporter = Gate(), Reporter(place.channel, metrics=place.rank == 0)
     session = Session(place, gate, reporter, torch.device("cpu"))
-    task = Task(dataset, hidden)
+    task = Task(dataset, arguments.hidden, arguments.block, Plain(place, dataset, arguments.hidden))
     run_task(Worker(session), session, task)
-    return per_step(task.times)
-
-
-def plain(place: Place, dataset: TensorDataset, hidden: int) -> float:
-    """Seconds per step of a loop by hand; data is read and shuffled the same way."""
-    model = torch.nn.parallel.DistributedDataParallel(network(hidden), gradient_as_bucket_view=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
-    times = []
-    for start in range(0, len(dataset), BATCH * place.world_size):
-        first = start + place.rank * BATCH
-        x, y = fetch(dataset, order[first : first + BATCH].tolist())
-        times.append(CLOCK())
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    return per_step(times)
-
-
-def per_step(times: list[float]) -> float:
-    """Seconds per step behind the first tenth, start to start."""
-    warm = times[len(times) // 10 :]
-    return (warm[-1] - warm[0]) / (len(warm) - 1)
+    around = [(before + after) / 2 for before, after in itertools.pairwise(task.theirs)]
+    return list(zip(task.ours[1:], around, strict=True))[arguments.pairs // 10 :]
 
 
 def rank_main(rank: int, arguments: argparse.Namespace, port: int, folder: str, results: Any) -> None:
-    """One rank: all pairs."""
+    """One rank."""
     global CLOCK
     CLOCK = time.thread_time if arguments.cpu else time.perf_counter
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -128,12 +145,9 @@ def rank_main(rank: int, arguments: argparse.Namespace, port: int, folder: str, 
     paths = RunPaths(Path(folder))
     spec = RunSpec.read(paths.spec)
     place = Place(rank=rank, local_rank=rank, world_size=arguments.ranks, spec=spec, paths=paths, channel=channel)
-    dataset = data(arguments.steps * BATCH * arguments.ranks)
-    for pair in range(arguments.pairs + 1):  # the first one warms up
-        both = [ours, plain] if pair % 2 else [plain, ours]
-        seconds = {run.__name__: run(place, dataset, arguments.hidden) for run in both}
-        if rank == 0 and pair:
-            results.put((seconds["ours"], seconds["plain"]))
+    pairs = in_turns(place, arguments)
+    if rank == 0:
+        results.put(pairs)
     dist.destroy_process_group()
 
 
@@ -146,8 +160,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--pairs", type=int, default=400)
+    parser.add_argument("--block", type=int, default=20, help="steps in a row")
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument(
         "--cpu", action="store_true", help="main thread's CPU time instead of wall time: for a busy machine"
@@ -164,7 +178,7 @@ def main() -> None:
         ]
         for worker in workers:
             worker.start()
-        pairs = [results.get() for _ in range(arguments.pairs)]
+        pairs = results.get()
         for worker in workers:
             worker.join()
     report(pairs)

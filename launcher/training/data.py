@@ -110,8 +110,8 @@ class Plan:
         size = min(self.global_batch, end - start)
         offset, share = split(size, self.world_size, self.rank)
         mine = order[start + offset : start + offset + share].tolist()
-        stand_in = int(order[start])
         count = self._micros(size)
+        stand_in = [] if share >= count else [int(order[start])]
         micros = [self._micro(mine, split(share, count, j), size, stand_in) for j in range(count)]
         return Unit(epoch, start, size, micros, start + size >= end)
 
@@ -122,10 +122,10 @@ class Plan:
         # A short last batch needs no more of them than its samples fill.
         return max(self.accumulate if size == self.global_batch else 1, math.ceil(largest / self.batch_size))
 
-    def _micro(self, mine: list[int], part: tuple[int, int], size: int, stand_in: int) -> Micro:
+    def _micro(self, mine: list[int], part: tuple[int, int], size: int, stand_in: list[int]) -> Micro:
         first, n = part
         if n == 0:
-            return Micro([stand_in], 0, 0.0)
+            return Micro(stand_in, 0, 0.0)
         scaled = n * self.world_size
         return Micro(mine[first : first + n], n, 1.0 if scaled == size else scaled / size)
 
@@ -171,7 +171,7 @@ class Stream:
     def _pairs(self, unit: Unit, loaded: Iterator[Any] | None) -> Iterator[tuple[Micro, Any]]:
         for micro in unit.micros:
             data = next(loaded) if loaded is not None else fetch(self.dataset, micro.indices, self.collate)
-            yield micro, to_device(data, self.device)
+            yield micro, data if self.device.type == "cpu" else to_device(data, self.device)
 
     def _loader(self, epoch: int, start: int, end_epoch: int) -> Iterator[Any]:
         seed = self.plan.seed

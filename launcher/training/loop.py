@@ -176,16 +176,16 @@ class _TaskLoop:
         partial, n = self.session.partial, self.worker.samples
         if not partial:
             partial["loss"] = torch.zeros((), dtype=torch.float64, device=loss.device)
-            partial["count"] = torch.zeros((), dtype=torch.float64)
+            partial["count"] = 0
         partial["loss"].add_(loss, alpha=n)
-        partial["count"].add_(n)
+        partial["count"] += n
 
     def _end_epoch(self) -> None:
         """Still inside the epoch's last step: every rank is here, and what is saved next contains it."""
         if self.scheduler is not None and self.task.scheduler_every == "epoch":
             self.scheduler.step()
         sums = self.session.partial
-        row = torch.stack([sums["loss"], sums["count"].to(sums["loss"].device)])
+        row = torch.stack([sums["loss"], torch.full_like(sums["loss"], sums["count"])])
         if self.worker.world_size > 1:
             dist.all_reduce(row)
         self.session.notes["epoch_loss"] = float(row[0] / row[1])

@@ -99,17 +99,21 @@ class Registered:
         else:
             seed_rank(seed, step, self._place.rank)
 
-    def partial_sums(self, device: torch.device) -> dict[str, torch.Tensor]:
+    def partial_sums(self, device: torch.device) -> dict[str, Any]:
         """This rank's sums over the epoch under way; those of other ranks than now are added up on rank 0."""
         if self._mine is not None:
-            return {name: value.clone().to(device) for name, value in self._mine["partial"].items()}
-        path, total = self._place.resume_path, dict[str, torch.Tensor]()
+            return {name: _on(device, value) for name, value in self._mine["partial"].items()}
+        path, total = self._place.resume_path, dict[str, Any]()
         for old in range(self.ranks_then if path and self._place.rank == 0 else 0):
             for name, value in checkpoint.load_rank(path, old)["partial"].items():  # type: ignore[arg-type]
-                there = total.get(name)
-                total[name] = value.clone().to(device) if there is None else there + value.to(device)
+                total[name] = _on(device, value) + total[name] if name in total else _on(device, value)
         return total
 
     def forget(self) -> None:
         """Everything is loaded: let go of the checkpoint."""
         self.loaded = self._mine = self._generators = None
+
+
+def _on(device: torch.device, value: Any) -> Any:
+    """A copy of a loaded sum: its file is mapped."""
+    return value.clone().to(device) if isinstance(value, torch.Tensor) else value

@@ -13,7 +13,7 @@ import torch
 
 from launcher.training.place import Place
 
-__all__ = ["Rehearsed", "die_behind_a_checkpoint", "limit_reached", "unregistered"]
+__all__ = ["Rehearsed", "die_behind_a_checkpoint", "unregistered"]
 
 PATIENCE_S = 120.0
 """The drill's checkpoint is committed by then, or the drill fails."""
@@ -21,12 +21,6 @@ PATIENCE_S = 120.0
 
 class Rehearsed(BaseException):
     """Unwinds a loop of the user's own that has done a rehearsal's steps and does not ask whether to stop."""
-
-
-def limit_reached(place: Place, step: int) -> bool:
-    """Whether a rehearsal has done its optimizer steps; never in real runs."""
-    limit = place.spec.stop_after_steps if place.spec else None
-    return limit is not None and step >= limit
 
 
 def die_behind_a_checkpoint(place: Place) -> None:

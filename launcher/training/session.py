@@ -17,7 +17,7 @@ from launcher.training.data import Unit
 from launcher.training.determinism import rng_state, seed_rank
 from launcher.training.place import Place
 from launcher.training.registered import Registered
-from launcher.training.rehearsal import Rehearsed, die_behind_a_checkpoint, limit_reached, unregistered
+from launcher.training.rehearsal import Rehearsed, die_behind_a_checkpoint, unregistered
 from launcher.training.reporter import Reporter
 from launcher.training.snapshot import Reference
 from launcher.training.stopping import Gate, Stopped
@@ -60,11 +60,12 @@ class Session:
         self.seed = place.spec.seed if place.spec else 0
         self.rules = place.spec.checkpoint if place.spec else CheckpointSpec(enabled=False)
         self.position = Position()
+        self._limit = place.spec.stop_after_steps if place.spec else None
         self.waits = Waits()
         self.epochs: int | None = None
         self.total_steps: int | None = None
         self.start_step = 0
-        self.partial: dict[str, torch.Tensor] = {}
+        self.partial: dict[str, Any] = {}
         """Sums over the epoch under way, this rank's part; saved per rank, added up when the world size changes."""
         self.notes: dict[str, float] = {}
         """Small numbers that all ranks share and a resume gets back."""
@@ -190,7 +191,7 @@ class Session:
             at.epoch, at.consumed = unit.epoch, unit.start + unit.size
             at.order = zlib.crc32(unit.checksum_bytes, at.order)
         self._progress(last=last or at.step == self.start_step + 1)
-        if limit_reached(self.place, at.step) and self.place.rank == 0:
+        if self.limit_reached and self.place.rank == 0:
             self._tell_unregistered()  # now, while the user's function still holds what it made
         if self.place.dies_after == at.step:
             die_behind_a_checkpoint(self.place)
@@ -202,6 +203,11 @@ class Session:
         if self._gap is None and self.channel is not None:
             self._gap = Reference(self.tree())
         self.phase("between")
+
+    @property
+    def limit_reached(self) -> bool:
+        """Whether a rehearsal has done its optimizer steps; never in real runs."""
+        return self._limit is not None and self.position.step >= self._limit
 
     @property
     def in_gap(self) -> bool:
@@ -231,7 +237,7 @@ class Session:
             raise Rehearsed  # the user's loop goes on although `should_stop`
         self.wanted = None
         self.finish_unit(None, last=False)
-        self.rehearsed = limit_reached(self.place, self.position.step)
+        self.rehearsed = self.limit_reached
         done = self.position.step
         self.gate.publish(done + 1)
         if self.registered and self.rehearsed:

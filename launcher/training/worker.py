@@ -16,10 +16,11 @@ from launcher.training import wrapping
 from launcher.training.data import Micro, Plan, Stream, Unit, check_dataset
 from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
 from launcher.training.folder import save_folder
-from launcher.training.rehearsal import limit_reached
 from launcher.training.session import Session
 
 __all__ = ["Worker"]
+
+_NOTHING = contextlib.nullcontext()
 
 
 class Worker:
@@ -125,7 +126,7 @@ class Worker:
         for epoch in range(session.position.epoch, count):
             self._epoch, self._epoch_used = epoch, False
             yield epoch
-            if self._limit_reached():
+            if session.limit_reached:
                 break
         self._epoch = None
 
@@ -172,7 +173,7 @@ class Worker:
         session.total_steps = self._total_steps(stream.plan, first, start)
         session.begin()
         for unit, pairs in stream.units(first, start, end):
-            if self._limit_reached():
+            if session.limit_reached:
                 break
             session.enter()
             self._unit = unit
@@ -225,9 +226,6 @@ class Worker:
         further = max((self._session.epochs or 1) - first - 1, 0) * plan.units_per_epoch
         return self._session.position.step + left + further
 
-    def _limit_reached(self) -> bool:
-        return limit_reached(self._session.place, self.steps_done)
-
     def _share_buffers(self) -> None:
         # DDP gives rank 0's buffers (batch norm) to all at the next forward pass; evaluation comes before that.
         if self.world_size > 1 and dist.is_initialized():
@@ -257,7 +255,7 @@ class Worker:
     def sync(self, model: Any) -> contextlib.AbstractContextManager[Any]:
         """Forward and backward pass of a micro-batch go under this: gradients are exchanged in a step's last one alone."""
         if self.is_last_micro or not hasattr(model, "no_sync"):
-            return contextlib.nullcontext()
+            return _NOTHING
         context: contextlib.AbstractContextManager[Any] = model.no_sync()
         return context
 

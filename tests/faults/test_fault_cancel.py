@@ -169,7 +169,7 @@ def test_cancel_with_saving(clean: Cluster, tmp_path: Path, moment: str, undistu
 @pytest.mark.parametrize(
     "words",
     [
-        ["--signal=TERM"],
+        pytest.param(["--signal=TERM"], marks=pytest.mark.long),
         pytest.param(["--signal=TERM", "--full"], marks=pytest.mark.long),
         pytest.param(["--signal=KILL"], marks=pytest.mark.long),
     ],

@@ -50,7 +50,9 @@ def test_a_host_killed_with_a_spare(clean: Cluster, tmp_path: Path, undisturbed:
     assert len(run.told("attempt_started")) == 1
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["first host", "another host"])
+@pytest.mark.parametrize(
+    "which", [pytest.param(0, id="first host"), pytest.param(1, id="another host", marks=pytest.mark.long)]
+)
 def test_a_host_killed(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, which: int) -> None:
     """A host dies without a spare: the run comes back on others and ends the same."""
     clean.set(SlurmdTimeout=10)
@@ -130,6 +132,7 @@ def _of(cluster: Cluster, process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_daemons_restarted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """slurmctld, then the slurmd of one of the hosts is killed and started again: the run does not notice."""
     run = start(clean, tmp_path)

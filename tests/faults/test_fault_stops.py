@@ -31,12 +31,15 @@ def nothing_lost(run: Run, attempt: int = 0) -> None:
     assert run.told("round_started", attempt=attempt + 1)[0]["resume_step"] == agreed["step"]
 
 
-@pytest.mark.parametrize("site", [*list(SITES)[:4], pytest.param("cancel, grace 0", marks=pytest.mark.long)])
+LONG = [pytest.param(site, marks=pytest.mark.long) for site in ("grace 20", "cancel, grace 0")]
+
+
+@pytest.mark.parametrize("site", ["grace 0", "user signal", "cancel", *LONG])
 def test_preempted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, site: str) -> None:
     """A preempted run saves at an agreed step, comes back by itself from exactly there and ends the same."""
     clean.set(**SITES[site])
-    # The first over three hosts; the others differ in what SLURM says to the leader alone.
-    run = start(clean, tmp_path, resources={} if site == "grace 20" else ONE_HOST)
+    # One over three hosts; the others differ in what SLURM says to the leader alone.
+    run = start(clean, tmp_path, resources={} if site == "user signal" else ONE_HOST)
 
     inflict.preempt(clean, run.state()["nodes"])
 
@@ -163,6 +166,7 @@ def test_cancelled_while_saving_for_a_preemption(clean: Cluster, tmp_path: Path,
     stays_cancelled(clean, run)
 
 
+@pytest.mark.long
 def test_preempted_while_saving_for_a_cancel(clean: Cluster, tmp_path: Path) -> None:
     """A preemption that comes into the save of `cancel --save` does not bring the run back."""
     run = start(clean, tmp_path, resources=ONE_HOST)

@@ -218,6 +218,7 @@ def test_three_attempts_are_one_run_in_every_tracker(tmp_path: Path, server: Ser
     assert 0 == seen["exit"][-1]
 
 
+@pytest.mark.long
 def test_a_server_killed_in_the_middle_gets_the_rest_in_the_next_attempt(tmp_path: Path, server: Server) -> None:
     """kill -9 of the server: one warning, the attempt ends within its limit; what it missed follows, nothing twice."""
     paths = RunPaths(tmp_path / "t-1122-0900-kil")

@@ -196,6 +196,7 @@ def test_a_dead_host_is_named(cluster: Cluster, tmp_path: Path) -> None:
     assert why.sentence.startswith(f"Node {run.state()['nodes'][1]} ")
 
 
+@pytest.mark.long
 def test_a_preempted_run_that_may_not_come_back(cluster: Cluster, tmp_path: Path) -> None:
     """restart.requeue is off: preemption ends the run, and that is what is said."""
     cluster.cancel_all()
