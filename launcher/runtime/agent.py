@@ -257,8 +257,8 @@ class Agent:
             if self._peer is not None:
                 self._peer.abort()
 
-    def _pids(self) -> list[tuple[int, int]]:
-        return [pair for crew in list(self._crews.values()) for pair in crew.pids()]
+    def _pids(self) -> list[tuple[int, int, int]]:
+        return [worker for crew in list(self._crews.values()) for worker in crew.pids()]
 
     def _signalled(self, name: str) -> None:
         if name == "TERM":

@@ -14,8 +14,8 @@ from launcher.runtime import procs
 
 __all__ = ["Gpus", "Sampler"]
 
-Pids = Callable[[], list[tuple[int, int]]]
-"""Rank and process of every live worker now, in the order of local ranks."""
+Pids = Callable[[], list[tuple[int, int, int]]]
+"""Rank, local rank and process of every live worker now."""
 
 
 _OCCUPIED = 0.5
@@ -171,10 +171,10 @@ class Sampler:
         for each in found.values():
             by_session[each.sid] = by_session.get(each.sid, 0.0) + each.cpu_s
         ranks = []
-        for place, (rank, pid) in enumerate(workers):
+        for rank, local_rank, pid in workers:
             if (proc := found.get(pid)) is None:
                 continue
-            gpu = self._gpu_use[place] if place < len(self._gpu_use) else {}
+            gpu = use[local_rank % len(use)] if (use := self._gpu_use) else {}  # as workers choose their device
             # data loaders count too: a worker's session is its own
             percent = self._percent(pid, by_session.get(pid, proc.cpu_s), now)
             ranks.append(

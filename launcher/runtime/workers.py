@@ -194,10 +194,10 @@ class Crew:
         """Scripts hear TERM themselves."""
         return self._spec.work.kind in ("script", "module")
 
-    def pids(self) -> list[tuple[int, int]]:
-        """Rank and process of every live worker."""
-        found = [(w.rank, self._server.pid_of(w.key)) for w in self._workers.values() if w.alive]
-        return [(rank, pid) for rank, pid in found if pid is not None]
+    def pids(self) -> list[tuple[int, int, int]]:
+        """Rank, local rank and process of every live worker."""
+        found = [(w.rank, w.local_rank, self._server.pid_of(w.key)) for w in self._workers.values() if w.alive]
+        return [(rank, local_rank, pid) for rank, local_rank, pid in found if pid is not None]
 
     # --- start ---
 

@@ -238,6 +238,26 @@ def test_gpus_are_those_in_slurms_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     assert masked.faults() == ["GPU 0 has 3 uncorrected memory errors since the driver was loaded"]
 
 
+def test_a_rank_is_shown_its_own_gpu_when_another_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local rank 1 alone is alive: its figures are the second device's; a third rank shares the first, as its device does."""
+    nvml = FakeNvml("pynvml")
+    monkeypatch.setattr(
+        nvml, "nvmlDeviceGetMemoryInfo", lambda handle: types.SimpleNamespace(used=int(handle[-1]), total=9)
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    workers = [(rank, local_rank, os.getpid()) for local_rank, rank in enumerate((4, 5, 6))]
+    sampler = samples.Sampler(lambda: workers, gpus=lambda: samples.Gpus({}))
+    seen = []
+    monkeypatch.setattr(sampler, "_loop", lambda look: look())  # once, not every second
+    sampler._look_at_gpus()
+    for _ in range(2):
+        sampler._look()
+        seen.append({each["rank"]: each["gpu_mem_bytes"] for each in sampler.latest()["ranks"]})
+        del workers[0]
+
+    assert seen == [{4: 0, 5: 1, 6: 0}, {5: 1, 6: 0}]
+
+
 def test_without_nvml_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """No library is no crash: no devices, and why."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
