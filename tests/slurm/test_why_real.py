@@ -28,7 +28,9 @@ from launcher.report.why import Why, explain
 CODE = Path(__file__).parent / "planted"
 ONE_NODE = {"nodes": 1, "tasks_per_node": 2}
 LIMIT_S = 10.0
-"""A failure is named within this time; the assertion has room for a machine that is busy otherwise."""
+"""A failure is named within this time, counted from where the fault shows (`SHOWS_S`)."""
+SHOWS_S = {"barrier": 2.0, "hang": 3.0, "frozen": 3.0}
+"""Faults that nobody can see before a time-out: monitored_barrier's own, and ``hang_floor_s``."""
 
 FAULTS: dict[str, tuple[str, str]] = {
     "exception": ("exception", "Rank 1 (node2) raised ValueError at step 3: bad label 11."),
@@ -122,7 +124,7 @@ def test_what_goes_wrong_in_functions_is_named(functions: Run, scripts: Run) -> 
 
 
 def test_failures_are_named_soon(functions: Run) -> None:
-    """Between a fault and the decision that names it lie moments (a hang: its limit)."""
+    """Between a fault (a hang: its limit) and the decision that names it lie less than ten seconds."""
     functions.wait_end()
     decisions = [e for e in functions.history() if e["type"] == "decision" and e.get("evidence") != "done"]
     delays = {}
@@ -130,7 +132,7 @@ def test_failures_are_named_soon(functions: Run) -> None:
         delays[how] = decision["t"] - (functions.paths.root / f"planted-{number}").stat().st_mtime
 
     print(json.dumps({how: round(d, 2) for how, d in delays.items()}))
-    assert max(delays.values()) < 6 * LIMIT_S, delays
+    assert all(delay < LIMIT_S + SHOWS_S.get(how, 0.0) for how, delay in delays.items()), delays
 
 
 def test_what_goes_wrong_in_scripts_is_named(scripts: Run) -> None:

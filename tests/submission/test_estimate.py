@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from planning import facts
 
+from launcher.cli.main import main
 from launcher.config.load import LoadedJob
 from launcher.run import index, rehearsals
 from launcher.run.paths import RunPaths
@@ -99,3 +100,73 @@ def test_the_script_that_is_tested_is_the_plans(
     assert estimate.ask_start(made) == (1795310000.0, "")
     assert (tmp_path / "seen").read_text() == made.sbatch
     assert not Path((tmp_path / "where").read_text().strip()).exists()
+
+
+STARTS = {("idle", 1): 0, ("idle", 2): 600, ("idle", 4): 1800, ("busy", 1): 1000, ("busy", 2): 1100}
+SBATCH = """\
+#!/bin/bash
+value() {{ sed -n "s/^#SBATCH --$1=//p" "$script"; }}
+for script; do :; done
+case "$(value partition) $(value nodes)" in
+{cases}
+*) echo "allocation failure: Requested node configuration is not available" >&2; exit 1;;
+esac
+"""
+
+
+@pytest.fixture
+def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a script, and a SLURM whose sbatch --test-only starts jobs by `STARTS`, in seconds after 2e9."""
+    cases = [f'"{p} {n}") echo "{SAYS.format(2_000_000_000 + s).strip()}" >&2;;' for (p, n), s in STARTS.items()]
+    commands = {"sbatch": SBATCH.format(cases="\n".join(cases))}
+    for name in ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo"):
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(commands.get(name, "#!/bin/sh\n"))
+        path.chmod(0o755)
+    (tmp_path / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("LAUNCHER_SITE", "XDG_CONFIG_HOME", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path / "runs"))
+    return tmp_path
+
+
+def test_measured_speeds_decide_what_finishes_first(login: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run on two ranks and a rehearsal on four: run times by the nearest of them, the first to end first, starts aside."""
+    run = RunPaths(login / "runs" / "train-1121-0842-bbb")
+    run.root.mkdir(parents=True)
+    run.state.write_text(json.dumps({"rate": 0.1, "world_size": 2, "total_steps": 100}))
+    rehearsals.note("train", real=True, ranks=4, steps_per_s=0.4, total_steps=100, save_s=None)
+    words = [
+        "plan",
+        "train.py",
+        "resources.tasks_per_node=1",
+        "--estimate",
+        "--nodes",
+        "1,2,4",
+        "--partitions",
+        "idle,busy",
+    ]
+
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(e["partition"], e["nodes"], e["run_s"], e["scaled"]) for e in found] == [
+        ("idle", 2, 1000, False), ("idle", 1, 2000, True), ("idle", 4, 250, False),
+        ("busy", 2, 1000, False), ("busy", 1, 2000, True), ("busy", 4, 250, False),
+    ]  # fmt: skip
+    assert [e["end_t"] and e["end_t"] - 2e9 for e in found] == [1600, 2000, 2050, 2100, 3000, None]
+    assert found[-1]["why"] == "allocation failure: Requested node configuration is not available"
+
+    assert main(words) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in table[1:3]] == [["idle", "2", "2"], ["idle", "1", "1"]]
+    assert " 17 min " in table[1]
+    assert " ~33 min " in table[2]
+    assert "never: allocation failure" in table[6]
+    assert table[7] == (
+        "speed from a rehearsal, train-1121-0842-bbb; ~ is scaled from another number of ranks, as if it scaled perfectly"
+    )
