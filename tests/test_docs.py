@@ -51,7 +51,12 @@ def launcher(project: Path, line: str) -> subprocess.CompletedProcess[str]:
     """Run one of the README's command lines there, without a SLURM."""
     words = shlex.split(line, comments=True)
     assert words[0] == "launcher"
-    environment = {**os.environ, "XDG_STATE_HOME": str(project / "state"), "LAUNCHER_RUNS_DIR": str(project / "runs")}
+    environment = {
+        **os.environ,
+        "PATH": str(project / "bin"),
+        "XDG_STATE_HOME": str(project / "state"),
+        "LAUNCHER_RUNS_DIR": str(project / "runs"),
+    }
     return subprocess.run(
         [sys.executable, "-m", *words], cwd=project, env=environment, capture_output=True, text=True, timeout=120
     )

@@ -35,7 +35,7 @@ def command(
 ) -> None:
     """Print exactly what would be submitted: a summary, then the sbatch script.
 
-    JOB is a YAML file or a .py file; KEY=VALUE overrides keys of the job (resources.nodes=2). Submits nothing.
+    JOB is a YAML file or a .py file; KEY=VALUE overrides keys of the job (resources.nodes=2). Submits nothing and needs no SLURM.
     """
     from launcher.submission.gather import gather
     from launcher.submission.plan import plan
@@ -47,7 +47,7 @@ def command(
         named = [p for p in (partitions or "").split(",") if p]
         show(loaded, _counts(nodes) or [loaded.job.resources.nodes], named, as_json=as_json)
         return
-    facts = gather(loaded, backend=backend)
+    facts = gather(loaded, backend=backend).for_reading()
     if loaded.job.sweep:
         _sweep(loaded, facts, as_json)
         return

@@ -5,10 +5,11 @@ Everything wrong is reported at once, each fault as ``file:line:column: key.path
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +23,7 @@ from launcher.config.interpolate import interpolate_run, resolve
 from launcher.config.merge import command_line, merge, target_layer
 from launcher.config.schema import Job
 from launcher.config.site import Layer, SiteProfile, read_document, read_layers, site_paths
-from launcher.config.source import COMMAND_LINE, Document, Origin, Problem, dump_yaml, join
+from launcher.config.source import COMMAND_LINE, Document, Origin, Problem, dump_yaml, join, parent
 from launcher.config.sweep import axes, flatten, place, read_flags
 from launcher.config.texts import leaves
 from launcher.errors import ConfigError
@@ -59,6 +60,20 @@ class LoadedJob:
     def code_dir(self) -> Path:
         """The code directory, absolute."""
         return (self.base_dir / Path(self.job.code.dir).expanduser()).resolve()
+
+    @contextlib.contextmanager
+    def placing(self) -> Iterator[None]:
+        """Faults raised inside as ``key.path: what is wrong`` get the place where the key was set in front of them."""
+        try:
+            yield
+        except ConfigError as error:
+            raise type(error)([self._placed(problem) for problem in error.problems]) from None
+
+    def _placed(self, problem: str) -> str:
+        path = problem.partition(":")[0]
+        while path and path not in self.origin:
+            path = parent(path)
+        return f"{self.origin[path].at('value')}: {problem}" if path else problem
 
     @property
     def yaml(self) -> str:

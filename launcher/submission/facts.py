@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal
 
 from launcher.frozen import frozen
@@ -121,3 +121,15 @@ class Facts:
     def gpus_here(self) -> int:
         """How many GPUs this machine offers."""
         return len(self.gpus)
+
+    def for_reading(self) -> Facts:
+        """For a plan that is printed, not submitted: where there is no SLURM, what one would be sent from here."""
+        if self.slurm.found or self.backend == "local":
+            return self
+        if self.slurm.traces:
+            why = f"sbatch is not on the PATH here ({'; '.join(self.slurm.traces)}): load SLURM's module to submit"
+        elif self.backend == "slurm":
+            why = "there is no sbatch here: submit where there is one"
+        else:
+            why = "no SLURM here: this is what a cluster would be sent (submit trains on this machine: --backend local)"
+        return replace(self, backend="slurm", slurm=replace(self.slurm, found=True, silent=why))

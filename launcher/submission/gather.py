@@ -41,13 +41,15 @@ def gather(
     """
     env = os.environ if environ is None else environ
     job = loaded.job
-    runs_dir, shown = runs_dir_of(job.runs_dir, loaded.base_dir, loaded.site, env)
+    with loaded.placing():
+        runs_dir, shown = runs_dir_of(job.runs_dir, loaded.base_dir, loaded.site, env)
     free_bytes, free_inodes = _free(runs_dir)
     with ThreadPoolExecutor(max_workers=2) as pool:  # waiting for SLURM's and git's answers side by side
         asked = pool.submit(slurm_facts, env, job.slurm.partition, job.slurm.qos) if backend != "local" else None
         found = None if code else pool.submit(code_facts, loaded, runs_dir)
         python = interpreter.find(job.environment.python, job.environment.container, env)
-        code = code or (found.result() if found else None)
+        with loaded.placing():
+            code = code or (found.result() if found else None)
         slurm = asked.result() if asked else SlurmFacts()
     if code is None:
         raise ConfigError("code.dir: nothing is known of the code")

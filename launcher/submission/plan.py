@@ -113,6 +113,13 @@ def plan(
     ``place`` is given too; its last part is the run's id. ``job_yaml`` is ``loaded.yaml`` where that is known already.
     Raises SiteError, InterpreterError, RunDirError or ConfigError where it could not work.
     """
+    with loaded.placing():
+        return _plan(loaded, facts, run_dir, place, job_yaml)
+
+
+def _plan(
+    loaded: LoadedJob, facts: Facts, run_dir: str | None, place: Place | None, job_yaml: str | None
+) -> SubmissionPlan:
     backend = choose_backend(facts)
     job = loaded.job
     run_dir = run_dir or f"{facts.runs_dir}/{facts.run_id}"
@@ -156,7 +163,8 @@ def sibling(first: SubmissionPlan, loaded: LoadedJob, facts: Facts, *, run_dir: 
     """
     spec = _spec(loaded, facts, first.backend, run_dir)
     if spec.work.target != first.spec.work.target:
-        _check_in_snapshot(loaded.job, facts.code, first.snapshot, first.link)
+        with loaded.placing():
+            _check_in_snapshot(loaded.job, facts.code, first.snapshot, first.link)
     return replace(first, spec=spec, job_yaml=job_yaml)
 
 

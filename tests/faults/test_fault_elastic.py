@@ -29,7 +29,8 @@ def test_four_three_two_six_ranks_on_the_cluster(clean: Cluster, tmp_path: Path)
         assert done.returncode == 0, done.stdout + done.stderr
 
     params = {"rows": STEPS * 12, "step_s": 0.3, "seen": str(tmp_path / "seen")}
-    run = submit(tmp_path, clean.env, 4, task="ledger:Ledger", params=params)
+    hosts = {"nodes": 4, "tasks_per_node": 1}
+    run = submit(tmp_path, clean.env, 4, task="ledger:Ledger", params=params, resources=hosts)
     step = 1
     for number, changes in enumerate(SIZES):
         run.wait_step(step + 2)

@@ -8,12 +8,13 @@ import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from planning import PYTHON, facts
 
-from launcher.config.load import LoadedJob
+from launcher.config.load import LoadedJob, load_job
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
 from launcher.submission.facts import CodeFacts, SlurmFacts
 from launcher.submission.plan import plan
@@ -153,6 +154,49 @@ def test_traces_of_slurm_without_sbatch_stop_it(job: Make) -> None:
     assert plan(job(), facts(slurm=TRACES, backend="local")).backend == "local"
     with pytest.raises(SiteError, match="not on the PATH"):
         plan(job(), facts(slurm=TRACES, backend="slurm"))
+
+
+@pytest.mark.parametrize(
+    ("slurm", "backend", "said"),
+    [
+        (NONE, "auto", "no SLURM here: this is what a cluster would be sent"),
+        (NONE, "slurm", "there is no sbatch here: submit where there is one"),
+        (TRACES, "auto", "load SLURM's module to submit"),
+    ],
+    ids=["laptop", "asked for", "module not loaded"],
+)
+def test_a_plan_is_read_where_there_is_no_slurm(job: Make, slurm: SlurmFacts, backend: Any, said: str) -> None:
+    """For reading, GPUs that are not here and a missing sbatch hold nothing up: the script is made, a warning says so."""
+    loaded = job(resources={"nodes": 2, "gpus_per_node": 4})
+
+    made = plan(loaded, facts(slurm=slurm, backend=backend).for_reading())
+
+    assert "#SBATCH --nodes=2" in made.sbatch
+    assert [w for w in made.warnings if said in w and w.endswith("its limits are not checked")]
+
+
+def test_for_reading_the_local_backend_stays_local(job: Make) -> None:
+    """Who says --backend local reads what this machine would do; where SLURM is, nothing changes."""
+    assert plan(job(), facts(slurm=NONE, backend="local").for_reading()).backend == "local"
+    assert facts().for_reading() == facts()
+
+
+def test_more_workers_than_cpus_here_are_told(job: Make) -> None:
+    """On this machine workers may share CPUs, as nodes are simulated; it is said."""
+    made = plan(job(resources={"tasks_per_node": 3, "cpus_per_task": 4}), facts(backend="local"))
+
+    assert "3 workers x 4 CPUs share this machine's 8" in made.warnings
+
+
+def test_what_planning_refuses_names_its_place(tmp_path: Path) -> None:
+    """A fault found after loading has file, line and column like the others; a value from elsewhere has no place."""
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text("script: train.py\nresources: {gpus_per_node: 4}\n")
+    loaded = load_job(tmp_path / "job.yaml", sites=[])
+    with pytest.raises(ConfigError, match=r"job\.yaml:2:28: resources\.gpus_per_node: the job asks for 4 GPUs"):
+        plan(loaded, facts(backend="local"))
+    with pytest.raises(ConfigError, match=r"^runs_dir: "), loaded.placing():
+        raise ConfigError("runs_dir: $NOWHERE: an environment variable in it is not set")
 
 
 def test_missing_gpus_here_name_the_way_out(job: Make) -> None:
