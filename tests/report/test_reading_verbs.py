@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import resource
 import subprocess
 import sys
@@ -175,6 +177,93 @@ def test_report_writes_a_private_page(home: Path) -> None:
     assert Path("page.html").stat().st_mode & 0o777 == 0o600
     assert "<h1>resnet50-1121-0842-k7f" in Path("page.html").read_text()
     assert "2 runs compared" in Path("both.html").read_text()
+
+
+def test_report_shows_what_changed_since_the_previous_run(home: Path) -> None:
+    """Against the run of that name submitted just before: neither an older one, nor another name's, nor a later one."""
+    runs = {"resnet50-1121-0842-aaa": 0.1, "resnet50-1121-0900-bbb": 0.2, "lm-1121-0930-ccc": 9.0,
+            "resnet50-1121-1000-ddd": 0.4, "resnet50-1121-1100-eee": 0.8}  # fmt: skip
+    for t, (run, lr) in enumerate(runs.items()):
+        name, tail = run.split("-", 1)
+        paths = completed(home, name, tail).paths
+        paths.job.write_text(f"name: {name}\nparams:\n  lr: {lr}\n")
+        os.utime(paths.root, (t, t))
+    pages = {}
+    for tail in ("ddd", "aaa", "ccc"):
+        launcher("report", tail, "-o", "page.html")
+        pages[tail] = Path("page.html").read_text()
+
+    assert "Changed since resnet50-1121-0900-bbb:" in pages["ddd"]
+    assert re.findall(r'<span class="(?:add|del)">(.*)', pages["ddd"])[-2:] == [
+        "-  lr: 0.2</span>",
+        "+  lr: 0.4</span>",
+    ]
+    assert "Changed since" not in pages["aaa"] + pages["ccc"]
+
+
+def test_status_and_page_tell_cost_and_advice(home: Path) -> None:
+    """Two crashes in 90 minutes, saves of 6 s: hours paid for, when best to save and how much warning it takes, reckoned by hand.
+
+    Young/Daly: √(2 · 6 s · 45 min) - 6 s = 174 s between saves; 40 s of saving: twice as long a warning.
+    """
+    bounds = {"min_interval_min": 1, "max_interval_min": 30}
+    story = (
+        Story(home, gpus_per_node=2, checkpoint=bounds).submitted().begins().round_starts().event("first_step", step=1)
+    )
+    for step in (1800, 3600, 5400):
+        story.wait(1794).event("save_started", step=step).wait(6)
+        story.event("saved", step=step, seconds=40, blocked_s=6, reason="interval")
+        if step < 5400:
+            story.event("worker_failed", rank=1, host="node1", step=step, cause={"kind": "signal", "signal": 9})
+            story.round_starts().event("first_step", step=step + 1)
+    story.event("attempt_ended", why="done").outcome("completed", "All steps are done.", step=5400, exit_code=0)
+    lines = launcher("status", "k7f").output.splitlines()
+    value = json.loads(launcher("status", "k7f", "--json").output)
+    launcher("report", "k7f", "-o", "page.html")
+    page = Path("page.html").read_text()
+
+    assert "  cost     6 GPU-h" in lines
+    assert "  advice   best saved every 3 min; 80 s of warning are enough to save" in lines
+    assert (value["ledger"]["gpu_hours"], value["advice"]["failures"]) == (pytest.approx(6), 2)
+    assert value["advice"]["interval_s"] == pytest.approx((2 * 6 * 2700) ** 0.5 - 6)
+    for sentence in (
+        "A checkpoint holds training up for 6.0 s (median).",
+        "Best time between checkpoints, given an interruption per 45 min: 3 min (Young/Daly).",
+        "To save before a time limit, 80 s of warning are enough (restart.signal_lead_s).",
+    ):
+        assert sentence in page, sentence
+
+
+WORDS = (["ls"], ["status"], ["status", "aaa", "bbb", "ccc"], ["report", "aaa", "bbb", "-o", "x.html"], ["why", "bbb"])
+
+
+@pytest.mark.parametrize("words", WORDS, ids=" ".join)
+@pytest.mark.parametrize("known", [3, 2])
+def test_slurm_is_asked_once_for_all_runs(
+    home: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], known: int
+) -> None:
+    """Whatever waits is in one squeue; only what slurmctld has forgotten is in one sacct; runs that are over are in none."""
+    for i, tail in enumerate(("aaa", "bbb", "ccc")):
+        Story(home, "net", f"1121-0842-{tail}").submitted(job_id=str(101 + i))
+    completed(home)
+    tools = home.parent / "tools"
+    tools.mkdir()
+    rows = {"squeue": "".join(f"{j}|{j}|PENDING|0:00|1:00:00|N/A|N/A|1795311918||Priority\n" for j in range(101, 101 + known)),
+            "sacct": "103|103|PENDING|0:0|1795311019|Unknown|Unknown|60|None assigned|Resources\n"}  # fmt: skip
+    for name, text in rows.items():
+        (tools / name).write_text(f"#!/bin/sh\necho {name} \"$@\" >> {tools}/asked\nprintf '%s' '{text}'\n")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}:/usr/bin:/bin")
+    said = launcher(*words).output
+    asked = [line.split() for line in (tools / "asked").read_text().splitlines()]
+    ids = {"report": ["101", "102"], "why": ["102"]}.get(words[0], ["101", "102", "103"])
+    forgotten = ids[known:]
+
+    assert [line[0] for line in asked] == ["squeue", "sacct"][: 2 if forgotten else 1]
+    assert [sorted(w[len("--jobs=") :].split(",")) for line in asked for w in line if w.startswith("--jobs=")] == (
+        [ids, forgotten] if forgotten else [ids]
+    )
+    assert words[0] == "report" or "Priority" in said
 
 
 def test_reading_writes_nothing(home: Path) -> None:
