@@ -201,6 +201,18 @@ def told_to_be_deterministic(worker: Worker, out: str) -> None:
         file.write(repr(told))
 
 
+def evaluates(worker: Worker, sizes: list[int], batch_size: int = 4) -> None:
+    """Evaluates data sets of ``sizes`` samples whose values are their numbers squared, as means and as one value each."""
+    model = torch.nn.Identity()
+
+    def measure(_: Any, batch: Any) -> dict[str, Any]:
+        squares = batch[2].double().square()
+        return {"mean": squares.mean(), "each": squares}
+
+    for size in sizes:
+        worker.evaluate(model, numbers(size), batch_size, measure)
+
+
 def environment_of(name: str) -> str:
     """An environment variable, for scripts below."""
     return os.environ.get(name, "")

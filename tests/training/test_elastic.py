@@ -130,3 +130,14 @@ def test_more_ranks_than_samples_in_a_batch(tmp_path: Path) -> None:
     one, two = (load_shared(crew.committed[-1])["objects"]["model"] for crew in (alone, end))
     for name in one:
         torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_evaluation_counts_every_sample_once(tmp_path: Path, world_size: int) -> None:
+    """33, 3 and 9 samples in batches of 4: last batches are smaller, shares uneven or empty, and every mean is exact."""
+    sizes = [33, 3, 9]
+    spec = make_spec(tmp_path / "run", "small_jobs:evaluates", world_size, kind="function", params={"sizes": sizes})
+    told = [m["metrics"] for m in run(spec, world_size).messages("evaluated", 0)]
+
+    means = [sum(i * i for i in range(size)) / size for size in sizes]
+    assert told == [{"mean": pytest.approx(mean, rel=1e-12), "each": pytest.approx(mean, rel=1e-12)} for mean in means]
