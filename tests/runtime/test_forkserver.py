@@ -176,6 +176,22 @@ def test_a_worker_finds_what_it_was_given(bench: Any, tmp_path: Path) -> None:
     bench(body)
 
 
+@pytest.mark.parametrize("how", [{}, {"exec": True}], ids=["forked", "spawned"])
+def test_a_worker_keeps_to_its_cpus(bench: Any, how: dict[str, Any]) -> None:
+    """The kernel lets a worker that is given one CPU run on that one alone; one that is given none has them all."""
+    import json
+
+    mine = sorted(os.sched_getaffinity(0))
+
+    async def body(b: Bench) -> None:
+        await b.fork("report", "bound", cpus=mine[-1:], **how)
+        await b.fork("report", "free", cpus=None, **how)
+        assert (await b.ended("bound"), await b.ended("free")) == (0, 0)
+        assert [json.loads(b.log(key))["cpus"] for key in ("bound", "free")] == [mine[-1:], mine]
+
+    bench(body)
+
+
 @pytest.mark.parametrize(
     ("name", "status", "text"),
     [

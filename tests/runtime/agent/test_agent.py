@@ -97,6 +97,27 @@ def test_workers_find_torchruns_variables_and_nothing_of_slurms_tasks(world: Any
     world(body)
 
 
+def test_workers_of_a_whole_node_have_cpus_of_their_own(world: Any) -> None:
+    """SLURM granted every CPU there is: each worker runs on its share alone, with as many threads as a task has CPUs."""
+    allowed = sorted(os.sched_getaffinity(0))
+    workers = min(2, len(allowed))
+    each = len(allowed) // workers
+
+    async def body(w: Any) -> None:
+        w.spec(cpus_per_task=each)
+        await start(w, SLURM_CPUS_ON_NODE=str(psutil.cpu_count()))
+        w.leader.round(0, workers, "environment")
+        await w.leader.heard("worker_exit", count=workers, exit_code=0)
+        for rank in range(workers):
+            share = allowed[rank * each : (rank + 1) * each]
+            assert w.log(rank).split("cpus")[1].split() == [str(cpu) for cpu in share]
+            said = [m["message"] for m in w.leader.all("worker", rank=rank)]
+            found = next(json.loads(m["text"]) for m in said if m["type"] == "warning")
+            assert found["OMP_NUM_THREADS"] == str(each)
+
+    world(body)
+
+
 def test_a_failure_is_told_with_its_last_words(world: Any) -> None:
     """A worker's last message arrives before its exit, which carries the exit code and the log's last 20 lines."""
 
