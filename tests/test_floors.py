@@ -108,6 +108,26 @@ def test_torch_is_imported_in_training_alone() -> None:
     assert wrong == []
 
 
+def test_nothing_above_training_imports_it() -> None:
+    """Importing the training floor imports torch: others name its entry points as strings, and no lazy name of the package."""
+    [homes] = [
+        ast.literal_eval(node.value)
+        for node in ast.parse((PACKAGE / "__init__.py").read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES"
+    ]
+    lazy = {f"launcher.{name}" for name in homes}
+    wrong = [
+        f"{where(path, line)} imports {name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for name, line, typing_only in imports(path)
+        if path.relative_to(PACKAGE).parts[0] != "training" and not typing_only
+        if name.startswith("launcher.training") or name in lazy
+    ]
+
+    assert lazy == {"launcher.Training", "launcher.Worker", "launcher.attach"}
+    assert wrong == []
+
+
 def test_submitit_is_imported_in_submission_alone() -> None:
     """One floor knows submitit, so one floor breaks when submitit changes."""
     wrong = [

@@ -94,6 +94,54 @@ def test_no_verb_imports_torch(words: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "False"
 
 
+PRETENDED = {
+    "sbatch": 'cp "$1" "$FAKE/script"; echo "Submitted batch job 42"',
+    "squeue": 'cat "$FAKE/queue"',
+    "scancel": 'echo "$@" > "$FAKE/cancelled"; : > "$FAKE/queue"',
+    **dict.fromkeys(("srun", "scontrol", "sinfo", "sacct", "sacctmgr"), "exit 1"),
+}
+VERBS_OF_A_RUN = """
+import json, sys
+from pathlib import Path
+from launcher.cli.main import main
+from launcher.run import index
+from launcher.run.paths import RunPaths
+
+told = {}
+def do(*words):
+    told[words[0]] = [main(list(words)), sorted({"torch", "numpy"} & set(sys.modules))]
+
+do("plan", "train.py", "resources.nodes=2")
+do("submit", "train.py", "resources.nodes=2")
+log = RunPaths(index.resolve("@last")).rank_log(0, 0, 0)
+log.parent.mkdir(parents=True)
+log.write_text("a line of rank 0\\n")
+for verb in ("status", "ls", "logs", "why", "report", "cancel", "resubmit"):
+    do(verb, *([] if verb == "ls" else ["@last"]))
+print(json.dumps(told), file=sys.stderr)
+"""
+
+
+def test_no_verb_that_succeeds_imports_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run planned, submitted, read, cancelled and submitted again, to a pretended SLURM: no verb imports torch on its way."""
+    fake = tmp_path / "fake"
+    fake.mkdir()
+    for name, text in PRETENDED.items():
+        (fake / name).write_text(f"#!/bin/sh\n{text}\n")
+        (fake / name).chmod(0o755)
+    (fake / "queue").write_text("PENDING\n")
+    monkeypatch.setenv("PATH", f"{fake}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE", str(fake))
+    Path("train.py").write_text("print(1)\n")
+    done = subprocess.run([sys.executable, "-c", VERBS_OF_A_RUN], capture_output=True, text=True, check=False)
+
+    told = json.loads(done.stderr.splitlines()[-1])
+    assert told == {verb: [0, []] for verb in told}, done.stdout + done.stderr
+    assert "a line of rank 0" in done.stdout
+    assert "#SBATCH --nodes=2" in (fake / "script").read_text()
+    assert (fake / "cancelled").read_text() == "42\n"
+
+
 ERRORS = sorted(
     (e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)), key=lambda e: e.__name__
 )
