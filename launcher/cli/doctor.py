@@ -9,13 +9,16 @@ import click
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from launcher.config.schema import Job
     from launcher.report.doctor import Diagnosis, Facts, Place, Saves
 
 
 @click.command()
-@click.option("--partition", metavar="P", help="The partition in question; default: SLURM's default one.")
-@click.option("--qos", metavar="Q", help="The QOS in question, where preemption depends on it.")
-@click.option("--account", metavar="A", help="The account that --probe charges.")
+@click.option("--partition", metavar="P", help="The partition in question; default: the site profile's, else SLURM's.")
+@click.option(
+    "--qos", metavar="Q", help="The QOS in question, where preemption depends on it; default: the site profile's."
+)
+@click.option("--account", metavar="A", help="The account that --probe charges; default: the site profile's.")
 @click.option("--probe", "probing", is_flag=True, help="Submit a tiny job: do compute nodes see the run directory?")
 @click.option("--probe-wait", metavar="S", default=300, show_default=True, help="Seconds to wait for that job.")
 @click.option("--write-site", is_flag=True, help="Write your site profile from what was found.")
@@ -34,9 +37,9 @@ def command(
     from launcher.errors import SiteError
     from launcher.report.doctor import examine, render
 
-    facts = _facts(partition, qos)
+    facts, job = _facts(partition, qos)
     if probing:
-        facts = _probed(facts, account, float(probe_wait))
+        facts = _probed(facts, partition, account or job.slurm.account, float(probe_wait))
     diagnosis = examine(facts)
     if as_json:
         click.echo(json.dumps(_as_json(diagnosis, facts), indent=1))
@@ -52,9 +55,11 @@ def command(
     return 0 if diagnosis.works else SiteError.exit_code
 
 
-def _facts(partition: str | None, qos: str | None) -> Facts:
+def _facts(partition: str | None, qos: str | None) -> tuple[Facts, Job]:
+    """What there is, and a job that says nothing of its own: the site profile's defaults count as a job's would."""
     import os
 
+    from launcher.config.load import site_job
     from launcher.config.site import load_site
     from launcher.report.doctor import Facts
     from launcher.slurm.probe import look_here
@@ -67,12 +72,14 @@ def _facts(partition: str | None, qos: str | None) -> Facts:
         texts = ask_site()
         site, silence = (None, texts) if isinstance(texts, str) else (parse_site(texts), "")
     profile = load_site()
-    python = interpreter.find(None, None, os.environ)
+    job = site_job()
+    python = interpreter.find(job.environment.python, None, os.environ)
     return Facts(
-        presence=presence, site=site, silence=silence, partition=partition, qos=qos, python=python.path,
-        python_origin=python.origin, look=look_here(python.path), place=_place(profile), saves=_saves(),
+        presence=presence, site=site, silence=silence, partition=partition or job.slurm.partition, qos=qos or job.slurm.qos,
+        python=python.path, python_origin=python.origin, look=look_here(python.path), place=_place(profile), saves=_saves(),
+        gpu_request=profile.gpu_request, signal_lead_s=job.restart.signal_lead_s,
         debug_detail=os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
-    )  # fmt: skip
+    ), job  # fmt: skip
 
 
 def _runs_dir() -> Path:
@@ -139,7 +146,8 @@ def _saves() -> Saves | None:
     return Saves(count=len(taken), typical_s=statistics.median(t for t, _ in taken), worst_s=worst, worst_run=run)
 
 
-def _probed(facts: Facts, account: str | None, wait_s: float) -> Facts:
+def _probed(facts: Facts, partition: str | None, account: str | None, wait_s: float) -> Facts:
+    """Without ``partition`` the profile's debug partition runs the probe: it answers soonest."""
     import dataclasses
 
     from launcher.errors import SiteError
@@ -149,7 +157,7 @@ def _probed(facts: Facts, account: str | None, wait_s: float) -> Facts:
         raise SiteError(f"--probe needs SLURM: {facts.silence or facts.presence.reason}")
     from launcher.config.site import load_site
 
-    partition = facts.partition or load_site().debug_partition
+    partition = partition or load_site().debug_partition or facts.partition
     click.echo(f"probing {partition or 'the default partition'} (up to {wait_s:g} s) ...", err=True)
     result = probe(_runs_dir(), facts.python, partition=partition, account=account, wait_s=wait_s)
     return dataclasses.replace(facts, probe=result)

@@ -31,7 +31,7 @@ from launcher.frozen import frozen
 
 _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
-__all__ = ["LoadedJob", "interpolate_run", "load_job", "load_values"]
+__all__ = ["LoadedJob", "interpolate_run", "load_job", "load_values", "site_job"]
 
 
 @frozen(kw_only=True)
@@ -118,6 +118,16 @@ def load_values(
     """Check a job given as plain values (as in ``LoadedJob.container``), without any site profile."""
     layers = [Layer(source, Document(json.loads(json.dumps(values)))), command_line(overrides, ())]
     return load_layers(layers, base_dir, source, SiteProfile())
+
+
+def site_job(sites: list[Path] | None = None) -> Job:
+    """What a job is here before it says anything: the site profiles' values, else the defaults.
+
+    A value that no job could have is left out: loading a job complains of it, with its place.
+    """
+    report = Report("site profile")
+    _, layers = read_layers(site_paths() if sites is None else sites)
+    return check_values(merge(layers, report), report) if layers else Job()
 
 
 def load_layers(

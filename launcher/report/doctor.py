@@ -63,8 +63,10 @@ class Facts:
     silence: str = ""
     """Why `site` is None although SLURM is here."""
     partition: str | None = None
-    """The one asked for; None: the default one."""
+    """The one asked for, or the site profile's; None: the default one."""
     qos: str | None = None
+    gpu_request: str = "gpus-per-node"
+    """The site profile's."""
     python: str = ""
     python_origin: str = ""
     look: Look = field(default_factory=Look)
@@ -72,6 +74,7 @@ class Facts:
     saves: Saves | None = None
     probe: ProbeResult | None = None
     signal_lead_s: int = 120
+    """The site profile's."""
     debug_detail: bool = False
 
 
@@ -98,7 +101,7 @@ def examine(facts: Facts) -> Diagnosis:
     if site is not None:
         part = site.partition(facts.partition)
         spec = policy(site, facts.partition, facts.qos)
-        findings += [*_version(site), *_partitions(site, facts, part), *_gpus(site, part)]
+        findings += [*_version(site), *_partitions(site, facts, part), *_gpus(site, facts, part)]
         where = f"QOS {facts.qos or 'normal'}" if site.preempt_type == "qos" else part.name if part else "this cluster"
         findings += [*_preemption(site, where, spec), *_saves(facts, spec), *_requeue(site, spec), *_limits(site)]
     findings += [*_python(facts, part), *_place(facts), *_probe(facts)]
@@ -188,14 +191,14 @@ def _in_words(p: Partition) -> str:
     )
 
 
-def _gpus(site: Site, part: Partition | None) -> list[Finding]:
+def _gpus(site: Site, facts: Facts, part: Partition | None) -> list[Finding]:
     out = []
     if not any(p.gpus_per_node for p in site.partitions):
         out.append(Finding("note", "gpus", "SLURM knows of no GPUs here: jobs train on CPUs, with gloo."))
     else:
         how = "--gpus-per-node" if site.gpu_request == "gpus-per-node" else f"--gres=gpu:N (select/{site.select_type})"
         out.append(Finding("ok", "gpus", f"GPUs are asked for by {how}."))
-        if site.gpu_request == "gres":
+        if site.gpu_request == "gres" != facts.gpu_request:
             out.append(Finding("warning", "gpus", "Set gpu_request: gres in the site profile (--write-site does)."))
         if part and not part.gpus_per_node:
             names = ", ".join(p.name for p in site.partitions if p.gpus_per_node)

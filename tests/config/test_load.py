@@ -7,7 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from launcher.config.load import LoadedJob, argument_texts, interpolate_run, load_job
+from launcher.config.load import LoadedJob, argument_texts, interpolate_run, load_job, site_job
+from launcher.config.schema import Job
 from launcher.config.site import ADMIN_PROFILE, load_site, site_paths
 from launcher.errors import ConfigError
 
@@ -202,3 +203,14 @@ def test_jobs_as_users_write_them(text: str, project: Path) -> None:
 
     assert loaded.name in ("resnet50", "lm7b")
     assert load(loaded.yaml).job == loaded.job
+
+
+def test_what_profiles_say_of_a_job_that_says_nothing(tmp_path: Path) -> None:
+    """The last profile's value counts, the default where there is none; what no job could have is left out."""
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("slurm: {partition: a100, account: lab}\nrestart: {signal_lead_s: 240}\n")
+    second.write_text("slurm: {partition: h100}\nrestart: {max_at_risk_min: soon}\n")
+    job = site_job([first, second])
+
+    assert (job.slurm.partition, job.slurm.account, job.restart.signal_lead_s) == ("h100", "lab", 240)
+    assert (job.restart.max_at_risk_min, site_job([]).slurm.partition) == (Job().restart.max_at_risk_min, None)

@@ -134,6 +134,7 @@ def test_the_profile_is_one_that_is_read(tmp_path: Path) -> None:
     assert (lab.gpu_request, lab.debug_partition, center.gpu_request) == ("gres", None, "gpus-per-node")
     assert 'partition: "h100"' in path.read_text()
     assert "signal_lead_s: 150" in path.read_text()
+    assert 'partition: "h100"' in site_profile(site("center-24.05"), "gone", None)
 
 
 def test_the_verb_on_the_cluster(cluster: Cluster, tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""``launcher doctor`` as a user calls it, with commands of SLURM that repeat what recorded sites have said."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.cli.main import main
+from launcher.run import rehearsals
+
+SITES = Path(__file__).parents[1] / "slurm" / "sites"
+ANSWERS = {
+    "scontrol": 'if [ "$2" = config ]; then cat "$SAID/config"; else cat "$SAID/partitions"; fi',
+    "sinfo": 'cat "$SAID/nodes"',
+    "sacctmgr": 'cat "$SAID/qos"',
+    "sbatch": "exit 1", "srun": "exit 1", "squeue": "exit 1", "scancel": "exit 1",
+}  # fmt: skip
+Doctor = Callable[..., list[dict[str, str]]]
+
+
+@pytest.fixture
+def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """A user at home, whose ``doctor(site, *words)`` calls the verb at a recorded site and returns its findings."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "LAUNCHER_RUNS_DIR", "HOME", "SAID"):
+        monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
+    for variable in ("LAUNCHER_SITE", "VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "said").mkdir()
+    (tmp_path / "bin").mkdir()
+    for name, does in ANSWERS.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+
+    def call(site: str, *words: str) -> list[dict[str, str]]:
+        parts = re.split(r"^### (\w+)\n", (SITES / f"{site}.txt").read_text(), flags=re.MULTILINE)[1:]
+        for name, text in zip(parts[::2], parts[1::2], strict=True):
+            (tmp_path / "said" / name).write_text(text)
+        assert main(["doctor", "--json", *words]) == 0
+        findings: list[dict[str, str]] = json.loads(capsys.readouterr().out)["findings"]
+        return findings
+
+    return call
+
+
+def texts(findings: list[dict[str, str]], level: str, topic: str) -> list[str]:
+    """What is said at that level about that topic."""
+    return [f["text"] for f in findings if (f["level"], f["topic"]) == (level, topic)]
+
+
+def test_the_profile_it_wrote_is_what_it_goes_by(doctor: Doctor, tmp_path: Path) -> None:
+    """What --write-site has settled is not warned of again: the partition, the signal lead, the form of a GPU request."""
+    assert texts(doctor("lab-20.11", "--write-site"), "warning", "gpus") != []
+    assert texts(doctor("lab-20.11"), "warning", "gpus") == []
+
+    rehearsals.note("net", real=True, save_s=70.0)
+    before = doctor("center-24.05", "--write-site", "--force")
+    after = doctor("center-24.05")
+
+    assert texts(before, "warning", "partition") == ["There is no default partition: jobs must say slurm.partition."]
+    assert any(t.startswith("Set restart.signal_lead_s to 150:") for t in texts(before, "warning", "saving"))
+    assert texts(after, "warning", "partition") == []
+    assert not any("signal_lead_s" in t for t in texts(after, "warning", "saving"))
+    assert any("Preempted jobs of h100 " in f["text"] or "Jobs of h100 " in f["text"] for f in after)
+    other = doctor("center-24.05", "--partition", "h100-free")  # what is said here comes first
+    assert any(" of h100-free " in t for t in texts(other, "ok", "preemption"))
