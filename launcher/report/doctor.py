@@ -307,7 +307,7 @@ def _python(facts: Facts, part: Partition | None) -> list[Finding]:
     if part and part.gpus_per_node and not look.cuda and "rocm" not in look.torch:
         text = f"{part.name} has GPUs, and this torch is built without CUDA: it would train on CPUs."
         out.append(Finding("warning", "torch", text))
-    out += _driver(look, "this machine")
+    out += [*_driver(look, "this machine"), *_nccl(look)]
     if facts.debug_detail:
         text = "TORCH_DISTRIBUTED_DEBUG=DETAIL is set here: with gloo and DDP torch crashes under it. Unset it."
         out.append(Finding("warning", "torch", text))
@@ -325,6 +325,18 @@ def _driver(look: Look, where: str) -> list[Finding]:
         return [Finding("problem", "driver", text)]
     named = f" ({look.driver})" if look.driver else ""
     return [Finding("ok", "driver", f"The driver of {where}{named} serves CUDA {look.driver_cuda}: fits torch.")]
+
+
+def _nccl(look: Look) -> list[Finding]:
+    """NCCL's packages for CUDA 11, 12 and 13 share a folder, so that torch loads whichever there is."""
+    if not look.cuda or not look.nccl_cuda or look.cuda.split(".")[0] == look.nccl_cuda:
+        return []
+    where = f" on {look.host}" if look.host else ""
+    text = (
+        f"torch is built for CUDA {look.cuda}, and the NCCL{where} ({look.nccl}) for CUDA {look.nccl_cuda}: install "
+        f"nvidia-nccl-cu{look.cuda.split('.')[0]} instead of nvidia-nccl-cu{look.nccl_cuda}."
+    )
+    return [Finding("warning", "nccl", text)]
 
 
 def _place(facts: Facts) -> list[Finding]:
@@ -356,10 +368,19 @@ def _probe(facts: Facts) -> list[Finding]:
     if not look.torch:
         text = f"On {look.host} {facts.python} has no torch, although it has here: is the environment on a shared disk?"
         out.append(Finding("problem", "probe", text))
-    elif (look.python, look.torch) != (facts.look.python, facts.look.torch):
-        text = f"{look.host} has another Python or torch ({look.python}, {look.torch}) under the same path."
-        out.append(Finding("warning", "probe", text))
-    return out + _driver(look, look.host)
+    elif differ := _differences(look, facts.look):
+        out.append(Finding("warning", "probe", f"{look.host} has {differ} under the same path."))
+    out += _driver(look, look.host)
+    return out + (_nccl(look) if (look.nccl_cuda, look.cuda) != (facts.look.nccl_cuda, facts.look.cuda) else [])
+
+
+def _differences(there: Look, here: Look) -> str:
+    """What a node has otherwise than this machine, "" for nothing: ranks with different NCCLs or torches do not meet."""
+    rows = [
+        ("Python", there.python, here.python), ("torch", there.torch, here.torch), ("CUDA", there.cuda, here.cuda),
+        ("NCCL", there.nccl, here.nccl),
+    ]  # fmt: skip
+    return ", ".join(f"{name} {at or 'none'} (here {own or 'none'})" for name, at, own in rows if at != own)
 
 
 def render(diagnosis: Diagnosis, width: int = 80) -> list[str]:

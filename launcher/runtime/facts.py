@@ -61,7 +61,7 @@ def disk(root: Path) -> dict[str, int | None]:
 
 
 def torch_versions() -> dict[str, str | None]:
-    """Versions of torch, the CUDA it was built for, and NCCL, read from files."""
+    """Versions of torch, the CUDA it was built for, and NCCL's package (the one for that CUDA first), read from files."""
     versions: dict[str, str | None] = {"torch": None, "cuda": None, "nccl": None}
     try:
         versions["torch"] = importlib.metadata.version("torch")
@@ -75,9 +75,9 @@ def torch_versions() -> dict[str, str | None]:
             text = ""
         if found := re.search(r"^cuda\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE):
             versions["cuda"] = found.group(1)
-    for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):
+    for major in sorted(("13", "12", "11"), key=lambda m: m != str(versions["cuda"]).split(".")[0]):
         try:
-            versions["nccl"] = importlib.metadata.version(name)
+            versions["nccl"] = importlib.metadata.version(f"nvidia-nccl-cu{major}")
             break
         except importlib.metadata.PackageNotFoundError:
             continue

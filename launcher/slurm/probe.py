@@ -48,13 +48,14 @@ def torch_facts():
                     found[name.id] = node.value.value
     return found
 
-def nccl():
+def nccl(cuda):
     from importlib import metadata
-    for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):
+    for major in sorted(("13", "12", "11"), key=lambda m: m != str(cuda).split(".")[0]):
         try:
-            return metadata.version(name)
+            return {"nccl": metadata.version("nvidia-nccl-cu" + major), "nccl_cuda": major}
         except Exception:
             continue
+    return {}
 
 def driver_cuda():
     import ctypes
@@ -73,9 +74,10 @@ def driver():
     except OSError:
         return None
 
-found = {"host": socket.gethostname(), "python": "%d.%d.%d" % sys.version_info[:3], "nccl": nccl(),
+found = {"host": socket.gethostname(), "python": "%d.%d.%d" % sys.version_info[:3],
          "driver": driver(), "driver_cuda": driver_cuda()}
 found.update(torch_facts())
+found.update(nccl(found.get("cuda")))
 """
 
 
@@ -89,6 +91,9 @@ class Look:
     cuda: str | None = None
     """CUDA version that torch was built for; None: a CPU build."""
     nccl: str | None = None
+    """Version of NCCL's package, the one for torch's CUDA where there are several."""
+    nccl_cuda: str | None = None
+    """Major version of CUDA that this package is for."""
     driver: str | None = None
     driver_cuda: str | None = None
     """The newest CUDA version that the machine's driver serves."""

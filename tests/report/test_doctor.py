@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,14 +15,14 @@ from cluster import Cluster
 
 from launcher.report.doctor import Facts, Place, Saves, examine, render
 from launcher.report.profile import site_profile
-from launcher.slurm.probe import Look, ProbeResult, parse_look
+from launcher.slurm.probe import Look, ProbeResult, look_here, parse_look
 from launcher.slurm.site import Presence, Site, SiteTexts, parse_site
 
 HERE = Path(__file__).parent
 SITES = HERE.parent / "slurm" / "sites"
 GOLDEN = HERE / "doctor"
 READY = Presence("ready", "sbatch is /usr/bin/sbatch.")
-GPU = Look(host="login", python="3.11.7", torch="2.13.0+cu126", cuda="12.6", nccl="2.27.3")
+GPU = Look(host="login", python="3.11.7", torch="2.13.0+cu126", cuda="12.6", nccl="2.27.3", nccl_cuda="12")
 CPU = Look(host="login", python="3.11.7", torch="2.13.0+cpu")
 SHARED = Place(shown="~/runs", free_bytes=310 * 10**9, filesystem="nfs4")
 
@@ -110,6 +113,62 @@ def test_a_save_that_does_not_fit_the_grace_is_said() -> None:
 
     assert any(f.level == "warning" and f.text.startswith("Your 40 s save does not fit a 20 s grace") for f in slow)
     assert not any(f.level == "warning" and f.topic == "saving" for f in fine)
+
+
+MISFITS = {
+    "another NCCL there": (
+        facts("center-24.05", probe=ProbeResult(ok=True, look=dataclasses.replace(NODE, nccl="2.10.0"))),
+        ["probe: h001 has NCCL 2.10.0 (here 2.27.3) under the same path."],
+    ),
+    "another Python and torch, no NCCL there": (
+        facts("center-24.05", probe=ProbeResult(ok=True, look=Look(host="h001", python="3.9.2", torch="1.13.0", cuda="11.7"))),
+        ["probe: h001 has Python 3.9.2 (here 3.11.7), torch 1.13.0 (here 2.13.0+cu126), CUDA 11.7 (here 12.6), "
+         "NCCL none (here 2.27.3) under the same path."],
+    ),
+    "NCCL for another CUDA": (
+        facts("center-24.05", look=dataclasses.replace(GPU, nccl="2.28.9", nccl_cuda="13")),
+        ["nccl: torch is built for CUDA 12.6, and the NCCL on login (2.28.9) for CUDA 13: install nvidia-nccl-cu12 instead of "
+         "nvidia-nccl-cu13."],
+    ),
+    "NCCL for another CUDA there alone": (
+        facts("center-24.05", probe=ProbeResult(ok=True, look=dataclasses.replace(NODE, nccl_cuda="11"))),
+        ["nccl: torch is built for CUDA 12.6, and the NCCL on h001 (2.27.3) for CUDA 11: install nvidia-nccl-cu12 instead of "
+         "nvidia-nccl-cu11."],
+    ),
+    "the same there": (facts("center-24.05", probe=ProbeResult(ok=True, look=NODE)), []),
+    "torch brings its own": (facts("center-24.05", look=dataclasses.replace(GPU, nccl=None, nccl_cuda=None)), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_torch_nccl_and_cuda_match(name: str) -> None:
+    """What differs between here and a node, and an NCCL for another CUDA than torch's, is said, and nothing else is."""
+    case, said = MISFITS[name]
+    found = examine(case).findings
+
+    assert [f"{f.topic}: {f.text}" for f in found if f.level == "warning" and f.topic in ("probe", "nccl")] == said
+
+
+@pytest.mark.parametrize(
+    ("cuda", "nccl"), [("12.6", ("2.27.3", "12")), ("13.0", ("2.28.9", "13")), ("11.8", ("2.28.9", "13"))]
+)
+def test_the_nccl_of_torchs_cuda_is_looked_at(
+    cuda: str, nccl: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two NCCL packages that are installed the one for torch's CUDA is reported, by the doctor and by agents."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "version.py").write_text(f"__version__ = '9.9.9'\ncuda: Optional[str] = '{cuda}'\n")
+    for name, version in (("nvidia_nccl_cu12", "2.27.3"), ("nvidia_nccl_cu13", "2.28.9"), ("torch", "9.9.9")):
+        (tmp_path / f"{name}-{version}.dist-info").mkdir()
+        (tmp_path / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    look = look_here(sys.executable)
+    agents = "import json, launcher.runtime.facts as f; print(json.dumps(f.torch_versions()))"
+    told = subprocess.run([sys.executable, "-c", agents], capture_output=True, check=True).stdout
+
+    assert (look.torch, look.cuda, look.nccl, look.nccl_cuda) == ("9.9.9", cuda, *nccl)
+    assert json.loads(told) == {"torch": "9.9.9", "cuda": cuda, "nccl": nccl[0]}
 
 
 def test_a_look_that_says_nonsense_is_an_error() -> None:
