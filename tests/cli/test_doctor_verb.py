@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from launcher.cli.main import main
-from launcher.run import rehearsals
+from launcher.run import events, index, rehearsals
+from launcher.run.paths import RunPaths
 
 SITES = Path(__file__).parents[1] / "slurm" / "sites"
 ANSWERS = {
@@ -70,3 +71,35 @@ def test_the_profile_it_wrote_is_what_it_goes_by(doctor: Doctor, tmp_path: Path)
     assert any("Preempted jobs of h100 " in f["text"] or "Jobs of h100 " in f["text"] for f in after)
     other = doctor("center-24.05", "--partition", "h100-free")  # what is said here comes first
     assert any(" of h100-free " in t for t in texts(other, "ok", "preemption"))
+
+
+def saved(run: Path, *seconds: float) -> None:
+    """A run of this user's whose leader told of saves that took so long."""
+    paths = RunPaths(run)
+    paths.root.mkdir(parents=True)
+    paths.spec.write_text("{}")
+    for step, took in enumerate(seconds):
+        events.append(
+            paths.events, events.event("saved", attempt=0, round_=0, step=step, seconds=took, reason="interval")
+        )
+    index.register(paths.root)
+
+
+def test_measured_saves_are_held_against_the_grace(doctor: Doctor, tmp_path: Path) -> None:
+    """What runs took to save is said, and that the worst does not fit: debian's grace is 20 s, KILL follows 10 s later."""
+    (none,) = (f["text"] for f in doctor("debian-22.05") if f["topic"] == "saving")
+    saved(tmp_path / "launcher_runs_dir" / "net-1121-0842-k7f", 4.0, 9.0)
+    fits = doctor("debian-22.05")
+    saved(tmp_path / "elsewhere" / "lm-1122-0842-m3x", 40.0)
+    slow = doctor("debian-22.05")
+    unhurried = doctor("bare-22.05")
+
+    assert none.startswith("No save of yours has been measured yet")
+    assert texts(fits, "ok", "saving") == [
+        "Your saves took 6.5 s, at worst 9.0 s (2 measured): that fits the 30 s between TERM and KILL."
+    ]
+    assert texts(fits, "warning", "saving") == []
+    assert texts(slow, "warning", "saving")[0].startswith("Your 40 s save does not fit a 20 s grace: ")
+    assert texts(unhurried, "ok", "saving") == [
+        "Your saves took 9.0 s, at worst 40 s (3 measured)."
+    ]  # nobody is preempted
