@@ -95,6 +95,16 @@ def test_the_written_job_loads_to_the_same_job(project: Path) -> None:
     assert again.job == first.job
 
 
+@pytest.mark.parametrize("written", ["3e-4", "3.0e-4", "3E-4", "0.0003"])
+def test_numbers_with_an_exponent_are_numbers(project: Path, written: str) -> None:
+    """A file's 3e-4, which YAML 1.1 takes for text, is the float 0.0003, alone, in a list and in a script's arguments."""
+    job = load(f"script: train.py\nparams: {{lr: {written}, all: [{written}]}}\nargs: [--lr, {written}]\n").job
+
+    assert job.params == {"lr": 0.0003, "all": [0.0003]}
+    assert (type(job.params["lr"]), type(job.params["all"][0])) == (float, float)
+    assert argument_texts(job.args) == ["--lr", "0.0003"]
+
+
 def test_layers_and_locks(project: Path) -> None:
     """Later profiles and the job win over earlier profiles, but not over what an earlier one has locked."""
     admin, user = project / "admin.yaml", project / "user.yaml"

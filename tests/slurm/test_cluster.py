@@ -78,6 +78,22 @@ def test_accounting_remembers_how_a_job_ended(cluster: Cluster, tmp_path: Path) 
     cluster.wait(ended, "the job in sacct")
 
 
+def test_status_says_what_runs_and_env_points_a_shell_at_it(cluster: Cluster) -> None:
+    """`env`'s exports lead SLURM's commands to this cluster; `status` names daemons, hosts, and which is cut off."""
+    command = Path(__file__).parents[2] / "slurm" / "cluster"
+    bare = {**cluster.env, "SLURM_CONF": "/nowhere"}
+    shell = f'eval "$({command} env)" && sinfo -hN -p batch -o %N && {command} status'
+    hosts, _, status = cluster.run(["sh", "-c", shell], env=bare).stdout.partition("directory")
+    daemons = dict(re.findall(r"^(\w+) +(running|not running)$", status, re.M))
+
+    assert hosts.split() == list(cluster.hosts)
+    assert daemons == dict.fromkeys(("munged", "mariadbd", "slurmdbd", "slurmctld"), "running")
+    assert re.findall(r"^(node\d) +[\d.]+ [a-z]+$", status, re.M) == list(cluster.hosts)
+    cluster.cut("node3")
+    cut = cluster.run([command, "status"], check=False)
+    assert re.findall(r"^(node\d).*, cut off$", cut.stdout, re.M) == ["node3"]
+
+
 def test_gpus_are_granted_and_masked(cluster: Cluster, tmp_path: Path) -> None:
     """Two jobs of two GPUs on one host see two each, none twice; five on a host of four are refused."""
     ask = ["-w", "node1", "--gpus-per-node=2", "--output=/dev/null"]
