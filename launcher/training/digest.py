@@ -50,11 +50,14 @@ def _feed(hasher: Any, node: Any) -> None:
 def digest_checkpoint(path: Path) -> dict[str, str]:
     """Digest of each part of the checkpoint at ``path``: every registered object, rng, order, position, and ``all``.
 
-    Of a folder that a script filled itself: each file's. Raises CheckpointError when it cannot be loaded.
+    Of a folder that a script filled itself: each part of what DCP saved there, and each file of any other saver. Raises
+    CheckpointError when it cannot be loaded.
     """
     if not (path / checkpoint.SHARED).exists() and (manifest := read_manifest(path)):
-        files = {str(file["name"]): str(file["hash"]) for file in manifest["files"]}
-        return {**files, "all": digest(files)}
+        from launcher.training.folder_digest import of_folder  # DCP's import: workers, which digest too, do without
+
+        parts = of_folder(path, {str(file["name"]): str(file["hash"]) for file in manifest["files"]})
+        return {**parts, "all": digest(parts)}
     shared = checkpoint.load_shared(path)
     ranks = [checkpoint.load_rank(path, rank) for rank in range(int(shared["world_size"]))]
     position = dict(shared["position"])

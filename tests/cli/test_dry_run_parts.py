@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import harness
 import psutil
 import pytest
 from harness import seldom
@@ -121,6 +122,27 @@ def test_an_attached_script_is_rehearsed_too(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert (found["differs"], found["first"]["steps"], found["second"]["steps"]) == ([], 8, 8)
     assert found["resumed_from"] < found["killed"][1] < 8
+
+
+SHARDED = (harness.JOB / "sharded.py").read_text()
+FORGETS = "for step in run.steps("
+FULL = {
+    "nothing": SHARDED,
+    "optimizer": SHARDED.replace(FORGETS, f"if run.resume_path:\n    optimizer.state.clear()\n{FORGETS}"),
+}
+
+
+@pytest.mark.parametrize("forgotten", seldom(FULL, "optimizer"))
+def test_a_script_that_saves_through_dcp_is_drilled(tmp_path: Path, forgotten: str) -> None:
+    """FSDP saved by DCP into `save_dir`: what is new in every save does not count, what is forgotten is named."""
+    job = {"script": "train.py", "args": ["200", "0", "unused"], "resources": {"tasks_per_node": 2}}
+    done = dry_run(tmp_path, FULL[forgotten], job, "--json")
+
+    assert done.returncode == (0 if forgotten == "nothing" else 10), done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert set(found["first"]["digests"]) == {"model", "optimizer", "rng", "all"}
+    assert set(found["differs"]) == (set() if forgotten == "nothing" else {"model", "optimizer", "all"})
+    assert 0 < found["resumed_from"] < found["killed"][1] < found["second"]["steps"] == 8
 
 
 def test_a_script_that_reports_no_steps_is_watched_for_a_while(

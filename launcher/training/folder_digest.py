@@ -1,0 +1,77 @@
+"""The digests of a checkpoint that a script saved itself: a folder that DCP filled, or any other saver."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from launcher.training import checkpoint
+from launcher.training.digest import digest
+
+__all__ = ["of_folder"]
+
+
+def of_folder(path: Path, hashes: dict[str, str]) -> dict[str, str]:
+    """Parts of a folder whose files have these hashes; what a saver makes anew at every save does not count."""
+    own = {name for name in hashes if name.startswith(f"{checkpoint.GENERATORS}/")}
+    parts = {name: its for name, its in hashes.items() if name not in own}
+    for name in [name for name in parts if name.endswith(".metadata")]:  # DCP's: a fresh uuid, an absolute path
+        del parts[name]
+        if Path(name).name == ".metadata":
+            parts = _with_dcp(path, Path(name).parent, parts)
+    if own:
+        generators = [checkpoint.load_rank(path / checkpoint.GENERATORS, rank) for rank in range(len(own))]
+        parts["rng"] = digest([parts.get("rng"), generators])
+    return parts
+
+
+def _with_dcp(path: Path, folder: Path, parts: dict[str, str]) -> dict[str, str]:
+    """The parts, with what DCP saved in this folder below ``path`` in place of its files."""
+    try:
+        found = _of_dcp(path / folder)
+    except Exception:  # another saver's metadata, of classes that this process lacks: its files must do
+        return parts
+    others = {name: its for name, its in parts.items() if Path(name).parent != folder or Path(name).suffix != ".distcp"}
+    return others | {str(folder / part): its for part, its in found.items()}
+
+
+def _of_dcp(folder: Path) -> dict[str, str]:
+    """Digest of each part of a state that DCP saved, whichever rank wrote which piece of it.
+
+    A part is a key of the saved state; where there is one key alone, a key below it. One part at a time is in memory.
+    """
+    kept = FileSystemReader(folder).read_metadata().state_dict_metadata
+    depth = 1 if len({name.split(".")[0] for name in kept}) > 1 else 2
+    parts: dict[str, dict[str, Any]] = {}
+    for name, what in kept.items():
+        blank = torch.empty(what.size, dtype=what.properties.dtype) if isinstance(what, TensorStorageMetadata) else None
+        parts.setdefault(".".join(name.split(".")[:depth]), {})[name] = blank
+    return {part: _read(folder, parts.pop(part)) for part in sorted(parts)}
+
+
+def _read(folder: Path, state: dict[str, Any]) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no process group: none is wanted
+        load(state, storage_reader=FileSystemReader(folder), planner=_Planner(False, False))
+    return digest(state)
+
+
+class _Planner(DefaultLoadPlanner):
+    """Of what is no tensor: plain values; an object of a class that torch does not know is compared by its pickle."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Keep what was read."""
+        try:
+            found = torch.load(value, weights_only=True)
+        except Exception:
+            found = value.getvalue()
+        self.state_dict[read_item.dest_index.fqn] = found
