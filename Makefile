@@ -11,9 +11,9 @@ PYTEST := $(PY) -m pytest --tb=short -ra -q
 setup:
 	@.ci/setup
 
-# The tests run a real SLURM cluster where they can: as root on Debian or Ubuntu.
+# The tests run a real SLURM cluster where they can, as root on Debian or Ubuntu, and press Tab in the shells that have completion.
 packages:
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then slurm/cluster install; \
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then slurm/cluster install zsh fish; \
 	else echo "no cluster tests: they need root on Debian or Ubuntu"; fi
 
 data: setup

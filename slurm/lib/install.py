@@ -1,4 +1,4 @@
-"""Install the Debian packages that the cluster needs, only those that are missing."""
+"""Install the Debian packages that the cluster needs, and others that are named, only those that are missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from layout import ClusterError
@@ -27,20 +27,21 @@ _OURS = "#!/bin/sh\n# slurm/cluster install: packages must not start services of
 _LOCKED = ("Could not get lock", "Unable to acquire", "Unable to lock", "is another process using it")
 
 
-def missing() -> list[str]:
+def missing(more: Sequence[str] = ()) -> list[str]:
     """Packages that are not installed."""
+    packages = [*PACKAGES, *more]
     out = subprocess.run(
-        ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *PACKAGES], capture_output=True, text=True
+        ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *packages], capture_output=True, text=True
     ).stdout
     there = {line.split()[0] for line in out.splitlines() if line.endswith(" installed")}
-    return [p for p in PACKAGES if p not in there]
+    return [p for p in packages if p not in there]
 
 
-def install(limit_s: float = 900) -> list[str]:
-    """Install what is missing and return it; raises ClusterError."""
+def install(more: Sequence[str] = (), limit_s: float = 900) -> list[str]:
+    """Install what is missing, of ``more`` too, and return it; raises ClusterError."""
     if not shutil.which("dpkg-query") or not shutil.which("apt-get"):
         raise ClusterError("the cluster needs Debian or Ubuntu: there is no apt-get here")
-    wanted = missing()
+    wanted = missing(more)
     if not wanted:
         return []
     if os.geteuid():
@@ -49,7 +50,7 @@ def install(limit_s: float = 900) -> list[str]:
     with _no_services():
         _apt(["update"], end)
         _apt(["install", "-y", "--no-install-recommends", *wanted], end)
-    if still := missing():
+    if still := missing(more):
         raise ClusterError(f"apt-get installed everything but {', '.join(still)}")
     return wanted
 

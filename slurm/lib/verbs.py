@@ -38,9 +38,9 @@ def main(argv: list[str], usage: str) -> int:
         return 1
 
 
-def do_install(_layout: Layout, _args: list[str]) -> int:
+def do_install(_layout: Layout, args: list[str]) -> int:
     """`install`."""
-    done = install.install()
+    done = install.install(args)
     print(f"installed {', '.join(done)}" if done else "everything is installed")
     return 0
 
