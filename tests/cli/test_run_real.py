@@ -239,3 +239,38 @@ def test_what_a_group_may_read(tmp_path: Path, env: dict[str, str], share: str) 
             and p.stat().st_mode & needed[p.is_dir()] != needed[p.is_dir()]
         }
         assert {c for c in closed if not c.startswith(("code/", "submitit/"))} == {"secret", "passed.json"}
+
+
+def test_a_shell_beside_a_local_run(tmp_path: Path, env: dict[str, str]) -> None:
+    """A command runs in its code directory, with its variables, passed names, setup and Python; its exit code is the verb's."""
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\ntime.sleep(3600)\n"
+    )
+    up = tmp_path / "up"
+    own = [
+        "environment.variables.COLOUR=teal",
+        "environment.setup=['export SET_UP=$((6*7))']",
+        "environment.pass=[TOKEN]",
+    ]
+    look = "import os, sys; print(os.getcwd(), *map(os.environ.get, sys.argv[1:]), sys.executable, sep='\\n')"
+    names = ["COLOUR", "SET_UP", "TOKEN", "LAUNCHER_RUN_DIR"]
+    with subprocess.Popen(
+        [*WORDS, "slow.py", "preflight=false", *own, "--", str(up)], env={**env, "TOKEN": "s3cret"}, stdout=subprocess.DEVNULL
+    ) as process:  # fmt: skip
+        try:
+            _until(lambda: up.exists() or process.poll() is not None, "the script to begin")
+            paths = _the_run(tmp_path)
+            shell = [*WORDS[:-1], "shell", paths.id]
+            done = subprocess.run(
+                [*shell, "python", "-c", look, *names], env=env, capture_output=True, text=True, check=False
+            )
+            coded = subprocess.run([*shell, "sh", "-c", "exit 7"], env=env, check=False)
+        finally:
+            process.kill()
+    _until(lambda: not _processes(paths.root), "the run's processes to end")
+    refused = subprocess.run([*shell, "true"], env=env, capture_output=True, text=True, check=False)
+
+    assert done.stdout.split("\n")[:5] == [str(paths.code), "teal", "42", "s3cret", str(paths.root)], done.stderr
+    assert Path(done.stdout.split("\n")[5]).parent == Path(sys.executable).parent
+    assert coded.returncode == 7
+    assert (refused.returncode, "is not running" in refused.stderr) == (16, True)

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from launcher.cli.main import main
-from launcher.run import index
+from launcher.run import events, index
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, write_outcome
+from launcher.submission import where
 
 
 @pytest.fixture
@@ -26,7 +27,9 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path / "runs"))
     fake = tmp_path / "fake"
     fake.mkdir()
-    (fake / "squeue").write_text('#!/bin/sh\ncat "$FAKE/queue" 2>/dev/null || true\n')
+    (fake / "squeue").write_text(
+        '#!/bin/sh\n[ ! -x "$FAKE/silent" ] || exec "$FAKE/silent"\ncat "$FAKE/queue" 2>/dev/null || true\n'
+    )
     (fake / "scancel").write_text('#!/bin/sh\necho "$@" >> "$FAKE/cancelled"\nrm -f "$FAKE/queue"\n')
     for command in fake.iterdir():
         command.chmod(0o755)
@@ -199,6 +202,66 @@ def test_clean_never_takes_what_runs(runs: Path, capsys: pytest.CaptureFixture[s
     assert main(["clean", "--name", "net", "--older-than", "1", "--keep", "2", "--yes"]) == 0
     assert [p.root.exists() for p in (old, new, other, alive)] == [False, True, True, True]
     assert "net-1120-0842-aaa" not in [r.id for r in index.list_runs()]
+
+
+def _forgotten(runs: Path, run_id: str, job_id: str) -> RunPaths:
+    """A run that began a day ago on SLURM and has no outcome."""
+    paths = _run(runs, run_id, job_id=job_id)
+    events.append(paths.events, events.event("attempt_started", attempt=0, job_id=job_id))
+    os.utime(paths.events, (time.time() - 100_000,) * 2)
+    return paths
+
+
+def test_clean_leaves_what_slurm_knows(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of runs without an outcome those stay whose job runs, waits or is requeued; one whose job is gone is old."""
+    states = {"1": "RUNNING", "2": "PENDING", "3": "REQUEUED", "4": "COMPLETING", "5": "COMPLETED"}
+    all_ = {job: _forgotten(runs, f"net-1121-0842-aa{job}", job) for job in [*states, "6"]}
+    (runs.parent / "fake" / "queue").write_text("".join(f"{job} {state}\n" for job, state in states.items()))
+
+    assert main(["clean", "--older-than", "1", "--yes"]) == 0
+    assert [job for job, paths in all_.items() if not paths.root.exists()] == ["5", "6"]
+    assert "removed 2 runs" in capsys.readouterr().out
+
+
+SILENT = {
+    "refuses": "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2\nexit 1\n",
+    "hangs": "#!/bin/sh\nexec sleep 600\n",
+    "is not there": "",
+}
+
+
+@pytest.mark.parametrize("squeue", SILENT)
+def test_clean_leaves_what_slurm_is_silent_about(runs: Path, squeue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While SLURM does not answer, a run without an outcome stays, however old; one that has ended is still removed."""
+    open_ = _forgotten(runs, "net-1121-0842-aaa", "1")
+    ended = _forgotten(runs, "net-1121-0842-bbb", "2")
+    write_outcome(ended.outcome, {"state": "completed"})
+    os.utime(ended.outcome, (time.time() - 100_000,) * 2)
+    fake = runs.parent / "fake"
+    if SILENT[squeue]:
+        monkeypatch.setattr(where, "_ANSWER_S", 0.2)
+        (fake / "silent").write_text(SILENT[squeue])
+        (fake / "silent").chmod(0o755)
+    else:
+        monkeypatch.setenv("PATH", str(runs.parent / "empty"))
+
+    assert main(["clean", "--older-than", "1", "--yes"]) == 0
+    assert [p.root.exists() for p in (open_, ended)] == [True, False]
+
+
+def test_clean_by_size(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--larger-than takes the large ones alone, a running one not even then."""
+    large, small, running = (_run(runs, f"net-1121-0842-{tag}", job_id=tag) for tag in ("aaa", "bbb", "ccc"))
+    (runs.parent / "fake" / "queue").write_text("ccc RUNNING\n")
+    for paths in (large, running):
+        (paths.checkpoints / "state.pt").write_bytes(b"x" * 3_000_000)
+    for paths in (large, small):
+        write_outcome(paths.outcome, {"state": "completed"})
+
+    assert main(["clean", "--larger-than", "0.004", "--yes"]) == 0
+    assert "no ended run fits" in capsys.readouterr().out
+    assert main(["clean", "--larger-than", "0.002", "--yes"]) == 0
+    assert [p.root.exists() for p in (large, small, running)] == [False, True, True]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
