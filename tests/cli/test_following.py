@@ -1,0 +1,103 @@
+"""What `submit --wait` and `run` show while a run goes on: a bar in a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import main as main_module
+
+FOLLOWS = """
+import sys, time
+from pathlib import Path
+from launcher.cli._follow import finish, follow
+from launcher.run.paths import RunPaths
+from launcher.run.state import read_outcome
+
+paths, waits = RunPaths(Path(sys.argv[1])), []
+
+def alive():
+    waits.append(1)
+    if len(waits) == 2:
+        (paths.root / "written.json").rename(paths.outcome)
+    return True
+
+finish(paths, follow(paths, alive))
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run in the middle of its training whose outcome comes while it is followed."""
+    folder = tmp_path / "net-1121-0842-k7f"
+    folder.mkdir()
+    events = [
+        {"t": 1.0, "type": "attempt_started", "attempt": 0, "job_id": "1", "host": "node1"},
+        {
+            "t": 2.0,
+            "type": "worker_failed",
+            "attempt": 0,
+            "round": 0,
+            "rank": 1,
+            "host": "node1",
+            "cause": {"signal": 9},
+        },
+    ]
+    (folder / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    picture = {"t": 2.0, "attempt": 0, "step": 25, "total_steps": 100, "rate": 4.0, "metrics": {"loss": 0.125}}
+    (folder / "state.json").write_text(json.dumps(picture))
+    outcome = {"state": "completed", "t": 9.0, "step": 100, "exit_code": 0, "metrics": {"test_accuracy": 0.8746}}
+    (folder / "written.json").write_text(json.dumps(outcome))
+    return folder
+
+
+def _command(run: Path) -> tuple[list[str], dict[str, str]]:
+    root = str(Path(main_module.__file__).parents[2])
+    return [sys.executable, "-c", FOLLOWS, str(run)], {
+        **os.environ,
+        "PYTHONPATH": root,
+        "TERM": "xterm",
+        "COLUMNS": "100",
+    }
+
+
+def test_a_terminal_shows_a_bar_and_then_the_result(run: Path) -> None:
+    """Step, total, speed and loss stand in the bar; events pass above it; the end is the metrics and where the run lies."""
+    command, environ = _command(run)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, env=environ, stdout=theirs, stderr=theirs, stdin=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                more = os.read(ours, 65536)
+            except OSError:  # EIO: the other end is closed
+                break
+            if not more:
+                break
+            shown += more
+    os.close(ours)
+    text = shown.decode()
+
+    assert process.returncode == 0, text
+    assert "25/100" in text
+    assert "4.0 steps/s  loss 0.125" in text
+    assert "rank 1" in text
+    assert f"{run.name} completed: test_accuracy 0.8746" in text
+    assert str(run) in text.replace("\r\n", "")
+
+
+def test_a_pipe_gets_lines_and_no_bar(run: Path) -> None:
+    """Nothing that only a terminal understands goes into a file."""
+    command, environ = _command(run)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
+
+    assert "25/100" not in done.stdout
+    assert "\x1b" not in done.stdout
+    assert f"{run.name} completed: test_accuracy 0.8746" in done.stdout
