@@ -105,11 +105,17 @@ def commit(
         raise OSError(errno.EIO, f"the checkpoint of step {step} is incomplete: {why}")
     for folder in {tmp, *((tmp / f["name"]).parent for f in files)}:
         fsync_dir(folder)
+    fence.take_away(
+        paths, target, attempt
+    )  # the damaged one; from here on a checkpoint in this place is a newer attempt's
     if not fence.is_current(paths, attempt):
         raise OSError(errno.ESTALE, f"attempt {attempt} is over: a newer one has begun")
-    if target.exists():
-        fence.discard(target)
-    os.rename(tmp, target)
+    try:
+        os.rename(tmp, target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise OSError(error.errno, f"step {step} has been saved by a newer attempt meanwhile") from error
+        raise
     fsync_dir(paths.checkpoints)
     return Checkpoint(step, target, size)
 
@@ -136,9 +142,15 @@ def newest_good(
 
 
 def set_aside_beyond(paths: RunPaths, step: int, attempt: int) -> list[Path]:
-    """Rename checkpoints beyond ``step`` to ``aside.<attempt>.step-…``: kept, and never resumed from. Raises OSError."""
-    moved = []
-    for newer in [s for s in committed_steps(paths) if s > step]:
+    """Rename checkpoints beyond ``step`` to ``aside.<attempt>.step-…``: kept, and never resumed from. Raises OSError.
+
+    Does nothing when this attempt is stale: those may be a newer one's.
+    """
+    moved: list[Path] = []
+    beyond = [s for s in committed_steps(paths) if s > step]
+    if not fence.is_current(paths, attempt):
+        return moved
+    for newer in beyond:
         source = paths.checkpoint(newer)
         target = source.parent / f"aside.{attempt}.{source.name}"
         os.rename(source, target)
@@ -161,7 +173,7 @@ def collect_garbage(paths: RunPaths, *, attempt: int, keep_last: int, keep_every
         return
     for step in steps:
         if step not in keep:
-            fence.discard(paths.checkpoint(step))
+            fence.take_away(paths, paths.checkpoint(step), attempt)
 
 
 def _one_hash_name(shards: list[Shard]) -> str:

@@ -3,7 +3,9 @@
 A claim is ``attempts/N``, made by exclusive ``mkdir``: two leaders can never hold the same number, also when SLURM's own
 requeue and a continuation job both happen. A leader that finds a higher number is stale. The check alone could race
 with a newer claim; therefore a new leader also takes away every ``tmp.<older attempt>.*`` folder, and the rename that
-commits a checkpoint has such a folder as its source: a stale leader's commit finds nothing to rename.
+commits a checkpoint has such a folder as its source: a stale leader's commit finds nothing to rename. A committed
+checkpoint is deleted by moving it out of sight *before* the check, and put back when the check fails: whoever claims
+later finds it in place or gone, and none of its own can be hit.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from launcher.errors import RunDirError
 from launcher.run.files import fsync_dir, read_json, write_atomic
 from launcher.run.paths import RunPaths
 
-__all__ = ["TRASH", "attempts", "claim", "claimant", "discard", "drop_stale", "is_current"]
+__all__ = ["TRASH", "attempts", "claim", "claimant", "discard", "drop_stale", "is_current", "take_away"]
 
 TRASH = "trash."
 """Folders on their way out begin with this; nobody reads them."""
+_LEAVING = "leaving."
+"""Checkpoints out of sight, their deletion not yet allowed; the attempt and the name follow."""
 
 
 def attempts(paths: RunPaths) -> list[int]:
@@ -65,12 +69,34 @@ def is_current(paths: RunPaths, attempt: int) -> bool:
 
 
 def drop_stale(paths: RunPaths, attempt: int) -> None:
-    """Take away what older attempts were still writing, and finish deletions that were cut short."""
+    """Take away what older attempts were still writing, put back what they were about to delete, finish deletions."""
     for folder in _folders(paths.checkpoints):
         if folder.name.startswith(TRASH):
             shutil.rmtree(folder, ignore_errors=True)
+        elif folder.name.startswith(_LEAVING):
+            _put_back(folder)
         elif (older := _attempt_of(folder.name)) is not None and older < attempt:
             discard(folder)
+
+
+def take_away(paths: RunPaths, checkpoint: Path, attempt: int) -> None:
+    """Delete a committed checkpoint, unless a newer attempt has begun. A missing one is fine."""
+    leaving = checkpoint.parent / f"{_LEAVING}{attempt}.{checkpoint.name}"
+    try:
+        os.rename(checkpoint, leaving)
+    except OSError:
+        return
+    if is_current(paths, attempt):
+        discard(leaving)
+    else:
+        _put_back(leaving)
+
+
+def _put_back(leaving: Path) -> None:
+    try:
+        os.rename(leaving, leaving.parent / leaving.name.split(".", 2)[2])
+    except OSError:  # its step has been saved anew meanwhile, or its deletion went on
+        discard(leaving)
 
 
 def discard(folder: Path) -> None:

@@ -201,9 +201,9 @@ def test_resubmit_from_a_step_sets_later_ones_aside(paths):
     for step in (10, 20, 30):
         commit(paths, step, write(paths, step))
 
-    moved = checkpoints.set_aside_beyond(paths, 10, attempt=4)
+    moved = checkpoints.set_aside_beyond(paths, 10, attempt=fence.claim(paths))
 
-    assert [p.name for p in moved] == ["aside.4.step-00000020", "aside.4.step-00000030"]
+    assert [p.name for p in moved] == ["aside.1.step-00000020", "aside.1.step-00000030"]
     assert checkpoints.newest_good(paths).step == 10
 
 
@@ -264,6 +264,80 @@ def test_a_stale_commit_that_passed_its_check_finds_nothing_to_rename(paths, mon
     with pytest.raises(FileNotFoundError):
         commit(paths, 4, shards)
     assert checkpoints.committed_steps(paths) == []
+
+
+@pytest.mark.parametrize("seen", ["nothing", "damaged"])
+def test_a_stale_commit_that_passed_its_check_leaves_the_newer_ones_alone(paths, monkeypatch, seen):
+    """The newer attempt commits the same step between the stale one's check and its rename: the newer one's stays, as is."""
+    if seen == "damaged":
+        commit(paths, 4, write(paths, 4))
+        (paths.checkpoint(4) / "rank-0").write_bytes(b"hurt")
+    shards = write(paths, 4, round_=1)
+
+    def checked(p, attempt):
+        monkeypatch.setattr(fence, "is_current", lambda p, attempt: True)
+        newer = fence.claim(p)
+        commit(p, 4, write(p, 4, attempt=newer, text="newer"), attempt=newer)
+        return True
+
+    monkeypatch.setattr(fence, "is_current", checked)
+    with pytest.raises(OSError, match="step 4 has been saved by a newer attempt"):
+        commit(paths, 4, shards, round_=1)
+
+    assert (paths.checkpoint(4) / "rank-0").read_bytes() == b"newer 4 0"
+    assert checkpoints.newest_good(paths).step == 4
+
+
+def test_a_damaged_one_that_a_newer_attempt_has_replaced_is_put_back(paths, monkeypatch):
+    """The stale leader saw a damaged checkpoint; what it finds there when it takes it away is the newer attempt's."""
+    commit(paths, 4, write(paths, 4))
+    (paths.checkpoint(4) / "rank-0").write_bytes(b"hurt")
+    shards, real = write(paths, 4, round_=1), checkpoints.write_atomic
+
+    def replaced(*args):
+        monkeypatch.setattr(checkpoints, "write_atomic", real)
+        newer = fence.claim(paths)
+        commit(paths, 4, write(paths, 4, attempt=newer, text="newer"), attempt=newer)
+        real(*args)
+
+    monkeypatch.setattr(checkpoints, "write_atomic", replaced)
+    with pytest.raises(OSError, match="attempt 0 is over"):
+        commit(paths, 4, shards, round_=1)
+
+    assert (paths.checkpoint(4) / "rank-0").read_bytes() == b"newer 4 0"
+
+
+def test_a_stale_garbage_collection_that_passed_its_check_deletes_nothing(paths, monkeypatch):
+    """A newer attempt is claimed between the check and the deletion: every checkpoint is there when it looks."""
+    for step in (1, 2, 3):
+        commit(paths, step, write(paths, step))
+    answers = iter([True])
+    monkeypatch.setattr(fence, "is_current", lambda p, attempt: next(answers, False))
+    fence.claim(paths)
+
+    checkpoints.collect_garbage(paths, attempt=0, keep_last=2, keep_every_steps=None, good=3)
+
+    assert checkpoints.committed_steps(paths) == [1, 2, 3]
+
+
+def test_a_deletion_that_was_not_yet_allowed_is_undone(paths):
+    """A leader killed between moving a checkpoint out of sight and its check: the next attempt finds it in place."""
+    commit(paths, 1, write(paths, 1))
+    os.rename(paths.checkpoint(1), paths.checkpoints / "leaving.0.step-00000001")
+
+    fence.drop_stale(paths, fence.claim(paths))
+
+    assert checkpoints.newest_good(paths).step == 1
+    assert [p.name for p in paths.checkpoints.iterdir()] == ["step-00000001"]
+
+
+def test_a_stale_attempt_sets_nothing_aside(paths):
+    """`resubmit --from` of an older attempt: checkpoints beyond that step may be the newer one's."""
+    commit(paths, 9, write(paths, 9))
+    fence.claim(paths)
+
+    assert checkpoints.set_aside_beyond(paths, 1, attempt=0) == []
+    assert checkpoints.committed_steps(paths) == [9]
 
 
 def test_a_new_attempt_takes_away_what_older_ones_were_writing(paths):
