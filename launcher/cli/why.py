@@ -26,7 +26,9 @@ def command(run: str, as_json: bool) -> None:
 
     now = time.time()
     history = read_history(find(run))
-    why = explain(history, summarise_all([history], now)[0], now)
+    summary = summarise_all([history], now)[0]
+    why = explain(history, summary, now)
+    why.rows.extend(("files", fault) for fault in summary.file_faults)
     if as_json:
         click.echo(json.dumps(plain_json(why.as_json()), indent=1))
         return

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.frozen import frozen
-from launcher.run import events as events_module
-from launcher.run.files import read_json
+from launcher.run.files import Damage, read_lines, read_object
 from launcher.run.paths import RunPaths
-from launcher.run.state import read_outcome, read_state
 
 __all__ = ["Event", "History", "as_list", "as_number", "as_text", "as_time", "own_time", "read_events", "read_history"]
 
@@ -62,6 +60,8 @@ class History:
     raw_outcome: dict[str, Any] | None = None
     spec: dict[str, Any] = field(default_factory=dict)
     submission: dict[str, Any] = field(default_factory=dict)
+    damage: list[Damage] = field(default_factory=list)
+    """What of them could not be read (`launcher.report.faults` says it in words)."""
 
     def of(self, *types: str) -> Iterator[Event]:
         """Events of the given types, oldest first."""
@@ -115,22 +115,31 @@ def _plain(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def read_events(path: Path) -> list[Event]:
-    """The events at ``path`` that have a time, in the order written."""
-    return [e for e in map(_plain, events_module.read(path)) if e.get("t") is not None]
+def read_events(path: Path, damage: list[Damage] | None = None) -> list[Event]:
+    """The events at ``path`` that have a type and a time, in the order written; ``damage`` is told of lines left out."""
+    found: list[Damage] = []
+    lines = read_lines(path, found)
+    told = [e for e in map(_plain, lines) if isinstance(e.get("type"), str) and e.get("t") is not None]
+    if strange := len(lines) - len(told):
+        found = [Damage(path.name, lines=strange + sum(d.lines for d in found), torn=any(d.torn for d in found))]
+    if damage is not None:
+        damage += found
+    return told
 
 
 def read_history(paths: RunPaths) -> History:
     """Read the run at ``paths``; never raises for what the files hold."""
-    outcome = read_outcome(paths.outcome)
-    state = _plain(read_state(paths.state))
+    damage: list[Damage] = []
+    state = _plain(read_object(paths.state, damage) or {})
+    outcome = read_object(paths.outcome, damage)
     if "ranks" in state:
         state["ranks"] = [_plain(r) for r in as_list(state["ranks"]) if isinstance(r, dict)]
     return History(
         paths=paths,
-        events=read_events(paths.events),
+        events=read_events(paths.events, damage),
         state=state,
         raw_outcome=None if outcome is None else _plain(outcome),
-        spec=as_dict(read_json(paths.spec)),
-        submission=_plain(as_dict(read_json(paths.submission))),
+        spec=read_object(paths.spec, damage) or {},
+        submission=_plain(read_object(paths.submission, damage) or {}),
+        damage=damage,
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from launcher.report import text
 from launcher.report.drawing import bands, lanes
+from launcher.report.faults import in_words as fault_in_words
 from launcher.report.history import History, as_dict, as_list, as_text
 from launcher.report.ledger import Advice, Ledger, advise, ledger, shares
 from launcher.report.series import RankSpread, Series, charts, metric_series, read_thinned, spreads, usage
@@ -18,7 +19,7 @@ from launcher.report.status import past
 from launcher.report.summary import RunSummary
 from launcher.report.why import Why, explain
 from launcher.report.words import level, words
-from launcher.run.files import read_json
+from launcher.run.files import Damage, read_object
 from launcher.run.paths import RunPaths
 from launcher.run.redact import redact
 
@@ -47,6 +48,8 @@ class Told:
     spread: list[RankSpread] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
     job: str = ""
+    faults: list[str] = field(default_factory=list)
+    """What of the run's files could not be read."""
 
     @property
     def short(self) -> str:
@@ -57,11 +60,14 @@ class Told:
 def read_told(h: History, s: RunSummary, now: float) -> Told:
     """Read what else a page needs of a run: metrics, samples, environment and job."""
     book = ledger(h, s.ended or now)
-    samples = read_thinned(h.paths.samples)
+    damage: list[Damage] = []
+    metrics, samples = read_thinned(h.paths.metrics, damage=damage), read_thinned(h.paths.samples, damage=damage)
+    environment = read_object(h.paths.environment, damage) or {}
+    more = [sentence for d in damage if (sentence := fault_in_words(d, active=s.active))]
     return Told(
         summary=s, history=h, book=book, advice=advise(h, book), why=explain(h, s, now),
-        metrics=[m.thin() for m in metric_series(read_thinned(h.paths.metrics))], usage=usage(samples),
-        spread=spreads(samples), environment=as_dict(read_json(h.paths.environment)), job=_job(h.paths),
+        metrics=[m.thin() for m in metric_series(metrics)], usage=usage(samples), spread=spreads(samples),
+        environment=environment, job=_job(h.paths), faults=[*s.file_faults, *more],
     )  # fmt: skip
 
 

@@ -137,7 +137,7 @@ def detail_screen(d: Detail, chosen: int, width: int, height: int, now: float, n
         _labelled(line)
         for line in lines(s, now, goodput="  ".join(filter(None, [in_words(d.book), cost_in_words(d.book)])))[1:]
     )
-    wanted = ("reason", "heard", "waiting", "phase", "saved", "limit", "goodput")
+    wanted = ("reason", "heard", "waiting", "phase", "saved", "limit", "goodput", "files")
     rows += [Text(f"{label:<9}{told[label]}"[:width]) for label in wanted if label in told]
     events = [e for e in d.history.events if e["type"] not in _QUIET]
     room = height - len(rows) - 3

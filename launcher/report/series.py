@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from launcher.frozen import frozen
 from launcher.report.history import as_dict, as_list, as_number, own_time
 from launcher.report.text import median
-from launcher.run.files import NO_JSON
+from launcher.run.files import Damage, parse_lines
 
 __all__ = ["RankSpread", "Series", "charts", "metric_series", "read_thinned", "spreads", "usage"]
 
@@ -52,23 +51,19 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def read_thinned(path: Path, most: int = MAX_LINES) -> list[dict[str, Any]]:
-    """JSON objects of a file of lines: all, or evenly picked ones with the last; torn lines are skipped."""
+def read_thinned(path: Path, most: int = MAX_LINES, damage: list[Damage] | None = None) -> list[dict[str, Any]]:
+    """JSON objects of a file of lines: all, or evenly picked ones with the last; ``damage`` is told of lines left out."""
     try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
+        *lines, rest = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        if damage is not None:
+            damage.append(Damage(path.name, error.strerror or str(error)))
         return []
     stride = max(1, math.ceil(len(lines) / most))
     picked = lines[::stride] + (lines[-1:] if stride > 1 else [])
-    out = []
-    for line in picked:
-        try:
-            value = json.loads(line)
-        except NO_JSON:
-            continue
-        if isinstance(value, dict):
-            out.append(value)
-    return out
+    return parse_lines(path.name, [*picked, rest], damage)
 
 
 def metric_series(lines: list[dict[str, Any]]) -> list[Series]:

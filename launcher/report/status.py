@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.report import text
+from launcher.report.faults import shortened
 from launcher.report.ledger import Ledger
 from launcher.report.summary import RunSummary
 from launcher.report.words import MEANINGS
@@ -53,6 +54,7 @@ def lines(
         ("goodput", goodput),
         ("cost", cost),
         ("advice", advice),
+        ("files", shortened(s.file_faults)),
     ]
     return [headline(s)] + [f"  {label:<8} {value}" for label, value in rows if value]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from launcher.frozen import frozen
 from launcher.report import text
+from launcher.report.faults import faults
 from launcher.report.history import Event, History, as_dict, as_list, as_number, as_text, own_time, read_history
 from launcher.report.verdict import SlurmView, State, heard, verdict
 from launcher.run.paths import RunPaths
@@ -103,6 +104,8 @@ class RunSummary:
     """What that point sets: ["params.lr=0.1"]."""
     exit_code: int | None = None
     """Of an ended run: 0, or that of its kind of end."""
+    file_faults: list[str] = field(default_factory=list)
+    """What of its files could not be read, is missing or was written by another version: a sentence for each."""
 
     @property
     def active(self) -> bool:
@@ -147,7 +150,7 @@ def summarise_history(
         values |= {"rate": None, "eta_s": None, "missing": [], "left_here_s": None}
     if state == "pending":
         values |= {"nodes": [], "ranks": [], "spares": [], "phase": ""}
-    return RunSummary(**values)
+    return RunSummary(**values, file_faults=faults(history, active=state in ("pending", "running")))
 
 
 def _identity(h: History) -> dict[str, Any]:

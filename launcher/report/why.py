@@ -30,7 +30,7 @@ class Why:
     sentence: str
     """The root cause."""
     rows: list[tuple[str, str]] = field(default_factory=list)
-    """(label, text): when, where, error, log, victims, did, safe, next; in JSON ``evidence``, texts by label."""
+    """(label, text): when, where, error, log, victims, did, safe, next, files; in JSON ``evidence``, texts by label."""
     rank: int | None = None
     """The rank that failed first."""
     host: str | None = None

@@ -6,18 +6,50 @@ whatever the umask, but for secrets, which are written with mode 0600.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NO_JSON", "append_line", "fsync_dir", "read_json", "read_lines", "write_atomic"]
+from launcher.frozen import frozen
+
+__all__ = [
+    "MISSING",
+    "NO_JSON",
+    "Damage",
+    "append_line",
+    "fsync_dir",
+    "parse_lines",
+    "read_json",
+    "read_lines",
+    "read_object",
+    "write_atomic",
+]
 
 
 NO_JSON = (ValueError, RecursionError)
 """What `json.loads` raises for torn, foreign and deeply nested texts."""
 
+MISSING = "missing"
+"""`Damage.why` of a file that is not there."""
+
 _MODE = 0o640
+
+
+@frozen
+class Damage:
+    """What of one file could not be read."""
+
+    file: str
+    """Its name."""
+    why: str = ""
+    """Why nothing of it could be read; "" when only lines are lost."""
+    lines: int = 0
+    """Whole lines that are no JSON object."""
+    torn: bool = False
+    """The last line is half-written: its writer is at it, or died there."""
 
 
 def fsync_dir(path: Path) -> None:
@@ -64,34 +96,73 @@ def read_json(path: Path) -> Any | None:
         return None
 
 
-def append_line(path: Path, value: dict[str, Any], *, durable: bool = False) -> None:
-    """Append one JSON object as one line in a single write."""
-    data = (json.dumps(value, separators=(",", ":")) + "\n").encode()
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _MODE)
+def read_object(path: Path, damage: list[Damage] | None = None) -> dict[str, Any] | None:
+    """The JSON object at ``path``, or None; ``damage`` is told why there is none."""
     try:
-        if not os.fstat(fd).st_size:
+        value = json.loads(path.read_bytes())
+        why = "it holds no JSON object"
+    except FileNotFoundError:
+        value, why = None, MISSING
+    except OSError as error:
+        value, why = None, error.strerror or str(error)
+    except NO_JSON:
+        value, why = None, "it is torn or no JSON"
+    if isinstance(value, dict):
+        return value
+    if damage is not None:
+        damage.append(Damage(path.name, why))
+    return None
+
+
+def append_line(path: Path, value: dict[str, Any], *, durable: bool = False) -> None:
+    """Append one JSON object as one line in a single write; never to a half line, which a writer that died has left.
+
+    Raises OSError, also when the disk took a part of the line only.
+    """
+    data = (json.dumps(value, separators=(",", ":")) + "\n").encode()
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, _MODE)
+    try:
+        size = os.fstat(fd).st_size
+        if not size:
             os.fchmod(fd, _MODE)  # the umask may have cut it
-        os.write(fd, data)
+        elif os.pread(fd, 1, size - 1) != b"\n":
+            data = b"\n" + data
+        if os.write(fd, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         if durable:
             os.fsync(fd)
     finally:
         os.close(fd)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Every whole JSON object in ``path``, in order; torn or foreign lines are skipped, a missing file is empty."""
+def read_lines(path: Path, damage: list[Damage] | None = None) -> list[dict[str, Any]]:
+    """Every whole JSON object in ``path``, in order; a missing file is empty. ``damage`` is told of what is left out."""
     try:
-        raw = path.read_bytes()
-    except OSError:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        if damage is not None:
+            missing = isinstance(error, FileNotFoundError)
+            damage.append(Damage(path.name, MISSING if missing else error.strerror or str(error)))
         return []
-    out = []
-    for line in raw.split(b"\n"):
+    return parse_lines(path.name, lines, damage)
+
+
+def parse_lines(file: str, lines: Sequence[bytes], damage: list[Damage] | None = None) -> list[dict[str, Any]]:
+    """The JSON objects in ``lines`` of ``file``, whose last one has no line end (b"" in a whole file)."""
+    out, lost, torn = [], 0, False
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             value = json.loads(line)
         except NO_JSON:
-            continue
+            value = None
         if isinstance(value, dict):
             out.append(value)
+        elif number == len(lines):
+            torn = True
+        else:
+            lost += 1
+    if damage is not None and (lost or torn):
+        damage.append(Damage(file, lines=lost, torn=torn))
     return out

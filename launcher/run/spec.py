@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.frozen import frozen
+from launcher.run.paths import SPEC_VERSION
 
 __all__ = ["CheckpointSpec", "DdpSpec", "RestartSpec", "RunSpec", "SiteSpec", "Work"]
-
-SPEC_VERSION = 1
 
 
 @frozen(kw_only=True)
@@ -97,6 +96,7 @@ class RunSpec:
     """Everything an agent, leader or worker needs; constant over a run, replaced by ``resubmit``."""
 
     version: int = SPEC_VERSION
+    """`launcher.run.paths.SPEC_VERSION` of the launcher that wrote it."""
     id: str
     name: str
     run_dir: str

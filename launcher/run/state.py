@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.run import events
-from launcher.run.files import read_json, write_atomic
+from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 
 __all__ = ["agent_logs", "read_outcome", "read_state", "read_submission", "write_outcome", "write_state"]
@@ -49,14 +49,12 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
 
 def read_state(path: Path) -> dict[str, Any]:
     """The latest picture; empty when there is none."""
-    value = read_json(path)
-    return value if isinstance(value, dict) else {}
+    return read_object(path) or {}
 
 
 def read_submission(path: Path) -> dict[str, Any]:
     """How the run was submitted, submission.json; empty while it was not."""
-    value = read_json(path)
-    return value if isinstance(value, dict) else {}
+    return read_object(path) or {}
 
 
 def agent_logs(paths: RunPaths) -> list[Path]:
@@ -81,5 +79,4 @@ def write_outcome(path: Path, outcome: dict[str, Any]) -> None:
 
 def read_outcome(path: Path) -> dict[str, Any] | None:
     """How the run ended, or None while it has not."""
-    value = read_json(path)
-    return value if isinstance(value, dict) else None
+    return read_object(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.report.history import History, read_history
-from launcher.run.paths import RunPaths
+from launcher.run.paths import SPEC_VERSION, RunPaths
 
 T0 = 1_790_000_000.0
 """When every story begins."""
@@ -22,7 +22,15 @@ class Story:
         self.t = T0
         self.attempt: int | None = None
         self.round: int | None = None
-        base = {"name": name, "nodes": 2, "tasks_per_node": 2, "gpus_per_node": 0, "timeout_min": 60, "batch": "slurm"}
+        base = {
+            "version": SPEC_VERSION,
+            "name": name,
+            "nodes": 2,
+            "tasks_per_node": 2,
+            "gpus_per_node": 0,
+            "timeout_min": 60,
+            "batch": "slurm",
+        }
         restart = {"max_total_hours": 168.0, "max_restarts": 3}
         self.paths.spec.write_text(json.dumps({**base, "restart": restart, **spec}))
 

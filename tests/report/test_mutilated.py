@@ -21,6 +21,7 @@ from rich_run import make
 from launcher.cli.main import main
 from launcher.errors import LauncherError
 from launcher.report.feed import Feed
+from launcher.report.history import as_time
 from launcher.report.live import View
 from launcher.run.paths import RunPaths
 
@@ -101,6 +102,39 @@ def replace(path: Path, at: int, junk: bytes) -> None:
         path.symlink_to(path.name if at % 3 == 1 else "nowhere")
 
 
+def faulty(root: Path, *, active: bool) -> set[str]:
+    """The files of which something cannot be read, found another way: what ``status`` must name, and no other."""
+
+    def is_event(line: bytes) -> bool:
+        value = parsed(line)
+        return isinstance(value, dict) and isinstance(value.get("type"), str) and as_time(value.get("t")) is not None
+
+    def parsed(raw: bytes) -> Any:
+        try:
+            return json.loads(raw)
+        except (ValueError, RecursionError):
+            return None
+
+    found = set()
+    for name in ("state.json", "outcome.json", "spec.json", "submission.json"):
+        path = root / name
+        value = parsed(path.read_bytes()) if path.is_file() else None
+        looped = path.is_symlink() and os.readlink(path) == name  # no missing file
+        if not isinstance(value, dict):
+            bad = path.exists() or looped or name == "spec.json"
+        else:
+            bad = name == "spec.json" and value.get("version") != 1
+        if bad:
+            found.add(name)
+    events = root / "events.jsonl"
+    *lines, rest = events.read_bytes().split(b"\n") if events.is_file() else [b"missing", b""]
+    if not active or isinstance(parsed(rest), dict):  # else it is being written
+        lines.append(rest)
+    if not all(is_event(line) for line in lines if line.strip()):
+        found.add(events.name)
+    return found
+
+
 Mutilation = Callable[[Path, int, bytes], None]
 KINDS: tuple[Mutilation, ...] = (cut, scribble, poison, poison, poison, nest, drop, replace)
 WOUNDS = st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from(FILES), st.integers(0, 10**6), st.binary(max_size=40)),
@@ -164,8 +198,10 @@ def test_no_wound_breaks_a_reading_verb(originals: dict[str, Path], place: Path,
     for words in VERBS:
         code, said = run(*(w.format(run=name) for w in words))
         assert code in CODES, (words, code, said)
-        if "--json" in words and code == 0:
-            json.loads(said)
+        value = json.loads(said) if "--json" in words and code == 0 else None
+        if words == ["status", "--json", "{run}"] and value is not None:
+            named = {fault.partition(":")[0] for fault in value["file_faults"]}
+            assert named == faulty(runs / name, active=value["state"] in ("pending", "running")), value
     view = View(Feed(), stop=lambda paths: "")
     for keys in ([], ["enter"], ["l"]):
         for key in keys:
@@ -209,6 +245,8 @@ def test_a_run_of_somebody_else_is_no_fault(originals: dict[str, Path], place: P
             for words in VERBS:
                 code, said = run(*(w.format(run=name) for w in words))
                 assert code in CODES, (wounded, words, said)
+                if words == ["status", "{run}"] and wounded.name in ("events.jsonl", "spec.json", "state.json"):
+                    assert f"{wounded.name}: could not be read (Permission denied)" in said
         wounded.chmod(0o700)
 
 

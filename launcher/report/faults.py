@@ -1,0 +1,42 @@
+"""What of a run's files could not be read, in words: whoever reads a report should know what it does not rest on."""
+
+from __future__ import annotations
+
+from launcher.report import text
+from launcher.report.history import History
+from launcher.run.files import MISSING, Damage
+from launcher.run.paths import SPEC_VERSION
+
+__all__ = ["faults", "in_words", "shortened"]
+
+_ALWAYS_THERE = ("spec.json", "events.jsonl")
+"""Written before a run is submitted; every other file comes when there is something to say."""
+
+
+def faults(h: History, *, active: bool) -> list[str]:
+    """One sentence per file that is damaged, missing or of another version; empty for a whole run.
+
+    ``active``: the run is pending or running, and a half-written last line is but a line being written.
+    """
+    told = [in_words(d, active=active) for d in h.damage]
+    version = h.spec.get("version")
+    if h.spec and version != SPEC_VERSION:
+        which = f"version {text.clean(str(version), 20)}" if "version" in h.spec else "no version"
+        told.append(f"spec.json: written by another launcher ({which}, this one writes {SPEC_VERSION})")
+    return [sentence for sentence in told if sentence]
+
+
+def in_words(damage: Damage, *, active: bool) -> str:
+    """``events.jsonl: 3 lines could not be read``; "" for what is no fault."""
+    if damage.why == MISSING:
+        return f"{damage.file}: missing" if damage.file in _ALWAYS_THERE else ""
+    if damage.why:
+        return f"{damage.file}: could not be read ({damage.why})"
+    lines = damage.lines + (damage.torn and not active)
+    return f"{damage.file}: {text.plural(lines, 'line')} could not be read" if lines else ""
+
+
+def shortened(told: list[str], most: int = 3) -> str:
+    """All on one line, the first ``most`` of them."""
+    more = len(told) - most
+    return "; ".join(told[:most]) + (f"; and {more} more" if more > 0 else "")
