@@ -44,6 +44,11 @@ def adds(worker):
     dist.all_reduce(x)
     print("sum", x.item(), "threads", torch.get_num_threads())
 
+def spawned(worker):
+    import sys
+    adds(worker)
+    print("forked" if "launcher.runtime.forkserver" in sys.modules else "fresh")
+
 def hangs(worker):
     import time
     print("up", flush=True)
@@ -175,6 +180,22 @@ def test_agents_and_leader_run_a_job_to_its_end(tmp_path: Path) -> None:
         for agent in agents:
             agent.kill()
             agent.wait()
+
+
+@pytest.mark.long
+def test_spawned_workers_train(tmp_path: Path) -> None:
+    """``start_method: spawn`` with torch: two fresh interpreters make a process group and the run is completed."""
+    paths = make_run(tmp_path / "run-1", "job:spawned", nodes=1, start_method="spawn")
+    agent = start(paths, 0)
+    try:
+        assert agent.wait(WAIT_S) == 0, (paths.root / "agent-0.log").read_text()
+        assert (read_outcome(paths.outcome) or {})["state"] == "completed"
+        for rank in range(2):
+            assert paths.rank_log(0, 0, rank).read_text().split() == ["sum", "1.0", "threads", "1", "fresh"]
+        assert left(paths) == []
+    finally:
+        agent.kill()
+        agent.wait()
 
 
 def test_killing_the_leader_ends_every_node(tmp_path: Path) -> None:
