@@ -27,6 +27,9 @@ SAME += (
 )
 """Equal to the letter under both; TORCHELASTIC_RUN_ID, MASTER_ADDR and MASTER_PORT are there under both."""
 
+TORCHRUNS_OWN = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
+"""Between torchrun and its own workers (docs/scripts.md, "Differences"): nothing that a script needs."""
+
 
 def launch(verb: str, script: str, folder: Path, env: dict[str, str], *words: str, args: list[Any] = ()) -> Run:
     """``launcher run|submit SCRIPT key=value ... -- args`` to its end; the run."""
@@ -80,11 +83,7 @@ def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]], per_n
         here, there = mine["environment"], torchruns["environment"]
         if per_node == 4:
             assert {k: here.get(k) for k in SAME} == {k: there.get(k) for k in SAME}
-        assert set(there) - set(here) <= {
-            "TORCHELASTIC_ERROR_FILE",
-            "TORCHELASTIC_SIGNALS_TO_HANDLE",
-            "TORCHELASTIC_MAX_RESTARTS",
-        }
+        assert set(there) - set(here) <= TORCHRUNS_OWN
         assert {k for k in here if k.startswith("SLURM_") and k in HIDDEN} == set()
 
 

@@ -179,6 +179,22 @@ def test_a_scripts_exception_is_reported_and_shown_as_python_shows_it(tmp_path: 
     assert "launcher/training" not in crew.logs()
 
 
+def test_torchruns_record_takes_nothing_from_what_is_reported(tmp_path: Path) -> None:
+    """A main decorated for torchrun's error files, of which there are none here: its exception is reported like any other."""
+    script(
+        tmp_path,
+        "from torch.distributed.elastic.multiprocessing.errors import record\n\n\n"
+        "@record\ndef main():\n    return 1 / 0\n\n\nmain()\n",
+    )
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        word = crew.finish()[0]
+
+        assert crew.exit_codes() == {0: 1}
+    assert (word["exception"], word["message"]) == ("ZeroDivisionError", "division by zero")
+    assert ("main", 6, "return 1 / 0") in [(f["function"], f["line"], f["code"]) for f in word["frames"]]
+    assert "ZeroDivisionError" in crew.logs()
+
+
 @pytest.mark.parametrize(
     ("target", "kind", "exception", "words"),
     [
