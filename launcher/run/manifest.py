@@ -7,6 +7,7 @@ files: [{name, size, hash, rank}], meta: {rank: {...}}}. It is written last; a f
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,14 @@ def hash_bytes(data: bytes | memoryview, name: str = HASH_NAME) -> str:
     return str(h.hexdigest())
 
 
-def hash_file(path: Path, name: str = HASH_NAME) -> str:
-    """Hex digest of a file's content. Raises OSError."""
+def hash_file(path: Path, name: str = HASH_NAME, halted: Callable[[], bool] = lambda: False) -> str:
+    """Hex digest of a file's content. Raises OSError; InterruptedError once ``halted``."""
     h = new_hash(name)
     with open(path, "rb") as f:
         while chunk := f.read(_CHUNK):
             h.update(chunk)
+            if halted():
+                raise InterruptedError(f"reading {path} was given up")
     return str(h.hexdigest())
 
 
@@ -58,21 +61,24 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return value if isinstance(value.get("files"), list) else None
 
 
-def why_damaged(folder: Path, *, content: bool = True) -> str | None:
+def why_damaged(folder: Path, *, content: bool = True, halted: Callable[[], bool] = lambda: False) -> str | None:
     """What is wrong with the checkpoint in ``folder`` in a few words, or None when it verifies.
 
-    ``content=False`` compares names and sizes alone, without reading the files.
+    ``content=False`` compares names and sizes alone, without reading the files. Once ``halted``, reading is given up, and
+    what is returned means nothing.
     """
     manifest = read_manifest(folder)
     if manifest is None:
         return "no readable manifest"
     for entry in manifest["files"]:
-        if why := _why_file_damaged(folder, entry, str(manifest.get("hash_name", HASH_NAME)), content):
+        if why := _why_file_damaged(folder, entry, str(manifest.get("hash_name", HASH_NAME)), content, halted):
             return why
     return None
 
 
-def _why_file_damaged(folder: Path, entry: Any, hash_name: str, content: bool) -> str | None:
+def _why_file_damaged(
+    folder: Path, entry: Any, hash_name: str, content: bool, halted: Callable[[], bool]
+) -> str | None:
     try:
         name, size, digest = str(entry["name"]), int(entry["size"]), str(entry["hash"])
     except (KeyError, TypeError, ValueError):
@@ -82,7 +88,7 @@ def _why_file_damaged(folder: Path, entry: Any, hash_name: str, content: bool) -
         found = path.stat().st_size
         if found != size:
             return f"{name} has {found} bytes instead of {size}"
-        if content and hash_file(path, hash_name) != digest:
+        if content and hash_file(path, hash_name, halted) != digest:
             return f"{name} has changed (its {hash_name} differs)"
     except FileNotFoundError:
         return f"{name} is missing"

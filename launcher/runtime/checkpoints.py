@@ -36,7 +36,7 @@ __all__ = [
 
 _STEP = re.compile(r"step-(\d+)$")
 _SMALL_BYTES = 2 * 1024**3
-"""Up to this size the content is verified before every resume: xxh3 reads it in about a second."""
+"""Up to this size the content is verified before every resume: xxh3 reads it in about a second. Beyond, see `proving`."""
 
 
 @frozen
@@ -46,6 +46,8 @@ class Checkpoint:
     step: int
     path: Path
     bytes: int = 0
+    unread: bool = False
+    """Names and sizes are right; its content is still to be verified."""
 
 
 @frozen
@@ -128,15 +130,17 @@ def newest_good(
 ) -> Checkpoint | None:
     """The newest checkpoint that verifies; ``damaged`` hears of each newer one that does not.
 
-    ``trusted`` steps were committed by this very leader: large ones are compared by names and sizes alone.
+    ``trusted`` steps were committed by this very leader: large ones are compared by names and sizes alone for now, and come
+    back ``unread``.
     """
     for step in reversed(committed_steps(paths)):
         folder = paths.checkpoint(step)
         manifest = read_manifest(folder) or {}
         size = int(manifest.get("bytes") or 0)
-        why = why_damaged(folder, content=step not in trusted or size <= _SMALL_BYTES)
+        unread = step in trusted and size > _SMALL_BYTES
+        why = why_damaged(folder, content=not unread)
         if why is None and manifest.get("step") == step:
-            return Checkpoint(step, folder, size)
+            return Checkpoint(step, folder, size, unread)
         damaged(folder, why or f"its manifest is of step {manifest.get('step')}")
     return None
 

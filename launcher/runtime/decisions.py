@@ -37,6 +37,8 @@ class Kind(str, Enum):
     HANG = "hang"
     STORE = "store_failed"
     LAST_SAVE = "last_save_failed"
+    DAMAGED = "checkpoint_damaged"
+    """The checkpoint that the round resumed from: it was read while the round ran already."""
     NODES_MISSING = "nodes_missing"
     PREFLIGHT = "preflight_failed"
     PREEMPTED = "preempted"
@@ -151,7 +153,7 @@ def _always(e: Evidence, s: Situation) -> bool:
 
 K, A = Kind, Action
 _ANY = tuple(Kind)
-_WORKER = (K.WORKER_FAILED, K.HANG, K.STORE, K.LAST_SAVE)
+_WORKER = (K.WORKER_FAILED, K.HANG, K.STORE, K.LAST_SAVE, K.DAMAGED)
 _NODE = (K.NODE_LOST, K.PREFLIGHT)
 _TAKEN = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.SCRIPT_GONE)
 _ENDED = (K.CANCELLED, K.USER_STOP, K.TERMINATED)

@@ -137,6 +137,9 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
         return Evidence(Kind.FENCED, "this attempt is over")
     if round_.lost:
         return _lost(round_)
+    if (proof := board.saver.proof) is not None and proof.damage is not None and board.interrupt is None:
+        board.saver.trusted.discard(proof.checkpoint.step)  # read as a whole before it is chosen again
+        return Evidence(Kind.DAMAGED, f"the checkpoint that the workers resumed from is damaged ({proof.damage})")
     if round_.settled(now):
         if round_.store_problem and not round_.failures:
             return Evidence(Kind.STORE, round_.store_problem)
@@ -159,7 +162,7 @@ def _finished(board: Board, round_: Round) -> Evidence | None:
     """All work is done: completion, once the last checkpoint is committed."""
     last = max((r.finished or 0) for r in round_.ranks)
     saver = board.saver
-    if saver.is_committing(last):
+    if saver.is_committing(last) or (saver.proof is not None and saver.proof.pending):
         return None
     if not round_.unsaved or saver.is_committed(last):
         return Evidence(Kind.DONE, "every rank has finished")

@@ -20,6 +20,7 @@ from launcher.run.spec import CheckpointSpec
 from launcher.runtime import checkpoints, fence
 from launcher.runtime.checkpoints import Checkpoint, Shard
 from launcher.runtime.history import History
+from launcher.runtime.proving import Proof
 from launcher.runtime.rounds import Round
 
 __all__ = ["Blocking", "Save", "Saver", "young_daly_s"]
@@ -109,6 +110,8 @@ class Saver:
         self._last_begun = 0.0
         self._retry_at: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.proof: Proof | None = None
+        """Of the checkpoint that the round resumed from, where that is large."""
         self._costs: list[float] = []
 
     # --- rounds ---
@@ -116,6 +119,8 @@ class Saver:
     def begin_round(self, round_: Round, now: float) -> None:
         """A new round begins; what the old one left unfinished is gone."""
         self.round = round_
+        resumed = round_.resume
+        self.proof = Proof(resumed, self.blocking, self.wake) if resumed is not None and resumed.unread else None
         self._saves.clear()
         self._lost.clear()
         self._asked = None
@@ -123,9 +128,11 @@ class Saver:
         self._retry_at = now if self.failing_since is not None else None
 
     async def quiesce(self) -> None:
-        """Wait until every complete save is committed (or has failed)."""
+        """Wait until every complete save is committed (or has failed); read no further what the round resumed from."""
         while self._tasks:
             await asyncio.gather(*list(self._tasks), return_exceptions=True)
+        if self.proof is not None:
+            await self.proof.halt()
 
     def sweep_round(self) -> None:
         """Take away what an ended round was still writing (blocking)."""
@@ -337,6 +344,9 @@ class Saver:
                 reason=save.reason,
             )
 
+        if self.proof is not None and not await self.proof.good():
+            self._give_up(save.step)
+            return
         try:
             done: Checkpoint = await self.blocking(work)
         except OSError as error:

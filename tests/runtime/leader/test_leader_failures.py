@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
+
+from launcher.runtime import checkpoints
+from launcher.runtime.proving import Proof
 
 
 def once(call):
@@ -340,6 +346,39 @@ def test_a_damaged_newest_checkpoint_is_passed_over(world, virtual, damage):
     assert w.events("round_started")[1]["resume_step"] == 10
     assert w.events("checkpoint_damaged")[0]["path"].endswith("step-00000020")
     assert [e["step"] for e in w.events("saved")] == [10, 20, 20, 30, 40]
+
+
+@pytest.mark.parametrize("takes_s", [0, 1000])
+@pytest.mark.parametrize("flipped", [True, False])
+def test_a_large_checkpoint_is_read_while_the_round_runs(world, virtual, monkeypatch, takes_s, flipped):
+    """One of more than 2 GiB: the round starts at once; no save of it counts before the verdict, none of a damaged one."""
+    read = Proof._read
+
+    async def slowly(proof):
+        await asyncio.sleep(takes_s)
+        await read(proof)
+
+    monkeypatch.setattr(checkpoints, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(Proof, "_read", slowly)
+    w = world(checkpoint={"interval_steps": 10})
+
+    def hurt(worker):
+        if flipped:
+            part = w.paths.checkpoint(20) / "rank-00001"
+            part.write_bytes(bytes([part.read_bytes()[0] ^ 1]) + part.read_bytes()[1:])
+        worker.die(9)
+
+    w.hooks[29] = [once(hurt)]
+
+    ending = virtual(w.attempt_once())
+
+    rounds, saved = w.events("round_started"), w.events("saved")
+    assert ending.state == "completed"
+    assert [e["resume_step"] for e in rounds] == ([None, 20, 10] if flipped else [None, 20])
+    assert [e["step"] for e in saved] == ([10, 20, 20, 30, 40] if flipped else [10, 20, 30, 40])
+    assert [Path(e["path"]).name for e in w.events("checkpoint_damaged")] == ["step-00000020"] * flipped
+    assert [e["evidence"] for e in w.events("decision")][1:-1] == ["checkpoint_damaged"] * flipped
+    assert w.leftovers() == []
 
 
 def test_a_stale_leader_goes_without_a_word(world, virtual):

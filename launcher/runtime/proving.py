@@ -1,0 +1,48 @@
+"""A large checkpoint's content is read while the round that resumed from it already runs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from launcher.run.manifest import why_damaged
+from launcher.runtime.checkpoints import Checkpoint
+
+__all__ = ["Proof"]
+
+
+class Proof:
+    """Whether ``checkpoint`` is what its manifest says: a round's saves wait for it, so nothing grows from a damaged one."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, blocking: Callable[..., Awaitable[Any]], wake: Callable[[], None]
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.damage: str | None = None
+        """What is wrong with it, once that is known."""
+        self._halted = threading.Event()
+        self._blocking, self._wake = blocking, wake
+        self._task = asyncio.get_running_loop().create_task(self._read())
+
+    @property
+    def pending(self) -> bool:
+        """It is still being read."""
+        return not self._task.done()
+
+    async def good(self) -> bool:
+        """Wait for the end of the reading; whether nothing is wrong."""
+        await asyncio.shield(self._task)
+        return self.damage is None
+
+    async def halt(self) -> None:
+        """Read no further: the round is over."""
+        self._halted.set()
+        await asyncio.shield(self._task)
+
+    async def _read(self) -> None:
+        why = await self._blocking(lambda: why_damaged(self.checkpoint.path, halted=self._halted.is_set))
+        if not self._halted.is_set():
+            self.damage = why
+        self._wake()
