@@ -11,6 +11,7 @@ import pytest
 from cluster import Cluster
 from login import LIMIT_S, Login
 
+from launcher.config.load import load_job
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 from launcher.submission import slurm_backend
@@ -56,6 +57,22 @@ def test_a_sweep_is_one_array_whose_elements_are_runs(place: Login) -> None:
     place.launcher("resubmit", points[1].id, "params.lr=0.7", "--wait")
     assert "said ['0.7']" in place.launcher("logs", points[1].id).stdout
     assert "_" not in place.job_id(points[1])
+
+
+def test_a_first_job_is_what_slurm_says_is_here(place: Login) -> None:
+    """`launcher init` names the default partition, a node's GPUs and CPUs and the limit that SLURM says; plan asks for that."""
+    place.cluster.set(**{"batch.MaxTime": 40})
+    row = place.cluster.run(["sinfo", "--noheader", "--partition=batch", "--format=%P|%c|%G|%l"]).stdout.split()
+    said = place.launcher("init")
+    job = load_job(place.folder / "job.yaml", sites=[]).job
+    planned = json.loads(place.launcher("plan", "job.yaml", "--json").stdout)["sbatch"]
+
+    assert row == ["batch*|8|gpu:4|40:00"]
+    assert (said.stderr, job.script, job.slurm.partition) == ("", "train.py", "batch")
+    assert (job.resources.gpus_per_node, job.resources.cpus_per_task, job.resources.timeout_min) == (4, 2, 40)
+    assert "also here: high (4 GPUs a node)" in (place.folder / "job.yaml").read_text()
+    for line in ("--partition=batch", "--gpus-per-node=4", "--time=40"):
+        assert f"#SBATCH {line}\n" in planned
 
 
 def test_a_refusal_leaves_nothing(place: Login) -> None:
