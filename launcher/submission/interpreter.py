@@ -20,9 +20,27 @@ _NAMES = ("torch", "submitit", "psutil", "numpy")
 
 # Run by the interpreter in question, so it must be plain old Python; also run in this process when that is the one.
 _PROBE = r"""
+def sources(folder, entry):
+    # the folders that an editable install imports from, whether or not it left a direct_url.json
+    import ast, os, re
+    with open(os.path.join(folder, entry)) as f:
+        lines = f.read().splitlines()
+    if entry.endswith(".egg-link"):  # setup.py develop
+        lines = lines[:1]
+    found = []
+    for line in lines:
+        finder = re.match(r"import (__editable___\w+_finder)\b", line)
+        if finder:  # setuptools, where not a whole folder but single packages are mapped
+            with open(os.path.join(folder, finder.group(1) + ".py")) as f:
+                mapping = re.search(r"^MAPPING\b[^=\n]*= (\{.*\})$", f.read(), re.M)
+            found += [os.path.dirname(path) for path in ast.literal_eval(mapping.group(1)).values()] if mapping else []
+        elif os.path.isabs(line):
+            found.append(line.strip())
+    return sorted(set(path for path in found if os.path.isdir(path)))
+
 def look(names):
     import importlib.util, json, os, sys
-    found, versions, editable = {}, {}, []
+    found, versions, editable, exact = {}, {}, [], []
     for name in names:
         try:
             there = importlib.util.find_spec(name) is not None
@@ -36,6 +54,13 @@ def look(names):
         except OSError:
             continue
         for entry in entries:
+            stem, kind = os.path.splitext(entry)
+            if kind == ".egg-link" or kind == ".pth" and entry.startswith("__editable__."):
+                name = stem if kind == ".egg-link" else stem.split(".", 1)[1].partition("-")[0]
+                try:
+                    exact += [[name.replace("_", "-"), source] for source in sources(folder, entry)]
+                except (OSError, ValueError, SyntaxError):
+                    pass
             if not entry.endswith((".dist-info", ".egg-info")):
                 continue
             # importlib.metadata says the same, after importing a mail parser
@@ -48,7 +73,11 @@ def look(names):
                 continue
             if said.get("dir_info", {}).get("editable") and said.get("url", "").startswith("file://"):
                 from urllib.parse import unquote
-                editable.append([entry.split("-")[0].replace("_", "-"), unquote(said["url"][7:])])
+                source = unquote(said["url"][7:])
+                src = os.path.join(source, "src")
+                source = src if os.path.isdir(src) else source
+                editable.append([entry.split("-")[0].replace("_", "-"), source])
+    editable = exact + [each for each in editable if each[0].lower() not in [name.lower() for name, _ in exact]]
     found = {name: versions.get(name) or "?" for name in found}
     return {"version": "%d.%d.%d" % sys.version_info[:3], "packages": found, "editable": editable}
 """
@@ -113,11 +142,5 @@ def _made(path: str, origin: str, said: dict[str, Any]) -> Interpreter:
         origin=origin,
         version=str(said["version"]),
         packages=dict(said["packages"]),
-        editable=tuple(_source(name, folder) for name, folder in said["editable"]),
+        editable=tuple((name, source) for name, source in said["editable"]),
     )
-
-
-def _source(name: str, folder: str) -> tuple[str, str]:
-    """The directory that editable imports come from: ``src/`` where the project has one."""
-    src = os.path.join(folder, "src")
-    return name, src if os.path.isdir(src) else folder  # Path.is_dir() raises where somebody may not look
