@@ -71,6 +71,8 @@ class Budgets:
 
     def _on_round_started(self, e: dict[str, Any]) -> None:
         self.rounds += 1
+        if isinstance(step := e.get("resume_step"), int):
+            self.best_step = max(self.best_step, step)
 
     def _on_saved(self, e: dict[str, Any]) -> None:
         step = e.get("step")
@@ -88,11 +90,11 @@ class Budgets:
         self.idle_attempts = 0
 
     def _on_submitted(self, e: dict[str, Any]) -> None:
-        """A person looked at the run and started it again: earlier failures are forgiven."""
+        """A person looked at the run and started it again, maybe from an earlier step: earlier failures are forgiven."""
         self.restarts.clear()
         self.same.clear()
-        if e.get("by") != "continuation":
-            self.idle_attempts = 0
+        self.idle_attempts = 0
+        self.best_step = -1  # its first round says where it goes on from
 
     def _on_worker_failed(self, e: dict[str, Any]) -> None:
         cause = e.get("cause")

@@ -54,6 +54,43 @@ def test_attempts_without_progress_are_counted_in_a_row():
     assert b.idle_attempts == 1
 
 
+def test_after_a_resubmit_from_an_earlier_step_progress_begins_there():
+    """Four preempted attempts, and four failed workers, each after a new save below the old maximum: none is in vain."""
+    saved = [{"t": 1, "type": "saved", "step": step} for step in (500, 1000)]
+    again = {"t": 2, "type": "submitted", "by": "resubmit"}
+
+    b = Budgets().feed_all([*saved, again])
+    for n, step in enumerate((100, 200, 300, 400)):
+        b.feed({"t": 3, "type": "attempt_started", "attempt": n})
+        b.feed({"t": 3, "type": "round_started", "resume_step": step})
+        b.feed({"t": 4, "type": "saved", "step": step + 100})
+        assert b.idle_attempts == 0
+        b.feed(decision("preempted", "requeue", t=4))
+
+    b = Budgets().feed_all([*saved, again, {"t": 3, "type": "round_started", "resume_step": 100}])
+    for step in (200, 300, 400, 500):
+        b.feed({"t": 4, "type": "saved", "step": step})
+        b.feed(decision("worker_failed", t=4))
+        assert b.restarts == {"worker_failed": 1}
+
+    b.feed({"t": 5, "type": "saved", "step": 500})
+    assert b.restarts == {"worker_failed": 1}
+
+
+def test_the_step_that_a_resubmit_goes_on_from_is_no_progress():
+    """Saved once more, by a round that began there."""
+    b = Budgets().feed_all(
+        [
+            {"t": 0, "type": "submitted", "by": "resubmit"},
+            {"t": 1, "type": "attempt_started", "attempt": 4},
+            {"t": 2, "type": "round_started", "resume_step": 100},
+            {"t": 3, "type": "saved", "step": 100},
+        ]
+    )
+
+    assert b.idle_attempts == 1
+
+
 def test_hours_are_those_in_which_an_allocation_was_held():
     """Queue time counts nothing; an attempt that died without a word counts to its last event."""
     b = Budgets().feed_all(

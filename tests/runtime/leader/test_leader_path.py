@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
+
+from launcher.run import events
 from launcher.run.manifest import why_damaged
 from launcher.run.state import read_state
 
@@ -81,10 +86,6 @@ def test_a_finished_run_never_runs_again(world, virtual):
 
 def test_resubmit_from_a_step_applies_once(world, virtual):
     """--from STEP sets later checkpoints aside in the first attempt after the resubmit, not in the requeues after it."""
-    import dataclasses
-
-    from launcher.run import events
-
     w = world(checkpoint={"interval_steps": 10, "keep_last": 9})
     virtual(w.attempt_once())
     w.paths.outcome.unlink()
@@ -106,3 +107,26 @@ def test_resubmit_from_a_step_applies_once(world, virtual):
         "aside.1.step-00000030",
         "aside.1.step-00000040",
     ]
+
+
+@pytest.mark.parametrize("how", ["preempted", "worker_failed"])
+def test_after_a_resubmit_from_a_step_its_new_saves_are_progress(world, virtual, how):
+    """Four interruptions, each after a new save that lies below the old maximum: the run goes on to its end."""
+    w = world(checkpoint={"interval_steps": 10, "keep_last": 9}, site={"grace_s": 20})
+    w.total_steps = 100
+    virtual(w.attempt_once())
+    w.paths.outcome.unlink()
+    w.spec = dataclasses.replace(w.spec, resume_step=20)
+    events.append(w.paths.events, events.event("submitted", attempt=None, job_id="77", by="resubmit"))
+
+    def interrupt(worker):
+        w.hooks.pop(worker.entered)
+        w.signal() if how == "preempted" else worker.die(9)
+
+    w.hooks |= {step: [interrupt] for step in (33, 43, 53, 63)}
+    states = [virtual(w.attempt_once()).state for _ in range(5 if how == "preempted" else 1)]
+
+    assert states == ["requeued"] * (len(states) - 1) + ["completed"]
+    assert [e["evidence"] for e in w.events("decision")][1:-1] == [how] * 4
+    assert [e["resume_step"] for e in w.events("round_started")][:2] == [None, 20]
+    assert all(e["delay_s"] == 0 for e in w.events("requeued"))
