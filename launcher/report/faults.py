@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from launcher.report import text
 from launcher.report.history import History
-from launcher.run.files import MISSING, Damage
+from launcher.run.files import Damage
 from launcher.run.paths import SPEC_VERSION
 
 __all__ = ["faults", "in_words", "shortened"]
-
-_ALWAYS_THERE = ("spec.json", "events.jsonl")
-"""Written before a run is submitted; every other file comes when there is something to say."""
 
 
 def faults(h: History, *, active: bool) -> list[str]:
@@ -18,18 +15,20 @@ def faults(h: History, *, active: bool) -> list[str]:
 
     ``active``: the run is pending or running, and a half-written last line is but a line being written.
     """
-    told = [in_words(d, active=active) for d in h.damage]
+    told = {d.file: words for d in h.damage if (words := in_words(d, active=active))}
+    # Both are written before a run is submitted; every other file comes when there is something to say.
+    for name, there in (("events.jsonl", h.events), ("spec.json", h.spec)):
+        if not there:
+            told.setdefault(name, f"{name}: missing or empty")
     version = h.spec.get("version")
     if h.spec and version != SPEC_VERSION:
         which = f"version {text.clean(str(version), 20)}" if "version" in h.spec else "no version"
-        told.append(f"spec.json: written by another launcher ({which}, this one writes {SPEC_VERSION})")
-    return [sentence for sentence in told if sentence]
+        told["version"] = f"spec.json: written by another launcher ({which}, this one writes {SPEC_VERSION})"
+    return list(told.values())
 
 
 def in_words(damage: Damage, *, active: bool) -> str:
     """``events.jsonl: 3 lines could not be read``; "" for what is no fault."""
-    if damage.why == MISSING:
-        return f"{damage.file}: missing" if damage.file in _ALWAYS_THERE else ""
     if damage.why:
         return f"{damage.file}: could not be read ({damage.why})"
     lines = damage.lines + (damage.torn and not active)

@@ -20,7 +20,7 @@ __all__ = ["Row", "best_metric", "group_sweeps", "has_ended", "main_metric", "ro
 _SMALL = 8192
 """Bytes read at once: a buffer of a megabyte costs 27 µs to make, an outcome is a few hundred bytes."""
 
-_STATES = frozenset({"completed", "failed", "cancelled"})
+_STATES = ("completed", "failed", "cancelled")  # no set: a damaged state may be a list
 
 
 @dataclass

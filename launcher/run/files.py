@@ -16,7 +16,6 @@ from typing import Any
 from launcher.frozen import frozen
 
 __all__ = [
-    "MISSING",
     "NO_JSON",
     "Damage",
     "append_line",
@@ -31,9 +30,6 @@ __all__ = [
 
 NO_JSON = (ValueError, RecursionError)
 """What `json.loads` raises for torn, foreign and deeply nested texts."""
-
-MISSING = "missing"
-"""`Damage.why` of a file that is not there."""
 
 _MODE = 0o640
 
@@ -97,18 +93,18 @@ def read_json(path: Path) -> Any | None:
 
 
 def read_object(path: Path, damage: list[Damage] | None = None) -> dict[str, Any] | None:
-    """The JSON object at ``path``, or None; ``damage`` is told why there is none."""
+    """The JSON object at ``path``, or None; ``damage`` is told why there is none in a file that is there."""
     try:
         value = json.loads(path.read_bytes())
+        if isinstance(value, dict):
+            return value
         why = "it holds no JSON object"
     except FileNotFoundError:
-        value, why = None, MISSING
+        return None
     except OSError as error:
-        value, why = None, error.strerror or str(error)
+        why = error.strerror or str(error)
     except NO_JSON:
-        value, why = None, "it is torn or no JSON"
-    if isinstance(value, dict):
-        return value
+        why = "it is torn or no JSON"
     if damage is not None:
         damage.append(Damage(path.name, why))
     return None
@@ -139,10 +135,11 @@ def read_lines(path: Path, damage: list[Damage] | None = None) -> list[dict[str,
     """Every whole JSON object in ``path``, in order; a missing file is empty. ``damage`` is told of what is left out."""
     try:
         lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
     except OSError as error:
         if damage is not None:
-            missing = isinstance(error, FileNotFoundError)
-            damage.append(Damage(path.name, MISSING if missing else error.strerror or str(error)))
+            damage.append(Damage(path.name, error.strerror or str(error)))
         return []
     return parse_lines(path.name, lines, damage)
 

@@ -108,8 +108,8 @@ def test_what_must_be_there_is_missed(runs: Path) -> None:
     story.paths.spec.unlink()
     story.paths.events.unlink()
     assert json.loads(launcher("status", "k7f", "--json"))["file_faults"] == [
-        "events.jsonl: missing",
-        "spec.json: missing",
+        "events.jsonl: missing or empty",
+        "spec.json: missing or empty",
     ]
 
 
