@@ -146,7 +146,7 @@ def _decided(h: History, decision: Event) -> Root | None:
         "nodes_missing": "start", "preflight_failed": "preflight", "preempted": "preempted", "preempted_now": "preempted",
         "time_limit": "time_limit", "cancelled": "cancelled", "user": "user", "unknown": "unknown_signal",
         "terminated": "terminated", "script_gone": "script_gone",
-        "disk_at_risk": "disk_full", "idle": "idle",
+        "disk_at_risk": "disk_full", "idle": "idle", "total_hours": "total_hours",
     }.get(kind)  # fmt: skip
     if simple is None:
         return None

@@ -364,6 +364,14 @@ def _idle(root: Root, h: History, s: RunSummary) -> Told:
     return Told(f"The run made no progress{limit}; its allocation was given back.", [], [], "launcher logs {run}")
 
 
+@_tells("total_hours")
+def _total_hours(root: Root, h: History, s: RunSummary) -> Told:
+    hours = as_number(as_dict(h.spec.get("restart")).get("max_total_hours"))
+    cap = f"{hours:g} hours" if hours else "all the hours"
+    sentence = f"The run's attempts have used {cap} of allocation (restart.max_total_hours)."
+    return Told(sentence, [], [], "launcher resubmit {run} restart.max_total_hours=... continues it")
+
+
 @_tells("leader")
 def _leader(root: Root, h: History, s: RunSummary) -> Told:
     on = f" on {root.host}" if root.host else ""

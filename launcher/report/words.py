@@ -20,6 +20,7 @@ MEANINGS = {
     "terminated": "sent by hand",
     "nothing": "SLURM wants nothing of the job",
     "idle": "idle",
+    "total_hours": "hours used up",
     "leader": "leader died",
     "unknown": "SLURM did not say why",
 }

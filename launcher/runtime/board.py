@@ -57,6 +57,7 @@ _RANKING = (
     Kind.IDLE,
     Kind.TIME_LIMIT,
     Kind.PREEMPTED,
+    Kind.HOURS,
     Kind.UNKNOWN_SIGNAL,
     Kind.PREEMPTED_NOW,
     Kind.SCRIPT_GONE,

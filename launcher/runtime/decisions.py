@@ -55,6 +55,8 @@ class Kind(str, Enum):
     """The workers were stopped for a signal that turned out to mean nothing."""
     DISK_AT_RISK = "disk_at_risk"
     IDLE = "idle"
+    HOURS = "total_hours"
+    """The allocations of all attempts together have lasted ``restart.max_total_hours``."""
     FENCED = "fenced"
 
 
@@ -69,6 +71,7 @@ STOPPING = frozenset(
         Kind.TERMINATED,
         Kind.UNKNOWN_SIGNAL,
         Kind.IDLE,
+        Kind.HOURS,
     }
 )
 """Evidence that leads to an agreed stop and a save before the decision is carried out."""
@@ -161,12 +164,13 @@ _ENDED = (K.CANCELLED, K.USER_STOP, K.TERMINATED)
 TABLE: tuple[Row, ...] = (
     Row((K.FENCED,), _always, A.LEAVE, "a newer attempt of this run has begun"),
     Row((K.DONE,), _always, A.COMPLETE, "all steps are done"),
-    Row((*_TAKEN, *_ENDED, K.UNKNOWN_SIGNAL, K.FALSE_ALARM, K.IDLE), lambda e, s: s.finished, A.COMPLETE, "all steps are done"),
+    Row((*_TAKEN, *_ENDED, K.UNKNOWN_SIGNAL, K.FALSE_ALARM, K.IDLE, K.HOURS), lambda e, s: s.finished, A.COMPLETE, "all steps are done"),
     Row(_ENDED, _always, A.CANCEL, "cancelled runs never come back by themselves"),
     Row(_ANY, lambda e, s: s.cancelled, A.CANCEL, "the job was cancelled"),
     Row((K.UNKNOWN_SIGNAL,), _always, A.FAIL, "it may have been cancelled, so it is not requeued: `launcher resubmit` continues it"),
     Row((K.NODES_MISSING,), lambda e, s: not s.trained, A.FAIL, "the run cannot start"),
     Row((K.IDLE,), _always, A.FAIL, "the allocation was given back"),
+    Row((K.HOURS,), _always, A.FAIL, "`launcher resubmit` with a higher cap continues it"),
     Row((K.DISK_AT_RISK,), _always, A.FAIL, "too much work would be lost in a failure"),
     Row((K.WORKER_FAILED,), lambda e, s: e.same_before + 1 >= SAME_EXCEPTION_LIMIT, A.FAIL, "the same exception came at the same step"
         f" {SAME_EXCEPTION_LIMIT} times: the program is wrong"),

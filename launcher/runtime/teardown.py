@@ -55,9 +55,11 @@ def judge(
     meaning: str,
     may_requeue: bool,
     max_restarts: int,
+    max_total_hours: float,
+    now: float,
 ) -> Verdict:
     """Pure. ``life`` is the job's id and restart count, ``meaning`` what SLURM says of the job now ("running" when nothing
-    happened to it)."""
+    happened to it), ``now`` the time of day."""
     if outcome:
         return Verdict("nothing", "The run has an outcome.")
     last = _last(history, "submitted", "attempt_started", "requeued")
@@ -76,6 +78,9 @@ def judge(
     idle = budgets.idle_attempts + lives_without_attempt
     if not may_requeue:
         return Verdict("fail", "The leader died without a word and the run may not be requeued.")
+    held_until = now if _led(history, life) else float(history[-1].get("t") or 0.0) if history else 0.0
+    if budgets.spent_with_current_s(held_until) >= max_total_hours * 3600:
+        return Verdict("fail", "The leader died without a word, and restart.max_total_hours is used up.")
     if idle > max_restarts or budgets.restarts["leader_gone"] >= max_restarts:
         return Verdict("fail", f"The leader died without a word, and {idle} attempts in a row made no progress.")
     return Verdict("requeue", "The leader died without a word; the run is requeued.", backoff_s(idle))
@@ -83,9 +88,14 @@ def judge(
 
 def _handed_back(history: list[dict[str, Any]], life: tuple[str | None, int]) -> bool:
     """The last word is that this very life of the job gave it back; it may be an earlier life's, to this one."""
-    last, leader = _last(history, "submitted", "attempt_started", "requeued"), _last(history, "attempt_started")
-    led = (str(leader.get("job_id")), leader.get("restart_count") or 0) == (str(life[0]), life[1])
-    return last.get("type") == "requeued" and last.get("how") != "continuation" and led
+    last = _last(history, "submitted", "attempt_started", "requeued")
+    return last.get("type") == "requeued" and last.get("how") != "continuation" and _led(history, life)
+
+
+def _led(history: list[dict[str, Any]], life: tuple[str | None, int]) -> bool:
+    """The newest attempt's leader was one of this very life of the job."""
+    leader = _last(history, "attempt_started")
+    return (str(leader.get("job_id")), leader.get("restart_count") or 0) == (str(life[0]), life[1])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -148,6 +158,8 @@ def act(
         meaning=_meaning(allocation, told and not _handed_back(history, life)),  # a requeue sends TERM, too
         may_requeue=allocation.requeues and spec.restart.requeue,
         max_restarts=spec.restart.max_restarts,
+        max_total_hours=spec.restart.max_total_hours,
+        now=time.time(),
     )
     if verdict.action == "nothing":
         print(verdict.reason, file=sys.stderr)

@@ -29,6 +29,9 @@ _ANSWER_S = 1.0
 """A worker's control thread answers at once, also while its main thread waits in a collective; not while it holds the
 interpreter in native code."""
 _PICTURE_S, _SAMPLES_S, _FENCE_S, _WATCH_S, _STARTS_S = 1.0, 10.0, 2.0, 5.0, 1.0
+_HOURS_TEXT = "the allocations of all attempts have lasted {:g} hours (restart.max_total_hours)"
+_HOURS_STOP_S = 600.0
+"""The cap is no hurry: so long for the last save, and no worker that does not stop holds the nodes beyond."""
 _IDLE_TEXT = "no progress for {:g} minutes (restart.idle_timeout_min)"
 _BUSY_PHASES = frozenset({"save", "evaluate", "teardown", "starting", "init"})
 """Starting has a limit of its own, ``init_timeout_min``."""
@@ -45,6 +48,8 @@ class Watch:
         self._last = board.now()
         self._due: dict[str, float] = {}
         self._advanced = (board.now(), -1)
+        left_s = board.spec.restart.max_total_hours * 3600 - board.budgets.spent_with_current_s(time.time())
+        self._hours_end = board.now() + left_s
         self._assumed: int | None = None
         self._watched: str | None = None
         self._refused: str | None = None
@@ -63,6 +68,7 @@ class Watch:
                 await self._own_checkpoints(board.spec.checkpoint.watch)
         if board.phase == "waiting" and board.nodes.missing and self._is_due("starts", _STARTS_S, now):
             self._never_started(await board.blocking(board.allocation.ended_tasks))
+        self._hours(now)
         if board.phase != "ended":
             if self._is_due("fence", _FENCE_S, now) and not await board.blocking(
                 lambda: fence.is_current(board.paths, board.attempt)
@@ -114,6 +120,13 @@ class Watch:
         if checks:
             board.history.event("preflight", ok=False, seconds=0.0, checks=checks, bandwidth_gb_s=None)
             board.wake()
+
+    def _hours(self, now: float) -> None:
+        """The cap over all attempts, also at the very start of one that is beyond it."""
+        board = self.board
+        if now >= self._hours_end and board.phase != "ended" and board.interrupt is None:
+            hours = board.spec.restart.max_total_hours
+            board.stop_wanted(Kind.HOURS, _HOURS_TEXT.format(hours), _HOURS_STOP_S)
 
     # --- a round ---
 

@@ -201,6 +201,9 @@ CASES: dict[str, tuple[Make, str, str]] = {
     "idle": (
         lambda p: gives_up(training(p, restart={"idle_timeout_min": 20}).event("stop_requested", cause="idle"), "idle"),
         "idle", "The run made no progress for 20 minutes (restart.idle_timeout_min); its allocation was given back."),
+    "hours": (
+        lambda p: gives_up(training(p, restart={"max_total_hours": 20}).event("stop_requested", cause="total_hours"), "total_hours"),
+        "total_hours", "The run's attempts have used 20 hours of allocation (restart.max_total_hours)."),
 }  # fmt: skip
 
 

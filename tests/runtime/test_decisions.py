@@ -56,6 +56,8 @@ CASES = [
     (K.NODES_MISSING, {}, but(trained=True, hours_left=False), A.FAIL),
     (K.NODES_MISSING, {}, but(trained=True, cancelled=True), A.CANCEL),
     (K.IDLE, {}, FINE, A.FAIL),
+    (K.HOURS, {}, FINE, A.FAIL),
+    (K.HOURS, {}, but(finished=True), A.COMPLETE),
     (K.DISK_AT_RISK, {}, FINE, A.FAIL),
     # the program is wrong
     (K.WORKER_FAILED, {"same_before": SAME_EXCEPTION_LIMIT - 1}, FINE, A.FAIL),
@@ -130,5 +132,5 @@ def test_signals_ask_for_an_agreed_stop_and_failures_do_not():
     """Stops are for what takes the allocation away."""
     assert {k for k in Kind if wants_stop(k)} == {
         K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.SCRIPT_GONE, K.CANCELLED, K.USER_STOP,
-        K.TERMINATED, K.UNKNOWN_SIGNAL, K.IDLE,
+        K.TERMINATED, K.UNKNOWN_SIGNAL, K.IDLE, K.HOURS,
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -228,6 +229,57 @@ def test_it_is_bounded(run):
 
     assert slurm.said == ["forbid_requeue"]
     assert read_outcome(paths.outcome)["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("attempts", "hours", "action"), [(16, 160, "requeue"), (17, 170, "fail"), (200, 2000, "fail")]
+)
+def test_the_cap_over_all_attempts_holds_when_leaders_die(attempts, hours, action):
+    """Each attempt of 10 h saved something new and lost its leader: requeued until restart.max_total_hours, 168, is used up."""
+    history, now = [], 1e9
+    for n in range(attempts):
+        t = now - 36000.0 * (attempts - n)
+        history += [
+            {"t": t, "type": "attempt_started", "attempt": n, "job_id": "5", "restart_count": n},
+            {"t": t + 60, "type": "saved", "attempt": n, "step": n + 1},
+            {"t": t + 36000.0, "type": "attempt_ended", "attempt": n},
+        ]
+
+    verdict = teardown.judge(
+        outcome=False, history=history[:-1], life=("5", attempts - 1), lives_without_attempt=0, meaning="running",
+        may_requeue=True, max_restarts=3, max_total_hours=168.0, now=now,
+    )  # fmt: skip
+
+    assert hours == attempts * 10
+    assert verdict.action == action
+    assert ("max_total_hours" in verdict.reason) is (action == "fail")
+
+
+def test_the_queue_before_a_life_without_a_leader_is_no_allocation_time():
+    """The last attempt's host died 200 h ago, SLURM started the job again just now, and no leader came up: requeued."""
+    history = [
+        {"t": 0.0, "type": "attempt_started", "attempt": 0, "job_id": "5", "restart_count": 0},
+        {"t": 60.0, "type": "saved", "attempt": 0, "step": 1},
+    ]
+
+    verdict = teardown.judge(
+        outcome=False, history=history, life=("5", 1), lives_without_attempt=1, meaning="running",
+        may_requeue=True, max_restarts=3, max_total_hours=168.0, now=200 * 3600.0,
+    )  # fmt: skip
+
+    assert verdict.action == "requeue"
+
+
+def test_a_leader_lost_beyond_the_cap_ends_the_run(run):
+    """The batch script's end looks at restart.max_total_hours of the job: failed, never to come back."""
+    spec, paths = run
+    spec = replace(spec, restart=replace(spec.restart, max_total_hours=1e-9))
+    slurm = Slurm()
+
+    assert teardown.act(spec, paths, slurm) is False
+
+    assert slurm.said == ["forbid_requeue"]
+    assert "max_total_hours" in read_outcome(paths.outcome)["reason"]
 
 
 def test_lives_in_which_no_leader_came_up_count_too(tmp_path, run):

@@ -1,11 +1,13 @@
-"""An allocation in which nothing progresses is given back; saving, evaluating and starting are no idleness."""
+"""Caps on allocations: one in which nothing progresses is given back, and all together last no longer than they may."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
+from launcher.run import events
 from launcher.run.spec import Work
 
 IDLE_MIN = 1.0
@@ -117,3 +119,33 @@ def test_a_silent_script_that_computes_is_left_alone(world, virtual):
     w.worker_class = Script
 
     assert virtual(w.attempt_once()).state == "completed"
+
+
+def test_the_cap_over_all_attempts_ends_one_that_reaches_it(world, virtual):
+    """restart.max_total_hours is reached while it trains: stopped at an agreed step, saved, ended, never requeued."""
+    w = world(restart={"max_total_hours": 10 / 3600}, checkpoint={"interval_steps": 1000})
+    w.total_steps = 4000
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "failed"
+    assert "max_total_hours" in ending.reason
+    assert w.events("stopped")[0]["lost_steps"] == 0
+    assert w.events("saved")[-1]["reason"] == "stop"
+    assert 100 < w.outcome["step"] < 300
+    assert w.allocation.said == [("forbid_requeue",)]
+
+
+def test_an_attempt_that_begins_beyond_the_cap_trains_nothing(world, virtual):
+    """The hours were used up by attempts before it, whose leaders died: no round is started."""
+    w = world(restart={"max_total_hours": 1.0})
+    now = time.time()
+    past = [("attempt_started", now - 7200), ("saved", now - 7000), ("attempt_ended", now - 3000)]
+    for type_, t in past:
+        events.append(w.paths.events, {**events.event(type_, attempt=0, job_id="77", step=1), "t": t})
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "failed"
+    assert "max_total_hours" in ending.reason
+    assert not w.events("round_started")
