@@ -301,19 +301,25 @@ def _explain(board: Board, round_: Round, evidence: Evidence) -> Evidence:
 
 
 def _blame(board: Board, evidence: Evidence) -> None:
-    """A host whose workers fail or hang again and again without progress makes room for a spare."""
+    """A host whose workers fail or hang again and again without progress makes room for a spare; the next attempt's hosts
+    are others, where there is none."""
     if evidence.kind not in (Kind.WORKER_FAILED, Kind.HANG) or len(evidence.hosts) != 1:
         return
     saved = board.saver.last.step if board.saver.last else -1
     host = evidence.hosts[0]
     before, count = board.blamed.get(host, (saved, 0))
     board.blamed = {host: (saved, count + 1 if before == saved else 1)}
-    if board.blamed[host][1] < _LEMON_FAILURES or len(board.nodes.healthy) <= board.spec.nodes:
+    if board.blamed[host][1] < _LEMON_FAILURES:
         return
+    why = f"its workers failed {board.blamed[host][1]} times in a row"
     for node in board.nodes.all:
-        if node.host == host and node.bad is None:
-            node.bad = f"its workers failed {board.blamed[host][1]} times in a row"
-            board.history.event("excluded", hosts=[host], why=node.bad)
+        if node.host != host or node.bad is not None:
+            continue
+        if len(board.nodes.healthy) > board.spec.nodes:
+            node.bad = why
+            board.history.event("excluded", hosts=[host], why=why)
+        else:
+            node.suspect = why
 
 
 def _tell_victims(board: Board, round_: Round, failures: list[Any], *, after: float | None) -> None:

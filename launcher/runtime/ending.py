@@ -174,7 +174,7 @@ def _bad_hosts(board: Board, decision: Decision, evidence: Evidence) -> dict[str
         for n in _lost(board)
         if n.name not in left
     }
-    bad = {n.name: n.bad for n in board.nodes.all if n.bad is not None}
+    bad = {n.name: why for n in board.nodes.all if (why := n.bad or n.suspect) is not None}
     blamed = dict.fromkeys(decision.exclude, evidence.text) if evidence.kind in _EXCLUDED else {}
     return {**lost, **bad, **{host: why for host, why in blamed.items() if host not in left}}
 

@@ -26,6 +26,8 @@ class Node:
     """When it last said anything, the leader's clock."""
     bad: str | None = None
     """Why it takes part no more in this attempt."""
+    suspect: str | None = None
+    """Why the next attempt should not get it, although this one cannot do without it."""
     lost_at: float | None = None
     """When its connection was lost, the leader's clock; None while it is here or has never been."""
     lost_why: str = ""

@@ -412,6 +412,31 @@ def test_a_host_that_fails_again_and_again_makes_room_for_a_spare(world, virtual
     assert w.events("excluded")[0]["hosts"] == ["n1"]
 
 
+def test_without_a_spare_the_next_attempt_does_not_get_a_host_that_failed_again_and_again(world, virtual):
+    """Two failures in a row on one host: it trains on, since no other is there, and the requeue after it excludes it."""
+    w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 20})
+    w.hooks[5] = [lambda worker: worker.die(7) if worker.round < 2 and worker.rank == 2 else None]
+    w.hooks[20] = [once(lambda worker: w.signal())]
+
+    assert virtual(w.attempt_once()).state == "requeued"
+
+    hosts = [sorted({r["host"] for r in e["ranks"]}) for e in w.events("round_started")]
+    assert hosts == [["n0", "n1"]] * 3
+    assert w.allocation.said[0] == ("hand_back", ("n1",), 0.0)
+    assert [(e["hosts"], e["why"]) for e in w.events("excluded")] == [(["n1"], "its workers failed 2 times in a row")]
+
+
+def test_one_failure_of_a_host_is_not_held_against_it(world, virtual):
+    """A worker that failed once, then a preemption: the next attempt may get every host."""
+    w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 20})
+    w.hooks[5] = [lambda worker: worker.die(7) if worker.round < 1 and worker.rank == 2 else None]
+    w.hooks[20] = [once(lambda worker: w.signal())]
+
+    assert virtual(w.attempt_once()).state == "requeued"
+
+    assert w.allocation.said[0] == ("hand_back", (), 0.0)
+
+
 def test_a_dead_node_is_no_hang(world, virtual):
     """The hang limit is over before the silence is long enough: the node is to blame all the same."""
     w = world(spare_nodes=1, checkpoint={"interval_steps": 5}, restart={"hang_floor_s": 3})
