@@ -117,8 +117,9 @@ def _say_anything() -> None:
 
 
 def _run(argv: list[str] | None) -> int:
+    colour = False if os.environ.get("NO_COLOR") else None  # no-color.org; None: where the output is a terminal
     try:
-        value = cli.main(args=argv, prog_name="launcher", standalone_mode=False)
+        value = cli.main(args=argv, prog_name="launcher", standalone_mode=False, color=colour)
     except click.exceptions.Abort:
         click.echo("stopped", err=True)
         return 130

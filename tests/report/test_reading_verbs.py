@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import resource
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from run_story import Story
 
-from launcher.cli.main import cli
+from launcher.cli.main import cli, main
 
 KEYS = {
     "run",
@@ -264,6 +265,27 @@ def test_slurm_is_asked_once_for_all_runs(
         [ids, forgotten] if forgotten else [ids]
     )
     assert words[0] == "report" or "Priority" in said
+
+
+def on_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the command writes to a pseudo-terminal."""
+    master, slave = pty.openpty()
+    with open(slave, "w") as terminal, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", terminal)
+        main(words)
+        terminal.flush()
+        seen = os.read(master, 65536).decode()
+    os.close(master)
+    return seen
+
+
+@pytest.mark.parametrize("words", [["ls"], ["status", "m3x"], ["why", "m3x"], ["doctor"], ["nodes"]])
+def test_no_color_is_obeyed(home: Path, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR switches colours off on a terminal, where they are on; when it is empty it says nothing (no-color.org)."""
+    failed(home)
+    for value, coloured in (("", True), ("0", False)):
+        monkeypatch.setenv("NO_COLOR", value)
+        assert ("\x1b" in on_a_terminal(words, monkeypatch)) == coloured
 
 
 def test_reading_writes_nothing(home: Path) -> None:
