@@ -1,6 +1,6 @@
 """Budgets over all attempts, computed from the history alone: a leader that starts anew knows what its forerunners did.
 
-Restarts are counted without new committed progress, each cause apart; attempts without progress back off; the hours of
+Restarts are counted without new committed progress, each cause apart; attempts with little or no progress back off; the hours of
 all allocations are summed.
 """
 
@@ -19,6 +19,8 @@ PLAIN_SCRIPT_PROGRESS_S = 600.0
 """A script that reports nothing is believed to progress when a round lived so long."""
 
 _BACKOFF_FIRST_S, _BACKOFF_MOST_S = 30.0, 1800.0
+_LITTLE = 0.25
+"""An attempt yields little when its committed steps took less than this share of the time it took to come up."""
 
 
 @dataclass
@@ -32,6 +34,8 @@ class Budgets:
     best_step: int = -1
     idle_attempts: int = 0
     """Attempts in a row that committed nothing new, the current one included as long as it has not."""
+    poor_attempts: int = 0
+    """Attempts in a row that yielded little or nothing, the current one included as long as it has not yielded more."""
     rounds: int = 0
     """Rounds that were ever started."""
     spent_s: float = 0.0
@@ -39,6 +43,7 @@ class Budgets:
     _attempt: int | None = None
     _began: float = 0.0
     _last: float = 0.0
+    _first_step: float | None = None
 
     def feed_all(self, events: Iterable[dict[str, Any]]) -> Budgets:
         """`feed` each; returns itself."""
@@ -59,7 +64,9 @@ class Budgets:
         self._close_attempt()
         self._attempt, self._began = e.get("attempt"), float(e.get("t") or 0.0)
         self._last = self._began
+        self._first_step = None
         self.idle_attempts += 1
+        self.poor_attempts += 1
 
     def _on_attempt_ended(self, e: dict[str, Any]) -> None:
         self._close_attempt()
@@ -74,26 +81,38 @@ class Budgets:
         if isinstance(step := e.get("resume_step"), int):
             self.best_step = max(self.best_step, step)
 
+    def _on_first_step(self, e: dict[str, Any]) -> None:
+        if self._first_step is None:
+            self._first_step = float(e.get("t") or 0.0)
+
     def _on_saved(self, e: dict[str, Any]) -> None:
         step = e.get("step")
         if isinstance(step, int) and step <= self.best_step:
             return
         if isinstance(step, int):
             self.best_step = step
-        self._progress()
+        self._progress(little=self._yields_little(float(e.get("t") or 0.0)))
 
     def _on_progress_assumed(self, e: dict[str, Any]) -> None:
-        self._progress()
+        self._progress(little=False)
 
-    def _progress(self) -> None:
+    def _yields_little(self, now: float) -> bool:
+        if self._first_step is None:  # a script that tells no steps
+            return False
+        start_s = self._first_step - self._began
+        return start_s >= _BACKOFF_FIRST_S and now - self._first_step < _LITTLE * start_s
+
+    def _progress(self, *, little: bool) -> None:
         self.restarts.clear()
         self.idle_attempts = 0
+        if not little:
+            self.poor_attempts = 0
 
     def _on_submitted(self, e: dict[str, Any]) -> None:
         """A person looked at the run and started it again, maybe from an earlier step: earlier failures are forgiven."""
         self.restarts.clear()
         self.same.clear()
-        self.idle_attempts = 0
+        self.idle_attempts = self.poor_attempts = 0
         self.best_step = -1  # its first round says where it goes on from
 
     def _on_worker_failed(self, e: dict[str, Any]) -> None:
@@ -110,8 +129,8 @@ class Budgets:
         return self.spent_s + (max(0.0, now - self._began) if self._attempt is not None else 0.0)
 
 
-def backoff_s(idle_attempts: int) -> float:
-    """How long the next attempt should wait after so many attempts in a row without progress."""
-    if idle_attempts < 2:
+def backoff_s(poor_attempts: int) -> float:
+    """How long the next attempt should wait after so many attempts in a row that yielded little or nothing."""
+    if poor_attempts < 2:
         return 0.0
-    return min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** (idle_attempts - 2))
+    return min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** min(poor_attempts - 2, 16))

@@ -102,7 +102,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     """Give the allocation back and have the run start again."""
     bad = _bad_hosts(board, decision, evidence)
     exclude = tuple(bad)
-    delay = backoff_s(board.budgets.idle_attempts)
+    delay = backoff_s(board.budgets.poor_attempts)
     began = time.time()
     for node in board.nodes.all:  # after the bad ones are known: leaving is no fault
         node.send("shutdown")

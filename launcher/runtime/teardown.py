@@ -83,7 +83,8 @@ def judge(
         return Verdict("fail", "The leader died without a word, and restart.max_total_hours is used up.")
     if idle > max_restarts or budgets.restarts["leader_gone"] >= max_restarts:
         return Verdict("fail", f"The leader died without a word, and {idle} attempts in a row made no progress.")
-    return Verdict("requeue", "The leader died without a word; the run is requeued.", backoff_s(idle))
+    delay_s = backoff_s(budgets.poor_attempts + lives_without_attempt)
+    return Verdict("requeue", "The leader died without a word; the run is requeued.", delay_s)
 
 
 def _handed_back(history: list[dict[str, Any]], life: tuple[str | None, int]) -> bool:

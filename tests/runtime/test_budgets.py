@@ -91,6 +91,36 @@ def test_the_step_that_a_resubmit_goes_on_from_is_no_progress():
     assert b.idle_attempts == 1
 
 
+def attempts(count, *, start_s, useful_s):
+    """So many attempts, each taking ``start_s`` to its first step and saving a new one ``useful_s`` later."""
+    for n in range(count):
+        t = 10_000.0 * n
+        yield {"t": t, "type": "attempt_started", "attempt": n}
+        yield {"t": t + start_s, "type": "first_step", "step": n + 1}
+        yield {"t": t + start_s + useful_s, "type": "saved", "step": n + 1}
+
+
+@pytest.mark.parametrize(
+    ("start_s", "useful_s", "delay_s"),
+    [(120, 5, 120.0), (120, 29, 120.0), (120, 30, 0.0), (600, 3600, 0.0), (29, 0, 0.0), (30, 1, 120.0)],
+)
+def test_attempts_that_yield_little_wait_and_are_never_given_up(start_s, useful_s, delay_s):
+    """Four in a row whose saved work took less than a quarter of their start-up; one of under 30 s is cheaper than a wait."""
+    b = Budgets().feed_all(attempts(4, start_s=start_s, useful_s=useful_s))
+
+    assert backoff_s(b.poor_attempts) == delay_s
+    assert b.idle_attempts == 0
+
+
+def test_an_attempt_that_yields_enough_ends_the_waiting():
+    """Later saves of an attempt count: what it yields is all that it has saved. A long count waits half an hour at most."""
+    b = Budgets().feed_all(attempts(3000, start_s=60, useful_s=2))
+    assert (b.poor_attempts, backoff_s(b.poor_attempts)) == (3000, 1800.0)
+
+    b.feed({"t": 10_000.0 * 2999 + 60 + 20, "type": "saved", "step": 9000})
+    assert backoff_s(b.poor_attempts) == 0.0
+
+
 def test_hours_are_those_in_which_an_allocation_was_held():
     """Queue time counts nothing; an attempt that died without a word counts to its last event."""
     b = Budgets().feed_all(
