@@ -28,7 +28,7 @@ def _numbers(values: Any) -> str:
     return ", ".join(f"{k} {v:.4g}" if isinstance(v, int | float) else f"{k} {v}" for k, v in items)
 
 
-_QUIET = frozenset({"submitted", "node_joined", "epoch_started", "saved", "save_started", "agreed", "attempt_ended", "ended",
+_QUIET = frozenset({"submitted", "node_joined", "epoch_started", "saved", "save_started", "agreed", "notified", "attempt_ended", "ended",
                     "round_ended", "preflight", "stop_requested"})  # fmt: skip
 """Events of the ordinary course: the progress bar and the last line tell enough."""
 

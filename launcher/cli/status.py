@@ -30,9 +30,9 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
         histories = [read_history(paths) for paths in find_many(runs)]
     else:
         known = all_runs()
-        histories = [read_history(k.paths) for k in known if not has_ended(k)] or [
-            read_history(k.paths) for k in known[:1]
-        ]
+        perhaps = (read_history(k.paths) for k in known if not has_ended(k))
+        open_ = [h for h in perhaps if h.outcome is None]  # a late warning looks as if it had begun again
+        histories = open_ or [read_history(k.paths) for k in known[:1]]
     summaries = summarise_all(histories, now)
     books = [ledger(h, s.ended or now) for h, s in zip(histories, summaries, strict=True)]
     if as_json:

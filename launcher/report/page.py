@@ -199,7 +199,7 @@ def _shown(spread: list[RankSpread]) -> list[dict[str, Any]]:
 
 
 def _events(h: History, now: float) -> list[dict[str, str]]:
-    hidden = {"progress_assumed", "digest", "save_started"}
+    hidden = {"progress_assumed", "digest", "save_started", "notified"}
     told = [e for e in h.events if e["type"] not in hidden]
     return [
         {"when": text.clock(e["t"], now), "level": level(e), "words": words(e), "place": _place(e)}

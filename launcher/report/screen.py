@@ -22,7 +22,7 @@ __all__ = ["detail_screen", "folded", "in_ascii", "log_screen", "overview_screen
 
 _LEVELS = {"bad": "red", "warning": "yellow", "good": "green", "plain": ""}
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█▏▎▍▌▋▊▉─▶▲↑↓←…·–", "_.,-=+*#   ####->^^v<~.-")
-_QUIET = frozenset({"save_started", "progress_assumed", "digest"})
+_QUIET = frozenset({"save_started", "progress_assumed", "digest", "notified"})
 
 
 def _fit(name: str, width: int) -> str:

@@ -240,5 +240,6 @@ _TELLERS: dict[str, Callable[[Event], str]] = {
     "round_ended": lambda e: f"round {e.get('round')} ended: {e.get('why', '')}",
     "attempt_ended": lambda e: f"attempt {e.get('attempt')} ended: {e.get('why', '')}",
     "ended": _ended,
+    "notified": lambda e: f"{e.get('kind')} was told to whom notify.urls names",
     "warning": lambda e: f"warning: {e.get('text', '')}",
 }

@@ -35,6 +35,7 @@ requeued           how ("requeue"|"continuation"|"slurm"), job_id, seconds
 round_ended        why
 attempt_ended      why, allocation_s
 ended              state ("completed"|"failed"|"cancelled"), reason (one sentence), exit_code, step
+notified           kind ("started"|"preempted")                          (everybody who was to be told has taken it)
 warning            text
 
 CAUSE: {kind, text, exception, message, frames: [{file, line, function, code}], signal, exit_code, last_lines, oom (bool)}

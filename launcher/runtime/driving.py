@@ -122,8 +122,10 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
         resume_step=round_.resume.step if round_.resume else None,
         resume_path=str(round_.resume.path) if round_.resume else None,
     )
-    if board.attempt == 0 and round_.number == 0:
-        board.notifier.tell("started", f"{board.spec.name} trains on {', '.join(n.host for n in round_.nodes)}.")
+    if round_.number == 0:
+        board.notifier.tell(
+            "started", f"{board.spec.name} trains on {', '.join(n.host for n in round_.nodes)}.", once=True
+        )
     round_.hangs.progressed(board.now())
     return None
 

@@ -26,6 +26,8 @@ _NOTIFY_S = 8.0
 """The allocation is held for so long, at the end of a run, until news and metrics of it are delivered."""
 _KILLED_SOON_S = 2.0
 """The same after a cancel, when SLURM is about to kill."""
+_LEFT_OVER_S = 1.0
+"""The same before a requeue: what is not delivered by then, the next attempt delivers."""
 _UNHEARD_S = 120.0
 _WAKING_S = 5.0
 _WRITE_TRIES, _WRITE_PAUSE_S = 30, 1.0
@@ -131,7 +133,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     await board.blocking(board.history.flush)
     board.tracking.end("requeued", decision.reason)
     await _dismiss(board)
-    await asyncio.gather(board.notifier.drain(1.0), board.tracking.drain(1.0))
+    await asyncio.gather(board.notifier.drain(_LEFT_OVER_S), board.tracking.drain(_LEFT_OVER_S))
     await board.blocking(board.history.close)
     if handed.how != "continuation" and delay == 0:
         # If the last process ends after StartTime, SLURM sets the full delay again: this is the leader's last act.

@@ -23,6 +23,8 @@ from launcher.run.state import write_state
 __all__ = ["History", "plain_numbers"]
 
 _RETRY_S = 2.0
+_TOLD_AGAIN = ("started", "preempted")
+"""News that a later attempt looks for; an event behind the outcome would make the run look as if it had begun again."""
 _KEEP = 100_000
 """Lines kept while the disk refuses."""
 
@@ -55,6 +57,11 @@ class History:
     def warn(self, text: str) -> None:
         """Tell a warning."""
         self.event("warning", text=text)
+
+    def notified(self, kind: str) -> None:
+        """News of this kind has been delivered."""
+        if kind in _TOLD_AGAIN:
+            self.event("notified", kind=kind)
 
     def metrics(self, step: int | None, epoch: int | None, metrics: dict[str, Any]) -> None:
         """Note metrics of one step."""

@@ -30,7 +30,7 @@ from launcher.runtime.handover import Allocation, LocalAllocation, Meaning, wind
 from launcher.runtime.history import History
 from launcher.runtime.inbox import Inbox
 from launcher.runtime.nodes import Node, Nodes
-from launcher.runtime.notify import Notifier
+from launcher.runtime.notify import Notifier, owed
 from launcher.runtime.predecessors import await_predecessors
 from launcher.runtime.protocol import Hub, Link
 from launcher.runtime.saving import Blocking, Saver
@@ -132,7 +132,7 @@ class Leader(Hub):
         board = Board(
             spec, paths, attempt, allocation, history, Nodes(self.node_names), saver, budgets, self._blocking, self.timing,
             changed, self.host, time.time(),
-            Notifier(spec, os.environ, history.warn), Tracking(spec, paths, attempt, history.warn),
+            Notifier(spec, os.environ, history.warn, history.notified, past), Tracking(spec, paths, attempt, history.warn),
             first_of_submission=_first_of_submission(past), failures=sum(e["type"] in ("worker_failed", "node_lost", "hang") for e in past),
         )  # fmt: skip
         history.event(
@@ -142,6 +142,8 @@ class Leader(Hub):
             restart_count=allocation.restart_count,
             submitted_t=_waiting_since(past),
         )
+        if news := owed(past):
+            board.notifier.tell("preempted", f"{news} It is back, as attempt {attempt}.")
         await board.tracking.start()
         if paths.request.exists():
             self._request(board, past)

@@ -109,6 +109,18 @@ def test_status_without_a_run_shows_what_is_not_over(home: Path) -> None:
     assert [v["run"] for v in json.loads(launcher("status", "--json").output)] == ["other-1121-1200-abc"]
 
 
+def test_a_warning_behind_the_end_opens_no_run(home: Path) -> None:
+    """News that a hanging hook did not take is warned of seconds after the outcome: the run has ended all the same."""
+    over = completed(home)
+    over.wait(8).event("warning", text="a notification could not be sent within 8 s of the end")
+    late = over.paths.outcome.stat().st_mtime + 8
+    os.utime(over.paths.events, (late, late))
+    Story(home, "other", "1121-1200-abc").submitted()
+
+    assert [v["run"] for v in json.loads(launcher("status", "--json").output)] == ["other-1121-1200-abc"]
+    assert json.loads(launcher("ls", "--json", "--state", "completed").output)[0]["run"] == "resnet50-1121-0842-k7f"
+
+
 def test_an_unknown_run_is_one_sentence(home: Path) -> None:
     """Exit code of RunNotFoundError, no traceback."""
     completed(home)
