@@ -35,7 +35,8 @@ def command(
 
     Uses this machine's GPUs, or its CPUs where there are too few. With --slurm the nodes are real: those of the allocation
     around it (salloc), else some of the site profile's debug_partition (else of the job's partition), given back at the end.
-    Exit code 10 when the job cannot resume exactly, naming the part of its state that differs.
+    Exit code 10 when the job cannot resume exactly, naming the part of its state that differs, or when no resume can be tried
+    (checkpoint.enabled: false, fewer than three steps). A script that reports no steps resumes on its own: a note says so, 0.
     """
     from dataclasses import asdict
 

@@ -78,6 +78,8 @@ class Rehearsal:
     differs: tuple[str, ...] = ()
     """Parts of the state that differ; empty is what a user hopes for."""
     notes: tuple[str, ...] = ()
+    undrilled: str = ""
+    """Why a job that is to resume by itself could not be drilled; empty where it was, and for a script that resumes on its own."""
 
     @property
     def projected_s(self) -> float | None:
@@ -104,7 +106,9 @@ def rehearse(
     tell(f"rehearsing {steps} steps, undisturbed")
     first = _take(base, stage, loaded, {"stop_after_steps": steps}, limit_s)
     if why := _no_drill(base, first):
-        return Rehearsal(first, None, None, None, notes=(*notes, f"no drill: {why}"))
+        if _is_plain(base):
+            return Rehearsal(first, None, None, None, notes=(*notes, f"no drill: {why}"))
+        return Rehearsal(first, None, None, None, notes=tuple(notes), undrilled=why)
     chance = random.Random(seed)
     saved = chance.randint(1, first.steps - 2)
     killed = (chance.randrange(base.spec.world_size), chance.randint(saved + 1, first.steps - 1))
@@ -120,7 +124,9 @@ def rehearse(
 
 
 def verdict(rehearsal: Rehearsal) -> None:
-    """Raises DrillError, naming the parts of the state that differ."""
+    """Raises DrillError, naming the parts of the state that differ, or why no resume could be tried."""
+    if rehearsal.undrilled:
+        raise DrillError(f"no resume was drilled: {rehearsal.undrilled}")
     if rehearsal.second is None:
         return
     if not rehearsal.first.digests:
@@ -173,8 +179,8 @@ def _no_drill(base: SubmissionPlan, first: Take) -> str:
         end = "it ran to its end" if first.ended else f"it was ended after {PLAIN_S:.0f} s, still running"
         return f"the script reports no steps (launcher.attach), resuming is its own business; {end}"
     if not base.spec.checkpoint.enabled:
-        return "the job saves nothing to resume from (checkpoint.enabled: false)"
-    return "fewer than three steps were done" if first.steps < 3 else ""
+        return "the job cannot resume, it saves nothing (checkpoint.enabled: false)"
+    return "it takes three steps, and the job ended before" if first.steps < 3 else ""
 
 
 def _take(base: SubmissionPlan, stage: Stage, loaded: LoadedJob, changes: Mapping[str, Any], limit_s: float) -> Take:

@@ -124,6 +124,25 @@ def test_an_attached_script_is_rehearsed_too(tmp_path: Path) -> None:
     assert found["resumed_from"] < found["killed"][1] < 8
 
 
+@pytest.mark.parametrize(
+    ("code", "job", "why"),
+    [
+        (loop(), {"checkpoint": {"enabled": False}}, "it saves nothing (checkpoint.enabled: false)"),
+        (loop(steps="worker.steps(2)"), {}, "it takes three steps"),
+    ],
+)
+def test_a_job_that_cannot_be_drilled_does_not_pass(
+    tmp_path: Path, code: str, job: dict[str, object], why: str
+) -> None:
+    """Exit code 10 and the reason: 0 would say that it resumes exactly. What was measured is told all the same."""
+    done = dry_run(tmp_path, code, {"function": "train:train", **job})
+
+    assert done.returncode == 10, done.stdout + done.stderr
+    assert f"no resume was drilled: {why}" in " ".join(done.stderr.replace("the job cannot resume, ", "").split())
+    assert "memory" in done.stdout
+    assert "drill" not in done.stdout
+
+
 SHARDED = (harness.JOB / "sharded.py").read_text()
 FORGETS = "for step in run.steps("
 FULL = {
