@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from launcher.errors import CheckpointError, RunDirError
 from launcher.run import files as run_files
-from launcher.run.manifest import hash_bytes, read_manifest, why_damaged
+from launcher.run.manifest import hash_bytes, hash_file, read_manifest, why_damaged
 from launcher.run.paths import RunPaths
 from launcher.runtime import checkpoints, fence
 from launcher.runtime.checkpoints import Shard
+from launcher.runtime.proving import Proof
 
 
 @pytest.fixture
@@ -359,3 +362,28 @@ def test_a_run_directory_that_cannot_be_written_is_one_sentence(tmp_path):
 
     with pytest.raises(RunDirError, match="cannot be written"):
         fence.claim(RunPaths(tmp_path))
+
+
+def test_reading_stops_when_the_round_is_over(paths):
+    """A proof that nobody waits for any more reads no further than the piece it is at, and accuses nobody."""
+    commit(paths, 1, write(paths, 1))
+
+    async def halted():
+        asked = threading.Event()
+
+        async def blocking(work):
+            await asyncio.to_thread(asked.wait)
+            return work()
+
+        proof = Proof(checkpoints.Checkpoint(1, paths.checkpoint(1)), blocking, lambda: None)
+        part = next(p for p in sorted(paths.checkpoint(1).iterdir()) if p.name != "manifest.json")
+        part.write_bytes(b"?" * part.stat().st_size)
+        over = asyncio.ensure_future(proof.halt())
+        await asyncio.sleep(0)
+        asked.set()
+        await over
+        return proof.pending, proof.damage
+
+    assert asyncio.run(halted()) == (False, None)
+    with pytest.raises(InterruptedError):
+        hash_file(paths.checkpoint(1) / "manifest.json", halted=lambda: True)
