@@ -9,7 +9,7 @@ from pathlib import Path
 import inflict
 import pytest
 from cluster import Cluster
-from harness import ONE_HOST, Run, ends_the_same, start, submit
+from harness import NEW_ATTEMPT, ONE_HOST, Run, ends_the_same, start, submit, tells
 
 Undisturbed = Callable[[int], str]
 
@@ -31,6 +31,22 @@ def nothing_lost(run: Run, attempt: int = 0) -> None:
     assert run.told("round_started", attempt=attempt + 1)[0]["resume_step"] == agreed["step"]
 
 
+def tells_of_the_stop(run: Run) -> None:
+    """The history holds the first attempt's signal, stop, agreement, save, decision and return in the order they came."""
+    (stop,), (agreed,) = run.told("stop_requested", attempt=0), run.told("agreed", attempt=0)
+    tells(
+        run,
+        ("signal", {"attempt": 0, "meaning": stop["cause"]}),
+        ("stop_requested", {"attempt": 0, "save": True}),
+        ("agreed", {"attempt": 0}),
+        ("saved", {"attempt": 0, "step": agreed["step"]}),
+        ("stopped", {"attempt": 0, "lost_steps": 0}),
+        ("round_ended", {"attempt": 0}),
+        ("decision", {"attempt": 0, "evidence": stop["cause"], "action": "requeue"}),
+        *NEW_ATTEMPT,
+    )
+
+
 LONG = [pytest.param(site, marks=pytest.mark.long) for site in ("grace 20", "cancel, grace 0")]
 
 
@@ -46,17 +62,26 @@ def test_preempted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, sit
     ends_the_same(run, 3, undisturbed)
     assert len(run.told("attempt_started")) == 2
     nothing_lost(run)  # without grace there is KillWait, 10 s here
+    assert run.told("stop_requested")[0]["cause"] in ("preempted", "preempted_now")
+    tells_of_the_stop(run)
 
 
 def test_preempted_while_it_starts(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    """There is nothing to save yet: it comes back and begins from scratch."""
+    """The workers build their model, there is nothing to save yet: it comes back and begins from scratch."""
     run = submit(tmp_path, clean.env, 3, resources=ONE_HOST)
+    slow = run.paths.root / "slow-start"
+    slow.write_text("60")
     run.wait("a round", lambda: run.told("round_started"))
 
     inflict.preempt(clean, list(clean.hosts))
+    run.wait("the attempt's end", lambda: run.told("attempt_ended", attempt=0))
+    slow.unlink()
 
     ends_the_same(run, 3, undisturbed)
     assert len(run.told("attempt_started")) == 2
+    assert not [e["type"] for e in run.told("first_step", attempt=0) + run.told("saved", attempt=0)]
+    assert [e["resume_step"] for e in run.told("round_started", attempt=1)] == [None]
+    assert run.told("first_step", attempt=1)[0]["step"] == 1
 
 
 @pytest.mark.long
@@ -73,6 +98,12 @@ def test_preempted_during_a_save(clean: Cluster, tmp_path: Path, undisturbed: Un
 
     ends_the_same(run, 3, undisturbed)
     nothing_lost(run)
+    signal, caught = run.told("signal", attempt=0)[0], run.told("saved", attempt=0)[before]
+    assert run.told("save_started", attempt=0)[before]["t"] < signal["t"] < caught["t"], (
+        "the stop did not fall into the save"
+    )
+    assert caught["step"] == run.told("save_started", attempt=0)[before]["step"]
+    assert caught["step"] <= run.told("agreed", attempt=0)[0]["step"]
 
 
 @pytest.mark.long
@@ -195,5 +226,6 @@ def test_the_time_limit(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
 
     attempts = run.told("attempt_started")
     assert len(attempts) >= 2
-    assert "time_limit" in {e["cause"] for e in run.told("stop_requested")}
+    assert run.told("stop_requested")[0]["cause"] == "time_limit"
     nothing_lost(run)
+    tells_of_the_stop(run)

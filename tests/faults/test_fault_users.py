@@ -9,7 +9,7 @@ from typing import Any
 import inflict
 import pytest
 from cluster import Cluster
-from harness import ONE_HOST, Run, digest, job_text
+from harness import ONE_HOST, Run, digest, job_text, seldom
 from user import User, a_user
 
 Undisturbed = Callable[[int], str]
@@ -22,13 +22,18 @@ def user(cluster: Cluster) -> Iterator[User]:
         yield somebody
 
 
-def submit(user: User, name: str, **job: Any) -> Run:
-    """His run, once it has a checkpoint."""
+def submitted(user: User, name: str, **job: Any) -> Run:
+    """His run, just submitted."""
     path = user.home / f"{name}.yaml"
     path.write_text(job_text(3, name=name, code={"dir": str(user.home / "job")}, **{"resources": ONE_HOST, **job}))
     user.launcher("submit", path)
     (root,) = (user.home / "runs").glob(f"{name}-*")
-    run = Run(root)
+    return Run(root)
+
+
+def submit(user: User, name: str, **job: Any) -> Run:
+    """His run, once it has a checkpoint."""
+    run = submitted(user, name, **job)
     run.wait_saved(1)
     run.wait_step(13)
     return run
@@ -85,6 +90,41 @@ def test_an_administrator_cancels_a_users_job(clean: Cluster, user: User) -> Non
     run.wait_no_process()
     said = json.loads(user.launcher("status", run.paths.id, "--json"))
     assert said["state"] == "cancelled"
+
+
+def held(user: User, moment: str) -> Run:
+    """His run in training, in a save that takes 3 s, or while its workers are started."""
+    if moment == "start-up":
+        run = submitted(user, "starting", params={"step_s": 0.5})
+        (run.paths.root / "slow-start").write_text("60")
+        run.wait("a round", lambda: run.told("round_started"))
+        return run
+    run = submit(user, moment.replace(" ", "-"), params={"step_s": 0.5})
+    if moment == "a save":
+        (run.paths.root / "slow-save").write_text("3")
+        before = len(run.told("save_started"))
+        run.wait("a save", lambda: len(run.told("save_started")) > before)
+    return run
+
+
+@pytest.mark.parametrize("moment", seldom(["training", "start-up", "a save"], "start-up", "a save"))
+def test_a_user_cancels_by_scancel(clean: Cluster, user: User, moment: str) -> None:
+    """A plain scancel of one's own job, without root's rights: saved where there is anything, cancelled, never back."""
+    clean.set(KillWait=30)  # SLURM's default: two saves of 3 s
+    run = held(user, moment)
+
+    user.run("scancel", run.job_id)
+
+    outcome = run.wait_end()
+    assert outcome["state"] == "cancelled", outcome
+    if moment == "start-up":
+        assert not run.told("first_step")
+    else:
+        assert [e["lost_steps"] for e in run.told("stopped")] == [0]
+    clean.wait(lambda: run.paths.id not in clean.run(["squeue", "-h", "-o", "%j"]).stdout.split(), "the job's end")
+    run.wait_no_process()
+    assert len(run.told("attempt_started")) == 1
+    assert json.loads(user.launcher("status", run.paths.id, "--json"))["state"] == "cancelled"
 
 
 @pytest.mark.long

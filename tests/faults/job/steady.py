@@ -3,7 +3,7 @@
 Its pace is set by ``step_s``, so that a fault can be aimed. A file ``fault-KIND-RANK`` in the run directory makes that
 rank do KIND once (the file is removed first): ``exit`` leaves by os._exit(3), ``exception`` raises, ``spin`` never comes back
 from pure Python, ``lock`` waits for a lock that nobody gives back, ``barrier`` calls a barrier that ranks without the order
-skip. A file ``slow-save`` or ``slow-evaluation`` there makes saves and evaluations take as many seconds as it says.
+skip. A file ``slow-start``, ``slow-save`` or ``slow-evaluation`` there makes these take as many seconds as it says.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Steady(launcher.Training):
 
     def model(self) -> nn.Module:
         """A network whose result depends on RNG and buffers."""
+        time.sleep(seconds("slow-start"))
         return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
 
     def train_data(self) -> TensorDataset:
