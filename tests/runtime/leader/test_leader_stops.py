@@ -322,6 +322,32 @@ def test_a_signal_that_comes_early_leaves_the_time_to_training(world, virtual):
     assert w.events("stopped")[0]["lost_steps"] == 0
 
 
+@pytest.mark.parametrize("told", ["by TERM", "when asked"])
+@pytest.mark.parametrize("when", ["time left to training", "stopping", "saving"])
+def test_a_scancel_in_the_window_before_the_time_limit_ends_the_run(world, virtual, when, told):
+    """USR2 has announced the time limit; then somebody cancels, by TERM or, unheard, in SLURM alone: cancelled, not requeued."""
+    w = world(checkpoint={"interval_steps": 1000}, restart={"signal_lead_s": 20}, site={"kill_wait_s": 30})
+    w.total_steps, w.step_s, w.save_s = 5000, 0.5, 5.0
+    w.allocation.means = Meaning("time_limit", 30 + 20 + 45)
+    seen = {"time left to training": "signal", "stopping": "stop_requested", "saving": "save_started"}[when]
+
+    async def script():
+        await stop_at(w, 5, "USR2")()
+        await w.until(lambda: bool(w.events(seen)))
+        w.allocation.is_cancelled = True
+        w.allocation.means = Meaning("cancelled", 0.0)
+        if told == "by TERM":
+            w.signal("TERM")
+
+    ending = virtual(w.attempt_once(script))
+
+    assert (ending.state, w.outcome["state"]) == ("cancelled", "cancelled")
+    assert w.allocation.said == [("forbid_requeue",)]
+    assert not w.events("requeued")
+    early = when == "time left to training" and told == "by TERM"
+    assert w.events("stop_requested")[0]["cause"] == ("cancelled" if early else "time_limit")
+
+
 def test_a_false_alarm_costs_no_step(world, virtual):
     """SLURM was silent at the signal and says afterwards that it wants nothing: on in the same allocation, from the same step."""
     w = world(checkpoint={"interval_steps": 1000})
