@@ -11,10 +11,6 @@ from launcher.cli._options import run_argument
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
-    from launcher.submission.where import Where
-
-_NOTICE_S = 15.0
-"""How long a cancel is watched taking effect before the rest is left to SLURM."""
 
 
 @click.command()
@@ -39,13 +35,14 @@ def _stop_all(runs: list[RunPaths]) -> None:
     """A sweep's points: one scancel for all, then outcomes for those that nobody led."""
     from launcher.run.state import read_outcome
     from launcher.submission.requests import bury
+    from launcher.submission.stopping import NOTICE_S
     from launcher.submission.where import cancel_jobs, locate, states_of
 
     places = {paths.id: locate(paths) for paths in runs if read_outcome(paths.outcome) is None}
     jobs = {run_id: where.job_id for run_id, where in places.items()}
     left = states_of(list(jobs.values()))
     cancel_jobs([job for job in jobs.values() if job in left])
-    end = time.monotonic() + _NOTICE_S
+    end = time.monotonic() + NOTICE_S
     while left and time.monotonic() < end:
         time.sleep(0.5)
         left = states_of(list(jobs.values()))
@@ -57,57 +54,8 @@ def _stop_all(runs: list[RunPaths]) -> None:
 
 
 def _stop(paths: RunPaths, save: bool) -> None:
-    from launcher.errors import SiteError, StateError
-    from launcher.run.state import read_outcome
-    from launcher.submission.requests import request_stop
-    from launcher.submission.where import locate
+    from launcher.submission.stopping import stop
 
-    outcome = read_outcome(paths.outcome)
-    if outcome is not None:
-        click.echo(f"{paths.id} has ended already: {outcome.get('state')}")
-        return
-    where = locate(paths)
-    if not where.alive(fresh=True):
-        click.echo(f"{paths.id} is not running any more")
-        return
-    pending = where.backend == "slurm" and where.slurm_state() in ("PENDING", "REQUEUED")
-    if save and not pending:
-        request_stop(paths, save=True)
-        try:
-            where.ask_to_save()
-        except (SiteError, StateError):
-            paths.request.unlink(missing_ok=True)
-            raise
-        click.echo(f"{paths.id} saves and ends; launcher status {paths.id} shows when")
-        return
-    if where.backend == "slurm":
-        request_stop(paths, save=False)  # the run may be on its way to another job at this moment: that one reads it
-    job = where.job_id
-    try:
-        where.cancel()
-    except (SiteError, StateError):
-        if where.backend == "slurm":
-            paths.request.unlink(missing_ok=True)  # it was not cancelled: a later attempt must not believe so
-        raise
-    _watch(paths, where, job, pending)
-
-
-def _watch(paths: RunPaths, where: Where, job: str, pending: bool) -> None:
-    """Until it is gone, so that a run nobody led has an outcome too."""
-    from launcher.run.state import read_outcome
-    from launcher.submission.requests import bury
-
-    end = time.monotonic() + _NOTICE_S
-    while time.monotonic() < end:
-        if read_outcome(paths.outcome) is not None:
-            click.echo(f"{paths.id} is cancelled")
-            return
-        if where.backend == "slurm" and where.job_id != job:
-            job = where.job_id
-            where.cancel()
-        if not where.alive(fresh=True):
-            bury(paths, "it was cancelled before it had started" if pending else "it was cancelled")
-            click.echo(f"{paths.id} is cancelled")
-            return
-        time.sleep(0.5)
-    click.echo(f"{paths.id} is being cancelled; launcher status {paths.id} shows when it has ended")
+    stopped = stop(paths, save=save)
+    hint = "" if stopped.over else f"; launcher status {paths.id} shows when it has ended"
+    click.echo(f"{stopped.sentence}{hint}")

@@ -75,6 +75,8 @@ def _live(paths: RunPaths | None, sweep: str | None) -> None:
                 for key in keys.read(_PERIOD_S):
                     view.press(key)
                 live.update(screen(), refresh=True)
+                if view.obey():
+                    live.update(screen(), refresh=True)
     except KeyboardInterrupt:
         return  # the usual way to leave such a view
 
@@ -117,27 +119,14 @@ def decode(raw: bytes) -> list[str]:
 
 
 def _save_and_end(paths: RunPaths) -> str:
-    """Ask the run to save and end; one line about what came of it."""
+    """End the run as ``launcher cancel --save`` does; one line about what came of it."""
     from launcher.errors import LauncherError
-    from launcher.submission.requests import request_stop
-    from launcher.submission.where import locate
+    from launcher.submission.stopping import stop
 
     try:
-        where = locate(paths)
-        if not where.alive(fresh=True):
-            return f"{paths.id} is not running any more"
-        if where.backend == "slurm" and where.slurm_state() in ("PENDING", "REQUEUED"):
-            where.cancel()
-            return f"{paths.id} is cancelled"
-        request_stop(paths, save=True)
-        try:
-            where.ask_to_save()
-        except LauncherError:
-            paths.request.unlink(missing_ok=True)
-            raise
+        return stop(paths, save=True).sentence
     except LauncherError as error:
         return str(error).replace("\n", " ")
-    return f"{paths.id} saves and ends"
 
 
 def _follow(paths: RunPaths) -> None:

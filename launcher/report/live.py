@@ -38,6 +38,8 @@ class View:
     back: int = 0
     """Lines above the log's end."""
     asking: RunPaths | None = None
+    ending: RunPaths | None = None
+    """To be ended once the screen says so: it may take SLURM some seconds."""
     note: str = ""
     done: bool = False
     _groups: list[list[Row]] = field(default_factory=list)
@@ -81,7 +83,7 @@ class View:
         if self.asking is not None:
             run, self.asking = self.asking, None
             if key == "y":
-                self.note = self.stop(run)
+                self.ending, self.note = run, f"ending {run.id} ..."
             return
         if key in ("q", "ctrl-c"):
             self.done = True
@@ -93,6 +95,13 @@ class View:
             self._press_log(key)
         else:
             self._press_detail(key)
+
+    def obey(self) -> bool:
+        """Do what the last key ordered; whether there was anything. What came of it is the note."""
+        run, self.ending = self.ending, None
+        if run is not None:
+            self.note = self.stop(run)
+        return run is not None
 
     def _marked(self) -> RunPaths | None:
         """The run that a key is about; None for a sweep, and for runs that are over."""

@@ -95,8 +95,12 @@ def test_cancelling_asks_first(view: View) -> None:
     assert shown(view)[-1].startswith("Save and end resnet50-1121-0842-k7f? y n")
     view.press("x")
     assert "stopped" not in shown(view)[-1]
+    assert not view.obey()
     view.press("c")
     view.press("y")
+    assert shown(view)[-1].startswith("ending resnet50-1121-0842-k7f ...")
+    assert view.obey()
+    assert not view.obey()
     assert shown(view)[-1].startswith("stopped resnet50-1121-0842-k7f")
     view.press("down")
     shown(view)

@@ -1,0 +1,131 @@
+"""Facts about ending a run by ``cancel --save`` and by ``c`` in the live view: they do the same. SLURM's commands are pretended."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.cli.main import main
+from launcher.cli.watch import _save_and_end
+from launcher.run import events, index
+from launcher.run.paths import RunPaths
+from launcher.run.state import read_outcome, write_outcome
+
+
+class Site:
+    """A run, job 42, and commands of SLURM that know it in the state of the file ``queue``; what scancel got is in ``asked``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = RunPaths(folder / "runs" / "net-1121-0842-k7f")
+        for inner in (self.paths.logs, self.paths.submitit, folder / "tools"):
+            inner.mkdir(parents=True)
+        self.paths.submission.write_text(json.dumps({"backend": "slurm", "job_id": "42", "submitted_t": 0.0}))
+        self.queue, self.asked, self.tools = folder / "queue", folder / "asked", folder / "tools"
+        self.asked.touch()
+        self.command("squeue", f"cat {self.queue} 2>/dev/null || true")
+        self.command("scancel", f'echo "$@" >> {self.asked}; rm -f {self.queue}')
+
+    def command(self, name: str, script: str) -> None:
+        """Pretend a command of SLURM."""
+        (self.tools / name).write_text(f"#!/bin/sh\n{script}\n")
+        (self.tools / name).chmod(0o755)
+
+    def request(self) -> bool | None:
+        """Whether the request left for a leader wants a checkpoint; None without one."""
+        return bool(json.loads(self.paths.request.read_text())["save"]) if self.paths.request.exists() else None
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A run that nobody leads at this moment."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+    made = Site(tmp_path)
+    index.register(made.paths.root)
+    return made
+
+
+def _verb(paths: RunPaths, capsys: pytest.CaptureFixture[str]) -> str:
+    main(["cancel", "k7f", "--save"])
+    said = capsys.readouterr()
+    return (said.out + said.err).removeprefix("launcher: ").partition("; launcher status")[0].strip()
+
+
+def _key(paths: RunPaths, capsys: pytest.CaptureFixture[str]) -> str:
+    return _save_and_end(paths)
+
+
+End = Callable[[RunPaths, pytest.CaptureFixture[str]], str]
+both = pytest.mark.parametrize("end", [_verb, _key], ids=["verb", "key"])
+
+
+@both
+@pytest.mark.parametrize("state", ["PENDING", "REQUEUED"])
+def test_a_waiting_run_is_cancelled_for_good(
+    site: Site, end: End, state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has an outcome that needs no accounting, whether it has begun before, and a request that a next leader would obey."""
+    site.queue.write_text(f"{state}\n")
+    if state == "REQUEUED":
+        events.append(site.paths.events, events.event("attempt_started", attempt=0, job_id="42", host="n1"))
+
+    assert end(site.paths, capsys) == f"{site.paths.id} is cancelled"
+    assert site.asked.read_text() == "42\n"
+    assert site.request() is False
+    outcome = read_outcome(site.paths.outcome) or {}
+    when = "while it waited to go on" if state == "REQUEUED" else "before it had started"
+    assert (outcome["state"], outcome["reason"]) == ("cancelled", f"It was cancelled {when}.")
+
+
+@both
+def test_a_continuation_in_flight_is_cancelled_too(site: Site, end: End, capsys: pytest.CaptureFixture[str]) -> None:
+    """The waiting run has moved to another job between the question and scancel: that job is cancelled as well."""
+    site.queue.write_text("PENDING\n")
+    heir = json.dumps(events.event("requeued", attempt=0, how="continuation", job_id="43"))
+    site.command("scancel", f'echo "$@" >> {site.asked}; echo \'{heir}\' >> {site.paths.events}\n'
+                            f'[ "$1" = 42 ] || rm -f {site.queue}')  # fmt: skip
+
+    assert end(site.paths, capsys) == f"{site.paths.id} is cancelled"
+    assert site.asked.read_text() == "42\n43\n"
+    assert (read_outcome(site.paths.outcome) or {})["state"] == "cancelled"
+
+
+@both
+def test_a_running_run_is_asked_to_save(site: Site, end: End, capsys: pytest.CaptureFixture[str]) -> None:
+    """A request and USR2; its leader will say how it ends."""
+    site.queue.write_text("RUNNING\n")
+
+    assert end(site.paths, capsys) == f"{site.paths.id} saves and ends"
+    assert site.asked.read_text() == "--signal=USR2 42\n"
+    assert site.request() is True
+    assert read_outcome(site.paths.outcome) is None
+
+
+@both
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+def test_when_slurm_refuses_no_request_stays(
+    site: Site, end: End, state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sentence is SLURM's, and no later attempt believes that it was cancelled."""
+    site.queue.write_text(f"{state}\n")
+    site.command("scancel", "echo 'Access denied' >&2; exit 1")
+
+    assert end(site.paths, capsys) == "scancel: Access denied"
+    assert site.request() is None
+    assert read_outcome(site.paths.outcome) is None
+
+
+@both
+def test_what_is_over_is_left_alone(site: Site, end: End, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither SLURM's jobs nor files are touched of a run that has ended, or that SLURM does not know any more."""
+    assert end(site.paths, capsys) == f"{site.paths.id} is not running any more"
+    write_outcome(site.paths.outcome, {"state": "completed"})
+    site.queue.write_text("COMPLETING\n")
+    assert end(site.paths, capsys) == f"{site.paths.id} has ended already: completed"
+    assert (site.asked.read_text(), site.request()) == ("", None)
