@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from launcher.report.history import History, as_dict, as_list, as_number, read_history
-from launcher.report.ledger import Ledger, ledger
+from launcher.report.ledger import Advice, Ledger, advise, ledger
 from launcher.report.listing import Row, group_sweeps, rows
 from launcher.report.runs import all_runs, ask_slurm, needs_slurm
 from launcher.report.summary import RunSummary, summarise_history
@@ -32,11 +33,12 @@ class Detail:
     summary: RunSummary
     history: History
     book: Ledger
+    advice: Advice
     losses: list[float | None] = field(default_factory=list)
     loss_name: str = ""
     speeds: list[float | None] = field(default_factory=list)
     failures: dict[int, int] = field(default_factory=dict)
-    """How often each rank was the first to fail."""
+    """How often each rank ended a round: it was the first to fail, or all others hung because it lagged behind."""
 
 
 def tail_objects(path: Path, size: int = _TAIL) -> list[dict[str, Any]]:
@@ -90,8 +92,9 @@ class Feed:
             views = self._ask([summary.job_id])
             summary = summarise_history(history, views, now)
         name, losses = self._unless_same(paths.metrics, _losses)
+        book = ledger(history, summary.ended or now)
         return Detail(
-            summary=summary, history=history, book=ledger(history, summary.ended or now), loss_name=name, losses=losses,
+            summary=summary, history=history, book=book, advice=advise(history, book), loss_name=name, losses=losses,
             speeds=self._unless_same(paths.samples, _speeds), failures=_failures(history),
         )  # fmt: skip
 
@@ -147,8 +150,7 @@ def _speeds(path: Path) -> list[float | None]:
 
 
 def _failures(history: History) -> dict[int, int]:
-    counts: dict[int, int] = {}
-    for e in history.of("worker_failed"):
-        if isinstance(e.get("rank"), int):
-            counts[e["rank"]] = counts.get(e["rank"], 0) + 1
-    return counts
+    """A round's victims are an event of their own, and count for nothing."""
+    first = [e.get("rank") for e in history.of("worker_failed")]
+    late = [as_dict(r).get("rank") for e in history.of("hang") for r in as_list(e.get("laggards"))]
+    return dict(Counter(rank for rank in (*first, *late) if isinstance(rank, int)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 from typing import Any
 
 from rich.cells import chop_cells
@@ -11,7 +12,7 @@ from rich.text import Text
 from launcher.report import text
 from launcher.report.feed import Detail
 from launcher.report.history import as_number, own_time
-from launcher.report.ledger import cost_in_words, in_words
+from launcher.report.ledger import advice_in_words, cost_in_words, in_words
 from launcher.report.listing import Row, sweep_line
 from launcher.report.sparks import bar, spark
 from launcher.report.status import colour, headline, lines
@@ -23,6 +24,11 @@ __all__ = ["detail_screen", "folded", "in_ascii", "log_screen", "overview_screen
 _LEVELS = {"bad": "red", "warning": "yellow", "good": "green", "plain": ""}
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█▏▎▍▌▋▊▉─▶▲↑↓←…·–", "_.,-=+*#   ####->^^v<~.-")
 _QUIET = frozenset({"save_started", "progress_assumed", "digest", "notified"})
+_LABEL = 9
+_TOLD = ("reason", "heard", "waiting", "phase", "saved", "limit", "goodput")
+_WITH_ROOM = ("cost", "advice")
+_LEAST_RANKS, _LEAST_EVENTS = 8, 3
+"""Lines that these have before what may be left out."""
 
 
 def _fit(name: str, width: int) -> str:
@@ -130,18 +136,15 @@ def _loss(metrics: dict[str, Any]) -> str:
 def detail_screen(d: Detail, chosen: int, width: int, height: int, now: float, note: str = "") -> list[Text]:
     """One run: where it is, its curves, its ranks, its last events. ``chosen`` is the marked rank's place in the table."""
     s = d.summary
-    head = Text(headline(s)[:width], style="bold")
+    head = Text(headline(s), style="bold")
+    head.truncate(width, overflow="ellipsis")
     head.highlight_words([s.state], style=colour(s.state))
     rows = [head, *_progress(d, width), *_curves(d, width)]
-    told = dict(
-        _labelled(line)
-        for line in lines(s, now, goodput="  ".join(filter(None, [in_words(d.book), cost_in_words(d.book)])))[1:]
-    )
-    wanted = ("reason", "heard", "waiting", "phase", "saved", "limit", "goodput", "files")
-    rows += [Text(f"{label:<9}{told[label]}"[:width]) for label in wanted if label in told]
+    least = _LEAST_EVENTS + (min(len(s.ranks), _LEAST_RANKS) + 1 if s.ranks else 0)
+    rows += _told(d, width, height - len(rows) - 3 - least, now)
     events = [e for e in d.history.events if e["type"] not in _QUIET]
     room = height - len(rows) - 3
-    for_events = min(len(events), max(3, room - len(s.ranks) - 1)) if s.ranks else min(len(events), room)
+    for_events = min(len(events), max(_LEAST_EVENTS, room - len(s.ranks) - 1)) if s.ranks else min(len(events), room)
     rows.append(Text(""))
     if s.ranks:
         rows += _ranks(d, chosen, width, max(1, room - for_events - 1), now)
@@ -150,9 +153,23 @@ def detail_screen(d: Detail, chosen: int, width: int, height: int, now: float, n
     return _fill(rows, height, _footer(keys, width))
 
 
-def _labelled(line: str) -> tuple[str, str]:
-    label, _, value = line.strip().partition(" ")
-    return label, value.strip()
+def _told(d: Detail, width: int, room: int, now: float) -> list[Text]:
+    """Lines of ``status``, in at most ``room`` where those that may be missing are left out."""
+    goodput, cost = in_words(d.book), cost_in_words(d.book)
+    if len(joined := "  ".join(filter(None, [goodput, cost]))) <= width - _LABEL:
+        goodput, cost = joined, ""
+    told = lines(d.summary, now, goodput=goodput, cost=cost, advice=advice_in_words(d.advice))[1:]
+    values = {label: value.strip() for label, _, value in (line.strip().partition(" ") for line in told)}
+    parts = {label: [values[label]] for label in _TOLD if label in values}
+    if len(parts) < room and "reason" in parts:
+        parts["reason"] = wrap(values["reason"], width - _LABEL, max_lines=2, placeholder=" …")
+    for label in _WITH_ROOM:
+        if label in values and sum(map(len, parts.values())) < room:
+            parts[label] = [values[label]]
+    out = [Text(f"{label if i == 0 else '':<{_LABEL}}{part}") for label, p in parts.items() for i, part in enumerate(p)]
+    for line in out:
+        line.truncate(width, overflow="ellipsis")
+    return out
 
 
 def _progress(d: Detail, width: int) -> list[Text]:
@@ -190,13 +207,23 @@ _COLUMNS = (
     ("HOST", 12), ("RANK", 5), ("BEAT", 7), ("STEP", 9), ("STEP TIME", 10), ("GPU", 6), ("GPU MEM", 8), ("CPU", 7),
     ("MEM", 8), ("FAILS", 6),
 )  # fmt: skip
+_DISPENSABLE = ("MEM", "GPU MEM", "CPU", "STEP TIME", "GPU", "FAILS", "STEP", "BEAT")
+"""Left out in this order where the terminal is too narrow."""
+
+
+def _columns(gpus: bool, width: int) -> list[tuple[str, int]]:
+    columns = [c for c in _COLUMNS if gpus or not c[0].startswith("GPU")]
+    for name in _DISPENSABLE:
+        if 2 + sum(w for _, w in columns) > width:
+            columns = [c for c in columns if c[0] != name]
+    return columns
 
 
 def _ranks(d: Detail, chosen: int, width: int, room: int, now: float) -> list[Text]:
     """The table of ranks: as many as fit around the chosen one."""
     ranks = d.summary.ranks
     gpus = any(as_number(r.get("gpu_mem_bytes")) for r in ranks)
-    columns = [c for c in _COLUMNS if gpus or not c[0].startswith("GPU")]
+    columns = _columns(gpus, width)
     chosen = min(max(chosen, 0), len(ranks) - 1)
     head = Text("  " + "".join(name.ljust(w) if name == "HOST" else name.rjust(w) for name, w in columns), style="dim")
     first = max(0, min(chosen - room // 2, len(ranks) - room))
@@ -211,15 +238,17 @@ def _ranks(d: Detail, chosen: int, width: int, room: int, now: float) -> list[Te
         line.truncate(width)
         rows.append(line)
     hidden = len(ranks) - len(shown)
-    if hidden > 0:
-        head.append(f"  ({hidden} more)")
+    if hidden > 0 and len(head) + len(more := f"  ({hidden} more)") <= width:
+        head.append(more)
+    elif hidden > 0:
+        head.plain = head.plain.replace("HOST".ljust(12), f"HOST (+{hidden})".ljust(12), 1)
     head.truncate(width)
     return [head, *rows]
 
 
 def _cells(r: dict[str, Any], d: Detail, now: float) -> dict[str, tuple[str, str]]:
     beat = as_number(r.get("heartbeat_t"))
-    silent = now - beat if beat is not None else None
+    silent = max(0.0, now - beat) if beat is not None and d.summary.active else None
     late = "" if silent is None or silent < 5 else "yellow" if silent < 10 else "red"
     fails = d.failures.get(r["rank"], 0) if isinstance(r.get("rank"), int) else 0
 
@@ -233,7 +262,7 @@ def _cells(r: dict[str, Any], d: Detail, now: float) -> dict[str, tuple[str, str
     return {
         "HOST": (text.clean(r.get("host") or "", 40), ""),
         "RANK": (str(r.get("rank", "")), ""),
-        "BEAT": (text.duration(max(0.0, silent)) if silent is not None else "", late),
+        "BEAT": (" ".join(text.duration(silent).split()[:2]), late),
         "STEP": (text.count(as_number(r.get("step"))), ""),
         "STEP TIME": ("▲ " * slowest + text.step_time(own_time(r)), "yellow" if slowest else ""),
         "GPU": (share("gpu_percent"), ""),

@@ -61,12 +61,12 @@ def test_every_screen_fits_its_terminal(view: View, rich: dict[str, Path], width
 
 
 def test_the_run_that_trains_comes_first(view: View) -> None:
-    """Runs that are not over stand above those that are."""
+    """Runs that are not over stand above those that are; share, steps a second, loss and time left are shown."""
     lines = shown(view)
 
     assert lines[0].startswith("1 running, 0 pending, 2 ended")
     assert lines[2].startswith("▶ resnet50-1121-0842-k7f")
-    assert "42 %  2.27/s" in lines[2]
+    assert lines[2].split()[2:] == ["running", "42", "%", "2.27/s", "1.234", "4", "min"]
 
 
 def test_keys_lead_through_the_view(view: View) -> None:
