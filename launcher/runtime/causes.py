@@ -66,9 +66,11 @@ class Failure:
         if isinstance(message.get("step"), int):
             self.step = message["step"]
 
-    def add_exit(self, message: dict[str, Any]) -> None:
-        """The agent's ``worker_exit`` message."""
-        self.signal, self.exit_code = message.get("signal"), message.get("exit_code")
+    def add_exit(self, message: dict[str, Any], *, ending: bool = False) -> None:
+        """The agent's ``worker_exit`` message; ``ending``: the leader had ended the round by then."""
+        told = self.exception is not None or self.exit_code is not None
+        if not (told and ending and message.get("signal") is not None):  # else it is our own kill
+            self.signal, self.exit_code = message.get("signal"), message.get("exit_code")
         self.oom = bool(message.get("oom"))
         lines = message.get("last_lines") or []
         self.last_lines = lines.splitlines() if isinstance(lines, str) else [str(line) for line in lines]

@@ -138,7 +138,7 @@ class Inbox:
         elif clean and round_.ending:
             rank.stopped = rank.step
         else:
-            round_.failing(rank, self.board.now()).add_exit(message)
+            round_.failing(rank, self.board.now()).add_exit(message, ending=round_.ending)
 
     def _on_cleared(self, node: Node, message: dict[str, Any]) -> None:
         if (round_ := self._round_of(message)) is not None:

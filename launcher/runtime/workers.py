@@ -159,6 +159,8 @@ class _Worker:
         self.log_start = 0
         self.channel: Channel | None = None
         self.alive = False
+        self.failed = False
+        """It has said that it failed; it may take long to end after that."""
 
 
 class Crew:
@@ -249,9 +251,7 @@ class Crew:
         if self._ending.is_set():
             return
         environ = worker_environment(self._spec, self._order, worker.__dict__, attempt=self._attempt)
-        channel = worker.channel = Channel(
-            lambda message: self._tell("worker", round=self.round, rank=worker.rank, message=message)
-        )
+        channel = worker.channel = Channel(lambda message: self._heard(worker, message))
         how: dict[str, Any] = {
             "env": environ,
             "cwd": self._spec.code_dir or str(self._paths.root),
@@ -270,6 +270,10 @@ class Crew:
         finally:
             channel.theirs.close()
         self._tell("worker_up", round=self.round, rank=worker.rank, pid=pid)
+
+    def _heard(self, worker: _Worker, message: dict[str, Any]) -> None:
+        worker.failed = worker.failed or message.get("type") == "failed"
+        self._tell("worker", round=self.round, rank=worker.rank, message=message)
 
     def _tell_failed(self, worker: _Worker, text: str) -> None:
         lines = [line for line in text.splitlines() if line.strip()][-20:]
@@ -339,9 +343,9 @@ class Crew:
     async def _report(self, worker: _Worker, status: int, t: float, by_us: bool) -> None:
         lines: list[str] = []
         killed_for_memory = False
-        if not by_us and status != 0:
+        if status != 0 and (worker.failed or not by_us):
             lines, kills = await _soon(lambda: (logs.last_lines(worker.log, worker.log_start), oom.kills()), ([], 0))
-            killed_for_memory = status == -signal.SIGKILL and kills > self._oom_before
+            killed_for_memory = not by_us and status == -signal.SIGKILL and kills > self._oom_before
         self._tell(
             "worker_exit",
             round=self.round,

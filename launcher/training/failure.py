@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import linecache
 import os
+import sys
 import sysconfig
 from pathlib import Path
+from traceback import format_exception
 from types import TracebackType
 from typing import Any
 
 import launcher
+from launcher.run.messages import Channel
 
-__all__ = ["describe", "user_traceback"]
+__all__ = ["describe", "report", "user_traceback"]
 
 _PACKAGE = str(Path(launcher.__file__).parent) + os.sep
 _LIBRARIES = tuple(
@@ -32,6 +35,14 @@ _LOST = (
 _LATE = ("timed out", "timeout")
 _MOST_CHARS = 4000
 _MOST_FRAMES = 20
+
+
+def report(channel: Channel, error: BaseException, step: int | None) -> None:
+    """Tell the leader first, then the log, at once: the agent may end this process as soon as a peer fails, too."""
+    words = describe(error)
+    text = "".join(format_exception(type(error), error, user_traceback(error)))
+    channel.send("failed", step=step, **words)
+    print(text, end="", file=sys.stderr, flush=True)
 
 
 def describe(error: BaseException) -> dict[str, Any]:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
-import sys
-import traceback
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from launcher.errors import CodeError
-from launcher.run.messages import Channel
 from launcher.run.spec import RunSpec
 from launcher.training import failure
 from launcher.training.determinism import make_deterministic, seed_all
@@ -44,17 +41,10 @@ def run_work(place: Place) -> int:
         pass
     except BaseException as error:
         step = heard[0].position.step if heard else place.resume_step
-        report_failure(channel, error, step)
+        failure.report(channel, error, step)
         return 1
     close_group()
     return 0
-
-
-def report_failure(channel: Channel, error: BaseException, step: int) -> None:
-    """Tell the leader first, then the log: the agent may end this process as soon as a peer fails, too."""
-    channel.send("failed", step=step, **failure.describe(error))
-    traceback.print_exception(type(error), error, failure.user_traceback(error))
-    sys.stderr.flush()
 
 
 def _work(place: Place, spec: RunSpec, gate: Gate, reporter: Reporter, heard: list[Session]) -> None:

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -77,8 +76,7 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
 
 
 def _failed(channel: Channel, error: BaseException) -> int:
-    channel.send("failed", step=_steps_done(), **failure.describe(error))
-    traceback.print_exception(type(error), error, failure.user_traceback(error))
+    failure.report(channel, error, _steps_done())
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 

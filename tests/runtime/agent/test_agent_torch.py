@@ -14,7 +14,7 @@ import pytest
 
 from launcher.run import events
 from launcher.run.paths import RunPaths
-from launcher.run.spec import RunSpec, Work
+from launcher.run.spec import RestartSpec, RunSpec, Work
 from launcher.run.state import read_outcome
 from launcher.runtime import procs, wire
 from launcher.runtime.agent import PRELOAD
@@ -180,6 +180,29 @@ def test_agents_and_leader_run_a_job_to_its_end(tmp_path: Path) -> None:
         for agent in agents:
             agent.kill()
             agent.wait()
+
+
+@pytest.mark.parametrize(("last", "cause"), [("raise ValueError('no paper')", "exception"), ("sys.exit(3)", "exit")])
+def test_the_last_lines_of_a_rank_that_is_slow_to_end_are_in_the_outcome(tmp_path: Path, last: str, cause: str) -> None:
+    """It has said that it failed and is ended before it has left: its log is read all the same, and our KILL is not the cause."""
+    paths = make_run(
+        tmp_path / "run-1", "train.py", nodes=1, work=Work(kind="script", target="train.py"),
+        restart=RestartSpec(max_restarts=0),
+    )  # fmt: skip
+    script = f"import atexit, sys, time\natexit.register(time.sleep, 600)\nprint('out of paper', flush=True)\n{last}\n"
+    (paths.code / "train.py").write_text(script)
+    agent = start(paths, 0)
+    try:
+        agent.wait(WAIT_S)
+        found = (read_outcome(paths.outcome) or {})["cause"]
+        assert found["last_lines"][0] == "out of paper"
+        assert found["last_lines"][-1] == ("ValueError: no paper" if cause == "exception" else "out of paper")
+        assert (found["kind"], found["signal"]) == (cause, None)
+        assert found["exit_code"] == (3 if cause == "exit" else None)
+        assert left(paths) == []
+    finally:
+        agent.kill()
+        agent.wait()
 
 
 @pytest.mark.long
