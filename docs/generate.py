@@ -15,9 +15,10 @@ from pathlib import Path
 
 import click
 
+from launcher.cli import clean
 from launcher.cli.main import cli
 from launcher.config import reference
-from launcher.report import ledger, listing, summary, why
+from launcher.report import figures, ledger, listing, summary, why
 
 DOCS = Path(__file__).resolve().parent
 SCHEMA = "../launcher/config/job.schema.json"
@@ -62,6 +63,9 @@ _TABLES = (
     ("advice of status", "What the run's own history recommends; null where it tells too little.", ledger, "Advice", ()),
     ("launcher ls --json", "A list, newest first.", listing, "Row", ()),
     ("launcher why RUN --json", "One object; its `rows` are called `evidence`: lists of texts by label.", why, "Why", ()),
+    ("launcher report RUN --json", "The keys of status with ledger and advice, and these. One object in one line; for several RUNs a "
+     "list of such lines.", figures, "Figures", ()),
+    ("launcher clean --json", "A list: what can be removed, or with --yes has been.", clean, "Old", ()),
 )  # fmt: skip
 
 

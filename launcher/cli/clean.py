@@ -20,12 +20,19 @@ _DAY_S = 86_400.0
 
 
 @frozen
-class _Old:
+class Old:
     """A run that could go."""
 
-    path: Path
+    run: str
+    """Its id, or a sweep's."""
+    dir: str
+    """Its directory."""
     bytes: int
-    ended_t: float
+    """What removing it frees."""
+    ended: float
+    """When it ended; a sweep's last point."""
+    removed: bool = False
+    """Whether it has been removed just now."""
 
 
 @click.command()
@@ -34,33 +41,45 @@ class _Old:
 @click.option("--keep", type=click.IntRange(min=0), default=0, help="Keep the newest KEEP of each job's runs.")
 @click.option("--name", metavar="JOB", help="Only runs of that job.")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
-def command(days: float | None, gb: float | None, keep: int, name: str | None, yes: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="A JSON list; asks nothing, so that only --yes removes.")
+def command(days: float | None, gb: float | None, keep: int, name: str | None, yes: bool, as_json: bool) -> None:
     """List ended runs by age and size, and remove them after asking.
 
     Without --older-than, --larger-than or --name nothing is removed: the list alone is shown.
     """
+    found, chosen = _candidates(days, gb, keep, name), (days, gb, name) != (None, None, None)
+    if as_json:
+        from launcher.report.text import json_lines
+
+        click.echo(json_lines(map(vars, _removed(found) if yes and chosen else found)))
+        return
+    _show(found)
+    if not found:
+        return
+    if not chosen:
+        click.echo("say --older-than DAYS, --larger-than GB or --name JOB to remove")
+    elif not yes and not (sys.stdin.isatty() and click.confirm("Remove them?")):
+        click.echo("nothing removed; --yes removes without asking")
+    else:
+        click.echo(f"removed {len(_removed(found))} runs")
+
+
+def _show(found: list[Old]) -> None:
     from launcher.run.units import size
 
-    found = _candidates(days, gb, keep, name)
     for old in found:
-        age = (time.time() - old.ended_t) / _DAY_S
-        click.echo(f"{old.path.name:<44} {size(old.bytes):>9}  {age:6.1f} days ago  {old.path}")
-    if not found:
-        click.echo("no ended run fits")
-        return
-    click.echo(f"{len(found)} runs, {size(sum(o.bytes for o in found))}")
-    if days is None and gb is None and name is None:
-        click.echo("say --older-than DAYS, --larger-than GB or --name JOB to remove")
-        return
-    if not yes and not (sys.stdin.isatty() and click.confirm("Remove them?")):
-        click.echo("nothing removed; --yes removes without asking")
-        return
-    for old in found:
-        _remove(old.path)
-    click.echo(f"removed {len(found)} runs")
+        age = (time.time() - old.ended) / _DAY_S
+        click.echo(f"{old.run:<44} {size(old.bytes):>9}  {age:6.1f} days ago  {old.dir}")
+    click.echo(f"{len(found)} runs, {size(sum(o.bytes for o in found))}" if found else "no ended run fits")
 
 
-def _candidates(days: float | None, gb: float | None, keep: int, name: str | None) -> list[_Old]:
+def _removed(found: list[Old]) -> list[Old]:
+    for old in found:
+        _remove(Path(old.dir))
+    return [Old(old.run, old.dir, old.bytes, old.ended, removed=True) for old in found]
+
+
+def _candidates(days: float | None, gb: float | None, keep: int, name: str | None) -> list[Old]:
     from launcher.run import index
 
     now = time.time()
@@ -81,7 +100,7 @@ def _candidates(days: float | None, gb: float | None, keep: int, name: str | Non
             continue
         count = _bytes(ref.path)
         if gb is None or count >= gb * 1e9:
-            found.append(_Old(ref.path, count, max(times)))
+            found.append(Old(ref.path.name, str(ref.path), count, max(times)))
     return found
 
 

@@ -2,36 +2,71 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from launcher.cli._options import complete_run
+
+if TYPE_CHECKING:
+    from launcher.report.page import Told
 
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_run)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="File to write. Default: RUN.html.")
-def command(runs: tuple[str, ...], output: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="What the page shows as JSON, printed or into -o FILE; no page.")
+def command(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:
     """Write one HTML page about RUN (default: the newest), or comparing several RUNs.
 
     The page holds everything it needs: it opens without a network, in dark and light, on a phone and on paper.
     """
     import time
+
+    from launcher.report.history import read_history
+    from launcher.report.page import read_told
+    from launcher.report.runs import find, summarise_all
+
+    now = time.time()
+    histories = [read_history(find(name)) for name in runs or ("@last",)]
+    told = [read_told(h, s, now) for h, s in zip(histories, summarise_all(histories, now), strict=True)]
+    text = _figures(told) if as_json else _page(told, now)
+    if as_json and output is None:
+        click.echo(text)
+        return
+    default = f"{told[0].summary.run}.html" if len(told) == 1 else f"compare-{'-'.join(t.short for t in told)}.html"
+    _write(output or default, text)
+
+
+def _page(told: list[Told], now: float) -> str:
+    from launcher.report.page import compare_page, run_page
+    from launcher.report.runs import previous_of
+
+    return run_page(told[0], previous_of(told[0].history.paths), now) if len(told) == 1 else compare_page(told, now)
+
+
+def _figures(told: list[Told]) -> str:
+    """One object for one run, in one line; a list for several, which are compared with the first."""
+    import json
+
+    from launcher.report.figures import figures
+    from launcher.report.runs import previous_of
+    from launcher.report.text import json_lines
+
+    if len(told) == 1:
+        return json.dumps(figures(told[0], previous_of(told[0].history.paths)))
+    first = told[0].summary.run, told[0].job
+    return json_lines([figures(told[0], None), *(figures(other, first) for other in told[1:])])
+
+
+def _write(output: str, text: str) -> None:
     from pathlib import Path
 
     from launcher.errors import RunDirError
-    from launcher.report.history import read_history
-    from launcher.report.page import compare_page, read_told, run_page
-    from launcher.report.runs import find, previous_of, summarise_all
 
-    now = time.time()
-    paths = [find(name) for name in runs or ("@last",)]
-    histories = [read_history(p) for p in paths]
-    told = [read_told(h, s, now) for h, s in zip(histories, summarise_all(histories, now), strict=True)]
-    page = run_page(told[0], previous_of(paths[0]), now) if len(told) == 1 else compare_page(told, now)
-    default = f"{paths[0].id}.html" if len(told) == 1 else f"compare-{'-'.join(t.short for t in told)}.html"
-    target = Path(output or default)
+    target = Path(output)
     try:
-        target.write_text(page, encoding="utf-8", errors="replace")  # half characters have no bytes
+        target.write_text(text, encoding="utf-8", errors="replace")  # half characters have no bytes
         target.chmod(0o600)
     except OSError as error:
         raise RunDirError(f"{target}: {error.strerror or error}") from None

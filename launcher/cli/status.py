@@ -17,12 +17,12 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     """
     import json
     import time
-    from dataclasses import asdict
 
     from launcher.report.history import read_history
     from launcher.report.ledger import advise, ledger
     from launcher.report.listing import has_ended
     from launcher.report.runs import all_runs, find_many, summarise_all
+    from launcher.report.status import colour, lines, past, standing
     from launcher.report.text import plain_json
 
     now = time.time()
@@ -37,7 +37,7 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     books = [ledger(h, s.ended or now) for h, s in zip(histories, summaries, strict=True)]
     if as_json:
         values = [
-            plain_json({**s.as_json(), "ledger": book.as_json(), "advice": asdict(advise(h, book))})
+            plain_json(standing(s, book, advise(h, book)))
             for h, s, book in zip(histories, summaries, books, strict=True)
         ]
         click.echo(json.dumps(values[0] if len(runs) == 1 == len(values) else values, indent=1))
@@ -46,7 +46,6 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
         click.echo("no runs yet; launcher submit job.yaml starts one")
     from launcher.cli._say import say
     from launcher.report.ledger import advice_in_words, cost_in_words, in_words
-    from launcher.report.status import colour, lines, past
     from launcher.report.why import explain
 
     for h, s, book in zip(histories, summaries, books, strict=True):

@@ -23,7 +23,7 @@ from launcher.run.files import Damage, read_object
 from launcher.run.paths import RunPaths
 from launcher.run.redact import redact
 
-__all__ = ["Told", "compare_page", "read_told", "run_page"]
+__all__ = ["Told", "changes", "compare_page", "mean_speed", "read_told", "run_page"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 MOST_EVENTS = 400
@@ -81,7 +81,7 @@ def _job(paths: RunPaths) -> str:
 
 def run_page(told: Told, previous: tuple[str, str] | None, now: float) -> str:
     """The page of one run; ``previous``: name and job YAML of the run before it of the same name."""
-    return _render("run.html", told=told, now=now, **_parts(told, now), diff=_diff(previous, told), previous=previous)
+    return _render("run.html", told=told, now=now, **_parts(told, now), diff=changes(previous, told), previous=previous)
 
 
 def _parts(told: Told, now: float) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _tiles(told: Told, now: float) -> list[tuple[str, str, str]]:
     tiles += [(text.clean(name, 24), text.number(value), "newest") for name, value in list(s.metrics.items())[:2]]
     if s.state == "running" and s.rate:
         tiles.append(("speed", text.rate(s.rate), f"done in {text.duration(s.eta_s)}" if s.eta_s is not None else ""))
-    elif (speed := _mean_speed(told)) is not None:
+    elif (speed := mean_speed(told)) is not None:
         tiles.append(("speed", text.rate(speed), "mean while training"))
     if book.goodput is not None and s.started is not None:
         tiles.append(("goodput", text.percent(book.goodput, 1), f"of {text.duration(book.total_s)}"))
@@ -143,7 +143,8 @@ def _tiles(told: Told, now: float) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def _mean_speed(told: Told) -> float | None:
+def mean_speed(told: Told) -> float | None:
+    """Steps per second of useful time."""
     useful = told.book.seconds["useful"]
     return told.summary.step / useful if told.summary.step and useful > 0 else None
 
@@ -238,7 +239,7 @@ def _moment(t: float | None) -> str:
     return "" if t is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
 
 
-def _diff(previous: tuple[str, str] | None, told: Told) -> list[tuple[str, str]]:
+def changes(previous: tuple[str, str] | None, told: Told) -> list[tuple[str, str]]:
     """(kind, line) of the job's changes since the run before; empty without one or without changes."""
     if previous is None:
         return []
@@ -273,7 +274,7 @@ def _table(all_told: list[Told], now: float) -> list[tuple[str, list[str]]]:
     rows += row("step", [text.count(t.summary.step) for t in all_told])
     for name in names[:12]:
         rows += row(text.clean(name, 30), [text.number(t.summary.metrics.get(name)) for t in all_told])
-    rows += row("speed while training", [text.rate(_mean_speed(t)) for t in all_told])
+    rows += row("speed while training", [text.rate(mean_speed(t)) for t in all_told])
     rows += row("ranks", [str(t.summary.world_size or "") for t in all_told])
     rows += row("time in all", [text.duration(t.book.total_s) for t in all_told])
     for kind in ("useful", "saving", "lost", "recovery", "start-up", "queued", "stopped"):

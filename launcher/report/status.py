@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 from launcher.report import text
 from launcher.report.faults import shortened
-from launcher.report.ledger import Ledger
+from launcher.report.ledger import Advice, Ledger
 from launcher.report.summary import RunSummary
 from launcher.report.words import MEANINGS
 from launcher.run.units import named_ranks
 
-__all__ = ["colour", "headline", "lines", "past"]
+__all__ = ["colour", "headline", "lines", "past", "standing"]
 
 _COLOURS = {"pending": "yellow", "running": "cyan", "completed": "green", "failed": "red", "cancelled": "magenta"}
 
@@ -57,6 +60,11 @@ def lines(
         ("files", shortened(s.file_faults)),
     ]
     return [headline(s)] + [f"  {label:<8} {value}" for label, value in rows if value]
+
+
+def standing(s: RunSummary, book: Ledger, advice: Advice) -> dict[str, Any]:
+    """The object of ``status --json``."""
+    return {**s.as_json(), "ledger": book.as_json(), "advice": dataclasses.asdict(advice)}
 
 
 def past(book: Ledger, now: float, limit: int = 3) -> str:

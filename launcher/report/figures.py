@@ -1,0 +1,52 @@
+"""What a run's page shows as values for other programs: ``report --json``; pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from launcher.frozen import frozen
+from launcher.report.page import Told, changes, mean_speed
+from launcher.report.status import standing
+from launcher.report.text import plain_json
+
+__all__ = ["Figures", "figures"]
+
+
+@frozen(kw_only=True)
+class Figures:
+    """What a page shows of a run beyond what ``status`` says."""
+
+    why: dict[str, Any]
+    """The object of `launcher why --json`."""
+    mean_rate: float | None
+    """Steps per second of useful time."""
+    curves: list[dict[str, Any]]
+    """[{name, x, y}]: every metric over steps, about 800 points at most with all spikes; null is not finite."""
+    usage: dict[str, list[dict[str, Any]]]
+    """By throughput (steps/s), gpu and cpu (%), gpu_memory and memory (GB): such curves over time: highest, mean, lowest rank."""
+    spread: list[dict[str, Any]]
+    """[{rank, host, low, middle, high, over}]: each rank's step time in seconds (10th, 50th and 90th percentile), and by what
+    share its median exceeds that of all ranks."""
+    environment: dict[str, Any]
+    """What it was submitted with: host, user, system, python, packages, command, code, variables (without secrets)."""
+    previous: str | None
+    """The run that its job is compared with: the one before of that name, or the first of several RUNs."""
+    changed: list[str]
+    """How its job differs from that one's: lines of a unified diff."""
+
+
+def figures(told: Told, previous: tuple[str, str] | None) -> dict[str, Any]:
+    """The object of ``report --json``; ``previous``: name and job YAML of the run that it is compared with."""
+    shown = Figures(
+        why=told.why.as_json(),
+        mean_rate=mean_speed(told),
+        curves=[one.as_json() for one in told.metrics],
+        usage={name: [one.as_json() for one in group] for name, group in told.usage.items()},
+        spread=[dataclasses.asdict(one) for one in told.spread],
+        environment=told.environment,
+        previous=previous[0] if previous is not None else None,
+        changed=[line for _, line in changes(previous, told)],
+    )
+    value: dict[str, Any] = plain_json({**standing(told.summary, told.book, told.advice), **vars(shown)})
+    return value
