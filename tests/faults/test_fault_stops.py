@@ -129,10 +129,10 @@ def slow_saves(run: Run, seconds: float) -> None:
     (run.paths.root / "slow-save").write_text(str(seconds))
 
 
-def saving_for_a_preemption(cluster: Cluster, folder: Path) -> Run:
-    """A preempted run whose last save takes 2 s and has just begun."""
+def saving_for_a_preemption(cluster: Cluster, folder: Path, save_s: float = 2) -> Run:
+    """A preempted run whose last save takes ``save_s`` and has just begun."""
     run = start(cluster, folder, resources=ONE_HOST, params={"step_s": 0.2})
-    slow_saves(run, 2)
+    slow_saves(run, save_s)
     inflict.preempt(cluster, run.state()["nodes"])
     run.wait("the agreement", lambda: run.told("agreed"))
     return run
@@ -187,7 +187,9 @@ def cancel_and_save(cluster: Cluster, run: Run) -> None:
 @pytest.mark.parametrize("how", ["scancel", pytest.param("cancel --save", marks=pytest.mark.long)])
 def test_cancelled_while_saving_for_a_preemption(clean: Cluster, tmp_path: Path, how: str) -> None:
     """Who cancels a run that is being preempted does not get it back."""
-    run = saving_for_a_preemption(clean, tmp_path)
+    run = saving_for_a_preemption(
+        clean, tmp_path, 2 if how == "scancel" else 6
+    )  # a command of ours takes a while to start
 
     if how == "scancel":
         clean.run(["scancel", run.job_id])
