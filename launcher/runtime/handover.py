@@ -167,7 +167,7 @@ def window_s(kind: str, spec: RunSpec, left_s: float | None = None) -> float | N
     Preemption with grace: TERM at the beginning of GraceTime, TERM again at its end, KILL KillWait later.
     """
     site = spec.site
-    if kind in ("user", "terminated", "idle"):
+    if kind in ("user", "terminated", "idle") and left_s is None:
         return None
     whole = {
         "preempted": float(site.grace_s + site.kill_wait_s),

@@ -69,7 +69,7 @@ class SlurmAllocation:
             time.sleep(0.3)
             facts = self.facts()
         said = self._understood(facts, signal)
-        if said.kind == "preempted" and said.left_s is not None:
+        if said.kind in ("preempted", "user") and said.left_s is not None:
             self.in_grace_until(time.time() + said.left_s)
         left = None if said.left_s is None else said.left_s + self._spec.site.kill_wait_s
         return Meaning(said.kind, left)

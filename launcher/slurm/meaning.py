@@ -68,10 +68,10 @@ def meaning_of(
 
 def _running(facts: JobFacts, signal: str, now: float, lead_s: float, requested: bool) -> Meaning:
     left = max(0.0, facts.end_t - now) if facts.end_t is not None else None
+    if requested and signal == "USR2":  # also of a job that is being preempted: its user does not want it back
+        return Meaning("user", None if facts.preempt_t is None else left)
     if facts.preempt_t is not None:
         return Meaning("preempted", left)
-    if requested and signal == "USR2":
-        return Meaning("user")
     if signal == "USR2" and left is not None and left <= lead_s + EARLY_S + _SLACK_S:
         return Meaning("time_limit", left)
     if signal == "TERM" and left is not None and left <= 0:

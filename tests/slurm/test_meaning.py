@@ -103,8 +103,10 @@ def test_a_users_request_is_told_from_the_time_limit() -> None:
     assert meaning_of(far, "USR2", restart_count=0, now=now, lead_s=10).kind == "nothing"
 
 
-def test_preemption_outranks_a_request() -> None:
-    """A job that is being preempted comes back although a user has asked it to save: the request is still there then."""
+def test_a_request_outranks_preemption() -> None:
+    """Who cancels a job that is being preempted does not want it back; the grace remains the time there is."""
     signal, now, facts = recorded("usersignal")
+    said = meaning_of(facts, signal, restart_count=0, now=now, lead_s=10, requested=True)
 
-    assert meaning_of(facts, signal, restart_count=0, now=now, lead_s=10, requested=True).kind == "preempted"
+    assert said.kind == "user"
+    assert said.left_s == meaning_of(facts, signal, restart_count=0, now=now, lead_s=10).left_s

@@ -84,6 +84,23 @@ def test_a_cancel_after_a_preemption_outranks_it(world, virtual):
     assert w.allocation.said == [("forbid_requeue",)]
 
 
+def test_a_request_whose_signal_is_lost_holds_a_requeue_back(world, virtual):
+    """`launcher cancel` in the middle of a preemption's save, its signal unheard: the request is found before requeueing."""
+    w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 60})
+    w.save_s = 5.0
+
+    async def script():
+        await stop_at(w, 10)()
+        await w.until(lambda: bool(w.events("agreed")))
+        w.paths.request.write_text("{}")
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "cancelled"
+    assert not w.paths.request.exists()
+    assert w.allocation.said == [("forbid_requeue",)]
+
+
 def test_slurm_not_answering_saves_and_does_not_requeue(world, virtual):
     """Nobody says why TERM came: saved, failed, and the reason says how to go on."""
     w = world(checkpoint={"interval_steps": 1000})
