@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from launcher.cli import clean
+from launcher.cli import _log_lines, clean, watch
 from launcher.cli.main import cli
 from launcher.config import reference
 from launcher.report import figures, ledger, listing, summary, why
@@ -65,6 +65,11 @@ _TABLES = (
     ("launcher why RUN --json", "One object; its `rows` are called `evidence`: lists of texts by label.", why, "Why", ()),
     ("launcher report RUN --json", "The keys of status with ledger and advice, and these. One object in one line; for several RUNs a "
      "list of such lines.", figures, "Figures", ()),
+    ("launcher logs RUN --json", "One object a line of the log, with --follow as the lines come. `jq -r .text` gives the log back.",
+     _log_lines, "Line", ()),
+    ("launcher watch RUN --json", "One object an event, as it comes: the events of `launcher/run/events.py` with `words` for people, the "
+     "last line of `type` state. Of a sweep such a line for every point that is in another state. Without RUN: ls --json.",
+     watch, "Change", ()),
     ("launcher clean --json", "A list: what can be removed, or with --yes has been.", clean, "Old", ()),
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from launcher.cli._log_lines import Bytes, Objects
 from launcher.cli._options import run_argument
 
 if TYPE_CHECKING:
@@ -28,8 +29,18 @@ _BLOCK = 1 << 20
 @click.option("--agents", is_flag=True, help="What the agents said: start-up, SLURM and the launcher itself.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last LINES lines.")
 @click.option("-f", "--follow", is_flag=True, help="Go on as it grows, over restarts, until the run has ended.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object per line: which rank of which round, where, and the text."
+)
 def command(
-    run: str, rank: int, attempt: int | None, round_: int | None, agents: bool, lines: int | None, follow: bool
+    run: str,
+    rank: int,
+    attempt: int | None,
+    round_: int | None,
+    agents: bool,
+    lines: int | None,
+    follow: bool,
+    as_json: bool,
 ) -> None:
     """Print what a rank of the run has written (its standard output and error)."""
     from launcher.errors import StateError
@@ -44,9 +55,11 @@ def command(
             raise StateError(f"{paths.id} has no log yet; launcher status {paths.id} says what it waits for")
         click.echo(said, err=True)
         files = _Source(paths, rank, None, None, agents=True).files()
-    at = {path: _print(path, lines, title=len(files) > 1) for path in files}
+    out = Objects(paths) if as_json else Bytes(paths)
+    at = {path: _print(path, lines, out, title=len(files) > 1) for path in files}
     if follow:
-        _follow(paths, source, at)
+        _follow(paths, source, at, out)
+    out.close()
 
 
 class _Source:
@@ -94,15 +107,15 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-def _print(path: Path, lines: int | None, *, title: bool) -> int:
+def _print(path: Path, lines: int | None, out: Bytes | Objects, *, title: bool) -> int:
     """Print a file, or its last ``lines``; returns the offset up to which it was read: what comes later is not lost."""
     if title:
-        click.echo(f"==> {path.name} <==")
+        out.title(path)
     try:
         with path.open("rb") as f:
             end = f.seek(0, os.SEEK_END)
             f.seek(0 if lines is None else _begin_of_last(f, end, lines))
-            _copy(f, end)
+            _copy(f, end, path, out)
     except OSError as error:
         click.echo(f"{path}: {error.strerror}", err=True)
         return 0
@@ -128,13 +141,13 @@ def _begin_of_last(f: BinaryIO, end: int, lines: int) -> int:
     return at
 
 
-def _copy(f: BinaryIO, end: int) -> None:
-    """Print what lies before ``end``, byte for byte: a log need not be UTF-8."""
+def _copy(f: BinaryIO, end: int, path: Path, out: Bytes | Objects) -> None:
+    """Print what lies before ``end``."""
     while (left := end - f.tell()) > 0 and (block := f.read(min(left, _BLOCK))):
-        click.echo(block, nl=False)
+        out.write(path, block)
 
 
-def _follow(paths: RunPaths, source: _Source, at: dict[Path, int]) -> None:
+def _follow(paths: RunPaths, source: _Source, at: dict[Path, int], out: Bytes | Objects) -> None:
     """Print what comes until the run has ended; a new attempt's or round's log continues the old one's."""
     from launcher.run.state import read_outcome
     from launcher.submission.where import locate
@@ -145,20 +158,20 @@ def _follow(paths: RunPaths, source: _Source, at: dict[Path, int]) -> None:
         for path in source.files():
             if path not in at:
                 at[path] = 0
-                click.echo(f"==> {path.relative_to(paths.root)} <==", err=True)
-            at[path] = _emit(path, at[path])
+                out.turn(path)
+            at[path] = _emit(path, at[path], out)
         if over:
             return
         time.sleep(_PERIOD_S)
 
 
-def _emit(path: Path, offset: int) -> int:
+def _emit(path: Path, offset: int, out: Bytes | Objects) -> int:
     """Print what was added after ``offset`` and return the new one."""
     try:
         with path.open("rb") as f:
             end = f.seek(0, os.SEEK_END)
             f.seek(offset)
-            _copy(f, end)
+            _copy(f, end, path, out)
             return max(offset, f.tell())
     except OSError:
         return offset

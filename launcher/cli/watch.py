@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli._options import complete_run
+from launcher.frozen import frozen
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
@@ -27,11 +28,14 @@ _KEYS = {
 
 @click.command()
 @click.argument("run", required=False, shell_complete=complete_run)
-def command(run: str | None) -> None:
+@click.option(
+    "--json", "as_json", is_flag=True, help="No view: one JSON object per event of RUN; without RUN, ls --json."
+)
+def command(run: str | None, as_json: bool) -> None:
     """Watch all runs, or RUN: progress, curves, ranks, events; follow a log, cancel with save. RUN may be a sweep.
 
     Works over ssh and in 80x24. When the output is no terminal, RUN's events (of a sweep: its points' ends) are printed
-    as they come.
+    as they come. docs/json.md lists the keys of --json.
     """
     from launcher.report.runs import find
     from launcher.run.index import is_sweep, resolve
@@ -39,16 +43,17 @@ def command(run: str | None) -> None:
     root = resolve(run) if run is not None else None
     sweep = root if root is not None and is_sweep(root) else None
     paths = find(str(root)) if root is not None and sweep is None else None
-    if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in _DUMB:
+    seen = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in _DUMB
+    if seen and not as_json:
         _live(paths, sweep.name if sweep is not None else None)
     elif sweep is not None:
-        _follow_sweep(sweep.name)
+        _follow_sweep(sweep.name, as_json)
     elif paths is not None:
-        _follow(paths)
+        _follow(paths, as_json)
     else:
         from launcher.cli.ls import command as ls
 
-        ls.callback(None, None, False, (), 30, False, False)  # type: ignore[misc]
+        ls.callback(None, None, False, (), 30, False, as_json)  # type: ignore[misc]
 
 
 def _live(paths: RunPaths | None, sweep: str | None) -> None:
@@ -129,7 +134,27 @@ def _save_and_end(paths: RunPaths) -> str:
         return str(error).replace("\n", " ")
 
 
-def _follow(paths: RunPaths) -> None:
+@frozen
+class Change:
+    """A run is in another state than before."""
+
+    t: float
+    """When that was seen."""
+    run: str
+    """The run's id, or a point's."""
+    state: str
+    """pending, running, completed, failed or cancelled."""
+    reason: str
+    """Why it is pending, or how it ended."""
+
+    def as_json(self) -> str:
+        """One line, like an event's."""
+        from launcher.report.text import json_line
+
+        return json_line({"t": self.t, "type": "state", "run": self.run, "state": self.state, "reason": self.reason})
+
+
+def _follow(paths: RunPaths, as_json: bool) -> None:
     """Events in words until the run has ended: for pipes and files."""
     from launcher.report import text
     from launcher.report.history import read_history
@@ -143,18 +168,21 @@ def _follow(paths: RunPaths) -> None:
         now = time.time()
         history = read_history(paths)
         for event in history.events[told:]:
-            click.echo(f"{text.clock(event['t'], now)}  {words(event)}")
+            said = words(event)
+            line = text.json_line({**event, "words": said}) if as_json else f"{text.clock(event['t'], now)}  {said}"
+            click.echo(line)
         told = len(history.events)
         summary = summarise_history(history, None, now)
         if needs_slurm(summary) and now - asked > 30:
             summary, asked = summary_of(paths, now), now
         if not summary.active:
-            click.echo("\n".join(lines(summary, now)))
+            end = Change(summary.ended or now, summary.run, summary.state, summary.reason)
+            click.echo(end.as_json() if as_json else "\n".join(lines(summary, now)))
             return
         time.sleep(_PERIOD_S)
 
 
-def _follow_sweep(sweep: str) -> None:
+def _follow_sweep(sweep: str, as_json: bool) -> None:
     """Each point's state whenever it changes, until all have ended; then the sweep in one line."""
     from launcher.report import text
     from launcher.report.feed import LISTING_EVERY_S, Feed
@@ -167,9 +195,13 @@ def _follow_sweep(sweep: str) -> None:
         for row in points:
             if told.get(row.run) != row.state:
                 told[row.run] = row.state
+                if as_json:
+                    click.echo(Change(now, row.run, row.state, row.reason).as_json())
+                    continue
                 why = f": {text.clean(row.reason, 200)}" if row.reason and row.state in ("failed", "cancelled") else ""
                 click.echo(f"{text.clock(now, now)}  {row.run} {row.state}{why}")
         if not any(row.state in ("running", "pending") for row in points):
-            click.echo(f"{sweep}  {sweep_line(points)[1]}" if points else f"{sweep} has no points")
+            if not as_json:
+                click.echo(f"{sweep}  {sweep_line(points)[1]}" if points else f"{sweep} has no points")
             return
         time.sleep(LISTING_EVERY_S)

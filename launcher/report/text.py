@@ -17,6 +17,7 @@ __all__ = [
     "count",
     "duration",
     "hours",
+    "json_line",
     "json_lines",
     "median",
     "number",
@@ -158,10 +159,11 @@ def plain_json(value: Any) -> Any:
 
 def json_lines(values: Iterable[dict[str, Any]]) -> str:
     """A JSON list, one object a line, as `plain_json`: json's own indentation takes four times as long."""
-    return "[" + ",".join(f"\n {_json_line(value)}" for value in values) + "\n]"
+    return "[" + ",".join(f"\n {json_line(value)}" for value in values) + "\n]"
 
 
-def _json_line(value: dict[str, Any]) -> str:
+def json_line(value: dict[str, Any]) -> str:
+    """One object in one line, as `plain_json`."""
     try:
         return json.dumps(value, allow_nan=False)
     except ValueError:
