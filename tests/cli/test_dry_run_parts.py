@@ -139,7 +139,7 @@ def test_a_job_that_cannot_be_drilled_does_not_pass(
 
     assert done.returncode == 10, done.stdout + done.stderr
     assert f"no resume was drilled: {why}" in " ".join(done.stderr.replace("the job cannot resume, ", "").split())
-    assert "memory" in done.stdout
+    assert "  step     " in done.stdout  # of two steps, memory may not have been looked at
     assert "drill" not in done.stdout
 
 
