@@ -8,14 +8,15 @@ import pytest
 
 from launcher.runtime.decisions import Action, Decision, Evidence, Kind
 from launcher.runtime.ending import _bad_hosts
+from launcher.runtime.nodes import Node
 
 
 @pytest.mark.parametrize(("woke_at", "hosts"), [(None, ("n1", "n2")), (100.2, ()), (50.0, ("n1", "n2"))])
 def test_agents_that_left_a_leader_which_stood_still_are_not_to_blame(woke_at, hosts):
     """It hears of their going as it goes on; nodes lost at another time stay excluded."""
     nodes = [
-        SimpleNamespace(name=name, bad=None, lost_at=lost, lost_why="closed")
-        for name, lost in [("n0", None), ("n1", 100.0), ("n2", 100.1)]
+        Node(index, name, lost_at=lost, lost_why="closed")
+        for index, (name, lost) in enumerate([("n0", None), ("n1", 100.0), ("n2", 100.1)])
     ]
     board = SimpleNamespace(woke_at=woke_at, interrupt=None, now=lambda: 101.0, nodes=SimpleNamespace(all=nodes))
     decision = Decision(Action.REQUEUE, "x", 0, exclude=("n1",))
