@@ -135,6 +135,7 @@ def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.torch
 def test_measured_speeds_decide_what_finishes_first(login: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run on two ranks and a rehearsal on four: run times by the nearest of them, the first to end first, starts aside."""
     run = RunPaths(login / "runs" / "train-1121-0842-bbb")
