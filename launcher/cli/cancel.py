@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -32,25 +31,11 @@ def command(run: str, save: bool) -> None:
 
 
 def _stop_all(runs: list[RunPaths]) -> None:
-    """A sweep's points: one scancel for all, then outcomes for those that nobody led."""
-    from launcher.run.state import read_outcome
-    from launcher.submission.requests import bury
-    from launcher.submission.stopping import NOTICE_S
-    from launcher.submission.where import cancel_jobs, locate, states_of
+    from launcher.submission.stopping import stop_all
 
-    places = {paths.id: locate(paths) for paths in runs if read_outcome(paths.outcome) is None}
-    jobs = {run_id: where.job_id for run_id, where in places.items()}
-    left = states_of(list(jobs.values()))
-    cancel_jobs([job for job in jobs.values() if job in left])
-    end = time.monotonic() + NOTICE_S
-    while left and time.monotonic() < end:
-        time.sleep(0.5)
-        left = states_of(list(jobs.values()))
-    for paths in runs:
-        if paths.id in jobs and jobs[paths.id] not in left:
-            bury(paths, "it was cancelled")
-    ended = len(runs) - len(left)
-    click.echo(f"{ended} of {len(runs)} points have ended{'; the others are ending' if left else ''}")
+    ending = stop_all(runs)
+    ended = len(runs) - ending
+    click.echo(f"{ended} of {len(runs)} points have ended{'; the others are ending' if ending else ''}")
 
 
 def _stop(paths: RunPaths, save: bool) -> None:

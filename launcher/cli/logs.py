@@ -71,8 +71,7 @@ class _Source:
     def files(self) -> list[Path]:
         """The files there are now."""
         if self.agents:
-            own = sorted(_below(self.paths.logs, "attempt-*/agent-*.log"), key=_numbers)
-            return sorted(self._agent_logs(), key=_age) + own
+            return sorted(self._agent_logs(), key=_age)
         attempt = "*" if self.attempt is None else self.attempt
         round_ = "*" if self.round is None else self.round
         found = _below(self.paths.logs, f"attempt-{attempt}/round-{round_}/rank-{self.rank:05d}.log")

@@ -73,7 +73,7 @@ class _Stop:
         except RunFailedError:
             if not self._asked:
                 raise
-        bury(self._paths, "it was killed" if self._count > 2 else "it was stopped before it had started")
+        bury([self._paths], "it was killed" if self._count > 2 else "it was stopped before it had started")
         return read_outcome(self._paths.outcome) or {}
 
     def _follow(self) -> dict[str, Any]:

@@ -78,13 +78,13 @@ def _host(state: dict[str, Any], rank: int | None, run_id: str) -> str | None:
 
 
 def _variables(paths: RunPaths, own: dict[str, str], python: str) -> dict[str, str]:
-    from launcher.run.files import read_json
+    from launcher.run.files import read_object
 
-    passed = read_json(paths.passed)
+    passed = read_object(paths.passed) or {}
     path = os.pathsep.join([str(paths.lib), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {
         **own,
-        **({str(k): str(v) for k, v in passed.items()} if isinstance(passed, dict) else {}),
+        **{str(k): str(v) for k, v in passed.items()},
         "LAUNCHER_RUN_DIR": str(paths.root),
         "PYTHONPATH": path,
         "PATH": os.pathsep.join([os.path.dirname(python) or ".", os.environ.get("PATH", os.defpath)]),

@@ -12,7 +12,7 @@ from launcher.frozen import frozen
 from launcher.report.history import History, as_dict, as_list, read_history
 from launcher.report.summary import RunSummary, summarise_history
 from launcher.report.verdict import SlurmView
-from launcher.run.files import read_json
+from launcher.run.files import read_object
 from launcher.run.index import SWEEP_FILE, is_sweep, job_name, list_runs, resolve
 from launcher.run.paths import RunPaths
 from launcher.run.redact import redact
@@ -69,7 +69,7 @@ def all_runs() -> list[Known]:
 
 def _points(folder: Path, sweep: str) -> list[Known]:
     """The points of the sweep in ``folder``; its ``sweep.json`` tells their overrides."""
-    listed = as_list(as_dict(read_json(folder / SWEEP_FILE)).get("points"))
+    listed = as_list((read_object(folder / SWEEP_FILE) or {}).get("points"))
     overrides: dict[str, list[str]] = {}
     for point in listed:
         value = as_dict(point)

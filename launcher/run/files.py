@@ -21,7 +21,6 @@ __all__ = [
     "append_line",
     "fsync_dir",
     "parse_lines",
-    "read_json",
     "read_lines",
     "read_object",
     "write_atomic",
@@ -84,16 +83,8 @@ def write_atomic(path: Path, text: str, *, mode: int = _MODE, durable: bool = Tr
         fsync_dir(path.parent)
 
 
-def read_json(path: Path) -> Any | None:
-    """The JSON value at ``path``, or None when it is missing, unreadable or half-written."""
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, *NO_JSON):
-        return None
-
-
 def read_object(path: Path, damage: list[Damage] | None = None) -> dict[str, Any] | None:
-    """The JSON object at ``path``, or None; ``damage`` is told why there is none in a file that is there."""
+    """The JSON object at ``path``, or None when it is missing, unreadable or half-written; ``damage`` is told why."""
     try:
         value = json.loads(path.read_bytes())
         if isinstance(value, dict):

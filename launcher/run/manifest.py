@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.run.files import read_json
+from launcher.run.files import read_object
 
 __all__ = ["HASH_NAME", "MANIFEST", "hash_bytes", "hash_file", "new_hash", "read_manifest", "why_damaged"]
 
@@ -55,8 +55,8 @@ def hash_file(path: Path, name: str = HASH_NAME, halted: Callable[[], bool] = la
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest of the checkpoint in ``folder``, or None when it has none that can be read."""
-    value = read_json(folder / MANIFEST)
-    if not isinstance(value, dict) or not isinstance(value.get("step"), int):
+    value = read_object(folder / MANIFEST)
+    if value is None or not isinstance(value.get("step"), int):
         return None
     return value if isinstance(value.get("files"), list) else None
 

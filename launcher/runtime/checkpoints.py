@@ -107,9 +107,7 @@ def commit(
         raise OSError(errno.EIO, f"the checkpoint of step {step} is incomplete: {why}")
     for folder in {tmp, *((tmp / f["name"]).parent for f in files)}:
         fsync_dir(folder)
-    fence.take_away(
-        paths, target, attempt
-    )  # the damaged one; from here on a checkpoint in this place is a newer attempt's
+    fence.take_away(paths, target, attempt)  # a damaged one; what stands here from now on is a newer attempt's
     if not fence.is_current(paths, attempt):
         raise OSError(errno.ESTALE, f"attempt {attempt} is over: a newer one has begun")
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError, ProtocolError, RunDirError
-from launcher.run.files import read_json
+from launcher.run.files import read_object
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.runtime import wire
@@ -105,8 +105,7 @@ def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, str]]:
         secret = paths.secret.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise RunDirError(f"The run directory {paths.root} cannot be read here: {error}.") from None
-    passed = read_json(paths.passed)
-    return spec, secret, {str(k): str(v) for k, v in passed.items()} if isinstance(passed, dict) else {}
+    return spec, secret, {str(k): str(v) for k, v in (read_object(paths.passed) or {}).items()}
 
 
 async def lead_and_obey(leader: Any, agent: Agent, serve: wire.Serve, *, others: int) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import RunDirError
-from launcher.run.files import fsync_dir, read_json, write_atomic
+from launcher.run.files import fsync_dir, read_object, write_atomic
 from launcher.run.paths import RunPaths
 
 __all__ = ["TRASH", "attempts", "claim", "claimant", "discard", "drop_stale", "is_current", "take_away"]
@@ -58,8 +58,7 @@ def claim(paths: RunPaths, **who: Any) -> int:
 
 def claimant(paths: RunPaths, attempt: int) -> dict[str, Any]:
     """Who claimed ``attempt``; empty when unknown."""
-    value = read_json(paths.attempts / str(attempt) / "claim.json")
-    return value if isinstance(value, dict) else {}
+    return read_object(paths.attempts / str(attempt) / "claim.json") or {}
 
 
 def is_current(paths: RunPaths, attempt: int) -> bool:

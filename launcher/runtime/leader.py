@@ -199,8 +199,11 @@ class Leader(Hub):
 
     async def _decide(self, board: Board, evidence: Evidence) -> Decision:
         decision = decide(evidence, self._situation(board, evidence))
-        if decision.action is Action.REQUEUE and await board.blocking(lambda: self._is_cancelled(board)):
-            # scancel or `launcher cancel` came after, or instead of, what was heard: requeueing would resurrect the job.
+        if decision.action is Action.REQUEUE and await board.blocking(
+            lambda: self.paths.request.exists() or board.allocation.cancelled()
+        ):
+            # `launcher cancel` or scancel came after, or instead of, what was heard: requeueing would resurrect the job.
+            _forget_request(self.paths)
             board.cancelled = True
             decision = decide(evidence, self._situation(board, evidence))
         if decision.action is not Action.LEAVE:
@@ -259,12 +262,6 @@ class Leader(Hub):
             await asyncio.sleep(self.timing.tick_s)
 
     # --- signals ---
-
-    def _is_cancelled(self, board: Board) -> bool:
-        if not self.paths.request.exists():
-            return board.allocation.cancelled()
-        _forget_request(self.paths)
-        return True
 
     def _signal(self, name: str, node: Node) -> None:
         """An agent was sent a signal; what it means is asked of SLURM, in a thread."""

@@ -78,8 +78,9 @@ def judge(
     idle = budgets.idle_attempts + lives_without_attempt
     if not may_requeue:
         return Verdict("fail", "The leader died without a word and the run may not be requeued.")
-    held_until = now if _led(history, life) else float(history[-1].get("t") or 0.0) if history else 0.0
-    if budgets.spent_with_current_s(held_until) >= max_total_hours * 3600:
+    if not _led(history, life):  # time in the queue, before a life that had no leader, is not the run's
+        now = float(history[-1].get("t") or 0.0) if history else 0.0
+    if budgets.spent_with_current_s(now) >= max_total_hours * 3600:
         return Verdict("fail", "The leader died without a word, and restart.max_total_hours is used up.")
     if idle > max_restarts or budgets.restarts["leader_gone"] >= max_restarts:
         return Verdict("fail", f"The leader died without a word, and {idle} attempts in a row made no progress.")

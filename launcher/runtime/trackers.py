@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.run import events
-from launcher.run.files import read_json, write_atomic
+from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.redact import redact
 from launcher.run.spec import RunSpec
@@ -81,8 +81,7 @@ class Feed(threading.Thread):
         self._opened = opened
         self._pauses = tuple(pauses_s)
         self._file = paths.trackers / f"{sink.name}.json"
-        found = read_json(self._file)
-        self.memory: dict[str, Any] = found if isinstance(found, dict) else {}
+        self.memory = read_object(self._file) or {}
         self._tail = Tail(paths.metrics, int(self.memory.get("offset", 0)))
         self._end: End | None = None
         self._over = threading.Event()
@@ -220,7 +219,7 @@ def _short(error: BaseException) -> str:
 
 def about_run(spec: RunSpec, paths: RunPaths, attempt: int | None) -> About:
     """What trackers are told of the run."""
-    made = read_json(paths.environment) or {}
+    made = read_object(paths.environment) or {}
     code = made.get("code") or {}
     submitted = read_submission(paths.submission)
     settings = {
@@ -302,7 +301,7 @@ def main() -> int:
     spec = RunSpec.read(paths.spec)
     attempt = int(sys.argv[2]) if len(sys.argv) > 2 else None
     about = about_run(spec, paths, attempt)
-    passed = read_json(paths.passed) or {}
+    passed = read_object(paths.passed) or {}
     os.environ.update({**spec.variables, **passed})
     paths.trackers.mkdir(mode=0o750, exist_ok=True)
     if attempt is None:
@@ -339,7 +338,7 @@ def _catch_up(spec: RunSpec, paths: RunPaths, about: About) -> int:
     if outcome is None:
         print(f"{paths.root.name} has not ended: its own leader feeds its trackers", file=sys.stderr)
         return 1
-    say = lambda text: print(redact(text, (read_json(paths.passed) or {}).values()), file=sys.stderr)  # noqa: E731
+    say = lambda text: print(redact(text, (read_object(paths.passed) or {}).values()), file=sys.stderr)  # noqa: E731
     feeds = [Feed(sink, paths, say) for sink in make_sinks(spec.trackers, about)]
     for feed in feeds:
         feed.finish(End(str(outcome["state"]), str(outcome.get("reason") or "")))

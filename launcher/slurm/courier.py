@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.run.files import read_json, write_atomic
+from launcher.run.files import read_object, write_atomic
 from launcher.slurm.environ import without_slurm
 
 __all__ = ["COMMANDS", "VARIABLE", "carry", "main"]
@@ -46,7 +46,7 @@ def carry(words: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] 
         return None
     end = time.monotonic() + timeout_s + 5 * _LOOK_S
     while time.monotonic() < end:
-        if isinstance(said := read_json(answer), dict):
+        if (said := read_object(answer)) is not None:
             answer.unlink(missing_ok=True)
             return said
         time.sleep(_LOOK_S)
@@ -74,9 +74,9 @@ def main() -> int:
 def _deliver(path: Path) -> None:
     from launcher.slurm.commands import ask
 
-    request = read_json(path)
+    request = read_object(path)
     path.unlink(missing_ok=True)
-    if not isinstance(request, dict) or request["words"][0] not in COMMANDS:
+    if request is None or request["words"][0] not in COMMANDS:
         return
     environ = without_slurm(os.environ) if request["hidden"] else None
     said = ask(*request["words"], timeout_s=float(request["timeout_s"]), environ=environ)

@@ -178,12 +178,9 @@ def _environment(facts: Facts) -> list[str]:
 def _site(job: Job, spec: RunSpec, facts: Facts) -> list[str]:
     if spec.batch != "slurm":
         workers = spec.tasks_per_node * (spec.nodes + spec.spare_nodes)
-        cpus = workers * spec.cpus_per_task
-        return (
-            [f"{workers} workers x {_many(spec.cpus_per_task, 'CPU')} share this machine's {facts.cpus_here}"]
-            if cpus > facts.cpus_here
-            else []
-        )
+        if workers * spec.cpus_per_task <= facts.cpus_here:
+            return []
+        return [f"{workers} workers x {_many(spec.cpus_per_task, 'CPU')} share this machine's {facts.cpus_here}"]
     if facts.slurm.silent:
         return [f"{facts.slurm.silent.rstrip('.')}; its limits are not checked"]
     if not facts.slurm.known:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher.errors import StateError
 from launcher.run import index
-from launcher.run.files import read_json
+from launcher.run.files import read_object
 from launcher.run.index import SWEEP_FILE
 from launcher.run.paths import RunPaths
 
@@ -16,8 +16,7 @@ __all__ = ["points_of", "runs_of", "single"]
 
 def points_of(sweep: Path) -> list[RunPaths]:
     """The points of the sweep in ``sweep``, in their order; folders that are gone are left out."""
-    value = read_json(sweep / SWEEP_FILE)
-    points = value.get("points", []) if isinstance(value, dict) else []
+    points = (read_object(sweep / SWEEP_FILE) or {}).get("points", [])
     named = [sweep / str(p["run"]) for p in points if isinstance(p, dict) and "run" in p]
     return [RunPaths(path) for path in named if os.path.isdir(path)]
 

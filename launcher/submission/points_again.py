@@ -17,7 +17,7 @@ from launcher.config.load import LoadedJob
 from launcher.config.sweep import SWEPT
 from launcher.errors import RunDirError, StateError
 from launcher.frozen import frozen
-from launcher.run.files import read_json, write_atomic
+from launcher.run.files import read_object, write_atomic
 from launcher.run.index import SWEEP_FILE
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_submission
@@ -117,8 +117,7 @@ def _chunks(sweep: Path, group: list[_One], how: Again) -> Iterator[_Chunk]:
     facts = again.facts_again(group[0].loaded, group[0].paths, how.backend or "auto", how, group[0].code_root)
     size = max(1, facts.slurm.max_array_size)
     parts = [group[i : i + size] for i in range(0, len(group), size)]
-    value = read_json(sweep / SWEEP_FILE)
-    most = value.get("array_parallelism") if isinstance(value, dict) else None
+    most = (read_object(sweep / SWEEP_FILE) or {}).get("array_parallelism")
     for part in parts:
         root = _claim(sweep, how.fresh_code)
         place = array_place(str(root), f"{sweep.name}-{root.name}", str(root / "index"))

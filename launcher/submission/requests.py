@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 
 from launcher.errors import RunCancelledError
 from launcher.run import events
@@ -25,12 +26,15 @@ def request_stop(paths: RunPaths, *, save: bool) -> None:
         raise rundir.refuse(paths.root, error) from None
 
 
-def bury(paths: RunPaths, reason: str) -> None:
-    """Write the outcome "cancelled" of a run that no leader will write: nothing works on it any more."""
+def bury(runs: Sequence[RunPaths], reason: str) -> None:
+    """Write the outcome "cancelled" of runs that no leader will write: nothing works on them any more."""
     time.sleep(_LAST_WRITE_S)  # a leader's last write may be on its way
-    if read_outcome(paths.outcome) is not None:
-        return
-    sentence = reason[0].upper() + reason[1:] + "."
+    for paths in runs:
+        if read_outcome(paths.outcome) is None:
+            _write_cancelled(paths, reason[0].upper() + reason[1:] + ".")
+
+
+def _write_cancelled(paths: RunPaths, sentence: str) -> None:
     code = RunCancelledError.exit_code
     step = next((e.get("step") for e in reversed(events.read(paths.events)) if e.get("type") == "saved"), None)
     ended = events.event("ended", attempt=None, state="cancelled", reason=sentence, exit_code=code, step=step)

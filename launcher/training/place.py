@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from launcher.frozen import frozen
 from launcher.run.messages import FD_VARIABLE, Channel
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -15,7 +15,7 @@ from launcher.run.spec import RunSpec
 __all__ = ["Place", "here", "take"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Place:
     """One worker's place in its run; without a launcher around it, rank and sizes alone."""
 
@@ -31,7 +31,7 @@ class Place:
     spec: RunSpec | None = None
     """None outside a run (plain python or torchrun)."""
     paths: RunPaths | None = None
-    channel: Channel | None = field(default=None, compare=False)
+    channel: Channel | None = None
 
     @property
     def dies_after(self) -> int | None:

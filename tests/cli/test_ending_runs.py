@@ -129,3 +129,65 @@ def test_what_is_over_is_left_alone(site: Site, end: End, capsys: pytest.Capture
     site.queue.write_text("COMPLETING\n")
     assert end(site.paths, capsys) == f"{site.paths.id} has ended already: completed"
     assert (site.asked.read_text(), site.request()) == ("", None)
+
+
+def _sweep(site: Site, folder: Path, **states: str) -> dict[str, RunPaths]:
+    """Points by job id, in these states; a job is in the queue while its file is there, and scancel takes it away."""
+    queue, made = folder / "jobs", {}
+    queue.mkdir()
+    for job, state in states.items():
+        number = job.removeprefix("job")
+        point = made[number] = RunPaths(folder / "runs" / "lr-1121-0900-swp" / f"lr-{number}-1121-0900-swp")
+        point.root.mkdir(parents=True)
+        point.submission.write_text(json.dumps({"backend": "slurm", "job_id": number, "submitted_t": 0.0}))
+        if state != "ended":
+            (queue / number).write_text(f"{number} {state}\n")
+    sweep = folder / "runs" / "lr-1121-0900-swp"
+    (sweep / "sweep.json").write_text(json.dumps({"points": [{"run": p.root.name} for p in made.values()]}))
+    index.register(sweep)
+    site.command("squeue", f"cat {queue}/* 2>/dev/null || true")
+    site.command("scancel", f'echo "$@" >> {site.asked}; cd {queue} && rm -f "$@"')
+    return made
+
+
+def test_a_sweeps_points_are_cancelled_at_once(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One scancel for all that SLURM has; who had ended keeps its outcome; requests tell those on the way to another job."""
+    points = _sweep(site, tmp_path, job50="PENDING", job51="RUNNING", job52="ended")
+    write_outcome(points["52"].outcome, {"state": "completed"})
+
+    assert main(["cancel", "swp"]) == 0
+    assert capsys.readouterr().out == "3 of 3 points have ended\n"
+    assert site.asked.read_text() == "50 51\n"
+    assert [(read_outcome(p.outcome) or {})["state"] for p in points.values()] == [
+        "cancelled",
+        "cancelled",
+        "completed",
+    ]
+    assert [p.request.exists() for p in points.values()] == [True, True, False]
+
+
+def test_a_point_that_moved_to_another_job_is_cancelled_there(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between the question and scancel one point's leader has submitted a continuation: that job is cancelled as well."""
+    points = _sweep(site, tmp_path, job50="RUNNING", job51="RUNNING")
+    heir, queue = json.dumps(events.event("requeued", attempt=0, how="continuation", job_id="60")), tmp_path / "jobs"
+    site.command("scancel", f'echo "$@" >> {site.asked}; cd {queue}; rm -f "$@"\n'
+                            f"[ $# = 1 ] || {{ echo '{heir}' >> {points['50'].events}; echo 60 PENDING > 60; }}")  # fmt: skip
+
+    assert main(["cancel", "swp"]) == 0
+    assert capsys.readouterr().out == "2 of 2 points have ended\n"
+    assert site.asked.read_text() == "50 51\n60\n"
+    assert [(read_outcome(p.outcome) or {})["state"] for p in points.values()] == ["cancelled", "cancelled"]
+
+
+def test_when_slurm_refuses_no_points_request_stays(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence, and no point believes later that it was cancelled."""
+    points = _sweep(site, tmp_path, job50="PENDING", job51="RUNNING")
+    site.command("scancel", "echo 'Access denied' >&2; exit 1")
+
+    assert main(["cancel", "swp"]) != 0
+    assert capsys.readouterr().err == "launcher: scancel: Access denied\n"
+    assert [(p.request.exists(), p.outcome.exists()) for p in points.values()] == [(False, False), (False, False)]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from in_process import launcher
 from run_story import Story, training
 
-from launcher.cli.main import cli
 from launcher.report.feed import Feed
 from launcher.report.live import View
 from launcher.run.files import append_line, read_lines
@@ -20,29 +18,12 @@ from launcher.run.files import append_line, read_lines
 OLDER = Path(__file__).parent / "older" / "digits-1122-1758-ys9"
 
 
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where runs lie that nobody else sees; no SLURM answers."""
-    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path / "runs"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "runs"
-
-
-def launcher(*words: str) -> str:
-    """What the verb says; it must succeed."""
-    result = CliRunner().invoke(cli, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def test_a_run_of_an_older_launcher_is_read_and_said_to_be_one(runs: Path) -> None:
+def test_a_run_of_an_older_launcher_is_read_and_said_to_be_one(home: Path) -> None:
     """Unknown and missing fields: every verb still knows how it ended and why, and those of one run say that it is older."""
-    shutil.copytree(OLDER, runs / OLDER.name)
+    shutil.copytree(OLDER, home / OLDER.name)
     said = "spec.json: written by another launcher (version 0, this one writes 1)"
-    value = json.loads(launcher("status", "ys9", "--json"))
-    why = json.loads(launcher("why", "ys9", "--json"))
+    value = json.loads(launcher("status", "ys9", "--json").output)
+    why = json.loads(launcher("why", "ys9", "--json").output)
     launcher("report", "ys9", "-o", "page.html")
     launcher("report", "ys9", "ys9", "-o", "both.html")
     view = View(Feed(), stop=lambda paths: "")
@@ -50,22 +31,22 @@ def test_a_run_of_an_older_launcher_is_read_and_said_to_be_one(runs: Path) -> No
     view.press("enter")
 
     assert (value["state"], value["step"], value["world_size"], value["file_faults"]) == ("failed", 21, 2, [said])
-    assert f"  files    {said}" in launcher("status", "ys9").splitlines()
+    assert f"  files    {said}" in launcher("status", "ys9").output.splitlines()
     assert (why["kind"], why["rank"], why["step"]) == ("exception", 0, 30)
     assert why["sentence"].startswith("Rank 0 (node1/0) raised ValueError at step 30: bad label 11.")
     assert why["evidence"]["files"] == [said]
-    assert f"  files    {said}" in launcher("why", "ys9").splitlines()
+    assert f"  files    {said}" in launcher("why", "ys9").output.splitlines()
     for page in ("page.html", "both.html"):
         assert said in Path(page).read_text(), page
     assert any("written by another launcher" in row.plain for row in view.render(100, 30, value["ended"] + 1))
-    assert "failed" in launcher("ls")
-    assert "bad label 11" in launcher("logs", "ys9")
-    assert "node1" in launcher("nodes")
+    assert "failed" in launcher("ls").output
+    assert "bad label 11" in launcher("logs", "ys9").output
+    assert "node1" in launcher("nodes").output
 
 
-def test_half_written_lines_are_counted(runs: Path) -> None:
+def test_half_written_lines_are_counted(home: Path) -> None:
     """Two lines cut, one foreign, one without a time: four, by status and page; other files are told in their own words."""
-    story = training(runs)
+    story = training(home)
     lines = story.paths.events.read_text().splitlines()
     lines[2:2] = [lines[1][:20], "[1]", '{"type": "saved"}', lines[1][:-1]]
     story.paths.events.write_text("\n".join(lines) + "\n")
@@ -73,7 +54,7 @@ def test_half_written_lines_are_counted(runs: Path) -> None:
     story.paths.state.write_text('{"t": 5')
     story.paths.submission.write_text("[]")
     (story.paths.root / "environment.json").mkdir()
-    value = json.loads(launcher("status", "k7f", "--json"))
+    value = json.loads(launcher("status", "k7f", "--json").output)
     launcher("report", "k7f", "-o", "page.html")
     told = [
         "state.json: could not be read (it is torn or no JSON)",
@@ -82,32 +63,34 @@ def test_half_written_lines_are_counted(runs: Path) -> None:
     ]
 
     assert value["file_faults"] == told
-    assert f"  files    {'; '.join(told)}" in launcher("status", "k7f").splitlines()
+    assert f"  files    {'; '.join(told)}" in launcher("status", "k7f").output.splitlines()
     more = ["metrics.jsonl: 1 line could not be read", "environment.json: could not be read (Is a directory)"]
     assert f"This page lacks what could not be read. {'; '.join(told + more)}." in Path("page.html").read_text()
 
 
-def test_a_line_being_written_is_no_fault(runs: Path) -> None:
+def test_a_line_being_written_is_no_fault(home: Path) -> None:
     """The torn last line of a run that goes on is worth no word; of one that has ended it is a line lost."""
-    story = training(runs)
+    story = training(home)
     with story.paths.events.open("a") as f:
         f.write('{"t": 1790000100.0, "type": "sav')
-    assert json.loads(launcher("status", "k7f", "--json"))["file_faults"] == []
+    assert json.loads(launcher("status", "k7f", "--json").output)["file_faults"] == []
 
     story.paths.outcome.write_text(
         json.dumps({"t": story.t + 9, "state": "completed", "reason": "All steps are done."})
     )
-    assert json.loads(launcher("status", "k7f", "--json"))["file_faults"] == ["events.jsonl: 1 line could not be read"]
+    assert json.loads(launcher("status", "k7f", "--json").output)["file_faults"] == [
+        "events.jsonl: 1 line could not be read"
+    ]
 
 
-def test_what_must_be_there_is_missed(runs: Path) -> None:
+def test_what_must_be_there_is_missed(home: Path) -> None:
     """The spec and the history are written before a run is submitted; a picture or an outcome that is not there yet is no fault."""
-    story = Story(runs).submitted()
-    assert json.loads(launcher("status", "k7f", "--json"))["file_faults"] == []
+    story = Story(home).submitted()
+    assert json.loads(launcher("status", "k7f", "--json").output)["file_faults"] == []
 
     story.paths.spec.unlink()
     story.paths.events.unlink()
-    assert json.loads(launcher("status", "k7f", "--json"))["file_faults"] == [
+    assert json.loads(launcher("status", "k7f", "--json").output)["file_faults"] == [
         "events.jsonl: missing or empty",
         "spec.json: missing or empty",
     ]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
+from in_process import launcher
 from rich_run import make
 from run_story import Story
 
@@ -27,32 +26,15 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return make(tmp_path_factory.mktemp("runs"), now=NOW, scale=0.1)
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of runs; no SLURM answers."""
-    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path / "runs"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "runs"
-
-
-def printed(*words: str) -> str:
-    """What the command prints; it must succeed."""
-    result = CliRunner().invoke(cli, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def parsed(*words: str) -> Any:
     """Strict JSON: no NaN, no Infinity."""
-    return json.loads(printed(*words, "--json"), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    return json.loads(launcher(*words, "--json").stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
 def test_a_reports_figures(home: Path, rich: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """All of status, the cause of why, and what the page draws; one line; no page is written."""
     monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(rich["failed"].parent))
-    value, text = parsed("report", "m3x"), printed("report", "m3x", "--json")
+    value, text = parsed("report", "m3x"), launcher("report", "m3x", "--json").stdout
     status, why = parsed("status", "m3x"), parsed("why", "m3x")
     loss = next(c for c in value["curves"] if c["name"] == "loss")
 
@@ -76,7 +58,7 @@ def test_several_reports_are_a_list(home: Path, rich: dict[str, Path], monkeypat
     """One run a line, compared with the first; with -o it is a private file."""
     monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(rich["failed"].parent))
     values = parsed("report", "k7f", "pq2")
-    printed("report", "k7f", "pq2", "--json", "-o", "both.json")
+    launcher("report", "k7f", "pq2", "--json", "-o", "both.json")
 
     assert [v["run"] for v in values] == [rich["running"].name, rich["completed"].name]
     assert [(v["previous"], "-  lr: 0.2" in v["changed"]) for v in values] == [
@@ -134,7 +116,7 @@ def two_rounds(home: Path) -> Story:
 def test_a_logs_lines_are_objects(home: Path) -> None:
     """Who wrote it, where and when; any bytes, empty lines, progress bars, and a last line without an end."""
     run = two_rounds(home).paths.root.name
-    lines = [json.loads(line) for line in printed("logs", "k7f", "--rank", "3", "--json").splitlines()]
+    lines = [json.loads(line) for line in launcher("logs", "k7f", "--rank", "3", "--json").stdout.splitlines()]
     head = {
         "run": run,
         "file": "logs/attempt-0/round-2/rank-00003.log",
@@ -145,7 +127,7 @@ def test_a_logs_lines_are_objects(home: Path) -> None:
     }
 
     assert lines == [{**head, "text": text} for text in ("caf\ufffd", "", "10%\r20%", "no end")]
-    last = printed("logs", "k7f", "--rank", "3", "--round", "0", "-n", "1", "--json")
+    last = launcher("logs", "k7f", "--rank", "3", "--round", "0", "-n", "1", "--json").stdout
     assert {k: json.loads(last)[k] for k in ("round", "host", "text")} == {"round": 0, "host": "node2", "text": "first"}
 
 
@@ -155,7 +137,7 @@ def test_agents_logs_are_objects(home: Path) -> None:
     paths.submitit.mkdir()
     for task in (0, 1):
         (paths.submitit / f"42_{task}_log.out").write_text(f"agent {task}\n")
-    lines = [json.loads(line) for line in printed("logs", "k7f", "--agents", "--json").splitlines()]
+    lines = [json.loads(line) for line in launcher("logs", "k7f", "--agents", "--json").stdout.splitlines()]
 
     assert {(one["file"].partition("/")[2], one["text"], one["rank"], one["host"]) for one in lines} == {
         ("42_0_log.out", "agent 0", None, None), ("42_1_log.out", "agent 1", None, None),
@@ -179,7 +161,7 @@ def test_followed_lines_are_printed_once_they_are_whole(home: Path, capsys: pyte
 def test_watching_as_json_is_an_event_a_line(home: Path) -> None:
     """Every event with its words, as it is in the history; the last line is the run's state."""
     story = two_rounds(home).outcome("failed", "Rank 3 raised.", step=7, exit_code=8)
-    lines = [json.loads(line) for line in printed("watch", "k7f", "--json").splitlines()]
+    lines = [json.loads(line) for line in launcher("watch", "k7f", "--json").stdout.splitlines()]
     raw = [json.loads(line) for line in story.paths.events.read_text().splitlines()]
 
     assert [{k: v for k, v in line.items() if k != "words"} for line in lines[:-1]] == raw
@@ -196,7 +178,7 @@ def test_watching_a_sweep_as_json(home: Path) -> None:
     Story(sweep, "lr-b", "1121-1000-swp0001").submitted().outcome("failed", "x" * 300, exit_code=8)
     points = [{"run": p.name, "overrides": ["params.lr=1"]} for p in sorted(sweep.iterdir())]
     (sweep / "sweep.json").write_text(json.dumps({"points": points}))
-    lines = [json.loads(line) for line in printed("watch", "swp", "--json").splitlines()]
+    lines = [json.loads(line) for line in launcher("watch", "swp", "--json").stdout.splitlines()]
 
     assert {(one["type"], one["run"][:4], one["state"], len(one["reason"])) for one in lines} == {
         ("state", "lr-a", "completed", len("All steps are done.")), ("state", "lr-b", "failed", 300),

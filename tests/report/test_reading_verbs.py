@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from in_process import launcher
 from run_story import Story
 
-from launcher.cli.main import cli, main
+from launcher.cli.main import main
 
 KEYS = {
     "run",
@@ -34,23 +34,6 @@ KEYS = {
     "ended",
 }
 HEAVY = {"torch", "submitit", "omegaconf", "pydantic", "numpy", "jinja2", "rich"}
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where runs lie that nobody else sees; no SLURM answers."""
-    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path / "runs"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "runs"
-
-
-def launcher(*words: str) -> Result:
-    """Run the command in this process; it must succeed."""
-    result = CliRunner().invoke(cli, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result
 
 
 def completed(root: Path, name: str = "resnet50", tail: str = "1121-0842-k7f", **metrics: float) -> Story:

@@ -22,7 +22,7 @@ import pytest
 from harness import Run, submit
 
 from launcher.run import events
-from launcher.run.files import append_line, read_json
+from launcher.run.files import append_line, read_object
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
 from launcher.runtime.tracking import Tracking
@@ -226,7 +226,7 @@ def test_a_server_killed_in_the_middle_gets_the_rest_in_the_next_attempt(tmp_pat
     spec = spec_of(paths, "killed", server.uri, trackers={"mlflow": {"uri": server.uri, "experiment": "killed"}})
 
     def delivered() -> int:
-        found = read_json(paths.trackers / "mlflow.json") or {}
+        found = read_object(paths.trackers / "mlflow.json") or {}
         return int(found.get("offset") or 0)
 
     def die() -> None:
@@ -371,7 +371,7 @@ def test_nothing_of_a_library_outlives_a_killed_leader(tmp_path: Path) -> None:
         assert leader.stdout is not None
         trackers = psutil.Process(int(leader.stdout.readline()))
         end = time.monotonic() + LIMIT_S
-        while not (read_json(paths.trackers / "wandb.json") or {}).get("offset"):
+        while not (read_object(paths.trackers / "wandb.json") or {}).get("offset"):
             assert time.monotonic() < end
             time.sleep(0.1)
         family = [trackers, *trackers.children(recursive=True)]

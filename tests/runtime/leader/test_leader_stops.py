@@ -68,31 +68,19 @@ def test_a_cancelled_run_saves_and_never_comes_back(world, virtual):
     assert w.allocation.said == [("forbid_requeue",)]
 
 
-def test_a_cancel_after_a_preemption_outranks_it(world, virtual):
-    """scancel while a preempted run is stopping: it ends cancelled, not requeued."""
+@pytest.mark.parametrize("how", ["scancel", "a request whose signal is lost"])
+def test_a_cancel_after_a_preemption_outranks_it(world, virtual, how):
+    """A cancel while a preempted run is stopping, heard or found only at its end: cancelled, not requeued."""
     w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 60})
     w.save_s = 5.0
 
     async def script():
         await stop_at(w, 10)()
         await w.until(lambda: bool(w.events("agreed")))
-        w.allocation.is_cancelled = True
-
-    ending = virtual(w.attempt_once(script))
-
-    assert ending.state == "cancelled"
-    assert w.allocation.said == [("forbid_requeue",)]
-
-
-def test_a_request_whose_signal_is_lost_holds_a_requeue_back(world, virtual):
-    """`launcher cancel` in the middle of a preemption's save, its signal unheard: the request is found before requeueing."""
-    w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 60})
-    w.save_s = 5.0
-
-    async def script():
-        await stop_at(w, 10)()
-        await w.until(lambda: bool(w.events("agreed")))
-        w.paths.request.write_text("{}")
+        if how == "scancel":
+            w.allocation.is_cancelled = True
+        else:
+            w.paths.request.write_text("{}")
 
     ending = virtual(w.attempt_once(script))
 
