@@ -131,7 +131,7 @@ class RunPaths:
 
     @property
     def logs(self) -> Path:
-        """``attempt-A/round-R/rank-00003.log`` and ``attempt-A/agent-NODE.log``."""
+        """``attempt-A/round-R/rank-00003.log``."""
         return self.root / "logs"
 
     def attempt_logs(self, attempt: int) -> Path:
@@ -145,6 +145,10 @@ class RunPaths:
     def rank_log(self, attempt: int, round_: int, rank: int) -> Path:
         """Standard output and error of one worker."""
         return self.round_logs(attempt, round_) / f"rank-{rank:05d}.log"
+
+    def stop_note(self, attempt: int, round_: int, group_rank: int) -> Path:
+        """What the scripts of one node are told with TERM: why, and how long they have."""
+        return self.round_logs(attempt, round_) / f"stop-{group_rank:05d}.json"
 
     @property
     def latest_log(self) -> Path:

@@ -310,12 +310,12 @@ class Agent:
         crew.start(shares, main=self._worker_main)
 
     def _on_end(self, message: dict[str, Any]) -> None:
-        self._task(self._end(message["round"], float(message.get("term_s") or 0)))
+        self._task(self._end(message["round"]))
 
-    async def _end(self, round_: int, term_s: float) -> None:
+    async def _end(self, round_: int) -> None:
         crew, store = self._crews.get(round_), self._stores.get(round_)
         if crew is not None:
-            await crew.end(term_s)
+            await crew.end()
         if store is not None:
             store.end()
         await self._server.clear(round_)
@@ -325,7 +325,7 @@ class Agent:
 
     def _on_term(self, message: dict[str, Any]) -> None:
         if (crew := self._crews.get(message["round"])) is not None:
-            self._task(crew.term())
+            self._task(crew.term(message["cause"], message["left_s"]))
 
     def _on_to_workers(self, message: dict[str, Any]) -> None:
         if (crew := self._crews.get(message["round"])) is not None:

@@ -216,7 +216,7 @@ def _begin_stop(board: Board, round_: Round, it: Interrupt, now: float) -> bool:
         return False  # some worker is not even up: no optimizer step was done in this round
     if round_.plain:
         board.term_sent = True
-        round_.each_node(lambda node: node.send("term", round=round_.number))
+        round_.each_node(lambda node: node.send("term", round=round_.number, cause=it.kind.value, left_s=left))
         return True
     board.stop = stop = AgreedStop([r.rank for r in round_.ranks], save=board.spec.checkpoint.enabled)
     for rank in round_.ranks:
@@ -243,7 +243,7 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     if evidence.kind is Kind.HANG:
         await _dump(board, round_)
     round_.ending = True
-    round_.each_node(lambda node: node.send("end", round=round_.number, term_s=0))
+    round_.each_node(lambda node: node.send("end", round=round_.number))
 
     def clear(now: float) -> bool | None:
         return True if all(not n.here or n.index in round_.cleared for n in round_.nodes) else None

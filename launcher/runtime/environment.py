@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
 __all__ = ["base_environment", "cpu_shares", "worker_environment"]
@@ -101,6 +103,10 @@ def worker_environment(
         "LAUNCHER_RESUME_STEP": resume.get("step") or 0,
         **(order.get("environment") or {}),
     }
+    if spec.work.kind in ("script", "module"):
+        values["LAUNCHER_STOP_NOTE"] = RunPaths(Path(spec.run_dir)).stop_note(
+            attempt, order["round"], order["group_rank"]
+        )
     return {name: str(value) for name, value in values.items()}
 
 

@@ -113,7 +113,7 @@ async def preflight(board: Board) -> Evidence | None:
 
     found = await until(board, look, timeout_s=board.timing.preflight_s)
     for node in asked:
-        node.send("end", round=CHECKS_ROUND, term_s=0)
+        node.send("end", round=CHECKS_ROUND)
     if isinstance(found, Evidence):
         return found
     silent = [n.host for n in asked if n.here and n.index not in board.preflight]

@@ -29,8 +29,8 @@ preflight    port, peers [{node, host, address}]   run the checks of this node; 
 store        round                             start the round's store here
 round        round, world_size, master_addr, master_port, resume {path, step} or null, group_rank,
              workers [{rank, local_rank}], environment {}
-end          round, term_s                     end every worker of the round: TERM and up to term_s for scripts (0: KILL)
-term         round                             forward TERM once to script workers (an agreed stop of a script)
+end          round                             end every worker of the round, by KILL
+term         round, cause, left_s (or null)    forward TERM once to script workers, with a note of the deadline
 to_workers   round, ranks (null: all), message a message for workers
 dump         round                             write every worker's stack to its log (SIGURG)
 shutdown                                        end everything and leave

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -11,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from launcher.run.files import write_atomic
 from launcher.run.messages import decode_lines, encode
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -124,8 +127,6 @@ class Store:
             self._tell("store_ready", round=self._round, port=self._port)
 
     async def _read_port(self, sock: socket.socket) -> int:
-        import json
-
         line = b""
         while not line.endswith(b"\n"):
             data = await asyncio.get_running_loop().sock_recv(sock, 4096)
@@ -180,7 +181,7 @@ class Crew:
         self._started: asyncio.Task[None] | None = None
         self._reports: set[asyncio.Task[None]] = set()
         self._oom_before = 0
-        self._term_sent = False
+        self._noted = self._term_sent = False
         self._workers = {
             f"rank.{self.round}.{w['rank']}": _Worker(
                 w["rank"],
@@ -290,14 +291,24 @@ class Crew:
             if worker.channel is not None and (ranks is None or worker.rank in ranks):
                 worker.channel.send(message)
 
-    async def term(self) -> None:
-        """Forward TERM, once, to scripts."""
-        if not self.is_script or self._term_sent:
+    async def term(self, cause: str, left_s: float | None) -> None:
+        """Forward TERM, once, to scripts, after a note that tells them how long they have."""
+        if not self.is_script or self._noted:
+            return
+        self._noted = True
+        deadline_t = None if left_s is None else round(time.time() + left_s, 1)
+        await _soon(lambda: self._leave_note({"cause": cause, "deadline_t": deadline_t}), None)
+        if self._term_sent:
             return
         self._term_sent = True
         for worker in list(self._workers.values()):
             if worker.alive:
                 await self._server.signal(worker.key, signal.SIGTERM)
+
+    def _leave_note(self, note: dict[str, Any]) -> None:
+        path = self._paths.stop_note(self._attempt, self.round, self._order["group_rank"])
+        with contextlib.suppress(OSError):  # a full disk must not hold TERM back
+            write_atomic(path, json.dumps(note) + "\n", durable=False)
 
     def term_came(self) -> None:
         """SLURM sent TERM to every process of the step: scripts have heard it, and would hear it twice."""
@@ -357,13 +368,8 @@ class Crew:
             oom=killed_for_memory,
         )
 
-    async def end(self, term_s: float) -> None:
+    async def end(self) -> None:
         """End every worker and whatever they started; returns when none is left and every exit has been told."""
-        if self.is_script and term_s > 0 and not self._ending.is_set():
-            await self.term()
-            deadline = time.monotonic() + term_s
-            while any(w.alive for w in self._workers.values()) and time.monotonic() < deadline:
-                await asyncio.sleep(0.01)
         self._ending.set()
         if self._started is not None:
             await asyncio.gather(self._started, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,12 @@ def told(run: Run) -> list[str]:
     return [path.read_text() for path in sorted(run.paths.root.glob("told-*"))]
 
 
+def notes(run: Run) -> tuple[set[str], list[float | None]]:
+    """Why each rank was stopped, and how many seconds it had when it looked."""
+    found = [json.loads(path.read_text()) for path in sorted(run.paths.root.glob("note-*"))]
+    return {cause for cause, _ in found}, [left_s for _, left_s in found]
+
+
 def came_back(run: Run) -> None:
     """Stopped, not failed, and completed by the second attempt."""
     outcome = run.wait_end()
@@ -60,6 +67,9 @@ def test_usr2_kills_no_script(clean: Cluster, tmp_path: Path, args: list[str]) -
     came_back(run)
     assert told(run) == ([] if args else ["SIGTERM\n", "SIGTERM\n"])
     assert {e["name"] for e in run.told("signal", attempt=0)} >= {"USR2"}
+    if not args:  # the grace and KillWait (30 s), less what the requeue needs
+        why, left_s = notes(run)
+        assert (why, [20 < (s or 0) < 50 for s in left_s]) == ({"preempted"}, [True, True])
 
 
 @pytest.mark.long
@@ -72,6 +82,9 @@ def test_the_time_limit_of_a_script(clean: Cluster, tmp_path: Path, args: list[s
     came_back(run)
     assert told(run) == ([] if args else ["SIGTERM\n", "SIGTERM\n"])
     assert {e["cause"] for e in run.told("stop_requested")} == {"time_limit"}
+    if not args:
+        why, left_s = notes(run)
+        assert (why, [10 < (s or 0) < 30 for s in left_s]) == ({"time_limit"}, [True, True])
 
 
 def test_usr2_by_hand_changes_nothing(clean: Cluster, tmp_path: Path) -> None:
@@ -97,4 +110,5 @@ def test_term_by_hand_ends_a_script_for_good(clean: Cluster, tmp_path: Path) -> 
     outcome = run.wait_end()
     assert outcome["state"] == "cancelled", outcome
     assert told(run) == ["SIGTERM\n", "SIGTERM\n"]
+    assert notes(run) == ({"terminated"}, [None, None])
     run.wait_no_process()

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import socket
+import time
 from typing import Any
 
 import psutil
@@ -182,7 +183,7 @@ def test_ending_a_round_leaves_nothing_of_it(world: Any) -> None:
         w.leader.round(0, 4, "family")
         await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 4)
         assert len(w.left()) == 2 + 4 * 4
-        w.leader.tell("end", round=0, term_s=0)
+        w.leader.tell("end", round=0)
         await w.leader.heard("cleared", round=0)
         kinds = [m["type"] for m in w.leader.said if m["type"] in ("worker_exit", "cleared")]
         assert kinds == ["worker_exit"] * 4 + ["cleared"]
@@ -197,10 +198,10 @@ def test_ending_a_round_that_never_began(world: Any) -> None:
 
     async def body(w: Any) -> None:
         agent = await start(w)
-        w.leader.tell("end", round=9, term_s=0)
+        w.leader.tell("end", round=9)
         await w.leader.heard("cleared", round=9)
         w.leader.round(10, 4, "wait")
-        w.leader.tell("end", round=10, term_s=0)
+        w.leader.tell("end", round=10)
         await w.leader.heard("cleared", round=10)
         await w.leader.until(lambda: len(w.left()) == 2)
         assert agent.poll() is None
@@ -209,7 +210,7 @@ def test_ending_a_round_that_never_began(world: Any) -> None:
 
 
 def test_a_script_hears_term_once(world: Any) -> None:
-    """``term`` is forwarded once, however often the leader says it; a function's worker hears nothing."""
+    """``term`` is forwarded once, however often the leader says it, after a note of the deadline."""
 
     async def body(w: Any) -> None:
         w.spec(work=Work(kind="script", target="x.py"))
@@ -217,25 +218,12 @@ def test_a_script_hears_term_once(world: Any) -> None:
         w.leader.round(0, 2, "term")
         await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 2)
         for _ in range(3):
-            w.leader.tell("term", round=0)
+            w.leader.tell("term", round=0, cause="preempted", left_s=20.0)
         await w.leader.heard("worker_exit", count=2, exit_code=0)
         heard = [m["message"]["text"] for m in w.leader.all("worker") if m["message"]["type"] == "warning"]
         assert heard == ["TERM 1", "TERM 1"]
-
-    world(body)
-
-
-def test_end_with_patience_gives_scripts_their_term(world: Any) -> None:
-    """``end`` with term_s sends TERM first and waits for scripts to leave by themselves."""
-
-    async def body(w: Any) -> None:
-        w.spec(work=Work(kind="script", target="x.py"))
-        await start(w)
-        w.leader.round(0, 2, "term")
-        await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 2)
-        w.leader.tell("end", round=0, term_s=100)
-        await w.leader.heard("cleared")
-        assert [e["exit_code"] for e in w.leader.all("worker_exit")] == [0, 0]
+        note = json.loads(w.paths.stop_note(0, 0, 0).read_text())
+        assert note == {"cause": "preempted", "deadline_t": pytest.approx(time.time() + 20, abs=5)}
 
     world(body)
 
@@ -280,7 +268,7 @@ def test_heartbeats_carry_every_rank_and_show_a_frozen_one(world: Any) -> None:
         assert (await w.leader.heard("stacks"))[0]["ranks"] == [0, 1]
         await w.leader.until(lambda: "in wait" in w.log(0))
         await w.leader.until(lambda: "in wait" in w.log(1))
-        w.leader.tell("end", round=0, term_s=0)
+        w.leader.tell("end", round=0)
         await w.leader.heard("cleared")
 
     world(body)
@@ -344,7 +332,7 @@ def test_killing_the_fork_server_costs_a_round(world: Any) -> None:
         exits = await w.leader.heard("worker_exit", count=2)
         assert {e["signal"] for e in exits} == {9}
         await w.leader.heard("store_lost", round=0)
-        w.leader.tell("end", round=0, term_s=0)
+        w.leader.tell("end", round=0)
         await w.leader.heard("cleared", round=0)
         w.leader.round(1, 2, "finish")
         await w.leader.heard("worker_exit", count=2, round=1, exit_code=0)
@@ -363,7 +351,7 @@ def test_a_store_is_told_ready_lost_or_failed(world: Any) -> None:
         server = psutil.Process(w.fork_server(agent))
         server.children()[0].kill()
         await w.leader.heard("store_lost", round=0)
-        w.leader.tell("end", round=0, term_s=0)
+        w.leader.tell("end", round=0)
         await w.leader.heard("cleared", round=0)
         w.leader.tell("shutdown")
         await w.gone(agent)
@@ -390,7 +378,7 @@ def test_what_cannot_be_imported_fails_each_worker(world: Any) -> None:
         w.leader.round(0, 2, "finish")
         exits = await w.leader.heard("worker_exit", count=2)
         assert all("No module named 'no_such_module'" in e["last_lines"][-1] for e in exits)
-        w.leader.tell("end", round=0, term_s=0)
+        w.leader.tell("end", round=0)
         await w.leader.heard("cleared")
 
     world(body)
@@ -407,7 +395,7 @@ def test_spawned_workers(world: Any) -> None:
         assert len([m for m in w.leader.all("worker") if m["message"]["type"] == "finished"]) == 2
         w.leader.round(1, 2, "family")
         await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 2)
-        w.leader.tell("end", round=1, term_s=0)
+        w.leader.tell("end", round=1)
         await w.leader.heard("cleared", round=1)
         assert sorted(w.left()) == sorted([agent.pid, w.fork_server(agent)])
 
@@ -518,7 +506,7 @@ def test_fifty_rounds_of_random_kills_leave_nothing(world: Any) -> None:
             elif dice.random() < 0.3:
                 os.kill(w.fork_server(agent), signal.SIGKILL)
             await asyncio.sleep(dice.random() * 0.05)
-            w.leader.tell("end", round=number, term_s=0)
+            w.leader.tell("end", round=number)
             await w.leader.heard("cleared", round=number)
             exits = sorted(m["rank"] for m in w.leader.all("worker_exit", round=number))
             assert len(exits) == len(set(exits))
@@ -541,7 +529,7 @@ def test_the_oldest_logs_make_room(world: Any) -> None:
         for number in range(23):
             w.leader.round(number, 1, "finish")
             await w.leader.heard("worker_exit", round=number)
-            w.leader.tell("end", round=number, term_s=0)
+            w.leader.tell("end", round=number)
             await w.leader.heard("cleared", round=number)
         kept = sorted(int(p.name.split("-")[1]) for p in w.paths.attempt_logs(0).iterdir())
         assert kept == list(range(3, 23))

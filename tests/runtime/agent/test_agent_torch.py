@@ -95,7 +95,7 @@ def test_two_nodes_check_their_network_and_data_loaders_end_with_their_round(wor
             assert "over 2 nodes" in answer["checks"][names.index("all_reduce")]["detail"]
             assert answer["bandwidth_gb_s"] > 0
         for node in (0, 1):
-            w.leader.tell("end", node, round=-1, term_s=0)
+            w.leader.tell("end", node, round=-1)
         await w.leader.heard("cleared", count=2, round=-1)
 
         w.leader.tell("store", round=0)
@@ -115,7 +115,7 @@ def test_two_nodes_check_their_network_and_data_loaders_end_with_their_round(wor
         assert set(before) <= set(w.left())
         assert w.leader.all("worker_exit") == []
         for node in (0, 1):
-            w.leader.tell("end", node, round=0, term_s=0)
+            w.leader.tell("end", node, round=0)
         await w.leader.heard("cleared", count=2, round=0)
         assert len(w.left()) == 4
 

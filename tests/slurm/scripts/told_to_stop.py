@@ -1,5 +1,6 @@
 """A script that trains until it is told to stop; the next attempt finds the work done. ``--bare``: it has no handler."""
 
+import json
 import os
 import signal
 import sys
@@ -10,7 +11,14 @@ run, rank = Path(os.environ["LAUNCHER_RUN_DIR"]), os.environ["RANK"]
 
 
 def save(number: int, frame: object) -> None:
-    """Write down that TERM came, and leave."""
+    """Write down that TERM came and what the note beside it says, and leave."""
+    note = Path(os.environ["LAUNCHER_STOP_NOTE"])
+    end = time.monotonic() + 5.0
+    while not note.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    found = json.loads(note.read_text())
+    left_s = found["deadline_t"] and found["deadline_t"] - time.time()
+    (run / f"note-{rank}").write_text(json.dumps([found["cause"], left_s]))
     with open(run / f"told-{rank}", "a") as f:
         f.write(f"{signal.Signals(number).name}\n")
     time.sleep(1.0)  # a save takes a while
