@@ -13,7 +13,7 @@ setup:
 
 # The tests run a real SLURM cluster where they can, as root on Debian or Ubuntu, and press Tab in the shells that have completion.
 packages:
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then slurm/cluster install zsh fish; \
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then slurm/cluster install zsh fish && .ci/apptainer; \
 	else echo "no cluster tests: they need root on Debian or Ubuntu"; fi
 
 data: setup
@@ -48,4 +48,4 @@ docs: setup
 	@$(PY) docs/generate.py
 
 clean:
-	rm -rf .venv .venv-lowest dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-lowest .apptainer* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

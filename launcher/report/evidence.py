@@ -78,6 +78,15 @@ def find_root(h: History, s: RunSummary) -> Root | None:
     return None
 
 
+_FRAME = re.compile(
+    r"srun: |slurmstepd|launcher: start |submitit INFO |The leader died without a word|No agent could begin"
+)
+"""What stands around the words of an agent in its log."""
+
+_NO_MODULE = re.compile(r"\S*: .*(No module named '[^']+')")
+"""``python -m`` could not begin: an interpreter, or an image, without what agents need."""
+
+
 def _unannounced(h: History, s: RunSummary) -> Root:
     """No outcome was written: SLURM's word, or the leader's death, is all there is beside the agents' logs."""
     kinds = {"CANCELLED": "cancelled", "TIMEOUT": "time_limit", "OUT_OF_MEMORY": "slurm_oom", "NODE_FAIL": "slurm_node",
@@ -89,10 +98,13 @@ def _unannounced(h: History, s: RunSummary) -> Root:
 def _without_a_word(h: History, kind: str, event: Event, attempt: int | None, step: int | None) -> Root:
     """The leader of an attempt said nothing of its end: what the agents printed last may."""
     started = next((e for e in h.of("attempt_started") if e.get("attempt") == attempt), {})
-    logs = ([line for line in tail(path) if line.strip()] for path in _agent_logs(h))
-    log = next((lines for lines in logs if lines), [])
+    logs = [[line for line in tail(path) if line.strip()] for path in _agent_logs(h)]
+    said = ([line for line in lines if not _FRAME.match(line)] for lines in logs)
+    log = next((lines for lines in (*said, *logs) if lines), [])
     root = Root(kind, event, attempt=attempt, step=step, log=log[-40:])
     root.host, root.trace = as_text(started.get("host")) or None, last_traceback(log)
+    if kind == "leader" and log and (module := _NO_MODULE.match(log[-1])):
+        root.kind, root.host, root.trace = "import", None, Trace("ModuleNotFoundError", module[1])
     return root
 
 

@@ -101,10 +101,10 @@ def _import(root: Root, h: History, s: RunSummary) -> Told:
     message = root.trace.message if root.trace else ""
     module = re.search(r"No module named '([^']+)'", message)
     what = f"import {module[1]}" if module else "import what it needs"
-    sentence = (
-        f"{who(root, h)} could not {what}: {_first_line(root)}." if not module else f"{who(root, h)} could not {what}."
-    )
-    python = as_text(h.spec.get("python")) or "the run's python"
+    subject = "The agents" if root.rank is None and root.host is None else who(root, h)
+    sentence = f"{subject} could not {what}." if module else f"{subject} could not {what}: {_first_line(root)}."
+    image = as_text(h.spec.get("container"))
+    python = (as_text(h.spec.get("python")) or "the run's python") + (f" in {image}" if image else "")
     fix = f"install it for {python}" if module else f"mend the installation of {python}"
     return Told(sentence, _error(root), [], f"{fix} (or set environment.python), then: launcher resubmit {{run}}")
 
@@ -375,11 +375,13 @@ def _total_hours(root: Root, h: History, s: RunSummary) -> Told:
 @_tells("leader")
 def _leader(root: Root, h: History, s: RunSummary) -> Told:
     on = f" on {root.host}" if root.host else ""
-    never = root.attempt is None
-    sentence = (
-        f"The run never started: {_lower(s.reason)}" if never else f"The leader{on} died without a word{at_step(root)}."
-    )
-    errors = [e for e in ([] if never else [s.reason]) if e and "died without a word" not in e]
+    words = _last_words(root, 1)
+    sentence = f"The leader{on} died without a word{at_step(root)}."
+    if root.attempt is None and not words:
+        sentence = f"The run never started: {_lower(s.reason)}"
+    elif h.last("attempt_started") is None and words:
+        sentence = f"No agent could begin: {words[0].rstrip('.')}."
+    errors = [e for e in ([] if root.attempt is None else [s.reason]) if e and "died without a word" not in e]
     return Told(sentence, errors + _error(root), _last_words(root) if not _error(root) else [], _AGAIN)
 
 

@@ -83,6 +83,8 @@ def judge(
     if budgets.spent_with_current_s(now) >= max_total_hours * 3600:
         return Verdict("fail", "The leader died without a word, and restart.max_total_hours is used up.")
     if idle > max_restarts or budgets.restarts["leader_gone"] >= max_restarts:
+        if lives_without_attempt == idle:
+            return Verdict("fail", f"No agent could begin, {idle} times in a row.")
         return Verdict("fail", f"The leader died without a word, and {idle} attempts in a row made no progress.")
     delay_s = backoff_s(budgets.poor_attempts + lives_without_attempt)
     return Verdict("requeue", "The leader died without a word; the run is requeued.", delay_s)
@@ -156,7 +158,7 @@ def act(
         outcome=read_outcome(paths.outcome) is not None,
         history=history,
         life=life,
-        lives_without_attempt=_lives_without_attempt(paths, allocation),
+        lives_without_attempt=_lives_without_attempt(history, allocation),
         meaning=_meaning(allocation, told and not _handed_back(history, life)),  # a requeue sends TERM, too
         may_requeue=allocation.requeues and spec.restart.requeue,
         max_restarts=spec.restart.max_restarts,
@@ -279,10 +281,14 @@ def _meaning(allocation: Allocation, told: bool) -> str:
     return "running" if said == "unknown" and allocation.answers() else said
 
 
-def _lives_without_attempt(paths: RunPaths, allocation: Allocation) -> int:
-    """Starts of this job in which no leader came so far as to claim an attempt."""
-    claims = sum(str(fence.claimant(paths, n).get("job_id")) == str(allocation.job_id) for n in fence.attempts(paths))
-    return max(0, allocation.restart_count + 1 - claims)
+def _lives_without_attempt(history: list[dict[str, Any]], allocation: Allocation) -> int:
+    """Starts of this job, up to this one, in which no leader came so far as to begin an attempt, in a row."""
+    lives = [
+        e.get("restart_count") or 0
+        for e in history
+        if e["type"] == "attempt_started" and str(e.get("job_id")) == str(allocation.job_id)
+    ]
+    return max(0, allocation.restart_count - (lives[-1] if lives else -1))
 
 
 def _tell(paths: RunPaths, attempt: int, type_: str, **values: Any) -> None:

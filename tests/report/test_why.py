@@ -387,6 +387,31 @@ def test_a_dead_leaders_last_words_are_shown(tmp_path: Path) -> None:
     assert ("error", "OSError: [Errno 5] Input/output error") in found.rows
 
 
+@pytest.mark.parametrize(
+    ("line", "kind", "sentence"),
+    [("/opt/py/bin/python: Error while finding module specification for 'submitit.core._submit' (ModuleNotFoundError: "
+      "No module named 'submitit')", "import", "The agents could not import submitit."),
+     ("FATAL:   could not open image /img/lab.sif: no such file", "leader",
+      "No agent could begin: FATAL: could not open image /img/lab.sif: no such file.")],
+)  # fmt: skip
+def test_agents_that_never_began_are_told_in_their_own_words(
+    tmp_path: Path, line: str, kind: str, sentence: str
+) -> None:
+    """What an image or an interpreter lacks stands between srun's and the batch script's lines, six times over."""
+    story = Story(tmp_path, container="/img/lab.sif", python="/opt/py/bin/python").submitted()
+    story.event("decision", evidence="leader_gone", action="fail", reason="No agent could begin, 6 times in a row.")
+    story.outcome("failed", "No agent could begin, 6 times in a row.", exit_code=8)
+    story.paths.submitit.mkdir()
+    (story.paths.submitit / "482913_0_log.out").write_text(
+        f"launcher: start 482913.5\n{line}\nsrun: error: node1: task 0: Exited with exit code 1\nNo agent could begin, 6 times in a row.\n"
+    )
+    found = why(story)
+
+    assert (found.kind, found.sentence) == (kind, sentence)
+    if kind == "import":
+        assert "install it for /opt/py/bin/python in /img/lab.sif" in dict(found.rows)["next"]
+
+
 def test_a_leader_whose_end_the_batch_script_told_of_is_the_cause(tmp_path: Path) -> None:
     """Final: named with its host and the last words of its agent; while the run goes on: without words of a later attempt."""
     traceback = 'Traceback (most recent call last):\n  File "/x/y.py", line 3, in f\n    g()\nOSError: [Errno 5] Input/output error\n'

@@ -285,12 +285,27 @@ def test_a_leader_lost_beyond_the_cap_ends_the_run(run):
 def test_lives_in_which_no_leader_came_up_count_too(tmp_path, run):
     """An interpreter that breaks at import claims no attempt: four such starts end the run."""
     spec, paths = run
+    paths.events.unlink()
     slurm = Slurm()
-    slurm.restart_count = 4
+    slurm.restart_count = 3
 
     teardown.act(spec, paths, slurm)
 
     assert slurm.said == ["forbid_requeue"]
+    assert read_outcome(paths.outcome)["reason"] == "No agent could begin, 4 times in a row."
+
+
+def test_starts_without_a_leader_count_in_a_row(run):
+    """Months ago three starts had no leader; an attempt that saved has been since: today's first is requeued."""
+    spec, paths = run
+    events.append(paths.events, events.event("attempt_started", attempt=1, job_id="5", restart_count=4))
+    events.append(paths.events, events.event("saved", attempt=1, step=500))
+    slurm = Slurm()
+    slurm.restart_count = 5
+
+    teardown.act(spec, paths, slurm)
+
+    assert [what for what, *_ in slurm.said] == ["hand_back"]
 
 
 def test_a_refusal_is_told(run):

@@ -1,11 +1,15 @@
-"""Facts about containers on a real SLURM. Apptainer itself is not here: a stand-in takes its command line.
+"""Facts about containers on a real SLURM, by Apptainer itself where it could be had (``.ci/apptainer``).
 
-The stand-in starts the agent in a mount namespace without any of SLURM's commands, as in a container. It proves the words
-of the command line, and that a leader that cannot ask SLURM itself is answered through the batch script; not Apptainer.
+Elsewhere a stand-in takes its command line and starts the agent in a mount namespace without any of SLURM's commands. It
+proves the words of the command line, and that a leader that cannot ask SLURM itself is answered through the batch script.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +18,11 @@ import inflict
 import pytest
 from cluster import Cluster
 from harness import Run, submit
+
+from launcher.frozen import frozen
+
+ROOT = Path(__file__).resolve().parents[2]
+RELEASE = 'PRETTY_NAME="A laboratory\'s image"\n'
 
 STAND_IN = r"""#!/bin/bash
 [ "$1" = exec ] || exit 97
@@ -43,22 +52,61 @@ exec unshare --mount /bin/bash -c '
 """
 
 
+@frozen
+class Runtime:
+    """A folder with the command ``apptainer``, an image, and the arguments it needs here."""
+
+    folder: Path
+    image: Path
+    args: list[str]
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    """Apptainer and an image without SLURM; Python and the libraries come from this machine."""
+    room = tmp_path_factory.mktemp("image")
+    command = shutil.which("apptainer", path=f"{os.environ['PATH']}:{ROOT / '.apptainer/usr/bin'}")
+    if command is None:
+        (room / "apptainer").write_text(STAND_IN)
+        (room / "apptainer").chmod(0o755)
+        return Runtime(room, room / "lab.sif", [])
+    box = room / "box"
+    for folder in ("dev", "etc", "opt", "proc", "root", "sys", "tmp", "usr/bin", "usr/lib", "usr/lib64", "var/tmp"):
+        (box / folder).mkdir(parents=True)
+    for name in ("bin", "lib", "lib64"):
+        (box / name).symlink_to(f"usr/{name}")
+    for name in ("bash", "cat", "env", "sh"):
+        shutil.copy(f"/usr/bin/{name}", box / "usr/bin" / name)
+    for name in ("group", "hosts", "localtime", "passwd"):
+        shutil.copy(f"/etc/{name}", box / "etc" / name)
+    (box / "etc/os-release").write_text(RELEASE)
+    subprocess.run([command, "--quiet", "build", room / "lab.sif", box], check=True, capture_output=True, timeout=120)
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    seen = dict.fromkeys(
+        ["/usr/lib", "/usr/lib64", sys.base_prefix, sys.prefix, str(Path(torch.origin).parents[1]), str(ROOT)]
+    )
+    return Runtime(Path(command).parent, room / "lab.sif", [word for path in seen for word in ("--bind", path)])
+
+
 @pytest.fixture
-def run(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(cluster: Cluster, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run of two nodes in containers, with one checkpoint, going on."""
     cluster.cancel_all()
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "apptainer").write_text(STAND_IN)
-    (folder / "apptainer").chmod(0o755)
-    monkeypatch.setitem(cluster.env, "PATH", f"{folder}:{cluster.env['PATH']}")
+    monkeypatch.setitem(cluster.env, "PATH", f"{runtime.folder}:{cluster.env['PATH']}")
     monkeypatch.setitem(cluster.env, "HERE", str(tmp_path))
-    environment = {"container": "/img/lab.sif", "python": sys.executable}
+    environment = {"container": str(runtime.image), "container_args": runtime.args, "python": sys.executable}
     one = submit(tmp_path, cluster.env, 2, environment=environment)
     one.wait_saved(1)
     one.wait_step(13)
-    assert [str(one.paths.lib)] * 2 == (tmp_path / "inside").read_text().split()
-    assert "" == (tmp_path / "found").read_text()
+    if runtime.image.exists():
+        inside = [Path(f"/proc/{agent.pid}/root") for agent in inflict.agents(one).values()]
+        assert [RELEASE] * 2 == [(root / "etc/os-release").read_text() for root in inside]
+        assert ["bash", "cat", "env", "sh"] == sorted(p.name for p in (inside[0] / "usr/bin").iterdir())
+    else:
+        assert [str(one.paths.lib)] * 2 == (tmp_path / "inside").read_text().split()
+        assert "" == (tmp_path / "found").read_text()
     return one
 
 
