@@ -15,6 +15,7 @@ from launcher.frozen import frozen
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
+    from launcher.submission.where import Where
 
 _DAY_S = 86_400.0
 
@@ -128,7 +129,7 @@ def _ends(runs: list[RunPaths]) -> dict[str, float | None]:
     from launcher.submission.where import locate, states_of
 
     found: dict[str, float | None] = {}
-    slurm: dict[str, tuple[RunPaths, str]] = {}
+    slurm: dict[str, tuple[RunPaths, str, Where]] = {}
     for paths in runs:
         found[paths.id] = None
         if read_outcome(paths.outcome) is not None:
@@ -136,14 +137,14 @@ def _ends(runs: list[RunPaths]) -> dict[str, float | None]:
         elif read_submission(paths.submission):
             where = locate(paths)
             if where.backend == "slurm":
-                slurm[paths.id] = paths, where.job_id
+                slurm[paths.id] = paths, where.job_id, where
             elif not where.alive(fresh=True):
                 found[paths.id] = _touched(paths.events)
     try:
-        left = states_of([job for _, job in slurm.values()])
+        left = states_of({job: where for _, job, where in slurm.values()})
     except SiteError:
         return found
-    return found | {run: _touched(paths.events) for run, (paths, job) in slurm.items() if job not in left}
+    return found | {run: _touched(paths.events) for run, (paths, job, _) in slurm.items() if job not in left}
 
 
 def _touched(path: Path) -> float | None:

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from launcher.report.history import History, as_number, as_text
 from launcher.report.processes import is_alive, local_process
+from launcher.run.state import is_this_job
 
 __all__ = ["SlurmView", "State", "Verdict", "heard", "verdict"]
 
@@ -78,7 +79,9 @@ def _silence(h: History, now: float) -> float:
 def _slurm_state(h: History, slurm: Mapping[str, SlurmView] | None, now: float, job_id: str | None) -> Verdict:
     waiting, silence = _is_waiting(h), _silence(h, now)
     job = slurm.get(job_id) if slurm is not None and job_id is not None else None
-    if job is not None:
+    if job is not None and is_this_job(
+        h.submission, h.paths.root, name=getattr(job, "name", ""), command=getattr(job, "command", "")
+    ):
         word = job.state.split()[0].rstrip("+").upper() if job.state else ""
         if word in _WAITING:
             starts = as_number(getattr(job, "start_estimate_t", None))

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import glob
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from launcher.run import events
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 
-__all__ = ["agent_logs", "read_outcome", "read_state", "read_submission", "write_outcome", "write_state"]
+__all__ = ["agent_logs", "is_this_job", "read_outcome", "read_state", "read_submission", "write_outcome", "write_state"]
 
 
 def write_state(path: Path, state: dict[str, Any]) -> None:
@@ -55,6 +56,18 @@ def read_state(path: Path) -> dict[str, Any]:
 def read_submission(path: Path) -> dict[str, Any]:
     """How the run was submitted, submission.json; empty while it was not."""
     return read_object(path) or {}
+
+
+def is_this_job(submission: Mapping[str, Any], root: Path, *, name: str = "", command: str = "") -> bool:
+    """Whether the job that SLURM knows by the submission's id is that submission's; what is "" is not compared.
+
+    A slurmctld that dies forgets what it accepted in its last seconds, and gives the ids away again. The batch script's path
+    (``command``) tells the two jobs apart even where somebody has renamed them; accounting only has the ``name``.
+    """
+    folder, called = submission.get("job_folder"), submission.get("job_name")
+    if command and folder:
+        return command.startswith((f"{folder}/", f"{root}/"))
+    return not (name and called) or name == called
 
 
 def agent_logs(paths: RunPaths) -> list[Path]:

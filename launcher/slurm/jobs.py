@@ -21,8 +21,8 @@ ENDED = frozenset(
 )  # fmt: skip
 """States a job does not leave."""
 
-SQUEUE_FORMAT = "%i|%A|%T|%M|%l|%S|%e|%V|%N|%r"
-SACCT_FIELDS = "JobID,JobIDRaw,State,ExitCode,Submit,Start,End,TimelimitRaw,NodeList,Reason"
+SQUEUE_FORMAT = "%i|%A|%T|%M|%l|%S|%e|%V|%N|%o|%r"
+SACCT_FIELDS = "JobID,JobIDRaw,State,ExitCode,Submit,Start,End,TimelimitRaw,NodeList,JobName,Reason"
 _MANY = 200
 
 
@@ -45,6 +45,10 @@ class JobView:
     """When it started; of a pending job, when SLURM expects to start it."""
     end_t: float | None = None
     time_limit_s: float | None = None
+    name: str = ""
+    """Its job name, of sacct."""
+    command: str = ""
+    """Path of its batch script, of squeue; "(null)" when it has none."""
     source: str = "squeue"
 
     @property
@@ -92,14 +96,15 @@ def parse_squeue(text: str) -> dict[str, JobView]:
     """Rows of ``squeue -o SQUEUE_FORMAT`` by each id a row answers to."""
     out: dict[str, JobView] = {}
     for line in text.splitlines():
-        parts = line.split("|", 9)
-        if len(parts) != 10:
+        parts = line.split("|", 10)
+        if len(parts) != 11:
             continue
-        shown, raw, state, _, limit, start, end, submit, nodes, reason = (p.strip() for p in parts)
+        shown, raw, state, _, limit, start, end, submit, nodes, command, reason = (p.strip() for p in parts)
         for job_id in dict.fromkeys((shown, raw)):
             view = JobView(
                 job_id=job_id, state=state, reason="" if reason in ("None", "(null)") else reason, nodes=nodes,
                 submit_t=_time(submit), start_t=_time(start), end_t=_time(end), time_limit_s=_duration(limit),
+                command=command,
             )  # fmt: skip
             if job_id == shown or job_id not in out:
                 out[job_id] = view
@@ -110,10 +115,10 @@ def parse_sacct(text: str) -> dict[str, JobView]:
     """Rows of ``sacct -nPX -o SACCT_FIELDS`` by each id a row answers to; of several lives the last one counts."""
     out: dict[str, JobView] = {}
     for line in text.splitlines():
-        parts = line.split("|", 9)
-        if len(parts) != 10:
+        parts = line.split("|", 10)
+        if len(parts) != 11:
             continue
-        shown, raw, state, code, submit, start, end, limit, nodes, reason = (p.strip() for p in parts)
+        shown, raw, state, code, submit, start, end, limit, nodes, name, reason = (p.strip() for p in parts)
         word, _, by = state.partition(" ")
         exit_code, signal = _exit(code)
         for job_id in dict.fromkeys((*_elements(shown), raw)):
@@ -121,7 +126,7 @@ def parse_sacct(text: str) -> dict[str, JobView]:
                 job_id=job_id, state=word.rstrip("+"), reason=by or ("" if reason == "None" else reason),
                 nodes="" if nodes in ("None assigned", "None") else nodes, exit_code=exit_code, signal=signal,
                 submit_t=_time(submit), start_t=_time(start), end_t=_time(end),
-                time_limit_s=60.0 * int(limit) if limit.isdigit() else None, source="sacct",
+                time_limit_s=60.0 * int(limit) if limit.isdigit() else None, name=name, source="sacct",
             )  # fmt: skip
     return out
 

@@ -86,7 +86,7 @@ def failed_of(points: Sequence[RunPaths]) -> list[RunPaths]:
     """The points that failed, or whose processes died without an outcome; SLURM is asked once. Raises SiteError."""
     outcomes = {paths.id: read_outcome(paths.outcome) for paths in points}
     open_ = {paths.id: locate(paths) for paths in points if outcomes[paths.id] is None and paths.submission.exists()}
-    left = states_of([where.job_id for where in open_.values() if where.backend == "slurm"])
+    left = states_of({where.job_id: where for where in open_.values() if where.backend == "slurm"})
 
     def has_failed(paths: RunPaths) -> bool:
         outcome, where = outcomes[paths.id], open_.get(paths.id)

@@ -58,11 +58,11 @@ def stop_all(runs: Sequence[RunPaths]) -> int:
     """
     places = {paths: locate(paths) for paths in runs if read_outcome(paths.outcome) is None}
     jobs = {paths: where.job_id for paths, where in places.items()}
-    left = states_of(list(jobs.values()))
+    left = states_of({job: places[paths] for paths, job in jobs.items()})
     _announce([paths for paths, job in jobs.items() if job in left], lambda: cancel_jobs(list(left)))
     end = time.monotonic() + _NOTICE_S
     while left and time.monotonic() < end:
-        left = states_of(list(jobs.values()))
+        left = states_of({job: places[paths] for paths, job in jobs.items()})
         # A leader that goes on in another job writes so before its own job ends.
         moved = {paths: new for paths, job in jobs.items() if job not in left and (new := places[paths].job_id) != job}
         cancel_jobs(list(moved.values()))

@@ -69,7 +69,7 @@ def execute(
         prepare(plan, paths, argv)
         note(paths, plan, by="submit")
         if foreground and job_id is not None:
-            record(paths, plan, job_id, by="submit")
+            record(paths, plan, job_id, by="submit", extra={"job_name": None, "job_folder": None})  # the user's own job
         else:
             job_id = str(os.getpid()) if foreground else start(plan)
             keep_or_cancel(paths, plan, job_id, by="submit")
@@ -184,6 +184,8 @@ def submission_entry(
         "by": by,
         "backend": plan.backend,
         "job_id": job_id,
+        "job_name": plan.parameters["job_name"] if plan.backend == "slurm" else None,
+        "job_folder": plan.place.root,
         "submitted_t": round(time.time(), 3),
         "host": socket.gethostname(),
         "user": _user(),

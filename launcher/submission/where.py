@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -15,7 +15,7 @@ import psutil
 from launcher.errors import SiteError, StateError
 from launcher.run import events
 from launcher.run.paths import RunPaths
-from launcher.run.state import read_submission
+from launcher.run.state import is_this_job, read_submission
 from launcher.submission import local_backend
 
 __all__ = ["Census", "Where", "await_end", "cancel_jobs", "locate", "states_of"]
@@ -56,11 +56,16 @@ class Where:
         if not fresh and time.monotonic() - self._asked < _ASK_EVERY_S:
             return self._state
         self._asked = time.monotonic()
-        done = _run(["squeue", "--noheader", "--states=all", f"--jobs={self.job_id}", "--format=%T"])
+        done = _run(["squeue", "--noheader", "--states=all", f"--jobs={self.job_id}", "--format=%T %o"])
         if done.returncode != 0 and "invalid job id" not in done.stderr.lower():
             raise SiteError(f"SLURM does not answer: {done.stderr.strip() or 'squeue failed'}")
-        self._state = done.stdout.split()[0] if done.returncode == 0 and done.stdout.split() else ""
+        state, _, command = done.stdout.partition("\n")[0].strip().partition(" ")
+        self._state = state if done.returncode == 0 and self.has(command) else ""
         return self._state
+
+    def has(self, command: str) -> bool:
+        """Whether a job that runs the batch script ``command`` is this run's; "" is unknown."""
+        return is_this_job(self._submission, self._paths.root, command=command)
 
     def alive(self, *, fresh: bool = False) -> bool:
         """Whether something works on the run or will. SLURM's silence counts as yes."""
@@ -120,16 +125,18 @@ def locate(paths: RunPaths) -> Where:
     return Where(paths, submission)
 
 
-def states_of(job_ids: list[str]) -> dict[str, str]:
+def states_of(jobs: Mapping[str, Where]) -> dict[str, str]:
     """SLURM's word for each of the jobs that has not ended, by id: one question. Raises SiteError when it is silent."""
-    parents = sorted({job.partition("_")[0] for job in job_ids})
+    parents = sorted({job.partition("_")[0] for job in jobs})
     if not parents:
         return {}
-    done = _run(["squeue", "--noheader", "--array", f"--jobs={','.join(parents)}", "--format=%i %T"])
+    done = _run(["squeue", "--noheader", "--array", f"--jobs={','.join(parents)}", "--format=%i %T %o"])
     if done.returncode != 0 and "invalid job id" not in done.stderr.lower():
         raise SiteError(f"SLURM does not answer: {done.stderr.strip() or 'squeue failed'}")
-    found = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if " " in line.strip())
-    return {job: found[job] for job in job_ids if job in found and found[job] not in _GONE}
+    rows = (line.split(maxsplit=2) for line in done.stdout.splitlines())
+    found = {row[0]: (row[1], "".join(row[2:])) for row in rows if len(row) > 1}
+    known = {job: found[job][0] for job, where in jobs.items() if job in found and where.has(found[job][1])}
+    return {job: state for job, state in known.items() if state not in _GONE}
 
 
 def await_end(places: Sequence[Where]) -> bool:
@@ -139,7 +146,7 @@ def await_end(places: Sequence[Where]) -> bool:
     the leader had died.
     """
     end = time.monotonic() + _LEAVING_S
-    slurm = [where.job_id for where in places if where.backend == "slurm"]
+    slurm = {where.job_id: where for where in places if where.backend == "slurm"}
     local = [where for where in places if where.backend != "slurm"]
     while states_of(slurm) or any(where.alive(fresh=True) for where in local):
         if time.monotonic() > end:
@@ -164,7 +171,7 @@ class Census:
         here = {p.id: self._places[p.id] for p in runs}
         slurm = {run: where.job_id for run, where in here.items() if where.backend == "slurm"}
         try:
-            left = states_of(list(slurm.values()))
+            left = states_of({job: here[run] for run, job in slurm.items()})
         except SiteError:
             return set()
         over = {run for run, w in here.items() if (slurm[run] not in left if run in slurm else not w.alive(fresh=True))}

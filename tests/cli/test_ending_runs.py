@@ -23,7 +23,8 @@ class Site:
         self.paths = RunPaths(folder / "runs" / "net-1121-0842-k7f")
         for inner in (self.paths.logs, self.paths.submitit, folder / "tools"):
             inner.mkdir(parents=True)
-        self.paths.submission.write_text(json.dumps({"backend": "slurm", "job_id": "42", "submitted_t": 0.0}))
+        place = {"job_folder": str(self.paths.root), "job_name": self.paths.id}
+        self.paths.submission.write_text(json.dumps({"backend": "slurm", "job_id": "42", "submitted_t": 0.0, **place}))
         self.queue, self.asked, self.tools = folder / "queue", folder / "asked", folder / "tools"
         self.asked.touch()
         self.command("squeue", f"cat {self.queue} 2>/dev/null || true")
@@ -131,6 +132,15 @@ def test_what_is_over_is_left_alone(site: Site, end: End, capsys: pytest.Capture
     assert (site.asked.read_text(), site.request()) == ("", None)
 
 
+@both
+def test_another_job_with_its_id_is_left_alone(site: Site, end: End, capsys: pytest.CaptureFixture[str]) -> None:
+    """SLURM lost the job and gave its id to one of the user's other jobs."""
+    site.queue.write_text("RUNNING /home/ann/precious.sh\n")
+
+    assert end(site.paths, capsys) == f"{site.paths.id} is not running any more"
+    assert (site.asked.read_text(), site.request()) == ("", None)
+
+
 def _sweep(site: Site, folder: Path, **states: str) -> dict[str, RunPaths]:
     """Points by job id, in these states; a job is in the queue while its file is there, and scancel takes it away."""
     queue, made = folder / "jobs", {}
@@ -139,7 +149,8 @@ def _sweep(site: Site, folder: Path, **states: str) -> dict[str, RunPaths]:
         number = job.removeprefix("job")
         point = made[number] = RunPaths(folder / "runs" / "lr-1121-0900-swp" / f"lr-{number}-1121-0900-swp")
         point.root.mkdir(parents=True)
-        point.submission.write_text(json.dumps({"backend": "slurm", "job_id": number, "submitted_t": 0.0}))
+        place = {"job_folder": str(folder / "runs" / "lr-1121-0900-swp"), "job_name": "lr-1121-0900-swp"}
+        point.submission.write_text(json.dumps({"backend": "slurm", "job_id": number, "submitted_t": 0.0, **place}))
         if state != "ended":
             (queue / number).write_text(f"{number} {state}\n")
     sweep = folder / "runs" / "lr-1121-0900-swp"
@@ -151,19 +162,16 @@ def _sweep(site: Site, folder: Path, **states: str) -> dict[str, RunPaths]:
 
 
 def test_a_sweeps_points_are_cancelled_at_once(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One scancel for all that SLURM has; who had ended keeps its outcome; requests tell those on the way to another job."""
-    points = _sweep(site, tmp_path, job50="PENDING", job51="RUNNING", job52="ended")
+    """One scancel for all that SLURM has; an outcome stays; requests tell those on the way to another job; ids of others do not count."""
+    points = _sweep(site, tmp_path, job50="PENDING", job51="RUNNING", job52="ended", job53="RUNNING /ann/precious.sh")
     write_outcome(points["52"].outcome, {"state": "completed"})
 
     assert main(["cancel", "swp"]) == 0
-    assert capsys.readouterr().out == "3 of 3 points have ended\n"
+    assert capsys.readouterr().out == "4 of 4 points have ended\n"
     assert site.asked.read_text() == "50 51\n"
-    assert [(read_outcome(p.outcome) or {})["state"] for p in points.values()] == [
-        "cancelled",
-        "cancelled",
-        "completed",
-    ]
-    assert [p.request.exists() for p in points.values()] == [True, True, False]
+    states = [(read_outcome(p.outcome) or {})["state"] for p in points.values()]
+    assert states == ["cancelled", "cancelled", "completed", "cancelled"]
+    assert [p.request.exists() for p in points.values()] == [True, True, False, False]
 
 
 def test_a_point_that_moved_to_another_job_is_cancelled_there(

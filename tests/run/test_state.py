@@ -1,13 +1,15 @@
-"""Which of the logs in submitit's folder are a run's own."""
+"""Which of the logs in submitit's folder are a run's own, and which job is."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
+
 from launcher.run import events
 from launcher.run.paths import RunPaths
-from launcher.run.state import agent_logs
+from launcher.run.state import agent_logs, is_this_job
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -42,3 +44,18 @@ def test_a_point_of_a_sweep_has_those_of_its_own_jobs(tmp_path: Path) -> None:
 def test_nothing_there_is_no_error(tmp_path: Path) -> None:
     """Before the first submission there is no folder."""
     assert agent_logs(RunPaths(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "ours"),
+    [({}, True), ({"name": "net-k7f"}, True), ({"name": "other"}, False),
+     ({"command": "/runs/net-k7f/submitit/s.sh", "name": "renamed"}, True), ({"command": "/runs/point/submit.sbatch"}, True),
+     ({"command": "/home/ann/s.sh"}, False), ({"command": "(null)"}, False), ({"command": "/runs/net-k7f-2/submitit/s.sh"}, False)],
+    ids=str,
+)  # fmt: skip
+def test_an_id_that_was_given_away_again_is_another_job(said: dict[str, str], ours: bool) -> None:
+    """By the batch script, else by the name; without either, and of a submission that did not note them, the id counts."""
+    submission = {"job_id": "7", "job_folder": "/runs/net-k7f", "job_name": "net-k7f"}
+
+    assert is_this_job(submission, Path("/runs/point"), **said) is ours
+    assert is_this_job({"job_id": "7"}, Path("/runs/point"), **said)

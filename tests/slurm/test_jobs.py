@@ -12,20 +12,20 @@ from launcher.slurm.jobs import job_facts, job_views, parse_facts, parse_sacct, 
 RECORDED = Path(__file__).parent / "jobs"
 
 SQUEUE = """\
-24_2|24|PENDING|0:00|1:00:00|N/A|N/A|1795311918||JobArrayTaskLimit
-24_3|24|PENDING|0:00|1-02:03:04|1795320000|N/A|1795311918||Priority
-24_1|25|RUNNING|0:01|UNLIMITED|1795311919|1795315519|1795311918|node[1,3]|None
-30|30|PENDING|0:00|1:00:00|N/A|N/A|1795311918||ReqNodeNotAvail, UnavailableNodes:node[1|2]
+24_2|24|PENDING|0:00|1:00:00|N/A|N/A|1795311918|||JobArrayTaskLimit
+24_3|24|PENDING|0:00|1-02:03:04|1795320000|N/A|1795311918|||Priority
+24_1|25|RUNNING|0:01|UNLIMITED|1795311919|1795315519|1795311918|node[1,3]|/runs/a b/submit.sh|None
+30|30|PENDING|0:00|1:00:00|N/A|N/A|1795311918||(null)|ReqNodeNotAvail, UnavailableNodes:node[1|2]
 half a line
 """
 
 SACCT = """\
-13|13|COMPLETED|0:0|1795311019|1795311050|1795311050|60|node[1-4]|None
-14|14|OUT_OF_ME+|0:125|1795311053|1795311053|1795311054|60|node[1-4]|None
-16|16|CANCELLED|0:0|1795311100|1795311100|1795311100|60|None assigned|None
-18|18|TIMEOUT|0:0|2026-11-22T01:31:44|2026-11-22T01:31:45|Unknown|UNLIMITED|node1|None
-24_1|25|CANCELLED by 1000|0:15|1795311918|1795311919|1795311920|60|node1|None
-24_[2-3%1]|24|CANCELLED by 1000|0:0|1795311918|Unknown|1795311920|60|None assigned|None
+13|13|COMPLETED|0:0|1795311019|1795311050|1795311050|60|node[1-4]|lab|None
+14|14|OUT_OF_ME+|0:125|1795311053|1795311053|1795311054|60|node[1-4]||None
+16|16|CANCELLED|0:0|1795311100|1795311100|1795311100|60|None assigned||None
+18|18|TIMEOUT|0:0|2026-11-22T01:31:44|2026-11-22T01:31:45|Unknown|UNLIMITED|node1||None
+24_1|25|CANCELLED by 1000|0:15|1795311918|1795311919|1795311920|60|node1||None
+24_[2-3%1]|24|CANCELLED by 1000|0:0|1795311918|Unknown|1795311920|60|None assigned||None
 """
 
 
@@ -39,6 +39,7 @@ def test_squeue_rows_answer_to_every_id() -> None:
     assert views["24_3"].time_limit_s == 93784
     assert views["24_1"].start_estimate_t is None
     assert views["24_1"].reason == ""
+    assert (views["24_1"].command, views["30"].command) == ("/runs/a b/submit.sh", "(null)")
     assert views["30"].reason == "ReqNodeNotAvail, UnavailableNodes:node[1|2]"
 
 

@@ -100,6 +100,24 @@ def test_a_lost_answer_is_found_again(place: Login, monkeypatch: pytest.MonkeyPa
     assert place.cluster.job(place.job_id(paths))["JobName"] == paths.id
 
 
+def test_an_id_that_slurm_gave_away_again_is_not_the_runs(place: Login) -> None:
+    """SLURM lost the job and its id is another job's: status says so, cancel leaves that job alone."""
+    place.launcher("submit", "train.py", "preflight=false", "resources.timeout_min=5", "slurm.extra.begin=now+1hour")
+    paths = place.run("train")
+    before = json.loads(place.launcher("status", paths.id, "--json").stdout)
+    place.cluster.run(["scancel", place.job_id(paths)])
+    other = place.cluster.sbatch("--output=/dev/null", "--begin=now+1hour", wrap="true")
+    said = json.loads(paths.submission.read_text())
+    paths.submission.write_text(json.dumps({**said, "job_id": other, "submitted_t": said["submitted_t"] - 100}))
+    paths.events.write_text("")
+    after = json.loads(place.launcher("status", paths.id, "--json").stdout)
+
+    assert (before["state"], before["reason"]) == ("pending", "BeginTime")
+    assert (after["state"], after["reason"]) == ("failed", "SLURM no longer knows this job, and it never started.")
+    assert place.launcher("cancel", paths.id).stdout == f"{paths.id} is not running any more\n"
+    assert place.cluster.job(other)["JobState"] == "PENDING"
+
+
 def test_what_cannot_fit_is_refused_by_the_plan(place: Login) -> None:
     """Five nodes on four: an error before the queue, with the partition's name."""
     done = place.launcher("plan", "train.py", "resources.nodes=5", ok=False)
