@@ -101,6 +101,10 @@ class Facts:
     interpreter: Interpreter
     launcher_python: str = "python3"
     """The interpreter of this very command: what the batch script runs where the job's own is inside a container."""
+    image: str | None = None
+    """The job's container image; one that is a file by its absolute path."""
+    image_missing: bool = False
+    """There is no such file here."""
     code: CodeFacts
     slurm: SlurmFacts = SlurmFacts()
     gpus: tuple[str, ...] = ()
@@ -132,4 +136,5 @@ class Facts:
             why = "there is no sbatch here: submit where there is one"
         else:
             why = "no SLURM here: this is what a cluster would be sent (submit trains on this machine: --backend local)"
-        return replace(self, backend="slurm", slurm=replace(self.slurm, found=True, silent=why))
+        slurm = replace(self.slurm, found=True, silent=why)
+        return replace(self, backend="slurm", slurm=slurm, image_missing=False)  # it may lie on the cluster alone

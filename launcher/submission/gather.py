@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["attaches", "code_facts", "gather", "gpus_here", "runs_dir_of", "slurm_facts"]
 
+_IMAGE_FILES = (".sif", ".sqsh")
+"""Images that are files, Apptainer's and enroot's, and no names in a registry."""
+
 BackendName = Literal["auto", "slurm", "local"]
 
 
@@ -44,6 +47,7 @@ def gather(
     with loaded.placing():
         runs_dir, shown = runs_dir_of(job.runs_dir, loaded.base_dir, loaded.site, env)
     free_bytes, free_inodes = _free(runs_dir)
+    image = _image(job.environment.container, loaded.base_dir)
     with ThreadPoolExecutor(max_workers=2) as pool:  # waiting for SLURM's and git's answers side by side
         asked = pool.submit(slurm_facts, env, job.slurm.partition, job.slurm.qos) if backend != "local" else None
         found = None if code else pool.submit(code_facts, loaded, runs_dir)
@@ -62,6 +66,8 @@ def gather(
         free_inodes=free_inodes,
         interpreter=python,
         launcher_python=sys.executable,
+        image=image,
+        image_missing=image is not None and image.endswith(_IMAGE_FILES) and not os.path.exists(image),
         code=code,
         slurm=slurm,
         gpus=gpus_here(env),
@@ -87,6 +93,13 @@ def runs_dir_of(job_says: str | None, base: Path, site: SiteProfile, environ: Ma
                 raise ConfigError(f"runs_dir: {value}: an environment variable in it is not set")
             return (parent / text).absolute(), text
     return Path("runs").absolute(), "runs"
+
+
+def _image(named: str | None, base: Path) -> str | None:
+    """A container image as the run names it: agents start in another folder than the job file's."""
+    if named is None or not named.endswith(_IMAGE_FILES):
+        return named
+    return str((base / os.path.expanduser(os.path.expandvars(named))).absolute())
 
 
 def _free(path: Path) -> tuple[int | None, int | None]:

@@ -122,10 +122,14 @@ def _plan(
 ) -> SubmissionPlan:
     backend = choose_backend(facts)
     job = loaded.job
+    if facts.image is not None:
+        job = replace(job, environment=replace(job.environment, container=facts.image))
     run_dir = run_dir or f"{facts.runs_dir}/{facts.run_id}"
     if backend == "local":
         _check_local(job, facts)
     _check_interpreter(facts.interpreter)
+    if facts.image_missing:
+        raise ConfigError(f"environment.container: {facts.image} is not there")
     _check_space(facts)
     link, snapshot = tuple(PurePath(p).as_posix().rstrip("/") for p in job.code.link), job.code.snapshot
     _check_in_snapshot(job, facts.code, snapshot, link)
@@ -281,7 +285,7 @@ def _spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"], r
         trackers=_trackers(job, loaded.name),
         notify={"urls": list(job.notify.urls), "on": list(job.notify.on)} if job.notify.urls else {},
         preflight=job.preflight,
-        container=job.environment.container,
+        container=facts.image or job.environment.container,
         share=job.share.value,
         after=[asdict(one) for one in facts.after],
     )

@@ -15,6 +15,7 @@ from launcher.config.load import LoadedJob
 from launcher.config.site import SiteProfile
 from launcher.errors import ConfigError, InterpreterError
 from launcher.submission import gather, interpreter
+from launcher.submission.plan import plan
 
 Make = Callable[..., LoadedJob]
 
@@ -33,6 +34,30 @@ def test_where_runs_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert gather.runs_dir_of(None, base, SiteProfile(), {})[0] == tmp_path / "runs"
     with pytest.raises(ConfigError, match="is not set"):
         gather.runs_dir_of("$NOT_SET_ANYWHERE/x", base, site, {})
+
+
+@pytest.mark.parametrize(
+    ("named", "missing"), [("lab.sif", False), ("$IMAGES_X/lab.sqsh", True), ("nvcr.io#nvidia/pytorch", False)]
+)
+def test_an_image_that_is_a_file_lies_beside_the_job(
+    job: Make, named: str, missing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents start in another folder, so its path is made absolute; a name in a registry is left as it is; both are planned so."""
+    monkeypatch.setenv("IMAGES_X", "/images")
+    loaded = job(environment={"container": named})
+    (loaded.base_dir / "lab.sif").touch()
+    found = gather.gather(loaded, backend="local")
+    where = {"lab.sif": f"{loaded.base_dir}/lab.sif", "$IMAGES_X/lab.sqsh": "/images/lab.sqsh"}.get(named, named)
+
+    assert (found.image, found.image_missing) == (where, missing)
+    if missing:
+        with pytest.raises(ConfigError, match=r"environment.container: /images/lab.sqsh is not there"):
+            plan(loaded, found)
+        assert (
+            not replace(found, backend="auto").for_reading().image_missing
+        )  # a laptop does not know the cluster's files
+    else:
+        assert plan(loaded, found).spec.container == where
 
 
 def test_the_active_environment_comes_first(tmp_path: Path) -> None:
