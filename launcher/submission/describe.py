@@ -88,11 +88,11 @@ def _cost(plan: SubmissionPlan) -> str:
 def _node(job: Job, spec: RunSpec, backend: str) -> str:
     cpus = spec.tasks_per_node * spec.cpus_per_task
     each = f"{_many(cpus, 'CPU')} ({_many(spec.tasks_per_node, 'rank')} x {spec.cpus_per_task})"
+    image = f", in {job.environment.container}" if job.environment.container else ""
     if backend == "local":
-        return f"1 agent, {each}"
+        return f"1 agent, {each}{image}"
     gpus = f"{_many(spec.gpus_per_node, 'GPU')}, " if spec.gpus_per_node else ""
     memory = f"{spec.mem_gb:g} GB" if spec.mem_gb else "site default"
-    image = f", in {job.environment.container}" if job.environment.container else ""
     return f"1 SLURM task, {each}, {gpus}memory: {memory}{image}"
 
 
