@@ -6,15 +6,19 @@
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest --tb=short -ra -q
 
-.PHONY: setup demo data test faults check lowest docs clean packages
+.PHONY: setup demo data test faults check lowest docs clean packages apptainer
 
 setup:
 	@.ci/setup
 
 # The tests run a real SLURM cluster where they can, as root on Debian or Ubuntu, and press Tab in the shells that have completion.
 packages:
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then slurm/cluster install zsh fish && .ci/apptainer; \
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  slurm/cluster install zsh fish patchelf squashfs-tools squashfuse; \
 	else echo "no cluster tests: they need root on Debian or Ubuntu"; fi
+
+apptainer: packages
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then .ci/apptainer; fi
 
 data: setup
 	@if [ ! -d /usr/share/datasets/fashion-mnist ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -25,7 +29,8 @@ demo: setup data
 	@.ci/demo
 
 # Tests that measure time run first and alone; the rest share the cores, each file in one process: three, for many wait for SLURM.
-test: setup packages
+test: packages
+	@$(MAKE) -s -j 2 setup apptainer
 	@$(MAKE) -s data || echo "Fashion-MNIST could not be had: its tests are skipped"
 	@rc=0; \
 	$(PYTEST) -m quiet || rc=1; \
@@ -33,7 +38,7 @@ test: setup packages
 	exit $$rc
 
 # Several faults in one run, at every world size, and the rarer variants.
-faults: setup packages
+faults: setup apptainer
 	@$(PYTEST) -m long -n 3 --dist loadfile
 
 check: setup

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._disk = Path(f"{directory}.disk")
         self.settings: dict[str, str] = {}
         self.broken: set[str] = set()
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "SRUN", "SQUEUE"))}
@@ -99,6 +101,27 @@ class Cluster:
     def restart(self, *daemons: str) -> None:
         """Daemons ("slurmctld", "slurmdbd", a host for its slurmd) die by SIGKILL and start again."""
         self.verb("restart", *daemons)
+
+    def mount_disk(self, size_mb: int = 4) -> None:
+        """A disk of some megabytes, before the hosts are up: they do not see what is mounted later."""
+        self.unmount_disk()
+        self._disk.mkdir(parents=True)
+        words = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=0700", "tmpfs", str(self._disk)]
+        subprocess.run(words, check=True)
+
+    def unmount_disk(self) -> None:
+        """Take it away; idempotent."""
+        if self._disk.is_mount():
+            subprocess.run(["umount", "-l", str(self._disk)], check=True)
+        if self._disk.exists():
+            self._disk.rmdir()
+
+    @contextlib.contextmanager
+    def small_disk(self) -> Iterator[Path]:
+        """The small disk, empty; what is on it is lost after that."""
+        yield self._disk
+        for path in self._disk.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def sbatch(self, *args: object, wrap: str | None = None, **kwargs: Any) -> str:
         """Submit and return the job id."""
@@ -213,11 +236,13 @@ def cluster() -> Iterator[Cluster]:
         it = Cluster(directory)
         it.verb("install", timeout=1500)
         it.verb("down")  # whatever a killed process left behind
+        it.mount_disk()
         it.verb("up")
         try:
             yield it
         finally:
             it.verb("down")
+            it.unmount_disk()
 
 
 @pytest.fixture(autouse=True)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -79,23 +76,6 @@ def preempt(cluster: Cluster, hosts: list[str], seconds: int = 2) -> str:
         "-p", "high", "--exclusive", "-N", len(hosts), "-w", ",".join(hosts), "-o", "/dev/null",
         wrap=f"srun sleep {seconds}",
     )  # fmt: skip
-
-
-@contextlib.contextmanager
-def small_disk(path: Path, size_mb: int = 4) -> Iterator[Callable[[], None]]:
-    """A file system of a few megabytes at ``path``; the given function fills it up, leaving frees it again."""
-    path.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=0700", "tmpfs", str(path)], check=True)
-
-    try:
-        yield lambda: fill(path / "filler")
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            (path / "filler").unlink()
-        keep = path.with_name(path.name + ".kept")
-        shutil.copytree(path, keep)
-        subprocess.run(["umount", "-l", str(path)], check=True)
-        shutil.copytree(keep, path, dirs_exist_ok=True)
 
 
 def fill(filler: Path) -> None:

@@ -61,13 +61,16 @@ def read_submission(path: Path) -> dict[str, Any]:
 def is_this_job(submission: Mapping[str, Any], root: Path, *, name: str = "", command: str = "") -> bool:
     """Whether the job that SLURM knows by the submission's id is that submission's; what is "" is not compared.
 
-    A slurmctld that dies forgets what it accepted in its last seconds, and gives the ids away again. The batch script's path
-    (``command``) tells the two jobs apart even where somebody has renamed them; accounting only has the ``name``.
+    A slurmctld that dies forgets what it accepted in its last seconds, and gives the ids away again. A job of the same name is
+    ours, since names are ids of runs; so is one with another name (somebody has renamed it) whose batch script lies in the run's
+    folder. Some sites' sbatch submits a copy from elsewhere; accounting tells the ``name`` alone.
     """
     folder, called = submission.get("job_folder"), submission.get("job_name")
+    if not called or name == called:
+        return True
     if command and folder:
         return command.startswith((f"{folder}/", f"{root}/"))
-    return not (name and called) or name == called
+    return not name
 
 
 def agent_logs(paths: RunPaths) -> list[Path]:

@@ -21,7 +21,7 @@ ENDED = frozenset(
 )  # fmt: skip
 """States a job does not leave."""
 
-SQUEUE_FORMAT = "%i|%A|%T|%M|%l|%S|%e|%V|%N|%o|%r"
+SQUEUE_FORMAT = "%i|%A|%T|%M|%l|%S|%e|%V|%N|%j|%o|%r"
 SACCT_FIELDS = "JobID,JobIDRaw,State,ExitCode,Submit,Start,End,TimelimitRaw,NodeList,JobName,Reason"
 _MANY = 200
 
@@ -46,7 +46,7 @@ class JobView:
     end_t: float | None = None
     time_limit_s: float | None = None
     name: str = ""
-    """Its job name, of sacct."""
+    """Its job name."""
     command: str = ""
     """Path of its batch script, of squeue; "(null)" when it has none."""
     source: str = "squeue"
@@ -96,15 +96,15 @@ def parse_squeue(text: str) -> dict[str, JobView]:
     """Rows of ``squeue -o SQUEUE_FORMAT`` by each id a row answers to."""
     out: dict[str, JobView] = {}
     for line in text.splitlines():
-        parts = line.split("|", 10)
-        if len(parts) != 11:
+        parts = line.split("|", 11)
+        if len(parts) != 12:
             continue
-        shown, raw, state, _, limit, start, end, submit, nodes, command, reason = (p.strip() for p in parts)
+        shown, raw, state, _, limit, start, end, submit, nodes, name, command, reason = (p.strip() for p in parts)
         for job_id in dict.fromkeys((shown, raw)):
             view = JobView(
                 job_id=job_id, state=state, reason="" if reason in ("None", "(null)") else reason, nodes=nodes,
                 submit_t=_time(submit), start_t=_time(start), end_t=_time(end), time_limit_s=_duration(limit),
-                command=command,
+                name=name, command=command,
             )  # fmt: skip
             if job_id == shown or job_id not in out:
                 out[job_id] = view

@@ -56,16 +56,16 @@ class Where:
         if not fresh and time.monotonic() - self._asked < _ASK_EVERY_S:
             return self._state
         self._asked = time.monotonic()
-        done = _run(["squeue", "--noheader", "--states=all", f"--jobs={self.job_id}", "--format=%T %o"])
+        done = _run(["squeue", "--noheader", "--states=all", f"--jobs={self.job_id}", "--format=%T %j %o"])
         if done.returncode != 0 and "invalid job id" not in done.stderr.lower():
             raise SiteError(f"SLURM does not answer: {done.stderr.strip() or 'squeue failed'}")
-        state, _, command = done.stdout.partition("\n")[0].strip().partition(" ")
-        self._state = state if done.returncode == 0 and self.has(command) else ""
+        state, *job = done.stdout.partition("\n")[0].split(maxsplit=2) or [""]
+        self._state = state if done.returncode == 0 and self.has(*job) else ""
         return self._state
 
-    def has(self, command: str) -> bool:
-        """Whether a job that runs the batch script ``command`` is this run's; "" is unknown."""
-        return is_this_job(self._submission, self._paths.root, command=command)
+    def has(self, name: str = "", command: str = "") -> bool:
+        """Whether a job of that name and batch script is this run's; "" is unknown."""
+        return is_this_job(self._submission, self._paths.root, name=name, command=command)
 
     def alive(self, *, fresh: bool = False) -> bool:
         """Whether something works on the run or will. SLURM's silence counts as yes."""
@@ -130,12 +130,12 @@ def states_of(jobs: Mapping[str, Where]) -> dict[str, str]:
     parents = sorted({job.partition("_")[0] for job in jobs})
     if not parents:
         return {}
-    done = _run(["squeue", "--noheader", "--array", f"--jobs={','.join(parents)}", "--format=%i %T %o"])
+    done = _run(["squeue", "--noheader", "--array", f"--jobs={','.join(parents)}", "--format=%i %T %j %o"])
     if done.returncode != 0 and "invalid job id" not in done.stderr.lower():
         raise SiteError(f"SLURM does not answer: {done.stderr.strip() or 'squeue failed'}")
-    rows = (line.split(maxsplit=2) for line in done.stdout.splitlines())
-    found = {row[0]: (row[1], "".join(row[2:])) for row in rows if len(row) > 1}
-    known = {job: found[job][0] for job, where in jobs.items() if job in found and where.has(found[job][1])}
+    rows = (line.split(maxsplit=3) for line in done.stdout.splitlines())
+    found = {row[0]: row[1:] for row in rows if len(row) > 1}
+    known = {job: found[job][0] for job, where in jobs.items() if job in found and where.has(*found[job][1:])}
     return {job: state for job, state in known.items() if state not in _GONE}
 
 

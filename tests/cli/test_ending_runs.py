@@ -135,7 +135,7 @@ def test_what_is_over_is_left_alone(site: Site, end: End, capsys: pytest.Capture
 @both
 def test_another_job_with_its_id_is_left_alone(site: Site, end: End, capsys: pytest.CaptureFixture[str]) -> None:
     """SLURM lost the job and gave its id to one of the user's other jobs."""
-    site.queue.write_text("RUNNING /home/ann/precious.sh\n")
+    site.queue.write_text("RUNNING precious /home/ann/precious.sh\n")
 
     assert end(site.paths, capsys) == f"{site.paths.id} is not running any more"
     assert (site.asked.read_text(), site.request()) == ("", None)
@@ -163,7 +163,9 @@ def _sweep(site: Site, folder: Path, **states: str) -> dict[str, RunPaths]:
 
 def test_a_sweeps_points_are_cancelled_at_once(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One scancel for all that SLURM has; an outcome stays; requests tell those on the way to another job; ids of others do not count."""
-    points = _sweep(site, tmp_path, job50="PENDING", job51="RUNNING", job52="ended", job53="RUNNING /ann/precious.sh")
+    points = _sweep(
+        site, tmp_path, job50="PENDING", job51="RUNNING", job52="ended", job53="RUNNING precious /ann/precious.sh"
+    )
     write_outcome(points["52"].outcome, {"state": "completed"})
 
     assert main(["cancel", "swp"]) == 0

@@ -133,13 +133,13 @@ def _of(cluster: Cluster, process: psutil.Process) -> bool:
 
 
 @pytest.mark.long
-def test_daemons_restarted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    """slurmctld, then the slurmd of one of the hosts is killed and started again: the run does not notice."""
+@pytest.mark.parametrize("daemon", ["slurmctld", "slurmd"])
+def test_a_daemon_restarted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, daemon: str) -> None:
+    """slurmctld, or the slurmd of one of the hosts, is killed and started again: the run does not notice."""
     run = start(clean, tmp_path)
 
-    for daemon in ("slurmctld", run.state()["nodes"][1]):
-        clean.restart(daemon)
-        run.wait_saved(len(run.told("saved")) + 1)
+    clean.restart(run.state()["nodes"][1] if daemon == "slurmd" else daemon)
+    run.wait_saved(len(run.told("saved")) + 1)
 
     ends_the_same(run, 3, undisturbed)
     tells(run, ("round_started", {}), ("ended", {"state": "completed"}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -137,16 +136,17 @@ def test_the_newest_checkpoint_is_damaged(
     )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-def test_the_disk_is_full_during_a_save(tmp_path: Path, undisturbed: Undisturbed) -> None:
+def test_the_disk_is_full_during_a_save(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Training goes on while nothing can be saved, says so, and saves again when there is room."""
-    # Simulated nodes on this machine: the cluster's hosts do not see what is mounted here later.
-    run = submit(tmp_path, {}, 3, backend="local", resources=ONE_HOST, params={"step_s": 0.08})
-    with inflict.small_disk(run.paths.checkpoints) as fill:
+    run = submit(tmp_path, clean.env, 3, resources=ONE_HOST, params={"step_s": 0.08}, slurm={"extra": {"hold": True}})
+    with clean.small_disk() as disk:
+        run.paths.checkpoints.rmdir()
+        run.paths.checkpoints.symlink_to(disk)
+        clean.run(["scontrol", "release", run.job_id])
         run.wait_saved(1)
-        fill()
+        inflict.fill(disk / "filler")
         run.wait("a failed save", lambda: run.told("save_failed"))
-        (run.paths.checkpoints / "filler").unlink()
+        (disk / "filler").unlink()
         failed = run.told("save_failed")[-1]["t"]
         run.wait("a later save", lambda: [e for e in run.told("saved") if e["t"] > failed])
         ends_the_same(run, 3, undisturbed)

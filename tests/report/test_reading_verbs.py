@@ -244,7 +244,7 @@ def test_slurm_is_asked_once_for_all_runs(
     completed(home)
     tools = home.parent / "tools"
     tools.mkdir()
-    rows = {"squeue": "".join(f"{j}|{j}|PENDING|0:00|1:00:00|N/A|N/A|1795311918|||Priority\n" for j in range(101, 101 + known)),
+    rows = {"squeue": "".join(f"{j}|{j}|PENDING|0:00|1:00:00|N/A|N/A|1795311918||||Priority\n" for j in range(101, 101 + known)),
             "sacct": "103|103|PENDING|0:0|1795311019|Unknown|Unknown|60|None assigned||Resources\n"}  # fmt: skip
     for name, text in rows.items():
         (tools / name).write_text(f"#!/bin/sh\necho {name} \"$@\" >> {tools}/asked\nprintf '%s' '{text}'\n")

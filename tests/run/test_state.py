@@ -48,13 +48,13 @@ def test_nothing_there_is_no_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("said", "ours"),
-    [({}, True), ({"name": "net-k7f"}, True), ({"name": "other"}, False),
+    [({}, True), ({"name": "net-k7f"}, True), ({"name": "net-k7f", "command": "/tmp/copy.sh"}, True), ({"name": "other"}, False),
      ({"command": "/runs/net-k7f/submitit/s.sh", "name": "renamed"}, True), ({"command": "/runs/point/submit.sbatch"}, True),
      ({"command": "/home/ann/s.sh"}, False), ({"command": "(null)"}, False), ({"command": "/runs/net-k7f-2/submitit/s.sh"}, False)],
     ids=str,
 )  # fmt: skip
 def test_an_id_that_was_given_away_again_is_another_job(said: dict[str, str], ours: bool) -> None:
-    """By the batch script, else by the name; without either, and of a submission that did not note them, the id counts."""
+    """By the name or the batch script; without either, and of a submission that did not note them, the id counts."""
     submission = {"job_id": "7", "job_folder": "/runs/net-k7f", "job_name": "net-k7f"}
 
     assert is_this_job(submission, Path("/runs/point"), **said) is ours
