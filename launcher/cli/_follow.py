@@ -101,34 +101,30 @@ def _bar() -> Progress:
 
 
 def follow(
-    paths: RunPaths, alive: Callable[[], bool], *, skip: int = 0, on_interrupt: Callable[[], None] | None = None
+    paths: RunPaths, alive: Callable[[], bool], *, skip: int = 0, heed: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Print the run's progress until it has an outcome, and return that.
 
-    ``alive`` says whether anything still works on the run; ``on_interrupt`` is called at each Ctrl-C (without it,
-    KeyboardInterrupt goes through). Raises RunFailedError when everything is gone and no outcome was written.
+    ``alive`` says whether anything still works on the run; ``heed`` is called before each look, four times a second.
+    Raises RunFailedError when everything is gone and no outcome was written.
     """
     follower = Follower(paths, skip=skip)
     gone_since: float | None = None
     try:
         while True:
-            try:
+            heed()
+            follower.look()
+            outcome = read_outcome(paths.outcome)
+            if outcome is not None:
                 follower.look()
-                outcome = read_outcome(paths.outcome)
-                if outcome is not None:
-                    follower.look()
-                    return outcome
-                gone_since = None if alive() else gone_since or time.monotonic()
-                if gone_since is not None and time.monotonic() - gone_since > _LAST_WORDS_S:
-                    raise RunFailedError(
-                        f"{paths.id}: its processes are gone and left no outcome; launcher why {paths.id} and "
-                        f"launcher logs {paths.id} may tell"
-                    )
-                time.sleep(_PERIOD_S)
-            except KeyboardInterrupt:
-                if on_interrupt is None:
-                    raise
-                on_interrupt()
+                return outcome
+            gone_since = None if alive() else gone_since or time.monotonic()
+            if gone_since is not None and time.monotonic() - gone_since > _LAST_WORDS_S:
+                raise RunFailedError(
+                    f"{paths.id}: its processes are gone and left no outcome; launcher why {paths.id} and "
+                    f"launcher logs {paths.id} may tell"
+                )
+            time.sleep(_PERIOD_S)
     finally:
         follower.close()
 

@@ -121,12 +121,16 @@ def _run(argv: list[str] | None) -> int:
     try:
         value = cli.main(args=argv, prog_name="launcher", standalone_mode=False, color=colour)
     except click.exceptions.Abort:
-        click.echo("stopped", err=True)
-        return 130
+        return _stopped()
     except click.ClickException as error:
         error.show()
         return error.exit_code
     return value if isinstance(value, int) else 0
+
+
+def _stopped() -> int:
+    click.echo("stopped", err=True)
+    return 130  # as a shell shows a command that SIGINT ended
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -147,9 +151,12 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141  # as a shell shows a command that SIGPIPE ended
     except KeyboardInterrupt:
-        click.echo("stopped", err=True)
-        return 130
+        return _stopped()
     except Exception as error:
+        if isinstance(
+            error.__cause__, KeyboardInterrupt
+        ):  # before Python 3.12, one that struck in a class's definition
+            return _stopped()
         if _debugging():
             raise
         if isinstance(error, FileNotFoundError) and not _is_somewhere():

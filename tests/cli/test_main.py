@@ -165,6 +165,22 @@ def test_errors_are_a_sentence_and_a_code(
     assert (seen.out, seen.err) == ("", "launcher: one sentence\n")
 
 
+def test_interrupting_an_import_is_polite(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C while a class is defined, which is a RuntimeError before Python 3.12, ends a verb like at any other moment."""
+
+    class Struck:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt
+
+    @cli.command("test-import")
+    def importing() -> None:
+        type("Defined", (), {"field": Struck()})
+
+    monkeypatch.setattr(type(cli), "get_command", lambda self, ctx, name: importing)
+    assert main(["test-import"]) == 130
+    assert capsys.readouterr().err.strip() == "stopped"
+
+
 def test_a_fault_of_ours_is_told_apart(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """An unexpected exception is one line that names it; LAUNCHER_DEBUG=1 shows the traceback."""
 
