@@ -78,9 +78,10 @@ def find_root(h: History, s: RunSummary) -> Root | None:
     return None
 
 
-_FRAME = re.compile(
-    r"srun: |slurmstepd|launcher: start |submitit INFO |The leader died without a word|No agent could begin"
-)
+_START = "launcher: start "
+"""How the batch script begins each life of the job."""
+
+_FRAME = re.compile(r"srun: |slurmstepd|submitit INFO |The leader died without a word|No agent could begin")
 """What stands around the words of an agent in its log."""
 
 _NO_MODULE = re.compile(r"\S*: .*(No module named '[^']+')")
@@ -98,14 +99,20 @@ def _unannounced(h: History, s: RunSummary) -> Root:
 def _without_a_word(h: History, kind: str, event: Event, attempt: int | None, step: int | None) -> Root:
     """The leader of an attempt said nothing of its end: what the agents printed last may."""
     started = next((e for e in h.of("attempt_started") if e.get("attempt") == attempt), {})
-    logs = [[line for line in tail(path) if line.strip()] for path in _agent_logs(h)]
-    said = ([line for line in lines if not _FRAME.match(line)] for lines in logs)
-    log = next((lines for lines in (*said, *logs) if lines), [])
+    logs = ([line for line in tail(path) if line.strip()] for path in _agent_logs(h))
+    log = _of_last_start(next((lines for lines in logs if lines), []))
+    log = [line for line in log if not _FRAME.match(line)] or log
     root = Root(kind, event, attempt=attempt, step=step, log=log[-40:])
     root.host, root.trace = as_text(started.get("host")) or None, last_traceback(log)
     if kind == "leader" and log and (module := _NO_MODULE.match(log[-1])):
         root.kind, root.host, root.trace = "import", None, Trace("ModuleNotFoundError", module[1])
     return root
+
+
+def _of_last_start(lines: list[str]) -> list[str]:
+    """What the job's present life wrote: a requeued job goes on in the same file."""
+    starts = [i for i, line in enumerate(lines) if line.startswith(_START)]
+    return lines[starts[-1] + 1 :] if starts else lines
 
 
 def _broken_chain(h: History) -> str:

@@ -403,11 +403,13 @@ def test_agents_that_never_began_are_told_in_their_own_words(
     story.outcome("failed", "No agent could begin, 6 times in a row.", exit_code=8)
     story.paths.submitit.mkdir()
     (story.paths.submitit / "482913_0_log.out").write_text(
+        "launcher: start 482913.4\nrequeued: The job was preempted; the run goes on in another attempt.\n"
         f"launcher: start 482913.5\n{line}\nsrun: error: node1: task 0: Exited with exit code 1\nNo agent could begin, 6 times in a row.\n"
     )
     found = why(story)
 
     assert (found.kind, found.sentence) == (kind, sentence)
+    assert "preempted" not in str(found.rows)
     if kind == "import":
         assert "install it for /opt/py/bin/python in /img/lab.sif" in dict(found.rows)["next"]
 
