@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -178,4 +179,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    done = main()
+    sys.stderr.flush()
+    os._exit(done)  # what is delivered must be known at once: before a requeue, the next attempt would tell it again
