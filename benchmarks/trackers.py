@@ -25,10 +25,9 @@ from pathlib import Path
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "runtime"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from test_trackers_real import Server
+from mlflow_server import Server
 
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
