@@ -153,7 +153,12 @@ class _Reader:
             return min(t, as_number(self.history.state.get("allocation_t")) or t)
         return t
 
+    def on_waiting(self, e: Event) -> None:
+        self.close(e["t"], "queued")  # without SLURM a chained run's leader waits for the others, and holds nothing
+
     def on_round_started(self, e: Event) -> None:
+        if self.kind == "queued":
+            self.close(e["t"], "start-up")
         self.round = e.get("round")
         resume = as_number(e.get("resume_step"))
         if resume is not None:

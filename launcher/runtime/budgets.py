@@ -44,6 +44,8 @@ class Budgets:
     _began: float = 0.0
     _last: float = 0.0
     _first_step: float | None = None
+    _waits: float | None = None
+    """Since when the attempt has waited for other runs, holding no allocation of SLURM's."""
 
     def feed_all(self, events: Iterable[dict[str, Any]]) -> Budgets:
         """`feed` each; returns itself."""
@@ -64,7 +66,7 @@ class Budgets:
         self._close_attempt()
         self._attempt, self._began = e.get("attempt"), float(e.get("t") or 0.0)
         self._last = self._began
-        self._first_step = None
+        self._first_step = self._waits = None
         self.idle_attempts += 1
         self.poor_attempts += 1
 
@@ -73,11 +75,17 @@ class Budgets:
 
     def _close_attempt(self) -> None:
         if self._attempt is not None:
-            self.spent_s += max(0.0, self._last - self._began)
+            self.spent_s += self._held_s(self._last)
         self._attempt = None
+
+    def _on_waiting(self, e: dict[str, Any]) -> None:
+        self._waits = float(e.get("t") or 0.0)
 
     def _on_round_started(self, e: dict[str, Any]) -> None:
         self.rounds += 1
+        if self._waits is not None:
+            self._began += float(e.get("t") or 0.0) - self._waits
+            self._waits = None
         if isinstance(step := e.get("resume_step"), int):
             self.best_step = max(self.best_step, step)
 
@@ -126,7 +134,10 @@ class Budgets:
 
     def spent_with_current_s(self, now: float) -> float:
         """Allocation time of all attempts, the running one included."""
-        return self.spent_s + (max(0.0, now - self._began) if self._attempt is not None else 0.0)
+        return self.spent_s + (self._held_s(now) if self._attempt is not None else 0.0)
+
+    def _held_s(self, now: float) -> float:
+        return max(0.0, (now if self._waits is None else self._waits) - self._began)
 
 
 def backoff_s(poor_attempts: int) -> float:

@@ -192,6 +192,16 @@ def test_time_between_an_end_and_a_resubmission_is_not_counted(tmp_path: Path) -
     assert book.total_s == pytest.approx(150)
 
 
+def test_waiting_for_another_run_is_queued_time(tmp_path: Path) -> None:
+    """Without SLURM a chained run's leader waits itself: nothing is allocated meanwhile."""
+    story = Story(tmp_path, batch="local").submitted(backend="local").begins().wait(5).event("waiting", runs=["a"])
+    story.wait(3600).round_starts(resume_step=None).wait(3).event("first_step", step=1).wait(100)
+    book = ledger(story.history(), story.t)
+
+    assert (book.seconds["queued"], book.seconds["start-up"]) == (pytest.approx(3600), pytest.approx(8))
+    assert book.seconds["useful"] == pytest.approx(100)
+
+
 def test_an_unmodified_script_counts_from_its_start(tmp_path: Path) -> None:
     """A script that reports no steps trains from the moment its workers start; nothing is called lost."""
     story = Story(tmp_path, work={"kind": "script", "target": "train.py"}).submitted().begins().wait(10).round_starts()

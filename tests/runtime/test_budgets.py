@@ -138,6 +138,22 @@ def test_hours_are_those_in_which_an_allocation_was_held():
     assert b.spent_with_current_s(1000) == pytest.approx(190)
 
 
+def test_waiting_for_other_runs_holds_no_allocation():
+    """Without SLURM a chained run's leader lives while it waits: neither hours nor a slow start are counted against it."""
+    b = Budgets().feed_all(
+        [{"t": 100, "type": "attempt_started", "attempt": 0}, {"t": 110, "type": "waiting", "runs": ["a"]}]
+    )
+    assert b.spent_with_current_s(5000) == pytest.approx(10)
+
+    b.feed({"t": 9110, "type": "round_started"})
+    b.feed({"t": 9115, "type": "first_step", "step": 1})
+    b.feed({"t": 9125, "type": "saved", "step": 10})
+    assert (b.poor_attempts, b.spent_with_current_s(9130)) == (0, pytest.approx(30))
+
+    b.feed({"t": 9130, "type": "attempt_ended", "attempt": 0})
+    assert b.spent_s == pytest.approx(30)
+
+
 def test_backing_off_doubles_up_to_half_an_hour():
     """The first attempt without progress costs nothing."""
     assert [backoff_s(n) for n in (0, 1, 2, 3, 4, 20)] == [0.0, 0.0, 30.0, 60.0, 120.0, 1800.0]
