@@ -57,6 +57,11 @@ def tail(path: Path, size: int = 1500) -> str:
     return ""
 
 
+def last_words(layout: Layout, daemon: str) -> str:
+    """The last line that a daemon of the head logged."""
+    return tail(layout.log / f"{daemon}.log").rpartition("\n")[2]
+
+
 def find(layout: Layout, daemon: str, host: str = HEAD) -> list[int]:
     """Processes of that name in a host's namespace (slurmd's steps are called slurmstepd)."""
     out = []
@@ -126,6 +131,8 @@ def start_slurmdbd(layout: Layout) -> None:
     inside(layout, HEAD, "slurmdbd")
 
     def answers() -> bool:
+        if not find(layout, "slurmdbd"):
+            raise ClusterError(f"slurmdbd has ended: {last_words(layout, 'slurmdbd')}")
         return "launcher" in sacctmgr(layout, "-n", "-P", "list", "cluster", "format=cluster")
 
     def added() -> bool:

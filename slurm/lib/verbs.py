@@ -89,6 +89,16 @@ def _broken_hosts(layout: Layout) -> list[str]:
 
 
 def _start_anew(layout: Layout) -> None:
+    """Build it, and once more where it did not come up: of some hundred starts one waited for a slurmdbd in vain."""
+    try:
+        _build(layout)
+    except ClusterError as error:
+        said = [f"{name}: {text}" for name in ("slurmdbd", "slurmctld") if (text := daemons.last_words(layout, name))]
+        print("\n".join([f"cluster: {error}; once more from the start", *said]), file=sys.stderr)
+        _build(layout)
+
+
+def _build(layout: Layout) -> None:
     """Whatever was here is swept away first: half of an old cluster is of no use."""
     _sweep(layout)
     layout.root.mkdir(parents=True, exist_ok=True)

@@ -7,11 +7,12 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
+from cluster import COMMAND, Cluster
 
 
 def cluster_pids(cluster: Cluster) -> list[int]:
@@ -232,6 +233,32 @@ def test_up_recovers_when_every_daemon_was_killed(cluster: Cluster) -> None:
     cluster.verb("up")
 
     assert cluster.run(["srun", "-N4", "hostname"]).stdout.count("node") == 4
+
+
+@pytest.mark.long
+def test_up_tries_again_when_a_daemon_ends_while_it_starts(cluster: Cluster) -> None:
+    """slurmdbd is killed the moment it appears: `up` says so, builds everything once more, and jobs run."""
+    cluster.verb("down")
+    words = [str(COMMAND), "up"]
+    with subprocess.Popen(words, env=cluster.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        cluster.wait(lambda: kill_slurmdbd(cluster), "slurmdbd")
+        _, err = process.communicate(timeout=300)
+
+    assert process.returncode == 0, err
+    assert "slurmdbd has ended" in err
+    assert cluster.run(["srun", "-N4", "hostname"]).stdout.count("node") == 4
+
+
+def kill_slurmdbd(cluster: Cluster) -> bool:
+    """Kill it as soon as it is there; whether it was."""
+    for pid in cluster_pids(cluster):
+        try:
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "slurmdbd":
+                os.kill(pid, signal.SIGKILL)
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return False
 
 
 def test_down_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
