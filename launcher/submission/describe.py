@@ -140,7 +140,7 @@ def _stop(job: Job, spec: RunSpec) -> str:
 
 def warnings(job: Job, spec: RunSpec, facts: Facts) -> tuple[str, ...]:
     """What a user should know before the queue, a sentence each."""
-    said = [_script(spec, facts), *_editable(facts), *_environment(facts), *_site(job, spec, facts)]
+    said = [_script(spec, facts), *_editable(facts), *_environment(facts), *_site(job, spec, facts), _contained(spec)]
     said += [f"{path} points outside the code and stays a link to {target}" for path, target in facts.code.outside]
     return tuple(s for s in said if s)
 
@@ -150,6 +150,12 @@ def _script(spec: RunSpec, facts: Facts) -> str:
         return ""
     name = PurePath(spec.work.target).name if spec.work.kind == "script" else spec.work.target
     return f"{spec.work.kind} mode: saving and resuming are {name}'s business"
+
+
+def _contained(spec: RunSpec) -> str:
+    if spec.batch != "slurm" or not spec.container or not spec.spare_nodes:
+        return ""
+    return "containers and spare nodes: if the first node's host dies, the job waits for scancel and launcher resubmit"
 
 
 def _editable(facts: Facts) -> list[str]:

@@ -147,3 +147,18 @@ def test_a_killed_leader_in_a_container_is_mended_outside(cluster: Cluster, run:
 
     assert "completed" == outcome["state"], outcome
     assert 2 == len(run.told("attempt_started"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("which", [0, 1], ids=["first host", "another host"])
+def test_a_host_of_a_run_in_containers_dies(cluster: Cluster, run: Run, which: int) -> None:
+    """Of the first one nobody inside can tell SLURM: it requeues itself a job that is submitted without --no-kill."""
+    cluster.set(SlurmdTimeout=10)
+    dead = run.state()["nodes"][which]
+    cluster.kill(dead)
+    outcome = run.wait_end()
+    run.wait_no_process()
+
+    assert "completed" == outcome["state"], outcome
+    assert 2 == len(run.told("attempt_started"))
+    assert dead not in {r["host"] for r in run.told("round_started", attempt=1)[0]["ranks"]}

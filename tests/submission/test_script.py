@@ -116,6 +116,16 @@ def test_nothing_in_a_script_ends_the_other_nodes(job: Make) -> None:
     )
 
 
+@pytest.mark.parametrize("spares", [0, 1])
+def test_slurm_itself_requeues_containers_whose_first_host_died(job: Make, spares: int) -> None:
+    """Their agents cannot ask for it. Spares need --no-kill: then somebody has to see to it, and the plan says so."""
+    image = {"container": "docker://lab", "python": "/opt/py/bin/python"}
+    made = plan(job(environment=image, resources={"nodes": 2, "spare_nodes": spares}), facts())
+
+    assert ("#SBATCH --no-kill" in made.sbatch) == (spares > 0)
+    assert ("scancel and launcher resubmit" in "; ".join(made.warnings)) == (spares > 0)
+
+
 def test_hostile_strings_stay_strings(job: Make) -> None:
     """Every text a user gives to sbatch is one shell word in the script; nothing of it would be run."""
     hostile = "x; touch pwned $(touch pwned) `touch pwned` 'q' \"q\" \\ ü *"
