@@ -36,6 +36,9 @@ def main(argv: list[str], usage: str) -> int:
     except ClusterError as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # `cluster status | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the interpreter's last flush fail
+        return 141  # as a shell shows a command that SIGPIPE ended
 
 
 def do_install(_layout: Layout, args: list[str]) -> int:

@@ -196,6 +196,19 @@ def test_set_changes_the_configuration_and_back(cluster: Cluster) -> None:
     assert re.search(r"^JobRequeue += 1", back, re.M)
 
 
+def test_a_reader_that_has_seen_enough_is_no_error(cluster: Cluster) -> None:
+    """`status | head -1` ends as a command does that SIGPIPE ended: without a word."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [Path(__file__).parents[2] / "slurm" / "cluster", "status"]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, env=cluster.env, timeout=60)
+    finally:
+        os.close(writer)
+
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_wrong_words_are_refused_in_one_sentence(cluster: Cluster) -> None:
     """An unknown host, partition or a word without a value changes nothing and is said in one line."""
     for args in (["kill", "node9"], ["set", "low.MaxTime=1"], ["set", "GraceTime"], ["set", "Accounting=maybe"]):
