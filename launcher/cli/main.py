@@ -153,9 +153,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _stopped()
     except Exception as error:
-        if isinstance(
-            error.__cause__, KeyboardInterrupt
-        ):  # before Python 3.12, one that struck in a class's definition
+        # What becomes, before Python 3.12, of a KeyboardInterrupt that struck in a class's definition.
+        if isinstance(error.__cause__, KeyboardInterrupt):
             return _stopped()
         if _debugging():
             raise
