@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 __all__ = ["make"]
 
 
-def make(root: Path, number: int, now: float) -> None:
-    """``number`` runs below ``root``, the newest ``run1-1121-0842-00001`` with a log, metrics and samples."""
+def make(root: Path, number: int, now: float, ranks: int = 8) -> None:
+    """``number`` runs below ``root``, ``run99-1121-0842-00063`` with a log, metrics and samples of ``ranks`` ranks."""
     sweep = root / "lr-sweep-1121-0900-swp"
     sweep.mkdir(parents=True)
     points = []
@@ -23,7 +24,7 @@ def make(root: Path, number: int, now: float) -> None:
             points.append({"run": name, "overrides": [f"params.lr={i}"]})
         _write(run, i, now)
     (sweep / "sweep.json").write_text(json.dumps({"points": points}))
-    _enrich(root / "run99-1121-0842-00063", now)
+    _enrich(root / "run99-1121-0842-00063", now, ranks)
 
 
 def _write(run: Path, i: int, now: float) -> None:
@@ -47,8 +48,8 @@ def _write(run: Path, i: int, now: float) -> None:
         os.utime(run / "events.jsonl", (now - 5, now - 5))
 
 
-def _enrich(run: Path, now: float) -> None:
-    """What one run has beside its outcome, for the verbs that look closely: 3,000 lines of metrics, samples of 8 ranks."""
+def _enrich(run: Path, now: float, ranks: int) -> None:
+    """What one run has beside its outcome, for the verbs that look closely: 3,000 lines of metrics, 600 samples of all ranks."""
     head = {"attempt": 0, "round": 0}
     with (run / "metrics.jsonl").open("w") as f:
         for k in range(3000):
@@ -57,9 +58,16 @@ def _enrich(run: Path, now: float) -> None:
             )
     with (run / "samples.jsonl").open("w") as f:
         for k in range(600):
-            ranks = [{"rank": r, "host": f"n{r // 4}", "step": 15 * k, "step_time_s": 0.5} for r in range(8)]
-            f.write(json.dumps({"t": now - 7000 + 10 * k, **head, "ranks": ranks}) + "\n")
+            all_ranks = [_sample(rank, 15 * k) for rank in range(ranks)]
+            f.write(json.dumps({"t": now - 7000 + 10 * k, **head, "ranks": all_ranks}) + "\n")
     log = run / "logs" / "attempt-0" / "round-0"
     log.mkdir(parents=True)
     (log / "rank-00000.log").write_text("".join(f"step {k}\n" for k in range(10_000)))
     (run / "submission.json").write_text(json.dumps({"backend": "slurm", "job_id": "99", "submitted_t": now - 7200}))
+
+
+def _sample(rank: int, step: int) -> dict[str, Any]:
+    return {
+        "rank": rank, "host": f"n{rank // 4}", "step": step, "step_time_s": 0.5, "own_s": 0.4, "cpu_percent": 101.5,
+        "rss_bytes": 3456789012, "gpu_percent": 97.0, "gpu_mem_bytes": 65432198765,
+    }  # fmt: skip

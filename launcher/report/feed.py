@@ -41,8 +41,8 @@ class Detail:
     """How often each rank ended a round: it was the first to fail, or all others hung because it lagged behind."""
 
 
-def tail_objects(path: Path, size: int = _TAIL) -> list[dict[str, Any]]:
-    """JSON objects of the last ``size`` bytes of a file of lines."""
+def tail_objects(path: Path, size: int = _TAIL, most: int | None = None) -> list[dict[str, Any]]:
+    """JSON objects of the last ``size`` bytes of a file of lines; of the last ``most`` of these lines, if given."""
     try:
         with path.open("rb") as f:
             end = f.seek(0, os.SEEK_END)
@@ -51,7 +51,8 @@ def tail_objects(path: Path, size: int = _TAIL) -> list[dict[str, Any]]:
     except OSError:
         return []
     out = []
-    for line in lines[1:] if end > size else lines:
+    whole = lines[1:] if end > size else lines
+    for line in whole if most is None else whole[-most:]:
         try:
             value = json.loads(line)
         except NO_JSON:
@@ -137,7 +138,7 @@ def _losses(path: Path) -> tuple[str, list[float | None]]:
 def _speeds(path: Path) -> list[float | None]:
     out: list[float | None] = []
     last: tuple[float, float, object] | None = None
-    for line in tail_objects(path):
+    for line in tail_objects(path, 1 << 22, 500):  # one of 512 ranks has 90 kB
         steps = [s for s in (as_number(as_dict(r).get("step")) for r in as_list(line.get("ranks"))) if s is not None]
         t, place = as_number(line.get("t")), (line.get("attempt"), line.get("round"))
         if t is None or not steps:

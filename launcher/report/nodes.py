@@ -10,7 +10,7 @@ from launcher.frozen import frozen
 from launcher.report.history import Event, as_dict, as_list, as_number, as_text, own_time
 from launcher.report.text import duration, median
 from launcher.run import events as events_module
-from launcher.run.files import read_lines
+from launcher.run.files import read_thinned
 from launcher.run.paths import RunPaths
 
 __all__ = ["HostRecord", "Trace", "gather", "load"]
@@ -78,7 +78,9 @@ class HostRecord:
 
 def load(paths: RunPaths) -> Trace:
     """Read one run's events and samples; torn and missing files are survived."""
-    return Trace(paths.id, events_module.read(paths.events), read_lines(paths.samples))
+    # A median is wanted, of every run on the list: some hundred samples tell it.
+    samples = read_thinned(paths.samples, most_lines=300, most_bytes=2 << 20)
+    return Trace(paths.id, events_module.read(paths.events), samples)
 
 
 def gather(traces: Iterable[Trace]) -> list[HostRecord]:

@@ -14,12 +14,12 @@ from launcher.report.drawing import bands, lanes
 from launcher.report.faults import in_words as fault_in_words
 from launcher.report.history import History, as_dict, as_list, as_text
 from launcher.report.ledger import Advice, Ledger, advise, ledger, shares
-from launcher.report.series import RankSpread, Series, charts, metric_series, read_thinned, spreads, usage
+from launcher.report.series import MAX_POINTS, RankSpread, Series, charts, metric_series, spreads, usage
 from launcher.report.status import past
 from launcher.report.summary import RunSummary
 from launcher.report.why import Why, explain
 from launcher.report.words import level, words
-from launcher.run.files import Damage, read_object
+from launcher.run.files import Damage, read_object, read_thinned
 from launcher.run.paths import RunPaths
 from launcher.run.redact import redact
 
@@ -61,7 +61,8 @@ def read_told(h: History, s: RunSummary, now: float) -> Told:
     """Read what else a page needs of a run: metrics, samples, environment and job."""
     book = ledger(h, s.ended or now)
     damage: list[Damage] = []
-    metrics, samples = read_thinned(h.paths.metrics, damage=damage), read_thinned(h.paths.samples, damage=damage)
+    metrics = read_thinned(h.paths.metrics, damage)
+    samples = read_thinned(h.paths.samples, damage, most_lines=MAX_POINTS)
     environment = read_object(h.paths.environment, damage) or {}
     more = [sentence for d in damage if (sentence := fault_in_words(d, active=s.active))]
     return Told(

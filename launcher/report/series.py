@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from launcher.frozen import frozen
 from launcher.report.history import as_dict, as_list, as_number, own_time
 from launcher.report.text import median
-from launcher.run.files import Damage, parse_lines
 
-__all__ = ["RankSpread", "Series", "charts", "metric_series", "read_thinned", "spreads", "usage"]
+__all__ = ["MAX_POINTS", "RankSpread", "Series", "charts", "metric_series", "spreads", "usage"]
 
-MAX_LINES = 6000
-"""Lines of a file that are looked at: more would not be seen in a chart of some hundred pixels."""
 MAX_POINTS = 800
+"""More would not be seen in a chart of some hundred pixels."""
 
 
 @dataclass
@@ -49,21 +46,6 @@ class Series:
 
 def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
-
-
-def read_thinned(path: Path, most: int = MAX_LINES, damage: list[Damage] | None = None) -> list[dict[str, Any]]:
-    """JSON objects of a file of lines: all, or evenly picked ones with the last; ``damage`` is told of lines left out."""
-    try:
-        *lines, rest = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        if damage is not None:
-            damage.append(Damage(path.name, error.strerror or str(error)))
-        return []
-    stride = max(1, math.ceil(len(lines) / most))
-    picked = lines[::stride] + (lines[-1:] if stride > 1 else [])
-    return parse_lines(path.name, [*picked, rest], damage)
 
 
 def metric_series(lines: list[dict[str, Any]]) -> list[Series]:
@@ -128,7 +110,7 @@ def usage(samples: list[dict[str, Any]]) -> dict[str, list[Series]]:
                     one.y.append(None)
             last = (t, step, place)
         for name, (key, unit) in keys.items():
-            known = [v / unit for v in (as_number(r.get(key)) for r in ranks) if v is not None]
+            known = [v / unit for r in ranks if key in r and (v := as_number(r[key])) is not None]
             for one, value in zip(tracks[name], _extremes(known), strict=True):
                 one.x.append(t)
                 one.y.append(value)

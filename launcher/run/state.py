@@ -24,8 +24,8 @@ outcome.json keys: state ("completed"|"failed"|"cancelled"), reason, exit_code, 
 
 metrics.jsonl lines: {t, attempt, round, step, epoch, metrics: {name: number}}; NaN and infinities are written as
 the strings "nan", "inf", "-inf".
-samples.jsonl lines, about every 10 s: {t, attempt, round, ranks: [{rank, host, step, step_time_s, own_s, cpu_percent,
-rss_bytes, gpu_percent, gpu_mem_bytes}]}
+samples.jsonl lines, about every 10 s (in a long run of many ranks less often): {t, attempt, round, ranks: [{rank, host,
+step, step_time_s, own_s, cpu_percent, rss_bytes, gpu_percent, gpu_mem_bytes}]}
 """
 
 from __future__ import annotations

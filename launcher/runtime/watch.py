@@ -15,7 +15,7 @@ from launcher.runtime.budgets import PLAIN_SCRIPT_PROGRESS_S
 from launcher.runtime.decisions import Evidence, Kind
 from launcher.runtime.hangs import FROZEN_S, laggards
 from launcher.runtime.nodes import Node
-from launcher.runtime.picture import picture, samples
+from launcher.runtime.picture import picture, sample_every_s, samples
 from launcher.runtime.protocol import SILENCE_S
 from launcher.runtime.rounds import Round
 
@@ -28,7 +28,7 @@ _QUIET_NODE_S = 2.5
 _ANSWER_S = 1.0
 """A worker's control thread answers at once, also while its main thread waits in a collective; not while it holds the
 interpreter in native code."""
-_PICTURE_S, _SAMPLES_S, _FENCE_S, _WATCH_S, _STARTS_S = 1.0, 10.0, 2.0, 5.0, 1.0
+_PICTURE_S, _FENCE_S, _WATCH_S, _STARTS_S = 1.0, 2.0, 5.0, 1.0
 _HOURS_TEXT = "the allocations of all attempts have lasted {:g} hours (restart.max_total_hours)"
 _HOURS_STOP_S = 600.0
 """The cap is no hurry: so long for the last save, and no worker that does not stop holds the nodes beyond."""
@@ -78,7 +78,8 @@ class Watch:
             if self._is_due("picture", _PICTURE_S, now):
                 board.history.state(picture(board))
                 self._say_refused()
-            if self._is_due("samples", _SAMPLES_S, now) and board.round is not None:
+            every_s = sample_every_s(board.spec.world_size, board.budgets.spent_with_current_s(time.time()))
+            if self._is_due("samples", every_s, now) and board.round is not None:
                 board.history.samples(samples(board))
 
     def _is_due(self, what: str, every_s: float, now: float) -> bool:

@@ -18,7 +18,7 @@ from launcher.report.drawing import lanes
 from launcher.report.history import read_history
 from launcher.report.ledger import ledger
 from launcher.report.page import Told, compare_page, read_told, run_page
-from launcher.report.series import Series, charts, metric_series, read_thinned, spreads
+from launcher.report.series import Series, charts, metric_series, spreads
 from launcher.report.summary import summarise_history
 from launcher.run.paths import RunPaths
 
@@ -244,13 +244,3 @@ def test_comparing_shows_figures_side_by_side(rich: dict[str, Path]) -> None:
     assert "+  lr: 0.4" in text
     assert "The same versions everywhere." in text
     assert "interruptions" in text
-
-
-def test_long_files_are_read_thinly(tmp_path: Path) -> None:
-    """Of many lines evenly picked ones and the last are read."""
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(f'{{"step": {i}}}\n' for i in range(50_000)) + '{"step": 50')
-    lines = read_thinned(path, 1000)
-
-    assert 900 <= len(lines) <= 1001
-    assert lines[0] == {"step": 0}

@@ -214,6 +214,7 @@ def test_the_tail_of_a_file_skips_the_torn_line(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\n{"a": 2}\n{"a": 3}\n{"a":')
 
     assert tail_objects(path, 20) == [{"a": 3}]
+    assert tail_objects(path, most=2) == [{"a": 3}]  # the half-written one is the second
     assert tail_objects(tmp_path / "none") == []
 
 

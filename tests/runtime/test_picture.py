@@ -1,0 +1,29 @@
+"""How often everybody's resource use is noted."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.runtime.picture import sample_every_s
+
+WEEK_S = 7 * 86400.0
+RANK_BYTES = 180
+
+
+@pytest.mark.parametrize(("ranks", "age_s"), [(1, WEEK_S / 2), (8, 86400.0), (64, 3 * 3600.0), (512, 1700.0)])
+def test_samples_are_ten_seconds_apart_at_first(ranks: int, age_s: float) -> None:
+    """Few ranks are noted every ten seconds for days, 512 for the first half hour."""
+    assert sample_every_s(ranks, age_s) == 10.0
+
+
+@pytest.mark.parametrize("ranks", [8, 64, 512])
+def test_a_week_of_samples_stays_small(ranks: int) -> None:
+    """The file grows with the logarithm of a run's age: 120 MB at most after a week, and no gap is over 1 % of the age."""
+    age_s, size = 0.0, 0
+    while age_s < WEEK_S:
+        size += ranks * RANK_BYTES
+        every_s = sample_every_s(ranks, age_s)
+        assert every_s <= max(10.0, 0.01 * age_s)
+        age_s += every_s
+
+    assert size <= 120e6
