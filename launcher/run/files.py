@@ -160,7 +160,7 @@ def read_thinned(
 def _every(data: bytes, most: int) -> list[bytes]:
     *lines, rest = data.split(b"\n")
     stride = max(1, -(-len(lines) // most))
-    return [*lines[::stride], *(lines[-1:] if stride > 1 else []), rest]
+    return [*lines[:-1:stride], *lines[-1:], rest]
 
 
 def _spread(f: BinaryIO, size: int, most_lines: int, most_bytes: int) -> list[bytes]:
