@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -125,15 +125,7 @@ def append_line(path: Path, value: dict[str, Any], *, durable: bool = False) -> 
 
 def read_lines(path: Path, damage: list[Damage] | None = None) -> list[dict[str, Any]]:
     """Every whole JSON object in ``path``, in order; a missing file is empty. ``damage`` is told of what is left out."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        if damage is not None:
-            damage.append(Damage(path.name, error.strerror or str(error)))
-        return []
-    return parse_lines(path.name, lines, damage)
+    return _objects(path, lambda f: f.read().split(b"\n"), damage)
 
 
 def read_thinned(
@@ -144,17 +136,25 @@ def read_thinned(
     Of a file beyond ``most_bytes`` about as much is read, so that a week of many ranks is told as fast as an hour of few.
     ``damage`` is told of what is left out of the lines looked at.
     """
+
+    def lines(f: BinaryIO) -> list[bytes]:
+        size = os.fstat(f.fileno()).st_size
+        return _spread(f, size, most_lines, most_bytes) if size > most_bytes else _every(f.read(), most_lines)
+
+    return _objects(path, lines, damage)
+
+
+def _objects(path: Path, lines: Callable[[BinaryIO], list[bytes]], damage: list[Damage] | None) -> list[dict[str, Any]]:
     try:
         with path.open("rb") as f:
-            size = os.fstat(f.fileno()).st_size
-            lines = _spread(f, size, most_lines, most_bytes) if size > most_bytes else _every(f.read(), most_lines)
+            found = lines(f)
     except FileNotFoundError:
         return []
     except OSError as error:
         if damage is not None:
             damage.append(Damage(path.name, error.strerror or str(error)))
         return []
-    return parse_lines(path.name, lines, damage)
+    return parse_lines(path.name, found, damage)
 
 
 def _every(data: bytes, most: int) -> list[bytes]:

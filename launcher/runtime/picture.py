@@ -12,7 +12,9 @@ __all__ = ["missing", "picture", "sample_every_s", "samples"]
 
 _SAMPLES_S = 10.0
 _SAMPLES_KEPT = 90_000
-"""Of ranks, 16 MB: as much again for each time that the run's age has grown by a factor of e."""
+"""Samples of single ranks (16 MB) for each time that the run's age grows by a factor of e."""
+_ROUND_PART = 0.2
+"""Of a round's age: the longest time without a sample, so that a short round late in a long run has its curves too."""
 
 
 def missing(board: Board) -> list[dict[str, Any]]:
@@ -77,9 +79,9 @@ def samples(board: Board) -> list[dict[str, Any]]:
     )
 
 
-def sample_every_s(ranks: int, held_s: float) -> float:
-    """Seconds between two samples of so many ranks in a run that has held its nodes for ``held_s``.
+def sample_every_s(ranks: int, held_s: float, round_s: float) -> float:
+    """Seconds between two samples of so many ranks in a run that has held its nodes for ``held_s``, the round for ``round_s``.
 
-    512 ranks would write 5 GB in a week of every ten seconds; this way it is 110 MB, and still finer than a chart shows.
+    512 ranks would write 5 GB in a week of every ten seconds; this way it is 110 MB, and 3 more for each round of an hour.
     """
-    return max(_SAMPLES_S, held_s * ranks / _SAMPLES_KEPT)
+    return max(_SAMPLES_S, min(held_s * ranks / _SAMPLES_KEPT, round_s * _ROUND_PART))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 import time
 from collections.abc import Callable
@@ -46,7 +47,7 @@ class Watch:
         self.board = board
         self._lose = lose
         self._last = board.now()
-        self._due: dict[str, float] = {}
+        self._done: dict[str, float] = {}
         self._advanced = (board.now(), -1)
         left_s = board.spec.restart.max_total_hours * 3600 - board.budgets.spent_with_current_s(time.time())
         self._hours_end = board.now() + left_s
@@ -78,14 +79,18 @@ class Watch:
             if self._is_due("picture", _PICTURE_S, now):
                 board.history.state(picture(board))
                 self._say_refused()
-            every_s = sample_every_s(board.spec.world_size, board.budgets.spent_with_current_s(time.time()))
-            if self._is_due("samples", every_s, now) and board.round is not None:
+            if board.round is not None and self._is_due("samples", self._sample_every_s(board.round, now), now):
                 board.history.samples(samples(board))
 
+    def _sample_every_s(self, round_: Round, now: float) -> float:
+        held_s = self.board.budgets.spent_with_current_s(time.time())
+        return sample_every_s(round_.world_size, held_s, now - round_.began)
+
     def _is_due(self, what: str, every_s: float, now: float) -> bool:
-        if now < self._due.get(what, 0.0):
+        """Never so far, or ``every_s`` ago, which may be less than it was the last time."""
+        if now - self._done.get(what, -math.inf) < every_s:
             return False
-        self._due[what] = now + every_s
+        self._done[what] = now
         return True
 
     def _own_stall(self, now: float) -> None:

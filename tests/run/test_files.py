@@ -6,6 +6,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,10 +47,10 @@ def test_of_a_huge_file_a_part_is_read(tmp_path: Path) -> None:
     most_bytes=st.integers(1, 4000),
 )
 def test_thinning_keeps_order_and_the_newest(
-    tmp_path_factory: object, sizes: list[int], most_lines: int, most_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], most_lines: int, most_bytes: int
 ) -> None:
     """Whatever the lengths and limits: each line at most once, in the file's order, and the last one is there."""
-    path = Path(str(tmp_path_factory.getbasetemp()), "thin.jsonl")  # type: ignore[attr-defined]
+    path = tmp_path_factory.getbasetemp() / "thin.jsonl"
     path.write_text("".join(json.dumps({"i": i, "x": "y" * size}) + "\n" for i, size in enumerate(sizes)))
     found = [line["i"] for line in read_thinned(path, most_lines=most_lines, most_bytes=most_bytes)]
 

@@ -13,7 +13,7 @@ RANK_BYTES = 180
 @pytest.mark.parametrize(("ranks", "age_s"), [(1, WEEK_S / 2), (8, 86400.0), (64, 3 * 3600.0), (512, 1700.0)])
 def test_samples_are_ten_seconds_apart_at_first(ranks: int, age_s: float) -> None:
     """Few ranks are noted every ten seconds for days, 512 for the first half hour."""
-    assert sample_every_s(ranks, age_s) == 10.0
+    assert sample_every_s(ranks, age_s, age_s) == 10.0
 
 
 @pytest.mark.parametrize("ranks", [8, 64, 512])
@@ -22,8 +22,20 @@ def test_a_week_of_samples_stays_small(ranks: int) -> None:
     age_s, size = 0.0, 0
     while age_s < WEEK_S:
         size += ranks * RANK_BYTES
-        every_s = sample_every_s(ranks, age_s)
+        every_s = sample_every_s(ranks, age_s, age_s)
         assert every_s <= max(10.0, 0.01 * age_s)
         age_s += every_s
 
     assert size <= 120e6
+
+
+@pytest.mark.parametrize(("round_s", "least"), [(60.0, 5), (600.0, 17), (3600.0, 25)])
+def test_a_round_late_in_a_long_run_has_samples_of_its_own(round_s: float, least: int) -> None:
+    """512 ranks after a week: an hour's round, which would have two at the run's own distance, has 25 and costs 3 MB."""
+    age_s, count = 0.0, 0
+    while age_s < round_s:
+        count += 1
+        age_s += sample_every_s(512, WEEK_S + age_s, age_s)
+
+    assert count >= least
+    assert count * 512 * RANK_BYTES <= 3e6

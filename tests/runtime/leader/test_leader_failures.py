@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from launcher.run import events
+from launcher.run.files import read_lines
 from launcher.runtime import checkpoints
 from launcher.runtime.proving import Proof
 
@@ -21,6 +25,23 @@ def once(call):
             call(worker)
 
     return hook
+
+
+def test_each_round_of_an_old_run_has_samples_of_its_own(world, virtual):
+    """A run so old that samples are an hour apart: rounds of half a minute and more are sampled from their begin on."""
+    w = world(checkpoint={"interval_steps": 10}, restart={"max_total_hours": 1e6})
+    old_s = 3600 * 90_000 / w.spec.world_size
+    now = time.time()
+    for type_, t in (("attempt_started", now - old_s - 60), ("saved", now - 120), ("attempt_ended", now - 60)):
+        events.append(w.paths.events, {**events.event(type_, attempt=0, job_id="77", step=1), "t": t})
+    w.step_s, w.total_steps = 1.0, 60
+    w.hooks[35] = [once(lambda worker: w.find(2).die(9))]
+
+    assert virtual(w.attempt_once()).state == "completed"
+
+    counted = Counter(line["round"] for line in read_lines(w.paths.samples))
+    assert min(counted[0], counted[1]) >= 3
+    assert sum(counted.values()) <= 14
 
 
 def test_a_killed_worker_leads_to_a_new_round(world, virtual):
