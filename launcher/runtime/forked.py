@@ -114,7 +114,7 @@ def _terminate_by_kill() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End the way a Python program does, but never hang behind a fork server's frames."""
+    """End the way a Python program does, but never hang behind a fork server's frames, nor abort with gloo's threads still there."""
     try:
         import atexit
         import threading
