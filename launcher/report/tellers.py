@@ -324,12 +324,10 @@ def _script_gone(root: Root, h: History, s: RunSummary) -> Told:
 @_tells("cancelled")
 def _cancelled(root: Root, h: History, s: RunSummary) -> Told:
     job = f" {s.job_id}" if s.job_id else ""
-    return Told(
-        f"The job{job} was cancelled (scancel, by its owner or an administrator).",
-        [],
-        [],
-        "launcher resubmit {run} continues it",
-    )
+    sentence = f"The job{job} was cancelled (scancel, by its owner or an administrator)."
+    if s.backend == "local":
+        sentence = "The run was cancelled on this machine (`launcher cancel`, Ctrl-C or a signal to its processes)."
+    return Told(sentence, [], [], "launcher resubmit {run} continues it")
 
 
 @_tells("chain")
@@ -339,7 +337,8 @@ def _chain(root: Root, h: History, s: RunSummary) -> Told:
 
 @_tells("user")
 def _user(root: Root, h: History, s: RunSummary) -> Told:
-    return Told("The run was cancelled with `launcher cancel`.", [], [], "launcher resubmit {run} continues it")
+    also = " or Ctrl-C" if s.backend == "local" else ""
+    return Told(f"The run was cancelled with `launcher cancel`{also}.", [], [], "launcher resubmit {run} continues it")
 
 
 @_tells("terminated")

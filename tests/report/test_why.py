@@ -20,6 +20,11 @@ def training(root: Path, **spec: object) -> Story:
     return story.wait(50).event("save_started", step=100).event("saved", step=100, seconds=1.0, blocked_s=0.1)
 
 
+def here(root: Path) -> Story:
+    """One that runs on this machine."""
+    return Story(root).submitted(backend="local", job_id="8210").wait(1).begins(job_id="8210").round_starts()
+
+
 def fails(story: Story, cause: dict[str, object], *, rank: int = 3, step: int | None = 120, reason: str = "") -> Story:
     """Rank ``rank`` fails for ``cause``; the others are victims; the leader gives up."""
     story.wait(10).event("worker_failed", rank=rank, host=f"node{1 + rank // 2}", step=step, cause=cause)
@@ -185,6 +190,13 @@ CASES: dict[str, tuple[Make, str, str]] = {
     "launcher cancel": (
         lambda p: gives_up(training(p).event("stop_requested", cause="user"), "user", state="cancelled"),
         "user", "The run was cancelled with `launcher cancel`."),
+    "TERM here": (
+        lambda p: gives_up(here(p).event("signal", host="vm/0", name="TERM", meaning="cancelled"), "cancelled",
+                           "cancelled runs never come back", state="cancelled"),
+        "cancelled", "The run was cancelled on this machine (`launcher cancel`, Ctrl-C or a signal to its processes)."),
+    "cancelled and saved here": (
+        lambda p: gives_up(here(p).event("stop_requested", cause="user"), "user", state="cancelled"),
+        "user", "The run was cancelled with `launcher cancel` or Ctrl-C."),
     "TERM by hand": (
         lambda p: gives_up(training(p).event("signal", host="node1", name="TERM", meaning="terminated"), "terminated", state="cancelled"),
         "terminated", "Somebody sent TERM to the job (scancel --signal=TERM, its owner or an administrator): it saved and ended."),
