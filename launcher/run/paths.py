@@ -92,6 +92,11 @@ class RunPaths:
         return self.root / "outcome.json"
 
     @property
+    def room(self) -> Path:
+        """Nothing worth keeping: its space is the outcome's on a full disk (`launcher.run.state.keep_room`)."""
+        return self.root / "room"
+
+    @property
     def request(self) -> Path:
         """What a user asks of the leader (``cancel --save``), JSON; announced by USR2."""
         return self.root / "request.json"

@@ -14,7 +14,10 @@ from typing import Any, Literal
 from launcher.frozen import frozen
 from launcher.run.paths import SPEC_VERSION
 
-__all__ = ["CheckpointSpec", "DdpSpec", "RestartSpec", "RunSpec", "SiteSpec", "Work"]
+__all__ = ["CHECKED_FREE_BYTES", "CheckpointSpec", "DdpSpec", "RestartSpec", "RunSpec", "SiteSpec", "Work"]
+
+CHECKED_FREE_BYTES = 1 << 30
+"""What the preflight wants free where the run directory lies: asked for before the queue, too."""
 
 
 @frozen(kw_only=True)

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,18 @@ from launcher.run import events
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 
-__all__ = ["agent_logs", "is_this_job", "read_outcome", "read_state", "read_submission", "write_outcome", "write_state"]
+__all__ = [
+    "agent_logs",
+    "is_this_job",
+    "keep_room",
+    "read_outcome",
+    "read_state",
+    "read_submission",
+    "write_outcome",
+    "write_state",
+]
+
+_ROOM_BYTES = 256 << 10
 
 
 def write_state(path: Path, state: dict[str, Any]) -> None:
@@ -88,8 +100,21 @@ def agent_logs(paths: RunPaths) -> list[Path]:
     return [path for path in found if path.name.rsplit("_", 2)[0] in own]
 
 
+def keep_room(paths: RunPaths) -> None:
+    """Take the space that the outcome will need: a run that ends because the disk is full has to say so on that disk."""
+    try:
+        if not paths.room.exists():
+            paths.room.write_bytes(os.urandom(_ROOM_BYTES))  # zeros would be no space at all where files are compressed
+    except OSError:
+        pass  # a full disk is the saves' to tell
+
+
 def write_outcome(path: Path, outcome: dict[str, Any]) -> None:
-    """Write how the run ended, durably."""
+    """Write how the run ended, durably, into the room kept for it."""
+    try:
+        RunPaths(path.parent).room.unlink(missing_ok=True)
+    except OSError:
+        pass
     write_atomic(path, json.dumps(outcome, indent=1) + "\n")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.run.state import read_outcome
+from launcher.run.state import keep_room, read_outcome
 from launcher.runtime import fence, wire
 from launcher.runtime.board import Board, Timing
 from launcher.runtime.budgets import Budgets
@@ -124,6 +124,7 @@ class Leader(Hub):
         attempt: int = await self._blocking(lambda: fence.claim(paths, **who))
         await self._blocking(lambda: paths.checkpoints.mkdir(mode=0o750, exist_ok=True))
         await self._blocking(lambda: fence.drop_stale(paths, attempt))
+        await self._blocking(lambda: keep_room(paths))
         past = await self._blocking(lambda: events.read(paths.events))
         budgets = Budgets().feed_all(past)
         history = History(paths, attempt, threaded=self._threaded, heard=budgets.feed)

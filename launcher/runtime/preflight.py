@@ -16,7 +16,8 @@ import psutil
 
 from launcher.frozen import frozen
 from launcher.run.paths import RunPaths
-from launcher.run.spec import RunSpec
+from launcher.run.spec import CHECKED_FREE_BYTES, RunSpec
+from launcher.run.units import size
 from launcher.runtime import facts, logs
 from launcher.runtime.forkclient import ForkServer, ForkServerError
 from launcher.runtime.samples import Gpus
@@ -26,7 +27,6 @@ __all__ = ["ALL_REDUCE_MAIN", "Check", "Preflight", "judge_disk", "judge_driver"
 ALL_REDUCE_MAIN = "launcher.training.preflight:main"
 ROUND = -1
 """The number under which the store and the processes of the checks run; `end` clears it like a round."""
-_MIN_FREE_BYTES = 1 << 30
 _MIN_FREE_INODES = 1000
 _SCRATCH = (os.environ.get("TMPDIR") or "/tmp", "/dev/shm")  # noqa: S108 - not gettempdir: that steps aside when /tmp is full
 _SCRATCH_BYTES = 4 << 20
@@ -87,8 +87,9 @@ def judge_disk(free_bytes: int | None, free_inodes: int | None) -> list[Check]:
     """The run directory's file system takes a checkpoint. Pure."""
     checks = []
     if free_bytes is not None:
-        text = f"{free_bytes / 2**30:.1f} GiB are free where the run directory lies"
-        checks.append(Check("disk", free_bytes >= _MIN_FREE_BYTES, text))
+        text = f"{size(free_bytes)} are free where the run directory lies"
+        enough = free_bytes >= CHECKED_FREE_BYTES
+        checks.append(Check("disk", enough, text if enough else f"{text}, {size(CHECKED_FREE_BYTES)} are needed"))
     if free_inodes is not None:
         checks.append(Check("inodes", free_inodes >= _MIN_FREE_INODES, f"{free_inodes} inodes are free there"))
     return checks

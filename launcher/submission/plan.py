@@ -17,7 +17,7 @@ from launcher.config.load import LoadedJob, argument_texts, interpolate_run
 from launcher.config.schema import Backend, Ddp, Job
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
 from launcher.frozen import frozen
-from launcher.run.spec import CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
+from launcher.run.spec import CHECKED_FREE_BYTES, CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
 from launcher.run.units import size
 from launcher.submission import describe, limits, script
 from launcher.submission.facts import CodeFacts, Facts, Interpreter
@@ -130,7 +130,7 @@ def _plan(
     _check_interpreter(facts.interpreter)
     if facts.image_missing:
         raise ConfigError(f"environment.container: {facts.image} is not there")
-    _check_space(facts)
+    _check_space(facts, CHECKED_FREE_BYTES if job.preflight else _SPACE_RESERVE)
     link, snapshot = tuple(PurePath(p).as_posix().rstrip("/") for p in job.code.link), job.code.snapshot
     _check_in_snapshot(job, facts.code, snapshot, link)
     spec = _spec(loaded, facts, backend, run_dir)
@@ -220,10 +220,10 @@ def _check_interpreter(python: Interpreter) -> None:
         )
 
 
-def _check_space(facts: Facts) -> None:
+def _check_space(facts: Facts, reserve: int) -> None:
     if re.search(r"[%\\\x00-\x1f\x7f]", facts.runs_dir):  # sbatch would replace %j and its kin inside log names
         raise RunDirError(f"{facts.runs_dir!r}: runs_dir may hold no %, backslash or control character")
-    need = facts.code.size + _SPACE_RESERVE
+    need = facts.code.size + reserve
     if facts.free_bytes is not None and facts.free_bytes < need:
         raise RunDirError(
             f"{facts.runs_dir}: {size(facts.free_bytes)} free, a run needs at least {size(need)}; "

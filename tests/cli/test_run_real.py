@@ -9,6 +9,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -70,6 +71,48 @@ def test_a_failing_script_is_exit_code_8(tmp_path: Path, env: dict[str, str]) ->
     assert "exit code 3" in done.stdout + done.stderr or "exited with code 3" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     _until(lambda: not _processes(_the_run(tmp_path).root), "the run's processes to end")
+
+
+FILLER = """\
+import os, sys
+with open(os.environ["LAUNCHER_RUN_DIR"] + "/filler", "wb", buffering=0) as filler:
+    for size in (1 << 20, 4096):
+        try:
+            while True:
+                filler.write(bytes(size))
+        except OSError as error:
+            full = error
+raise full
+"""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own for the runs."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(runs)], check=True)
+    yield runs
+    subprocess.run(["umount", "-l", str(runs)], check=True)
+
+
+def test_a_run_that_ends_on_a_full_disk_has_an_outcome(tmp_path: Path, env: dict[str, str], small_disk: Path) -> None:
+    """The disk is full and stays so: the end is written all the same, in the room kept for it, and `why` knows."""
+    (tmp_path / "fill.py").write_text(FILLER)
+    words = [*WORDS, "fill.py", "restart.max_restarts=0", "preflight=false"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+    run = _the_run(tmp_path)
+    assert done.returncode == 8, done.stdout + done.stderr
+    assert (read_outcome(run.outcome) or {})["state"] == "failed"
+    assert not run.room.exists()
+    told = subprocess.run(
+        [*WORDS[:-1], "why", run.id], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "No space left on device" in told.stdout or "disk" in told.stdout.splitlines()[0], told.stdout
+    assert os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize < 300_000
 
 
 def test_ctrl_c_stops_the_run_and_is_exit_code_9(tmp_path: Path, env: dict[str, str]) -> None:

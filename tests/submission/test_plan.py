@@ -233,6 +233,13 @@ def test_a_full_disk_is_refused(job: Make) -> None:
         plan(job(), facts(free_inodes=12))
 
 
+def test_what_the_preflight_wants_free_is_asked_for_before_the_queue(job: Make) -> None:
+    """Space that the nodes' check would refuse is refused by plan; a run without that check may have less."""
+    with pytest.raises(RunDirError, match=r"900 MB free, a run needs at least 1\.1 GB"):
+        plan(job(), facts(free_bytes=900_000_000))
+    assert plan(job(preflight=False), facts(free_bytes=900_000_000)).spec.preflight is False
+
+
 def test_a_folder_that_sbatch_would_misread_is_refused(job: Make) -> None:
     """sbatch replaces %j and its kin in log names: no % in runs_dir."""
     with pytest.raises(RunDirError, match="no %"):

@@ -291,8 +291,14 @@ def test_without_nvml_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None
         (preflight.judge_driver("12.2", "12.8", gpus=1), [("driver", True, None)]),
         (preflight.judge_driver("12.2", None, gpus=1), [("driver", False, "this torch was built without CUDA")]),
         (preflight.judge_driver("12.2", "12.8", gpus=0), []),
-        (preflight.judge_disk(2**29, 10), [("disk", False, None), ("inodes", False, "10 inodes are free there")]),
-        (preflight.judge_disk(2**40, None), [("disk", True, "1024.0 GiB are free where the run directory lies")]),
+        (
+            preflight.judge_disk(2**29, 10),
+            [
+                ("disk", False, "537 MB are free where the run directory lies, 1.1 GB are needed"),
+                ("inodes", False, "10 inodes are free there"),
+            ],
+        ),
+        (preflight.judge_disk(2**40, None), [("disk", True, "1.1 TB are free where the run directory lies")]),
     ],
 )
 def test_verdicts(checks: list[preflight.Check], expected: list[tuple[str, bool, str | None]]) -> None:
