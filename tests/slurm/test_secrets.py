@@ -44,28 +44,30 @@ def command_lines() -> str:
 
 
 @pytest.mark.parametrize("share", seldom(["none", "group"], "none"))
-def test_secrets_are_nowhere_but_in_their_file(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: str
-) -> None:
+def test_secrets_are_nowhere_but_in_their_file(cluster: Cluster, tmp_path: Path, share: str) -> None:
     """A key, a hook's token and a server's password, all of them failing loudly, through a whole life with a requeue.
 
     Looked for in every file of the run and of SLURM's own state, in ``scontrol show job``, in every process's arguments
     all the while, and in what status, why, logs and report say.
     """
-    monkeypatch.setitem(cluster.env, "WANDB_API_KEY", KEY)
-    monkeypatch.setitem(cluster.env, "WANDB_MODE", "offline")
-    monkeypatch.setitem(cluster.env, "HOOK", f"json://ann:{TOKEN}@127.0.0.1:9/{TOKEN}")
-    monkeypatch.setitem(cluster.env, "MLFLOW_TRACKING_URI", f"http://ann:{PASSWORD}@127.0.0.1:9")
+    # Not in ``cluster.env``: the job that preempts would be submitted with them, and SLURM keeps what sbatch's caller had.
+    user = {
+        **cluster.env,
+        "WANDB_API_KEY": KEY,
+        "WANDB_MODE": "offline",
+        "HOOK": f"json://ann:{TOKEN}@127.0.0.1:9/{TOKEN}",
+        "MLFLOW_TRACKING_URI": f"http://ann:{PASSWORD}@127.0.0.1:9",
+    }
     job = {
         "environment": {"pass": ["WANDB_API_KEY", "MLFLOW_TRACKING_URI"]},
         "notify": {"urls": ["HOOK"], "on": ["started", "preempted", "completed"]},
         "trackers": {"mlflow": {}, "wandb": {}, "tensorboard": True},
         "share": share,
     }
-    run: Run = submit(tmp_path, cluster.env, 2, **job)
+    run: Run = submit(tmp_path, user, 2, **job)
     shown = [cluster.run(["scontrol", "show", "job", run.job_id]).stdout]
     run.wait_saved(1)
-    seen = [command_lines()]
+    seen, kept = [command_lines()], holders(cluster.directory)
     inflict.preempt(cluster, run.state()["nodes"])
     end = time.monotonic() + PATIENCE_S
     while run.outcome() is None or run.processes():
@@ -73,7 +75,7 @@ def test_secrets_are_nowhere_but_in_their_file(
         seen.append(command_lines())
         time.sleep(0.2)
     shown.append(cluster.run(["scontrol", "show", "job", run.job_id], check=False).stdout)
-    env = {**os.environ, **cluster.env, "XDG_STATE_HOME": str(tmp_path / "state")}
+    env = {**os.environ, **user, "XDG_STATE_HOME": str(tmp_path / "state")}
     for words in (["status", "--json"], ["why", "--json"], ["logs"], ["report", "-o", str(tmp_path / "page.html")]):
         verb, *rest = words
         done = subprocess.run(
@@ -86,7 +88,7 @@ def test_secrets_are_nowhere_but_in_their_file(
     assert "completed" == (run.outcome() or {})["state"]
     assert all(word in warned for word in ("tracker mlflow", "a notification ")), warned
     assert {"passed.json"} == holders(run.paths.root)
-    assert set() == holders(cluster.directory)
+    assert set() == kept | holders(cluster.directory)
     assert not [s for s in SECRETS if s in "\n".join(shown)]
     assert not [s for s in SECRETS if s in "\n".join(seen)]
     assert (tmp_path / "page.html").stat().st_size > 1000
