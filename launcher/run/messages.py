@@ -7,6 +7,8 @@ Worker → agent (the agent forwards each to the leader with ``round`` and ``ran
 hello      pid
 phase      name: "starting"|"init"|"setup"|"load"|"train"|"between"|"evaluate"|"save"|"teardown"|"script"
 ready      the process group is up (collectives work)
+attached   a script called ``launcher.attach``: it is told to stop by ``pause`` and ``stop`` from now on, and hears no signal
+over       code            a script has ended, its threads and exit functions too; what is left is Python's own shutdown
 progress   step (optimizer steps done), epoch, epochs, samples, total_steps, step_time_s, wait_s (of it, waiting for other
            ranks; null when unknown), t; at most ~10 per second, and always the first and last step of a round
 metrics    step, epoch, metrics {name: number}

@@ -12,6 +12,7 @@ from launcher.runtime.checkpoints import Checkpoint
 from launcher.runtime.decisions import Evidence, Kind
 from launcher.runtime.gathering import interrupted
 from launcher.runtime.hangs import LONG_S, HangWatch
+from launcher.runtime.protocol import SHUTDOWN_S
 from launcher.runtime.rounds import Round
 from launcher.runtime.stops import AgreedStop
 from launcher.runtime.waiting import until
@@ -142,6 +143,10 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
     if (proof := board.saver.proof) is not None and proof.damage is not None and board.interrupt is None:
         board.saver.trusted.discard(proof.checkpoint.step)  # read as a whole before it is chosen again
         return Evidence(Kind.DAMAGED, f"the checkpoint that the workers resumed from is damaged ({proof.damage})")
+    if round_.failed_at is not None and board.interrupt is not None and round_.settled(now):
+        return Evidence(
+            board.interrupt.kind, board.interrupt.text
+        )  # a new round would be stopped before its first step
     if round_.settled(now):
         if round_.store_problem and not round_.failures:
             return Evidence(Kind.STORE, round_.store_problem)
@@ -184,8 +189,10 @@ def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evi
     if it.deadline is not None and now >= it.deadline:
         return over
     stop = board.stop
-    if stop is None:  # scripts: any exit after the forwarded TERM means stopped
-        return over if all(r.over for r in round_.ranks) else None
+    if round_.script and all(r.exited for r in round_.ranks):
+        return None if stop is not None and stop.step is not None and board.saver.is_committing(stop.step) else over
+    if stop is None:
+        return None  # any exit after the forwarded TERM means stopped
     if stop.step is None:
         if not round_.all_ready and now - it.began > _STARTING_AGREE_S:
             return over  # somebody has not even formed the group: no optimizer step can have been done
@@ -197,10 +204,14 @@ def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evi
     started = round_.resume.step if round_.resume else 0
     if stop.step <= started and stop.pending:
         return over  # no unit was entered: there is nothing to finish and nothing to save
-    if not stop.complete:
+    if not stop.complete or any(not r.over for r in round_.ranks):
         return None
     # A worker's shard comes before its "stopped": what is not being committed by now never will be.
-    return None if board.saver.is_committing(stop.step) else over
+    if board.saver.is_committing(stop.step):
+        return None
+    if round_.stopped_at is None:
+        round_.stopped_at = now
+    return None if round_.script and now - round_.stopped_at < SHUTDOWN_S else over  # scripts close what they have open
 
 
 def _all_up(round_: Round) -> bool:
@@ -217,12 +228,15 @@ def _begin_stop(board: Board, round_: Round, it: Interrupt, now: float) -> bool:
     if round_.plain:
         board.term_sent = True
         round_.each_node(lambda node: node.send("term", round=round_.number, cause=it.kind.value, left_s=left))
-        return True
-    board.stop = stop = AgreedStop([r.rank for r in round_.ranks], save=board.spec.checkpoint.enabled)
-    for rank in round_.ranks:
-        if rank.finished is not None:
-            stop.finished(rank.rank, rank.finished)
-    round_.send(stop.begin())
+    asked = [r for r in round_.ranks if r.attached and r.stopped is None]
+    if asked:
+        board.stop = stop = AgreedStop(
+            [r.rank for r in asked], save=board.spec.checkpoint.enabled and len(asked) == round_.world_size
+        )
+        for rank in asked:
+            if rank.finished is not None:
+                stop.finished(rank.rank, rank.finished)
+        round_.send(stop.begin(), [r.rank for r in asked])
     return True
 
 

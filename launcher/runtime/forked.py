@@ -12,6 +12,7 @@ import types
 from pathlib import Path
 from typing import Any, NoReturn
 
+from launcher.run.children import end_by_kill
 from launcher.run.messages import FD_VARIABLE
 
 __all__ = ["GUARDED", "leave", "run_exec", "start"]
@@ -70,7 +71,7 @@ def _run(main: str, cwd: str, args: list[int]) -> int:
     faulthandler.register(signal.SIGURG, file=2, all_threads=True)
     _look_like_a_fresh_process(cwd)
     if signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
-        _terminate_by_kill()
+        end_by_kill()
     module, _, name = main.partition(":")
     try:
         result = getattr(importlib.import_module(module), name)(*args)
@@ -104,15 +105,6 @@ def _look_like_a_fresh_process(cwd: str) -> None:
         sys.modules["multiprocessing"].set_start_method(None, force=True)
 
 
-def _terminate_by_kill() -> None:
-    """Children inherit the blocked TERM: ``terminate()``, and so leaving a multiprocessing.Pool, would wait for ever."""
-    import subprocess
-    from multiprocessing import popen_fork
-
-    popen_fork.Popen.terminate = popen_fork.Popen.kill  # type: ignore[attr-defined, method-assign]
-    subprocess.Popen.terminate = subprocess.Popen.kill  # type: ignore[method-assign]
-
-
 def leave(code: int) -> NoReturn:
     """End the way a Python program does, but never hang behind a fork server's frames, nor abort with gloo's threads still there."""
     try:
@@ -133,4 +125,4 @@ def leave(code: int) -> NoReturn:
 
 def run_exec() -> NoReturn:
     """``start_method: spawn``: a fresh interpreter in the forked worker's place; its argv is root, module:function, directory."""
-    leave(_run(sys.argv[2], sys.argv[3], []))
+    sys.exit(_run(sys.argv[2], sys.argv[3], []))

@@ -99,6 +99,7 @@ class _Server:
 
     def __init__(self, sock: socket.socket) -> None:
         self.frames = Frames(sock)
+        self.pid = os.getpid()
         self.running: dict[int, tuple[str, int]] = {}
         """Of each live worker or store, by pid: key and round."""
         self.clearing: set[int] = set()
@@ -127,7 +128,8 @@ class _Server:
         except OSError:
             return  # the agent went away while it was being answered
         finally:
-            self.end_all()
+            if os.getpid() == self.pid:  # a script that is over leaves by this way, too
+                self.end_all()
 
     def _drain_wakeup(self) -> None:
         try:
@@ -183,8 +185,11 @@ class _Server:
             code = forked.start(request, fds)
         except BaseException:
             traceback.print_exc()
-        finally:
-            forked.leave(code)
+        if request.get("script"):
+            sys.exit(
+                code
+            )  # out of the server's loop to the end of its main program: what the script left open is closed there
+        forked.leave(code)
 
     def reap(self) -> None:
         """Report every child that has ended; what is left of a group whose head failed is ended with it."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher.runtime.board import Board
+from launcher.runtime.causes import Failure, cause_of, is_victim
 from launcher.runtime.gathering import CHECKS_ROUND
 from launcher.runtime.nodes import Node
 from launcher.runtime.protocol import HEARTBEAT_S, SILENCE_S, Link
@@ -127,11 +128,14 @@ class Inbox:
             return
         round_, rank = found
         rank.exited = True
+        if (shutdown := message.get("shutdown")) is not None:
+            text = f"rank {rank.rank} on {node.host}: the script had ended with code {message.get('exit_code')}; then its process {shutdown}"
+            self.board.history.event("warning", text=text, rank=rank.rank)
         clean = message.get("signal") is None and message.get("exit_code") == 0
         if rank.finished is not None or rank.stopped is not None:
             return
-        if self.board.term_sent and not rank.attached and not round_.ending:
-            rank.stopped = rank.step
+        if self._told_to_stop(round_):
+            self._left(round_, rank)
         elif clean and round_.script:
             rank.finished = rank.step
             self._finished(rank)
@@ -182,6 +186,12 @@ class Inbox:
     def _worker_hello(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         rank.pid = m.get("pid") or rank.pid
         rank.heartbeat_t = time.time()
+
+    def _worker_attached(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
+        rank.attached = rank.ready = True
+
+    def _worker_over(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
+        round_.set_phase(rank, "teardown", self.board.now())
 
     def _worker_phase(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         name = str(m.get("name"))
@@ -249,14 +259,26 @@ class Inbox:
 
     def _worker_finished(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         step = m.get("step")
-        rank.finished = step if isinstance(step, int) else rank.step
-        rank.step = max(rank.step, rank.finished)
-        rank.saved = m.get("saved") is not False
+        done = step if isinstance(step, int) else rank.step
+        rank.step = max(rank.step, done)
+        if round_.script and (self.board.term_sent or self.board.interrupt is not None) and not round_.is_done(done):
+            self._left(round_, rank)  # by a signal handler of its own, as far as anybody can tell
+            return
+        rank.finished, rank.saved = done, m.get("saved") is not False
         self._finished(rank)
 
     def _worker_failed(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        if not rank.over:
+        if rank.over:
+            return
+        if not self._told_to_stop(round_):
             round_.failing(rank, self.board.now()).add_failed(m)
+            return
+        failure = Failure(rank.rank, rank.node.host, time.time(), step=rank.step)
+        failure.add_failed(m)
+        if rank.attached and not is_victim(failure):
+            text = f"{cause_of(failure)['text']}, while the run was being stopped"
+            self.board.history.event("warning", text=text, rank=rank.rank)
+        self._left(round_, rank)
 
     def _worker_warning(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         self.board.history.event("warning", text=str(m.get("text")), rank=rank.rank)
@@ -264,6 +286,16 @@ class Inbox:
     def _worker_digest(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         round_.digests[rank.rank] = m
         self.board.history.event("digest", rank=rank.rank, step=m.get("step"), parts=m.get("parts"))
+
+    def _told_to_stop(self, round_: Round) -> bool:
+        """SLURM or the launcher has sent TERM to a script's processes: whatever ends one of them now, it was stopped."""
+        return round_.script and self.board.term_sent and not round_.ending
+
+    def _left(self, round_: Round, rank: Rank) -> None:
+        """A rank has stopped by itself, not at the agreed step."""
+        rank.stopped = rank.step
+        if self.board.stop is not None and self.board.stop.left(rank.rank):
+            self._agreed(round_)
 
     def _finished(self, rank: Rank) -> None:
         step = rank.finished if rank.finished is not None else rank.step
@@ -283,4 +315,4 @@ class Inbox:
         if stop.save:
             board.saver.label(stop.step, "stop", board.now())
         tmp = board.paths.checkpoint_tmp(board.attempt, round_.number, stop.step)
-        round_.send(stop.order(str(tmp)))
+        round_.send(stop.order(str(tmp)), sorted(stop.ranks))

@@ -270,8 +270,8 @@ class Leader(Hub):
         if board is None or name not in ("TERM", "USR2") or board.phase == "ended":
             return
         now = board.now()
-        if name == "TERM" and board.round is not None and board.round.plain and board.allocation.requeues:
-            # SLURM sends it to every process of the step: script workers have heard it, whatever they exit with.
+        if name == "TERM" and board.round is not None and board.round.script and board.allocation.requeues:
+            # SLURM sends it to every process of the step: scripts, or what they started, have heard it, whatever they exit with.
             board.term_sent = True
             board.round.pardon(now, _ASK_AGAIN_S + 1)
         asked, told = self._asked.get(name, (-_ASK_AGAIN_S, set()))

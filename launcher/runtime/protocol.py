@@ -13,7 +13,8 @@ store_failed round, error
 store_lost   round
 worker_up    round, rank, pid
 worker       round, rank, message             a worker's own message (`launcher.run.messages`), forwarded
-worker_exit  round, rank, exit_code, signal, t, last_lines, oom         exit_code or signal is null
+worker_exit  round, rank, exit_code, signal, t, last_lines, oom, shutdown      exit_code or signal is null; shutdown: how a script's
+             process ended that had said ``over`` (its code is exit_code), as the end of a sentence; null where it just ended
 cleared      round                             no process of that round is left on this node
 signal       name ("TERM"|"USR2"|"CONT"), t    the agent was sent it
 stacks       round, ranks                      stacks were written to those ranks' logs
@@ -30,7 +31,7 @@ store        round                             start the round's store here
 round        round, world_size, master_addr, master_port, resume {path, step} or null, group_rank,
              workers [{rank, local_rank}], environment {}
 end          round                             end every worker of the round, by KILL
-term         round, cause, left_s (or null)    forward TERM once to script workers, with a note of the deadline
+term         round, cause, left_s (or null)    forward TERM once to scripts that are not attached, with a note of the deadline
 to_workers   round, ranks (null: all), message a message for workers
 dump         round                             write every worker's stack to its log (SIGURG)
 shutdown                                        end everything and leave
@@ -40,13 +41,17 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["HEARTBEAT_S", "SILENCE_S", "Hub", "Link"]
+__all__ = ["HEARTBEAT_S", "SHUTDOWN_S", "SILENCE_S", "Hub", "Link"]
 
 HEARTBEAT_S = 1.0
 """Agents say ``alive`` this often."""
 
 SILENCE_S = 8.0
 """An agent silent for this long is taken for dead; so is a leader. Far below SlurmdTimeout (300 s)."""
+
+SHUTDOWN_S = 20.0
+"""A script that has ended has so long for Python's own shutdown. Torch can hang there: DDP's destructor holds the GIL while it
+waits for a thread of gloo's that wants it (torch 2.13)."""
 
 
 class Link(Protocol):

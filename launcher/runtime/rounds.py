@@ -67,7 +67,7 @@ class Rank:
             "local_rank": self.local_rank,
             "pid": self.pid,
             "step": self.step,
-            "phase": self.phase,
+            "phase": "ended" if self.exited else self.phase,
             "step_time_s": self.step_time_s,
             "own_s": round(statistics.median(self.own_s), 7) if self.own_s else None,
             "heartbeat_t": self.heartbeat_t,
@@ -109,6 +109,8 @@ class Round:
         self.failed_at: float | None = None
         self.lost: list[tuple[Node, str]] = []
         self.stacks: set[int] = set()
+        self.stopped_at: float | None = None
+        """When every rank had stopped as agreed."""
         self.asked_at: float | None = None
         """When everybody was asked where they are, because nobody progresses."""
         self.total_steps: int | None = None
@@ -139,6 +141,10 @@ class Round:
         """Some rank is a script that does not speak: it can be told to stop by TERM alone."""
         return any(not r.attached for r in self.ranks)
 
+    def is_done(self, step: int) -> bool:
+        """The run has no step after this one, as far as the ranks have told how many there are."""
+        return self.total_steps is not None and step >= self.total_steps
+
     @property
     def failures(self) -> list[Failure]:
         """What was heard of failing ranks."""
@@ -146,8 +152,8 @@ class Round:
 
     @property
     def all_finished(self) -> bool:
-        """Every rank has done all its work."""
-        return all(r.finished is not None for r in self.ranks)
+        """Every rank has done all its work; a script's has ended, too, and so written what it had open."""
+        return all(r.finished is not None and (r.exited or not self.script) for r in self.ranks)
 
     @property
     def unsaved(self) -> bool:
@@ -156,12 +162,10 @@ class Round:
 
     def pardon(self, now: float, within_s: float) -> None:
         """TERM reached the scripts before word of it reached us: those that have just exited were stopped, they did not fail."""
-        if self.failed_at is None or now - self.failed_at > within_s:
-            return
-        for rank in self.ranks:
-            if rank.failure is not None and not rank.attached:
-                rank.failure, rank.stopped = None, rank.step
-        if not self.failures:
+        if self.failed_at is not None and now - self.failed_at <= within_s:
+            for rank in self.ranks:
+                if rank.failure is not None:
+                    rank.failure, rank.stopped = None, rank.step
             self.failed_at = None
 
     def views(self, now: float) -> list[RankView]:

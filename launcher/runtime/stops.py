@@ -20,7 +20,7 @@ class AgreedStop:
     """One attempt to stop ``ranks`` at a common step."""
 
     def __init__(self, ranks: list[int], *, save: bool) -> None:
-        self.ranks = frozenset(ranks)
+        self.ranks = set(ranks)
         self.save = save
         self.step: int | None = None
         """S, once agreed."""
@@ -51,8 +51,17 @@ class AgreedStop:
         if rank in self.ranks:
             self._ended.add(rank)
 
+    def left(self, rank: int) -> bool:
+        """A worker is gone without having stopped as agreed; true when the others' agreement is complete without it.
+
+        What it reported still counts: the others may have gone into that unit with it. There is nothing to save any more.
+        """
+        self.save = self.save and rank not in self.ranks
+        self.ranks.discard(rank)
+        return self._agree()
+
     def _agree(self) -> bool:
-        if self.step is not None or self.withdrawn:
+        if self.step is not None or self.withdrawn or not self.ranks:
             return False
         if not self.ranks <= (self._entered.keys() | self._finished.keys()):
             return False

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from launcher.run.messages import decode_lines, encode
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.runtime import logs, oom
+from launcher.runtime.causes import signal_name
 from launcher.runtime.environment import worker_environment
 from launcher.runtime.forkclient import ForkServer, ForkServerError
+from launcher.runtime.protocol import SHUTDOWN_S
 
 __all__ = ["STORE_MAIN", "WORKER_MAIN", "Crew", "Store", "Tell"]
 
@@ -162,6 +164,12 @@ class _Worker:
         self.alive = False
         self.failed = False
         """It has said that it failed; it may take long to end after that."""
+        self.attached = False
+        """A script that called `launcher.attach`: the leader tells it when to stop, not a signal."""
+        self.over: int | None = None
+        """A script's exit code, once only Python's own shutdown is left to do."""
+        self.hung = False
+        self.gone = asyncio.Event()
 
 
 class Crew:
@@ -273,8 +281,22 @@ class Crew:
         self._tell("worker_up", round=self.round, rank=worker.rank, pid=pid)
 
     def _heard(self, worker: _Worker, message: dict[str, Any]) -> None:
-        worker.failed = worker.failed or message.get("type") == "failed"
+        type_, code = message.get("type"), message.get("code")
+        worker.failed = worker.failed or type_ == "failed"
+        worker.attached = worker.attached or type_ == "attached"
+        if type_ == "over" and isinstance(code, int):
+            worker.over = code
+            self._keep(self._end_hung_shutdown(worker))
         self._tell("worker", round=self.round, rank=worker.rank, message=message)
+
+    async def _end_hung_shutdown(self, worker: _Worker) -> None:
+        """Kill a script that is over and does not end, after its stacks are in its log."""
+        try:
+            await asyncio.wait_for(worker.gone.wait(), SHUTDOWN_S)
+        except asyncio.TimeoutError:
+            worker.hung = True
+            await self._dump([worker])
+            await self._server.signal(worker.key, signal.SIGKILL)
 
     def _tell_failed(self, worker: _Worker, text: str) -> None:
         lines = [line for line in text.splitlines() if line.strip()][-20:]
@@ -302,7 +324,7 @@ class Crew:
             return
         self._term_sent = True
         for worker in list(self._workers.values()):
-            if worker.alive:
+            if worker.alive and not worker.attached:
                 await self._server.signal(worker.key, signal.SIGTERM)
 
     def _leave_note(self, note: dict[str, Any]) -> None:
@@ -316,19 +338,19 @@ class Crew:
 
     async def dump(self) -> list[int]:
         """Have every worker write its stacks to its log, in its last moments: stopped ones are made to go on for that."""
-        ranks = []
+        return await self._dump([w for w in self._workers.values() if w.alive])
+
+    async def _dump(self, workers: list[_Worker]) -> list[int]:
         before = await self._sizes()
-        for worker in list(self._workers.values()):
-            if worker.alive:
-                await self._server.signal(worker.key, signal.SIGURG)
-                await self._server.signal(worker.key, signal.SIGCONT)
-                ranks.append(worker.rank)
+        for worker in workers:
+            await self._server.signal(worker.key, signal.SIGURG)
+            await self._server.signal(worker.key, signal.SIGCONT)
         for _ in range(10):  # faulthandler writes in milliseconds, unless the process is inside the kernel
             sizes = await self._sizes()
-            if all(sizes[w.key] > before[w.key] for w in self._workers.values() if w.alive):
+            if all(sizes[w.key] > before[w.key] for w in workers if w.alive):
                 break
             await asyncio.sleep(0.05)
-        return ranks
+        return [w.rank for w in workers]
 
     async def _sizes(self) -> dict[str, int]:
         sizes: dict[str, int] = await _soon(lambda: {key: _size(w.log) for key, w in self._workers.items()}, {})
@@ -345,11 +367,14 @@ class Crew:
         if worker.channel is not None:
             worker.channel.pump()  # its last words come before its exit
             worker.channel.close()
-        by_us = self._ending.is_set()
-        task = asyncio.get_running_loop().create_task(self._report(worker, status, t, by_us))
+        worker.gone.set()
+        self._keep(self._report(worker, status, t, self._ending.is_set()))
+        return True
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._reports.add(task)
         task.add_done_callback(self._reports.discard)
-        return True
 
     async def _report(self, worker: _Worker, status: int, t: float, by_us: bool) -> None:
         lines: list[str] = []
@@ -357,15 +382,17 @@ class Crew:
         if status != 0 and (worker.failed or not by_us):
             lines, kills = await _soon(lambda: (logs.last_lines(worker.log, worker.log_start), oom.kills()), ([], 0))
             killed_for_memory = not by_us and status == -signal.SIGKILL and kills > self._oom_before
+        shutdown = None if by_us else _shutdown_failure(worker, status)
         self._tell(
             "worker_exit",
             round=self.round,
             rank=worker.rank,
-            exit_code=status if status >= 0 else None,
-            signal=-status if status < 0 else None,
+            exit_code=worker.over if shutdown else status if status >= 0 else None,
+            signal=-status if status < 0 and not shutdown else None,
             t=t,
             last_lines=lines,
             oom=killed_for_memory,
+            shutdown=shutdown,
         )
 
     async def end(self) -> None:
@@ -378,6 +405,15 @@ class Crew:
             await asyncio.sleep(0.001)  # cleared, so their exits are already on the way
         while self._reports:
             await asyncio.gather(*self._reports, return_exceptions=True)
+
+
+def _shutdown_failure(worker: _Worker, status: int) -> str | None:
+    """What went wrong after the script's end, as the end of a sentence whose subject is the rank."""
+    if worker.over is None or status == worker.over:
+        return None
+    if worker.hung:
+        return f"did not end within {SHUTDOWN_S:.0f} s and was killed; its stacks are in its log"
+    return f"was killed by {signal_name(-status)}" if status < 0 else f"exited with code {status}"
 
 
 def _size(path: Path) -> int:

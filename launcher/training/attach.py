@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from launcher.training import signals
 from launcher.training.place import here
 from launcher.training.reporter import Reporter
 from launcher.training.session import Session
@@ -18,7 +19,9 @@ _worker: Worker | None = None
 def attach() -> Worker:
     """The `Worker` of this process; under plain python or torchrun one that does nothing and never stops.
 
-    Call it after the process group is up and the device is set. Raises CheckpointError when the checkpoint cannot be read.
+    Call it on the main thread, after the process group is up and the device is set. From then on the leader says when to stop
+    (`Worker.should_stop`), and SLURM's signals end neither the script nor the processes that it starts (`launcher.training.signals`).
+    Raises CheckpointError when the checkpoint cannot be read.
     """
     global _worker
     if _worker is None:
@@ -28,7 +31,10 @@ def attach() -> Worker:
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
         session = Session(place, gate, reporter, device)
         if place.channel is not None:
-            listen(place.channel, gate, session.hear)
+            listen(place.channel, gate, session.hear)  # before the signals are blocked here: one thread takes them
+            place.channel.send("attached")
+            if (left := signals.take_over()) is not None:
+                reporter.send("warning", text=left)
         _worker = Worker(session)
     return _worker
 

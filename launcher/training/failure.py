@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
-from traceback import format_exception
+from traceback import format_exc, print_exception
 from types import TracebackType
 from typing import Any
 
@@ -39,10 +39,17 @@ _MOST_FRAMES = 20
 
 def report(channel: Channel, error: BaseException, step: int | None) -> None:
     """Tell the leader first, then the log, at once: the agent may end this process as soon as a peer fails, too."""
-    words = describe(error)
-    text = "".join(format_exception(type(error), error, user_traceback(error)))
-    channel.send("failed", step=step, **words)
-    print(text, end="", file=sys.stderr, flush=True)
+    channel.send("failed", step=step, **describe(error))
+    _show(error.with_traceback(user_traceback(error)))
+
+
+def _show(error: BaseException) -> None:
+    """As Python shows what nobody caught: by ``sys.excepthook``, which torch, rich and sentry replace."""
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException:
+        print(f"Error in sys.excepthook:\n{format_exc()}\nOriginal exception was:", file=sys.stderr)
+        print_exception(error)
 
 
 def describe(error: BaseException) -> dict[str, Any]:

@@ -19,6 +19,8 @@ def main() -> NoReturn:
     code = 1
     try:
         code = _run()
+    except SystemExit:  # a script ends as Python does: what it left open is written and closed
+        raise
     except BaseException:  # the last resort of the process: a fault of ours must still be seen in the log
         import traceback
 
@@ -47,7 +49,7 @@ def _run() -> int:
     if where.spec.work.kind in ("script", "module"):
         from launcher.training.scripts import run_script
 
-        return run_script(where)
+        sys.exit(run_script(where))
     from launcher.training.loop import run_work
 
     return run_work(where)

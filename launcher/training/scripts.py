@@ -6,7 +6,6 @@ import atexit
 import importlib.util
 import io
 import os
-import signal
 import sys
 import threading
 import types
@@ -17,7 +16,7 @@ from launcher.errors import CodeError
 from launcher.run.messages import Channel
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
-from launcher.training import failure
+from launcher.training import failure, signals
 from launcher.training.place import Place
 from launcher.training.rehearsal import Rehearsed
 
@@ -34,7 +33,7 @@ def run_script(place: Place) -> int:
         for name, value in tracker_variables(spec, place.paths, place.rank).items():
             os.environ.setdefault(name, value)
     _prepare(spec)
-    _as_if_alone()
+    signals.as_in_python()
     try:
         program = _load(spec.work)
     except BaseException as error:
@@ -43,7 +42,8 @@ def run_script(place: Place) -> int:
     try:
         _finish(code)
     except BaseException as error:
-        return code or _failed(channel, error)
+        code = code or _failed(channel, error)
+    channel.send("over", code=code & 0xFF)  # what is left is Python's own shutdown, which the agent gives some seconds
     return code
 
 
@@ -97,19 +97,6 @@ def _steps_done() -> int | None:
     attach = sys.modules.get("launcher.training.attach")
     worker = attach.attached() if attach is not None else None
     return None if worker is None else int(worker.steps_done)
-
-
-def _as_if_alone() -> None:
-    """Undo what a worker has for its own sake: signal handlers, blocked signals.
-
-    USR2 stays ignored: it announces the time limit to every process of the step, and would kill a script that has no handler
-    for it before the TERM that is its to hear.
-    """
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGCONT):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def _load(work: Work) -> Callable[[], None]:

@@ -21,6 +21,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
 from launcher.runtime import procs, wire
 
+sys.path.insert(0, str(Path(__file__).parent))
 WAIT_S = 240.0
 SECRET = "5a" * 32
 LIFE = "test.0"

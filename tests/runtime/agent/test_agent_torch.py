@@ -11,49 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_agents import FUNCTION, WAIT_S, left, make_run, start, until
 
 from launcher.run import events
-from launcher.run.paths import RunPaths
-from launcher.run.spec import RestartSpec, RunSpec, Work
+from launcher.run.spec import RestartSpec, Work
 from launcher.run.state import read_outcome
-from launcher.runtime import procs, wire
+from launcher.runtime import wire
 from launcher.runtime.agent import PRELOAD
 from launcher.runtime.entry import Dismissal
 from launcher.runtime.forkclient import ForkServer
 
-WAIT_S = 240.0
 REAL = (
     "options['preload'] = module.PRELOAD; options['store_main'] = module.STORE_MAIN;"
     "options['worker_main'] = module.WORKER_MAIN"
 )
-
-FUNCTION = """
-import os, torch
-import torch.distributed as dist
-from torch.utils.data import DataLoader, TensorDataset
-
-def loads(worker):
-    data = DataLoader(TensorDataset(torch.arange(1 << 20)), batch_size=1, num_workers=2)
-    for (n,) in data:
-        dist.all_reduce(n)
-        if n.item() == 0 and worker.rank == 0:
-            print("loaded", flush=True)
-
-def adds(worker):
-    x = torch.tensor([float(worker.rank)])
-    dist.all_reduce(x)
-    print("sum", x.item(), "threads", torch.get_num_threads())
-
-def spawned(worker):
-    import sys
-    adds(worker)
-    print("forked" if "launcher.runtime.forkserver" in sys.modules else "fresh")
-
-def hangs(worker):
-    import time
-    print("up", flush=True)
-    time.sleep(1000)
-"""
 
 
 def test_the_fork_server_has_one_thread_after_importing_torch() -> None:
@@ -120,46 +91,6 @@ def test_two_nodes_check_their_network_and_data_loaders_end_with_their_round(wor
         assert len(w.left()) == 4
 
     world(body)
-
-
-def make_run(root: Path, target: str, **values: Any) -> RunPaths:
-    """A run directory as the submitting command leaves it."""
-    paths = RunPaths(root)
-    paths.code.mkdir(parents=True)
-    (paths.code / "job.py").write_text(FUNCTION)
-    paths.secret.write_text(os.urandom(32).hex())
-    usual: dict[str, Any] = {
-        "id": root.name, "name": "r", "run_dir": str(root), "work": Work(kind="function", target=target),
-        "batch": "local", "nodes": 2, "tasks_per_node": 2, "timeout_min": 5, "backend": "gloo",
-        "control_ports": list(range(24100, 24160)), "code_dir": str(paths.code), "init_timeout_min": 2.0,
-    }  # fmt: skip
-    RunSpec(**{**usual, **values}).write(paths.spec)
-    return paths
-
-
-def start(paths: RunPaths, node: int) -> subprocess.Popen[bytes]:
-    """One agent, as submitit's local executor and ``launcher run`` start it."""
-    log = (paths.root / f"agent-{node}.log").open("ab")
-    with log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "launcher.runtime.agent", str(paths.root), "--node", str(node)],
-            env={**os.environ, "MARK": str(paths.root)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        )  # fmt: skip
-
-
-def left(paths: RunPaths) -> list[int]:
-    """Every process of that run."""
-    return [pid for pid in procs.table() if procs.marked(pid, f"MARK={paths.root}".encode())]
-
-
-async def until(condition: Any) -> None:
-    """Wait for ``condition``."""
-
-    async def wait() -> None:
-        while not condition():
-            await asyncio.sleep(0.05)
-
-    await asyncio.wait_for(wait(), WAIT_S)
 
 
 def test_agents_and_leader_run_a_job_to_its_end(tmp_path: Path) -> None:

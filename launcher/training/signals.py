@@ -1,0 +1,109 @@
+"""Which signals a script hears. SLURM sends TERM and USR2 to every process of a step, loader workers included.
+
+Tasks and functions never hear them: both are blocked before the worker starts. A script hears them until it calls
+`launcher.attach`; from then on the leader tells it when to stop, and the signals must end neither the script nor what it starts.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+from launcher.run.children import end_by_kill
+
+__all__ = ["TAKEN", "as_in_python", "take_over"]
+
+TAKEN = (signal.SIGTERM, signal.SIGUSR2)
+"""SLURM's words to a step: the end, and the warning before it."""
+_NOT_MAIN_THREAD = (
+    "launcher.attach() was not called on the main thread: SIGTERM and SIGUSR2, which SLURM sends to every process of the job,"
+    " may end the script or its child processes before it has saved; call it on the main thread"
+)
+_set = signal.signal
+_taken = False
+
+
+def as_in_python() -> None:
+    """Give a script the signals of a Python program, but for USR2 and for scripts that handle USR2 alone.
+
+    USR2 announces the time limit: by default it would end the script before TERM comes, so it is ignored. A script that
+    handles USR2 and not TERM (many sbatch scripts are written so) saves in that handler: TERM, which SLURM sends at a preemption
+    and the launcher at a time limit, calls it, too. All others have TERM as Python has it: libraries look (Lightning installs
+    its own handler only where there is none), and the default ends a process even inside a collective.
+    """
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGCONT):
+        _set(number, signal.SIG_DFL)
+    _set(signal.SIGUSR2, signal.SIG_IGN)
+    _set(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    if signal.signal is _set:
+        signal.signal = functools.update_wrapper(_signal, _set)  # type: ignore[assignment]
+        os.register_at_fork(after_in_child=_forget)
+
+
+def take_over() -> str | None:
+    """TERM and USR2 end neither this script nor what it starts from now on. Returns what could not be done, in one sentence.
+
+    Both are blocked in this thread: loader workers, pools and programs inherit that. An ignored signal would stay ignored in
+    them, too, and torch's loader workers replace an ignored TERM by a handler that ends them. Other threads still take the
+    signals, so a handler that the script has, or sets later, is called as ever.
+    """
+    global _taken
+    _taken = True
+    end_by_kill()
+    signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN)
+    if threading.current_thread() is not threading.main_thread():
+        return _NOT_MAIN_THREAD
+    for number, ours in ((signal.SIGTERM, _pass_on), (signal.SIGUSR2, signal.SIG_IGN)):
+        if signal.getsignal(number) in (ours, signal.SIG_DFL):
+            _set(number, _nothing)
+            signal.siginterrupt(number, False)  # no system call of the script's or of a library's ends with EINTR
+    return None
+
+
+def _signal(number: int, handler: Any, /) -> Any:
+    before = _set(number, handler)
+    if (
+        number == signal.SIGUSR2
+        and callable(handler)
+        and not _taken
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    ):
+        _set(signal.SIGTERM, _pass_on)
+    return before
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """The leader says when to stop."""
+
+
+def _pass_on(number: int, frame: FrameType | None) -> None:
+    """TERM, in a script that handles USR2 alone."""
+    handler = signal.getsignal(signal.SIGUSR2)
+    if handler in (signal.SIG_DFL, signal.SIG_IGN):  # it does so no more
+        _set(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
+    elif not _is_running(
+        handler, frame
+    ):  # SLURM's own USR2 came a moment ago: a handler that saves is not entered twice
+        signal.raise_signal(signal.SIGUSR2)
+
+
+def _is_running(handler: Any, frame: FrameType | None) -> bool:
+    code = getattr(handler, "__code__", None)
+    while frame is not None and code is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _forget() -> None:
+    """In a forked child: it is not the script, and hears signals as any program does."""
+    for number in TAKEN:
+        if signal.getsignal(number) in (_pass_on, _nothing):
+            _set(number, signal.SIG_DFL)

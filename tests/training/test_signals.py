@@ -1,0 +1,225 @@
+"""SLURM's TERM and USR2 reach every process of a step: what they do to scripts, attached or not, and to what scripts start."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from crew import Crew, wait_for
+from test_scripts import script, spec_of
+
+LOADS = """
+import os, signal, sys, threading
+import torch
+import torch.distributed as dist
+import launcher
+from torch.utils.data import DataLoader
+
+
+class Data(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        while True:
+            yield torch.ones(1)
+
+
+def main(method, when):
+    dist.init_process_group("gloo")
+    loader = iter(DataLoader(Data(), batch_size=1, num_workers=2, multiprocessing_context=method, persistent_workers=True))
+    if when == "after":
+        del loader
+    run = launcher.attach()
+    if when == "after":
+        loader = iter(DataLoader(Data(), batch_size=1, num_workers=2, multiprocessing_context=method))
+    total = torch.zeros(1)
+    run.register(total=Total(total))
+    for step in run.steps():
+        one = next(loader)[0]
+        dist.all_reduce(one)
+        total += one
+    print("loop over", total.item(), run.steps_done)
+    dist.destroy_process_group()
+
+
+class Total:
+    def __init__(self, value):
+        self.value = value
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value.copy_(state["value"])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+def signal_everything(crew: Crew, *numbers: int) -> int:
+    """What SLURM does to a step: every process of every rank gets the signals. Returns how many children there were."""
+    children = 0
+    for process in crew.processes.values():
+        below = psutil.Process(process.pid).children(recursive=True)
+        children += len(below)
+        for number in numbers:
+            for one in [*(c.pid for c in below), process.pid]:
+                os.kill(one, number)
+    return children
+
+
+def progress(crew: Crew, beyond: int = 0) -> int:
+    """Wait for a rank to be this many steps further than now."""
+    first = crew.until(lambda _, m: m["type"] == "progress")[1]["step"]
+    return int(crew.until(lambda _, m: m["type"] == "progress" and m["step"] > first + beyond)[1]["step"])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_an_attached_script_with_loaders_outlives_slurms_signals(tmp_path: Path, method: str) -> None:
+    """TERM and USR2 to the script and to its loader workers, opened after `attach`: it trains on, stops and saves as agreed."""
+    script(tmp_path, LOADS)
+    with Crew(spec_of(tmp_path, "train.py", 2, args=[method, "after"]), 2) as crew:
+        assert crew.from_all("attached")[0]["type"] == "attached"
+        progress(crew, 3)
+        assert signal_everything(crew, signal.SIGTERM, signal.SIGUSR2, signal.SIGTERM) >= 4
+        progress(crew, 30)
+        step = crew.stop_now()
+        words = crew.finish()
+
+        assert {(w["type"], w["step"], w["saved"]) for w in words.values()} == {("stopped", step, True)}, crew.logs()
+        assert set(crew.exit_codes().values()) == {0}
+    assert [path.name for path in crew.committed] == [f"step-{step:08d}"]
+    assert f"loop over {2.0 * step} {step}" in crew.logs()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_loader_workers_opened_before_attach_die_and_say_so(tmp_path: Path, method: str) -> None:
+    """They do not inherit the block: torch's own handler in them ends them, and the rank tells that a loader worker was killed."""
+    script(tmp_path, LOADS)
+    with Crew(spec_of(tmp_path, "train.py", 1, args=[method, "before"]), 1) as crew:
+        progress(crew, 3)
+        signal_everything(crew, signal.SIGTERM)
+        word = crew.finish()[0]
+
+    assert word["type"] == "failed"
+    assert "DataLoader worker" in word["message"]
+
+
+CHILDREN = """
+import os, signal, subprocess, sys, time
+import launcher
+run = launcher.attach()
+child = subprocess.Popen(["sleep", "1000"])
+open(sys.argv[1], "w").write(str(child.pid))
+for step in run.steps(200):
+    time.sleep(0.01)
+print("child", child.poll())
+child.terminate()
+print("ended by", child.wait(60))
+"""
+
+
+def test_programs_that_an_attached_script_starts_outlive_the_signals_too(tmp_path: Path) -> None:
+    """They inherit the block, not an ignored signal; ``terminate()`` ends them all the same."""
+    script(tmp_path, CHILDREN)
+    note = tmp_path / "child"
+    with Crew(spec_of(tmp_path, "train.py", 1, args=[str(note)]), 1) as crew:
+        progress(crew, 3)
+        ignored = next(
+            line for line in Path(f"/proc/{note.read_text()}/status").read_text().splitlines() if "SigIgn" in line
+        )
+        signal_everything(crew, signal.SIGTERM, signal.SIGUSR2)
+
+        assert crew.finish()[0]["type"] == "finished"
+        assert crew.exit_codes() == {0: 0}
+    assert "child None\nended by -9" in crew.logs()
+    assert not int(ignored.split()[1], 16) & (1 << signal.SIGTERM - 1 | 1 << signal.SIGUSR2 - 1)
+
+
+TAKES_BACK = """
+import signal, time
+import launcher
+heard = []
+if {early}:
+    signal.signal(signal.SIGTERM, lambda *_: heard.append("TERM"))
+run = launcher.attach()
+if not {early}:
+    signal.signal(signal.SIGTERM, lambda *_: heard.append("TERM"))
+for step in run.steps():
+    time.sleep(0.01)
+    if heard:
+        break
+print("heard", heard)
+"""
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["handler before attach", "handler after attach"])
+def test_a_handler_of_the_scripts_own_is_called_attached_or_not(tmp_path: Path, early: bool) -> None:
+    """`attach` leaves a handler that is there alone, and a later ``signal.signal`` takes the signal back."""
+    script(tmp_path, TAKES_BACK.format(early=early))
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        progress(crew, 3)
+        signal_everything(crew, signal.SIGTERM)
+        crew.finish()
+
+        assert crew.exit_codes() == {0: 0}
+    assert "heard ['TERM']" in crew.logs()
+
+
+def test_attach_off_the_main_thread_says_what_it_cannot_do(tmp_path: Path) -> None:
+    """Handlers can be set on the main thread alone: a warning names the thread and the remedy."""
+    script(tmp_path, "import launcher, threading\nt = threading.Thread(target=launcher.attach)\nt.start()\nt.join()\n")
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        crew.finish()
+
+    (warning,) = crew.messages("warning")
+    assert "launcher.attach() was not called on the main thread" in warning["text"]
+
+
+SAVES_ON_USR2 = """
+import os, signal, sys, time
+calls = []
+
+
+def save(number, frame):
+    calls.append(signal.Signals(number).name)
+    if {inside}:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+
+
+signal.signal(signal.SIGUSR2, save)
+if {later}:
+    signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+print("up", flush=True)
+while not calls:
+    time.sleep(0.01)
+time.sleep(0.3)
+print("saved for", calls)
+"""
+
+
+@pytest.mark.parametrize("sent", ["SIGTERM", "SIGUSR2"])
+@pytest.mark.parametrize("inside", [False, True], ids=["", "TERM while it saves"])
+def test_a_script_that_saves_on_usr2_gets_to_it_when_term_comes(tmp_path: Path, sent: str, inside: bool) -> None:
+    """It has no handler for TERM, so TERM calls the one for USR2; once, when TERM comes while that one saves."""
+    script(tmp_path, SAVES_ON_USR2.format(inside=inside, later=False))
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        wait_for(lambda: "up" in crew.logs())
+        os.kill(crew.processes[0].pid, signal.Signals[sent])
+
+        assert crew.exit_codes() == {0: 0}
+    assert "saved for ['SIGUSR2']" in crew.logs()
+
+
+def test_a_script_that_lets_go_of_usr2_dies_of_term_again(tmp_path: Path) -> None:
+    """Its handler for USR2 was taken back: TERM has its default effect."""
+    script(tmp_path, SAVES_ON_USR2.format(inside=False, later=True))
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        wait_for(lambda: "up" in crew.logs())
+        os.kill(crew.processes[0].pid, signal.SIGTERM)
+
+        assert crew.exit_codes() == {0: -signal.SIGTERM}
