@@ -191,8 +191,8 @@ def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evi
     stop = board.stop
     if round_.script and all(r.exited for r in round_.ranks):
         return None if stop is not None and stop.step is not None and board.saver.is_committing(stop.step) else over
-    if stop is None:
-        return None  # any exit after the forwarded TERM means stopped
+    if stop is None or not stop.ranks:
+        return None  # scripts: any exit after the forwarded TERM means stopped
     if stop.step is None:
         if not round_.all_ready and now - it.began > _STARTING_AGREE_S:
             return over  # somebody has not even formed the group: no optimizer step can have been done
@@ -229,14 +229,11 @@ def _begin_stop(board: Board, round_: Round, it: Interrupt, now: float) -> bool:
         board.term_sent = True
         round_.each_node(lambda node: node.send("term", round=round_.number, cause=it.kind.value, left_s=left))
     asked = [r for r in round_.ranks if r.attached and r.stopped is None]
-    if asked:
-        board.stop = stop = AgreedStop(
-            [r.rank for r in asked], save=board.spec.checkpoint.enabled and len(asked) == round_.world_size
-        )
-        for rank in asked:
-            if rank.finished is not None:
-                stop.finished(rank.rank, rank.finished)
-        round_.send(stop.begin(), [r.rank for r in asked])
+    board.stop = stop = AgreedStop([r.rank for r in asked], save=board.spec.checkpoint.enabled)
+    for rank in asked:
+        if rank.finished is not None:
+            stop.finished(rank.rank, rank.finished)
+    round_.send(stop.begin(), [r.rank for r in asked])
     return True
 
 

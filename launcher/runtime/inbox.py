@@ -189,6 +189,8 @@ class Inbox:
 
     def _worker_attached(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         rank.attached = rank.ready = True
+        if self.board.stop is not None:  # its word was under way when the others were asked, and TERM was kept from it
+            round_.send(self.board.stop.joined(rank.rank), [rank.rank])
 
     def _worker_over(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         round_.set_phase(rank, "teardown", self.board.now())
@@ -310,7 +312,8 @@ class Inbox:
         if stop is None or stop.step is None:
             return
         board.history.event("agreed", step=stop.step)
-        stop.save = stop.save and not board.saver.is_committed(stop.step)
+        # A checkpoint is whole or none: without a rank that has left, or never attached, there is nothing to save.
+        stop.save = stop.save and len(stop.ranks) == round_.world_size and not board.saver.is_committed(stop.step)
         board.saver.finished(stop.step)  # saves asked for beyond S will never be
         if stop.save:
             board.saver.label(stop.step, "stop", board.now())

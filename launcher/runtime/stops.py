@@ -51,12 +51,16 @@ class AgreedStop:
         if rank in self.ranks:
             self._ended.add(rank)
 
+    def joined(self, rank: int) -> dict[str, Any]:
+        """A worker that was not asked in the beginning; what to tell it."""
+        self.ranks.add(rank)
+        return self.begin() if self.step is None else {**self.order(""), "save": False}
+
     def left(self, rank: int) -> bool:
         """A worker is gone without having stopped as agreed; true when the others' agreement is complete without it.
 
-        What it reported still counts: the others may have gone into that unit with it. There is nothing to save any more.
+        What it reported still counts: the others may have gone into that unit with it.
         """
-        self.save = self.save and rank not in self.ranks
         self.ranks.discard(rank)
         return self._agree()
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import selectors
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from launcher.run.state import read_outcome
 from launcher.runtime.board import Timing
 from launcher.runtime.handover import HandedBack, Meaning, NotAnsweredError
 from launcher.runtime.leader import Ending, Leader
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 class _Selector(selectors.DefaultSelector):
@@ -188,10 +191,12 @@ class FakeWorker:
         self.saves: dict[int, str] = {}
         self.state = "S"
         self.cpu_percent = 1.0
+        self.attached = False
         self.done = False
         self.task = asyncio.get_running_loop().create_task(self.main())
 
     def say(self, type_: str, **values: Any) -> None:
+        self.attached = self.attached or type_ == "attached"
         self.node.up("worker", round=self.round, rank=self.rank, message={"type": type_, **values})
 
     def hear(self, m: dict[str, Any]) -> None:
@@ -243,7 +248,7 @@ class FakeWorker:
             )
         self.done = True
         self.say("finished", step=world.total_steps)
-        self.node.exited(self, 0, None)
+        await self.exit()
 
     async def leave(self, step: int) -> None:
         assert self.stop is not None
@@ -251,6 +256,10 @@ class FakeWorker:
             await self.save(step, self.stop["tmp"])
         self.done = True
         self.say("stopped", step=step)
+        await self.exit()
+
+    async def exit(self) -> None:
+        await asyncio.sleep(self.world.exit_s)
         self.node.exited(self, 0, None)
 
     async def save(self, step: int, tmp: str) -> None:
@@ -397,7 +406,7 @@ class FakeNode:
         self.up("cleared", round=m["round"])
 
     def on_term(self, m: dict[str, Any]) -> None:
-        for w in list(self.workers):
+        for w in [w for w in self.workers if not w.attached]:
             w.task.cancel()
             self.exited(w, self.world.term_code, None if self.world.term_code is not None else 15)
 
@@ -437,7 +446,7 @@ class World:
         self.spec = make_spec(root, **changes)
         self.rng = random.Random(seed)
         self.step_s, self.save_s, self.total_steps, self.interval = 0.05, 0.02, 40, self.spec.checkpoint.interval_steps
-        self.max_delay_s, self.start_s = 0.02, 0.0
+        self.max_delay_s, self.start_s, self.exit_s = 0.02, 0.0, 0.0
         self.blocked_s = 0.01
         self.disk_full = False
         self.term_code: int | None = 0

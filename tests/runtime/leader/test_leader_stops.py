@@ -5,18 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from acts import plain_script, stop_at
 
 from launcher.runtime.handover import Meaning
-
-
-def stop_at(w, step, signal="TERM"):
-    """A script that sends the signal once somebody is at ``step``."""
-
-    async def script():
-        await w.until(lambda: any(x.entered >= step for n in w.nodes for x in n.workers))
-        w.signal(signal)
-
-    return script
 
 
 @pytest.mark.parametrize("kind", ["preempted", "time_limit"])
@@ -244,21 +235,6 @@ def test_scripts_that_exit_zero_complete_the_run(world, virtual):
 
     assert ending.state == "completed"
     assert w.events("progress_assumed")
-
-
-def plain_script(w, seconds=1e6):
-    """Workers that say nothing, live for ``seconds`` and exit 0."""
-    import asyncio
-
-    base = w.worker_class
-
-    class Script(base):
-        async def main(self):
-            self.say("phase", name="script")
-            await asyncio.sleep(seconds)
-            self.node.exited(self, 0, None)
-
-    return Script
 
 
 @pytest.mark.parametrize("seed", range(200))

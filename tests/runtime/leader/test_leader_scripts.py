@@ -1,0 +1,195 @@
+"""Scripts and the leader: attached ranks stop by agreement, whatever SLURM's TERM ends has stopped, and each may end as Python ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from acts import plain_script, stop_at
+
+from launcher.run.spec import Work
+from launcher.runtime.handover import Meaning
+from launcher.runtime.protocol import SHUTDOWN_S
+
+LOADER = "DataLoader worker (pid 4242) is killed by signal: Terminated. "
+
+
+def attached_script(w, *, never=()):
+    """Workers that say ``attached`` before anything else but their start; ranks in ``never`` do not."""
+
+    class Attached(w.worker_class):
+        def say(self, type_, **values):
+            if self.rank in never:
+                return
+            if type_ == "ready":
+                super().say("attached")
+            elif type_ != "phase":
+                super().say(type_, **values)
+
+    return Attached
+
+
+def scripts(world, **changes):
+    """A world of scripts in which every rank is attached."""
+    changes = {"checkpoint": {"interval_steps": 1000}, "site": {"grace_s": 60}, **changes}
+    w = world(work=Work(kind="script", target="train.py"), **changes)
+    w.worker_class = attached_script(w)
+    return w
+
+
+def test_an_attached_script_is_told_to_stop_by_agreement_from_the_first_word_on(world, virtual):
+    """Preempted before its first progress, with some ranks' word under way: an agreed step, saved, nothing lost."""
+    w = scripts(world)
+    w.step_s = 20.0
+
+    async def script():
+        await w.until(lambda: len(w.nodes[1].workers) == 2 and all(x.entered == 1 for n in w.nodes for x in n.workers))
+        w.signal()
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "requeued"
+    assert [e["step"] for e in w.events("agreed")] == [1]
+    assert w.events("stopped")[0]["lost_steps"] == 0
+    assert [e["step"] for e in w.events("saved")] == [1]
+
+
+@pytest.mark.parametrize("order", ["TERM first", "failure first"])
+def test_what_slurms_term_ends_has_stopped(world, virtual, order):
+    """A loader worker that SLURM's TERM killed takes its rank along, and the others lose it: no failure, no useless new round."""
+    w = scripts(world)
+
+    async def script():
+        await w.until(lambda: any(x.entered >= 7 for n in w.nodes for x in n.workers))
+        if order == "TERM first":
+            w.signal()
+            await w.until(lambda: w.leader._board.term_sent)
+        w.find(0).fail("RuntimeError", LOADER)
+        if order != "TERM first":
+            await asyncio.sleep(0.3)
+            w.signal()
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "requeued"
+    assert not w.events("worker_failed", "victims", "hang")
+    assert len(w.events("round_started")) == 1
+    assert w.events("stopped")[0]["lost_steps"] > 0
+    if order == "TERM first":
+        assert [e["text"].split(" at step")[0] for e in w.events("warning")] == [
+            f"rank 0 on n0 raised RuntimeError: {LOADER.strip()}"
+        ]
+
+
+def test_a_failure_while_the_nodes_are_taken_starts_no_new_round(world, virtual):
+    """A task fails for its own reason while it is being stopped: told, and the allocation goes back at once."""
+    w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 600})
+    w.step_s = 5.0
+
+    async def script():
+        await w.until(lambda: any(x.entered >= 7 for n in w.nodes for x in n.workers))
+        w.signal()
+        await w.until(lambda: bool(w.events("stop_requested")))
+        w.find(3).fail("ValueError", "bad sample")
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "requeued"
+    assert [e["rank"] for e in w.events("worker_failed")] == [3]
+    assert len(w.events("round_started")) == 1
+
+
+@pytest.mark.parametrize(("total", "state"), [(None, "requeued"), (40, "requeued"), (7, "completed")])
+def test_a_script_that_leaves_by_its_own_handler_has_not_completed_the_run(world, virtual, total, state):
+    """Its handler for TERM exits with 0 in the middle of training: the run comes back, unless all steps are known to be done."""
+    w = scripts(world)
+
+    class Leaves(w.worker_class):
+        def say(self, type_, **values):
+            super().say(type_, **{**values, "total_steps": total} if type_ == "progress" else values)
+
+    w.worker_class = Leaves
+
+    async def script():
+        await w.until(lambda: any(x.entered == 8 for n in w.nodes for x in n.workers))
+        w.signal()
+        for worker in [x for n in w.nodes for x in n.workers]:
+            worker.task.cancel()
+            worker.say("finished", step=7, saved=True)
+            worker.node.exited(worker, 0, None)
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == state
+
+
+def test_ranks_that_are_not_attached_are_told_by_term_and_the_others_by_agreement(world, virtual):
+    """One rank never attached: it hears TERM; the round is over when all have left, without a save that could not be whole."""
+    w = scripts(world)
+    w.worker_class = attached_script(w, never=(3,))
+
+    ending = virtual(w.attempt_once(stop_at(w, 7)))
+
+    assert ending.state == "requeued"
+    assert {n.index for n in w.nodes for m in n.heard if m["type"] == "term"} == {0, 1}
+    assert not w.events("worker_failed", "saved")
+    assert len(w.events("round_started")) == 1
+
+
+@pytest.mark.parametrize(("exit_s", "within_s"), [(5.0, (4.9, 8)), (500.0, (SHUTDOWN_S - 0.1, SHUTDOWN_S + 3))])
+def test_a_stopped_script_has_time_to_close_its_files(world, virtual, exit_s, within_s):
+    """It has said that it stopped and is at its own end: it is not killed for 20 s, and not waited for any longer."""
+    w = scripts(world, site={"grace_s": 300})
+    w.exit_s = exit_s
+    times = []
+
+    async def script():
+        loop = asyncio.get_running_loop()
+        await stop_at(w, 7)()
+        await w.until(lambda: bool(w.events("saved")))
+        times.append(loop.time())
+        await w.until(lambda: any(m["type"] == "end" for n in w.nodes for m in n.heard))
+        times.append(loop.time())
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "requeued"
+    assert within_s[0] <= times[1] - times[0] <= within_s[1]
+
+
+def test_a_script_that_has_finished_is_not_killed_while_it_ends(world, virtual):
+    """All ranks said ``finished``: exit functions (an upload) and open files have the time that they need."""
+    w = scripts(world)
+    w.exit_s = 90.0
+    killed = []
+
+    async def script():
+        await w.until(lambda: any(m["type"] == "end" for n in w.nodes for m in n.heard))
+        killed.extend(x.rank for n in w.nodes for x in n.workers)
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "completed"
+    assert killed == []
+
+
+def test_an_exception_after_term_is_no_failure_of_a_plain_script(world, virtual):
+    """A plain script's exception after TERM is no failure either: many handlers end by an exception."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, site={"grace_s": 20})
+    w.allocation.means = Meaning("preempted")
+    w.worker_class = plain_script(w)
+
+    async def script():
+        await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
+        await asyncio.sleep(3)
+        w.signal()
+        for rank in range(4):
+            w.find(rank).say("failed", exception="KeyboardInterrupt", message="", frames=[], step=None, kind=None)
+        await asyncio.sleep(SHUTDOWN_S / 2)
+        for rank in range(4):
+            w.find(rank).die(None, 130)
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "requeued"
+    assert not w.events("worker_failed", "warning")
