@@ -185,6 +185,31 @@ def ends_the_same(run: Run, world: int, undisturbed: Callable[[int], str]) -> No
     run.wait_no_process()
 
 
+def nothing_lost(run: Run, attempt: int = 0) -> None:
+    """The attempt's stop was agreed upon and saved, and the next attempt went on from that very step."""
+    (agreed,), (stopped,) = run.told("agreed", attempt=attempt), run.told("stopped", attempt=attempt)
+    assert (stopped["lost_steps"], stopped["step"]) == (0, agreed["step"])
+    assert run.told("saved", attempt=attempt)[-1]["step"] == agreed["step"]
+    assert run.told("round_started", attempt=attempt + 1)[0]["resume_step"] == agreed["step"]
+
+
+def stays_cancelled(cluster: Any, run: Run) -> None:
+    """Cancelled with nothing lost, out of SLURM's queue."""
+    outcome = run.wait_end()
+    assert outcome["state"] == "cancelled", outcome
+    (stopped,) = run.told("stopped")
+    assert stopped["lost_steps"] == 0
+    cluster.wait(lambda: run.paths.id not in cluster.run(["squeue", "-h", "-o", "%j"]).stdout, "the job's end")
+    run.wait_no_process()
+    assert len(run.told("attempt_started")) == 1
+
+
+def cancel_and_save(cluster: Any, run: Run) -> None:
+    """`launcher cancel --save`."""
+    command = [sys.executable, "-m", "launcher", "cancel", run.paths.id, "--save"]
+    cluster.run(command, env={"LAUNCHER_RUNS_DIR": str(run.paths.root.parent)})
+
+
 NEW_ATTEMPT = (
     ("attempt_ended", {"attempt": 0}),
     ("requeued", {}),

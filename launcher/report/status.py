@@ -7,12 +7,13 @@ from typing import Any
 
 from launcher.report import text
 from launcher.report.faults import shortened
+from launcher.report.history import as_number
 from launcher.report.ledger import Advice, Ledger
 from launcher.report.summary import RunSummary
 from launcher.report.words import MEANINGS
 from launcher.run.units import named_ranks
 
-__all__ = ["colour", "headline", "lines", "past", "standing"]
+__all__ = ["colour", "headline", "lines", "past", "standing", "still_at_work"]
 
 _COLOURS = {"pending": "yellow", "running": "cyan", "completed": "green", "failed": "red", "cancelled": "magenta"}
 
@@ -47,6 +48,7 @@ def lines(
         ("heard", _silence(s, now)),
         ("waiting", _waiting(s, now)),
         ("phase", _phase(s)),
+        ("ended", still_at_work(s, now)),
         ("step", _step(s)),
         ("saved", _saved(s, now)),
         ("metrics", _metrics(s)),
@@ -104,6 +106,18 @@ def _waiting(s: RunSummary, now: float) -> str:
 
 def _phase(s: RunSummary) -> str:
     return s.phase if s.state == "running" and s.phase not in ("", "training", "ended") and not s.missing else ""
+
+
+def still_at_work(s: RunSummary, now: float) -> str:
+    """Which ranks' processes have ended while others are still in their script, and for how long; empty where none has."""
+    ranks = [r for r in s.ranks if isinstance(r.get("rank"), int)]
+    ended = {r["rank"]: as_number(r.get("ended_t")) for r in ranks if r.get("phase") == "ended"}
+    others = [r["rank"] for r in ranks if r["rank"] not in ended]
+    if s.state != "running" or not ended or not others:
+        return ""
+    since = max((t for t in ended.values() if t is not None), default=now)
+    have, are = "has" if len(ended) == 1 else "have", "is" if len(others) == 1 else "are"
+    return f"{named_ranks(ended)} {have} ended; {named_ranks(others)} {are} still in the script, {text.duration(now - since)} so far"
 
 
 def _step(s: RunSummary) -> str:

@@ -86,7 +86,7 @@ class RunSummary:
     metrics: dict[str, Any] = field(default_factory=dict)
     """The newest value of each metric; what is not finite is "nan", "inf" or "-inf"."""
     ranks: list[dict[str, Any]] = field(default_factory=list)
-    """[{rank, host, node, local_rank, pid, step, phase, step_time_s, own_s, heartbeat_t, cpu_percent, rss_bytes, gpu_percent,
+    """[{rank, host, node, local_rank, pid, step, phase, step_time_s, own_s, heartbeat_t, ended_t, cpu_percent, rss_bytes, gpu_percent,
     gpu_mem_bytes}]; own_s is a step's time without waiting for other ranks."""
     restarts: int = 0
     """Rounds beyond the first of each attempt."""

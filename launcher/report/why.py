@@ -9,6 +9,7 @@ from launcher.frozen import frozen
 from launcher.report import text
 from launcher.report.evidence import Root, find_root
 from launcher.report.history import Event, History, as_dict, as_number, as_text
+from launcher.report.status import still_at_work
 from launcher.report.summary import RunSummary
 from launcher.report.tellers import TELLERS, Told
 from launcher.report.traces import user_frame
@@ -110,6 +111,8 @@ def _nothing_wrong(s: RunSummary, now: float) -> Why:
         names = [as_text(m.get("host")) for m in s.missing if isinstance(m, dict)]
         sentence = f"The run waits for {text.short_list(names)}."
         rows.append(("so far", text.duration(s.waited_s)))
+    if ended := still_at_work(s, now):
+        sentence = f"Nothing has gone wrong so far: {ended}."
     if s.silent and s.heard is not None:
         sentence = f"The leader has written nothing for {text.duration(now - s.heard)}; it may be dead or the file system slow."
     return Why(run=s.run, state=s.state, kind=s.state, sentence=text.clean(sentence), rows=rows, step=s.step)

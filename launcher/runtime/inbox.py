@@ -127,7 +127,7 @@ class Inbox:
         if (found := self._rank_of(node, message)) is None:
             return
         round_, rank = found
-        rank.exited = True
+        rank.exited, rank.ended_t = True, round(time.time(), 3)
         if (shutdown := message.get("shutdown")) is not None:
             text = f"rank {rank.rank} on {node.host}: the script had ended with code {message.get('exit_code')}; then its process {shutdown}"
             self.board.history.event("warning", text=text, rank=rank.rank)

@@ -48,6 +48,8 @@ class Rank:
     saved: bool = True
     """What it said when it finished."""
     exited: bool = False
+    ended_t: float | None = None
+    """When its process ended, seconds since the epoch."""
     heartbeat_t: float | None = None
     frozen_since: float | None = None
     sample: dict[str, Any] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Rank:
             "step": self.step,
             "phase": "ended" if self.exited else self.phase,
             "step_time_s": self.step_time_s,
+            "ended_t": self.ended_t,
             "own_s": round(statistics.median(self.own_s), 7) if self.own_s else None,
             "heartbeat_t": self.heartbeat_t,
             **{k: self.sample.get(k) for k in ("cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes")},

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import inflict
 import pytest
 from cluster import Cluster
-from harness import NEW_ATTEMPT, ONE_HOST, Run, ends_the_same, start, submit, tells
+from harness import (
+    NEW_ATTEMPT,
+    ONE_HOST,
+    Run,
+    cancel_and_save,
+    ends_the_same,
+    nothing_lost,
+    start,
+    stays_cancelled,
+    submit,
+    tells,
+)
 
 Undisturbed = Callable[[int], str]
 
@@ -21,14 +31,6 @@ SITES: dict[str, dict[str, object]] = {
     "cancel": {"PreemptMode": "CANCEL"},
     "cancel, grace 0": {"PreemptMode": "CANCEL", "GraceTime": 0},
 }
-
-
-def nothing_lost(run: Run, attempt: int = 0) -> None:
-    """The attempt's stop was agreed upon and saved, and the next attempt went on from that very step."""
-    (agreed,), (stopped,) = run.told("agreed", attempt=attempt), run.told("stopped", attempt=attempt)
-    assert (stopped["lost_steps"], stopped["step"]) == (0, agreed["step"])
-    assert run.told("saved", attempt=attempt)[-1]["step"] == agreed["step"]
-    assert run.told("round_started", attempt=attempt + 1)[0]["resume_step"] == agreed["step"]
 
 
 def tells_of_the_stop(run: Run) -> None:
@@ -165,23 +167,6 @@ def test_preempted_twice_in_a_row(clean: Cluster, tmp_path: Path, undisturbed: U
     assert len(run.told("attempt_started")) == 3
     nothing_lost(run, 0)
     nothing_lost(run, 1)
-
-
-def stays_cancelled(cluster: Cluster, run: Run) -> None:
-    """Cancelled with nothing lost, out of SLURM's queue."""
-    outcome = run.wait_end()
-    assert outcome["state"] == "cancelled", outcome
-    (stopped,) = run.told("stopped")
-    assert stopped["lost_steps"] == 0
-    cluster.wait(lambda: run.paths.id not in cluster.run(["squeue", "-h", "-o", "%j"]).stdout, "the job's end")
-    run.wait_no_process()
-    assert len(run.told("attempt_started")) == 1
-
-
-def cancel_and_save(cluster: Cluster, run: Run) -> None:
-    """`launcher cancel --save`."""
-    command = [sys.executable, "-m", "launcher", "cancel", run.paths.id, "--save"]
-    cluster.run(command, env={"LAUNCHER_RUNS_DIR": str(run.paths.root.parent)})
 
 
 @pytest.mark.parametrize("how", ["scancel", pytest.param("cancel --save", marks=pytest.mark.long)])

@@ -10,6 +10,7 @@ from run_story import T0, Story, training
 
 from launcher.report.status import lines
 from launcher.report.summary import summarise, summarise_history
+from launcher.report.why import explain
 
 
 @dataclass
@@ -97,3 +98,16 @@ def test_the_summary_of_a_training_run_reads_as_designed(tmp_path: Path) -> None
         "  ranks    4 of 4 on node1, node2; slowest rank 3 (+20 %)",
         "  limit    59 min left here; 7 d left in all",
     ]
+
+
+def test_ranks_that_have_ended_before_the_others_are_told(tmp_path: Path) -> None:
+    """Rank 0 still evaluates, or hangs: `status` and `why` say since when it is alone, and not that the run is training."""
+    story = training(tmp_path)
+    ranks = [{"rank": r, "phase": "ended", "ended_t": story.t - 300 - r} for r in (1, 2, 3)]
+    story.state(step=600, total_steps=600, ranks=[{"rank": 0, "phase": "script", "ended_t": None}, *ranks])
+    h = story.history()
+    s = summarise_history(h, None, story.t)
+
+    told = "ranks 1-3 have ended; rank 0 is still in the script, 5 min so far"
+    assert f"  ended    {told}" in lines(s, story.t)
+    assert explain(h, s, story.t).sentence == f"Nothing has gone wrong so far: {told}."
