@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from launcher.config.explain import nearest
 from launcher.config.schema import Job
-from launcher.config.source import Problem
+from launcher.config.source import Problem, dump_yaml
 from launcher.config.symbols import Module, Symbol, find_module, find_symbol, names_in, parse
 
 __all__ = ["check"]
@@ -49,11 +50,22 @@ def _script(script: str, code_dir: Path, elsewhere: bool) -> Iterator[Problem]:
     path = code_dir / script
     if not path.is_file():
         said = f"{path} is a directory" if path.is_dir() else f"there is no file {path}"
-        yield _wrong("script", said + _similar(path))
+        yield _wrong("script", said + (_with_arguments(script, code_dir) or _similar(path)))
     elif code_dir.resolve() not in path.resolve().parents:
         yield _wrong("script", f"{script} lies outside the code directory {code_dir}; set code.dir")
     elif path.suffix == ".py":
         yield from _syntax("script", path)
+
+
+def _with_arguments(script: str, code_dir: Path) -> str:
+    """What to write instead of ``train.py --lr 3``; empty where the first word is no script either."""
+    try:
+        first, *rest = shlex.split(script) or [""]
+    except ValueError:  # an open quote
+        first, *rest = script.split()
+    if not rest or not (code_dir / first).is_file():
+        return ""
+    return f"; arguments belong into args: write script: {first} and args: {dump_yaml(rest, flow=True)}"
 
 
 def _similar(path: Path) -> str:

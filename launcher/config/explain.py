@@ -90,7 +90,7 @@ def _path(loc: tuple[Any, ...], data: Any) -> str:
 def _problem(path: str, items: list[Any]) -> Problem:
     if path.startswith("environment.variables.") and items[0]["type"] == "string_type":
         return Problem(
-            path, "must be text; put quotes around it", "value"
+            path, "must be text, a number, true or false", "value"
         )  # the value may be a secret: it is not shown
     kinds = [item["type"] for item in items]
     if "unexpected_keyword_argument" in kinds:

@@ -40,7 +40,7 @@ def command_line(overrides: Sequence[str], script_args: Sequence[str]) -> Layer:
         key, equals, value = text.partition("=")
         said = _wrong_override(text, key, equals)
         if not said:
-            data, said = read_value(value)
+            data, said = read_value(value, key)
             if not said:
                 document.data.append((key, data))
         if said:

@@ -29,6 +29,14 @@ def _no_keys() -> dict[str, Any]:
     return {}
 
 
+def _text(value: object) -> object:
+    """A number or truth value as text, as YAML and `argument_texts` write it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+Text = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | int | float | bool)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Whole = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -166,8 +174,8 @@ class Distributed(_Section):
 class Environment(_Section):
     """What workers find around them."""
 
-    variables: dict[str, str] = field(default_factory=_no_keys)
-    """Environment variables; secrets belong into `pass`."""
+    variables: dict[str, Text] = field(default_factory=_no_keys)
+    """Environment variables: text, numbers, true or false, set as they are written; secrets belong into `pass`."""
     pass_: Annotated[list[str], Field(alias="pass")] = field(default_factory=_no_items)
     """Names of variables to take from the submitting environment; their values never reach a script or log."""
     setup: list[str] = field(default_factory=_no_items)

@@ -104,6 +104,8 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<$"), ["<
 
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+")
+_AS_WRITTEN = "environment.variables"
+"""A variable is text, and 1e-3 or 1.10 would be another text once it has been a number."""
 _BOOL_WORD = re.compile(r"yes|no|on|off", re.IGNORECASE)
 
 
@@ -133,7 +135,7 @@ def read_yaml(text: str, source: str) -> Document:
     return document
 
 
-def read_value(text: str) -> tuple[Any, str | None]:
+def read_value(text: str, key: str = "") -> tuple[Any, str | None]:
     """The value of ``key=TEXT`` on the command line, and what is wrong with it (None: nothing).
 
     Clock times and leading zeros are text here: a shell has eaten whatever quotes there were.
@@ -154,7 +156,7 @@ def read_value(text: str) -> tuple[Any, str | None]:
     if isinstance(root, yaml.SequenceNode) and not root.flow_style:
         return text, None
     document = Document()
-    data = _Builder(document, COMMAND_LINE, strict=False).build(root, "", ())
+    data = _Builder(document, COMMAND_LINE, strict=False).build(root, key, ())
     return data, (document.problems[0].message if document.problems else None)
 
 
@@ -300,7 +302,7 @@ class _Builder:
             if said:
                 self.wrong(node, path, said)
             return text
-        if kind == "str":
+        if kind == "str" or (kind != "null" and parent(path) == _AS_WRITTEN):
             return text
         try:
             return _SCALARS[kind](text)

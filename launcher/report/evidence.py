@@ -43,6 +43,10 @@ class Root:
     host: str | None = None
     local_rank: int | None = None
     step: int | None = None
+    ranks: list[int] = field(default_factory=list)
+    """All that failed in this very way, where they were several."""
+    everybody: bool = False
+    """These are all ranks of the round."""
     victims: list[dict[str, Any]] = field(default_factory=list)
     decision: Event = field(default_factory=dict)
     """What was decided upon it."""
@@ -201,6 +205,8 @@ def _of_event(h: History, event: Event, decision: Event, kind: str = "") -> Root
         as_text(event.get("host")) or None,
         _whole(event.get("step")),
     )
+    root.ranks = [r for r in (_whole(as_dict(r).get("rank")) for r in as_list(event.get("ranks"))) if r is not None]
+    root.everybody = len(root.ranks) == len(as_list(_round_of(h, root).get("ranks"))) > 1
     root.victims = _victims(h, event)
     if type_ == "hang":
         _read_hang(h, root)
@@ -358,7 +364,7 @@ def _missing(h: History, root: Root) -> list[int]:
     )
     if named:
         return [int(n) for n in re.findall(r"\d+", named[1])]
-    late = {root.rank} | {v.get("rank") for v in root.victims}
+    late = {root.rank, *root.ranks} | {v.get("rank") for v in root.victims}
     missing = sorted(r for r in ranks - late if isinstance(r, int))
     return missing if 0 < len(missing) <= max(1, len(ranks) // 2) else []
 

@@ -115,7 +115,7 @@ def _note(hosts: dict[str, HostRecord], run: str, event: Event) -> None:
         record.attempts += 1
     elif kind == "node_lost" and event.get("host"):
         _trouble(hosts, event["host"], event, f"lost ({as_text(event.get('why'), 'silent')})").lost += 1
-    elif kind == "worker_failed" and event.get("host"):
+    elif kind == "worker_failed" and event.get("host") and not _on_several_hosts(event):
         cause = as_dict(event.get("cause"))
         words = as_text(cause.get("text")) or as_text(cause.get("kind"), "a worker failed")
         _trouble(hosts, event["host"], event, words).failed += 1
@@ -128,6 +128,11 @@ def _note(hosts: dict[str, HostRecord], run: str, event: Event) -> None:
     elif kind == "excluded":
         for host in dict.fromkeys(as_text(h) for h in as_list(event.get("hosts"))):
             _trouble(hosts, host, event, f"excluded: {as_text(event.get('why'))}").excluded += 1
+
+
+def _on_several_hosts(event: Event) -> bool:
+    """The same failure came on several hosts: it is the program's, not the first one's."""
+    return len({as_text(as_dict(r).get("host")) for r in as_list(event.get("ranks"))}) > 1
 
 
 def _failed_checks(hosts: dict[str, HostRecord], event: Event) -> None:

@@ -12,7 +12,7 @@ from launcher.report.evidence import Root, signal_of
 from launcher.report.history import History, as_dict, as_list, as_number, as_text
 from launcher.report.summary import RunSummary
 from launcher.report.words import MEANINGS
-from launcher.run.units import named_ranks
+from launcher.run.units import all_ranks, named_ranks
 
 __all__ = ["TELLERS", "Told", "who"]
 
@@ -50,7 +50,9 @@ def _tells(*kinds: str) -> Callable[[Teller], Teller]:
 
 
 def who(root: Root, h: History) -> str:
-    """``Rank 5 (gpu022, GPU 1)``."""
+    """``Rank 5 (gpu022, GPU 1)``, or all that failed in the same way: ``All 4 ranks``, ``Ranks 0-2``."""
+    if len(root.ranks) > 1:
+        return (all_ranks(len(root.ranks)) if root.everybody else named_ranks(root.ranks)).capitalize()
     if root.rank is None:
         return f"A worker on {root.host}" if root.host else "A worker"
     gpu = as_number(h.spec.get("gpus_per_node"))
@@ -192,10 +194,13 @@ def _exit(root: Root, h: History, s: RunSummary) -> Told:
     code = as_number(root.cause.get("exit_code"))
     what = "script" if as_dict(h.spec.get("work")).get("kind") in ("script", "module") else "process"
     with_code = f"with code {int(code)}" if code is not None else "unexpectedly"
-    sentence = f"{who(root, h)}: its {what} exited {with_code}{at_step(root)}."
-    rank = f" --rank {root.rank}" if root.rank else ""
     errors = _error(root)
-    return Told(sentence, errors, [] if errors else _last_words(root), f"see the log: launcher logs {{run}}{rank}")
+    sentence = f"{who(root, h)}: {'the' if root.ranks else 'its'} {what} exited {with_code}{at_step(root)}"
+    fix = "see the log: launcher logs {run}" + (f" --rank {root.rank}" if root.rank else "")
+    if root.event.get("refused") and not errors:
+        sentence += "".join(f": {line.rstrip('.')}" for line in _last_words(root, 1))
+        fix = "correct args or the script, then: launcher resubmit {run}"
+    return Told(f"{sentence}.", errors, [] if errors else _last_words(root), fix)
 
 
 @_tells("timeout")

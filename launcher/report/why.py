@@ -161,7 +161,9 @@ def _did(root: Root, h: History, s: RunSummary) -> str:
     action = as_text(decision.get("action"))
     if not decision:
         return ""
-    reason = as_text(decision.get("reason")).partition("; ")[2].rstrip(".")
+    said, what = as_text(decision.get("reason")), as_text(root.cause.get("text"))
+    said = said[len(what) :] if said[1:].startswith(what[1:]) else said  # what failed may have said a semicolon itself
+    reason = said.partition("; ")[2].rstrip(".")
     if action == "new_round":
         return _went_on(h, decision)
     if action == "requeue":

@@ -157,6 +157,8 @@ def signal_name(value: object) -> str:
 
 
 def _worker_failed(e: Event) -> str:
+    if len(as_list(e.get("ranks"))) > 1 and as_dict(e.get("cause")).get("text"):
+        return str(as_dict(e["cause"])["text"])  # it names all that failed in this way
     return (
         f"rank {e.get('rank', '?')} on {e.get('host', '?')} failed{_at_step(e)}: {cause_words(as_dict(e.get('cause')))}"
     )

@@ -20,6 +20,8 @@ saved              step, seconds, blocked_s, bytes, path, reason ("interval"|"st
 save_failed        step, error, errno_name
 checkpoint_damaged path, why                                            (found at resume; an older one is used)
 worker_failed      rank, host, step, cause: see CAUSE below             (the first failure of a round)
+                   ranks: [{rank, host}], only where several failed in the very same way; refused (true), only where every rank
+                   ended itself with the same exit code before any progress
 victims            ranks: [{rank, host, after_s, cause}]                (those that failed because of the first)
 node_lost          host, why ("silent"|"closed"|"slurm")
 hang               limit_s, laggards: [{rank, host, step, phase}]

@@ -52,6 +52,11 @@ class RunPaths:
         return self.root / "code"
 
     @property
+    def copied(self) -> Path:
+        """What was copied into ``code`` and the state of each original then, JSON; a run of an older version has none."""
+        return self.root / "code.json"
+
+    @property
     def lib(self) -> Path:
         """A copy of the launcher package itself, so that a queued run is immune to upgrades."""
         return self.root / "lib"

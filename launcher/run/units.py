@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["named_ranks", "size"]
+__all__ = ["all_ranks", "named_ranks", "size"]
 
 
 def size(count: float | None) -> str:
@@ -33,3 +33,8 @@ def named_ranks(numbers: Iterable[int]) -> str:
             parts += [str(n) for n in ordered[i : j + 1]]
         i = j + 1
     return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(parts)}"
+
+
+def all_ranks(count: int) -> str:
+    """``both ranks``, ``all 4 ranks``."""
+    return "both ranks" if count == 2 else f"all {count} ranks"

@@ -31,6 +31,10 @@ class Budgets:
     """By kind of evidence, since the last new committed progress."""
     same: Counter[tuple[Any, ...]] = field(default_factory=Counter)
     """By exception, place and step."""
+    progressed: bool = False
+    """Anything is known to have been done since somebody last submitted the run."""
+    refusals: Counter[int] = field(default_factory=Counter)
+    """By exit code: rounds in which every rank ended itself with it before any progress."""
     best_step: int = -1
     idle_attempts: int = 0
     """Attempts in a row that committed nothing new, the current one included as long as it has not."""
@@ -90,6 +94,7 @@ class Budgets:
             self.best_step = max(self.best_step, step)
 
     def _on_first_step(self, e: dict[str, Any]) -> None:
+        self.progressed = True
         if self._first_step is None:
             self._first_step = float(e.get("t") or 0.0)
 
@@ -111,6 +116,7 @@ class Budgets:
         return start_s >= _BACKOFF_FIRST_S and now - self._first_step < _LITTLE * start_s
 
     def _progress(self, *, little: bool) -> None:
+        self.progressed = True
         self.restarts.clear()
         self.idle_attempts = 0
         if not little:
@@ -120,6 +126,8 @@ class Budgets:
         """A person looked at the run and started it again, maybe from an earlier step: earlier failures are forgiven."""
         self.restarts.clear()
         self.same.clear()
+        self.refusals.clear()
+        self.progressed = False
         self.idle_attempts = self.poor_attempts = 0
         self.best_step = -1  # its first round says where it goes on from
 
@@ -127,6 +135,8 @@ class Budgets:
         cause = e.get("cause")
         if isinstance(cause, dict) and (key := signature_of(cause, e.get("step"))) is not None:
             self.same[key] += 1
+        if e.get("refused") and isinstance(cause, dict) and isinstance(code := cause.get("exit_code"), int):
+            self.refusals[code] += 1
 
     def _on_decision(self, e: dict[str, Any]) -> None:
         if e.get("action") in ("new_round", "requeue") and isinstance(e.get("evidence"), str):

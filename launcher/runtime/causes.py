@@ -17,6 +17,8 @@ __all__ = [
     "cause_of",
     "first_failure",
     "is_victim",
+    "left_by_itself",
+    "same_failures",
     "signal_name",
     "signature",
     "signature_of",
@@ -32,6 +34,7 @@ _PEER_GONE = re.compile(
     r"|watchdog caught collective operation timeout",
     re.IGNORECASE,
 )
+_MOST_CHARS = 300
 _CUDA_OOM = re.compile(r"CUDA out of memory|CUDA error: out of memory|OutOfMemoryError", re.IGNORECASE)
 _DISK = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 
@@ -76,11 +79,11 @@ class Failure:
         self.last_lines = lines.splitlines() if isinstance(lines, str) else [str(line) for line in lines]
 
 
-def cause_of(failure: Failure) -> dict[str, Any]:
-    """The CAUSE (`launcher.run.events`) of one rank's failure."""
+def cause_of(failure: Failure, who: str = "") -> dict[str, Any]:
+    """The CAUSE (`launcher.run.events`) of one rank's failure; ``who`` failed, where that were several."""
     return {
         "kind": _kind(failure),
-        "text": _text(failure),
+        "text": _text(failure, who or f"rank {failure.rank} on {failure.host}"),
         "exception": failure.exception,
         "message": failure.message,
         "frames": failure.frames,
@@ -101,6 +104,25 @@ def is_victim(failure: Failure) -> bool:
     if failure.signal == signals.SIGABRT or (failure.signal is None and failure.exit_code):
         return bool(_PEER_GONE.search(tail))
     return False
+
+
+def left_by_itself(failure: Failure) -> bool:
+    """The script ended itself with this exit code, by SystemExit: a worker tells of that, of `os._exit` it cannot."""
+    return failure.kind == "exit" and failure.signal is None and bool(failure.exit_code)
+
+
+def same_failures(first: Failure, failures: list[Failure]) -> list[Failure]:
+    """``first`` and those that failed in the very same way without being its victims: they are one failure of several ranks."""
+    key = _likeness(first)
+    if key is None or is_victim(first):
+        return [first]
+    return [f for f in failures if _likeness(f) == key and not is_victim(f)]
+
+
+def _likeness(f: Failure) -> tuple[Any, ...] | None:
+    if f.exception is not None:
+        return (f.message, signature(f))
+    return (f.exit_code, f.step) if left_by_itself(f) else None
 
 
 def symptom_only(failures: list[Failure]) -> bool:
@@ -147,8 +169,7 @@ def _kind(f: Failure) -> str:
     return "signal" if f.signal is not None else "exit"
 
 
-def _text(f: Failure) -> str:
-    who = f"rank {f.rank} on {f.host}"
+def _text(f: Failure, who: str) -> str:
     at = f" at step {f.step}" if f.step is not None else ""
     if f.oom:
         return f"{who} was killed because the memory limit was exceeded{at}"
@@ -159,7 +180,8 @@ def _text(f: Failure) -> str:
         return f"{who} was killed by {signal_name(f.signal)}{at}"
     if f.exit_code is None:
         return f"{who} vanished{at}"
-    return f"{who} exited with code {f.exit_code}{at}"
+    last = next((line.strip() for line in reversed(f.last_lines) if line.strip()), "") if left_by_itself(f) else ""
+    return f"{who} exited with code {f.exit_code}{at}{': ' + last[:_MOST_CHARS] if last else ''}"
 
 
 def signal_name(number: int) -> str:

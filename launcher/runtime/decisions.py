@@ -12,6 +12,7 @@ from typing import Any
 from launcher.frozen import frozen
 
 __all__ = [
+    "REFUSAL_LIMIT",
     "SAME_EXCEPTION_LIMIT",
     "TABLE",
     "Action",
@@ -26,6 +27,9 @@ __all__ = [
 
 SAME_EXCEPTION_LIMIT = 3
 """The same exception at the same step so often: the program is wrong."""
+
+REFUSAL_LIMIT = 2
+"""Every rank ended itself with the same exit code, before any progress, so often: the script does not want to run."""
 
 
 class Kind(str, Enum):
@@ -104,6 +108,8 @@ class Evidence:
     step: int | None = None
     same_before: int = 0
     """How often the very same exception happened at this step before."""
+    refusals: int = 0
+    """How often every rank has now ended itself with this exit code before any progress."""
 
 
 @frozen
@@ -174,6 +180,8 @@ TABLE: tuple[Row, ...] = (
     Row((K.DISK_AT_RISK,), _always, A.FAIL, "too much work would be lost in a failure"),
     Row((K.WORKER_FAILED,), lambda e, s: e.same_before + 1 >= SAME_EXCEPTION_LIMIT, A.FAIL, "the same exception came at the same step"
         f" {SAME_EXCEPTION_LIMIT} times: the program is wrong"),
+    Row((K.WORKER_FAILED,), lambda e, s: e.refusals >= REFUSAL_LIMIT, A.FAIL, "the script ended itself in this way twice, before"
+        " any progress"),
     Row(_ANY, lambda e, s: not s.hours_left, A.FAIL, "restart.max_total_hours is used up"),
     Row((K.NODES_MISSING,), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without them"),
     Row((K.NODES_MISSING,), _always, A.FAIL, "the run may not be requeued again"),

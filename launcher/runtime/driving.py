@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from launcher.errors import RunDirError
+from launcher.run.units import all_ranks, named_ranks
 from launcher.runtime import checkpoints
 from launcher.runtime.board import Board, Interrupt
-from launcher.runtime.causes import cause_of, first_failure, is_victim, signature, symptom_only
+from launcher.runtime.causes import (
+    Failure,
+    cause_of,
+    first_failure,
+    is_victim,
+    left_by_itself,
+    same_failures,
+    signature,
+    symptom_only,
+)
 from launcher.runtime.checkpoints import Checkpoint
 from launcher.runtime.decisions import Evidence, Kind
 from launcher.runtime.gathering import interrupted
@@ -302,15 +312,31 @@ def _explain(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     if evidence.kind is Kind.STORE and is_victim(first):
         _tell_victims(board, round_, spoken, after=None)
         return evidence
-    cause = cause_of(first)
-    key = signature(first)
-    before = board.budgets.same[key] if key is not None else 0
-    board.failures += 1
-    board.history.event("worker_failed", rank=first.rank, host=first.host, step=first.step, cause=cause)
-    _tell_victims(board, round_, [f for f in spoken if f is not first], after=first.t)
+    same = same_failures(first, spoken)
+    evidence_now = _one_failure(board, round_, first, same)
+    _tell_victims(board, round_, [f for f in spoken if f not in same], after=first.t)
     if evidence.kind not in (Kind.WORKER_FAILED, Kind.STORE):
         return evidence  # the allocation is going away whatever failed meanwhile
-    return Evidence(Kind.WORKER_FAILED, cause["text"], cause, (first.host,), first.rank, first.step, before)
+    return evidence_now
+
+
+def _one_failure(board: Board, round_: Round, first: Failure, same: list[Failure]) -> Evidence:
+    """Tell of the failure of one rank, or of all that failed in the same way as the first."""
+    everybody = len(same) == round_.world_size
+    who = all_ranks(len(same)) if everybody else named_ranks(f.rank for f in same)
+    cause = cause_of(first, who if len(same) > 1 else "")
+    key = signature(first)
+    before = board.budgets.same[key] if key is not None else 0
+    stepped = round_.stepped or (first.step or 0) > (round_.resume.step if round_.resume else 0)
+    refused = everybody and left_by_itself(first) and not stepped and not board.budgets.progressed
+    more: dict[str, Any] = {"ranks": [{"rank": f.rank, "host": f.host} for f in same]} if len(same) > 1 else {}
+    if refused:
+        more["refused"] = True
+    board.failures += 1
+    board.history.event("worker_failed", rank=first.rank, host=first.host, step=first.step, cause=cause, **more)
+    refusals = board.budgets.refusals[first.exit_code or 0] if refused else 0
+    hosts = tuple(dict.fromkeys(f.host for f in same))
+    return Evidence(Kind.WORKER_FAILED, cause["text"], cause, hosts, first.rank, first.step, before, refusals)
 
 
 def _blame(board: Board, evidence: Evidence) -> None:

@@ -33,7 +33,7 @@ def start(request: dict[str, Any], fds: list[int]) -> int:
     if request.get("cpus"):
         os.sched_setaffinity(0, request["cpus"])
     os.chdir(request["cwd"])
-    os.environ.update(environ)
+    os.environ.update({"PWD": request["cwd"], **environ})
     _set_signals(script=bool(request.get("script")))
     if request.get("exec"):
         for fd in rest:

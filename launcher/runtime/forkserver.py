@@ -289,6 +289,7 @@ def main() -> None:
         signal.signal(signum, signal.SIG_DFL)
     sock = socket.socket(fileno=int(fd))
     frames = Frames(sock)
+    environ = dict(os.environ)
     gc.disable()  # what is imported stays: looking through it again and again took a tenth of torch's import time
     try:
         for name in preload:
@@ -297,6 +298,9 @@ def main() -> None:
     except BaseException:
         frames.send({"op": "broken", "error": traceback.format_exc()})
         sys.exit(1)
+    # torch._dynamo sets TORCHINDUCTOR_CACHE_DIR at its import: a script's own setdefault would have no effect.
+    os.environ.clear()
+    os.environ.update(environ)
     _fork_once()
     gc.collect()
     gc.freeze()  # a collection in a worker would touch, and so copy, every page of torch's objects

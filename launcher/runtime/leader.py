@@ -25,7 +25,7 @@ from launcher.runtime.budgets import Budgets
 from launcher.runtime.decisions import Action, Decision, Evidence, Kind, Situation, decide
 from launcher.runtime.driving import drive_round
 from launcher.runtime.ending import Ending, give_back, leave
-from launcher.runtime.gathering import gather, preflight
+from launcher.runtime.gathering import gather, interrupted, preflight
 from launcher.runtime.handover import Allocation, LocalAllocation, Meaning, window_s
 from launcher.runtime.history import History
 from launcher.runtime.inbox import Inbox
@@ -46,6 +46,8 @@ _ASK_WHY_S = 60.0
 """Work is saved and SLURM has not said why: it is asked for so long. If it has killed the job by then, it meant it."""
 _REQUEST_S, _REQUEST_POLL_S = 60.0, 1.0
 """NFS clients may see a new file this late: a USR2 that nothing explains may announce a user's request."""
+_REFUSED_AGAIN_S = 10.0
+"""All ranks ended themselves at once: a file system's hiccup is over by the time they are asked again."""
 _TRACKER_S = 30.0
 """A script's first round waits so long, at most, for the tracker run that its ranks are to continue."""
 
@@ -181,6 +183,8 @@ class Leader(Hub):
             decision = await self._decide(board, evidence)
             if decision.action is not Action.NEW_ROUND:
                 break
+            if evidence.refusals:
+                await until(board, lambda now: interrupted(board), timeout_s=_REFUSED_AGAIN_S)
             evidence = None
         board.phase = "ended"
         if decision.action is Action.REQUEUE:

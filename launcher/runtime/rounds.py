@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.runtime.causes import Failure, symptom_only
+from launcher.runtime.causes import Failure, left_by_itself, symptom_only
 from launcher.runtime.checkpoints import Checkpoint
 from launcher.runtime.hangs import HangWatch, RankView
 from launcher.runtime.nodes import Node
@@ -21,6 +21,9 @@ _SETTLE_S = 0.05
 _SETTLE_SYMPTOMS_S = 1.0
 """While only victims have been heard, the one that failed first is waited for; a script may have been ended by SLURM's
 TERM, of which word comes."""
+
+_SETTLE_EXITS_S = 5.0
+"""While all that was heard are scripts that ended themselves, the others are waited for: whether all refuse decides."""
 
 
 @dataclass
@@ -186,6 +189,8 @@ class Round:
         if self.failed_at is None:
             return False
         patience = _SETTLE_SYMPTOMS_S if self.script or symptom_only(self.failures) else _SETTLE_S
+        if not self.stepped and len(self.failures) < self.world_size and all(map(left_by_itself, self.failures)):
+            patience = _SETTLE_EXITS_S
         return now - self.failed_at >= patience
 
     def rate(self, now: float) -> float | None:

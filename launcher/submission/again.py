@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import shutil
 from dataclasses import replace
@@ -89,7 +88,7 @@ def resubmit(paths: RunPaths, how: Again) -> Submitted:
     facts = facts_again(loaded, paths, backend, how, str(before.get("code_root") or base))
     made = plan(loaded, facts, run_dir=str(paths.root))
     made = replace(made, spec=replace(made.spec, resume_step=step))
-    if not how.fresh_code and (changed := _changed_code(paths, facts.code.root)):
+    if not how.fresh_code and (changed := _changed_code(paths, made)):
         made = replace(made, warnings=(*made.warnings, changed))
     if how.fresh_code:
         snapshot.check_size(made.code, made.max_code_mb)
@@ -105,29 +104,20 @@ def _check_work_is_left(paths: RunPaths, how: Again) -> None:
         )
 
 
-def _changed_code(paths: RunPaths, root: str) -> str:
-    """What to say when the code the run was copied from is no longer like the copy; empty when it is, or is gone."""
-    copy, original = paths.code, Path(root)
-    if copy.is_symlink() or not original.is_dir() or copy == original:
+def _changed_code(paths: RunPaths, made: SubmissionPlan) -> str:
+    """What to say when the user has changed the code that the run was copied from; empty when not, or when it is gone."""
+    root, copy = Path(made.code.root), paths.code
+    a_copy_itself = (
+        root.parent / paths.spec.name
+    ).exists()  # a fork's code is another run's copy, in which that run writes
+    if copy.is_symlink() or copy == root or a_copy_itself or not root.is_dir():
         return ""
-    names = {name for folder in (original, copy) for name, _ in files.listing(folder).files}
-    linked = [path for path in copy.rglob("*") if path.is_symlink()]
-    differ = sorted(
-        name
-        for name in names
-        if not any((copy / name).is_relative_to(link) for link in linked) and not _same(original / name, copy / name)
-    )
+    skip = [root / name for name in made.link] + [paths.root.parent, Path(made.runs_dir)]
+    differ = snapshot.changed(paths, root, skip)
     if not differ:
         return ""
     shown = ", ".join(differ[:3]) + (f" and {len(differ) - 3} more" if len(differ) > 3 else "")
     return f"{shown} in {root} changed since the run was submitted: it keeps its own copy (--code takes today's)"
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return filecmp.cmp(one, other)  # a copy has its original's time: most are told by size and time alone
-    except OSError:
-        return False
 
 
 def load_again(paths: RunPaths, base: Path, how: Again) -> LoadedJob:
@@ -158,7 +148,7 @@ def _hand_over(paths: RunPaths, made: SubmissionPlan, how: Again, before: dict[s
             os.replace(paths.outcome, aside)
     except OSError as error:
         raise RunDirError(f"{paths.root}: {error.strerror}") from None
-    old_code = _set_code_aside(paths) if how.fresh_code else None
+    old_code = _set_code_aside(paths) if how.fresh_code else {}
     try:
         submit.prepare(made, paths, how.argv, code=how.fresh_code)
         submit.note(paths, made, by="resubmit", changes=how.overrides)
@@ -166,25 +156,32 @@ def _hand_over(paths: RunPaths, made: SubmissionPlan, how: Again, before: dict[s
     except BaseException as error:
         _put_back(paths, aside, old_code, error)
         raise
-    if old_code is not None:
-        remove(old_code)
+    for old in old_code.values():
+        remove(old)
     aside.unlink(missing_ok=True)
     submit.record(paths, made, job_id, by="resubmit", extra={k: before[k] for k in ("sweep",) if k in before})
     index.register(paths.root)
     return Submitted(made, job_id)
 
 
-def _set_code_aside(paths: RunPaths) -> Path:
-    old = paths.root / "code.before"
-    remove(old)
-    os.replace(paths.code, old)
-    return old
+def _set_code_aside(paths: RunPaths) -> dict[Path, Path]:
+    """Move the run's copy and the list of what is in it; returns where each is now."""
+    moved = {path: path.with_name(f"{path.name}.before") for path in (paths.code, paths.copied)}
+    for path, old in moved.items():
+        remove(old)
+        _move(path, old)
+    return moved
 
 
-def _put_back(paths: RunPaths, aside: Path, old_code: Path | None, error: BaseException) -> None:
-    if old_code is not None:
-        remove(paths.code)
-        os.replace(old_code, paths.code)
+def _move(path: Path, target: Path) -> None:
+    if path.is_symlink() or path.exists():
+        os.replace(path, target)
+
+
+def _put_back(paths: RunPaths, aside: Path, old_code: dict[Path, Path], error: BaseException) -> None:
+    for path, old in old_code.items():
+        remove(path)
+        _move(old, path)
     if aside.exists():
         os.replace(aside, paths.outcome)
     note_refusal(paths, error)

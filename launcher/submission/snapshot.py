@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import os
 import platform
@@ -10,21 +11,23 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import launcher
 from launcher.errors import SnapshotError
-from launcher.run.files import write_atomic
+from launcher.run.files import read_object, write_atomic
+from launcher.run.paths import RunPaths
 from launcher.run.redact import HIDDEN, redact
 from launcher.run.units import size
 from launcher.submission import files, rundir
 from launcher.submission.facts import CodeFacts, Interpreter
 
-__all__ = ["check_size", "copy_code", "copy_launcher", "environment", "write_environment"]
+__all__ = ["changed", "check_size", "copy_code", "copy_launcher", "environment", "write_environment"]
 
 _NAMED = 5
+_COPIED = RunPaths(Path()).copied.name
 _DIFF_LIMIT = 1_000_000
 _SECRET_VARIABLE = re.compile(r"(?i).*(?:key|token|secret|passw|credential|auth).*")
 _TOLD = re.compile(r"^(CONDA_|CUDA_|GLOO_|HSA_|LD_LIBRARY_PATH$|LOADEDMODULES$|MKL_|MODULEPATH$|NCCL_|OMP_|PATH$|PYTHON|ROCM_|"
@@ -55,7 +58,8 @@ def copy_code(code: CodeFacts, target: Path, link: Sequence[str], *, snapshot: b
             return
         rundir.make(target, mode)
         made: set[Path] = {target}
-        for name, _ in code.files:
+        stamps = {name: _stamp(root / name) for name, _ in code.files}  # taken first: an edit meanwhile is seen later
+        for name in stamps:
             _copy(root, root / name, target / name, target, made)
         for name, outside in code.outside:
             _link(Path(outside), target / name)
@@ -63,6 +67,7 @@ def copy_code(code: CodeFacts, target: Path, link: Sequence[str], *, snapshot: b
             if not (root / name).exists():
                 raise SnapshotError(f"code.link: {root / name} does not exist")
             _link((root / name).resolve(), target / name)
+        write_atomic(target.with_name(_COPIED), json.dumps(stamps) + "\n", durable=False)
     except OSError as error:
         raise SnapshotError(f"{error.filename or target}: {(error.strerror or str(error)).lower()}") from None
 
@@ -80,6 +85,40 @@ def _copy(root: Path, source: Path, target: Path, top: Path, made: set[Path]) ->
         shutil.copy2(source, target)  # a link to a file outside becomes that file
     except FileNotFoundError:
         pass  # deleted since it was listed
+
+
+def _stamp(path: Path) -> list[Any] | None:
+    """What shows that a file was edited: its size and time; of a link to a directory, where it leads."""
+    try:
+        if path.is_symlink() and path.is_dir():
+            return [os.readlink(path)]
+        stat = path.stat()
+    except OSError:
+        return None
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+def changed(paths: RunPaths, root: Path, skip: Iterable[Path]) -> list[str]:
+    """Files of ``root`` that the user edited, added or removed since they were copied into the run, sorted.
+
+    What the run wrote into its copy does not count. A run of an older version kept no list of what was copied: there a
+    removed file cannot be told from one that the run wrote, and is not named.
+    """
+    copied = read_object(paths.copied) or {}
+    today = {name for name, _ in files.listing(root, skip).files if "__pycache__" not in Path(name).parts}
+
+    def same(name: str) -> bool:
+        now = _stamp(root / name)
+        return now is not None and (now == copied.get(name) or _equal(root / name, paths.code / name))
+
+    return sorted(name for name in today | copied.keys() if not same(name))
+
+
+def _equal(one: Path, other: Path) -> bool:
+    try:
+        return filecmp.cmp(one, other)  # touched, but with the same content
+    except OSError:
+        return False
 
 
 def _link(source: Path, target: Path) -> None:

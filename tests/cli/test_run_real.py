@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from launcher.cli import main as main_module
+from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 
@@ -71,6 +72,36 @@ def test_a_failing_script_is_exit_code_8(tmp_path: Path, env: dict[str, str]) ->
     assert "exit code 3" in done.stdout + done.stderr or "exited with code 3" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     _until(lambda: not _processes(_the_run(tmp_path).root), "the run's processes to end")
+
+
+USAGE = """\
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.parse_args()
+"""
+
+
+def test_a_usage_error_ends_the_run_after_a_second_look(tmp_path: Path, env: dict[str, str]) -> None:
+    """Both ranks leave by argparse: two rounds, 10 s apart; argparse's line is in what run, status and why say."""
+    (tmp_path / "train.py").write_text(USAGE)
+    words = [*WORDS, "train.py", "resources.nodes=2", "preflight=false", "--", "--lrr", "3"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    run = _the_run(tmp_path)
+    told = [
+        subprocess.run(
+            [*WORDS[:-1], verb, run.id], env=env, capture_output=True, text=True, timeout=60, check=False
+        ).stdout
+        for verb in ("status", "why")
+    ]
+    happened = [e for e in events.read(run.events) if e["type"] in ("round_started", "worker_failed")]
+
+    assert done.returncode == 8, done.stdout + done.stderr
+    for text in (done.stderr, *told):
+        assert "train.py: error: unrecognized arguments: --lrr 3" in text, text
+    assert "Traceback" not in done.stdout + done.stderr
+    assert [e["type"] for e in happened] == ["round_started", "worker_failed"] * 2
+    assert happened[2]["t"] - happened[1]["t"] >= 10.0
 
 
 FILLER = """\

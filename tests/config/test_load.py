@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from launcher.config.load import LoadedJob, argument_texts, interpolate_run, load_job, site_job
+from launcher.config.load import LoadedJob, argument_texts, interpolate_run, load_job, load_values, site_job
 from launcher.config.schema import Job
 from launcher.config.site import ADMIN_PROFILE, load_site, site_paths
 from launcher.errors import ConfigError
@@ -103,6 +103,33 @@ def test_numbers_with_an_exponent_are_numbers(project: Path, written: str) -> No
     assert job.params == {"lr": 0.0003, "all": [0.0003]}
     assert (type(job.params["lr"]), type(job.params["all"][0])) == (float, float)
     assert argument_texts(job.args) == ["--lr", "0.0003"]
+
+
+def test_variables_are_text_as_it_is_written(project: Path) -> None:
+    """Numbers, true and false are the very characters of the file or the command line; a resubmission reads the same."""
+    text = """
+        script: train.py
+        params: {lr: 0.5, deep: true, layers: &n 0x10}
+        environment:
+          variables: {A: 3, B: 1e-3, C: 1.10, D: false, E: True, F: 99999999999999999999, G: "007",
+                      H: "${params.lr}", I: "${params.deep}", J: *n, K: .5}
+        """
+    loaded = load(text, "environment.variables.L=2.50", "environment.variables.A=4_0", "environment.variables.M=true")
+    found = {**loaded.job.environment.variables}
+
+    assert found == {
+        "A": "4_0", "B": "1e-3", "C": "1.10", "D": "false", "E": "True", "F": "99999999999999999999", "G": "007",
+        "H": "0.5", "I": "true", "J": "0x10", "K": ".5", "L": "2.50", "M": "true",
+    }  # fmt: skip
+    assert load(loaded.yaml).job.environment.variables == found
+
+
+def test_variables_given_as_python_values_are_text(project: Path) -> None:
+    """Values that never were text are written as YAML writes them."""
+    given = {"script": "train.py", "environment": {"variables": {"A": 3, "B": 0.5, "C": False}}}
+    job = load_values(given, project).job
+
+    assert job.environment.variables == {"A": "3", "B": "0.5", "C": "false"}
 
 
 def test_layers_and_locks(project: Path) -> None:

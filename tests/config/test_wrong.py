@@ -481,7 +481,25 @@ ROWS: dict[str, Row] = {
     ),
     "a secret that is a number": Row(
         "script: train.py\nenvironment: {variables: {DB_PASSWORD: 123456}}\n",
-        ["job.yaml:2:40: environment.variables.DB_PASSWORD: must be text; put quotes around it"],
+        [
+            "job.yaml:2:27: environment.variables.DB_PASSWORD: DB_PASSWORD is a secret: set it where you submit and write "
+            "environment: {pass: [DB_PASSWORD]} instead"
+        ],
+    ),
+    "a variable that is a list": Row(
+        "script: train.py\nenvironment: {variables: {DB_PASSWORD: [123456]}}\n",
+        ["job.yaml:2:40: environment.variables.DB_PASSWORD: must be text, a number, true or false"],
+    ),
+    "a variable without a value": Row(
+        "script: train.py\nenvironment: {variables: {A: }}\n",
+        ["job.yaml:2:29: environment.variables.A: must be text, a number, true or false"],
+    ),
+    "a variable that YAML readers read differently": Row(
+        "script: train.py\nenvironment: {variables: {A: off}}\n",
+        [
+            "job.yaml:2:30: environment.variables.A: off is text to some YAML readers and false to others; write false, or "
+            '"off" in quotes'
+        ],
     ),
     "a secret read from the environment": Row(
         "script: train.py\nargs: ['--token', '${oc.env:HF_TOKEN,none}']\n",
@@ -595,6 +613,14 @@ ROWS: dict[str, Row] = {
     "no such script": Row(
         "script: trian.py\n",
         ['job.yaml:1:9: script: there is no file {dir}/trian.py; did you mean "train.py"?'],
+        error=CodeError,
+    ),
+    "a script with its arguments": Row(
+        "script: train.py --lr 3 --name 'a b'\n",
+        [
+            "job.yaml:1:9: script: there is no file {dir}/train.py --lr 3 --name 'a b'; arguments belong into args: "
+            "write script: train.py and args: [--lr, '3', --name, a b]"
+        ],
         error=CodeError,
     ),
     "a script that is no Python": Row(

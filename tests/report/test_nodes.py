@@ -48,6 +48,15 @@ def test_each_kind_of_trouble_counts_for_its_host() -> None:
     assert (c.hung, c.checks, c.excluded, c.last) == (1, 1, 1, "excluded: bad disk")
 
 
+def test_a_failure_on_several_hosts_is_no_hosts_trouble() -> None:
+    """The same exception on ranks of two hosts is the program's; on the two ranks of one host it is that host's."""
+    wide = ev("worker_failed", 2.0, rank=0, host="a", ranks=[{"rank": 0, "host": "a"}, {"rank": 1, "host": "b"}])
+    narrow = ev("worker_failed", 3.0, rank=2, host="b", ranks=[{"rank": 2, "host": "b"}, {"rank": 3, "host": "b"}])
+    by_host = {r.host: r.failed for r in gather([Trace("r1", [*joined("a", "b"), wide, narrow], [])])}
+
+    assert by_host == {"a": 0, "b": 1}
+
+
 def test_the_most_troubled_host_comes_first_and_is_marked() -> None:
     """A host lost twice is suspect; one whose workers failed once is not."""
     events = [

@@ -60,6 +60,7 @@ TRACEBACK = """\
 [rank3]:   File "/runs/r/code/data.py", line 31, in load
 [rank3]:     raise ValueError("bad label 11")
 [rank3]: ValueError: bad label 11"""
+USAGE = ["usage: train.py [-h] [--lr LR]", "train.py: error: unrecognized arguments: --lrr 3"]
 SEGFAULT = """\
 Fatal Python error: Segmentation fault
 
@@ -127,6 +128,15 @@ CASES: dict[str, tuple[Make, str, str]] = {
     "import of a name": (
         lambda p: fails(training(p), raised("ImportError", "libcudnn.so.9: cannot open shared object file"), step=None),
         "import", "Rank 3 (node2) could not import what it needs: libcudnn.so.9: cannot open shared object file."),
+    "import of a module on all ranks": (
+        lambda p: together(training(p), raised("ModuleNotFoundError", "No module named 'timm'", kind="import")),
+        "import", "All 4 ranks could not import timm."),
+    "exception on some ranks": (
+        lambda p: together(training(p), raised("ValueError", "bad label 11"), (1, 2, 3)),
+        "exception", "Ranks 1-3 raised ValueError at step 0: bad label 11."),
+    "usage error": (
+        lambda p: together(training(p, work={"kind": "script"}), {"kind": "exit", "exit_code": 2, "last_lines": USAGE}, refused=True),
+        "exit", "All 4 ranks: the script exited with code 2 at step 0: train.py: error: unrecognized arguments: --lrr 3."),
     "exit code": (
         lambda p: fails(training(p, work={"kind": "script"}), {"kind": "exit", "exit_code": 3, "last_lines": ["giving up"]}),
         "exit", "Rank 3 (node2): its script exited with code 3 at step 120."),
@@ -227,6 +237,16 @@ def chained(folder: Path) -> Story:
     return Story(folder, after=[{"kind": "ok", "run_dir": str(first), "job_id": "7"}]).submitted()
 
 
+def together(story: Story, cause: dict[str, object], ranks: tuple[int, ...] = (0, 1, 2, 3), **more: object) -> Story:
+    """These ranks failed in the same way; nothing was heard of the others; the leader gives up."""
+    same = [{"rank": r, "host": f"node{1 + r // 2}"} for r in ranks]
+    story.event("worker_failed", rank=ranks[0], host=same[0]["host"], step=0, cause=cause, ranks=same, **more)
+    said = str(cause.get("text", "it broke"))
+    decided = f"{said[:1].upper()}{said[1:]}; the script ended itself in this way twice."
+    story.event("decision", evidence="worker_failed", action="fail", reason=decided)
+    return story.event("attempt_ended", why=decided).outcome("failed", decided)
+
+
 def late(story: Story, cause: dict[str, object]) -> Story:
     """Three of four ranks give up waiting; rank 2 says nothing."""
     story.event("worker_failed", rank=0, host="node1", step=120, cause=cause)
@@ -282,6 +302,23 @@ def test_the_evidence_reads_as_designed(tmp_path: Path) -> None:
         "  safe     step 100, complete on disk",
         "  next     use a smaller batch, then: launcher resubmit k7f",
     ]
+
+
+def test_one_failure_of_all_ranks_has_no_victims(tmp_path: Path) -> None:
+    """No row calls a rank a victim; what the launcher did is told whole, whatever the script's last line holds."""
+    cause = {"kind": "exit", "exit_code": 2, "last_lines": USAGE, "text": "all 4 ranks exited with code 2: no; never"}
+    rows = dict(why(together(training(tmp_path), cause, refused=True)).rows)
+
+    assert "victims" not in rows
+    assert rows["did"] == "stopped: the script ended itself in this way twice"
+
+
+def test_ranks_that_waited_in_vain_together_are_not_who_was_missing(tmp_path: Path) -> None:
+    """Three ranks give up in the same words, and so are one failure: the fourth is the one that did not come."""
+    cause = raised("lab.StragglerError", "waited 30000 ms in the barrier: timed out")
+    found = why(together(training(tmp_path), cause, (0, 1, 3)))
+
+    assert found.sentence.startswith("Rank 2 (node2) did not take part in a collective")
 
 
 def test_a_segfaults_place_comes_from_the_dumped_stack(tmp_path: Path) -> None:

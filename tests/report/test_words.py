@@ -40,6 +40,8 @@ def test_the_vocabulary_is_complete() -> None:
          "saved step 1,200: 3.1 MB in 4.0 s, 0.5 s of it held training up"),
         (("worker_failed", {"rank": 5, "host": "n2", "step": 9, "cause": {"signal": "SIGKILL"}}),
          "rank 5 on n2 failed at step 9: killed by SIGKILL"),
+        (("worker_failed", {"rank": 0, "host": "n1", "cause": {"exit_code": 2, "text": "all 2 ranks exited with code 2: no"},
+                            "ranks": [{"rank": 0, "host": "n1"}, {"rank": 1, "host": "n2"}]}), "all 2 ranks exited with code 2: no"),
         (("victims", {"ranks": [{"rank": 0}, {"rank": 1}, {"rank": 2}]}), "ranks 0-2 failed because of it"),
         (("node_lost", {"host": "n2", "why": "silent"}), "lost n2: it fell silent"),
         (("hang", {"limit_s": 60, "laggards": [{"rank": 3, "host": "n2"}]}), "no progress for 60 s; behind: rank 3 on n2"),

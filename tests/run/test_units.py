@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.run.units import named_ranks, size
+from launcher.run.units import all_ranks, named_ranks, size
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,8 @@ def test_sizes_are_short(count: float | None, text: str) -> None:
 def test_ranks_are_named_shortly(numbers: list[int], text: str) -> None:
     """One rank is "rank 3", many in a row are a span."""
     assert named_ranks(numbers) == text
+
+
+def test_all_ranks_are_counted() -> None:
+    """Two are both."""
+    assert (all_ranks(2), all_ranks(8)) == ("both ranks", "all 8 ranks")

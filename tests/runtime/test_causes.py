@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.runtime.causes import Failure, cause_of, first_failure, is_victim, signature, symptom_only
+from launcher.runtime.causes import Failure, cause_of, first_failure, is_victim, same_failures, signature, symptom_only
 
 RESET = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:50072"
 
@@ -64,6 +64,24 @@ def test_real_errors_are_no_victims():
     assert not is_victim(failure(signal=9))
     assert not is_victim(failure(exit_code=1, last_lines=["nothing about peers"]))
     assert not is_victim(failure(signal=6, oom=True, last_lines=[RESET]))
+
+
+def test_the_same_failure_of_several_ranks_is_one():
+    """Exception, message, place and step alike, or the same SystemExit: one failure; a victim, a signal or os._exit never is."""
+    frames = [{"file": "t.py", "line": 3}]
+    raised = [failure(rank=r, exception="ValueError", message="bad", frames=frames) for r in range(3)]
+    elsewhere = failure(rank=3, exception="ValueError", message="bad", frames=[{"file": "t.py", "line": 4}])
+    left = [failure(rank=r, kind="exit", exit_code=2, last_lines=["usage", "no --lrr", ""]) for r in range(2)]
+    other = failure(rank=2, kind="exit", exit_code=3)
+    killed = [failure(rank=r, signal=9) for r in range(2)]
+    hard = [failure(rank=r, exit_code=2) for r in range(2)]
+    lost = [failure(rank=r, exception="RuntimeError", message=RESET) for r in range(2)]
+
+    assert same_failures(raised[1], [*raised, elsewhere]) == raised
+    assert same_failures(left[0], [*left, other, *hard]) == left
+    for alone in (killed, hard, lost):
+        assert same_failures(alone[0], alone) == alone[:1]
+    assert cause_of(left[0], "both ranks")["text"] == "both ranks exited with code 2: no --lrr"
 
 
 def test_aborts_of_a_watchdog_are_victims():

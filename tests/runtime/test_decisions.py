@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from launcher.runtime.decisions import (
+    REFUSAL_LIMIT,
     SAME_EXCEPTION_LIMIT,
     TABLE,
     Action,
@@ -62,6 +63,8 @@ CASES = [
     # the program is wrong
     (K.WORKER_FAILED, {"same_before": SAME_EXCEPTION_LIMIT - 1}, FINE, A.FAIL),
     (K.WORKER_FAILED, {"same_before": SAME_EXCEPTION_LIMIT - 2}, FINE, A.NEW_ROUND),
+    (K.WORKER_FAILED, {"refusals": REFUSAL_LIMIT}, FINE, A.FAIL),
+    (K.WORKER_FAILED, {"refusals": REFUSAL_LIMIT - 1}, FINE, A.NEW_ROUND),
     # the cap over all attempts
     (K.PREEMPTED, {}, but(hours_left=False), A.FAIL),
     (K.WORKER_FAILED, {}, but(hours_left=False), A.FAIL),

@@ -27,7 +27,7 @@ import atexit, json, os, random, signal, subprocess, sys, threading, time
 def report():
     main = sys.modules["__main__"]
     print(json.dumps({
-        "cwd": os.getcwd(), "path0": sys.path[0], "argv": sys.argv, "x": os.environ.get("X"),
+        "cwd": os.getcwd(), "path0": sys.path[0], "argv": sys.argv, "x": os.environ.get("X"), "pwd": os.environ.get("PWD"),
         "sid": os.getsid(0), "pid": os.getpid(), "spec": getattr(main, "__spec__", None), "cpus": sorted(os.sched_getaffinity(0)),
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), "threads": threading.active_count(),
         "fd": os.environ.get("LAUNCHER_WORKER_FD"), "stdin": os.readlink("/proc/self/fd/0"),
@@ -166,7 +166,15 @@ def test_a_worker_finds_what_it_was_given(bench: Any, tmp_path: Path) -> None:
         import json
 
         said = json.loads(b.log())
-        expected = {"cwd": str(tmp_path), "path0": str(tmp_path), "argv": [""], "x": "ü $(x)", "sid": pid, "pid": pid}
+        expected = {
+            "cwd": str(tmp_path),
+            "pwd": str(tmp_path),
+            "path0": str(tmp_path),
+            "argv": [""],
+            "x": "ü $(x)",
+            "sid": pid,
+            "pid": pid,
+        }
         assert {k: said[k] for k in expected} == expected
         assert said["spec"] is None
         assert said["stdin"] == "/dev/null"
@@ -266,6 +274,7 @@ def test_spawned_workers_are_fresh_interpreters_with_the_same_ends(bench: Any) -
         await b.fork("raises", "b", exec=True)
         assert (await b.ended("a"), await b.ended("b")) == (0, 1)
         assert '"path0": "' + str(b.place) in b.log("a")
+        assert '"pwd": "' + str(b.place) in b.log("a")
         assert "ValueError: out of paper" in b.log("b")
 
     bench(body)

@@ -23,7 +23,7 @@ from launcher.run import events, index
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_submission, write_outcome
-from launcher.submission import again, local_backend, rundir, slurm_backend, snapshot, submit
+from launcher.submission import again, files, local_backend, rundir, slurm_backend, snapshot, submit
 from launcher.submission.facts import CodeFacts, Facts, Interpreter
 from launcher.submission.plan import SubmissionPlan, plan
 from launcher.submission.where import locate
@@ -72,6 +72,11 @@ def _facts(home: Path, **changes: object) -> Facts:
     (code / "train.py").write_text("print(1)\n")
     here = facts(runs_dir=str(home / "runs"), code=CodeFacts(root=str(code), files=(("train.py", 9),)), **changes)
     return replace(here, interpreter=replace(here.interpreter, path=sys.executable))
+
+
+def _seen(here: Facts) -> Facts:
+    """With the code as it lies there now."""
+    return replace(here, code=replace(here.code, files=files.listing(Path(here.code.root)).files))
 
 
 def _submit(loaded: LoadedJob, here: Facts) -> submit.Submitted:
@@ -374,6 +379,75 @@ def test_code_edited_since_is_not_what_a_resubmission_runs_and_it_says_so(job: M
 
 
 @pytest.mark.torch
+def test_what_a_run_wrote_is_not_told_as_the_users_change(job: Make, slurm: Path, home: Path) -> None:
+    """Files that the run made, changed or removed in its copy are not named, nor is its own folder of runs inside the code."""
+    here, code = _facts(home), home / "source"
+    (code / "table.csv").write_text("1\n")
+    (code / "lab").mkdir()
+    (code / "inside").symlink_to("lab")
+    first = _submit(job(name="net"), _seen(replace(here, runs_dir=str(code / "runs"))))
+    _ended(first.paths)
+    copy = first.paths.code
+    (copy / "outputs" / "__pycache__").mkdir(parents=True)
+    (copy / "outputs" / "metrics.json").write_text("{}")
+    (copy / "table.csv").write_text("1\n2\n")
+    (copy / "train.py").unlink()
+    (code / "__pycache__").mkdir()
+    (code / "__pycache__" / "train.cpython-311.pyc").write_text("x")
+    again_ = again.resubmit(first.paths, again.Again())
+
+    assert [w for w in again_.plan.warnings if "own copy" in w] == []
+
+
+@pytest.mark.torch
+def test_what_the_user_changed_is_named_whatever_the_run_wrote(job: Make, slurm: Path, home: Path) -> None:
+    """Edited, added and removed originals are named; one that was touched without an edit is not."""
+    here, code = _facts(home), home / "source"
+    for name in ("edited.py", "removed.py", "touched.py"):
+        (code / name).write_text("x\n")
+    first = _submit(job(name="net"), _seen(here))
+    _ended(first.paths)
+    (first.paths.code / "edited.py").write_text("the run's\n")
+    (first.paths.code / "out.txt").write_text("the run's\n")
+    (code / "edited.py").write_text("the user's\n")
+    (code / "added.py").write_text("")
+    (code / "removed.py").unlink()
+    os.utime(code / "touched.py", (1, 1))
+    (said,) = [w for w in again.resubmit(first.paths, again.Again()).plan.warnings if "own copy" in w]
+
+    assert said.startswith(f"added.py, edited.py, removed.py in {code} changed since")
+
+
+@pytest.mark.torch
+def test_a_run_of_an_older_version_has_its_edits_named(job: Make, slurm: Path, home: Path) -> None:
+    """Without a list of what was copied, edits and new files are named; what lies in the copy alone may be the run's."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths)
+    first.paths.copied.unlink()
+    (first.paths.code / "out.txt").write_text("the run's\n")
+    same = again.resubmit(first.paths, again.Again())
+    _ended(first.paths)
+    (home / "source" / "train.py").write_text("print('edited since')\n")
+    (said,) = [w for w in again.resubmit(first.paths, again.Again()).plan.warnings if "own copy" in w]
+
+    assert [w for w in same.plan.warnings if "own copy" in w] == []
+    assert said.startswith(f"train.py in {home / 'source'} changed since")
+
+
+@pytest.mark.torch
+def test_a_fork_has_no_changed_code(job: Make, slurm: Path, home: Path) -> None:
+    """Its code is another run's copy; what that run writes there later is nobody's change."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths, 10)
+    forked = again.fork(first.paths, "other", again.Again())
+    _ended(forked.paths)
+    (first.paths.code / "out.txt").write_text("the run's\n")
+    again_ = again.resubmit(forked.paths, again.Again())
+
+    assert [w for w in again_.plan.warnings if "own copy" in w] == []
+
+
+@pytest.mark.torch
 def test_a_completed_run_is_not_submitted_again_for_nothing(job: Make, slurm: Path, home: Path) -> None:
     """Unchanged, from its end, with its own code: one sentence. Changed, or from an earlier step, it is submitted."""
     first = _submit(job(name="net"), _facts(home))
@@ -398,6 +472,22 @@ def test_a_failed_resubmission_changes_nothing(job: Make, slurm: Path, home: Pat
 
     assert (read_outcome(first.paths.outcome) or {})["reason"] == "it broke"
     assert events.read(first.paths.events)[-1]["type"] == "warning"
+
+
+@pytest.mark.torch
+def test_a_failed_resubmission_with_fresh_code_keeps_the_old_copy(job: Make, slurm: Path, home: Path) -> None:
+    """When sbatch refuses, the code and the list of what was copied are as they were; nothing else is left."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths)
+    before, there = first.paths.copied.read_text(), {p.name for p in first.paths.root.glob("code*")}
+    (home / "source" / "train.py").write_text("print('edited since')\n")
+    (slurm / "says").write_text("sbatch: error: no\n")
+    with pytest.raises(SubmitError):
+        again.resubmit(first.paths, again.Again(fresh_code=True))
+
+    assert (first.paths.code / "train.py").read_text() == "print(1)\n"
+    assert first.paths.copied.read_text() == before
+    assert {p.name for p in first.paths.root.glob("code*")} == there == {"code", "code.json"}
 
 
 def test_a_run_in_the_queue_is_not_submitted_twice(job: Make, slurm: Path, home: Path) -> None:

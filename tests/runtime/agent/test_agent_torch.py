@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from launcher.run.state import read_outcome
 from launcher.runtime import wire
 from launcher.runtime.agent import PRELOAD
 from launcher.runtime.entry import Dismissal
-from launcher.runtime.forkclient import ForkServer
+from launcher.runtime.forkclient import MARK_VARIABLE, ForkServer
 
 REAL = (
     "options['preload'] = module.PRELOAD; options['store_main'] = module.STORE_MAIN;"
@@ -40,6 +41,29 @@ def test_the_fork_server_has_one_thread_after_importing_torch() -> None:
             await server.stop()
 
     asyncio.run(main())
+
+
+def test_importing_torch_leaves_nothing_in_a_workers_environment(tmp_path: Path) -> None:
+    """A worker finds the variables that its fork server was given and its own: torch's imports preset none."""
+    (tmp_path / "their_work.py").write_text("import json, os\ndef tells(): print(json.dumps(dict(os.environ)))\n")
+    given = {k: v for k, v in os.environ.items() if not k.startswith(("TORCH", "TRITON"))}
+
+    async def main() -> None:
+        ended = asyncio.Event()
+        server = ForkServer(preload=PRELOAD, environ=given, on_exit=lambda *_: ended.set())
+        server.start()
+        try:
+            with (tmp_path / "log").open("wb") as log:
+                await server.fork("w", 0, "their_work:tells", [log.fileno()], cwd=str(tmp_path), env={"X": "1"})
+            await asyncio.wait_for(ended.wait(), WAIT_S)
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+    found = json.loads((tmp_path / "log").read_text())
+    ours = {MARK_VARIABLE, "LC_CTYPE"}  # the latter is Python's own, in the C locale
+
+    assert {k: v for k, v in found.items() if k not in ours} == {**given, "PWD": str(tmp_path), "X": "1"}
 
 
 def test_two_nodes_check_their_network_and_data_loaders_end_with_their_round(world: Any) -> None:

@@ -360,7 +360,9 @@ class FakeNode:
         if self.link is not None:
             self.link.up({"type": type_, **values})
 
-    def exited(self, worker: FakeWorker, exit_code: int | None, signal: int | None) -> None:
+    def exited(
+        self, worker: FakeWorker, exit_code: int | None, signal: int | None, last_lines: list[str] | None = None
+    ) -> None:
         self.up(
             "worker_exit",
             round=worker.round,
@@ -368,7 +370,7 @@ class FakeNode:
             exit_code=exit_code,
             signal=signal,
             t=0,
-            last_lines=[],
+            last_lines=last_lines or [],
             oom=False,
         )
         if worker in self.workers:
