@@ -8,6 +8,7 @@ hello      pid
 phase      name: "starting"|"init"|"setup"|"load"|"train"|"between"|"evaluate"|"save"|"teardown"|"script"
 ready      the process group is up (collectives work)
 attached   a script called ``launcher.attach``: it is told to stop by ``pause`` and ``stop`` from now on, and hears no signal
+handles_usr2  on           a script has set, or taken back, a handler of its own for SIGUSR2: what ends it after that signal was a stop
 over       code            a script has ended, its threads and exit functions too; what is left is Python's own shutdown
 progress   step (optimizer steps done), epoch, epochs, samples, total_steps, step_time_s, wait_s (of it, waiting for other
            ranks; null when unknown), t; at most ~10 per second, and always the first and last step of a round

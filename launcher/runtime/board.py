@@ -101,6 +101,8 @@ class Board:
     at_risk: Evidence | None = None
     term_sent: bool = False
     """Script workers have been sent TERM: whatever they exit with now means stopped."""
+    usr2_sent: bool = False
+    """SLURM has sent USR2 to every process: whatever ends a script that handles it means stopped."""
     ports: dict[int, int] = field(default_factory=dict)
     """Ports of stores that are up, by round."""
     preflight: dict[int, dict[str, Any]] = field(default_factory=dict)

@@ -36,7 +36,7 @@ _STARTING_AGREE_S = 2.0
 
 async def drive_round(board: Board, number: int) -> Evidence:
     """Run round ``number`` to its end; nothing of it is alive when this returns."""
-    board.stop, board.hang, board.term_sent = None, None, False
+    board.stop, board.hang, board.term_sent, board.usr2_sent = None, None, False, False
     resume = await _choose_resume(board)
     nodes = board.nodes.healthy[: board.spec.nodes]
     if len(nodes) < board.spec.nodes:

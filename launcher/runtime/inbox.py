@@ -127,14 +127,16 @@ class Inbox:
         if (found := self._rank_of(node, message)) is None:
             return
         round_, rank = found
-        rank.exited, rank.ended_t = True, round(time.time(), 3)
+        rank.exited, rank.ended_t, rank.end = True, round(time.time(), 3), message
         if (shutdown := message.get("shutdown")) is not None:
             text = f"rank {rank.rank} on {node.host}: the script had ended with code {message.get('exit_code')}; then its process {shutdown}"
             self.board.history.event("warning", text=text, rank=rank.rank)
-        clean = message.get("signal") is None and message.get("exit_code") == 0
-        if rank.finished is not None or rank.stopped is not None:
-            return
-        if self._told_to_stop(round_):
+        if rank.finished is None and rank.stopped is None:
+            self._ended(round_, rank)
+
+    def _ended(self, round_: Round, rank: Rank) -> None:
+        clean = rank.end.get("signal") is None and rank.end.get("exit_code") == 0
+        if self._told_to_stop(round_, rank):
             self._left(round_, rank)
         elif clean and round_.script:
             rank.finished = rank.step
@@ -142,7 +144,7 @@ class Inbox:
         elif clean and round_.ending:
             rank.stopped = rank.step
         else:
-            round_.failing(rank, self.board.now()).add_exit(message, ending=round_.ending)
+            round_.failing(rank, self.board.now()).add_exit(rank.end, ending=round_.ending)
 
     def _on_cleared(self, node: Node, message: dict[str, Any]) -> None:
         if (round_ := self._round_of(message)) is not None:
@@ -191,6 +193,9 @@ class Inbox:
         rank.attached = rank.ready = True
         if self.board.stop is not None:  # its word was under way when the others were asked, and TERM was kept from it
             round_.send(self.board.stop.joined(rank.rank), [rank.rank])
+
+    def _worker_handles_usr2(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
+        rank.handles_usr2 = m.get("on") is True
 
     def _worker_over(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         round_.set_phase(rank, "teardown", self.board.now())
@@ -263,7 +268,8 @@ class Inbox:
         step = m.get("step")
         done = step if isinstance(step, int) else rank.step
         rank.step = max(rank.step, done)
-        if round_.script and (self.board.term_sent or self.board.interrupt is not None) and not round_.is_done(done):
+        told = self._told_to_stop(round_, rank) or (round_.script and self.board.interrupt is not None)
+        if told and not round_.is_done(done):
             self._left(round_, rank)  # by a signal handler of its own, as far as anybody can tell
             return
         rank.finished, rank.saved = done, m.get("saved") is not False
@@ -272,7 +278,7 @@ class Inbox:
     def _worker_failed(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         if rank.over:
             return
-        if not self._told_to_stop(round_):
+        if not self._told_to_stop(round_, rank):
             round_.failing(rank, self.board.now()).add_failed(m)
             return
         failure = Failure(rank.rank, rank.node.host, time.time(), step=rank.step)
@@ -289,9 +295,20 @@ class Inbox:
         round_.digests[rank.rank] = m
         self.board.history.event("digest", rank=rank.rank, step=m.get("step"), parts=m.get("parts"))
 
-    def _told_to_stop(self, round_: Round) -> bool:
-        """SLURM or the launcher has sent TERM to a script's processes: whatever ends one of them now, it was stopped."""
-        return round_.script and self.board.term_sent and not round_.ending
+    def _told_to_stop(self, round_: Round, rank: Rank) -> bool:
+        """A script's processes were sent TERM, or USR2, which it handles: whatever ends one of them now, it was stopped."""
+        sent = self.board.term_sent or (self.board.usr2_sent and rank.handles_usr2)
+        return round_.script and sent and not round_.ending
+
+    def usr2_meant_nothing(self) -> None:
+        """Somebody sent it by hand: scripts that ended upon it have ended by themselves."""
+        board, round_ = self.board, self.board.round
+        board.usr2_sent = False
+        for rank in round_.ranks if round_ is not None and board.interrupt is None else ():
+            if rank.handles_usr2 and rank.stopped is not None:
+                rank.stopped = None
+                if rank.exited and round_ is not None:
+                    self._ended(round_, rank)
 
     def _left(self, round_: Round, rank: Rank) -> None:
         """A rank has stopped by itself, not at the agreed step."""

@@ -274,14 +274,16 @@ class Leader(Hub):
         if board is None or name not in ("TERM", "USR2") or board.phase == "ended":
             return
         now = board.now()
-        if name == "TERM" and board.round is not None and board.round.script and board.allocation.requeues:
-            # SLURM sends it to every process of the step: scripts, or what they started, have heard it, whatever they exit with.
+        # SLURM sends it to every process of the step: scripts, or what they started, have heard it, whatever they exit with.
+        heard = board.round is not None and board.round.script and board.allocation.requeues
+        if name == "TERM" and heard and board.round is not None:
             board.term_sent = True
             board.round.pardon(now, _ASK_AGAIN_S + 1)
         asked, told = self._asked.get(name, (-_ASK_AGAIN_S, set()))
         if now - asked < _ASK_AGAIN_S and node.index not in told:
             told.add(node.index)
             return
+        board.usr2_sent = board.usr2_sent or (name == "USR2" and heard)  # until the answer says that it meant nothing
         self._asked[name] = now, {node.index}
         task = asyncio.get_running_loop().create_task(self._ask(board, name, node.host))
         self._tasks.add(task)
@@ -299,6 +301,8 @@ class Leader(Hub):
         if meaning.kind == "user":
             _forget_request(self.paths)
         if meaning.kind == Kind.FALSE_ALARM.value:
+            if self._inbox is not None:
+                self._inbox.usr2_meant_nothing()
             await self._await_request(board)
             return
         text = _SIGNAL_TEXT[meaning.kind].format(name=name)
@@ -306,10 +310,18 @@ class Leader(Hub):
         if meaning.kind == Kind.TIME_LIMIT.value and left_s is not None:
             # SLURM sends --signal up to 60 s early: that time is the user's.
             lead_s = float(self.spec.restart.signal_lead_s)
-            await asyncio.sleep(max(0.0, left_s - self.spec.site.kill_wait_s - lead_s))
+            await self._leave_to_training(board, left_s - self.spec.site.kill_wait_s - lead_s)
             left_s = min(left_s, lead_s)
         if board.phase != "ended":
             board.stop_wanted(Kind(meaning.kind), text, window_s(meaning.kind, self.spec, left_s))
+
+    async def _leave_to_training(self, board: Board, seconds: float) -> None:
+        """Wait, unless a script has taken USR2 for its own word to stop."""
+        end = board.now() + seconds
+        while board.now() < end and not (
+            board.round is not None and any(r.stopped is not None for r in board.round.ranks)
+        ):
+            await asyncio.sleep(min(_REQUEST_POLL_S, max(0.0, end - board.now())))
 
     async def _await_request(self, board: Board) -> None:
         """Nothing explains a USR2: training goes on, and a user's request is looked for until every node would see it."""

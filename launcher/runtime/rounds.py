@@ -50,9 +50,13 @@ class Rank:
     stopped: int | None = None
     saved: bool = True
     """What it said when it finished."""
+    handles_usr2: bool = False
+    """A script with a handler of its own for USR2."""
     exited: bool = False
     ended_t: float | None = None
     """When its process ended, seconds since the epoch."""
+    end: dict[str, Any] = field(default_factory=dict)
+    """How: the agent's ``worker_exit``."""
     heartbeat_t: float | None = None
     frozen_since: float | None = None
     sample: dict[str, Any] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from launcher.run.children import end_by_kill
+from launcher.training.place import here
 
 __all__ = ["TAKEN", "as_in_python", "take_over"]
 
@@ -25,6 +26,7 @@ _NOT_MAIN_THREAD = (
 )
 _set = signal.signal
 _taken = False
+_pid = 0
 
 
 def as_in_python() -> None:
@@ -35,6 +37,8 @@ def as_in_python() -> None:
     and the launcher at a time limit, calls it, too. All others have TERM as Python has it: libraries look (Lightning installs
     its own handler only where there is none), and the default ends a process even inside a collective.
     """
+    global _pid
+    _pid = os.getpid()
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGCONT):
         _set(number, signal.SIG_DFL)
     _set(signal.SIGUSR2, signal.SIG_IGN)
@@ -67,13 +71,11 @@ def take_over() -> str | None:
 
 def _signal(number: int, handler: Any, /) -> Any:
     before = _set(number, handler)
-    if (
-        number == signal.SIGUSR2
-        and callable(handler)
-        and not _taken
-        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    ):
-        _set(signal.SIGTERM, _pass_on)
+    if number == signal.SIGUSR2:
+        if callable(handler) and not _taken and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            _set(signal.SIGTERM, _pass_on)
+        if (channel := here().channel) is not None and os.getpid() == _pid:
+            channel.send("handles_usr2", on=callable(handler))
     return before
 
 

@@ -212,6 +212,8 @@ def test_a_script_that_saves_on_usr2_gets_to_it_when_term_comes(tmp_path: Path, 
         os.kill(crew.processes[0].pid, signal.Signals[sent])
 
         assert crew.exit_codes() == {0: 0}
+        crew.finish()
+    assert [m["on"] for m in crew.messages("handles_usr2")] == [True]
     assert "saved for ['SIGUSR2']" in crew.logs()
 
 
@@ -223,3 +225,5 @@ def test_a_script_that_lets_go_of_usr2_dies_of_term_again(tmp_path: Path) -> Non
         os.kill(crew.processes[0].pid, signal.SIGTERM)
 
         assert crew.exit_codes() == {0: -signal.SIGTERM}
+        crew.finish()
+    assert [m["on"] for m in crew.messages("handles_usr2")] == [True, False]

@@ -193,3 +193,36 @@ def test_an_exception_after_term_is_no_failure_of_a_plain_script(world, virtual)
 
     assert ending.state == "requeued"
     assert not w.events("worker_failed", "warning")
+
+
+@pytest.mark.parametrize(
+    ("handles", "meaning", "code", "state"),
+    [
+        (True, "time_limit", 0, "requeued"),
+        (True, "time_limit", 1, "requeued"),
+        (True, "nothing", 0, "completed"),
+        (True, "nothing", 1, "failed"),
+        (False, "time_limit", 0, "completed"),
+    ],
+)
+def test_a_script_that_saves_on_usr2_and_leaves_has_stopped(world, virtual, handles, meaning, code, state):
+    """Its end upon SLURM's announcement of the time limit is no completion and no failure; upon a USR2 by hand it is its own."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, restart={"max_restarts": 0 if state == "failed" else 3})
+    w.allocation.means = Meaning(meaning, 3600.0 if meaning == "time_limit" else None)
+    w.worker_class = plain_script(w)
+
+    async def script():
+        await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
+        await asyncio.sleep(3)
+        for rank in range(4):
+            w.find(rank).say("handles_usr2", on=handles)
+        w.signal("USR2")
+        for rank in range(4):
+            w.find(rank).die(None, code)
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == state
+    if state == "requeued":
+        assert not w.events("worker_failed")
+        assert {e["cause"] for e in w.events("stop_requested")} == {"time_limit"}
