@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from launcher.training.place import Place
+from launcher.training.wrapping import is_exact
 
-__all__ = ["Rehearsed", "die_behind_a_checkpoint", "unregistered"]
+__all__ = ["Rehearsed", "die_behind_a_checkpoint", "has_inexact_replica", "unregistered"]
 
 PATIENCE_S = 120.0
 """The drill's checkpoint is committed by then, or the drill fails."""
@@ -54,6 +56,11 @@ def unregistered(registered: list[Any]) -> list[str]:
             if not all(id(p) in saved for p in trained):
                 found.append(f"weights that {type(thing).__name__} trains")
     return sorted(set(found))
+
+
+def has_inexact_replica() -> bool:
+    """Whether a DDP in this process sums the gradients of its first step in another order than those of later ones."""
+    return any(issubclass(type(o), DistributedDataParallel) and not is_exact(o) for o in gc.get_objects())
 
 
 def _parts(thing: Any, depth: int) -> Iterator[Any]:
