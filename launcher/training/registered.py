@@ -13,6 +13,7 @@ from launcher.run.messages import NOT_REGISTERED, UNORDERED
 from launcher.training import checkpoint
 from launcher.training.determinism import seed_rank, set_rng_state
 from launcher.training.digest import digest
+from launcher.training.optimizers import bearer, parts
 from launcher.training.place import Place
 from launcher.training.rehearsal import has_inexact_replica, unregistered
 from launcher.training.snapshot import cloned
@@ -61,18 +62,16 @@ class Registered:
     def add(self, objects: dict[str, Any], *, per_rank: bool) -> None:
         """Remember what has a state; load it when there is a checkpoint. Raises CheckpointError, TypeError."""
         for name, thing in objects.items():
-            inner = unwrap(thing)
-            if not (hasattr(inner, "state_dict") and hasattr(inner, "load_state_dict")):
-                raise TypeError(
-                    f"worker.register({name}=...): {type(thing).__name__} has no state_dict and load_state_dict"
-                )
+            inner = bearer(unwrap(thing))
+            _check(name, inner)
             (self.per_rank if per_rank else self.shared)[name] = inner
             source = self._mine if per_rank else self.loaded
             if source is not None:
                 self._load(name, inner, source["objects"])
-            if isinstance(inner, torch.optim.Optimizer):
-                self.optimizers.append(inner)
-                inner.register_step_pre_hook(lambda *_: self._settle())
+            for part in parts(inner):
+                if isinstance(part, torch.optim.Optimizer) and "_optimizer_step_pre_hooks" in vars(part):
+                    self.optimizers.append(part)
+                    part.register_step_pre_hook(lambda *_: self._settle())
             for replica in replicas(thing):
                 self._pin(replica)
 
@@ -144,6 +143,20 @@ class Registered:
     def forget(self) -> None:
         """Everything is loaded: let go of the checkpoint."""
         self.loaded = self._mine = self._generators = None
+
+
+def _check(name: str, thing: Any) -> None:
+    """Raises TypeError when ``thing`` cannot be saved: before the first step, not at the first checkpoint."""
+    if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+        raise TypeError(f"worker.register({name}=...): {type(thing).__name__} has no state_dict and load_state_dict")
+    if isinstance(thing, torch.optim.Optimizer):
+        try:
+            thing.state_dict()
+        except Exception as error:
+            raise TypeError(
+                f"worker.register({name}=...): {type(thing).__name__} cannot be saved, its state_dict() fails: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
 
 def _on(device: torch.device, value: Any) -> Any:

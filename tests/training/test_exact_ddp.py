@@ -61,6 +61,21 @@ def test_a_scripts_own_ddp_resumes_bit_for_bit(tmp_path: Path, make: str) -> Non
     assert digest_checkpoint(again.committed[-1]) == digest_checkpoint(full.committed[-1])
 
 
+ACCELERATE = """
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+model = accelerator.prepare(torch.nn.Sequential(*layers))
+"""
+
+
+def test_an_accelerate_script_resumes_bit_for_bit(tmp_path: Path) -> None:
+    """What `Accelerator.prepare` makes of a model and an optimizer is registered as it is, on three ranks."""
+    made = "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)"
+    full, again = interrupted(tmp_path, script(ACCELERATE).replace(made, f"accelerator.prepare({made})"))
+
+    assert digest_checkpoint(again.committed[-1]) == digest_checkpoint(full.committed[-1])
+
+
 HOOKED = f"""
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 {MAKE.format(options="")}
