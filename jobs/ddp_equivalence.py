@@ -51,7 +51,7 @@ def step(model: nn.Module, x: Tensor, y: Tensor) -> float:
     loss = nn.functional.mse_loss(model(x), y)
     loss.backward()
     optimizer.step()
-    return float(loss)
+    return loss.item()
 
 
 def one_device(device: torch.device) -> float:

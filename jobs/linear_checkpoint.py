@@ -68,7 +68,7 @@ def train(worker: launcher.Worker, steps: int = 5, lr: float = 0.001) -> None:
             loss = nn.functional.mse_loss(model(rows), targets)
             worker.scale(loss).backward()
             optimizer.step()
-            worker.log(loss=float(loss))
+            worker.log(loss=loss)
     checkpoint_step(worker, model)
 
 

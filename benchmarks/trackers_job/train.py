@@ -19,5 +19,5 @@ def train(worker: Worker) -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            worker.step(loss=loss.item(), a=1.0, b=2.0, c=3.0, d=4.0)
+            worker.step(loss=loss, a=1.0, b=2.0, c=3.0, d=4.0)
             ends.write(f"{time.time():.6f}\n")

@@ -70,11 +70,16 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["FD_VARIABLE", "NOT_REGISTERED", "UNRESTORED", "Channel", "decode_lines", "encode"]
+__all__ = ["FD_VARIABLE", "NOT_REGISTERED", "UNORDERED", "UNRESTORED", "Channel", "decode_lines", "encode"]
 
 FD_VARIABLE = "LAUNCHER_WORKER_FD"
 NOT_REGISTERED = "not registered, so not resumed: "
 """How a rehearsal's warning begins that names what user code forgot."""
+UNORDERED = (
+    "a resume will differ in the last bits: DistributedDataParallel adds up the gradients of its first step in another "
+    "order than those of later steps"
+)
+"""How the warning of a model begins whose buckets could not be brought into their final order."""
 UNRESTORED = (
     "random numbers do not go on where the checkpoint left them: loop over run.steps(), "
     "or call run.restore_rng() right before the first step"

@@ -22,7 +22,7 @@ from launcher.errors import DrillError, LauncherError, RunFailedError
 from launcher.frozen import frozen
 from launcher.run import events
 from launcher.run.files import read_lines
-from launcher.run.messages import NOT_REGISTERED, UNRESTORED
+from launcher.run.messages import NOT_REGISTERED, UNORDERED, UNRESTORED
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 from launcher.submission import submit
@@ -145,7 +145,7 @@ def _likely(rehearsal: Rehearsal) -> str:
     """What to look at, by what the workers saw of themselves."""
     said = [w for take in (rehearsal.first, rehearsal.second) if take for w in take.warnings]
     for warning in said:
-        if warning.startswith(NOT_REGISTERED):
+        if warning.startswith((NOT_REGISTERED, UNORDERED)):
             return warning
     if UNRESTORED in said:
         return UNRESTORED

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from launcher.errors import CheckpointError
+from launcher.run.messages import NOT_REGISTERED, UNORDERED
 from launcher.training import checkpoint
 from launcher.training.determinism import seed_rank, set_rng_state
 from launcher.training.digest import digest
+from launcher.training.optimizers import bearer, parts
 from launcher.training.place import Place
+from launcher.training.rehearsal import has_inexact_replica, unregistered
 from launcher.training.snapshot import cloned
-from launcher.training.wrapping import unwrap
+from launcher.training.wrapping import is_exact, pin, replicas, unwrap
 
 __all__ = ["Registered"]
 
@@ -21,13 +25,21 @@ __all__ = ["Registered"]
 class Registered:
     """Objects with a state by name, and the checkpoint they are loaded from."""
 
-    def __init__(self, place: Place, *, settle: Callable[[], None], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        place: Place,
+        *,
+        settle: Callable[[], None],
+        warn: Callable[[str], None],
+        watch: Callable[[torch.nn.Module], None],
+    ) -> None:
         self.shared: dict[str, Any] = {}
         self.per_rank: dict[str, Any] = {}
         self.optimizers: list[torch.optim.Optimizer] = []
         """Each calls ``settle`` before its every step."""
         self._place = place
-        self._settle, self._warn = settle, warn
+        self._settle, self._warn, self._watch = settle, warn, watch
+        self._told_unordered = False
         path = place.resume_path
         has_state = path is not None and (path / checkpoint.SHARED).exists()  # else: a script's own folder
         self.loaded: dict[str, Any] | None = checkpoint.load_shared(path) if path and has_state else None
@@ -50,18 +62,37 @@ class Registered:
     def add(self, objects: dict[str, Any], *, per_rank: bool) -> None:
         """Remember what has a state; load it when there is a checkpoint. Raises CheckpointError, TypeError."""
         for name, thing in objects.items():
-            inner = unwrap(thing)
-            if not (hasattr(inner, "state_dict") and hasattr(inner, "load_state_dict")):
-                raise TypeError(
-                    f"worker.register({name}=...): {type(thing).__name__} has no state_dict and load_state_dict"
-                )
+            inner = bearer(unwrap(thing))
+            _check(name, inner)
             (self.per_rank if per_rank else self.shared)[name] = inner
             source = self._mine if per_rank else self.loaded
             if source is not None:
                 self._load(name, inner, source["objects"])
-            if isinstance(inner, torch.optim.Optimizer):
-                self.optimizers.append(inner)
-                inner.register_step_pre_hook(lambda *_: self._settle())
+            for part in parts(inner):
+                if isinstance(part, torch.optim.Optimizer) and "_optimizer_step_pre_hooks" in vars(part):
+                    self.optimizers.append(part)
+                    part.register_step_pre_hook(lambda *_: self._settle())
+            for replica in replicas(thing):
+                self._pin(replica)
+
+    def _pin(self, replica: DistributedDataParallel) -> None:
+        self._watch(replica)
+        if self._place.channel is not None and not is_exact(replica) and (why := pin(replica)):
+            self._tell_unordered(f"run.register() could not change that: {why}")
+
+    def _tell_unordered(self, why: str) -> None:
+        if self._place.rank == 0 and not self._told_unordered:
+            self._told_unordered = True
+            self._warn(f"{UNORDERED}; {why}. Use run.wrap(model) instead of DistributedDataParallel(model)")
+
+    def tell_missing(self, is_script: bool) -> None:
+        """Warn of what lives in this process and is not resumed, or not bit for bit: the end of a rehearsal."""
+        mine = [*self.shared.values(), *self.per_rank.values()]
+        missing = unregistered(mine) if mine or not is_script else []
+        if missing:
+            self._warn(f"{NOT_REGISTERED}{', '.join(missing)}")
+        if has_inexact_replica():
+            self._tell_unordered("run.register() was not given the DistributedDataParallel")
 
     def _load(self, name: str, thing: Any, states: dict[str, Any]) -> None:
         if name not in states:
@@ -112,6 +143,20 @@ class Registered:
     def forget(self) -> None:
         """Everything is loaded: let go of the checkpoint."""
         self.loaded = self._mine = self._generators = None
+
+
+def _check(name: str, thing: Any) -> None:
+    """Raises TypeError when ``thing`` cannot be saved: before the first step, not at the first checkpoint."""
+    if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+        raise TypeError(f"worker.register({name}=...): {type(thing).__name__} has no state_dict and load_state_dict")
+    if isinstance(thing, torch.optim.Optimizer):
+        try:
+            thing.state_dict()
+        except Exception as error:
+            raise TypeError(
+                f"worker.register({name}=...): {type(thing).__name__} cannot be saved, its state_dict() fails: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
 
 def _on(device: torch.device, value: Any) -> Any:

@@ -6,14 +6,16 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
+from launcher.training.optimizers import bearer, parts, saves_its_parts
 from launcher.training.place import Place
+from launcher.training.wrapping import is_exact
 
-__all__ = ["Rehearsed", "die_behind_a_checkpoint", "unregistered"]
+__all__ = ["Rehearsed", "die_behind_a_checkpoint", "has_inexact_replica", "unregistered"]
 
 PATIENCE_S = 120.0
 """The drill's checkpoint is committed by then, or the drill fails."""
@@ -34,36 +36,38 @@ def die_behind_a_checkpoint(place: Place) -> None:
 def unregistered(registered: list[Any]) -> list[str]:
     """What lives in this process, decides how training goes on, and is in nothing of ``registered``: in words."""
     gc.collect()
-    known = {id(part) for thing in registered for part in _parts(thing, 3)}
+    known = {id(part) for thing in registered for part in parts(thing)}
     kinds = {
         "optimizer": torch.optim.Optimizer,
         "scheduler": torch.optim.lr_scheduler.LRScheduler,
         "gradient scaler": torch.amp.GradScaler,
     }
-    everything = gc.get_objects()
+    alive = {kind: [o for o in gc.get_objects() if issubclass(type(o), base)] for kind, base in kinds.items()}
     found = [
         f"{kind} {type(thing).__name__}"
-        for kind, base in kinds.items()
-        for thing in everything
-        if issubclass(type(thing), base) and id(thing) not in known
+        for kind, things in alive.items()
+        for thing in things
+        if id(thing) not in known and bearer(thing) is thing and _has_state(thing)
     ]
     saved = {id(p) for thing in registered if isinstance(thing, torch.nn.Module) for p in thing.parameters()}
-    for thing in everything:
-        if issubclass(type(thing), torch.optim.Optimizer):
+    # What saves an optimizer inside it also saves the weights that only that one knows (apex's copies in full precision).
+    saved |= {id(part) for thing in registered if saves_its_parts(thing) for part in parts(thing)}
+    for thing in alive["optimizer"]:
+        if id(thing) not in saved and bearer(thing) is thing:
             trained = [p for group in thing.param_groups for p in group["params"]]
             if not all(id(p) in saved for p in trained):
                 found.append(f"weights that {type(thing).__name__} trains")
     return sorted(set(found))
 
 
-def _parts(thing: Any, depth: int) -> Iterator[Any]:
-    """``thing`` and what its attributes hold: wrappers and chains save what they are made of (schedulers no optimizer)."""
-    yield thing
-    if depth and not isinstance(thing, torch.nn.Module | torch.Tensor):
-        is_scheduler = isinstance(thing, torch.optim.lr_scheduler.LRScheduler)
-        for name, value in getattr(thing, "__dict__", {}).items():
-            if is_scheduler and name == "optimizer":
-                continue
-            for part in value if isinstance(value, list | tuple) else [value]:
-                if hasattr(part, "state_dict"):
-                    yield from _parts(part, depth - 1)
+def _has_state(thing: Any) -> bool:
+    """Whether there is anything to save: a disabled GradScaler has nothing."""
+    try:
+        return bool(thing.state_dict())
+    except Exception:  # a sharded optimizer's, before its parts are brought together: there is a state
+        return True
+
+
+def has_inexact_replica() -> bool:
+    """Whether a DDP in this process sums the gradients of its first step in another order than those of later ones."""
+    return any(issubclass(type(o), DistributedDataParallel) and not is_exact(o) for o in gc.get_objects())

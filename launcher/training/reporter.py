@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from launcher.run.messages import Channel
 
 __all__ = ["Reporter"]
@@ -47,10 +49,15 @@ class Reporter:
         self.flush(force=last)
 
     def log(self, step: int, epoch: int, metrics: dict[str, Any]) -> None:
-        """Remember metrics of ``step`` (numbers or tensors of one element) until they are sent."""
+        """Remember metrics of ``step`` (numbers or tensors of one element) until they are sent.
+
+        Of a tensor a copy is kept, without its graph: its memory is free again, and user code may write to it. The host
+        waits for the device only when a message goes out.
+        """
         if not self._metrics:
             return
         for name, value in metrics.items():
+            value = value.detach().clone() if isinstance(value, torch.Tensor) else value
             self._pending[name] = (step, epoch, value)
         self.flush(force=False)
 

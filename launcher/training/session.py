@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from launcher.run.messages import NOT_REGISTERED, UNRESTORED, Channel
+from launcher.run.messages import UNRESTORED, Channel
 from launcher.run.spec import CheckpointSpec
 from launcher.training import checkpoint
 from launcher.training.data import Unit
 from launcher.training.determinism import rng_state, seed_rank
 from launcher.training.place import Place
 from launcher.training.registered import Registered
-from launcher.training.rehearsal import Rehearsed, die_behind_a_checkpoint, unregistered
+from launcher.training.rehearsal import Rehearsed, die_behind_a_checkpoint
 from launcher.training.reporter import Reporter
 from launcher.training.snapshot import Reference
 from launcher.training.stopping import Gate, Stopped
@@ -87,7 +87,12 @@ class Session:
         self._saved_at = 0
         self.folder_mode = _mode(place)
         self.saver = checkpoint.Saver(place.channel, device, folder_mode=self.folder_mode) if place.channel else None
-        self.registered = Registered(place, settle=self.settle, warn=lambda text: reporter.send("warning", text=text))
+        self.registered = Registered(
+            place,
+            settle=self.settle,
+            warn=lambda text: reporter.send("warning", text=text),
+            watch=self.waits.watch,
+        )
         self._load()
 
     @property
@@ -192,7 +197,7 @@ class Session:
             at.order = zlib.crc32(unit.checksum_bytes, at.order)
         self._progress(last=last or at.step == self.start_step + 1)
         if self.limit_reached and self.place.rank == 0:
-            self._tell_unregistered()  # now, while the user's function still holds what it made
+            self.registered.tell_missing(self.is_script)  # while the user's function still holds what it made
         if self.place.dies_after == at.step:
             die_behind_a_checkpoint(self.place)
 
@@ -367,12 +372,6 @@ class Session:
             saved = self._save_last(Path(due) if due else self.tmp())
         self.reporter.flush(force=True)
         self.reporter.send("finished", step=self.position.step, saved=saved)
-
-    def _tell_unregistered(self) -> None:
-        mine = [*self.registered.shared.values(), *self.registered.per_rank.values()]
-        missing = unregistered(mine) if mine or not self.is_script else []
-        if missing:
-            self.reporter.send("warning", text=f"{NOT_REGISTERED}{', '.join(missing)}")
 
     def _save_last(self, tmp: Path) -> bool:
         # A full disk may be cleared by somebody: a few tries before the run's last steps are given up.

@@ -106,8 +106,10 @@ class Worker:
     def register(self, *, per_rank: bool = False, **objects: Any) -> None:
         """Save and resume what has ``state_dict`` and ``load_state_dict``; a checkpoint's state is loaded at once.
 
-        ``per_rank=True``: every rank has a state of its own (dropped when the world size changes).
-        Raises CheckpointError when the checkpoint's state does not fit.
+        ``per_rank=True``: every rank has a state of its own (dropped when the world size changes). Every rank registers
+        its DistributedDataParallel, before the first forward pass: with three ranks and more its gradient buckets are
+        brought into their final order, which resuming bit for bit takes.
+        Raises CheckpointError when the checkpoint's state does not fit, TypeError when a state cannot be saved.
         """
         self._session.registered.add(objects, per_rank=per_rank)
 
@@ -262,7 +264,10 @@ class Worker:
     # -- numbers -------------------------------------------------------------------------------------------------
 
     def log(self, **metrics: Any) -> None:
-        """Numbers (or tensors of one element) of the current step; rank 0's count, the others' are ignored."""
+        """Numbers of the current step; rank 0's count, the others' are ignored.
+
+        A tensor of one element is a number, too: pass ``loss`` itself. ``loss.item()`` waits for the device in every step.
+        """
         session = self._session
         session.reporter.log(session.position.step + session.in_unit, self.epoch, metrics)
 

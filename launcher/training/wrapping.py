@@ -2,33 +2,30 @@
 
 By default DDP reduces the first step's gradients in one bucket and then rebuilds the buckets in the order in which gradients
 became ready. A resumed run therefore sums its first step in another order than the run it continues: with three ranks and
-more the result differs in its last bits (two terms commute, so two ranks cannot show it). Here the rebuild happens inside
-the constructor, from the reverse order of the parameters: the order DDP itself assumes for readiness, and the same always.
+more the result differs in its last bits (two terms commute, so two ranks cannot show it). `pin` does the rebuild before the
+first step, from the reverse order of the parameters: the order DDP itself assumes for readiness, and the same always.
 """
 
 from __future__ import annotations
 
 import warnings
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.run.spec import DdpSpec
 
-__all__ = ["StableDDP", "unwrap", "wrap"]
+__all__ = ["is_exact", "pin", "replicas", "unwrap", "wrap"]
 
+_pinned: WeakSet[DistributedDataParallel] = WeakSet()
 
-class StableDDP(DistributedDataParallel):
-    """DDP whose buckets never change; pinned to private names that `wrap` checks for."""
-
-    def _build_params_for_reducer(self) -> tuple[list[torch.nn.Parameter], list[bool]]:
-        # The rebuild goes through the parameters in index order: hand them over last layer first.
-        parameters, sparse = super()._build_params_for_reducer()  # type: ignore[no-untyped-call]
-        return parameters[::-1], sparse[::-1]
-
-
-_PRIVATE = ("_push_all_rebuilt_params", "_rebuild_buckets")
+_PRIVATE = (
+    (DistributedDataParallel, ("_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_ddp_init_helper")),
+    (getattr(torch.distributed, "Reducer", None), ("_push_all_rebuilt_params", "_rebuild_buckets", "_remove_autograd_hooks")),
+)  # fmt: skip
+"""What `pin` uses of torch's private names."""
 
 
 def wrap(model: torch.nn.Module, device: torch.device, options: DdpSpec) -> torch.nn.Module:
@@ -49,17 +46,71 @@ def wrap(model: torch.nn.Module, device: torch.device, options: DdpSpec) -> torc
             "this torch hides how DDP builds its buckets: find_unused_parameters keeps resumes exact", stacklevel=2
         )
         values["find_unused_parameters"], values["static_graph"] = True, False
-        return DistributedDataParallel(model, **values)
-    ddp = StableDDP(model, **values)
-    if options.static_graph or not options.find_unused_parameters:
-        ddp.reducer._push_all_rebuilt_params()
-        ddp.reducer._rebuild_buckets()
+    ddp = DistributedDataParallel(model, **values)
+    pin(ddp)
     return ddp
 
 
 def _can_pin() -> bool:
-    reducer = getattr(torch.distributed, "Reducer", None)
-    return hasattr(DistributedDataParallel, "_build_params_for_reducer") and all(hasattr(reducer, n) for n in _PRIVATE)
+    return all(hasattr(owner, name) for owner, names in _PRIVATE for name in names)
+
+
+def replicas(model: Any) -> list[DistributedDataParallel]:
+    """Every DDP that ``model`` is or holds: torch.compile and other libraries put modules of their own around it."""
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    return [module for module in modules if isinstance(module, DistributedDataParallel)]
+
+
+def is_exact(ddp: DistributedDataParallel) -> bool:
+    """Whether ``ddp`` sums the first step's gradients in the same order as the later ones."""
+    return _keeps_buckets(ddp) or ddp.process_group.size() <= 2
+
+
+def _keeps_buckets(ddp: Any) -> bool:
+    # The last: with delay_all_reduce_named_params for all of them, DDP reduces everything in one piece.
+    never_rebuilds = ddp.find_unused_parameters and not ddp.static_graph
+    return ddp in _pinned or never_rebuilds or not hasattr(ddp, "reducer")
+
+
+def pin(ddp: Any) -> str:
+    """Bring the buckets of ``ddp`` into their final order now. Returns why that cannot be done; empty when it is done.
+
+    Every rank must call it: DDP's rebuild takes rank 0's order, as it does after the first step.
+    """
+    if _keeps_buckets(ddp):
+        return ""
+    if why := _obstacle(ddp):
+        return why
+    # As DDP's __setstate__ makes a reducer for a copy. The rebuild goes through the parameters in index order: hand them
+    # over last layer first. In the order of the layers, the gradients that are ready last would be reduced first, and
+    # no reduction would overlap with the backward pass.
+    parameters, sparse = (part[::-1] for part in ddp._build_params_for_reducer())
+    names = ddp._build_debug_param_to_name_mapping(parameters)
+    ddp.reducer._remove_autograd_hooks()
+    del ddp.reducer, ddp.logger  # their buckets go before new ones are made
+    ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
+    if ddp.static_graph:
+        ddp.reducer._set_static_graph()
+        ddp.logger._set_static_graph()
+    ddp.reducer._push_all_rebuilt_params()
+    ddp.reducer._rebuild_buckets()
+    ddp._has_rebuilt_buckets = True  # as DDP notes it when it does this itself
+    _pinned.add(ddp)
+    return ""
+
+
+def _obstacle(ddp: Any) -> str:
+    if not _can_pin():
+        return "this torch hides how DDP builds its buckets"
+    if getattr(ddp, "_use_python_reducer", False):
+        return "torch._dynamo reduces its gradients (optimize_ddp: python_reducer)"
+    if getattr(ddp, "mixed_precision", None) is not None:
+        return "it has mixed_precision"
+    ddp.logger.set_runtime_stats_and_log()  # brings "iteration" up to date; passes without gradients do not count
+    told = ddp._get_ddp_logging_data()
+    if told.get("comm_hook"):
+        return "a communication hook was set before"
+    return "a forward pass has been run before" if told.get("iteration") else ""
 
 
 def unwrap(model: Any) -> Any:

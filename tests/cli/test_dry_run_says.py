@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from launcher.cli.dry_run import describe
-from launcher.submission.rehearsal import Rehearsal, Take
+from launcher.errors import DrillError
+from launcher.run.messages import UNORDERED
+from launcher.submission.rehearsal import Rehearsal, Take, verdict
 
 FIRST = Take(
     run_dir="/runs/r", steps=20, step_time_s=0.25, rank_bytes=3 * 2**30, save_s=1.5, save_blocked_s=0.0125,
@@ -57,3 +59,11 @@ def test_on_real_nodes_they_are_named() -> None:
 
     assert said[:2] == ["  warning  slow", "  nodes    n1, n2: checks passed; all-reduce 11.25 GB/s"]
     assert "at these nodes' pace" in said[-2]
+
+
+def test_a_model_whose_first_step_differs_is_blamed() -> None:
+    """A failed drill names DistributedDataParallel's order, of which the workers warned, not an unknown state."""
+    warned = replace(FIRST, warnings=(f"{UNORDERED}; use run.wrap(model)",), digests={"model": "1"})
+
+    with pytest.raises(DrillError, match=r"DistributedDataParallel adds up .* use run.wrap\(model\)"):
+        verdict(replace(WHOLE, first=warned, differs=("model",)))

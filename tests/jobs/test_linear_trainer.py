@@ -15,10 +15,11 @@ LIMIT_S = 240
 
 
 def run(arguments: list[str], **variables: str) -> str:
-    """What the command prints; it must end well."""
+    """What the command prints; it must end well, and print no warning."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert "Warning" not in done.stderr
     return done.stdout
 
 
@@ -54,4 +55,5 @@ def test_the_same_file_under_the_launcher(tmp_path: Path) -> None:
 
     said = "".join(p.read_text() for p in tmp_path.glob("runs/*/logs/attempt-0/round-0/rank-*.log"))
     assert "epoch 1: 16 steps on 4 ranks" in said
+    assert "Warning" not in said
     assert sorted(re.findall(r"rank (\d): (\d+) steps", said)) == [(str(r), "32") for r in range(4)]

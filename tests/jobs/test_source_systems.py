@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from crew import Crew, make_spec, run
+from crew import Crew, make_spec
+from crew import run as run_crew
 
 from launcher.training.digest import digest_checkpoint
 
@@ -24,6 +25,13 @@ def spec_of(job: str, folder: Path, ranks: int, **values: Any) -> Any:
     params = {**said.get("params", {}), **values.pop("params", {})}
     settings = {"seed": said.get("seed", 0), "code_dir": str(JOBS), "params": params, **values}
     return make_spec(folder / f"{job}-{ranks}", said[kind], ranks, kind=kind, **settings)
+
+
+def run(spec: Any, ranks: int, **values: Any) -> Crew:
+    """As the harness does; no rank prints or sends a warning."""
+    crew = run_crew(spec, ranks, **values)
+    assert crew.warned() == []
+    return crew
 
 
 def output(crew: Crew) -> str:

@@ -233,6 +233,11 @@ class Crew:
         """What the workers printed."""
         return "\n".join(f"{p.name}: {p.read_text()[-700:]}" for p in sorted(self.paths.root.glob("rank-*.log")))
 
+    def warned(self) -> list[str]:
+        """Lines of the workers' logs that hold a warning, and the warnings that they sent."""
+        lines = [line for p in self.paths.root.glob("rank-*.log") for line in p.read_text().splitlines()]
+        return [line for line in lines if "Warning" in line] + [str(m["text"]) for m in self.messages("warning")]
+
     def _shard(self, rank: int, message: dict[str, Any]) -> None:
         shards = self._shards.setdefault((message["step"], message["tmp"]), {})
         shards[rank] = message
@@ -252,6 +257,25 @@ def _serve_store(sock: socket.socket) -> None:
     from launcher.training.store import main
 
     main(sock.fileno())
+
+
+def interrupted(folder: Path, text: str, ranks: int = 3) -> tuple[Crew, Crew]:
+    """A script's undisturbed run, and one that goes on from its checkpoint of step 3; neither prints a warning."""
+    crews: list[Crew] = []
+    for name in ("full", "again"):
+        spec = script_spec(folder / name, text, ranks)
+        crews.append(run(spec, ranks, resume=crews[0].paths.checkpoint(3) if crews else None, attempt=len(crews)))
+        assert crews[-1].warned() == []
+    return crews[0], crews[1]
+
+
+def script_spec(folder: Path, text: str, ranks: int, **values: Any) -> RunSpec:
+    """The spec of a script that saves at every step."""
+    code = folder / "code"
+    code.mkdir(parents=True)
+    (code / "train.py").write_text(text)
+    every = CheckpointSpec(interval_steps=1, keep_last=1000)
+    return make_spec(folder, "train.py", ranks, kind="script", code_dir=str(code), checkpoint=every, **values)
 
 
 def save_until_write(sock: socket.socket, tmp: str, number: int) -> None:

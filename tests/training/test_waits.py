@@ -6,26 +6,33 @@ import statistics
 import time
 from pathlib import Path
 
+import pytest
 import torch
 from crew import Crew, make_spec
+from torch.nn.parallel import DistributedDataParallel
 
 from launcher import Worker
 
 LAG_S = 0.2
 
 
-def limp(worker: Worker) -> None:
+def limp(worker: Worker, way: str) -> None:
     """Rank 1 needs longer for every step."""
-    model = worker.wrap(torch.nn.Linear(10, 2))
+    if way == "wrap":
+        model = worker.wrap(torch.nn.Linear(10, 2))
+    else:
+        model = DistributedDataParallel(torch.nn.Linear(10, 2))
+        worker.register(model=model)
     for _ in range(12):
         time.sleep(LAG_S * worker.rank)
         model(torch.ones(4, 10)).sum().backward()
         worker.step()
 
 
-def test_the_fast_rank_is_the_one_that_waits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["wrap", "register"])
+def test_the_fast_rank_is_the_one_that_waits(tmp_path: Path, way: str) -> None:
     """Both report the same step time; without what it waited for the other, the slow one's is longer by its lag."""
-    spec = make_spec(tmp_path / "run", "test_waits:limp", 2, kind="function")
+    spec = make_spec(tmp_path / "run", "test_waits:limp", 2, kind="function", params={"way": way})
     with Crew(spec, 2) as crew:
         crew.finish()
         told = {rank: [m for m in crew.messages("progress", rank) if m.get("wait_s") is not None] for rank in (0, 1)}

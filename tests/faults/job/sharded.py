@@ -44,7 +44,7 @@ for step in run.steps(int(sys.argv[1])):
     loss.backward()
     optimizer.step()
     time.sleep(float(sys.argv[2]))
-    run.step(loss=loss.item())
+    run.step(loss=loss)
     if run.should_save() or run.should_stop():
         with run.save_dir() as folder:
             dcp.save(state(), checkpoint_id=folder)

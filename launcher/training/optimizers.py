@@ -1,0 +1,52 @@
+"""Optimizers inside the wrappers of other libraries: what is saved for them, and which of them make the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+__all__ = ["bearer", "parts", "saves_its_parts"]
+
+
+def bearer(thing: Any) -> Any:
+    """What is saved for ``thing``: the optimizer inside a wrapper that adds nothing to its state, else ``thing`` itself.
+
+    Lightning's wrapper inherits ``load_state_dict`` from torch, which fills the wrapper and leaves the optimizer inside
+    as it was. A wrapper with a state of its own (apex's loss scale) is saved as a whole.
+    """
+    for held in _attributes(thing).values():
+        if isinstance(held, Optimizer) and getattr(thing, "state", None) is held.state and _adds_nothing(thing, held):
+            return bearer(held)
+    return thing
+
+
+def _adds_nothing(wrapper: Any, held: Optimizer) -> bool:
+    try:
+        return set(wrapper.state_dict()) <= set(held.state_dict())
+    except Exception:  # whatever it raises: what cannot be saved is refused elsewhere
+        return False
+
+
+def saves_its_parts(thing: Any) -> bool:
+    """Whether the state of ``thing`` holds that of its attributes; torch's own ``state_dict`` of optimizers knows none."""
+    return not isinstance(thing, Optimizer) or type(thing).state_dict is not Optimizer.state_dict
+
+
+def parts(thing: Any, depth: int = 3) -> Iterator[Any]:
+    """``thing`` and what its attributes hold: wrappers and chains save what they are made of (schedulers no optimizer)."""
+    yield thing
+    if depth and saves_its_parts(thing) and not isinstance(thing, torch.nn.Module | torch.Tensor):
+        is_scheduler = hasattr(thing, "get_last_lr")
+        for name, value in _attributes(thing).items():
+            if is_scheduler and name in ("optimizer", "optimizers"):
+                continue
+            for part in value if isinstance(value, list | tuple) else [value]:
+                if hasattr(part, "state_dict"):
+                    yield from parts(part, depth - 1)
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    return getattr(thing, "__dict__", {})
