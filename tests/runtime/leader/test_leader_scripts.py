@@ -207,7 +207,11 @@ def test_an_exception_after_term_is_no_failure_of_a_plain_script(world, virtual)
 )
 def test_a_script_that_saves_on_usr2_and_leaves_has_stopped(world, virtual, handles, meaning, code, state):
     """Its end upon SLURM's announcement of the time limit is no completion and no failure; upon a USR2 by hand it is its own."""
-    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, restart={"max_restarts": 0 if state == "failed" else 3})
+    w = world(
+        work=Work(kind="script", target="train.py"),
+        checkpoint={"enabled": False},
+        restart={"max_restarts": 0 if state == "failed" else 3},
+    )
     w.allocation.means = Meaning(meaning, 3600.0 if meaning == "time_limit" else None)
     w.worker_class = plain_script(w)
 
