@@ -103,6 +103,8 @@ def rehearse(
     Raises RunFailedError when the job itself fails, with its reason; other errors of planning as `plan` does.
     """
     base, notes = _plan(loaded, stage)
+    for warning in base.warnings:
+        tell(f"  warning  {warning}")
     tell(f"rehearsing {steps} steps, undisturbed")
     first = _take(base, stage, loaded, {"stop_after_steps": steps}, limit_s)
     if why := _no_drill(base, first):
