@@ -111,9 +111,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="train a linear model on every rank")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=32, help="per rank")
-    parser.add_argument("--spawn", type=int, default=0, help="start this many processes here")
+    parser.add_argument("--spawn", type=int, default=0, help="without torchrun: start so many ranks")
     args = parser.parse_args()
-    if args.spawn:
+    if args.spawn and "RANK" not in os.environ:  # else torchrun or the launcher has started the ranks
         store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # port 0: free, and bound at once
         mp.spawn(spawned, (store.port, args), nprocs=args.spawn)
     else:

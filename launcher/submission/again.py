@@ -130,13 +130,9 @@ def load_again(paths: RunPaths, base: Path, how: Again) -> LoadedJob:
 
 def facts_again(loaded: LoadedJob, paths: RunPaths, backend: BackendName, how: Again, code_root: str) -> Facts:
     """This machine for the run as it is submitted again; its own copy of the code stays unless fresh code is wanted."""
-    code = None if how.fresh_code else CodeFacts(root=code_root, kept=True, attaches=_attached(loaded, paths))
+    about = gather.script_facts(loaded.job.script or "", paths.code.resolve())
+    code = None if how.fresh_code else CodeFacts(root=code_root, kept=True, **about)
     return gather.gather(loaded, backend=backend, code=code, run_id=paths.id)
-
-
-def _attached(loaded: LoadedJob, paths: RunPaths) -> bool:
-    script = loaded.job.script or ""
-    return bool(script) and not script.startswith("-m") and gather.attaches(paths.code / script)
 
 
 def _hand_over(paths: RunPaths, made: SubmissionPlan, how: Again, before: dict[str, object]) -> Submitted:

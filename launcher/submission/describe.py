@@ -140,7 +140,14 @@ def _stop(job: Job, spec: RunSpec) -> str:
 
 def warnings(job: Job, spec: RunSpec, facts: Facts) -> tuple[str, ...]:
     """What a user should know before the queue, a sentence each."""
-    said = [_script(spec, facts), *_editable(facts), *_environment(facts), *_site(job, spec, facts), _contained(spec)]
+    said = [
+        _script(spec, facts),
+        *_spawns(spec, facts),
+        *_editable(facts),
+        *_environment(facts),
+        *_site(job, spec, facts),
+        _contained(spec),
+    ]
     said += [f"{path} points outside the code and stays a link to {target}" for path, target in facts.code.outside]
     return tuple(s for s in said if s)
 
@@ -150,6 +157,16 @@ def _script(spec: RunSpec, facts: Facts) -> str:
         return ""
     name = PurePath(spec.work.target).name if spec.work.kind == "script" else spec.work.target
     return f"{spec.work.kind} mode: saving and resuming are {name}'s business"
+
+
+def _spawns(spec: RunSpec, facts: Facts) -> list[str]:
+    """Ranks that a script starts wait for a store that nobody opens: TORCHELASTIC_USE_AGENT_STORE makes all of them clients."""
+    return [
+        f"{call.place} calls {call.name}: ranks that it starts hang, because the launcher starts every rank itself; "
+        "call the function directly, with RANK, LOCAL_RANK and WORLD_SIZE from the environment"
+        for call in facts.code.spawns
+        if spec.world_size > 1 or {"2", "nprocs", "**"} & set(call.arguments)
+    ]
 
 
 def _contained(spec: RunSpec) -> str:

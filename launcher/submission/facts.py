@@ -10,6 +10,7 @@ from launcher.run.spec import SiteSpec
 from launcher.slurm.site import Partition
 
 if TYPE_CHECKING:
+    from launcher.config.calls import Call
     from launcher.run.after import Predecessor
 
 __all__ = ["CodeFacts", "Facts", "Interpreter", "SlurmFacts"]
@@ -55,6 +56,8 @@ class CodeFacts:
     """The run has its copy already and keeps it (a resubmission)."""
     attaches: bool = False
     """The script calls ``launcher.attach``."""
+    spawns: tuple[Call, ...] = ()
+    """Where the script starts processes with torch.multiprocessing's spawn."""
 
     @property
     def size(self) -> int:

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from launcher.config.calls import calls, script_file
 from launcher.config.load import LoadedJob
 from launcher.config.site import SiteProfile
 from launcher.errors import ConfigError
@@ -21,7 +22,11 @@ from launcher.submission.facts import CodeFacts, Facts, SlurmFacts
 if TYPE_CHECKING:
     from launcher.run.after import Predecessor
 
-__all__ = ["attaches", "code_facts", "gather", "gpus_here", "runs_dir_of", "slurm_facts"]
+__all__ = ["code_facts", "gather", "gpus_here", "runs_dir_of", "script_facts", "slurm_facts"]
+
+_SPAWNS = {
+    f"torch.multiprocessing.{name}" for name in ("spawn", "start_processes", "spawn.spawn", "spawn.start_processes")
+}
 
 _IMAGE_FILES = (".sif", ".sqsh")
 """Images that are files, Apptainer's and enroot's, and no names in a registry."""
@@ -118,10 +123,9 @@ def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
     root = loaded.code_dir
     if not root.is_dir():
         raise ConfigError(f"code.dir: {root} is no directory")
-    script = loaded.job.script or ""
-    attached = not script.startswith("-m") and bool(script) and attaches(root / script)
+    about = script_facts(loaded.job.script or "", root)
     if not loaded.job.code.snapshot:
-        return CodeFacts(root=str(root), attaches=attached)
+        return CodeFacts(root=str(root), **about)
     skip = [root / name for name in loaded.job.code.link] + [runs_dir]
     found = files.listing(root, skip)
     return CodeFacts(
@@ -131,12 +135,24 @@ def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
         git=found.git,
         commit=files.commit(root) if found.git else "",
         dirty=found.git and files.dirty(root),
-        attaches=attached,
+        **about,
     )
 
 
-def attaches(script: Path) -> bool:
-    """Whether the script calls ``launcher.attach``, as far as its text tells."""
+def script_facts(script: str, root: Path) -> dict[str, Any]:
+    """What the text of a job's script tells, by the names of `CodeFacts`."""
+    path = script_file(script, root)
+    if path is None:
+        return {}
+    found = calls(path)
+    return {
+        "attaches": _says_attach(path) or any(call.name == "launcher.attach" for call in found),
+        "spawns": tuple(call for call in found if call.name in _SPAWNS and not call.guarded),
+    }
+
+
+def _says_attach(script: Path) -> bool:
+    """For a script that binds ``launcher`` twice: it works without the package, too."""
     try:
         return "launcher.attach" in script.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -103,8 +103,12 @@ def rehearse(
     Raises RunFailedError when the job itself fails, with its reason; other errors of planning as `plan` does.
     """
     base, notes = _plan(loaded, stage)
+    for warning in base.warnings:
+        tell(f"  warning  {warning}")
     tell(f"rehearsing {steps} steps, undisturbed")
     first = _take(base, stage, loaded, {"stop_after_steps": steps}, limit_s)
+    if first.steps:  # a script whose text does not show it may attach all the same, in another file
+        base = replace(base, code=replace(base.code, attaches=True))
     if why := _no_drill(base, first):
         if _is_plain(base):
             return Rehearsal(first, None, None, None, notes=(*notes, f"no drill: {why}"))

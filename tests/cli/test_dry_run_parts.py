@@ -114,9 +114,10 @@ while run.steps_done < 100000:  # never asks whether to stop
 """
 
 
-def test_an_attached_script_is_rehearsed_too(tmp_path: Path) -> None:
-    """A script that would go on for ever ends after the rehearsal's steps, and is drilled."""
-    done = dry_run(tmp_path, SCRIPT, {"script": "train.py"}, "--json")
+@pytest.mark.parametrize("attach", ["launcher.attach", "getattr(launcher, 'attach')"])
+def test_an_attached_script_is_rehearsed_too(tmp_path: Path, attach: str) -> None:
+    """A script that would go on for ever ends after the rehearsal's steps, and is drilled: also where its text does not show attach."""
+    done = dry_run(tmp_path, SCRIPT.replace("launcher.attach", attach), {"script": "train.py"}, "--json")
 
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)

@@ -1,0 +1,100 @@
+"""What a script's text tells is said before it is queued, and before it is rehearsed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from planning import facts
+
+from launcher.config.load import LoadedJob
+from launcher.submission import rehearsal
+from launcher.submission.facts import CodeFacts
+from launcher.submission.gather import code_facts, script_facts
+from launcher.submission.plan import plan
+from launcher.submission.stages import LocalStage
+
+Make = Callable[..., LoadedJob]
+SPAWNS = (
+    "import torch.multiprocessing as mp\n\n\ndef work(rank): ...\n\n\nif __name__ == '__main__':\n    mp.spawn({})\n"
+)
+SAID = (
+    "mine.py:8 calls torch.multiprocessing.spawn: ranks that it starts hang, because the launcher starts every rank itself; "
+    "call the function directly, with RANK, LOCAL_RANK and WORLD_SIZE from the environment"
+)
+
+
+def written(tmp_path: Path, text: str) -> None:
+    """A script and a module of the same text."""
+    (tmp_path / "lab").mkdir()
+    for path in (tmp_path / "mine.py", tmp_path / "lab" / "mine.py"):
+        path.write_text(text)
+
+
+@pytest.mark.parametrize("script", ["mine.py", "-m lab.mine"])
+@pytest.mark.parametrize(
+    ("arguments", "ranks", "said"),
+    [
+        ("work", 2, True),
+        ("work", 1, False),
+        ("work, nprocs=4", 1, True),
+        ("work, (), 4", 1, True),
+        ("work, **options", 1, True),
+    ],
+)
+def test_ranks_that_a_script_starts_are_warned_of(
+    job: Make, tmp_path: Path, script: str, arguments: str, ranks: int, said: bool
+) -> None:
+    """mp.spawn in a job of several ranks, or with nprocs, is a warning with its place; one process of one rank is none."""
+    written(tmp_path, SPAWNS.format(arguments))
+    loaded = job(script=script, resources={"tasks_per_node": ranks})
+    made = plan(loaded, facts(code=code_facts(loaded, tmp_path / "runs")))
+
+    assert (SAID in made.warnings) == said
+
+
+def test_a_branch_for_torchrun_is_not_warned_of(job: Make, tmp_path: Path) -> None:
+    """A script that calls spawn only where torchrun's variables are missing works here as it is."""
+    branch = "if 'RANK' in os.environ:\n    work()\nelse:\n    mp.spawn(work, nprocs=2)\n"
+    written(tmp_path, "import os\nimport torch.multiprocessing as mp\n" + branch)
+    loaded = job(script="mine.py", resources={"tasks_per_node": 2})
+
+    assert not any("spawn" in w for w in plan(loaded, facts(code=code_facts(loaded, tmp_path / "runs"))).warnings)
+
+
+def test_a_rehearsal_says_the_plans_warnings_first(job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """dry-run tells them before it starts anything: what they warn of may never end."""
+    written(tmp_path, SPAWNS.format("work"))
+    loaded = job(script="mine.py", resources={"tasks_per_node": 2})
+    here = facts(backend="local", code=code_facts(loaded, tmp_path / "runs"))
+    monkeypatch.setattr(rehearsal, "_take", lambda *_: pytest.fail("started"))
+    told: list[str] = []
+    with pytest.raises(pytest.fail.Exception):
+        rehearsal.rehearse(loaded, LocalStage(here), steps=3, tell=told.append)
+
+    assert f"  warning  {SAID}" in told
+
+
+@pytest.mark.parametrize("script", ["mine.py", "-m lab.mine"])
+@pytest.mark.parametrize(
+    ("text", "attaches"),
+    [
+        ("import launcher\nrun = launcher.attach()\n", True),
+        ("from launcher import attach\nrun = attach()\n", True),
+        ("import launcher as tool\nrun = tool.attach()\n", True),
+        (
+            "try:\n    import launcher\nexcept ImportError:\n    launcher = None\nrun = launcher and launcher.attach()\n",
+            True,
+        ),
+        ("from lab import attach\nrun = attach()\n", False),
+    ],
+)
+def test_a_script_that_attaches_is_known(job: Make, tmp_path: Path, script: str, text: str, attaches: bool) -> None:
+    """However attach is imported, in a script and in a module: its plan does not say that it must save itself, and dry-run drills it."""
+    written(tmp_path, text)
+    loaded = job(script=script)
+    made = plan(loaded, facts(code=CodeFacts(root=str(tmp_path), **script_facts(script, tmp_path))))
+
+    assert rehearsal._is_plain(made) != attaches
+    assert any("saving and resuming" in w for w in made.warnings) != attaches
