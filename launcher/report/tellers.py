@@ -83,15 +83,17 @@ def _first_line(root: Root) -> str:
     return text.clean(lines[0], 160).rstrip(".") if lines else ""
 
 
+_CORRECT = "correct the code, then: launcher resubmit {run} --code"
+"""Without ``--code`` the run keeps the copy that failed."""
+
+
 @_tells("exception")
 def _exception(root: Root, h: History, s: RunSummary) -> Told:
     name = root.trace.exception.rsplit(".", 1)[-1] if root.trace else "an exception"
     message = _first_line(root)
     sentence = f"{who(root, h)} raised {name}{at_step(root)}{': ' + message if message else ''}."
-    fix = "correct the code" if root.trace and root.trace.frames else "see the log"
-    return Told(
-        sentence, _error(root) if message != _whole_message(root) else [], [], f"{fix}, then: launcher resubmit {{run}}"
-    )
+    fix = _CORRECT if root.trace and root.trace.frames else "see the log, then: launcher resubmit {run}"
+    return Told(sentence, _error(root) if message != _whole_message(root) else [], [], fix)
 
 
 def _whole_message(root: Root) -> str:
@@ -186,7 +188,7 @@ def _signal(root: Root, h: History, s: RunSummary) -> Told:
     sentence = f"{who(root, h)} crashed with {meaning or name}{f' ({name})' if meaning else ''}{at_step(root)}."
     errors = _error(root) if root.trace and name == "SIGABRT" else []
     words = _last_words(root) if not errors and root.trace is None else []
-    return Told(sentence, errors, words, "mend the code or the library at that place, then: launcher resubmit {run}")
+    return Told(sentence, errors, words, _CORRECT)
 
 
 @_tells("exit")
@@ -199,7 +201,7 @@ def _exit(root: Root, h: History, s: RunSummary) -> Told:
     fix = "see the log: launcher logs {run}" + (f" --rank {root.rank}" if root.rank else "")
     if root.event.get("refused") and not errors:
         sentence += "".join(f": {line.rstrip('.')}" for line in _last_words(root, 1))
-        fix = "correct args or the script, then: launcher resubmit {run}"
+        fix = "correct args or the script, then: launcher resubmit {run} --code"
     return Told(f"{sentence}.", errors, [] if errors else _last_words(root), fix)
 
 

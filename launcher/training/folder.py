@@ -33,6 +33,14 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     tmp = session.wanted or session.tmp()
     session.wanted = None
     step = session.position.step
+    if (
+        session.folder_step == step
+    ):  # the state of a step is one: the leader may be committing it, so nothing is written there
+        tmp = tmp.with_name(f"{tmp.name}.again")  # taken away with the round
+        make_folder(tmp, session.folder_mode)
+        yield tmp
+        session.phase("train")
+        return
     session.reporter.send("save_begun", step=step, tmp=str(tmp))
     make_folder(tmp, session.folder_mode)
     yield tmp
@@ -45,6 +53,7 @@ def save_folder(session: Session) -> Iterator[Path | None]:
         values: dict[str, Any] = {"files": files, "seconds": seconds, "blocked_s": seconds, "hash_name": HASH_NAME}
         session.reporter.send("shard", step=step, tmp=str(tmp), meta={"step": step}, **values)
         saved = True
+        session.folder_step = step
     except OSError as error:
         session.reporter.send("save_failed", step=step, tmp=str(tmp), error=str(error), errno=error_number(error))
     session.phase("train")

@@ -78,7 +78,9 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
 def _failed(channel: Channel, error: BaseException) -> int:
     try:
         failure.report(channel, error, _steps_done())
-    except BaseException as another:  # of a signal handler: torch's raises in the main thread whenever a loader worker dies
+    except (
+        BaseException
+    ) as another:  # of a signal handler: torch's raises in the main thread whenever a loader worker dies
         failure.report(channel, another, _steps_done())
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 

@@ -83,6 +83,8 @@ class Session:
         self._phase = ""
         self.wanted: Path | None = None
         """A script without registered state: where it is to save at this step."""
+        self.folder_step = -1
+        """The step that `Worker.save_dir` saved last."""
         self._gap: Reference | None = None
         self._saved_at = 0
         self.folder_mode = _mode(place)
@@ -240,6 +242,8 @@ class Session:
             self._begin()
         if self.rehearsed:
             raise Rehearsed  # the user's loop goes on although `should_stop`
+        if self.stopping:
+            return  # likewise: what is done beyond the agreed step is done again
         self.wanted = None
         self.finish_unit(None, last=False)
         self.rehearsed = self.limit_reached

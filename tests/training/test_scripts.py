@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from crew import Crew, make_spec, run
 
 from launcher.run.paths import RunPaths
@@ -288,6 +289,71 @@ def test_an_attached_script_saves_when_asked(tmp_path: Path) -> None:
 
     assert {w["type"] for w in words.values()} == {"finished"}, crew.logs()
     assert [path.name for path in crew.committed] == ["step-00000040"]
+
+
+AGAIN = """
+import torch
+import torch.distributed as dist
+import launcher
+
+dist.init_process_group("gloo")
+run = launcher.attach()
+def save(word):
+    with run.save_dir() as folder:
+        dist.barrier()
+        torch.save(word, folder / f"part-{run.rank}.pt")
+for step in run.steps(20):
+    run.step()
+    if run.should_save():
+        save("in the loop")
+save("behind it")
+"""
+
+
+def test_a_second_save_of_the_same_step_is_harmless(tmp_path: Path) -> None:
+    """A save that was due at the last step, and the script's final one: the first counts, the leader may be committing it."""
+    script(tmp_path, AGAIN)
+    spec = make_spec(
+        tmp_path / "run", "train.py", 2, kind="script", code_dir=str(tmp_path / "code"),
+        checkpoint=CheckpointSpec(interval_steps=10),
+    )  # fmt: skip
+    with Crew(spec, 2) as crew:
+        words = crew.finish()
+
+        assert {w["type"] for w in words.values()} == {"finished"}, crew.logs()
+    assert [path.name for path in crew.committed] == ["step-00000010", "step-00000020"]
+    assert torch.load(crew.committed[-1] / "part-1.pt", weights_only=True) == "in the loop"
+
+
+GOES_ON = """
+import launcher, torch
+run = launcher.attach()
+model = torch.nn.Linear(2, 2)
+run.register(model=model)
+for step in run.steps():
+    with torch.no_grad():
+        model.weight += 1
+    run.step()
+for _ in range(3):
+    with torch.no_grad():
+        model.weight += 1
+    run.step()
+"""
+
+
+def test_steps_after_the_agreed_stop_do_not_count(tmp_path: Path) -> None:
+    """A script that does not leave at once goes past the agreed step; what was saved there, and what is told, stays."""
+    script(tmp_path, GOES_ON)
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        crew.until(lambda rank, m: m["type"] == "progress" and m["step"] > 3)
+        step = crew.stop_now()
+        word = crew.finish()[0]
+
+        assert (word["type"], word["step"], word["saved"]) == ("stopped", step, True), crew.logs()
+        assert crew.exit_codes() == {0: 0}
+    assert [path.name for path in crew.committed] == [f"step-{step:08d}"]
+    assert max(m["step"] for m in crew.messages("progress")) <= step
+    assert [m["step"] for m in crew.messages("shard")] == [step]
 
 
 def test_attach_does_nothing_outside_a_run(tmp_path: Path) -> None:
