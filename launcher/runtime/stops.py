@@ -28,6 +28,7 @@ class AgreedStop:
         self._entered: dict[int, int] = {}
         self._finished: dict[int, int] = {}
         self._ended: set[int] = set()
+        self._left: set[int] = set()
 
     def begin(self) -> dict[str, Any]:
         """What to tell every worker first."""
@@ -62,6 +63,7 @@ class AgreedStop:
         What it reported still counts: the others may have gone into that unit with it.
         """
         self.ranks.discard(rank)
+        self._left.add(rank)
         return self._agree()
 
     def _agree(self) -> bool:
@@ -90,7 +92,7 @@ class AgreedStop:
     @property
     def all_done(self) -> bool:
         """S is the last step of all: every rank finished by itself, so nothing is left to do."""
-        return self.complete and self._finished.keys() == self.ranks
+        return self.complete and not self._left and self._finished.keys() == self.ranks
 
     def order(self, tmp: str) -> dict[str, Any]:
         """What to tell every worker once S is known."""

@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
-from traceback import format_exc, print_exception
+from traceback import print_exception
 from types import TracebackType
 from typing import Any
 
@@ -47,8 +47,11 @@ def _show(error: BaseException) -> None:
     """As Python shows what nobody caught: by ``sys.excepthook``, which torch, rich and sentry replace."""
     try:
         sys.excepthook(type(error), error, error.__traceback__)
-    except BaseException:
-        print(f"Error in sys.excepthook:\n{format_exc()}\nOriginal exception was:", file=sys.stderr)
+    except BaseException as wrong:
+        wrong.__context__ = None
+        print("Error in sys.excepthook:", file=sys.stderr)
+        print_exception(wrong.with_traceback(user_traceback(wrong)))
+        print("\nOriginal exception was:", file=sys.stderr)
         print_exception(error)
 
 

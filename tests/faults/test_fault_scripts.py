@@ -83,6 +83,22 @@ def test_preempted(clean: Cluster, tmp_path: Path, reference: Reference, how: st
 
 
 @pytest.mark.long
+def test_loader_workers_from_before_attach(clean: Cluster, tmp_path: Path, reference: Reference) -> None:
+    """SLURM's TERM ends them and with them their ranks: stopped, not failed; back at once from the last checkpoint, same end."""
+    clean.set(GraceTime=20)
+    run = training(clean, tmp_path, "register", "early")
+
+    inflict.preempt(clean, run.state()["nodes"])
+
+    outcome = run.wait_end()
+    assert outcome["state"] == "completed", outcome
+    assert (run.paths.root / "digest").read_text() == reference()
+    assert not run.told("worker_failed")
+    assert len(run.told("round_started")) == len(run.told("attempt_started")) == 2
+    assert "was being stopped" in run.told("warning")[0]["text"]
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["register", "folder"])
 def test_the_time_limit(clean: Cluster, tmp_path: Path, reference: Reference, how: str) -> None:
     """USR2 announces it to every process: the same."""

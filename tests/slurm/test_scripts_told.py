@@ -87,6 +87,29 @@ def test_the_time_limit_of_a_script(clean: Cluster, tmp_path: Path, args: list[s
         assert (why, [10 < (s or 0) < 30 for s in left_s]) == ({"time_limit"}, [True, True])
 
 
+@pytest.mark.parametrize("usr2", ["no", pytest.param("yes", marks=pytest.mark.long)], ids=["by TERM", "by USR2"])
+def test_a_script_that_saves_on_usr2_is_preempted(clean: Cluster, tmp_path: Path, usr2: str) -> None:
+    """SLURM sends TERM alone, or USR2 alone: its handler for USR2 is called once, it leaves with 0, and the run comes back."""
+    clean.set(GraceTime=20, send_user_signal=usr2)
+    run = start(clean, tmp_path, "--usr2")
+
+    inflict.preempt(clean, run.state()["nodes"])
+
+    came_back(run)
+    assert told(run) == ["SIGUSR2\n", "SIGUSR2\n"]
+
+
+@pytest.mark.long
+def test_the_time_limit_of_a_script_that_saves_on_usr2(clean: Cluster, tmp_path: Path) -> None:
+    """It saves and leaves with 0 as soon as SLURM announces the limit: it has not completed, and nobody waits for the limit."""
+    run = start(clean, tmp_path, "--usr2", resources={"timeout_min": 2}, restart={"signal_lead_s": 30},
+                distributed={"init_timeout_min": 1.5})  # fmt: skip
+
+    came_back(run)
+    assert told(run) == ["SIGUSR2\n", "SIGUSR2\n"]
+    assert {e["cause"] for e in run.told("stop_requested")} == {"time_limit"}
+
+
 def test_usr2_by_hand_changes_nothing(clean: Cluster, tmp_path: Path) -> None:
     """`scancel --signal=USR2`: the script has no handler and lives on."""
     run = start(clean, tmp_path, resources={"nodes": 1, "tasks_per_node": 2})

@@ -180,6 +180,35 @@ def test_a_scripts_exception_is_reported_and_shown_as_python_shows_it(tmp_path: 
     assert "launcher/training" not in crew.logs()
 
 
+@pytest.mark.parametrize(
+    ("hook", "shown"),
+    [
+        (
+            "sys.excepthook = lambda kind, error, trace: print(kind.__name__, error, 'seen by the hook')",
+            "seen by the hook",
+        ),
+        (
+            "import torch.distributed as dist; dist.init_process_group('gloo')",
+            "[rank0]: ZeroDivisionError: division by zero",
+        ),
+        ("sys.excepthook = lambda *_: 1 + 'x'", "Error in sys.excepthook:"),
+    ],
+    ids=["the script's own", "torch's", "one that fails"],
+)
+def test_what_nobody_caught_is_shown_by_the_excepthook(tmp_path: Path, hook: str, shown: str) -> None:
+    """As Python does: rich, sentry and torch (its rank before each line) have hooks of their own; the exit code stays 1."""
+    script(tmp_path, f"import sys\n{hook}\n1 / 0\n")
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        word = crew.finish()[0]
+
+        assert crew.exit_codes() == {0: 1}
+    assert word["exception"] == "ZeroDivisionError"
+    log = (tmp_path / "run" / "rank-0.log").read_text()
+    assert shown in log
+    assert "launcher/training" not in log
+    assert ("Original exception was:" in log) == shown.startswith("Error")
+
+
 def test_torchruns_record_takes_nothing_from_what_is_reported(tmp_path: Path) -> None:
     """A main decorated for torchrun's error files, of which there are none here: its exception is reported like any other."""
     script(

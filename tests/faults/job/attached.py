@@ -1,7 +1,7 @@
 """An attached script with loader workers: its state is registered, or saved by DCP into a folder.
 
-``attached.py HOW METHOD STEPS SECONDS_PER_STEP OUT``: HOW is register or folder, METHOD fork or spawn. At the end rank 0 writes
-the digest of all weights to OUT.
+``attached.py HOW METHOD STEPS SECONDS_PER_STEP OUT``: HOW is register or folder, METHOD fork, spawn or early: a loader whose workers
+are forked before ``attach``. At the end rank 0 writes the digest of all weights to OUT.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Rows(Dataset):
 def main(how: str, method: str, steps: int, step_s: float, out: str) -> None:
     """Train, save when asked, stop when told."""
     dist.init_process_group("gloo")
+    early = iter(DataLoader(Rows(0, 10**6), batch_size=None, num_workers=2)) if method == "early" else None
     run = launcher.attach()
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 4))
@@ -52,8 +53,9 @@ def main(how: str, method: str, steps: int, step_s: float, out: str) -> None:
         optimizer.load_state_dict(state["optimizer"])
     rows = Rows(dist.get_rank(), steps)
     loader = DataLoader(
-        rows, batch_size=None, sampler=range(run.steps_done, steps), num_workers=2, multiprocessing_context=method
-    )
+        rows, batch_size=None, sampler=range(run.steps_done, steps), num_workers=2,
+        multiprocessing_context=method if early is None else "fork",
+    )  # fmt: skip
     batches = iter(loader)
     for _ in run.steps(steps):
         loss = ddp(next(batches)).square().mean()

@@ -54,7 +54,7 @@ def test_an_attached_script_is_told_to_stop_by_agreement_from_the_first_word_on(
     assert [e["step"] for e in w.events("saved")] == [1]
 
 
-@pytest.mark.parametrize("order", ["TERM first", "failure first"])
+@pytest.mark.parametrize("order", ["TERM first", "failure first", "agreement first"])
 def test_what_slurms_term_ends_has_stopped(world, virtual, order):
     """A loader worker that SLURM's TERM killed takes its rank along, and the others lose it: no failure, no useless new round."""
     w = scripts(world)
@@ -64,8 +64,14 @@ def test_what_slurms_term_ends_has_stopped(world, virtual, order):
         if order == "TERM first":
             w.signal()
             await w.until(lambda: w.leader._board.term_sent)
+        elif order == "agreement first":
+            w.step_s = 20.0
+            w.signal()
+            await w.until(lambda: bool(w.events("agreed")))
         w.find(0).fail("RuntimeError", LOADER)
-        if order != "TERM first":
+        w.find(1).group.broken(w.find(1))
+        w.find(1).fail("RuntimeError", "Connection reset by peer")
+        if order == "failure first":
             await asyncio.sleep(0.3)
             w.signal()
 
@@ -75,7 +81,7 @@ def test_what_slurms_term_ends_has_stopped(world, virtual, order):
     assert not w.events("worker_failed", "victims", "hang")
     assert len(w.events("round_started")) == 1
     assert w.events("stopped")[0]["lost_steps"] > 0
-    if order == "TERM first":
+    if order != "failure first":
         assert [e["text"].split(" at step")[0] for e in w.events("warning")] == [
             f"rank 0 on n0 raised RuntimeError: {LOADER.strip()}"
         ]

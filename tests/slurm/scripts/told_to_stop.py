@@ -1,4 +1,6 @@
-"""A script that trains until it is told to stop; the next attempt finds the work done. ``--bare``: it has no handler."""
+"""A script that trains until it is told to stop; the next attempt finds the work done. ``--bare``: it has no handler.
+``--usr2``: it handles SIGUSR2 alone, as scripts for sbatch do, and leaves with 0 when it has saved.
+"""
 
 import json
 import os
@@ -25,7 +27,17 @@ def save(number: int, frame: object) -> None:
     sys.exit(0)
 
 
-if "--bare" not in sys.argv:
+def save_on_usr2(number: int, frame: object) -> None:
+    """Write down that it came, save, and leave."""
+    with open(run / f"told-{rank}", "a") as f:
+        f.write(f"{signal.Signals(number).name}\n")
+    time.sleep(1.0)
+    sys.exit(0)
+
+
+if "--usr2" in sys.argv:
+    signal.signal(signal.SIGUSR2, save_on_usr2)
+elif "--bare" not in sys.argv:
     signal.signal(signal.SIGTERM, save)
 (run / f"up-{rank}").touch()
 while os.environ["LAUNCHER_ATTEMPT"] == "0" and not (run / "enough").exists():
