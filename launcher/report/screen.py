@@ -25,7 +25,7 @@ _LEVELS = {"bad": "red", "warning": "yellow", "good": "green", "plain": ""}
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█▏▎▍▌▋▊▉─▶▲↑↓←…·–", "_.,-=+*#   ####->^^v<~.-")
 _QUIET = frozenset({"save_started", "progress_assumed", "digest", "notified"})
 _LABEL = 9
-_TOLD = ("reason", "heard", "waiting", "phase", "ended", "saved", "limit", "files", "goodput")
+_TOLD = ("reason", "heard", "waiting", "phase", "ended", "saved", "saving", "limit", "files", "goodput")
 _WITH_ROOM = ("cost", "advice")
 _LEAST_RANKS, _LEAST_EVENTS = 8, 3
 """Lines that these have before what may be left out."""

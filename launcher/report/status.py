@@ -13,7 +13,7 @@ from launcher.report.summary import RunSummary
 from launcher.report.words import MEANINGS
 from launcher.run.units import named_ranks
 
-__all__ = ["colour", "headline", "lines", "past", "standing", "still_at_work"]
+__all__ = ["colour", "failing_saves", "headline", "lines", "past", "standing", "still_at_work"]
 
 _COLOURS = {"pending": "yellow", "running": "cyan", "completed": "green", "failed": "red", "cancelled": "magenta"}
 
@@ -51,6 +51,7 @@ def lines(
         ("ended", still_at_work(s, now)),
         ("step", _step(s)),
         ("saved", _saved(s, now)),
+        ("saving", failing_saves(s)),
         ("metrics", _metrics(s)),
         ("ranks", _ranks(s)),
         ("limit", _limit(s)),
@@ -138,6 +139,12 @@ def _saved(s: RunSummary, now: float) -> str:
     if s.saved_step is not None:
         return f"step {text.count(s.saved_step)}{when}"
     return f"{text.clean(s.saved_path, 60)} (the script's own){when}" if s.saved_path else ""
+
+
+def failing_saves(s: RunSummary) -> str:
+    """That no checkpoint could be written lately, and why; empty where saves work."""
+    times = "failed" if s.save_failures == 1 else f"failed {s.save_failures} times in a row"
+    return f"{times}: {text.clean(s.save_error, 200)}" if s.save_failures and s.active else ""
 
 
 def _metrics(s: RunSummary) -> str:

@@ -83,6 +83,10 @@ class RunSummary:
     """When that was saved."""
     saved_path: str = ""
     """The newest checkpoint, below the run's directory."""
+    save_failures: int = 0
+    """Saves that have failed since the newest checkpoint, in this attempt."""
+    save_error: str = ""
+    """Why the latest of them failed."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """The newest value of each metric; what is not finite is "nan", "inf" or "-inf"."""
     ranks: list[dict[str, Any]] = field(default_factory=list)
@@ -213,12 +217,28 @@ def _progress(h: History) -> dict[str, Any]:
         "saved_step": _whole(saved.get("step", picture.get("saved_step"))),
         "saved_t": as_number(saved.get("t", picture.get("saved_t"))),
         "saved_path": (as_text(saved.get("path")) or "").removeprefix(f"{h.paths.root}/"),
+        "save_failures": len(failed := _failed_saves(h)),
+        "save_error": _save_error(failed),
         "metrics": as_dict(outcome.get("metrics")) or as_dict(picture.get("metrics")),
         "ranks": ranks,
         "restarts": sum(1 for e in h.of("round_started") if _whole(e.get("round"))),
         "rate": as_number(picture.get("rate")),
         "exit_code": _whole(outcome.get("exit_code")),
     }
+
+
+def _failed_saves(h: History) -> list[Event]:
+    failed: list[Event] = []
+    for e in h.events:
+        if e["type"] in ("saved", "attempt_started"):
+            failed.clear()
+        elif e["type"] == "save_failed":
+            failed.append(e)
+    return failed
+
+
+def _save_error(failed: list[Event]) -> str:
+    return f"{as_text(failed[-1].get('errno_name'))} {as_text(failed[-1].get('error'))}".strip() if failed else ""
 
 
 def _picture_is_newest(h: History) -> bool:

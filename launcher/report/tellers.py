@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import field
 
-from launcher.frozen import frozen
 from launcher.report import text
 from launcher.report.evidence import Root, signal_of
 from launcher.report.history import History, as_dict, as_list, as_number, as_text
 from launcher.report.summary import RunSummary
+from launcher.report.taken import TAKEN
+from launcher.report.told import Teller, Told, at_step, who
 from launcher.report.words import MEANINGS
-from launcher.run.units import all_ranks, named_ranks
+from launcher.run.units import named_ranks
 
-__all__ = ["TELLERS", "Told", "who"]
+__all__ = ["TELLERS"]
 
 _SIGNALS = {
     "SIGSEGV": "a segmentation fault",
@@ -27,18 +27,7 @@ _SIGNALS = {
 }
 
 
-@frozen
-class Told:
-    """What is said of a root cause. ``{run}`` in ``next`` stands for the run's short name."""
-
-    sentence: str
-    errors: list[str] = field(default_factory=list)
-    log: list[str] = field(default_factory=list)
-    next: str = ""
-
-
-Teller = Callable[[Root, History, RunSummary], Told]
-TELLERS: dict[str, Teller] = {}
+TELLERS: dict[str, Teller] = dict(TAKEN)
 
 
 def _tells(*kinds: str) -> Callable[[Teller], Teller]:
@@ -47,22 +36,6 @@ def _tells(*kinds: str) -> Callable[[Teller], Teller]:
         return teller
 
     return note
-
-
-def who(root: Root, h: History) -> str:
-    """``Rank 5 (gpu022, GPU 1)``, or all that failed in the same way: ``All 4 ranks``, ``Ranks 0-2``."""
-    if len(root.ranks) > 1:
-        return (all_ranks(len(root.ranks)) if root.everybody else named_ranks(root.ranks)).capitalize()
-    if root.rank is None:
-        return f"A worker on {root.host}" if root.host else "A worker"
-    gpu = as_number(h.spec.get("gpus_per_node"))
-    place = [p for p in (root.host, f"GPU {root.local_rank}" if gpu and root.local_rank is not None else "") if p]
-    return f"Rank {root.rank}" + (f" ({', '.join(place)})" if place else "")
-
-
-def at_step(root: Root) -> str:
-    """`` at step 41,262``, or nothing."""
-    return f" at step {text.count(root.step)}" if root.step is not None else ""
 
 
 def _error(root: Root) -> list[str]:
@@ -171,6 +144,18 @@ def _disk_full(root: Root, h: History, s: RunSummary) -> Told:
     return Told(
         f"{what}: {who(root, h)[0].lower()}{who(root, h)[1:]} could not write{at_step(root)}.", _error(root), [], fix
     )
+
+
+@_tells("save")
+def _save(root: Root, h: History, s: RunSummary) -> Told:
+    name, error = as_text(root.event.get("errno_name")), text.clean(as_text(root.event.get("error")))
+    if name in ("ENOSPC", "EDQUOT"):
+        return _disk_full(root, h, s)
+    fix = f"make {h.paths.checkpoints} writable" if name else "correct what is registered"
+    fix += ", then: launcher resubmit {run}" + ("" if name else " --code")
+    done = root.decision.get("evidence") == "last_save_failed"
+    what = "The training is done, but its last checkpoint could not" if done else "No checkpoint could"
+    return Told(f"{what} be written: {error or 'a save failed'}.", [], [], fix)
 
 
 def _said(root: Root) -> str:
@@ -306,76 +291,6 @@ def _preflight(root: Root, h: History, s: RunSummary) -> Told:
     )
     errors = [f"{c.get('host')}: {c.get('name')}: {c.get('detail')}" for c in bad[:4]]
     return Told(sentence, errors, [], f"launcher resubmit {{run}} slurm.exclude={','.join(hosts)}" if hosts else _AGAIN)
-
-
-@_tells("time_limit")
-def _time_limit(root: Root, h: History, s: RunSummary) -> Told:
-    minutes = as_number(h.spec.get("timeout_min"))
-    limit = f" of {text.duration(minutes * 60)}" if minutes else ""
-    fix = "launcher resubmit {run} resources.timeout_min=... continues it with another limit"
-    return Told(f"The run reached its time limit{limit}{at_step(root)}.", [], [], fix)
-
-
-@_tells("preempted")
-def _preempted(root: Root, h: History, s: RunSummary) -> Told:
-    grace = as_number(root.event.get("deadline_s"))
-    how = " without grace" if as_text(root.event.get("meaning")) == "preempted_now" or grace == 0 else ""
-    return Told(f"SLURM preempted the run{how}{at_step(root)}.", [], [], "launcher resubmit {run} continues it")
-
-
-@_tells("script_gone")
-def _script_gone(root: Root, h: History, s: RunSummary) -> Told:
-    return Told("The job's batch script was killed, and SLURM then ends the whole job.", [], [], _AGAIN)
-
-
-@_tells("cancelled")
-def _cancelled(root: Root, h: History, s: RunSummary) -> Told:
-    job = f" {s.job_id}" if s.job_id else ""
-    sentence = f"The job{job} was cancelled (scancel, by its owner or an administrator)."
-    if s.backend == "local":
-        sentence = "The run was cancelled on this machine (`launcher cancel`, Ctrl-C or a signal to its processes)."
-    return Told(sentence, [], [], "launcher resubmit {run} continues it")
-
-
-@_tells("chain")
-def _chain(root: Root, h: History, s: RunSummary) -> Told:
-    return Told(as_text(root.event.get("reason")), [], [], "launcher resubmit {run} starts it all the same")
-
-
-@_tells("user")
-def _user(root: Root, h: History, s: RunSummary) -> Told:
-    also = " or Ctrl-C" if s.backend == "local" else ""
-    return Told(f"The run was cancelled with `launcher cancel`{also}.", [], [], "launcher resubmit {run} continues it")
-
-
-@_tells("terminated")
-def _terminated(root: Root, h: History, s: RunSummary) -> Told:
-    sentence = (
-        "Somebody sent TERM to the job (scancel --signal=TERM, its owner or an administrator): it saved and ended."
-    )
-    return Told(sentence, [], [], "launcher resubmit {run} continues it")
-
-
-@_tells("unknown_signal")
-def _unknown_signal(root: Root, h: History, s: RunSummary) -> Told:
-    name = as_text(root.event.get("name"))
-    sentence = f"SLURM sent {f'SIG{name}' if name else 'a signal'} and did not answer why; the run stopped to be safe."
-    return Told(sentence, [], [], "if nobody cancelled it: launcher resubmit {run}")
-
-
-@_tells("idle")
-def _idle(root: Root, h: History, s: RunSummary) -> Told:
-    minutes = as_number(as_dict(h.spec.get("restart")).get("idle_timeout_min"))
-    limit = f" for {minutes:g} minutes (restart.idle_timeout_min)" if minutes else ""
-    return Told(f"The run made no progress{limit}; its allocation was given back.", [], [], "launcher logs {run}")
-
-
-@_tells("total_hours")
-def _total_hours(root: Root, h: History, s: RunSummary) -> Told:
-    hours = as_number(as_dict(h.spec.get("restart")).get("max_total_hours"))
-    cap = f"{hours:g} hours" if hours else "all the hours"
-    sentence = f"The run's attempts have used {cap} of allocation (restart.max_total_hours)."
-    return Told(sentence, [], [], "launcher resubmit {run} restart.max_total_hours=... continues it")
 
 
 @_tells("leader")

@@ -9,9 +9,10 @@ from launcher.frozen import frozen
 from launcher.report import text
 from launcher.report.evidence import Root, find_root
 from launcher.report.history import Event, History, as_dict, as_number, as_text
-from launcher.report.status import still_at_work
+from launcher.report.status import failing_saves, still_at_work
 from launcher.report.summary import RunSummary
-from launcher.report.tellers import TELLERS, Told
+from launcher.report.tellers import TELLERS
+from launcher.report.told import Told
 from launcher.report.traces import user_frame
 from launcher.run.units import named_ranks
 
@@ -111,6 +112,8 @@ def _nothing_wrong(s: RunSummary, now: float) -> Why:
         names = [as_text(m.get("host")) for m in s.missing if isinstance(m, dict)]
         sentence = f"The run waits for {text.short_list(names)}."
         rows.append(("so far", text.duration(s.waited_s)))
+    if failing := failing_saves(s):
+        sentence = f"The run is {s.phase or 'running'}, but saving has {failing}."
     if ended := still_at_work(s, now):
         sentence = f"Nothing has gone wrong so far: {ended}."
     if s.silent and s.heard is not None:

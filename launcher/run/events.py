@@ -41,7 +41,7 @@ notified           kind ("started"|"preempted")                          (everyb
 warning            text
 
 CAUSE: {kind, text, exception, message, frames: [{file, line, function, code}], signal, exit_code, last_lines, oom (bool)}
-kind: "exception"|"signal"|"exit"|"import"|"oom"|"cuda_oom"|"timeout"|"disk_full"|"node"|"hang"|"start"
+kind: "exception"|"signal"|"exit"|"import"|"oom"|"cuda_oom"|"timeout"|"disk_full"|"save"|"node"|"hang"|"start"
 """
 
 from __future__ import annotations

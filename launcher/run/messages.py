@@ -20,7 +20,7 @@ at         step            answer to where: the highest unit this worker has ent
 save_ack   id, ok          answer to save_at: ok is false when the unit was entered already
 save_begun step, tmp
 shard      step, tmp, files [{name, size, hash}], seconds, blocked_s, hash_name ("xxh3_64"|"sha256"), meta {}   (this rank's part is durable)
-save_failed step, tmp, error, errno (number or null)
+save_failed step, tmp, error, errno (number or null), permanent (it would fail again: the state, not the disk), last (tried again at once)
 stopped    step            the worker stopped at the agreed step, its last shard is durable (or save was false)
 finished   step            all work is done; the last shard is durable
 failed     exception, message, frames [{file, line, function, code}], step, kind   (see CAUSE in launcher.run.events)

@@ -29,7 +29,8 @@ from launcher.runtime.forkclient import ForkServer, ForkServerError
 from launcher.runtime.preflight import Preflight
 from launcher.runtime.protocol import HEARTBEAT_S, SILENCE_S
 from launcher.runtime.samples import Gpus, Sampler
-from launcher.runtime.workers import STORE_MAIN, WORKER_MAIN, Crew, Store
+from launcher.runtime.store import STORE_MAIN, Store
+from launcher.runtime.workers import WORKER_MAIN, Crew
 
 __all__ = ["PRELOAD", "Agent", "main"]
 

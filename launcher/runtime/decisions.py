@@ -58,6 +58,8 @@ class Kind(str, Enum):
     FALSE_ALARM = "nothing"
     """The workers were stopped for a signal that turned out to mean nothing."""
     DISK_AT_RISK = "disk_at_risk"
+    CANNOT_SAVE = "cannot_save"
+    """Saves fail for a reason that no other try mends."""
     IDLE = "idle"
     HOURS = "total_hours"
     """The allocations of all attempts together have lasted ``restart.max_total_hours``."""
@@ -162,7 +164,7 @@ def _always(e: Evidence, s: Situation) -> bool:
 
 K, A = Kind, Action
 _ANY = tuple(Kind)
-_WORKER = (K.WORKER_FAILED, K.HANG, K.STORE, K.LAST_SAVE, K.DAMAGED)
+_WORKER = (K.WORKER_FAILED, K.HANG, K.STORE, K.DAMAGED)
 _NODE = (K.NODE_LOST, K.PREFLIGHT)
 _TAKEN = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.SCRIPT_GONE)
 _ENDED = (K.CANCELLED, K.USER_STOP, K.TERMINATED)
@@ -178,6 +180,8 @@ TABLE: tuple[Row, ...] = (
     Row((K.IDLE,), _always, A.FAIL, "the allocation was given back"),
     Row((K.HOURS,), _always, A.FAIL, "`launcher resubmit` with a higher cap continues it"),
     Row((K.DISK_AT_RISK,), _always, A.FAIL, "too much work would be lost in a failure"),
+    Row((K.CANNOT_SAVE,), _always, A.FAIL, "all further work would be lost"),
+    Row((K.LAST_SAVE,), _always, A.FAIL, "the training is done and is not repeated; `launcher resubmit` goes on from the newest checkpoint"),
     Row((K.WORKER_FAILED,), lambda e, s: e.same_before + 1 >= SAME_EXCEPTION_LIMIT, A.FAIL, "the same exception came at the same step"
         f" {SAME_EXCEPTION_LIMIT} times: the program is wrong"),
     Row((K.WORKER_FAILED,), lambda e, s: e.refusals >= REFUSAL_LIMIT, A.FAIL, "the script ended itself in this way twice, before"

@@ -181,10 +181,10 @@ def _finished(board: Board, round_: Round) -> Evidence | None:
     saver = board.saver
     if saver.is_committing(last) or (saver.proof is not None and saver.proof.pending):
         return None
-    if not round_.unsaved or saver.is_committed(last):
+    if saver.is_committed(last) or not (round_.unsaved or saver.uncommitted == last):
         return Evidence(Kind.DONE, "every rank has finished")
     text = f"the last checkpoint could not be written: {saver.last_error or 'not every rank saved'}"
-    return Evidence(Kind.LAST_SAVE, text, {"kind": "disk_full", "text": text})
+    return Evidence(Kind.LAST_SAVE, text, {"kind": "save", "text": text})
 
 
 def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evidence | None:

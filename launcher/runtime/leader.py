@@ -131,7 +131,7 @@ class Leader(Hub):
         budgets = Budgets().feed_all(past)
         history = History(paths, attempt, threaded=self._threaded, heard=budgets.feed)
         changed = asyncio.Event()
-        saver = Saver(spec.checkpoint, paths, history, nodes=spec.nodes, blocking=self._blocking, wake=changed.set)
+        saver = Saver(spec.checkpoint, paths, history, blocking=self._blocking, wake=changed.set)
         board = Board(
             spec, paths, attempt, allocation, history, Nodes(self.node_names), saver, budgets, self._blocking, self.timing,
             changed, self.host, time.time(),

@@ -20,10 +20,11 @@ from launcher.run.spec import CheckpointSpec
 from launcher.runtime import checkpoints, fence
 from launcher.runtime.checkpoints import Checkpoint, Shard
 from launcher.runtime.history import History
+from launcher.runtime.intervals import young_daly_s
 from launcher.runtime.proving import Proof
 from launcher.runtime.rounds import Round
 
-__all__ = ["Blocking", "Save", "Saver", "young_daly_s"]
+__all__ = ["Blocking", "Save", "Saver"]
 
 Blocking = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a blocking function without blocking the leader's loop."""
@@ -34,18 +35,10 @@ _ACK_S = 30.0
 _PENDING_S = 1800.0
 """A save whose shards have not all come by then never will (a script that does not save when asked)."""
 _RETRY_FIRST_S, _RETRY_MOST_S = 15.0, 300.0
-_PRIOR_MTTF_S = 24 * 3600.0
-"""One failure per node-day is assumed before any was seen (Meta RSC: 6.5 per 1000 node-days; jobs add their own)."""
-
-
-def young_daly_s(cost_s: float, mttf_s: float) -> float:
-    """The interval that loses least time: Young's √(2·cost·MTTF) with Daly's higher-order terms."""
-    if cost_s <= 0 or mttf_s <= 0:
-        return 0.0
-    if cost_s >= 2 * mttf_s:
-        return mttf_s
-    half = cost_s / (2 * mttf_s)
-    return math.sqrt(2 * cost_s * mttf_s) * (1 + math.sqrt(half) / 3 + half / 9) - cost_s
+_LAST_TRIES_S = (2.0, 10.0, 30.0, 60.0, 120.0)
+"""The run's last checkpoint is tried again after so long: nothing else brings the last steps back."""
+HOPELESS = 3
+"""So many saves in a row that no other try would mend: the state itself, or the right to write."""
 
 
 @dataclass
@@ -83,7 +76,6 @@ class Saver:
         paths: RunPaths,
         history: History,
         *,
-        nodes: int,
         blocking: Blocking,
         wake: Callable[[], None],
     ) -> None:
@@ -101,7 +93,10 @@ class Saver:
         self.failures = 0
         self.fenced = False
         self.last_error = ""
-        self._nodes = nodes
+        self.permanent = 0
+        """Saves in a row that failed for a reason that another try does not mend."""
+        self.uncommitted: int | None = None
+        """The step whose parts are all there and could not be committed."""
         self._saves: dict[int, Save] = {}
         self._lost: set[int] = set()
         self._asked: Asked | None = None
@@ -181,7 +176,8 @@ class Saver:
         save = self._get(step, now)
         number = message.get("errno")
         number = number if isinstance(number, int) else None
-        last = self.round is not None and step == self.round.total_steps
+        self.permanent = self.permanent + 1 if message.get("permanent") is True else 0
+        last = message.get("last") is True
         self._lose(save, str(message.get("error") or "unknown error"), number, now, keep=last)
 
     def save_ack(self, rank: int, message: dict[str, Any], now: float) -> None:
@@ -243,11 +239,6 @@ class Saver:
         if self.cost_s is None:
             return low  # the first save measures
         return min(high, max(low, young_daly_s(max(self.cost_s, 0.001), mttf_s)))
-
-    def mttf_s(self, spent_s: float, failures: int) -> float:
-        """Mean time to failure from what was observed, with one assumed failure per node-day as prior."""
-        prior = _PRIOR_MTTF_S / max(1, self._nodes)
-        return (prior + spent_s) / (1 + failures)
 
     def at_risk_s(self, now: float) -> float:
         """How much work would be lost while saving fails; 0 while it works."""
@@ -347,10 +338,21 @@ class Saver:
         if self.proof is not None and not await self.proof.good():
             self._give_up(save.step)
             return
+        waits_s = iter(_LAST_TRIES_S if round_.total_steps == save.step else ())
         try:
-            done: Checkpoint = await self.blocking(work)
+            done: Checkpoint | None = None
+            while done is None:
+                try:
+                    done = await self.blocking(work)
+                except OSError as error:
+                    wait_s = None if error.errno == errno.ESTALE else next(waits_s, None)
+                    if wait_s is None:
+                        raise
+                    self._lose(save, str(error.strerror or error), error.errno, now(), keep=True)
+                    await asyncio.sleep(wait_s)
         except OSError as error:
             self.fenced = self.fenced or error.errno == errno.ESTALE
+            self.uncommitted = save.step
             self._lose(save, str(error.strerror or error), error.errno, now())
             return
         except Exception as error:  # what a worker reported makes no checkpoint (a malformed shard): that save is lost
@@ -372,7 +374,7 @@ class Saver:
         if self.last is None or done.step >= self.last.step:
             self.last, self.last_t = done, now
         self.trusted.add(done.step)
-        self.failing_since, self.failures, self._retry_at = None, 0, None
+        self.failing_since, self.failures, self.permanent, self._retry_at = None, 0, 0, None
         self._costs.append(save.blocked_s or save.seconds)
         self.history.event(
             "saved",

@@ -15,10 +15,12 @@ from launcher.runtime.board import Board
 from launcher.runtime.budgets import PLAIN_SCRIPT_PROGRESS_S
 from launcher.runtime.decisions import Evidence, Kind
 from launcher.runtime.hangs import FROZEN_S, laggards
+from launcher.runtime.intervals import mttf_s
 from launcher.runtime.nodes import Node
 from launcher.runtime.picture import picture, sample_every_s, samples
 from launcher.runtime.protocol import SILENCE_S
 from launcher.runtime.rounds import Round
+from launcher.runtime.saving import HOPELESS
 
 __all__ = ["Watch"]
 
@@ -147,7 +149,7 @@ class Watch:
         self._plain_script(round_, now)
         if board.interrupt is None and round_.failed_at is None and not round_.lost and round_.all_ready:
             spent = board.budgets.spent_with_current_s(time.time())
-            board.saver.tick(now, board.saver.mttf_s(spent, board.failures))
+            board.saver.tick(now, mttf_s(board.spec.nodes, spent, board.failures))
 
     def _hang(self, round_: Round, now: float) -> None:
         board = self.board
@@ -196,6 +198,10 @@ class Watch:
         if board.at_risk is None and board.saver.at_risk_s(now) > most * 60:
             text = f"no checkpoint could be written for {most:g} minutes"
             board.at_risk = Evidence(Kind.DISK_AT_RISK, text, {"kind": "disk_full", "text": text})
+            board.wake()
+        if board.at_risk is None and board.saver.permanent >= HOPELESS:
+            text = f"no checkpoint can be written: {board.saver.last_error}"
+            board.at_risk = Evidence(Kind.CANNOT_SAVE, text, {"kind": "save", "text": text})
             board.wake()
 
     def _plain_script(self, round_: Round, now: float) -> None:

@@ -22,16 +22,13 @@ from launcher.runtime.causes import signal_name
 from launcher.runtime.environment import worker_environment
 from launcher.runtime.forkclient import ForkServer, ForkServerError
 from launcher.runtime.protocol import SHUTDOWN_S
+from launcher.runtime.store import Tell
 
-__all__ = ["STORE_MAIN", "WORKER_MAIN", "Crew", "Store", "Tell"]
+__all__ = ["WORKER_MAIN", "Crew"]
 
 WORKER_MAIN = "launcher.training.main:main"
-STORE_MAIN = "launcher.training.store:main"
 _TAIL_WAIT_S = 1.0
 """A log is read back for at most so long: what happened must not wait for a slow disk."""
-
-Tell = Callable[..., None]
-"""Sends one message to the leader: type, then keywords."""
 
 
 class Channel:
@@ -89,66 +86,6 @@ class Channel:
             self._loop.remove_writer(self.sock)
             self.sock.close()
         self.theirs.close()
-
-
-class Store:
-    """A round's store, in a process of its own, alive until this end of its socket closes."""
-
-    def __init__(self, server: ForkServer, round_: int, tell: Tell) -> None:
-        self.key = f"store.{round_}"
-        self._server = server
-        self._round = round_
-        self._tell = tell
-        self._port: int | None = None
-        self._ending = False
-        self._gone = asyncio.Event()
-        self._sock: socket.socket | None = None
-
-    async def start(self, log: Path, *, share: str, main: str = STORE_MAIN) -> None:
-        """Start it and tell the leader its port, or why there is none."""
-        mine, theirs = socket.socketpair()
-        mine.setblocking(False)
-        self._sock = mine
-        try:
-            fd = await asyncio.to_thread(logs.open_log, log, share=share)
-            try:
-                how = {"pass_fd": True, "cwd": "/", "env": {}}
-                await self._server.fork(self.key, self._round, main, [fd, theirs.fileno()], **how)
-            finally:
-                os.close(fd)
-                theirs.close()
-            self._port = await self._read_port(mine)
-        except (OSError, ForkServerError, ValueError) as error:
-            lines = await asyncio.to_thread(logs.last_lines, log)
-            if not self._ending:
-                self._tell("store_failed", round=self._round, error=lines[-1] if lines else str(error))
-            return
-        if self._gone.is_set():
-            self._tell("store_lost", round=self._round)
-        elif not self._ending:
-            self._tell("store_ready", round=self._round, port=self._port)
-
-    async def _read_port(self, sock: socket.socket) -> int:
-        line = b""
-        while not line.endswith(b"\n"):
-            data = await asyncio.get_running_loop().sock_recv(sock, 4096)
-            if not data:
-                raise ValueError("the store's process ended before it listened")
-            line += data
-        return int(json.loads(line)["port"])
-
-    def exited(self) -> None:
-        """Its process has ended."""
-        self._gone.set()
-        if self._port is not None and not self._ending:
-            self._tell("store_lost", round=self._round)
-
-    def end(self) -> None:
-        """Let it go; its round is cleared by the fork server."""
-        self._ending = True
-        if self._sock is not None:
-            self._sock.close()
-            self._sock = None
 
 
 class _Worker:

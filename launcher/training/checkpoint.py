@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable, Container
@@ -81,6 +82,10 @@ class _Task:
     meta: dict[str, Any]
 
 
+class _TornError(RuntimeError):
+    """The state was changed while it was being copied."""
+
+
 class Saver:
     """Saves this rank's parts; the main thread takes the snapshot, a thread writes it."""
 
@@ -95,6 +100,10 @@ class Saver:
         """A tensor was written to before its late copy was made: none is copied late any more."""
         self.saved_step = -1
         """The last step whose parts are durable here."""
+        self.last = False
+        """The run's last save is under way: it is tried again, so the other ranks' parts are kept."""
+        self.hopeless = False
+        """The latest save failed for a reason that another try does not mend."""
 
     def save(
         self,
@@ -136,12 +145,12 @@ class Saver:
         return self._ok
 
     def _write(self, task: _Task) -> None:
-        began = time.perf_counter()
+        began, self.hopeless = time.perf_counter(), False
         try:
             self._snapshot.wait()
             if self._snapshot.torn:
                 self.torn = True
-                raise RuntimeError(
+                raise _TornError(
                     "the state was changed outside the optimizer's step while it was being saved; "
                     "from now on training waits for the copy"
                 )
@@ -168,7 +177,17 @@ class Saver:
 
     def _report_failure(self, task: _Task, error: Exception) -> None:
         number = error_number(error)
-        self._channel.send("save_failed", step=task.step, tmp=str(task.tmp), error=str(error), errno=number)
+        self.hopeless = cannot_mend(error)
+        values = {"error": str(error), "errno": number, "permanent": self.hopeless, "last": self.last}
+        self._channel.send("save_failed", step=task.step, tmp=str(task.tmp), **values)
+
+
+def cannot_mend(error: BaseException) -> bool:
+    """Whether a save that failed with ``error`` would fail again: what cannot be pickled, what may not be written."""
+    number = error_number(error)
+    if number is not None:
+        return number in (errno.EACCES, errno.EPERM, errno.EROFS)
+    return isinstance(error, (pickle.PicklingError, TypeError, AttributeError, RecursionError))
 
 
 def error_number(error: BaseException | None) -> int | None:

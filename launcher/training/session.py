@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from launcher.training import checkpoint
 from launcher.training.data import Unit
 from launcher.training.determinism import rng_state, seed_rank
 from launcher.training.place import Place
+from launcher.training.position import Position
 from launcher.training.registered import Registered
 from launcher.training.rehearsal import Rehearsed, die_behind_a_checkpoint
 from launcher.training.reporter import Reporter
@@ -23,30 +23,10 @@ from launcher.training.snapshot import Reference
 from launcher.training.stopping import Gate, Stopped
 from launcher.training.waits import Waits
 
-__all__ = ["Position", "Session"]
+__all__ = ["Session"]
 
-
-@dataclass
-class Position:
-    """How far the run is; the same on every rank."""
-
-    step: int = 0
-    """Optimizer steps done."""
-    epoch: int = 0
-    """Epochs done, or the one under way."""
-    consumed: int = 0
-    """Samples of that epoch consumed, over all ranks."""
-    phase: int = 0
-    """Loops over data that are done (`Worker.batches` without `Worker.epochs` may be used several times)."""
-    samples: int = 0
-    """Samples consumed since the beginning."""
-    order: int = 0
-    """A running checksum of which samples were met, in which order."""
-    length: int = 0
-    """Samples of the data set."""
-    global_batch: int = 0
-    per_rank: int = 0
-    """What the user asked for per rank; another value on resume means another global batch."""
+_LAST_TRIES_S = (0.0, 2.0, 10.0, 30.0, 60.0, 120.0)
+"""Waits before each try of the last save: somebody may clear the disk, and nothing else brings the last steps back."""
 
 
 class Session:
@@ -378,11 +358,15 @@ class Session:
         self.reporter.send("finished", step=self.position.step, saved=saved)
 
     def _save_last(self, tmp: Path) -> bool:
-        # A full disk may be cleared by somebody: a few tries before the run's last steps are given up.
-        for wait_s in (0.0, 2.0, 10.0):
+        if self.saver is None:
+            return False
+        self.saver.last = True
+        for wait_s in _LAST_TRIES_S:
             time.sleep(wait_s)
             if self.save_and_wait(tmp):
                 return True
+            if self.saver.hopeless:
+                break
             self._saved_at = -1
         return False
 

@@ -100,6 +100,24 @@ def test_the_summary_of_a_training_run_reads_as_designed(tmp_path: Path) -> None
     ]
 
 
+def test_saves_that_fail_are_shown_while_the_run_trains(tmp_path: Path) -> None:
+    """`status` and `why` say how often and for what, and no longer once a checkpoint is there; earlier attempts do not count."""
+    story = training(tmp_path).event("save_failed", step=1, error="old", errno_name=None)
+    story.begins().round_starts().event("saved", step=100, path="x")
+    for step in (110, 120):
+        story.event("save_failed", step=step, error="Permission denied", errno_name="EACCES")
+    story.state(step=120, total_steps=600)
+    h = story.history()
+    s = summarise_history(h, None, story.t)
+
+    told = "failed 2 times in a row: EACCES Permission denied"
+    assert f"  saving   {told}" in lines(s, story.t)
+    assert explain(h, s, story.t).sentence == f"The run is training, but saving has {told}."
+
+    h = story.event("saved", step=130, path="x").history()
+    assert not [line for line in lines(summarise_history(h, None, story.t), story.t) if "saving" in line]
+
+
 def test_ranks_that_have_ended_before_the_others_are_told(tmp_path: Path) -> None:
     """Rank 0 still evaluates, or hangs: `status` and `why` say since when it is alone, and not that the run is training."""
     story = training(tmp_path)

@@ -164,6 +164,13 @@ CASES: dict[str, tuple[Make, str, str]] = {
         lambda p: gives_up(training(p).event("save_failed", step=140, error="No space left on device", errno_name="ENOSPC"),
                            "disk_at_risk"),
         "disk_full", "The disk is full: no checkpoint could be written since step 140."),
+    "a state that cannot be saved": (
+        lambda p: gives_up(training(p).event("save_failed", step=140, error="model: cannot pickle 'generator' object", errno_name=None),
+                           "cannot_save"),
+        "save", "No checkpoint could be written: model: cannot pickle 'generator' object."),
+    "a last save that failed": (
+        lambda p: gives_up(training(p).event("save_failed", step=140, error="Permission denied", errno_name="EACCES"), "last_save_failed"),
+        "save", "The training is done, but its last checkpoint could not be written: Permission denied."),
     "node silent": (
         lambda p: gives_up(training(p).event("node_lost", host="node2", why="silent"), "node_lost"),
         "node", "Node node2 fell silent."),

@@ -80,7 +80,9 @@ CASES = [
     (K.WORKER_FAILED, {}, FINE, A.NEW_ROUND),
     (K.HANG, {}, FINE, A.NEW_ROUND),
     (K.STORE, {}, FINE, A.NEW_ROUND),
-    (K.LAST_SAVE, {}, FINE, A.NEW_ROUND),
+    # saves that cannot be: training again would end in the same way
+    (K.LAST_SAVE, {}, FINE, A.FAIL),
+    (K.CANNOT_SAVE, {}, FINE, A.FAIL),
     (K.WORKER_FAILED, {}, but(restarts_left=False), A.FAIL),
     (K.HANG, {}, but(restarts_left=False), A.FAIL),
     (K.WORKER_FAILED, {}, but(may_requeue=False), A.NEW_ROUND),

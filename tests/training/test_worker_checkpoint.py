@@ -256,3 +256,35 @@ def test_the_loader_names_state_that_does_not_fit(tmp_path: Path) -> None:
     assert word["type"] == "failed"
     assert word["exception"] == "launcher.errors.CheckpointError"
     assert "state of 'model' does not fit" in word["message"]
+
+
+UNPICKLABLE = """
+import threading
+import launcher, torch
+
+
+class Holds:
+    def state_dict(self):
+        return {"lock": threading.Lock()}
+
+    def load_state_dict(self, state):
+        pass
+
+
+run = launcher.attach()
+run.register(model=torch.nn.Linear(2, 2), holds=Holds())
+for step in run.steps(5):
+    run.step()
+"""
+
+
+def test_a_state_that_cannot_be_pickled_is_not_tried_again(tmp_path: Path) -> None:
+    """The failure is told as one that no other try mends, and the last save is given up at once, not after minutes."""
+    (tmp_path / "train.py").write_text(UNPICKLABLE)
+    with Crew(make_spec(tmp_path / "run", "train.py", 1, kind="script", code_dir=str(tmp_path)), 1) as crew:
+        word = crew.finish()[0]
+
+    assert (word["type"], word["saved"]) == ("finished", False)
+    (failed,) = crew.messages("save_failed")
+    assert (failed["permanent"], failed["last"], failed["errno"]) == (True, True, None)
+    assert "lock" in failed["error"]

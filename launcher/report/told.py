@@ -1,0 +1,44 @@
+"""What is said of a root cause, and the words that all of it shares; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+
+from launcher.frozen import frozen
+from launcher.report import text
+from launcher.report.evidence import Root
+from launcher.report.history import History, as_number
+from launcher.report.summary import RunSummary
+from launcher.run.units import all_ranks, named_ranks
+
+__all__ = ["Teller", "Told", "at_step", "who"]
+
+
+@frozen
+class Told:
+    """What is said of a root cause. ``{run}`` in ``next`` stands for the run's short name."""
+
+    sentence: str
+    errors: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    next: str = ""
+
+
+Teller = Callable[[Root, History, RunSummary], Told]
+
+
+def who(root: Root, h: History) -> str:
+    """``Rank 5 (gpu022, GPU 1)``, or all that failed in the same way: ``All 4 ranks``, ``Ranks 0-2``."""
+    if len(root.ranks) > 1:
+        return (all_ranks(len(root.ranks)) if root.everybody else named_ranks(root.ranks)).capitalize()
+    if root.rank is None:
+        return f"A worker on {root.host}" if root.host else "A worker"
+    gpu = as_number(h.spec.get("gpus_per_node"))
+    place = [p for p in (root.host, f"GPU {root.local_rank}" if gpu and root.local_rank is not None else "") if p]
+    return f"Rank {root.rank}" + (f" ({', '.join(place)})" if place else "")
+
+
+def at_step(root: Root) -> str:
+    """`` at step 41,262``, or nothing."""
+    return f" at step {text.count(root.step)}" if root.step is not None else ""

@@ -1,0 +1,80 @@
+"""A round's store on this node: a process of its own, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from launcher.runtime import logs
+from launcher.runtime.forkclient import ForkServer, ForkServerError
+
+__all__ = ["STORE_MAIN", "Store", "Tell"]
+
+STORE_MAIN = "launcher.training.store:main"
+
+Tell = Callable[..., None]
+"""Sends one message to the leader: type, then keywords."""
+
+
+class Store:
+    """A round's store, in a process of its own, alive until this end of its socket closes."""
+
+    def __init__(self, server: ForkServer, round_: int, tell: Tell) -> None:
+        self.key = f"store.{round_}"
+        self._server = server
+        self._round = round_
+        self._tell = tell
+        self._port: int | None = None
+        self._ending = False
+        self._gone = asyncio.Event()
+        self._sock: socket.socket | None = None
+
+    async def start(self, log: Path, *, share: str, main: str = STORE_MAIN) -> None:
+        """Start it and tell the leader its port, or why there is none."""
+        mine, theirs = socket.socketpair()
+        mine.setblocking(False)
+        self._sock = mine
+        try:
+            fd = await asyncio.to_thread(logs.open_log, log, share=share)
+            try:
+                how = {"pass_fd": True, "cwd": "/", "env": {}}
+                await self._server.fork(self.key, self._round, main, [fd, theirs.fileno()], **how)
+            finally:
+                os.close(fd)
+                theirs.close()
+            self._port = await self._read_port(mine)
+        except (OSError, ForkServerError, ValueError) as error:
+            lines = await asyncio.to_thread(logs.last_lines, log)
+            if not self._ending:
+                self._tell("store_failed", round=self._round, error=lines[-1] if lines else str(error))
+            return
+        if self._gone.is_set():
+            self._tell("store_lost", round=self._round)
+        elif not self._ending:
+            self._tell("store_ready", round=self._round, port=self._port)
+
+    async def _read_port(self, sock: socket.socket) -> int:
+        line = b""
+        while not line.endswith(b"\n"):
+            data = await asyncio.get_running_loop().sock_recv(sock, 4096)
+            if not data:
+                raise ValueError("the store's process ended before it listened")
+            line += data
+        return int(json.loads(line)["port"])
+
+    def exited(self) -> None:
+        """Its process has ended."""
+        self._gone.set()
+        if self._port is not None and not self._ending:
+            self._tell("store_lost", round=self._round)
+
+    def end(self) -> None:
+        """Let it go; its round is cleared by the fork server."""
+        self._ending = True
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
