@@ -97,6 +97,8 @@ def _unannounced(h: History, s: RunSummary) -> Root:
     kinds = {"CANCELLED": "cancelled", "TIMEOUT": "time_limit", "OUT_OF_MEMORY": "slurm_oom", "NODE_FAIL": "slurm_node",
              "PREEMPTED": "preempted", "BOOT_FAIL": "slurm_node"}  # fmt: skip
     word = next((w for w in kinds if w in s.reason), None)
+    if (handed := h.last("submitted", "requeued", "attempt_started")) and handed["type"] == "requeued" and word is None:
+        return Root("lost_requeue", {**handed, "reason": s.reason}, attempt=s.attempt, step=s.step)
     return _without_a_word(h, kinds[word] if word else "leader", {"reason": s.reason}, s.attempt, s.step)
 
 

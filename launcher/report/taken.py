@@ -73,6 +73,15 @@ def _total_hours(root: Root, h: History, s: RunSummary) -> Told:
     return Told(sentence, [], [], "launcher resubmit {run} restart.max_total_hours=... continues it")
 
 
+def _lost_requeue(root: Root, h: History, s: RunSummary) -> Told:
+    return Told(
+        as_text(root.event.get("reason")).partition(" launcher resubmit")[0],
+        [],
+        [],
+        "launcher resubmit {run} continues it",
+    )
+
+
 TAKEN: dict[str, Teller] = {
     "time_limit": _time_limit,
     "preempted": _preempted,
@@ -84,4 +93,5 @@ TAKEN: dict[str, Teller] = {
     "unknown_signal": _unknown_signal,
     "idle": _idle,
     "total_hours": _total_hours,
+    "lost_requeue": _lost_requeue,
 }

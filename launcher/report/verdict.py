@@ -109,6 +109,14 @@ def heard(h: History) -> float | None:
 
 def _dead(h: History, word: str, waiting: bool) -> Verdict:
     state, why = _DEAD[word]
+    handed = h.last("submitted", "requeued", "attempt_started") or {}
+    if state == "failed" and handed.get("type") == "requeued" and handed.get("how") == "requeue":
+        why = f"SLURM took the run back and has lost that, as a slurmctld does that is killed: the job ended ({word}) and does not"
+        return (
+            state,
+            f"{why} start again. launcher resubmit {h.paths.id} goes on from the newest checkpoint.",
+            {"ended": heard(h)},
+        )
     when = " before it started" if waiting else ""
     return state, f"{why[0].upper()}{why[1:]}{when} (SLURM says {word}).", {"ended": heard(h)}
 

@@ -56,10 +56,16 @@ class SlurmAllocation:
         self._slurm_requeues = False
         self._grace_end: float | None = None
         self._let_go = False
+        self._began_t = _life_began(environ)
 
     def facts(self) -> JobFacts | None:
-        """What SLURM says of the job now; None when it does not answer. Never raises."""
-        return job_facts(self._job.own_id, timeout_s=_ASK_S)
+        """What SLURM says of the job now; None when it does not answer. Never raises.
+
+        A slurmctld that was killed when it had just started the job again comes back with its record of the life before: a job
+        that is being ended, though this life runs. That is no answer.
+        """
+        facts = job_facts(self._job.own_id, timeout_s=_ASK_S)
+        return None if _is_ended(facts) and _is_older(facts, self._began_t) else facts
 
     def meaning(self, signal: str) -> Meaning:
         """See `Allocation`; a SLURM that does not answer at once is asked again for some seconds."""
@@ -249,6 +255,26 @@ def excluded_before(history: list[dict[str, Any]], now: float) -> dict[str, bool
         elif e["type"] == "excluded":
             found |= {str(h): now - float(e["t"]) < _EXCLUDED_S for h in e.get("hosts") or ()}
     return found
+
+
+def _life_began(environ: Mapping[str, str]) -> float:
+    """When the oldest process of this life of the job began that this one comes from: the batch script, or the step's task."""
+    began = time.time()
+    me = psutil.Process()
+    for process in (me, *me.parents()):
+        try:
+            theirs = process.environ()
+            if any(theirs.get(name) != environ.get(name) for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT")):
+                break
+            began = process.create_time()
+        except psutil.Error:
+            break
+    return began
+
+
+def _is_older(facts: JobFacts | None, began_t: float) -> bool:
+    """What these facts tell of was over before ``began_t``. A pending job's times lie ahead."""
+    return facts is not None and facts.end_t is not None and facts.end_t < began_t - 1
 
 
 def _is_ended(facts: JobFacts | None) -> bool:

@@ -283,7 +283,9 @@ def test_the_root_cause_is_named(tmp_path: Path, name: str) -> None:
 
 def test_every_kind_is_tested() -> None:
     """No teller is without a case here; the three that need SLURM's word have tests of their own below."""
-    tested = {kind for _, kind, _ in CASES.values()} | {"slurm_oom", "slurm_node", "leader", "other"}
+    tested = {kind for _, kind, _ in CASES.values()} | {
+        "slurm_oom", "slurm_node", "leader", "other", "lost_requeue",
+    }  # fmt: skip
 
     assert set(TELLERS) == tested
 
@@ -326,6 +328,20 @@ def test_ranks_that_waited_in_vain_together_are_not_who_was_missing(tmp_path: Pa
     found = why(together(training(tmp_path), cause, (0, 1, 3)))
 
     assert found.sentence.startswith("Rank 2 (node2) did not take part in a collective")
+
+
+def test_a_requeue_that_slurm_has_lost_is_named(tmp_path: Path) -> None:
+    """slurmctld was killed just after it had taken the run back: no leader died, and what continues the run is said."""
+    story = training(tmp_path).event(
+        "decision", evidence="preempted", action="requeue", reason="The job was preempted; r."
+    )
+    story.event("requeued", how="requeue", job_id="482913", seconds=1.0)
+    found = why(story, {"482913": Job("FAILED")})
+
+    assert found.kind == "lost_requeue"
+    assert found.sentence.startswith("SLURM took the run back and has lost that")
+    assert dict(found.rows)["next"].startswith("launcher resubmit")
+    assert "launcher resubmit" in summarise_history(story.history(), {"482913": Job("FAILED")}, story.t + 300).reason
 
 
 def test_a_segfaults_place_comes_from_the_dumped_stack(tmp_path: Path) -> None:

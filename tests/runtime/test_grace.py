@@ -52,3 +52,19 @@ def test_the_end_of_a_grace_time_is_none(allocation, monkeypatch):
 
     assert allocation.meaning("TERM").kind == "preempted_now"
     assert not allocation.cancelled()
+
+
+def test_a_record_of_an_earlier_life_is_no_answer(allocation, monkeypatch):
+    """A slurmctld that was killed as it started the job again shows it being ended, as of before this life: nobody cancelled it."""
+    old = time.time() - 60
+    facts = [JobFacts(job_id="5", state="COMPLETING", restarts=0, start_t=old - 60, end_t=old)]
+    monkeypatch.setattr(slurm_allocation, "job_facts", lambda *a, **k: facts[0])
+    monkeypatch.setattr(slurm_allocation, "_ASK_S", 0.1)
+
+    assert not allocation.answers()
+    assert not allocation.cancelled()
+    assert allocation.meaning("TERM").kind == "unknown"
+
+    facts[0] = JobFacts(job_id="5", state="COMPLETING", restarts=0, end_t=time.time())
+
+    assert allocation.cancelled()
