@@ -55,7 +55,7 @@ class CodeFacts:
     kept: bool = False
     """The run has its copy already and keeps it (a resubmission)."""
     attaches: bool = False
-    """The script calls ``launcher.attach``."""
+    """The script, or a module of the code that it imports, calls ``launcher.attach``."""
     spawns: tuple[Call, ...] = ()
     """Where the script starts processes with torch.multiprocessing's spawn."""
 

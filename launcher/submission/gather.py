@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from launcher.config.calls import calls, script_file
+from launcher.config.calls import attaches, calls, script_file
 from launcher.config.load import LoadedJob
 from launcher.config.site import SiteProfile
 from launcher.errors import ConfigError
@@ -144,19 +144,10 @@ def script_facts(script: str, root: Path) -> dict[str, Any]:
     path = script_file(script, root)
     if path is None:
         return {}
-    found = calls(path)
     return {
-        "attaches": _says_attach(path) or any(call.name == "launcher.attach" for call in found),
-        "spawns": tuple(call for call in found if call.name in _SPAWNS and not call.guarded),
+        "attaches": attaches(path, root),
+        "spawns": tuple(call for call in calls(path) if call.name in _SPAWNS and not call.guarded),
     }
-
-
-def _says_attach(script: Path) -> bool:
-    """For a script that binds ``launcher`` twice: it works without the package, too."""
-    try:
-        return "launcher.attach" in script.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
 
 
 def gpus_here(environ: Mapping[str, str]) -> tuple[str, ...]:
