@@ -154,11 +154,14 @@ def _likely(rehearsal: Rehearsal) -> str:
             return warning
     if UNRESTORED in said:
         return UNRESTORED
-    if set(rehearsal.differs) <= {"rng", "all"}:
-        return "something draws random numbers outside the steps"
+    if "rng" in rehearsal.differs:  # other parts then differ because of it
+        return (
+            "the resumed run draws other random numbers: look for iter(loader) inside the loop, and for a batch that is "
+            "fetched before the loop (docs/scripts.md)"
+        )
     return (
-        "something they depend on is not saved: an attribute, a counter, a sampler of your own "
-        "(worker.register, Training.state), or results vary from run to run (deterministic: true)"
+        "something they depend on is not saved: an attribute, a counter, a sampler of your own, a batch fetched ahead "
+        "(worker.register, Training.state; docs/scripts.md), or results vary from run to run (deterministic: true)"
     )
 
 
