@@ -143,6 +143,7 @@ def warnings(job: Job, spec: RunSpec, facts: Facts) -> tuple[str, ...]:
     said = [
         _script(spec, facts),
         *_spawns(spec, facts),
+        *_left_out(facts),
         *_editable(facts),
         *_environment(facts),
         *_site(job, spec, facts),
@@ -172,6 +173,15 @@ def _spawns(spec: RunSpec, facts: Facts) -> list[str]:
         "call the function directly, with RANK, LOCAL_RANK and WORLD_SIZE from the environment"
         for call in facts.code.spawns
         if spec.world_size > 1 or {"2", "nprocs", "**"} & set(call.arguments)
+    ]
+
+
+def _left_out(facts: Facts) -> list[str]:
+    """What the job would look for in vain on the nodes. It may also be a folder that it makes and writes."""
+    why = ", which git ignores" if facts.code.git else ""
+    return [
+        f"{key} {'name' if key == 'args' else 'names'} {path}{why}: it is not copied; if the job reads it, add it to code.link"
+        for key, path in facts.code.left_out
     ]
 
 

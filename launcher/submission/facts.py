@@ -46,6 +46,8 @@ class CodeFacts:
     """Path relative to ``root`` and size in bytes, sorted by path."""
     outside: tuple[tuple[str, str], ...] = ()
     """Symbolic links to directories outside ``root``: they stay links. Path and target."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """What ``args`` and ``params`` name that is in ``root`` but would not be in the copy: key and relative path."""
     git: bool = False
     """Listed by git (tracked, and untracked but not ignored); else by walking."""
     commit: str = ""

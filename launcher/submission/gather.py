@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.config.calls import attaches, calls, script_file
 from launcher.config.load import LoadedJob
+from launcher.config.schema import Job
 from launcher.config.site import SiteProfile
+from launcher.config.texts import leaves
 from launcher.errors import ConfigError
 from launcher.run import index
 from launcher.slurm.site import ask_site, find_slurm, parse_site, policy
@@ -132,11 +134,22 @@ def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
         root=str(root),
         files=found.files,
         outside=found.outside,
+        left_out=_left_out(loaded.job, root, found, runs_dir),
         git=found.git,
         commit=files.commit(root) if found.git else "",
         dirty=found.git and files.dirty(root),
         **about,
     )
+
+
+def _left_out(job: Job, root: Path, found: files.Listing, runs_dir: Path) -> tuple[tuple[str, str], ...]:
+    """Key and path of what ``args`` and ``params`` name of the code directory that is not copied; runs themselves are not meant."""
+    named: dict[str, str] = {}
+    for key, value in [*leaves(job.args, "args"), *leaves(job.params, "params")]:
+        for text in (value, value.partition("=")[2]) if isinstance(value, str) else ():
+            named.setdefault(os.path.normpath(text), key.partition("[")[0])
+    paths = [path for path in named if root / path not in (runs_dir, *runs_dir.parents)]
+    return tuple((named[path], path) for path in files.left_out(root, found, job.code.link, paths))
 
 
 def script_facts(script: str, root: Path) -> dict[str, Any]:
