@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,7 +36,35 @@ class JobCommand(click.Command):
             at = args.index("--")
             ctx.meta[_SCRIPT_ARGS] = args[at + 1 :]
             args = args[:at]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.NoSuchOption as error:
+            hint = _behind_dashes(ctx, _script_of(args), _option(error.option_name, args))
+            said = f"{error.format_message()} {hint}".rstrip()
+            raise click.NoSuchOption(error.option_name, said, ctx=error.ctx) from None
+
+
+def _script_of(words: Sequence[str]) -> str | None:
+    """The script that a command line names; None where it names a job file, or nothing."""
+    if "-m" in words[:-1]:
+        return f"-m {words[words.index('-m') + 1]}"
+    return next((word for word in words if word.endswith(".py")), None)
+
+
+def _option(name: str, words: Sequence[str]) -> list[str]:
+    """The option as it was written, with the next word where that may be its value."""
+    for word, following in zip(words, [*words[1:], "-"], strict=True):
+        if word.startswith(name):
+            alone = "=" in word or "=" in following or following.startswith("-") or following.endswith(".py")
+            return [word] if alone else [word, following]
+    return [name]  # one letter of several
+
+
+def _behind_dashes(ctx: click.Context, script: str | None, words: Sequence[str]) -> str:
+    """How to hand the words to the script instead; empty where there is no script or no word."""
+    if script is None or not words:
+        return ""
+    return f"Arguments of the script follow --: {ctx.command_path} {script} -- {shlex.join(words)}"
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -97,8 +127,17 @@ def sweep_option(function: F) -> F:
 
 def load(words: Sequence[str], module: str | None, sweep: Sequence[str] = ()) -> LoadedJob:
     """The job that the words of a command line name. Raises ConfigError."""
+    from launcher.config.explain import homes, keys_at
     from launcher.config.load import load_job
+    from launcher.errors import ConfigError
 
     path, target, overrides = pieces(words, module)
-    script_args = click.get_current_context().meta.get(_SCRIPT_ARGS, [])
-    return load_job(path, overrides, target=target, script_args=script_args, sweep=sweep)
+    context = click.get_current_context()
+    script_args = context.meta.get(_SCRIPT_ARGS, [])
+    try:
+        return load_job(path, overrides, target=target, script_args=script_args, sweep=sweep)
+    except ConfigError as error:
+        keys = {word: re.split(r"[=.\[]", word, maxsplit=1)[0] for word in overrides}
+        strange = [word for word, key in keys.items() if key not in keys_at("") and not homes(key)]
+        hint = _behind_dashes(context, target, strange)
+        raise type(error)([*error.problems, hint] if hint else error.problems) from None

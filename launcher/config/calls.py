@@ -9,10 +9,13 @@ from pathlib import Path
 from launcher.config.symbols import find_module, parse
 from launcher.frozen import frozen
 
-__all__ = ["Call", "calls", "script_file"]
+__all__ = ["Call", "attaches", "calls", "script_file"]
 
 _TORCHRUN = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"}
 """A script that asks for one of them has a branch for torchrun, and the launcher sets them as torchrun does."""
+
+_MOST_FILES = 256
+"""Of a script's own modules: reading more of them would be felt by everybody who plans."""
 
 
 @frozen
@@ -51,6 +54,57 @@ def calls(path: Path) -> list[Call]:
     return [
         Call(name, f"{path.name}:{call.lineno}", _arguments(call), guarded) for call, name, guarded in found if name
     ]
+
+
+def attaches(script: Path, code_dir: Path) -> bool:
+    """Whether a script, or a module of its own code that it imports, calls ``launcher.attach``."""
+    return any(_says_attach(path) or _calls_attach(path) for path in _own_files(script, code_dir))
+
+
+def _calls_attach(path: Path) -> bool:
+    return any(call.name == "launcher.attach" for call in calls(path))
+
+
+def _says_attach(path: Path) -> bool:
+    """For a file that binds ``launcher`` twice: it works without the package, too."""
+    try:
+        return "launcher.attach" in path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+def _own_files(script: Path, code_dir: Path) -> Iterator[Path]:
+    """The script and the files below ``code_dir`` that its imports lead to, the nearest first."""
+    files = [script]
+    for path in files:
+        yield path
+        try:
+            names = list(_import_statements(parse(path)))
+        except (SyntaxError, ValueError, OSError, RecursionError):
+            continue
+        for level, name in names:
+            folders = [path.parents[level - 1]] if 0 < level <= len(path.parents) else [script.parent, code_dir]
+            found = (file for folder in folders for file in _module_files(name, folder))
+            files += [file for file in dict.fromkeys(found) if file not in files][: _MOST_FILES - len(files)]
+
+
+def _import_statements(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Level (0: absolute) and name of what may be a module: ``from a import b`` names a, and perhaps a.b."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.level, ".".join(filter(None, (node.module, alias.name)))) for alias in node.names)
+
+
+def _module_files(name: str, folder: Path) -> Iterator[Path]:
+    """The files that importing ``name`` runs where it lies in ``folder``: those of its packages, and its own."""
+    here = folder
+    for part in (
+        name.split(".") if name.split(".")[0] != "launcher" else ()
+    ):  # no package of a user's can have that name
+        here = here / part
+        yield from (file for file in (here / "__init__.py", here.with_suffix(".py")) if file.is_file())
 
 
 def _arguments(call: ast.Call) -> tuple[str, ...]:

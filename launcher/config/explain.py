@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from launcher.config.schema import Job
 from launcher.config.source import Problem, join
 
-__all__ = ["explain", "nearest", "shown"]
+__all__ = ["explain", "homes", "keys_at", "nearest", "shown"]
 
 _TYPES = {
     "string_type": "text",
@@ -130,8 +130,13 @@ def _plain(bound: float) -> str:
 
 def _meant(key: str, known: list[str]) -> str:
     """A key in the wrong place is told its own, before any that only looks like it."""
-    homes = [home for home in _sections() if key in keys_at(home)]
-    return f'; did you mean "{homes[0]}.{key}"?' if homes else nearest(key, known)
+    own = homes(key)
+    return f'; did you mean "{own[0]}.{key}"?' if own else nearest(key, known)
+
+
+def homes(key: str) -> list[str]:
+    """The sections that have a key of this name, the outer ones first."""
+    return [home for home in _sections() if key in keys_at(home)]
 
 
 @functools.cache

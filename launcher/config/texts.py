@@ -10,7 +10,7 @@ from typing import Any
 from launcher.config.explain import nearest
 from launcher.config.source import Problem, join
 
-__all__ = ["check_texts", "secret_name"]
+__all__ = ["check_texts", "leaves", "secret_name"]
 
 _WORD = r"[A-Za-z0-9_@%+=:.,/-]+"
 _MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.report.history import Event, History, as_dict, as_list, as_number, as_text
+from launcher.report.left_out import remedy
 from launcher.report.summary import RunSummary
 from launcher.report.traces import Trace, frames_of, last_stack, last_traceback, tail
 from launcher.report.words import signal_name
@@ -54,6 +55,8 @@ class Root:
     """The last lines that the failing process wrote."""
     missing: list[int] = field(default_factory=list)
     """Of a collective that timed out: the ranks that did not come."""
+    remedy: str = ""
+    """What to do about a file that was not copied into the run."""
     same_before: int = 0
     """How often the very same exception had come at the same step before."""
 
@@ -315,7 +318,7 @@ def _read_worker(h: History, root: Root) -> None:
     root.kind = _kind(cause, root.trace, "\n".join(root.log[-40:]))
     if root.kind == "timeout":
         root.missing = _missing(h, root)
-    root.same_before = _same_before(h, root)
+    root.same_before, root.remedy = _same_before(h, root), remedy(h, root.trace)
 
 
 def _kind(cause: dict[str, Any], trace: Trace | None, log: str) -> str:

@@ -122,7 +122,7 @@ def still_at_work(s: RunSummary, now: float) -> str:
 
 
 def _step(s: RunSummary) -> str:
-    if s.step is None:
+    if s.step is None or (not s.step and not s.total_steps):  # a script that reports no steps stays at 0
         return ""
     out = text.count(s.step)
     if s.total_steps:

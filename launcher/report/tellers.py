@@ -65,7 +65,9 @@ def _exception(root: Root, h: History, s: RunSummary) -> Told:
     name = root.trace.exception.rsplit(".", 1)[-1] if root.trace else "an exception"
     message = _first_line(root)
     sentence = f"{who(root, h)} raised {name}{at_step(root)}{': ' + message if message else ''}."
-    fix = _CORRECT if root.trace and root.trace.frames else "see the log, then: launcher resubmit {run}"
+    fix = root.remedy or (
+        _CORRECT if root.trace and root.trace.frames else "see the log, then: launcher resubmit {run}"
+    )
     return Told(sentence, _error(root) if message != _whole_message(root) else [], [], fix)
 
 
@@ -103,12 +105,8 @@ def _cuda_oom(root: Root, h: History, s: RunSummary) -> Told:
 def _oom(root: Root, h: History, s: RunSummary) -> Told:
     limit = as_number(h.spec.get("mem_gb"))
     what = f" of {text.number(limit)} GB per node" if limit else ""
-    fix = "ask for more memory (resources.mem_gb), fewer workers per node or data-loader workers: "
-    fix += (
-        f"launcher resubmit {{run}} resources.mem_gb={2 * limit:g}"
-        if limit
-        else "launcher resubmit {run} resources.mem_gb=..."
-    )
+    more = f"launcher resubmit {{run}} resources.mem_gb={f'{2 * limit:g}' if limit else '...'}"
+    fix = f"ask for more memory (resources.mem_gb), fewer workers per node or data-loader workers: {more}"
     subject = "The job" if root.kind == "slurm_oom" else who(root, h)
     return Told(
         f"{subject} was killed for exceeding the memory limit{what}{at_step(root)}.", _last_words(root, 1), [], fix

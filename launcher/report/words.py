@@ -62,6 +62,11 @@ def _at_step(e: Event) -> str:
     return f" at {_step(e)}" if _step(e) else ""
 
 
+def _reached(e: Event) -> str:
+    """`_at_step` of an end. A script that reports no steps ends with 0, which says nothing."""
+    return _at_step(e) if e.get("step") else ""
+
+
 def _hosts(value: object, limit: int = 4) -> str:
     return text.short_list([str(h) for h in as_list(value)], limit)
 
@@ -192,7 +197,7 @@ def _stop_requested(e: Event) -> str:
 
 def _stopped(e: Event) -> str:
     lost = as_number(e.get("lost_steps"))
-    return f"stopped{_at_step(e)}" + ("" if lost is None else f", {text.plural(int(lost), 'step')} lost")
+    return f"stopped{_reached(e)}" + ("" if lost is None else f", {text.plural(int(lost), 'step')} lost")
 
 
 def _requeued(e: Event) -> str:
@@ -207,7 +212,7 @@ def _first_step(e: Event) -> str:
 
 def _ended(e: Event) -> str:
     reason = e.get("reason")
-    return f"{e.get('state', 'ended')}{_at_step(e)}" + (f": {reason}" if reason else "")
+    return f"{e.get('state', 'ended')}{_reached(e)}" + (f": {reason}" if reason else "")
 
 
 _TELLERS: dict[str, Callable[[Event], str]] = {

@@ -9,12 +9,12 @@ from launcher.config.schema import Job
 from launcher.run.spec import RunSpec
 from launcher.run.units import size
 from launcher.submission import limits
-from launcher.submission.facts import Facts
+from launcher.submission.facts import CodeFacts, Facts
 
 if TYPE_CHECKING:
     from launcher.submission.plan import SubmissionPlan
 
-__all__ = ["clock", "summary", "warnings"]
+__all__ = ["clock", "saves_itself", "summary", "warnings"]
 
 
 def clock(minutes: float) -> str:
@@ -143,6 +143,7 @@ def warnings(job: Job, spec: RunSpec, facts: Facts) -> tuple[str, ...]:
     said = [
         _script(spec, facts),
         *_spawns(spec, facts),
+        *_left_out(facts),
         *_editable(facts),
         *_environment(facts),
         *_site(job, spec, facts),
@@ -153,10 +154,16 @@ def warnings(job: Job, spec: RunSpec, facts: Facts) -> tuple[str, ...]:
 
 
 def _script(spec: RunSpec, facts: Facts) -> str:
-    if spec.work.kind not in ("script", "module") or facts.code.attaches or spec.checkpoint.watch:
+    said = saves_itself(spec, facts.code)
+    return said if not spec.checkpoint.watch else ""
+
+
+def saves_itself(spec: RunSpec, code: CodeFacts) -> str:
+    """The sentence about a script that the launcher can neither save nor resume; empty for any other work."""
+    if spec.work.kind not in ("script", "module") or code.attaches:
         return ""
     name = PurePath(spec.work.target).name if spec.work.kind == "script" else spec.work.target
-    return f"{spec.work.kind} mode: saving and resuming are {name}'s business"
+    return f"{name} must save and resume itself: launcher.attach() is not used"
 
 
 def _spawns(spec: RunSpec, facts: Facts) -> list[str]:
@@ -166,6 +173,15 @@ def _spawns(spec: RunSpec, facts: Facts) -> list[str]:
         "call the function directly, with RANK, LOCAL_RANK and WORLD_SIZE from the environment"
         for call in facts.code.spawns
         if spec.world_size > 1 or {"2", "nprocs", "**"} & set(call.arguments)
+    ]
+
+
+def _left_out(facts: Facts) -> list[str]:
+    """What the job would look for in vain on the nodes. It may also be a folder that it makes and writes."""
+    why = ", which git ignores" if facts.code.git else ""
+    return [
+        f"{key} {'name' if key == 'args' else 'names'} {path}{why}: it is not copied; if the job reads it, add it to code.link"
+        for key, path in facts.code.left_out
     ]
 
 

@@ -46,6 +46,8 @@ class CodeFacts:
     """Path relative to ``root`` and size in bytes, sorted by path."""
     outside: tuple[tuple[str, str], ...] = ()
     """Symbolic links to directories outside ``root``: they stay links. Path and target."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """What ``args`` and ``params`` name that is in ``root`` but would not be in the copy: key and relative path."""
     git: bool = False
     """Listed by git (tracked, and untracked but not ignored); else by walking."""
     commit: str = ""
@@ -55,7 +57,7 @@ class CodeFacts:
     kept: bool = False
     """The run has its copy already and keeps it (a resubmission)."""
     attaches: bool = False
-    """The script calls ``launcher.attach``."""
+    """The script, or a module of the code that it imports, calls ``launcher.attach``."""
     spawns: tuple[Call, ...] = ()
     """Where the script starts processes with torch.multiprocessing's spawn."""
 

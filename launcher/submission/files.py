@@ -6,11 +6,11 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from launcher.frozen import frozen
 
-__all__ = ["Listing", "commit", "diff", "dirty", "listing", "remote"]
+__all__ = ["Listing", "commit", "diff", "dirty", "left_out", "listing", "remote"]
 
 _RUBBISH = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints",
             ".tox", ".nox", "node_modules", ".venv", ".eggs", "wandb", "mlruns"}  # fmt: skip
@@ -103,6 +103,31 @@ def _walk(root: Path, prefix: str, skipped: set[Path]) -> Iterator[str]:
                 yield from _walk(path, f"{name}/", skipped)
         else:
             yield name
+
+
+def left_out(root: Path, listed: Listing, links: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Which of ``names`` (normal paths) are in ``root``, but neither in its copy nor below ``links``.
+
+    A folder is in the copy when any file of it is. An empty one holds nothing that could be missed.
+    """
+    whole = {os.path.normpath(name) for name in [*dict(listed.files), *dict(listed.outside), *links]}
+    there = whole.union(*(map(str, PurePath(name).parents) for name in whole))
+    return [
+        name
+        for name in names
+        if name not in there
+        and whole.isdisjoint(map(str, PurePath(name).parents))
+        and (_RUBBISH | {".."}).isdisjoint(PurePath(name).parts)
+        and not os.path.isabs(name)
+        and _holds_anything(root / name)
+    ]
+
+
+def _holds_anything(path: Path) -> bool:
+    try:
+        return any(path.iterdir()) if path.is_dir() else os.path.exists(path)
+    except (OSError, ValueError):  # ValueError: no path at all
+        return False
 
 
 def commit(root: Path) -> str:

@@ -10,9 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from launcher.config.calls import calls, script_file
+from launcher.config.calls import attaches, calls, script_file
 from launcher.config.load import LoadedJob
+from launcher.config.schema import Job
 from launcher.config.site import SiteProfile
+from launcher.config.texts import leaves
 from launcher.errors import ConfigError
 from launcher.run import index
 from launcher.slurm.site import ask_site, find_slurm, parse_site, policy
@@ -132,6 +134,7 @@ def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
         root=str(root),
         files=found.files,
         outside=found.outside,
+        left_out=_left_out(loaded.job, root, found, runs_dir),
         git=found.git,
         commit=files.commit(root) if found.git else "",
         dirty=found.git and files.dirty(root),
@@ -139,24 +142,25 @@ def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
     )
 
 
+def _left_out(job: Job, root: Path, found: files.Listing, runs_dir: Path) -> tuple[tuple[str, str], ...]:
+    """Key and path of what ``args`` and ``params`` name of the code directory that is not copied; runs themselves are not meant."""
+    named: dict[str, str] = {}
+    for key, value in [*leaves(job.args, "args"), *leaves(job.params, "params")]:
+        for text in (value, value.partition("=")[2]) if isinstance(value, str) else ():
+            named.setdefault(os.path.normpath(text), key.partition("[")[0])
+    paths = [path for path in named if root / path not in (runs_dir, *runs_dir.parents)]
+    return tuple((named[path], path) for path in files.left_out(root, found, job.code.link, paths))
+
+
 def script_facts(script: str, root: Path) -> dict[str, Any]:
     """What the text of a job's script tells, by the names of `CodeFacts`."""
     path = script_file(script, root)
     if path is None:
         return {}
-    found = calls(path)
     return {
-        "attaches": _says_attach(path) or any(call.name == "launcher.attach" for call in found),
-        "spawns": tuple(call for call in found if call.name in _SPAWNS and not call.guarded),
+        "attaches": attaches(path, root),
+        "spawns": tuple(call for call in calls(path) if call.name in _SPAWNS and not call.guarded),
     }
-
-
-def _says_attach(script: Path) -> bool:
-    """For a script that binds ``launcher`` twice: it works without the package, too."""
-    try:
-        return "launcher.attach" in script.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
 
 
 def gpus_here(environ: Mapping[str, str]) -> tuple[str, ...]:

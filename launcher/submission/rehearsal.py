@@ -26,6 +26,7 @@ from launcher.run.messages import NOT_REGISTERED, UNORDERED, UNRESTORED
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 from launcher.submission import submit
+from launcher.submission.describe import saves_itself
 from launcher.submission.facts import Facts
 from launcher.submission.plan import SubmissionPlan, plan
 from launcher.submission.stages import Agents, Stage
@@ -107,10 +108,10 @@ def rehearse(
         tell(f"  warning  {warning}")
     tell(f"rehearsing {steps} steps, undisturbed")
     first = _take(base, stage, loaded, {"stop_after_steps": steps}, limit_s)
-    if first.steps:  # a script whose text does not show it may attach all the same, in another file
+    if first.steps:  # what its text does not show (importlib, an entry point)
         base = replace(base, code=replace(base.code, attaches=True))
     if why := _no_drill(base, first):
-        if _is_plain(base):
+        if saves_itself(base.spec, base.code):
             return Rehearsal(first, None, None, None, notes=(*notes, f"no drill: {why}"))
         return Rehearsal(first, None, None, None, notes=tuple(notes), undrilled=why)
     chance = random.Random(seed)
@@ -153,11 +154,14 @@ def _likely(rehearsal: Rehearsal) -> str:
             return warning
     if UNRESTORED in said:
         return UNRESTORED
-    if set(rehearsal.differs) <= {"rng", "all"}:
-        return "something draws random numbers outside the steps"
+    if "rng" in rehearsal.differs:  # other parts then differ because of it
+        return (
+            "the resumed run draws other random numbers: look for iter(loader) inside the loop, and for a batch that is "
+            "fetched before the loop (docs/scripts.md)"
+        )
     return (
-        "something they depend on is not saved: an attribute, a counter, a sampler of your own "
-        "(worker.register, Training.state), or results vary from run to run (deterministic: true)"
+        "something they depend on is not saved: an attribute, a counter, a sampler of your own, a batch fetched ahead "
+        "(worker.register, Training.state; docs/scripts.md), or results vary from run to run (deterministic: true)"
     )
 
 
@@ -173,15 +177,11 @@ def _plan(loaded: LoadedJob, stage: Stage) -> tuple[SubmissionPlan, list[str]]:
     return plan(replace(loaded, job=quiet), replace(stage.facts, backend=stage.backend)), notes
 
 
-def _is_plain(base: SubmissionPlan) -> bool:
-    return base.spec.work.kind not in ("task", "function") and not base.code.attaches
-
-
 def _no_drill(base: SubmissionPlan, first: Take) -> str:
     """Why a resume cannot be tried; empty when it can."""
-    if _is_plain(base):
+    if said := saves_itself(base.spec, base.code):
         end = "it ran to its end" if first.ended else f"it was ended after {PLAIN_S:.0f} s, still running"
-        return f"the script reports no steps (launcher.attach), resuming is its own business; {end}"
+        return f"{said}; {end}"
     if not base.spec.checkpoint.enabled:
         return "the job cannot resume, it saves nothing (checkpoint.enabled: false)"
     return "it takes three steps, and the job ended before" if first.steps < 3 else ""
@@ -196,7 +196,7 @@ def _take(base: SubmissionPlan, stage: Stage, loaded: LoadedJob, changes: Mappin
     agents = stage.agents(submitted.plan)
     try:
         agents.start()
-        _await_end(submitted.paths, agents, limit_s, PLAIN_S if _is_plain(base) else None)
+        _await_end(submitted.paths, agents, limit_s, PLAIN_S if saves_itself(base.spec, base.code) else None)
     finally:
         agents.kill()
     return _measure(submitted.paths, submitted.plan)

@@ -195,6 +195,7 @@ def submission_entry(
         "launcher_python": sys.executable,
         "base_dir": plan.base_dir,
         "code_root": plan.code.root,
+        "code_link": list(plan.link),
         **(extra or {}),
     }
 

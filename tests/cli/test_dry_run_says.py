@@ -67,3 +67,19 @@ def test_a_model_whose_first_step_differs_is_blamed() -> None:
 
     with pytest.raises(DrillError, match=r"DistributedDataParallel adds up .* use run.wrap\(model\)"):
         verdict(replace(WHOLE, first=warned, differs=("model",)))
+
+
+@pytest.mark.parametrize(
+    ("differs", "causes"),
+    [
+        (("all", "rng"), r"iter\(loader\) inside the loop, .* a batch that is fetched before the loop"),
+        (("all", "model", "rng"), r"iter\(loader\) inside the loop, .* a batch that is fetched before the loop"),
+        (("all", "model"), r"is not saved: .* a batch fetched ahead"),
+    ],
+)
+def test_a_failed_drill_names_the_usual_causes(differs: tuple[str, ...], causes: str) -> None:
+    """Other random numbers come from a loader opened in the loop or a batch before it; both are explained in docs/scripts.md."""
+    first = replace(FIRST, digests={"model": "1"})
+
+    with pytest.raises(DrillError, match=rf"{causes}.*docs/scripts\.md"):
+        verdict(replace(WHOLE, first=first, differs=differs))

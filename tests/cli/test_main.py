@@ -316,3 +316,38 @@ def test_verbs_start_quickly(words: list[str], limit_s: float) -> None:
         times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
     assert min(times) < limit_s
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("run train.py --max_iters=20", "launcher run train.py -- --max_iters=20"),
+        ("plan train.py seed=1 --lr 3 preflight=false", "launcher plan train.py -- --lr 3"),
+        ("submit --compile train.py", "launcher submit train.py -- --compile"),
+        ("dry-run -m lab.train --amp preflight=false", "launcher dry-run -m lab.train -- --amp"),
+        ("plan train.py -hx", "launcher plan train.py -- -x"),
+        ("run train.py lr=0.5 seed=1", "launcher run train.py -- lr=0.5"),
+        ("plan -m lab.train config/gpt.py model.width=8", "launcher plan -m lab.train -- config/gpt.py model.width=8"),
+        ("plan train.py nodes=2", ""),
+        ("plan train.py resources.node=2", ""),
+        ("plan job.yaml lr=0.5", ""),
+        ("plan job.yaml --lr 3", ""),
+    ],
+)
+def test_arguments_of_a_script_are_sent_behind_the_dashes(
+    words: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A word that is no key or option, beside a script: the error ends with a command that hands it to the script.
+
+    A mistyped key of the job gets no such hint, nor does a job file.
+    """
+    (tmp_path / "lab").mkdir()
+    for name in ("train.py", "lab/__init__.py", "lab/train.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "job.yaml").write_text("script: train.py\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert main(words.split()) in (2, 3)
+    said = capsys.readouterr().err
+    assert said.endswith(f"Arguments of the script follow --: {hint}\n" if hint else said)
+    assert ("follow --" in said) == bool(hint)

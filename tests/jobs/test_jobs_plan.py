@@ -25,6 +25,6 @@ def test_every_shipped_job_is_planned_without_a_fault(job: Path, backend: str, t
 
     assert (made.spec.name, made.spec.tasks_per_node) == (said["name"], said["resources"]["tasks_per_node"])
     assert made.spec.timeout_min == said["resources"]["timeout_min"]
-    saves_itself = f"script mode: saving and resuming are {said.get('script')}'s business"
+    saves_itself = f"{said.get('script')} must save and resume itself: launcher.attach() is not used"
     assert set(made.warnings) <= {saves_itself}
     assert bool(made.sbatch) == (backend == "slurm")

@@ -129,3 +129,15 @@ def test_ranks_that_have_ended_before_the_others_are_told(tmp_path: Path) -> Non
     told = "ranks 1-3 have ended; rank 0 is still in the script, 5 min so far"
     assert f"  ended    {told}" in lines(s, story.t)
     assert explain(h, s, story.t).sentence == f"Nothing has gone wrong so far: {told}."
+
+
+def test_a_script_that_reports_no_steps_is_at_none(tmp_path: Path) -> None:
+    """`status` shows no "step 0" of a script that saves its own files, whatever it has done; one that counts to 600 begins at 0."""
+    story = Story(tmp_path).submitted().begins().round_starts().event("saved", step=None, path="out/40.pt")
+
+    told = lines(summarise(story.state(step=0).paths, None, story.t), story.t)
+    assert "  saved    out/40.pt (the script's own), now" in told
+    assert not [line for line in told if line.startswith("  step")]
+    assert "  step     0 of 600 (0 %)" in lines(
+        summarise(story.state(step=0, total_steps=600).paths, None, story.t), story.t
+    )

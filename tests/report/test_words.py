@@ -47,6 +47,8 @@ def test_the_vocabulary_is_complete() -> None:
         (("hang", {"limit_s": 60, "laggards": [{"rank": 3, "host": "n2"}]}), "no progress for 60 s; behind: rank 3 on n2"),
         (("stop_requested", {"cause": "preempted", "deadline_s": 20}), "stopping (preempted), 20 s left"),
         (("stopped", {"step": 31, "lost_steps": 0}), "stopped at step 31, 0 steps lost"),
+        (("stopped", {"step": 0, "lost_steps": None}), "stopped"),
+        (("ended", {"state": "completed", "step": 0, "reason": "The work is done."}), "completed: The work is done."),
         (("requeued", {"how": "requeue", "job_id": 7}), "requeued as job 7"),
         (("ended", {"state": "failed", "step": 3, "reason": "it broke."}), "failed at step 3: it broke."),
         (("preflight", {"ok": False, "checks": [{"host": "n2", "name": "gpus", "ok": False, "detail": "3 of 4"}]}),

@@ -57,7 +57,7 @@ def test_what_fits_passes_in_silence(job: Make) -> None:
     """The whole partition may be asked for."""
     made = plan(job(resources={"nodes": 4, "gpus_per_node": 4, "cpus_per_task": 2, "mem_gb": 16.0}), _on())
 
-    assert made.warnings == ("script mode: saving and resuming are train.py's business",)
+    assert made.warnings == ("train.py must save and resume itself: launcher.attach() is not used",)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ resnet50: 2 nodes x 4 GPUs = 8 ranks, script train.py
   code     4 files, 3.0 MB from 4f2c1e9 + diff; data/ linked, not copied
   run      runs/resnet50-1121-0842-k7f (310 GB free)
   stop     TERM to every rank, up to 20 s grace, then requeue
-  warning  script mode: saving and resuming are train.py's business"""
+  warning  train.py must save and resume itself: launcher.attach() is not used"""
     )
 
 

@@ -10,6 +10,7 @@ from planning import facts
 
 from launcher.config.load import LoadedJob
 from launcher.submission import rehearsal
+from launcher.submission.describe import saves_itself
 from launcher.submission.facts import CodeFacts
 from launcher.submission.gather import code_facts, script_facts
 from launcher.submission.plan import plan
@@ -23,6 +24,7 @@ SAID = (
     "mine.py:8 calls torch.multiprocessing.spawn: ranks that it starts hang, because the launcher starts every rank itself; "
     "call the function directly, with RANK, LOCAL_RANK and WORLD_SIZE from the environment"
 )
+SAVES_ITSELF = "{} must save and resume itself: launcher.attach() is not used"
 
 
 def written(tmp_path: Path, text: str) -> None:
@@ -96,5 +98,35 @@ def test_a_script_that_attaches_is_known(job: Make, tmp_path: Path, script: str,
     loaded = job(script=script)
     made = plan(loaded, facts(code=CodeFacts(root=str(tmp_path), **script_facts(script, tmp_path))))
 
-    assert rehearsal._is_plain(made) != attaches
-    assert any("saving and resuming" in w for w in made.warnings) != attaches
+    assert bool(saves_itself(made.spec, made.code)) != attaches
+    assert any("must save and resume itself" in w for w in made.warnings) != attaches
+
+
+ATTACHES = "import launcher\n\n\ndef begin():\n    return launcher.attach()\n"
+
+
+@pytest.mark.parametrize("script", ["mine.py", "-m lab.mine"])
+@pytest.mark.parametrize(
+    ("text", "files", "found"),
+    [
+        ("import steps\n", {"steps.py": ATTACHES}, True),
+        ("from lab.loop import begin\n", {"lab/loop.py": ATTACHES}, True),
+        ("import lab.loops.deep\n", {"lab/loops/__init__.py": ATTACHES, "lab/loops/deep.py": ""}, True),
+        ("def main():\n    from lab import a\n", {"lab/a.py": "from . import b\n", "lab/b.py": ATTACHES}, True),
+        ("import lab.a\n", {"lab/a.py": "import lab.b\n", "lab/b.py": "import lab.a\nimport torch\n"}, False),
+        ("import lab.a\n", {"lab/a.py": "no python", "lab/b.py": ATTACHES}, False),
+    ],
+)
+def test_an_imported_module_may_attach(
+    job: Make, tmp_path: Path, script: str, text: str, files: dict[str, str], found: bool
+) -> None:
+    """Modules of the code that the script imports count, through packages, circles and faults; others do not."""
+    written(tmp_path, text)
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    loaded = job(script=script)
+    made = plan(loaded, facts(code=code_facts(loaded, tmp_path / "runs")))
+
+    assert made.code.attaches == found
+    assert (SAVES_ITSELF.format(script.split()[-1]) in made.warnings) != found
