@@ -8,7 +8,7 @@ hello      pid
 phase      name: "starting"|"init"|"setup"|"load"|"train"|"between"|"evaluate"|"save"|"teardown"|"script"
 ready      the process group is up (collectives work)
 attached   a script called ``launcher.attach``: it is told to stop by ``pause`` and ``stop`` from now on, and hears no signal
-handles_usr2  on           a script has set, or taken back, a handler of its own for SIGUSR2: what ends it after that signal was a stop
+handles_usr2               a script has set a handler of its own for SIGUSR2: what ends it after that signal was a stop
 over       code            a script has ended, its threads and exit functions too; what is left is Python's own shutdown
 progress   step (optimizer steps done), epoch, epochs, samples, total_steps, step_time_s, wait_s (of it, waiting for other
            ranks; null when unknown), t; at most ~10 per second, and always the first and last step of a round
@@ -19,7 +19,8 @@ entered    step            answer to pause: the highest unit this worker has ent
 at         step            answer to where: the highest unit this worker has entered, exactly; nothing is held
 save_ack   id, ok          answer to save_at: ok is false when the unit was entered already
 save_begun step, tmp
-shard      step, tmp, files [{name, size, hash}], seconds, blocked_s, hash_name ("xxh3_64"|"sha256"), meta {}   (this rank's part is durable)
+shard      step, tmp, files [{name, size, hash}], seconds, blocked_s, hash_name ("xxh3_64"|"sha256"), meta {}, last
+           (this rank's part is durable; last: saved at the end of all work, or at a script's end, whatever ended it)
 save_failed step, tmp, error, errno (number or null), permanent (it would fail again: the state, not the disk), last (tried again at once)
 stopped    step            the worker stopped at the agreed step, its last shard is durable (or save was false)
 finished   step            all work is done; the last shard is durable
@@ -65,6 +66,7 @@ save_lost  step, tmp                            the leader will not commit it: c
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -106,15 +108,18 @@ def decode_lines(buffer: bytearray) -> Iterator[dict[str, Any]]:
 
 
 class Channel:
-    """The worker's end: blocking, safe to send on from any thread."""
+    """The worker's end: blocking, safe to send on from any thread. A child that the worker forks has nothing to say on it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._buffer = bytearray()
 
     def send(self, type_: str, **values: Any) -> None:
         """Send one message; a dead agent is not this function's business (the reader sees the end)."""
+        if os.getpid() != self._pid:
+            return
         data = encode({"type": type_, **values})
         with self._lock:
             try:

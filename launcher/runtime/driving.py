@@ -201,16 +201,18 @@ def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evi
     stop = board.stop
     if round_.script and all(r.exited for r in round_.ranks):
         return None if stop is not None and stop.step is not None and board.saver.is_committing(stop.step) else over
+    if it.deadline is None and now - it.began > board.timing.agree_s + LONG_S:
+        return over  # a worker hangs
     if stop is None or not stop.ranks:
         return None  # scripts: any exit after the forwarded TERM means stopped
     if stop.step is None:
         if not round_.all_ready and now - it.began > _STARTING_AGREE_S:
             return over  # somebody has not even formed the group: no optimizer step can have been done
         if it.deadline is None and now - it.began > board.timing.agree_s:
+            if board.term_sent:
+                return over  # some ranks have heard TERM, which cannot be taken back
             _withdraw(board, round_, stop)
         return None
-    if it.deadline is None and now - it.began > board.timing.agree_s + LONG_S:
-        return over  # agreed, and yet somebody does not get there: a worker hangs
     started = round_.resume.step if round_.resume else 0
     if stop.step <= started and stop.pending:
         return over  # no unit was entered: there is nothing to finish and nothing to save

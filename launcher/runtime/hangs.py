@@ -77,8 +77,12 @@ class HangWatch:
         self.last_progress += seconds
 
     def limit_s(self, phases: Iterable[str]) -> float:
-        """How long nothing may happen while ranks are in these phases: the most patient one counts."""
-        return max((self._limit_of(phase) for phase in phases), default=LONG_S)
+        """How long nothing may happen while ranks are in these phases: the most patient one counts.
+
+        A script's own business has no limit, but ranks that wait in a step for one that has left its loop have theirs.
+        """
+        known = set(phases)
+        return max((self._limit_of(phase) for phase in known - {"script"} or known), default=LONG_S)
 
     def _limit_of(self, phase: str) -> float:
         if phase == "script":

@@ -136,7 +136,7 @@ class Inbox:
 
     def _ended(self, round_: Round, rank: Rank) -> None:
         clean = rank.end.get("signal") is None and rank.end.get("exit_code") == 0
-        if self._told_to_stop(round_, rank):
+        if self._told_to_stop(round_):
             self._left(round_, rank)
         elif clean and round_.script:
             rank.finished = rank.step
@@ -195,7 +195,7 @@ class Inbox:
             round_.send(self.board.stop.joined(rank.rank), [rank.rank])
 
     def _worker_handles_usr2(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        rank.handles_usr2 = m.get("on") is True
+        rank.handles_usr2 = True
 
     def _worker_over(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         round_.set_phase(rank, "teardown", self.board.now())
@@ -249,6 +249,10 @@ class Inbox:
             self.board.saver.save_begun(m["step"], self.board.now())
 
     def _worker_shard(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
+        step = m.get("step")
+        if m.get("last") is True and isinstance(step, int) and not self._may_finish(round_, step):
+            self.board.saver.give_up(step)  # a handler of its own may have ended it in the middle of a step
+            return
         self.board.saver.shard(rank.rank, m, self.board.now())
 
     def _worker_save_failed(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
@@ -268,9 +272,8 @@ class Inbox:
         step = m.get("step")
         done = step if isinstance(step, int) else rank.step
         rank.step = max(rank.step, done)
-        told = self._told_to_stop(round_, rank) or (round_.script and self.board.interrupt is not None)
-        if told and not round_.is_done(done):
-            self._left(round_, rank)  # by a signal handler of its own, as far as anybody can tell
+        if not self._may_finish(round_, done):
+            self._left(round_, rank)
             return
         rank.finished, rank.saved = done, m.get("saved") is not False
         self._finished(rank)
@@ -278,7 +281,7 @@ class Inbox:
     def _worker_failed(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         if rank.over:
             return
-        if not self._told_to_stop(round_, rank):
+        if not self._told_to_stop(round_):
             round_.failing(rank, self.board.now()).add_failed(m)
             return
         failure = Failure(rank.rank, rank.node.host, time.time(), step=rank.step)
@@ -295,17 +298,23 @@ class Inbox:
         round_.digests[rank.rank] = m
         self.board.history.event("digest", rank=rank.rank, step=m.get("step"), parts=m.get("parts"))
 
-    def _told_to_stop(self, round_: Round, rank: Rank) -> bool:
+    def _told_to_stop(self, round_: Round) -> bool:
         """A script's processes were sent TERM, or USR2, which it handles: whatever ends one of them now, it was stopped."""
-        sent = self.board.term_sent or (self.board.usr2_sent and rank.handles_usr2)
+        sent = self.board.term_sent or (self.board.usr2_sent and round_.handles_usr2)
         return round_.script and sent and not round_.ending
+
+    def _may_finish(self, round_: Round, step: int) -> bool:
+        """Whether a rank that ends after ``step`` has done all its work; a script that is being stopped may have left by a handler."""
+        stopping = self._told_to_stop(round_) or (round_.script and self.board.interrupt is not None)
+        return not stopping or round_.is_done(step)
 
     def usr2_meant_nothing(self) -> None:
         """Somebody sent it by hand: scripts that ended upon it have ended by themselves."""
         board, round_ = self.board, self.board.round
         board.usr2_sent = False
-        for rank in round_.ranks if round_ is not None and board.interrupt is None else ():
-            if rank.handles_usr2 and rank.stopped is not None:
+        sound = round_ is not None and board.interrupt is None and round_.handles_usr2
+        for rank in round_.ranks if round_ is not None and sound else ():
+            if rank.stopped is not None:
                 rank.stopped = None
                 if rank.exited and round_ is not None:
                     self._ended(round_, rank)

@@ -33,7 +33,9 @@ from launcher.runtime.nodes import Node, Nodes
 from launcher.runtime.notify import Notifier, owed
 from launcher.runtime.predecessors import await_predecessors
 from launcher.runtime.protocol import Hub, Link
+from launcher.runtime.rounds import Round
 from launcher.runtime.saving import Blocking, Saver
+from launcher.runtime.stops import AgreedStop
 from launcher.runtime.tracking import Tracking
 from launcher.runtime.waiting import until
 from launcher.runtime.watch import Watch
@@ -251,7 +253,7 @@ class Leader(Hub):
             hours_left=hours < spec.restart.max_total_hours,
             cancelled=board.cancelled,
             trained=budgets.rounds > 0,
-            finished=round_ is not None and (round_.all_finished or (stop is not None and stop.all_done)),
+            finished=round_ is not None and _is_done(round_, stop),
         )
 
     async def _tick(self, watch: Watch) -> None:
@@ -276,9 +278,11 @@ class Leader(Hub):
         now = board.now()
         # SLURM sends it to every process of the step: scripts, or what they started, have heard it, whatever they exit with.
         heard = board.round is not None and board.round.script and board.allocation.requeues
-        if name == "TERM" and heard and board.round is not None:
-            board.term_sent = True
-            board.round.pardon(now, _ASK_AGAIN_S + 1)
+        if board.round is not None and heard and (name == "TERM" or board.round.handles_usr2):
+            board.term_sent = board.term_sent or name == "TERM"
+            for rank in board.round.pardon(now, _ASK_AGAIN_S + 1):
+                if board.stop is not None:
+                    board.stop.left(rank)
         asked, told = self._asked.get(name, (-_ASK_AGAIN_S, set()))
         if now - asked < _ASK_AGAIN_S and node.index not in told:
             told.add(node.index)
@@ -301,9 +305,9 @@ class Leader(Hub):
         if meaning.kind == "user":
             _forget_request(self.paths)
         if meaning.kind == Kind.FALSE_ALARM.value:
+            await self._await_request(board)
             if self._inbox is not None:
                 self._inbox.usr2_meant_nothing()
-            await self._await_request(board)
             return
         text = _SIGNAL_TEXT[meaning.kind].format(name=name)
         left_s = meaning.left_s
@@ -331,6 +335,11 @@ class Leader(Hub):
             if await board.blocking(self.paths.request.exists):
                 _forget_request(self.paths)
                 board.stop_wanted(Kind.USER_STOP, _SIGNAL_TEXT["user"], None)
+
+
+def _is_done(round_: Round, stop: AgreedStop | None) -> bool:
+    """Every rank has done all its work: also those that were not asked to stop, as they had gone before."""
+    return round_.all_finished or (stop is not None and stop.all_done and len(stop.ranks) == round_.world_size)
 
 
 _SIGNAL_TEXT = {

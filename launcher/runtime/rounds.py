@@ -151,6 +151,11 @@ class Round:
         """Some rank is a script that does not speak: it can be told to stop by TERM alone."""
         return any(not r.attached for r in self.ranks)
 
+    @property
+    def handles_usr2(self) -> bool:
+        """Some rank is a script with a handler of its own for USR2; the others lose it, and so their collectives, when it leaves."""
+        return any(r.handles_usr2 for r in self.ranks)
+
     def is_done(self, step: int) -> bool:
         """The run has no step after this one, as far as the ranks have told how many there are."""
         return self.total_steps is not None and step >= self.total_steps
@@ -170,13 +175,15 @@ class Round:
         """Some rank finished without its part of the last checkpoint being durable."""
         return any(r.finished is not None and not r.saved for r in self.ranks)
 
-    def pardon(self, now: float, within_s: float) -> None:
-        """TERM reached the scripts before word of it reached us: those that have just exited were stopped, they did not fail."""
-        if self.failed_at is not None and now - self.failed_at <= within_s:
-            for rank in self.ranks:
-                if rank.failure is not None:
-                    rank.failure, rank.stopped = None, rank.step
-            self.failed_at = None
+    def pardon(self, now: float, within_s: float) -> list[int]:
+        """A signal reached the scripts before word of it reached us: ranks that have just exited were stopped, they did not fail."""
+        if self.failed_at is None or now - self.failed_at > within_s:
+            return []
+        pardoned = [rank for rank in self.ranks if rank.failure is not None]
+        for rank in pardoned:
+            rank.failure, rank.stopped = None, rank.step
+        self.failed_at = None
+        return [rank.rank for rank in pardoned]
 
     def views(self, now: float) -> list[RankView]:
         """What the hang watch looks at: ranks that still have something to do."""

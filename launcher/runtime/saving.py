@@ -191,7 +191,7 @@ class Saver:
             return
         self._asked = None
         if asked.refused:
-            self._give_up(asked.step)
+            self.give_up(asked.step)
             self._margin = min(self._margin * 2, 4096)
             self._ask(now, asked.reason)
         else:
@@ -201,10 +201,10 @@ class Saver:
     def finished(self, step: int) -> None:
         """A worker has done all its work: a save asked for beyond its last step will never be."""
         if self._asked is not None and self._asked.step > step:
-            self._give_up(self._asked.step)
+            self.give_up(self._asked.step)
             self._asked = None
         for save in [s for s in self._saves.values() if s.step > step]:
-            self._give_up(save.step)
+            self.give_up(save.step)
 
     def label(self, step: int, reason: str, now: float) -> None:
         """What the save of ``step`` is for ("stop", "end", "user")."""
@@ -250,12 +250,12 @@ class Saver:
         """Ask for a save when one is due. Call it while the round trains and nothing stops it."""
         if self._asked is not None:
             if now - self._asked.at > _ACK_S:
-                self._give_up(self._asked.step)
+                self.give_up(self._asked.step)
                 self._asked = None
             return
         for save in [s for s in self._saves.values() if not s.committing and now - s.began > _PENDING_S]:
             self.history.event("warning", text=f"not every rank has saved step {save.step}; that save is given up")
-            self._give_up(save.step)
+            self.give_up(save.step)
         if self.round is None or not self.spec.enabled or not self._may_ask():
             return
         interval = self.interval_s(mttf_s)
@@ -299,7 +299,8 @@ class Saver:
             self.history.event("save_started", step=step)
         return save
 
-    def _give_up(self, step: int) -> None:
+    def give_up(self, step: int) -> None:
+        """This save will not be: nobody's part of it is kept."""
         self._lost.add(step)
         self._saves.pop(step, None)
         if self.round is not None:
@@ -316,7 +317,7 @@ class Saver:
         self.last_error = error
         self.history.event("save_failed", step=save.step, error=error, errno_name=name)
         if not keep:
-            self._give_up(save.step)
+            self.give_up(save.step)
         self._retry_at = now + min(_RETRY_MOST_S, _RETRY_FIRST_S * 2.0 ** min(self.failures - 1, 6))
         self.wake()
 
@@ -336,7 +337,7 @@ class Saver:
             )
 
         if self.proof is not None and not await self.proof.good():
-            self._give_up(save.step)
+            self.give_up(save.step)
             return
         waits_s = iter(_LAST_TRIES_S if round_.total_steps == save.step else ())
         try:

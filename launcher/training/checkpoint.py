@@ -173,6 +173,7 @@ class Saver:
             blocked_s=round(self._blocked_s, 6),
             hash_name=HASH_NAME,
             meta=task.meta,
+            last=self.last,
         )
 
     def _report_failure(self, task: _Task, error: Exception) -> None:

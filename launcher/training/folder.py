@@ -45,6 +45,7 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     make_folder(tmp, session.folder_mode)
     yield tmp
     saved = False
+    session.folder_step = step
     try:
         names = _mine(tmp, session.place.rank, session.place.world_size)  # first: all ranks meet in it
         files = [*_generators(tmp, session.place.rank, session.folder_mode), *(_durable(tmp, name) for name in names)]
@@ -53,7 +54,6 @@ def save_folder(session: Session) -> Iterator[Path | None]:
         values: dict[str, Any] = {"files": files, "seconds": seconds, "blocked_s": seconds, "hash_name": HASH_NAME}
         session.reporter.send("shard", step=step, tmp=str(tmp), meta={"step": step}, **values)
         saved = True
-        session.folder_step = step
     except OSError as error:
         session.reporter.send("save_failed", step=step, tmp=str(tmp), error=str(error), errno=error_number(error))
     session.phase("train")

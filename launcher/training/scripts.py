@@ -29,6 +29,7 @@ def run_script(place: Place) -> int:
     if spec is None or channel is None:
         raise ValueError("a script runs inside a run")
     channel.send("phase", name="script")
+    rank_pid = os.getpid()
     if place.paths is not None:
         for name, value in tracker_variables(spec, place.paths, place.rank).items():
             os.environ.setdefault(name, value)
@@ -39,6 +40,8 @@ def run_script(place: Place) -> int:
     except BaseException as error:
         return _failed(channel, error)
     code = _guarded(channel, program)
+    if os.getpid() != rank_pid:
+        return code  # a child that the script forked has come to its end here
     try:
         _finish(code)
     except BaseException as error:

@@ -119,6 +119,7 @@ class Session:
         if not self.begun:
             self.restore_generators(alike=True)
             self._begin()
+            self._enter_own_unit()
 
     def restore_generators(self, *, alike: bool = False) -> None:
         """This rank's generators as they were at the checkpoint; ``alike``: see `Registered.restore_generators`."""
@@ -235,7 +236,15 @@ class Session:
             self.save_if_due()
         else:
             self.wanted = self.due_folder() or (self.tmp() if self.rehearsed else None)
-        if self.gate.passes(done + 1):
+        self._pass_own_boundary()
+
+    def _enter_own_unit(self) -> None:
+        """From here on the next unit will be run, unless all stop before it."""
+        self.gate.publish(self.position.step + 1)
+        self._pass_own_boundary()
+
+    def _pass_own_boundary(self) -> None:
+        if self.gate.passes(self.position.step + 1):
             return
         if not self.is_script:
             self.stop()

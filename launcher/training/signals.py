@@ -25,7 +25,7 @@ _NOT_MAIN_THREAD = (
     " may end the script or its child processes before it has saved; call it on the main thread"
 )
 _set = signal.signal
-_taken = False
+_taken = _told = False
 _pid = 0
 
 
@@ -63,20 +63,30 @@ def take_over() -> str | None:
     if threading.current_thread() is not threading.main_thread():
         return _NOT_MAIN_THREAD
     for number, ours in ((signal.SIGTERM, _pass_on), (signal.SIGUSR2, signal.SIG_IGN)):
-        if signal.getsignal(number) in (ours, signal.SIG_DFL):
+        found = signal.getsignal(number)
+        if found is _pass_on or (found in (ours, signal.SIG_DFL) and not _is_caught(number)):
             _set(number, _nothing)
             signal.siginterrupt(number, False)  # no system call of the script's or of a library's ends with EINTR
     return None
 
 
 def _signal(number: int, handler: Any, /) -> Any:
+    global _told
     before = _set(number, handler)
-    if number == signal.SIGUSR2:
-        if callable(handler) and not _taken and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    if number == signal.SIGUSR2 and callable(handler) and os.getpid() == _pid:
+        if not _taken and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             _set(signal.SIGTERM, _pass_on)
-        if (channel := here().channel) is not None and os.getpid() == _pid:
-            channel.send("handles_usr2", on=callable(handler))
+        if not _told and (channel := here().channel) is not None:
+            _told = True  # once: a handler may come here while this thread sends something
+            channel.send("handles_usr2")
     return before
+
+
+def _is_caught(number: int) -> bool:
+    """Whether the signal has a handler that Python's `signal` does not know: faulthandler's, a library's."""
+    with open("/proc/self/status") as f:
+        caught = next((line.split()[1] for line in f if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:

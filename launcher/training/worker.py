@@ -316,11 +316,14 @@ class Worker:
         """
         self._session.total_steps = count
         self.restore_rng()
+        self._session.phase("train")
         while (count is None or self.steps_done < count) and not self.should_stop():
             number = self.steps_done
             yield number
             if self.steps_done == number:
                 self.step()
+        if not self.should_stop():
+            self._session.phase("script")  # an evaluation or an upload may take long, on one rank alone
 
     def restore_rng(self) -> None:
         """For loops that use neither `batches` nor `steps`: random numbers of python, numpy, torch and CUDA as saved.

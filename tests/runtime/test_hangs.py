@@ -141,3 +141,13 @@ def test_no_false_alarm_in_a_long_run_with_slow_phases():
             quiet(200, "evaluate")
             quiet(90, "save")
     assert now > 1800
+
+
+def test_a_rank_that_has_left_the_loop_does_not_take_the_others_limit_away():
+    """What a script does behind its loop has no limit; ranks that wait in a step for it do."""
+    w = watch(floor=5.0)
+    for t in range(20):
+        w.progressed(float(t), 0.1)
+
+    assert w.limit_s({"script"}) == math.inf
+    assert w.limit_s({"train", "script"}) == 5.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from crew import Crew, make_spec, run
+from crew import Crew, make_spec, run, wait_for
 
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
@@ -251,8 +251,6 @@ def test_a_script_dies_of_term_like_any_program(tmp_path: Path) -> None:
     with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
         crew.until(lambda rank, m: m["type"] == "phase" and m["name"] == "script")
         log = tmp_path / "run" / "rank-0.log"
-        from crew import wait_for
-
         wait_for(lambda: "up" in log.read_text())
         os.kill(crew.processes[0].pid, signal.SIGTERM)
 
@@ -383,6 +381,42 @@ def test_steps_after_the_agreed_stop_do_not_count(tmp_path: Path) -> None:
     assert [path.name for path in crew.committed] == [f"step-{step:08d}"]
     assert max(m["step"] for m in crew.messages("progress")) <= step
     assert [m["step"] for m in crew.messages("shard")] == [step]
+
+
+SLOW_FIRST = """
+import launcher, os, time, torch
+run = launcher.attach()
+model = torch.nn.Linear(2, 2)
+run.register(model=model)
+for step in run.steps(5):
+    if step == 0:
+        print("in the first step", flush=True)
+        while not os.path.exists(os.environ["LAUNCHER_RUN_DIR"] + "/go"):
+            time.sleep(0.01)
+time.sleep(0.1)
+"""
+
+
+def test_the_first_step_counts_from_its_beginning(tmp_path: Path) -> None:
+    """A stop that comes into it ends after it, with its state saved: nobody takes the rank for one that has not begun."""
+    script(tmp_path, SLOW_FIRST)
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        wait_for(lambda: "in the first step" in crew.logs())
+        step = crew.stop_now()
+        (tmp_path / "run" / "go").touch()
+        word = crew.finish()[0]
+
+    assert (step, word["type"], word["step"], word["saved"]) == (1, "stopped", 1, True)
+
+
+def test_the_lines_behind_the_loop_are_the_scripts_own_business(tmp_path: Path) -> None:
+    """A step has a learned limit; an upload behind the last one has none: the phase says which is which."""
+    script(tmp_path, SLOW_FIRST)
+    (tmp_path / "run").mkdir(exist_ok=True)
+    (tmp_path / "run" / "go").touch()
+    crew = run(spec_of(tmp_path, "train.py"), 1)
+
+    assert [m["name"] for m in crew.messages("phase")] == ["script", "train", "script", "save"]
 
 
 def test_attach_does_nothing_outside_a_run(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_a_script_that_saves_on_usr2_gets_to_it_when_term_comes(tmp_path: Path, 
 
         assert crew.exit_codes() == {0: 0}
         crew.finish()
-    assert [m["on"] for m in crew.messages("handles_usr2")] == [True]
+    assert len(crew.messages("handles_usr2")) == 1
     assert "saved for ['SIGUSR2']" in crew.logs()
 
 
@@ -225,4 +225,59 @@ def test_a_script_that_lets_go_of_usr2_dies_of_term_again(tmp_path: Path) -> Non
 
         assert crew.exit_codes() == {0: -signal.SIGTERM}
         crew.finish()
-    assert [m["on"] for m in crew.messages("handles_usr2")] == [True, False]
+    assert len(crew.messages("handles_usr2")) == 1
+
+
+FORKS = """
+import os, signal, sys, time
+{attach}
+pid = os.fork()
+if pid == 0:
+    signal.signal(signal.SIGUSR2, lambda *_: None)
+    {child}
+os.kill(pid, signal.SIGTERM) if {kill} else None
+print("child", os.waitpid(pid, 0)[1])
+"""
+
+
+@pytest.mark.parametrize("attach", ["", "import launcher; launcher.attach()"], ids=["plain", "attached"])
+@pytest.mark.parametrize("child", ["sys.exit(0)", "raise ValueError"])
+def test_a_child_that_a_script_forks_does_not_speak_for_the_rank(tmp_path: Path, attach: str, child: str) -> None:
+    """Its end comes back through the launcher's frames: it is neither the rank's end nor its failure."""
+    script(tmp_path, FORKS.format(attach=attach, child=child, kill=False))
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        crew.finish()
+
+        assert crew.exit_codes() == {0: 0}
+    assert [m["code"] for m in crew.messages("over")] == [0]
+    assert not crew.messages("failed")
+    assert len(crew.messages("finished")) == bool(attach)
+
+
+def test_a_child_with_a_handler_for_usr2_dies_of_term(tmp_path: Path) -> None:
+    """Only the script itself is asked to save by it: ``terminate()`` ends its children."""
+    script(
+        tmp_path,
+        FORKS.format(attach="", child="time.sleep(1000)", kill=True).replace(
+            "os.kill(pid", "time.sleep(0.5); os.kill(pid"
+        ),
+    )
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        crew.finish()
+
+        assert crew.exit_codes() == {0: 0}
+    assert f"child {int(signal.SIGTERM)}" in crew.logs()
+
+
+def test_a_handler_that_python_does_not_know_stays(tmp_path: Path) -> None:
+    """faulthandler's for USR2: `attach` leaves it, and the stacks are dumped."""
+    text = (
+        "import faulthandler, signal, time, launcher\nfaulthandler.register(signal.SIGUSR2)\nrun = launcher.attach()\n"
+        "for step in run.steps(100): time.sleep(0.02)\n"
+    )
+    script(tmp_path, text)
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        progress(crew, 3)
+        signal_everything(crew, signal.SIGUSR2)
+        assert crew.finish()[0]["type"] == "finished"
+    assert "most recent call first" in (tmp_path / "run" / "rank-0.log").read_text()

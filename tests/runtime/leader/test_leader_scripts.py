@@ -224,8 +224,8 @@ def test_a_script_that_saves_on_usr2_and_leaves_has_stopped(world, virtual, hand
     async def script():
         await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
         await asyncio.sleep(3)
-        for rank in range(4):
-            w.find(rank).say("handles_usr2", on=handles)
+        for rank in range(4 if handles else 0):
+            w.find(rank).say("handles_usr2")
         w.signal("USR2")
         for rank in range(4):
             w.find(rank).die(None, code)
@@ -236,3 +236,136 @@ def test_a_script_that_saves_on_usr2_and_leaves_has_stopped(world, virtual, hand
     if state == "requeued":
         assert not w.events("worker_failed")
         assert {e["cause"] for e in w.events("stop_requested")} == {"time_limit"}
+
+
+@pytest.mark.parametrize("order", ["TERM first", "failure first"])
+def test_a_rank_that_left_before_the_others_were_asked_has_not_finished(world, virtual, order):
+    """Ranks 1-3 have done all steps and are over; rank 0 is ended by SLURM's TERM in its last save: the run is not completed."""
+    w = scripts(world, checkpoint={"interval_steps": 10})
+    w.total_steps = 17
+
+    class Slow(w.worker_class):
+        async def save(self, step, tmp):
+            if self.rank == 0 and step == 17:
+                await asyncio.sleep(1000)
+            await super().save(step, tmp)
+
+    w.worker_class = Slow
+
+    async def script():
+        await w.until(
+            lambda: (
+                w.leader._board.round is not None
+                and sum(r.finished is not None for r in w.leader._board.round.ranks) == 3
+            )
+        )
+        if order == "TERM first":
+            w.signal()
+            await w.until(lambda: w.leader._board.term_sent)
+        w.find(0).fail("RuntimeError", LOADER)
+        if order == "failure first":
+            await asyncio.sleep(0.3)
+            w.signal()
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "requeued"
+    assert w.events("saved")[-1]["step"] == 10
+
+
+def test_what_a_script_saves_when_a_handler_ends_it_is_not_kept(world, virtual):
+    """Its last save comes from the middle of a step, labelled with the step before: resumed from, it would do that step twice."""
+    w = scripts(world)
+
+    async def script():
+        await w.until(lambda: any(x.entered == 8 for n in w.nodes for x in n.workers))
+        w.signal()
+        await w.until(lambda: w.leader._board.term_sent)
+        tmp = str(w.paths.checkpoint_tmp(0, 0, 7))
+        for worker in [x for n in w.nodes for x in n.workers]:
+            worker.task.cancel()
+            files = [{"name": f"rank-{worker.rank:05d}", "size": 1, "hash": "0"}]
+            worker.say(
+                "shard", step=7, tmp=tmp, files=files, seconds=0.1, blocked_s=0.1, hash_name="xxh3_64", last=True
+            )
+            worker.say("finished", step=7, saved=True)
+            worker.node.exited(worker, 0, None)
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "requeued"
+    assert not w.events("saved", "save_failed")
+    assert w.events("stopped")[0]["lost_steps"] == 7
+
+
+def test_a_stop_that_some_have_heard_as_term_is_not_withdrawn(world, virtual):
+    """`cancel --save` while a rank is in a long set-up that survives TERM: ended after a while, and not left without a verdict."""
+    w = scripts(world)
+    w.allocation.means = Meaning("user")
+    w.worker_class = attached_script(w, never=(3,))
+    w.step_s = 10_000.0
+
+    class Stubborn(w.worker_class):
+        @property
+        def attached(self):
+            return True
+
+        @attached.setter
+        def attached(self, value):
+            pass
+
+        def hear(self, message):
+            pass
+
+    w.worker_class = Stubborn
+
+    ending = virtual(w.attempt_once(stop_at(w, 1, "USR2")))
+
+    assert ending.state == "cancelled"
+
+
+def test_a_stop_without_a_deadline_does_not_wait_for_ever(world, virtual):
+    """A script takes TERM for something else and goes on: `cancel --save` ends it in the end."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False})
+    w.allocation.means = Meaning("user")
+
+    class Deaf(plain_script(w)):
+        attached = True
+
+        def __setattr__(self, name, value):
+            if name != "attached":
+                super().__setattr__(name, value)
+
+    w.worker_class = Deaf
+
+    async def script():
+        await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
+        await asyncio.sleep(3)
+        w.signal("USR2")
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "cancelled"
+
+
+def test_ranks_that_lose_the_one_that_saves_on_usr2_have_stopped_too(world, virtual):
+    """Rank 0 alone handles USR2 and leaves upon it; the others' collectives break, before or after its end is heard."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, restart={"max_restarts": 0})
+    w.allocation.means = Meaning("preempted")
+    w.worker_class = plain_script(w)
+
+    async def script():
+        await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
+        await asyncio.sleep(3)
+        w.find(0).say("handles_usr2")
+        w.signal("USR2")
+        await asyncio.sleep(0.3)
+        for rank in (1, 2, 3):
+            w.find(rank).fail("RuntimeError", "Connection closed by peer")
+        await asyncio.sleep(2)
+        w.find(0).die(None, 0)
+
+    virtual(w.attempt_once(script))
+
+    assert not w.events("worker_failed")
+    assert {e["evidence"] for e in w.events("decision")} == {"preempted"}
