@@ -253,12 +253,9 @@ def test_a_rank_that_left_before_the_others_were_asked_has_not_finished(world, v
     w.worker_class = Slow
 
     async def script():
-        await w.until(
-            lambda: (
-                w.leader._board.round is not None
-                and sum(r.finished is not None for r in w.leader._board.round.ranks) == 3
-            )
-        )
+        await w.until(lambda: bool(w.events("first_step")))
+        ranks = w.leader._board.round.ranks
+        await w.until(lambda: sum(r.finished is not None for r in ranks) == 3)
         if order == "TERM first":
             w.signal()
             await w.until(lambda: w.leader._board.term_sent)
@@ -299,29 +296,31 @@ def test_what_a_script_saves_when_a_handler_ends_it_is_not_kept(world, virtual):
 
 
 def test_a_stop_that_some_have_heard_as_term_is_not_withdrawn(world, virtual):
-    """`cancel --save` while a rank is in a long set-up that survives TERM: ended after a while, and not left without a verdict."""
+    """`cancel --save` in a long set-up that survives TERM: what ends later has stopped, so the stop must go on to a verdict."""
     w = scripts(world)
     w.allocation.means = Meaning("user")
-    w.worker_class = attached_script(w, never=(3,))
-    w.step_s = 10_000.0
+    w.total_steps = 3
 
-    class Stubborn(w.worker_class):
-        @property
-        def attached(self):
-            return True
+    class Late(w.worker_class):
+        attached = True
 
-        @attached.setter
-        def attached(self, value):
-            pass
+        def __setattr__(self, name, value):
+            if name != "attached":
+                super().__setattr__(name, value)
 
-        def hear(self, message):
-            pass
+        async def main(self):
+            self.node.up("worker", round=self.round, rank=self.rank, message={"type": "phase", "name": "script"})
+            await asyncio.sleep(700)
+            await super().main()
 
-    w.worker_class = Stubborn
+    w.worker_class = Late
 
-    ending = virtual(w.attempt_once(stop_at(w, 1, "USR2")))
+    async def script():
+        await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
+        await asyncio.sleep(3)
+        w.signal("USR2")
 
-    assert ending.state == "cancelled"
+    assert virtual(w.attempt_once(script)).state == "cancelled"
 
 
 def test_a_stop_without_a_deadline_does_not_wait_for_ever(world, virtual):
@@ -358,6 +357,7 @@ def test_ranks_that_lose_the_one_that_saves_on_usr2_have_stopped_too(world, virt
         await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
         await asyncio.sleep(3)
         w.find(0).say("handles_usr2")
+        w.allocation.means = Meaning("time_limit", 3600.0)
         w.signal("USR2")
         await asyncio.sleep(0.3)
         for rank in (1, 2, 3):
@@ -368,4 +368,4 @@ def test_ranks_that_lose_the_one_that_saves_on_usr2_have_stopped_too(world, virt
     virtual(w.attempt_once(script))
 
     assert not w.events("worker_failed")
-    assert {e["evidence"] for e in w.events("decision")} == {"preempted"}
+    assert {e["evidence"] for e in w.events("decision")} == {"time_limit"}
