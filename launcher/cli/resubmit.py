@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.option("--fork", "fork_name", metavar="NAME", help="A new run of that name, beginning from the checkpoint.")
 @click.option("--failed", is_flag=True, help="RUN is a sweep: all its points that failed, as one array.")
 @click.option("--code", "fresh_code", is_flag=True, help="Copy today's code; else the run keeps its own copy.")
+@click.option("--unsafe-load", is_flag=True, help="Unpickle old checkpoints in full: runs any code that they hold.")
 @click.option("--backend", type=click.Choice(["auto", "slurm", "local"]), help="Where; else where it was.")
 @click.option("--wait", is_flag=True, help="Follow it to its end; the exit code tells how it ended.")
 def command(
@@ -29,6 +30,7 @@ def command(
     fork_name: str | None,
     failed: bool,
     fresh_code: bool,
+    unsafe_load: bool,
     backend: Literal["auto", "slurm", "local"] | None,
     wait: bool,
 ) -> None:
@@ -38,7 +40,12 @@ def command(
     from launcher.submission.points import single
 
     how = again.Again(
-        overrides=overrides, step=_step(from_), fresh_code=fresh_code, backend=backend, argv=tuple(sys.argv)
+        overrides=overrides,
+        step=_step(from_),
+        unsafe_load=unsafe_load,
+        fresh_code=fresh_code,
+        backend=backend,
+        argv=tuple(sys.argv),
     )
     if failed:
         if fork_name:

@@ -12,6 +12,7 @@ from launcher.report.summary import RunSummary
 from launcher.report.taken import TAKEN
 from launcher.report.told import Teller, Told, at_step, who
 from launcher.report.words import MEANINGS
+from launcher.run.messages import UNSAFE_LOAD
 from launcher.run.units import named_ranks
 
 __all__ = ["TELLERS"]
@@ -68,11 +69,10 @@ def _exception(root: Root, h: History, s: RunSummary) -> Told:
     fix = root.remedy or (
         _CORRECT if root.trace and root.trace.frames else "see the log, then: launcher resubmit {run}"
     )
-    return Told(sentence, _error(root) if message != _whole_message(root) else [], [], fix)
-
-
-def _whole_message(root: Root) -> str:
-    return text.clean(root.trace.message, 300).rstrip(".") if root.trace else ""
+    if UNSAFE_LOAD in _said(root):
+        fix = f"if you trust the file: launcher resubmit {{run}} {UNSAFE_LOAD}"
+    whole = text.clean(root.trace.message, 300).rstrip(".") if root.trace else ""
+    return Told(sentence, _error(root) if message != whole else [], [], fix)
 
 
 @_tells("import")
@@ -97,8 +97,8 @@ def _cuda_oom(root: Root, h: History, s: RunSummary) -> Told:
     parts += [f"{total[2]} of {total[1]} free"] if total and total[2] else [f"of {total[1]}"] if total else []
     name = root.trace.exception if root.trace and root.trace.exception else "CUDA out of memory"
     errors = [f"{name}: {', '.join(parts)}"] if parts else _error(root) or _last_words(root, 1)
-    fix = "use a smaller batch, then: launcher resubmit {run}"
-    return Told(f"{who(root, h)} ran out of GPU memory{at_step(root)}.", errors, [], fix)
+    sentence = f"{who(root, h)} ran out of GPU memory{at_step(root)}."
+    return Told(sentence, errors, [], "use a smaller batch, then: launcher resubmit {run}")
 
 
 @_tells("oom", "slurm_oom")
@@ -122,12 +122,8 @@ def _host_memory(root: Root, h: History, s: RunSummary) -> Told:
 @_tells("shm")
 def _shm(root: Root, h: History, s: RunSummary) -> Told:
     fix = "use fewer data-loader workers, or more /dev/shm (containers have 64 MB), then: launcher resubmit {run}"
-    return Told(
-        f"{who(root, h)} ran out of shared memory (/dev/shm){at_step(root)}.",
-        _error(root) or _last_words(root, 2),
-        [],
-        fix,
-    )
+    sentence = f"{who(root, h)} ran out of shared memory (/dev/shm){at_step(root)}."
+    return Told(sentence, _error(root) or _last_words(root, 2), [], fix)
 
 
 @_tells("disk_full")
@@ -136,8 +132,10 @@ def _disk_full(root: Root, h: History, s: RunSummary) -> Told:
     what = "The quota is used up" if name == "EDQUOT" or "quota" in _said(root).lower() else "The disk is full"
     fix = f"make room below {h.paths.root.parent}, then: launcher resubmit {{run}}"
     if root.event.get("type") == "save_failed":
-        error = text.clean(f"{name} {as_text(root.event.get('error'))}")
+        error = text.clean(f"{name} {as_text(root.event.get('error'))}".strip(), 400)
         since = at_step(root).replace(" at ", " since ")
+        if not name:  # the state, not the disk
+            return Told(f"No checkpoint could be written{since}.", [error], [], _CORRECT)
         return Told(f"{what}: no checkpoint could be written{since}.", [error], [], fix)
     return Told(
         f"{what}: {who(root, h)[0].lower()}{who(root, h)[1:]} could not write{at_step(root)}.", _error(root), [], fix

@@ -72,9 +72,20 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["FD_VARIABLE", "NOT_REGISTERED", "UNORDERED", "UNRESTORED", "Channel", "decode_lines", "encode"]
+__all__ = [
+    "FD_VARIABLE",
+    "NOT_REGISTERED",
+    "UNORDERED",
+    "UNRESTORED",
+    "UNSAFE_LOAD",
+    "Channel",
+    "decode_lines",
+    "encode",
+]
 
 FD_VARIABLE = "LAUNCHER_WORKER_FD"
+UNSAFE_LOAD = "--unsafe-load"
+"""The option of ``resubmit`` by which checkpoints of older versions may be unpickled in full."""
 NOT_REGISTERED = "not registered, so not resumed: "
 """How a rehearsal's warning begins that names what user code forgot."""
 UNORDERED = (

@@ -147,6 +147,8 @@ class RunSpec:
     """A checkpoint to start from when this run has none of its own (``--fork``), absolute."""
     resume_step: int | None = None
     """``resubmit --from STEP``: checkpoints beyond it are set aside by the leader before it resumes."""
+    unsafe_load: bool = False
+    """``resubmit --unsafe-load``: a checkpoint that cannot be loaded safely is unpickled in full."""
     attempt_base: int = 0
     """Unused by leaders (they number attempts by exclusive mkdir); for display."""
     after: list[dict[str, Any]] = field(default_factory=list)

@@ -14,6 +14,7 @@ from launcher.config.site import Layer, read_document, read_layers, site_paths
 from launcher.errors import CheckpointError, RunDirError, StateError
 from launcher.frozen import frozen
 from launcher.run import events, index
+from launcher.run.messages import UNSAFE_LOAD
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_submission
 from launcher.submission import files, gather, snapshot, submit
@@ -32,6 +33,7 @@ __all__ = [
     "note_refusal",
     "remove",
     "resubmit",
+    "with_loading",
 ]
 
 BackendName = Literal["auto", "slurm", "local"]
@@ -45,6 +47,8 @@ class Again:
     """Changed keys of the job, ``key=value``."""
     step: int | None = None
     """The checkpoint to go on from; None: the latest."""
+    unsafe_load: bool = False
+    """Checkpoints that cannot be loaded safely may be unpickled in full."""
     fresh_code: bool = False
     """Copy today's code instead of keeping the run's copy."""
     backend: BackendName | None = None
@@ -87,7 +91,7 @@ def resubmit(paths: RunPaths, how: Again) -> Submitted:
     backend: BackendName = how.backend or ("local" if before.get("backend") == "local" else "auto")
     facts = facts_again(loaded, paths, backend, how, str(before.get("code_root") or base))
     made = plan(loaded, facts, run_dir=str(paths.root))
-    made = replace(made, spec=replace(made.spec, resume_step=step))
+    made = with_loading(replace(made, spec=replace(made.spec, resume_step=step)), how)
     if not how.fresh_code and (changed := _changed_code(paths, made)):
         made = replace(made, warnings=(*made.warnings, changed))
     if how.fresh_code:
@@ -102,6 +106,14 @@ def _check_work_is_left(paths: RunPaths, how: Again) -> None:
             f"{paths.id} has completed at step {outcome.get('step')}, there is nothing left to do: "
             "change its job (params.epochs=20), go back (--from STEP) or begin another run from it (--fork NAME)"
         )
+
+
+def with_loading(made: SubmissionPlan, how: Again) -> SubmissionPlan:
+    """The plan with `Again.unsafe_load`, and a warning of what that means."""
+    if not how.unsafe_load:
+        return made
+    text = f"{UNSAFE_LOAD}: a checkpoint that cannot be loaded safely is unpickled in full, which runs any code that it holds"
+    return replace(made, spec=replace(made.spec, unsafe_load=True), warnings=(*made.warnings, text))
 
 
 def _changed_code(paths: RunPaths, made: SubmissionPlan) -> str:
@@ -210,7 +222,7 @@ def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
 
     def make(now: Facts) -> SubmissionPlan:
         made = plan(loaded, now)
-        return replace(made, spec=replace(made.spec, resume=str(paths.checkpoint(step))))
+        return with_loading(replace(made, spec=replace(made.spec, resume=str(paths.checkpoint(step)))), how)
 
     return submit.execute(make, facts, argv=how.argv)
 

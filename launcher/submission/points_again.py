@@ -122,7 +122,7 @@ def _chunks(sweep: Path, group: list[_One], how: Again) -> Iterator[_Chunk]:
         root = _claim(sweep, how.fresh_code)
         place = array_place(str(root), f"{sweep.name}-{root.name}", str(root / "index"))
         try:
-            plans = [_plan(one, replace(facts, run_id=one.paths.id), place) for one in part]
+            plans = [_plan(one, replace(facts, run_id=one.paths.id), place, how) for one in part]
         except BaseException:
             shutil.rmtree(root, ignore_errors=True)
             raise
@@ -131,13 +131,13 @@ def _chunks(sweep: Path, group: list[_One], how: Again) -> Iterator[_Chunk]:
         yield _Chunk(root, [one.paths for one in part], plans)
 
 
-def _plan(one: _One, facts: Facts, place: Place) -> SubmissionPlan:
+def _plan(one: _One, facts: Facts, place: Place, how: Again) -> SubmissionPlan:
     made = plan(one.loaded, facts, run_dir=str(one.paths.root), place=place)
     if made.backend != "slurm":
         raise StateError(
             "points of a sweep are submitted again as one array, which needs SLURM: resubmit them one by one"
         )
-    return replace(made, spec=replace(made.spec, resume_step=one.step))
+    return again.with_loading(replace(made, spec=replace(made.spec, resume_step=one.step)), how)
 
 
 def _claim(sweep: Path, fresh_code: bool) -> Path:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable, Container
+from dataclasses import replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -22,11 +25,16 @@ from launcher.errors import CheckpointError
 from launcher.frozen import frozen
 from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, new_hash
-from launcher.run.messages import Channel
+from launcher.run.messages import UNSAFE_LOAD, Channel
+from launcher.training import readback
+from launcher.training.plain import to_plain
 from launcher.training.snapshot import Snapshot
 
 __all__ = ["GENERATORS", "Saver", "load_rank", "load_shared", "rank_file", "remove", "write_file"]
 
+Unsafe = Callable[[str], None] | None
+"""Hears that a file was unpickled in full; None: no file may be."""
+_UNSAFE = re.compile(r"GLOBAL (\S+) was not an allowed global")
 SHARED = "state.pt"
 GENERATORS = "launcher"
 """In a folder that user code fills: where each rank's random numbers lie."""
@@ -62,8 +70,11 @@ class _Writer:
 def write_file(path: Path, value: Any, mode: int) -> dict[str, Any]:
     """Write ``value`` to a new file, durably; returns {name, size, hash}. Raises OSError, the disk's own where it was one.
 
-    Quotas and full disks may show at fsync or close alone: both are waited for.
+    Quotas and full disks may show at fsync or close alone: both are waited for. Raises CheckpointError, before anything is
+    written, when the file could not be loaded again.
     """
+    value = to_plain(value)
+    readback.check(value)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         writer = _Writer(fd)
@@ -123,10 +134,14 @@ class Saver:
         began = time.perf_counter()
         self.drain()
         self._channel.send("save_begun", step=step, tmp=str(tmp))
-        tree = parts()
-        taken = self._snapshot.take(tree, late) if copy else tree
+        task = _Task(step, tmp, parts(), meta)
+        if copy:
+            try:
+                task = replace(task, parts=self._snapshot.take(task.parts, late))
+            except Exception as error:  # an object that can neither be copied nor saved (a lock, a generator)
+                self._lose(task, _named(task.parts, error))
+                return
         self._blocked_s = time.perf_counter() - began
-        task = _Task(step, tmp, taken, meta)
         self._thread = threading.Thread(target=self._write, args=(task,), name="launcher-save", daemon=True)
         self._thread.start()
 
@@ -158,9 +173,7 @@ class Saver:
             files = [write_file(task.tmp / name, value, self._folder_mode & 0o660) for name, value in task.parts]
             fsync_dir(task.tmp)
         except Exception as error:
-            self._ok = False
-            remove(task.tmp, [name for name, _ in task.parts])
-            self._report_failure(task, error)
+            self._lose(task, error)
             return
         self._ok = True
         self.saved_step = task.step
@@ -176,7 +189,9 @@ class Saver:
             last=self.last,
         )
 
-    def _report_failure(self, task: _Task, error: Exception) -> None:
+    def _lose(self, task: _Task, error: Exception) -> None:
+        self._ok = False
+        remove(task.tmp, [name for name, _ in task.parts])
         number = error_number(error)
         self.hopeless = cannot_mend(error)
         values = {"error": str(error), "errno": number, "permanent": self.hopeless, "last": self.last}
@@ -188,7 +203,17 @@ def cannot_mend(error: BaseException) -> bool:
     number = error_number(error)
     if number is not None:
         return number in (errno.EACCES, errno.EPERM, errno.EROFS)
-    return isinstance(error, (pickle.PicklingError, TypeError, AttributeError, RecursionError))
+    return isinstance(error, (CheckpointError, pickle.PicklingError, TypeError, AttributeError, RecursionError))
+
+
+def _named(parts: list[tuple[str, Any]], error: Exception) -> Exception:
+    """What key and type it is that could not be copied, where it cannot be saved either."""
+    try:
+        for _, value in parts:
+            readback.check(to_plain(value))
+    except Exception as named:
+        return named
+    return error
 
 
 def error_number(error: BaseException | None) -> int | None:
@@ -224,30 +249,39 @@ def remove(tmp: Path, names: list[str]) -> None:
         pass
 
 
-def load_shared(path: Path) -> dict[str, Any]:
+def load_shared(path: Path, unsafe: Unsafe = None) -> dict[str, Any]:
     """What all ranks share, on the CPU, mapped from the file. Raises CheckpointError."""
-    state = _load(path / SHARED)
+    state = _load(path / SHARED, unsafe)
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"checkpoint {path} has no state of a kind this version reads")
     return state
 
 
-def load_rank(path: Path, rank: int) -> dict[str, Any]:
+def load_rank(path: Path, rank: int, unsafe: Unsafe = None) -> dict[str, Any]:
     """One rank's own part. Raises CheckpointError."""
-    state = _load(path / rank_file(rank))
+    state = _load(path / rank_file(rank), unsafe)
     if not isinstance(state, dict):
         raise CheckpointError(f"checkpoint {path}: {rank_file(rank)} holds no state of a rank")
     return state
 
 
-def _load(file: Path) -> Any:
+def _load(file: Path, unsafe: Unsafe = None) -> Any:
     try:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except FileNotFoundError:
         raise CheckpointError(f"checkpoint file {file} is missing") from None
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"checkpoint file {file} cannot be loaded: {reason}") from error
+        held = isinstance(error, UnpicklingError) and _UNSAFE.search(str(error))
+        if not held:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise CheckpointError(f"checkpoint file {file} cannot be loaded: {reason}") from error
+        if unsafe is None:
+            raise CheckpointError(
+                f"the checkpoint holds a {held[1]} and cannot be loaded safely; resubmit {UNSAFE_LOAD} loads it "
+                f"all the same, which runs any code that it holds: {file}"
+            ) from error
+        unsafe(f"the checkpoint holds a {held[1]}: it was unpickled in full ({UNSAFE_LOAD}): {file}")
+        return torch.load(file, map_location="cpu", weights_only=False, mmap=True)
 
 
 def is_disk_full(number: int | None) -> bool:

@@ -41,6 +41,8 @@ def _feed(hasher: Any, node: Any) -> None:
         hasher.update(b"[%d" % len(node))
         for item in node:
             _feed(hasher, item)
+    elif isinstance(node, set | frozenset):  # in one order for all processes
+        hasher.update(b"s%d" % len(node) + "".join(sorted(map(digest, node))).encode())
     elif isinstance(node, float):
         hasher.update(b"f" + struct.pack("<d", node))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,13 +11,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher.errors import CheckpointError
 from launcher.run.messages import NOT_REGISTERED, UNORDERED
-from launcher.training import checkpoint
+from launcher.training import checkpoint, readback
 from launcher.training.determinism import seed_rank, set_rng_state
 from launcher.training.digest import digest
 from launcher.training.optimizers import bearer, parts
 from launcher.training.place import Place
+from launcher.training.plain import from_plain, to_plain
 from launcher.training.rehearsal import has_inexact_replica, unregistered
-from launcher.training.snapshot import cloned
 from launcher.training.wrapping import is_exact, pin, replicas, unwrap
 
 __all__ = ["Registered"]
@@ -40,14 +41,17 @@ class Registered:
         self._place = place
         self._settle, self._warn, self._watch = settle, warn, watch
         self._told_unordered = False
+        self._unsafe = (
+            (warn if place.rank == 0 else lambda text: None) if place.spec and place.spec.unsafe_load else None
+        )
         path = place.resume_path
         has_state = path is not None and (path / checkpoint.SHARED).exists()  # else: a script's own folder
-        self.loaded: dict[str, Any] | None = checkpoint.load_shared(path) if path and has_state else None
+        self.loaded: dict[str, Any] | None = checkpoint.load_shared(path, self._unsafe) if path and has_state else None
         """The checkpoint's shared part; None from scratch, and once everything is loaded."""
         self._generators = None if path is None else path if has_state else path / checkpoint.GENERATORS
         self._mine: dict[str, Any] | None = None
         if path and self.loaded and self.ranks_then == place.world_size:
-            self._mine = checkpoint.load_rank(path, place.rank)
+            self._mine = self._of_rank(path, place.rank)
 
     def __bool__(self) -> bool:
         return bool(self.shared or self.per_rank)
@@ -64,6 +68,7 @@ class Registered:
         for name, thing in objects.items():
             inner = bearer(unwrap(thing))
             _check(name, inner)
+            self._try(name, inner, per_rank)
             (self.per_rank if per_rank else self.shared)[name] = inner
             source = self._mine if per_rank else self.loaded
             if source is not None:
@@ -74,6 +79,23 @@ class Registered:
                     part.register_step_pre_hook(lambda *_: self._settle())
             for replica in replicas(thing):
                 self._pin(replica)
+
+    def _try(self, name: str, thing: Any, per_rank: bool) -> None:
+        """Raises TypeError when the state of ``thing`` could not be loaded again: now, not after the first fault."""
+        place = self._place
+        if place.spec is None or not place.spec.checkpoint.enabled or (place.rank and not per_rank):
+            return
+        try:
+            state = thing.state_dict()
+        except Exception:  # it may have none before the first step: the first save tells
+            return
+        try:
+            readback.check(to_plain({"objects": {name: state}}))
+        except CheckpointError as error:
+            raise TypeError(f"worker.register({name}=...): {error}") from error
+
+    def _of_rank(self, path: Path, rank: int) -> dict[str, Any]:
+        return checkpoint.load_rank(path, rank, self._unsafe)
 
     def _pin(self, replica: DistributedDataParallel) -> None:
         self._watch(replica)
@@ -99,9 +121,10 @@ class Registered:
             self._warn(f"the checkpoint holds no state of {name!r}: it starts afresh")
             return
         # The file is mapped; what keeps the tensors it is given must not keep the mapping.
-        state = states[name] if isinstance(thing, torch.nn.Module) else cloned(states[name])
+        tensor = (lambda value: value) if isinstance(thing, torch.nn.Module) else torch.clone
+        code_dir = self._place.spec.code_dir if self._place.spec else ""
         try:
-            thing.load_state_dict(state)
+            thing.load_state_dict(from_plain(states[name], code_dir=code_dir, tensor=tensor))
         except Exception as error:
             raise CheckpointError(f"the checkpoint's state of {name!r} does not fit: {error}") from error
 
@@ -122,9 +145,9 @@ class Registered:
         if folder is None or ranks == 0:
             return
         if ranks == self._place.world_size:
-            set_rng_state(checkpoint.load_rank(folder, self._place.rank)["rng"])
+            set_rng_state(self._of_rank(folder, self._place.rank)["rng"])
             return
-        states = [checkpoint.load_rank(folder, old)["rng"] for old in range(ranks)] if alike else []
+        states = [self._of_rank(folder, old)["rng"] for old in range(ranks)] if alike else []
         if states and all(digest(state) == digest(states[0]) for state in states):
             set_rng_state(states[0])
         else:
@@ -136,7 +159,7 @@ class Registered:
             return {name: _on(device, value) for name, value in self._mine["partial"].items()}
         path, total = self._place.resume_path, dict[str, Any]()
         for old in range(self.ranks_then if path and self._place.rank == 0 else 0):
-            for name, value in checkpoint.load_rank(path, old)["partial"].items():  # type: ignore[arg-type]
+            for name, value in self._of_rank(path, old)["partial"].items():  # type: ignore[arg-type]
                 total[name] = _on(device, value) + total[name] if name in total else _on(device, value)
         return total
 

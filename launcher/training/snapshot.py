@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Container
 from typing import Any
 
 import torch
 
-__all__ = ["Reference", "Snapshot", "cloned"]
+from launcher.training.plain import like
+
+__all__ = ["Reference", "Snapshot"]
 
 _SMALL = 65536
 """Tensors up to so many bytes are copied even where references would do."""
@@ -73,7 +75,7 @@ class Snapshot:
         if isinstance(node, torch.Tensor):
             return self._tensor(node.detach(), path, fresh, seen)
         if isinstance(node, dict):
-            return _like(node, {k: self._copy(v, (*path, k), fresh, seen) for k, v in node.items()})
+            return like(node, {k: self._copy(v, (*path, k), fresh, seen) for k, v in node.items()})
         if type(node) in (list, tuple):
             return type(node)(self._copy(v, (*path, i), fresh, seen) for i, v in enumerate(node))
         return copy.deepcopy(node)
@@ -99,15 +101,6 @@ class Snapshot:
         return buffer
 
 
-def _like(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
-    if not isinstance(original, OrderedDict):
-        return items
-    ordered = OrderedDict(items)
-    if metadata := getattr(original, "_metadata", None):  # versions of modules, as state_dict() leaves them
-        ordered._metadata = copy.deepcopy(metadata)  # type: ignore[attr-defined]
-    return ordered
-
-
 class Reference:
     """A state held by reference: small values copied, large tensors trusted as long as nobody has written to them."""
 
@@ -128,18 +121,7 @@ class Reference:
             self._held.append((tensor, tensor._version))
             return tensor
         if isinstance(node, dict):
-            return _like(node, {k: self._hold(v) for k, v in node.items()})
+            return like(node, {k: self._hold(v) for k, v in node.items()})
         if type(node) in (list, tuple):
             return type(node)(self._hold(v) for v in node)
         return copy.deepcopy(node)
-
-
-def cloned(node: Any) -> Any:
-    """A tree of dicts, lists and tensors, the tensors copied."""
-    if isinstance(node, torch.Tensor):
-        return node.clone()
-    if isinstance(node, dict):
-        return type(node)((k, cloned(v)) for k, v in node.items())
-    if isinstance(node, list | tuple):
-        return type(node)(cloned(v) for v in node)
-    return node

@@ -171,6 +171,10 @@ CASES: dict[str, tuple[Make, str, str]] = {
     "a last save that failed": (
         lambda p: gives_up(training(p).event("save_failed", step=140, error="Permission denied", errno_name="EACCES"), "last_save_failed"),
         "save", "The training is done, but its last checkpoint could not be written: Permission denied."),
+    "state that cannot be loaded again": (
+        lambda p: gives_up(training(p).event("save_failed", step=140, error="the state of 'model': best.foo is a train.Foo"),
+                           "disk_at_risk"),
+        "disk_full", "No checkpoint could be written since step 140."),
     "node silent": (
         lambda p: gives_up(training(p).event("node_lost", host="node2", why="silent"), "node_lost"),
         "node", "Node node2 fell silent."),
@@ -509,3 +513,15 @@ def test_terminal_escapes_in_a_message_are_defused(tmp_path: Path) -> None:
     story = fails(training(tmp_path), raised("ValueError", "\x1b[2J\x07bad\nworse"))
 
     assert all(line.isprintable() for line in why(story).lines())
+
+
+def test_a_checkpoint_that_cannot_be_loaded_names_type_and_option(tmp_path: Path) -> None:
+    """The type and the option are told whole, however long the file's name is, and code is not to be corrected."""
+    message = (
+        "the checkpoint holds a collections.deque and cannot be loaded safely; resubmit --unsafe-load loads it all the "
+    )
+    message += f"same, which runs any code that it holds: /{'x' * 200}/state.pt"
+    told = why(fails(training(tmp_path), raised("launcher.errors.CheckpointError", message)))
+
+    assert "holds a collections.deque and cannot be loaded safely; resubmit --unsafe-load loads it" in told.sentence
+    assert dict(told.rows)["next"] == "if you trust the file: launcher resubmit k7f --unsafe-load"

@@ -362,6 +362,23 @@ def test_a_run_is_submitted_again_with_changes(job: Make, slurm: Path, home: Pat
 
 
 @pytest.mark.torch
+def test_loading_unsafely_is_asked_for_each_time(job: Make, slurm: Path, home: Path) -> None:
+    """`--unsafe-load` reaches resubmissions and forks, with a warning; the next resubmission is without it again."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths, 10)
+    how = again.Again(unsafe_load=True)
+    made = [again.fork(first.paths, "other", how), again.resubmit(first.paths, how)]
+    found = [RunSpec.read(one.paths.spec).unsafe_load for one in made]
+    _ended(first.paths)
+    then = again.resubmit(first.paths, again.Again())
+
+    assert found == [True, True]
+    assert all("--unsafe-load: a checkpoint that cannot" in one.plan.warnings[-1] for one in made)
+    assert not RunSpec.read(first.paths.spec).unsafe_load
+    assert not [text for text in then.plan.warnings if "--unsafe-load" in text]
+
+
+@pytest.mark.torch
 def test_code_edited_since_is_not_what_a_resubmission_runs_and_it_says_so(job: Make, slurm: Path, home: Path) -> None:
     """The run's own copy goes on; one sentence names what was edited, added or removed, and --code; without edits none."""
     first = _submit(job(name="net"), _facts(home))

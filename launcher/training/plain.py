@@ -1,0 +1,241 @@
+"""State as plain values: what a checkpoint holds in place of objects that torch's restricted unpickler does not make.
+
+``torch.load(weights_only=True)`` makes tensors, numbers, text, lists, tuples, dicts and sets. Everything else that states are
+made of every day is stored as a stand-in: an OrderedDict of ``type`` and ``value``, told apart by an attribute of its own, so
+that no key or value of a user can be taken for one. Any torch reads the file, and reading it imports nothing; `from_plain`
+makes the objects again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import importlib.util
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from decimal import Decimal
+from enum import Enum, Flag
+from fractions import Fraction
+from pathlib import Path, PosixPath, PurePosixPath
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+__all__ = ["ATOMS", "from_plain", "is_stand_in", "like", "to_plain"]
+
+_MARK = "_launcher_stand_in"
+ATOMS = (type(None), bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.device, torch.dtype)
+"""Types that the restricted unpickler makes by itself."""
+_VALUES = {
+    kind.__name__: kind
+    for kind in (
+        *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
+        *(Decimal, Fraction, PosixPath, PurePosixPath, slice, range),
+    )
+}
+"""Made of the arguments that their own ``__reduce_ex__`` gives."""
+_NAMESPACES = {kind.__name__: kind for kind in (SimpleNamespace, argparse.Namespace)}
+_MAPPINGS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter)}
+_FACTORIES: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (*(bool, int, float, str, list, tuple, dict, set, frozenset), OrderedDict, Counter, deque)
+}
+"""What a defaultdict may fill itself with."""
+
+
+def is_stand_in(node: Any) -> bool:
+    """Whether a value of a checkpoint stands for an object of another type."""
+    return type(node) is OrderedDict and hasattr(node, _MARK)
+
+
+def like(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
+    """A dict of the type of ``original`` with other items; of types that are not the standard library's a plain dict."""
+    if isinstance(original, defaultdict):
+        return defaultdict(original.default_factory, items)
+    if isinstance(original, Counter):
+        return Counter(items)
+    if not isinstance(original, OrderedDict):
+        return items
+    ordered = OrderedDict(items)
+    if metadata := getattr(original, "_metadata", None):  # versions of modules, as state_dict() leaves them
+        ordered._metadata = metadata  # type: ignore[attr-defined]
+    return ordered
+
+
+def to_plain(node: Any) -> Any:
+    """``node`` with stand-ins for what is neither plain nor a tensor; what cannot be replaced stays as it is."""
+    kind = type(node)
+    if isinstance(node, torch.Tensor) or kind in ATOMS:
+        return node
+    if kind in (list, tuple):
+        return kind(to_plain(value) for value in node)
+    if isinstance(node, dict) and kind is not defaultdict and all(map(_is_plain_key, node)):
+        return like(node, {key: to_plain(value) for key, value in node.items()})
+    if kind is set and all(map(_is_plain_key, node)):
+        return node
+    found = _described(node, kind)
+    return node if found is None else _stand_in(found[0], to_plain(found[1]))
+
+
+def _stand_in(tag: str, value: Any) -> Any:
+    made = OrderedDict(type=tag, value=value)
+    setattr(made, _MARK, 1)
+    return made
+
+
+def _is_plain_key(key: Any) -> bool:
+    return type(key) in ATOMS or isinstance(key, torch.Tensor) or (type(key) is tuple and all(map(_is_plain_key, key)))
+
+
+def _described(node: Any, kind: Any) -> tuple[str, Any] | None:
+    """The tag and the value of the stand-in for ``node``; None where there can be none."""
+    name = kind.__name__
+    if kind is _VALUES.get(name):
+        return name, list(node.__reduce_ex__(4)[1])
+    if kind is _NAMESPACES.get(name):
+        return name, vars(node)
+    if kind is deque:
+        return name, [list(node), node.maxlen]
+    if kind in (set, frozenset):  # in one order, so that equal states have equal digests in all processes
+        return name, sorted(node, key=lambda value: (type(value).__name__, repr(value)))
+    if kind is defaultdict:
+        factory = node.default_factory
+        known = factory is None or _FACTORIES.get(getattr(factory, "__name__", "")) is factory
+        return (name, [factory and factory.__name__, dict(node)]) if known else None
+    if isinstance(node, dict):  # keys of other types; of a class of the user's own a plain dict, as everywhere
+        return (name if kind in _MAPPINGS.values() else "dict"), [list(pair) for pair in node.items()]
+    return _numpy(node, kind) or _of_a_class(node, kind)
+
+
+def _numpy(node: Any, kind: Any) -> tuple[str, Any] | None:
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not (kind is numpy.ndarray or isinstance(node, numpy.generic)):
+        return None
+    dtype = node.dtype
+    if dtype.hasobject or numpy.dtype(dtype.str) != dtype:  # structured ones, and those of other libraries
+        return None
+    if kind is not numpy.ndarray:
+        return "numpy scalar", [dtype.str, node.tobytes()]
+    order = (
+        "F" if node.flags.f_contiguous and not node.flags.c_contiguous else "C"
+    )  # sums depend on it in the last bits
+    # A copy: torch does not save two views of one memory as different types, and a tensor may share the array's.
+    data = torch.from_numpy(node.flatten(order).view(numpy.uint8))
+    return "numpy array", [dtype.str, list(node.shape), order, data]
+
+
+def _of_a_class(node: Any, kind: Any) -> tuple[str, Any] | None:
+    """An enum's member, a named tuple, a dataclass of nothing but fields: by the name of a class that can be found by it."""
+    if _named(kind.__module__, kind.__qualname__) is not kind:
+        return None
+    where = [kind.__module__, kind.__qualname__]
+    if isinstance(node, Enum):
+        return ("flag", [*where, node.value]) if isinstance(node, Flag) else ("enum", [*where, node.name])
+    if _is_namedtuple(kind):
+        return "namedtuple", [*where, list(node)]
+    if _is_record(kind):
+        values = {f.name: getattr(node, f.name) for f in fields(node) if hasattr(node, f.name)}
+        return ("dataclass", [*where, values]) if values.keys() >= getattr(node, "__dict__", {}).keys() else None
+    return None
+
+
+def _is_namedtuple(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def _is_record(kind: Any) -> bool:
+    return isinstance(kind, type) and is_dataclass(kind) and kind.__new__ is object.__new__
+
+
+def _named(module: str, name: str) -> Any:
+    """The object of a module that is imported; None when there is none of that name."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def from_plain(node: Any, *, code_dir: str = "", tensor: Callable[[torch.Tensor], Any] = lambda value: value) -> Any:
+    """What `to_plain` was given, tensors through ``tensor``. Classes come from ``code_dir`` or are imported already.
+
+    No constructor and no function of a name that the file holds is called: of an Enum a member is looked up, a named tuple
+    and a dataclass get their fields. Raises Exception of any kind when a stand-in does not fit.
+    """
+
+    def walk(node: Any) -> Any:
+        if isinstance(node, torch.Tensor):
+            return tensor(node)
+        if type(node) in (list, tuple):
+            return type(node)(walk(value) for value in node)
+        if is_stand_in(node):
+            return _made(node["type"], walk(node["value"]), code_dir)
+        if type(node) in (dict, OrderedDict):
+            return like(node, {key: walk(value) for key, value in node.items()})
+        return node
+
+    return walk(node)
+
+
+def _made(tag: str, value: Any, code_dir: str) -> Any:
+    if tag in _VALUES:
+        return _VALUES[tag](*value)
+    if tag in _NAMESPACES:
+        return _NAMESPACES[tag](**value)
+    if tag in ("set", "frozenset"):
+        return _FACTORIES[tag](value)
+    if tag in _MAPPINGS:
+        return _MAPPINGS[tag](dict(value))
+    if tag == "deque":
+        return deque(value[0], value[1])
+    if tag == "defaultdict":
+        return defaultdict(_FACTORIES[value[0]] if value[0] else None, value[1])
+    if tag in ("numpy scalar", "numpy array"):
+        return _numpy_made(*value)
+    module, name, held = value
+    return _class_made(tag, (module, name), held, code_dir)
+
+
+def _numpy_made(kind: str, *value: Any) -> Any:
+    import numpy
+
+    dtype = numpy.dtype(kind)
+    if dtype.hasobject:  # its bytes would be taken for addresses
+        raise TypeError("an array of objects")
+    if len(value) == 1:
+        return numpy.frombuffer(value[0], dtype)[0] if dtype.itemsize else dtype.type()
+    shape, order, data = value
+    return data.clone().numpy().view(dtype).reshape(shape, order=order)
+
+
+def _class_made(tag: str, where: tuple[str, str], value: Any, code_dir: str) -> Any:
+    module, name = where
+    kind = _class(module, name, code_dir)
+    if tag in ("enum", "flag") and issubclass(kind, Enum):
+        return kind(value) if tag == "flag" and issubclass(kind, Flag) else kind[value]
+    if tag == "namedtuple" and _is_namedtuple(kind) and len(kind._fields) == len(value):
+        return tuple.__new__(kind, value)
+    if tag == "dataclass" and _is_record(kind):
+        if unknown := sorted(value.keys() - {f.name for f in fields(kind)}):
+            raise TypeError(f"{name} has no field {unknown[0]}")
+        made = object.__new__(kind)
+        for field, its in value.items():
+            object.__setattr__(made, field, its)  # as unpickling does; frozen ones refuse any other way
+        return made
+    raise TypeError(f"{module}.{name} is no {tag} with these fields")
+
+
+def _class(module: str, name: str, code_dir: str) -> Any:
+    """A class by its own name; nothing is imported but files below ``code_dir``, the code that this process runs anyway."""
+    if module not in sys.modules and code_dir:
+        root = importlib.util.find_spec(module.partition(".")[0])
+        places = [root.origin] if root and root.origin else list(root.submodule_search_locations or []) if root else []
+        if places and all(Path(place).resolve().is_relative_to(Path(code_dir).resolve()) for place in places):
+            importlib.import_module(module)
+    kind = _named(module, name)
+    if isinstance(kind, type) and (kind.__module__, kind.__qualname__) == (module, name):
+        return kind
+    raise TypeError(f"there is no class {module}.{name}")

@@ -1,0 +1,122 @@
+"""Whether a state can be loaded again: torch's own restricted unpickler reads it before anything is reported as saved."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import _weights_only_unpickler as restricted
+
+from launcher.errors import CheckpointError
+from launcher.training.plain import ATOMS, is_stand_in, like
+
+__all__ = ["check"]
+
+_PLAIN = "tensors, numbers, text, lists and dicts can"
+_CONTENT = {"deque": 0, "defaultdict": 1, "namedtuple": 2, "dataclass": 2}
+"""Which part of a stand-in's value holds what the user put in."""
+
+
+def check(tree: Any) -> None:
+    """Raises CheckpointError, which names key and type, when ``tree`` would be saved and could not be loaded again.
+
+    Tensors that are torch's own are left out: they can always be loaded, and are nearly all that there is to read.
+    """
+    try:
+        _read_back(_without_tensors(tree))
+    except Exception as error:
+        raise CheckpointError(_explained(tree, error)) from error
+
+
+def _without_tensors(node: Any) -> Any:
+    if _is_torchs(node):
+        return None
+    if type(node) in (list, tuple):
+        return type(node)(_without_tensors(value) for value in node)
+    if type(node) in (dict, OrderedDict):
+        return like(node, {key: _without_tensors(value) for key, value in node.items()})
+    return node
+
+
+def _is_torchs(node: Any) -> bool:
+    return type(node) in (torch.Tensor, torch.nn.Parameter) and not node.__dict__
+
+
+class _Pickler(pickle.Pickler):
+    """As torch.save pickles, without the data of storages."""
+
+    def persistent_id(self, obj: Any) -> Any:
+        """Storages go by a tuple, as torch's unpickler demands."""
+        if isinstance(obj, torch.storage.TypedStorage):
+            kind = getattr(torch, obj._pickle_storage_type())  # type: ignore[no-untyped-call]
+            return ("storage", kind, "", "cpu", obj._size())  # type: ignore[no-untyped-call]
+        return ("storage", torch.UntypedStorage, "", "cpu", obj.nbytes()) if torch.is_storage(obj) else None
+
+
+def _read_back(node: Any) -> None:
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=2).dump(node)
+    buffer.seek(0)
+    unpickler: Any = restricted.Unpickler(buffer, encoding="utf-8")  # type: ignore[no-untyped-call]
+    unpickler.persistent_load = _empty
+    unpickler.load()
+
+
+def _empty(identity: Any) -> Any:
+    """A storage on torch's device without memory."""
+    _, kind, _, _, count = identity
+    dtype = getattr(kind, "dtype", torch.uint8)
+    storage = torch.UntypedStorage(count * torch.empty((), dtype=dtype).element_size(), device="meta")  # type: ignore[no-untyped-call]
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
+
+
+def _explained(tree: Any, error: Exception) -> str:
+    for path, leaf in _leaves(tree, ()):
+        try:
+            _read_back(leaf)
+        except Exception as its:
+            return f"{_said(path)} is {_what(leaf)}, which cannot be loaded again safely ({_PLAIN}){_reason(its)}"
+    return f"the state cannot be loaded again: {_first_line(error)}"
+
+
+def _leaves(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    if is_stand_in(node):
+        part = _CONTENT.get(node["type"])
+        yield from _leaves(node["value"] if part is None else node["value"][part], path)
+    elif type(node) in (dict, OrderedDict):
+        for key, value in node.items():
+            yield from _leaves(value, (*path, key))
+    elif type(node) in (list, tuple):
+        for number, value in enumerate(node):
+            yield from _leaves(value, (*path, number))
+    elif not _is_torchs(node) and (type(node) not in ATOMS or type(node) is int):
+        yield path, node
+
+
+def _said(path: tuple[Any, ...]) -> str:
+    """``the state of 'optimizer': param_groups[0].foo``."""
+    named = path[:1] == ("objects",)
+    inner = "".join(
+        f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]" for key in path[2 if named else 0 :]
+    )
+    key = inner.removeprefix(".") or "what state_dict() returns"
+    return f"the state of {path[1]!r}: {key}" if named else key
+
+
+def _what(leaf: Any) -> str:
+    kind = type(leaf)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"a {name}"
+
+
+def _reason(error: Exception) -> str:
+    """What Python says of an object that cannot even be written (a lock, a lambda); torch's words only name the type."""
+    return "" if isinstance(error, pickle.UnpicklingError) else f": {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
