@@ -115,7 +115,7 @@ async def lead(lines: list[socket.socket], paths: RunPaths) -> None:
     round_ = Round(0, [node], tasks_per_node=WORLD, resume=found, hangs=HangWatch(5.0, 60.0), script=False)
     history = History(paths, attempt, heard=lambda _: None)
     saver = LeadersSaver(
-        CheckpointSpec(keep_last=2), paths, history, nodes=1, blocking=asyncio.to_thread, wake=lambda: None
+        CheckpointSpec(keep_last=2), paths, history, blocking=asyncio.to_thread, wake=lambda: None
     )
     saver.begin_round(round_, 0.0)
     round_.send({"type": "go", "step": first, "attempt": attempt})

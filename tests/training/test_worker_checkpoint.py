@@ -264,16 +264,20 @@ import launcher, torch
 
 
 class Holds:
+    held = 0
+
     def state_dict(self):
-        return {"lock": threading.Lock()}
+        return {"lock": self.held}
 
     def load_state_dict(self, state):
         pass
 
 
 run = launcher.attach()
-run.register(model=torch.nn.Linear(2, 2), holds=Holds())
+holds = Holds()
+run.register(model=torch.nn.Linear(2, 2), holds=holds)
 for step in run.steps(5):
+    holds.held = threading.Lock()
     run.step()
 """
 
