@@ -433,6 +433,22 @@ def test_a_host_that_fails_again_and_again_makes_room_for_a_spare(world, virtual
     assert w.events("excluded")[0]["hosts"] == ["n1"]
 
 
+def test_a_host_without_which_the_run_could_not_start_is_told(world, virtual):
+    """Excluded, and given up by the allocation: the history says both, before it says that the run was handed back."""
+    w = world(checkpoint={"interval_steps": 5})
+    w.hooks[22] = [once(lambda worker: w.nodes[1].die())]
+    w.allocation.given_up = ("n1",)
+
+    assert virtual(w.attempt_once()).state == "requeued"
+
+    told = [
+        (e["type"], e.get("hosts"))
+        for e in events.read(w.paths.events)
+        if e["type"] in ("excluded", "readmitted", "requeued")
+    ]
+    assert told == [("excluded", ["n1"]), ("readmitted", ["n1"]), ("requeued", None)]
+
+
 def test_without_a_spare_the_next_attempt_does_not_get_a_host_that_failed_again_and_again(world, virtual):
     """Two failures in a row on one host: it trains on, since no other is there, and the requeue after it excludes it."""
     w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 20})
