@@ -292,6 +292,8 @@ def _start(root: Root, h: History, s: RunSummary) -> Told:
         of = f" ({named_ranks(ranks)})" if ranks else ""
         waited = text.duration(as_number(root.event.get("waited_s")))
         sentence = f"{text.short_list(nodes) or 'A node'}{of} did not start within {waited or 'the limit'}."
+    if root.decision.get("evidence") == "ports_taken":
+        return Told(sentence, [], [], "launcher resubmit {run} distributed.port_range=[33000,45000] tries others")
     skip = f" slurm.exclude={','.join(nodes)}" if nodes else ""
     return Told(sentence, [], [], f"launcher resubmit {{run}}{skip} (or wait longer: distributed.init_timeout_min)")
 

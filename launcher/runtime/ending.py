@@ -21,7 +21,7 @@ __all__ = ["Ending", "give_back", "leave"]
 
 _STATES = {Action.COMPLETE: ("completed", 0), Action.FAIL: ("failed", RunFailedError.exit_code),
            Action.CANCEL: ("cancelled", RunCancelledError.exit_code)}  # fmt: skip
-_EXCLUDED = (Kind.NODE_LOST, Kind.PREFLIGHT, Kind.NODES_MISSING)
+_EXCLUDED = (Kind.NODE_LOST, Kind.PREFLIGHT, Kind.NODES_MISSING, Kind.PORTS_TAKEN)
 _NOTIFY_S = 8.0
 """The allocation is held for so long, at the end of a run, until news and metrics of it are delivered."""
 _KILLED_SOON_S = 2.0
