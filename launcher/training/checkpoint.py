@@ -150,8 +150,8 @@ class Saver:
             fsync_dir(task.tmp)
         except Exception as error:
             self._ok = False
+            self._report_failure(task, error)  # first: others then miss the folder that goes with the last file
             remove(task.tmp, [name for name, _ in task.parts])
-            self._report_failure(task, error)
             return
         self._ok = True
         self.saved_step = task.step
