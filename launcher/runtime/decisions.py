@@ -170,7 +170,7 @@ _TAKEN = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.SCRIPT_GONE)
 _ENDED = (K.CANCELLED, K.USER_STOP, K.TERMINATED)
 
 TABLE: tuple[Row, ...] = (
-    Row((K.FENCED,), _always, A.LEAVE, "a newer attempt of this run has begun"),
+    Row((K.FENCED,), _always, A.LEAVE, "the job was handed back, or a newer attempt has begun"),
     Row((K.DONE,), _always, A.COMPLETE, "all steps are done"),
     Row((*_TAKEN, *_ENDED, K.UNKNOWN_SIGNAL, K.FALSE_ALARM, K.IDLE, K.HOURS), lambda e, s: s.finished, A.COMPLETE, "all steps are done"),
     Row(_ENDED, _always, A.CANCEL, "cancelled runs never come back by themselves"),

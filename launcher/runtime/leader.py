@@ -212,6 +212,8 @@ class Leader(Hub):
                 return evidence
 
     async def _decide(self, board: Board, evidence: Evidence) -> Decision:
+        if await board.blocking(lambda: fence.is_over(self.paths, board.attempt)):  # this leader stood still meanwhile
+            evidence = Evidence(Kind.FENCED, "this attempt is over")
         decision = decide(evidence, self._situation(board, evidence))
         if decision.action is Action.REQUEUE and await board.blocking(
             lambda: self.paths.request.exists() or board.allocation.cancelled()

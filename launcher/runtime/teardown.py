@@ -170,6 +170,7 @@ def act(
         _cancel_heir(paths, allocation, history)
         return _to_hasten(history)
     attempt = max(fence.attempts(paths), default=0)
+    fence.depose(paths, attempt)  # a leader that only stood still is woken by SLURM's signals at the latest
     _tell(paths, attempt, "decision", evidence=verdict.evidence, action=verdict.action, reason=verdict.reason)
     if verdict.action == "requeue":
         try:
