@@ -45,11 +45,14 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     if not summaries:
         click.echo("no runs yet; launcher submit job.yaml starts one")
     from launcher.cli._say import say
+    from launcher.report.kept_off import kept_off
     from launcher.report.ledger import advice_in_words, cost_in_words, in_words
     from launcher.report.why import explain
 
     for h, s, book in zip(histories, summaries, books, strict=True):
         why = explain(h, s, now).sentence if s.state in ("failed", "cancelled") else ""
+        if (off := kept_off(h, s)) is not None:
+            why = f"{off.sentence} To let SLURM use them: {off.command}"
         advice = advice_in_words(advise(h, book))
         told = {"goodput": in_words(book), "cost": cost_in_words(book), "advice": advice, "why": why}
         head, *rest = lines(s, now, history=past(book, now), **told)

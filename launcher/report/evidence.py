@@ -171,9 +171,9 @@ def _decided(h: History, decision: Event) -> Root | None:
             root.log, root.trace = [], None
         return root
     simple = {
-        "nodes_missing": "start", "preflight_failed": "preflight", "preempted": "preempted", "preempted_now": "preempted",
-        "time_limit": "time_limit", "cancelled": "cancelled", "user": "user", "unknown": "unknown_signal",
-        "terminated": "terminated", "script_gone": "script_gone",
+        "nodes_missing": "start", "ports_taken": "start", "preflight_failed": "preflight",
+        "preempted": "preempted", "preempted_now": "preempted", "time_limit": "time_limit",
+        "cancelled": "cancelled", "user": "user", "unknown": "unknown_signal", "terminated": "terminated", "script_gone": "script_gone",
         "disk_at_risk": "disk_full", "cannot_save": "save", "last_save_failed": "save", "idle": "idle", "total_hours": "total_hours",
     }.get(kind)  # fmt: skip
     if simple is None:

@@ -248,9 +248,8 @@ def _node(root: Root, h: History, s: RunSummary) -> Told:
     if root.kind == "slurm_node":
         return Told("A node of the allocation died.", [as_text(root.event.get("reason"))], _last_words(root, 1), _AGAIN)
     sentence = f"Node {root.host or '?'} {how.get(why, why or 'died')}{at_step(root)}."
-    return Told(
-        sentence, [], [], f"keep off it: launcher resubmit {{run}} slurm.exclude={root.host}" if root.host else _AGAIN
-    )
+    fix = f"keep off it: launcher resubmit {{run}} slurm.exclude={root.host}" if root.host else _AGAIN
+    return Told(sentence, [], [], fix)
 
 
 _AGAIN = "launcher resubmit {run}"
@@ -273,6 +272,8 @@ def _start(root: Root, h: History, s: RunSummary) -> Told:
         of = f" ({named_ranks(ranks)})" if ranks else ""
         waited = text.duration(as_number(root.event.get("waited_s")))
         sentence = f"{text.short_list(nodes) or 'A node'}{of} did not start within {waited or 'the limit'}."
+    if root.decision.get("evidence") == "ports_taken":
+        return Told(sentence, [], [], "launcher resubmit {run} distributed.port_range=[33000,45000] tries others")
     skip = f" slurm.exclude={','.join(nodes)}" if nodes else ""
     return Told(sentence, [], [], f"launcher resubmit {{run}}{skip} (or wait longer: distributed.init_timeout_min)")
 
@@ -281,10 +282,8 @@ def _start(root: Root, h: History, s: RunSummary) -> Told:
 def _preflight(root: Root, h: History, s: RunSummary) -> Told:
     bad = [c for c in as_list(root.event.get("checks")) if isinstance(c, dict) and not c.get("ok", True)]
     hosts = list(dict.fromkeys(as_text(c.get("host")) for c in bad))
-    label = "Node" if len(hosts) == 1 else "Nodes"
-    sentence = (
-        f"{label} {text.short_list(hosts)} failed the check before the start." if hosts else "The node check failed."
-    )
+    said = f"Node{'s' if len(hosts) > 1 else ''} {text.short_list(hosts)} failed the check before the start."
+    sentence = said if hosts else "The node check failed."
     errors = [f"{c.get('host')}: {c.get('name')}: {c.get('detail')}" for c in bad[:4]]
     return Told(sentence, errors, [], f"launcher resubmit {{run}} slurm.exclude={','.join(hosts)}" if hosts else _AGAIN)
 

@@ -9,6 +9,7 @@ from launcher.frozen import frozen
 from launcher.report import text
 from launcher.report.evidence import Root, find_root
 from launcher.report.history import Event, History, as_dict, as_number, as_text
+from launcher.report.kept_off import kept_off
 from launcher.report.status import failing_saves, still_at_work
 from launcher.report.summary import RunSummary
 from launcher.report.tellers import TELLERS
@@ -57,7 +58,7 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
     """Why the run of ``h``, summarised in ``s``, is where it is."""
     root = find_root(h, s)
     if root is None:
-        return _nothing_wrong(s, now)
+        return _nothing_wrong(h, s, now)
     told = TELLERS.get(root.kind, TELLERS["other"])(root, h, s)
     rows = [
         ("when", _when(root, now)),
@@ -67,11 +68,11 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
         ("victims", _victims(root)),
         ("did", _did(root, h, s)),
         ("safe", _safe(h, s)),
-        ("next", _release(s) if _is_held(s) else _next(told, s)),
+        ("next", _release(h, s) or _next(told, s)),
     ]
     sentence = told.sentence
-    if _is_held(s):
-        sentence += " " + _HELD.format(s.reason)
+    if stuck := _stuck(h, s):
+        sentence += " " + stuck
     elif s.active:
         sentence += " The run goes on." if s.state == "running" else " The run waits to go on."
     return Why(
@@ -89,11 +90,23 @@ def _is_held(s: RunSummary) -> bool:
     return s.state == "pending" and "held" in s.reason.lower()
 
 
-def _release(s: RunSummary) -> str:
-    return "ask an administrator, who held it" if s.reason == "JobHeldAdmin" else f"scontrol release {s.job_id}"
+def _stuck(h: History, s: RunSummary) -> str:
+    """Why a pending run may never start by itself; "" when it will."""
+    if _is_held(s):
+        return _HELD.format(s.reason)
+    off = kept_off(h, s)
+    return off.sentence if off is not None else ""
 
 
-def _nothing_wrong(s: RunSummary, now: float) -> Why:
+def _release(h: History, s: RunSummary) -> str:
+    """What starts it then."""
+    if _is_held(s):
+        return "ask an administrator, who held it" if s.reason == "JobHeldAdmin" else f"scontrol release {s.job_id}"
+    off = kept_off(h, s)
+    return off.command if off is not None else ""
+
+
+def _nothing_wrong(h: History, s: RunSummary, now: float) -> Why:
     step = f" after step {text.count(s.step)}" if s.step else ""
     sentence = {
         "completed": f"Nothing went wrong: the run completed{step}.",
@@ -105,9 +118,9 @@ def _nothing_wrong(s: RunSummary, now: float) -> Why:
         what = f"The run completed{step}" if s.state == "completed" else f"The run is {s.phase or 'running'}"
         sentence = f"{what}, but {text.short_list(broken)}."
     rows = []
-    if _is_held(s):
-        sentence = _HELD.format(s.reason)
-        rows.append(("next", _release(s)))
+    if stuck := _stuck(h, s):
+        sentence = stuck
+        rows.append(("next", _release(h, s)))
     if s.missing:
         names = [as_text(m.get("host")) for m in s.missing if isinstance(m, dict)]
         sentence = f"The run waits for {text.short_list(names)}."

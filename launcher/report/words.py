@@ -27,7 +27,7 @@ MEANINGS = {
 
 LEVELS = {
     "bad": ("worker_failed", "node_lost", "hang", "store_lost", "save_failed", "checkpoint_damaged"),
-    "warning": ("warning", "node_missing", "signal", "stop_requested", "excluded", "victims"),
+    "warning": ("warning", "node_missing", "signal", "stop_requested", "excluded", "readmitted", "victims"),
     "good": ("saved", "first_step", "evaluated", "epoch"),
 }
 """How an event looks; the words say it too."""
@@ -243,6 +243,7 @@ _TELLERS: dict[str, Callable[[Event], str]] = {
     "stopped": _stopped,
     "decision": lambda e: f"decided: {str(e.get('action', '?')).replace('_', ' ')} ({e.get('reason', '')})",
     "excluded": lambda e: f"will not use {_hosts(e.get('hosts'))} again: {e.get('why', '')}",
+    "readmitted": lambda e: f"may use {_hosts(e.get('hosts'))} again: {e.get('why', '')}",
     "requeued": _requeued,
     "round_ended": lambda e: f"round {e.get('round')} ended: {e.get('why', '')}",
     "attempt_ended": lambda e: f"attempt {e.get('attempt')} ended: {e.get('why', '')}",

@@ -33,6 +33,7 @@ agreed             step
 stopped            step, lost_steps
 decision           evidence, action, reason                             (one row of runtime/decisions.py)
 excluded           hosts, why
+readmitted         hosts, why                                           (excluded ones that SLURM needs to start the job)
 requeued           how ("requeue"|"continuation"|"slurm"), job_id, seconds
 round_ended        why
 attempt_ended      why, allocation_s

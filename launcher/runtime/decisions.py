@@ -44,6 +44,8 @@ class Kind(str, Enum):
     DAMAGED = "checkpoint_damaged"
     """The checkpoint that the round resumed from: it was read while the round ran already."""
     NODES_MISSING = "nodes_missing"
+    PORTS_TAKEN = "ports_taken"
+    """The leader can listen on none of its candidate ports."""
     PREFLIGHT = "preflight_failed"
     PREEMPTED = "preempted"
     PREEMPTED_NOW = "preempted_now"
@@ -170,13 +172,13 @@ _TAKEN = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.SCRIPT_GONE)
 _ENDED = (K.CANCELLED, K.USER_STOP, K.TERMINATED)
 
 TABLE: tuple[Row, ...] = (
-    Row((K.FENCED,), _always, A.LEAVE, "a newer attempt of this run has begun"),
+    Row((K.FENCED,), _always, A.LEAVE, "the job was handed back, or a newer attempt has begun"),
     Row((K.DONE,), _always, A.COMPLETE, "all steps are done"),
     Row((*_TAKEN, *_ENDED, K.UNKNOWN_SIGNAL, K.FALSE_ALARM, K.IDLE, K.HOURS), lambda e, s: s.finished, A.COMPLETE, "all steps are done"),
     Row(_ENDED, _always, A.CANCEL, "cancelled runs never come back by themselves"),
     Row(_ANY, lambda e, s: s.cancelled, A.CANCEL, "the job was cancelled"),
     Row((K.UNKNOWN_SIGNAL,), _always, A.FAIL, "it may have been cancelled, so it is not requeued: `launcher resubmit` continues it"),
-    Row((K.NODES_MISSING,), lambda e, s: not s.trained, A.FAIL, "the run cannot start"),
+    Row((K.NODES_MISSING, K.PORTS_TAKEN), lambda e, s: not s.trained, A.FAIL, "the run cannot start"),
     Row((K.IDLE,), _always, A.FAIL, "the allocation was given back"),
     Row((K.HOURS,), _always, A.FAIL, "`launcher resubmit` with a higher cap continues it"),
     Row((K.DISK_AT_RISK,), _always, A.FAIL, "too much work would be lost in a failure"),
@@ -188,7 +190,8 @@ TABLE: tuple[Row, ...] = (
         " any progress"),
     Row(_ANY, lambda e, s: not s.hours_left, A.FAIL, "restart.max_total_hours is used up"),
     Row((K.NODES_MISSING,), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without them"),
-    Row((K.NODES_MISSING,), _always, A.FAIL, "the run may not be requeued again"),
+    Row((K.PORTS_TAKEN,), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without this host"),
+    Row((K.NODES_MISSING, K.PORTS_TAKEN), _always, A.FAIL, "the run may not be requeued again"),
     Row(_TAKEN, lambda e, s: not s.may_requeue, A.FAIL, "the run may not be requeued; `launcher resubmit` continues it"),
     Row(_TAKEN, lambda e, s: not s.attempts_left, A.FAIL, "attempts in a row made no progress"),
     Row(_TAKEN, _always, A.REQUEUE, "the run goes on in another attempt"),

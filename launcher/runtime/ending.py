@@ -12,7 +12,7 @@ from launcher.run.state import write_outcome
 from launcher.runtime.board import Board
 from launcher.runtime.budgets import backoff_s
 from launcher.runtime.decisions import Action, Decision, Evidence, Kind
-from launcher.runtime.handover import CancelledError, HandedBack, NotAnsweredError
+from launcher.runtime.handover import NEEDED, CancelledError, HandedBack, NotAnsweredError
 from launcher.runtime.nodes import Node
 from launcher.runtime.picture import picture
 from launcher.runtime.waiting import until
@@ -21,7 +21,7 @@ __all__ = ["Ending", "give_back", "leave"]
 
 _STATES = {Action.COMPLETE: ("completed", 0), Action.FAIL: ("failed", RunFailedError.exit_code),
            Action.CANCEL: ("cancelled", RunCancelledError.exit_code)}  # fmt: skip
-_EXCLUDED = (Kind.NODE_LOST, Kind.PREFLIGHT, Kind.NODES_MISSING)
+_EXCLUDED = (Kind.NODE_LOST, Kind.PREFLIGHT, Kind.NODES_MISSING, Kind.PORTS_TAKEN)
 _NOTIFY_S = 8.0
 """The allocation is held for so long, at the end of a run, until news and metrics of it are delivered."""
 _KILLED_SOON_S = 2.0
@@ -124,6 +124,8 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
         return await leave(board, failed, evidence)
     for why in dict.fromkeys(bad.values()):
         board.history.event("excluded", hosts=[h for h in bad if bad[h] == why], why=why)
+    if handed.given_up:
+        board.history.event("readmitted", hosts=list(handed.given_up), why=NEEDED)
     board.history.event("attempt_ended", why=decision.reason, allocation_s=round(time.time() - board.began_t, 1))
     took = round(time.time() - began, 2)
     board.history.event(

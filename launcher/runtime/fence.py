@@ -6,10 +6,14 @@ with a newer claim; therefore a new leader also takes away every ``tmp.<older at
 commits a checkpoint has such a folder as its source: a stale leader's commit finds nothing to rename. A committed
 checkpoint is deleted by moving it out of sight *before* the check, and put back when the check fails: whoever claims
 later finds it in place or gone, and none of its own can be hit.
+
+An agent that hands the job back for a leader that stands still marks the leader's attempt first: should it go on, it is
+over before a newer attempt begins.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -21,10 +25,22 @@ from launcher.errors import RunDirError
 from launcher.run.files import fsync_dir, read_object, write_atomic
 from launcher.run.paths import RunPaths
 
-__all__ = ["TRASH", "attempts", "claim", "claimant", "discard", "drop_stale", "is_current", "take_away"]
+__all__ = [
+    "TRASH",
+    "attempts",
+    "claim",
+    "claimant",
+    "depose",
+    "discard",
+    "drop_stale",
+    "is_current",
+    "is_over",
+    "take_away",
+]
 
 TRASH = "trash."
 """Folders on their way out begin with this; nobody reads them."""
+_DEPOSED = "deposed"
 _LEAVING = "leaving."
 """Checkpoints out of sight, their deletion not yet allowed; the attempt and the name follow."""
 
@@ -61,10 +77,20 @@ def claimant(paths: RunPaths, attempt: int) -> dict[str, Any]:
     return read_object(paths.attempts / str(attempt) / "claim.json") or {}
 
 
+def depose(paths: RunPaths, attempt: int) -> None:
+    """Others decide what becomes of the run: its leader, should it live, writes nothing more."""
+    with contextlib.suppress(OSError):  # of a folder that cannot be written: the leader cannot write there either
+        (paths.attempts / str(attempt) / _DEPOSED).touch()
+
+
+def is_over(paths: RunPaths, attempt: int) -> bool:
+    """A newer attempt has been claimed, or others act for this one's leader. A folder that cannot be read says neither."""
+    return max(attempts(paths), default=attempt) > attempt or (paths.attempts / str(attempt) / _DEPOSED).exists()
+
+
 def is_current(paths: RunPaths, attempt: int) -> bool:
-    """No newer attempt has been claimed, and ours is still there."""
-    numbers = attempts(paths)
-    return bool(numbers) and numbers[-1] == attempt
+    """This attempt is not over, and its claim is still there."""
+    return attempt in attempts(paths) and not is_over(paths, attempt)
 
 
 def drop_stale(paths: RunPaths, attempt: int) -> None:

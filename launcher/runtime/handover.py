@@ -10,8 +10,19 @@ from launcher.frozen import frozen
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
-__all__ = ["Allocation", "CancelledError", "HandedBack", "LocalAllocation", "Meaning", "NotAnsweredError", "window_s"]
+__all__ = [
+    "NEEDED",
+    "Allocation",
+    "CancelledError",
+    "HandedBack",
+    "LocalAllocation",
+    "Meaning",
+    "NotAnsweredError",
+    "window_s",
+]
 
+NEEDED = "SLURM could not start the job otherwise"
+"""Why hosts that were to be excluded are not."""
 RESERVE_S = 3.0
 """Kept back of every warning time for requeueing and leaving."""
 
@@ -41,6 +52,8 @@ class HandedBack:
     how: str
     """"requeue" (same job id), "continuation" (another job) or "slurm" (it requeues by itself)."""
     job_id: str | None = None
+    given_up: tuple[str, ...] = ()
+    """Hosts that were to be excluded, and without which SLURM could not start the run."""
 
 
 class Allocation(Protocol):

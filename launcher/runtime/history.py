@@ -1,6 +1,7 @@
 """The leader's pen: events, metrics, samples and the picture of now. One thread writes, in order; nobody waits for it.
 
-A full disk stops nothing here: what could not be written is kept and tried again.
+A full disk stops nothing here: what could not be written is kept and tried again. An attempt that is over, whose leader has
+stood still meanwhile, writes nothing more.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from launcher.run import events
 from launcher.run.files import append_line
 from launcher.run.paths import RunPaths
 from launcher.run.state import write_state
+from launcher.runtime import fence
 
 __all__ = ["History", "plain_numbers"]
 
@@ -41,6 +43,7 @@ class History:
         self.refused: str | None = None
         """Why the disk refused the last line, or None."""
         self._heard = heard
+        self._over = False
         self._backlog: deque[tuple[Path, dict[str, Any], bool]] = deque(maxlen=_KEEP)
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="history", daemon=True) if threaded else None
@@ -112,6 +115,10 @@ class History:
                 return
             job()
 
+    def _is_over(self) -> bool:
+        self._over = self._over or fence.is_over(self.paths, self.attempt)
+        return self._over
+
     def _append(self, path: Path, value: dict[str, Any], durable: bool) -> None:
         self._backlog.append((path, value, durable))
         self._drain()
@@ -120,7 +127,8 @@ class History:
         while self._backlog:
             path, value, durable = self._backlog[0]
             try:
-                append_line(path, value, durable=durable)
+                if not (self._is_over() if durable else self._over):  # metrics are many: no look for each
+                    append_line(path, value, durable=durable)
             except OSError as error:
                 self.refused = f"{path.name}: {error.strerror or error}"
                 return
@@ -128,6 +136,8 @@ class History:
         self.refused = None
 
     def _picture(self, state: dict[str, Any]) -> None:
+        if self._is_over():
+            return
         try:
             write_state(self.paths.state, json.loads(json.dumps(state, default=str)))
         except OSError as error:

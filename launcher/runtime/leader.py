@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+from launcher.errors import ProtocolError
 from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -112,7 +113,12 @@ class Leader(Hub):
             return ended
         board = self._board = await self._begin()
         self._inbox = Inbox(board, self._signal)
-        stop_listening = await serve(self)
+        try:
+            stop_listening = await serve(self)
+        except ProtocolError as error:
+            text = f"{str(error).rstrip('.')} on {self.host}"
+            evidence = Evidence(Kind.PORTS_TAKEN, text, {"kind": "start", "text": text}, (self.host,))
+            return await self._end(board, await self._decide(board, evidence), evidence)
         ticker = asyncio.get_running_loop().create_task(self._tick(Watch(board, self._inbox.lose)))
         try:
             return await self._lead(board)
@@ -188,6 +194,9 @@ class Leader(Hub):
             if evidence.refusals:
                 await until(board, lambda now: interrupted(board), timeout_s=_REFUSED_AGAIN_S)
             evidence = None
+        return await self._end(board, decision, evidence)
+
+    async def _end(self, board: Board, decision: Decision, evidence: Evidence) -> Ending:
         board.phase = "ended"
         if decision.action is Action.REQUEUE:
             return await give_back(board, decision, evidence)
@@ -205,6 +214,8 @@ class Leader(Hub):
                 return evidence
 
     async def _decide(self, board: Board, evidence: Evidence) -> Decision:
+        if await board.blocking(lambda: fence.is_over(self.paths, board.attempt)):  # this leader stood still meanwhile
+            evidence = Evidence(Kind.FENCED, "this attempt is over")
         decision = decide(evidence, self._situation(board, evidence))
         if decision.action is Action.REQUEUE and await board.blocking(
             lambda: self.paths.request.exists() or board.allocation.cancelled()

@@ -34,6 +34,7 @@ _AHEAD_S = 0.3
 _ACK_S = 30.0
 _PENDING_S = 1800.0
 """A save whose shards have not all come by then never will (a script that does not save when asked)."""
+_CAUSE_S = 1.0
 _RETRY_FIRST_S, _RETRY_MOST_S = 15.0, 300.0
 _LAST_TRIES_S = (2.0, 10.0, 30.0, 60.0, 120.0)
 """The run's last checkpoint is tried again after so long: nothing else brings the last steps back."""
@@ -51,7 +52,7 @@ class Save:
     shards: dict[int, Shard] = field(default_factory=dict)
     seconds: float = 0.0
     blocked_s: float = 0.0
-    failed: set[int] = field(default_factory=set)
+    failed: bool = False
     committing: bool = False
 
 
@@ -176,9 +177,15 @@ class Saver:
         save = self._get(step, now)
         number = message.get("errno")
         number = number if isinstance(number, int) else None
-        self.permanent = self.permanent + 1 if message.get("permanent") is True else 0
-        last = message.get("last") is True
-        self._lose(save, str(message.get("error") or "unknown error"), number, now, keep=last)
+        permanent, last = message.get("permanent") is True, message.get("last") is True
+
+        def lose() -> None:
+            if number != errno.ENOENT or (self._saves.get(step) is save and not save.failed):
+                self.permanent = self.permanent + 1 if permanent else 0
+                self._lose(save, str(message.get("error") or "unknown error"), number, now, keep=last)
+
+        # No folder: another rank, whose own failure is told or about to be, has taken it away.
+        asyncio.get_running_loop().call_later(_CAUSE_S, lose) if number == errno.ENOENT else lose()
 
     def save_ack(self, rank: int, message: dict[str, Any], now: float) -> None:
         """A worker answers whether it will save at the step asked for."""
@@ -310,7 +317,7 @@ class Saver:
 
     def _lose(self, save: Save, error: str, number: int | None, now: float, *, keep: bool = False) -> None:
         """A save failed; ``keep`` the others' parts: the last save of all is tried again by the rank that failed."""
-        self.failures += 1
+        self.failures, save.failed = self.failures + 1, True
         if self.failing_since is None:
             self.failing_since = now
         name = errno.errorcode.get(number) if number else None

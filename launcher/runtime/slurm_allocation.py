@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -17,6 +16,7 @@ from launcher.errors import SiteError
 from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
+from launcher.runtime.exclusions import affordable, excluded_before, schedulable_without
 from launcher.runtime.handover import CancelledError, HandedBack, Meaning, NotAnsweredError
 from launcher.runtime.starts import read_ended
 from launcher.runtime.wire import allocation_life
@@ -28,13 +28,11 @@ from launcher.slurm.meaning import Meaning as Understood
 from launcher.slurm.meaning import meaning_of
 from launcher.slurm.restart import NET_LEAD_S, last_act
 
-__all__ = ["SlurmAllocation", "excluded_before", "schedulable_without"]
+__all__ = ["SlurmAllocation"]
 
 _ASK_S = 5.0
 _EARLY_S = 2.0
 """SLURM counts seconds, and looks at grace times late, never early."""
-_EXCLUDED_S = 86400.0
-_GONE = ("down", "drain", "drng", "fail", "unk", "maint", "boot", "inval", "planned_down")
 
 
 class SlurmAllocation:
@@ -127,10 +125,10 @@ class SlurmAllocation:
                 self._refuse_cancelled()
                 done = handback.requeue(own, restart_count=self.restart_count)  # its grace or time was over meanwhile
             if done.ok:
-                self._exclude(exclude)
+                given_up = self._exclude(exclude)
                 if delay_s > 0:
                     handback.pull_forward(own, max(2, int(delay_s)))
-                return HandedBack("slurm" if self._slurm_requeues else "requeue", own)
+                return HandedBack("slurm" if self._slurm_requeues else "requeue", own, given_up)
             if not done.forbidden:  # it may have taken or not: a continuation could be a second life of the run
                 raise NotAnsweredError(f"scontrol requeue: {done.why}")
         return self._continue(exclude, delay_s)
@@ -147,28 +145,40 @@ class SlurmAllocation:
             print(f"{', '.join(hosts)} could not be given back: {done.why}", file=sys.stderr, flush=True)
         return hosts if done.ok else ()
 
-    def _exclude(self, hosts: tuple[str, ...]) -> None:
-        before = excluded_before(events.read(self._paths.events), time.time())
-        if hosts or before:
-            handback.exclude(self._job.own_id, self._to_exclude(hosts, before), instead_of=tuple(before))
+    def _exclude(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        """Keep the requeued job off ``hosts`` and those of before; returns those that it needs to start."""
+        chosen, given_up = self._chosen(hosts)
+        if chosen is not None:
+            handback.exclude(self._job.own_id, chosen)
+        return given_up
 
-    def _to_exclude(self, hosts: tuple[str, ...], before: Mapping[str, bool]) -> tuple[str, ...]:
-        """``hosts`` and those of ``before`` that count still, as far as enough others are left."""
+    def _chosen(self, hosts: tuple[str, ...]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+        """What to exclude, the user's own hosts included (None: leave that as it is), and the hosts that are given up."""
+        before = excluded_before(events.read(self._paths.events), time.time())
+        if not (hosts or before):
+            return None, ()
+        wishes = handback.wishes(self._job.own_id)
+        users = tuple(h for h in handback.excluded(wishes) if h not in before and h not in hosts)
+        wanted = (*(h for h, counts in before.items() if counts and h not in hosts), *hosts)
+        kept = affordable(wanted, lambda these: self._could_start(wishes, (*users, *these)))
+        return (*users, *kept), wanted[: len(wanted) - len(kept)]
+
+    def _could_start(self, wishes: Mapping[str, str], exclude: tuple[str, ...]) -> bool:
+        options = {**wishes, "exclude": ",".join(exclude)}
+        if self._job.array_task_id is not None:
+            options["array"] = str(self._job.array_task_id)  # limits count every element
+        said = handback.could_start(str(self._paths.sbatch), options, environ=self._environ)
+        if said is not None:
+            return said
+        if wishes.keys() & {"constraint", "nodelist", "reservation"}:  # counting hosts would prove nothing
+            return False
         partition = [f"--partition={self._job.partition}"] if self._job.partition else []
         answer = ask("sinfo", "--noheader", "--Node", *partition, "--format=%N %t", timeout_s=_ASK_S)
-        needed = self._spec.nodes + self._spec.spare_nodes
-        kept = tuple(h for h, fresh in before.items() if fresh and h not in hosts)
-        for these in ((*hosts, *kept), hosts):
-            if answer.ok and schedulable_without(answer.out, these, needed):
-                return these
-        return ()
+        return answer.ok and schedulable_without(answer.out, exclude, self._spec.nodes + self._spec.spare_nodes)
 
     def _continue(self, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
-        extra = []
-        before = excluded_before(events.read(self._paths.events), time.time())
-        if exclude or before:  # the option takes the place of the script's own
-            users = [h for h in handback.excluded(self._job.own_id) if h not in before]
-            extra.append(f"--exclude={','.join([*users, *self._to_exclude(exclude, before)])}")
+        chosen, given_up = self._chosen(exclude)
+        extra = [] if chosen is None else [f"--exclude={','.join(chosen)}"]  # in place of the script's own
         if delay_s > 0:
             extra.append(f"--begin=now+{int(delay_s)}")
         task = self._job.array_task_id
@@ -189,7 +199,7 @@ class SlurmAllocation:
             raise
         handback.move_dependents(self._job.own_id, new)
         _copy_pickle(self._paths.submitit, self._job.own_id, new)
-        return HandedBack("continuation", new)
+        return HandedBack("continuation", new, given_up)
 
     def pull_forward(self) -> None:
         """See `Allocation`."""
@@ -243,20 +253,6 @@ class SlurmAllocation:
             ask("scancel", "--signal=KILL", f"{self._job.own_id}.{step}", timeout_s=_ASK_S)
 
 
-def excluded_before(history: list[dict[str, Any]], now: float) -> dict[str, bool]:
-    """Hosts that this run has excluded since it was last submitted, and whether that was within the last day. Pure.
-
-    Older exclusions are taken back: what was wrong then has been seen to by SLURM or an administrator, or has passed.
-    """
-    found: dict[str, bool] = {}
-    for e in history:
-        if e["type"] == "submitted":
-            found = {}
-        elif e["type"] == "excluded":
-            found |= {str(h): now - float(e["t"]) < _EXCLUDED_S for h in e.get("hosts") or ()}
-    return found
-
-
 def _life_began(environ: Mapping[str, str]) -> float:
     """When the oldest process of this life of the job began that this one comes from: the batch script, or the step's task."""
     began = time.time()
@@ -279,16 +275,6 @@ def _is_older(facts: JobFacts | None, began_t: float) -> bool:
 
 def _is_ended(facts: JobFacts | None) -> bool:
     return facts is not None and facts.state not in handback.RUNNING
-
-
-def schedulable_without(sinfo: str, hosts: tuple[str, ...], needed: int) -> bool:
-    """Whether ``needed`` usable hosts are left in ``sinfo -N -o "%N %t"`` without ``hosts``. Pure."""
-    usable = set()
-    for line in sinfo.splitlines():
-        name, _, state = line.strip().partition(" ")
-        if name and not state.lower().startswith(_GONE):
-            usable.add(name)
-    return len(usable - set(hosts)) >= needed
 
 
 def _copy_pickle(folder: Path, old: str, new: str) -> None:

@@ -26,7 +26,7 @@ from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, write_outcome
 from launcher.runtime import fence
 from launcher.runtime.budgets import Budgets, backoff_s
-from launcher.runtime.handover import Allocation, CancelledError, NotAnsweredError
+from launcher.runtime.handover import NEEDED, Allocation, CancelledError, NotAnsweredError
 from launcher.slurm.commands import clean_environment
 
 __all__ = ["Verdict", "judge", "main"]
@@ -170,6 +170,7 @@ def act(
         _cancel_heir(paths, allocation, history)
         return _to_hasten(history)
     attempt = max(fence.attempts(paths), default=0)
+    fence.depose(paths, attempt)  # a leader that only stood still is woken by SLURM's signals at the latest
     _tell(paths, attempt, "decision", evidence=verdict.evidence, action=verdict.action, reason=verdict.reason)
     if verdict.action == "requeue":
         try:
@@ -186,6 +187,8 @@ def act(
             return False
         if exclude:
             _tell(paths, attempt, "excluded", hosts=list(exclude), why="the leader on it is gone")
+        if handed.given_up:
+            _tell(paths, attempt, "readmitted", hosts=list(handed.given_up), why=NEEDED)
         _tell(paths, attempt, "attempt_ended", why=verdict.reason)
         took = round(time.time() - began, 2)
         _tell(paths, attempt, "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=verdict.delay_s)

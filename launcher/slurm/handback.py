@@ -21,8 +21,8 @@ from launcher.slurm.jobs import JobFacts, job_facts
 from launcher.slurm.restart import NET_LEAD_S
 
 __all__ = [
-    "RUNNING", "Done", "cancel", "continuation", "exclude", "excluded", "forbid_requeue", "let_go", "move_dependents",
-    "pull_forward", "requeue",
+    "RUNNING", "Done", "cancel", "continuation", "could_start", "exclude", "excluded", "forbid_requeue", "let_go",
+    "move_dependents", "pull_forward", "requeue", "wishes",
 ]  # fmt: skip
 
 TIMEOUT_S = 10.0
@@ -32,6 +32,14 @@ _ALREADY = re.compile(r"pending execution|already (been )?requeued|job is pendin
 _FORBIDDEN = re.compile(
     r"disabled|not permitted|access/permission denied|invalid user id|batch jobs only", re.IGNORECASE
 )
+_NO_HOSTS = re.compile(
+    r"configuration (is )?not available|nodes? (is |are )?(not available|busy)|invalid node name", re.IGNORECASE
+)
+"""sbatch's words for a job that the hosts cannot run; others are of limits, accounts or slurmctld's mood."""
+_OPTIONS = {
+    "Partition": "partition", "Account": "account", "QOS": "qos", "ReqNodeList": "nodelist", "ExcNodeList": "exclude",
+    "Features": "constraint", "Reservation": "reservation",
+}  # fmt: skip
 
 
 @frozen
@@ -96,28 +104,43 @@ def pull_forward(job_id: str, lead_s: int = NET_LEAD_S) -> Done:
     return _update(job_id, f"StartTime=now+{int(lead_s)}seconds")
 
 
-def exclude(job_id: str, hosts: Sequence[str], *, instead_of: Sequence[str] = ()) -> Done:
-    """Keep the requeued job off ``hosts``, on top of those it is kept off already, without ``instead_of``.
-
-    It must be pending or completing.
-    """
-    bad = [h for h in hosts if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", h)]
-    if bad or not (hosts or instead_of):
-        return Done(not bad, f"no host names: {', '.join(map(repr, bad))}" if bad else "nothing to exclude")
-    others = [h for h in excluded(job_id) if h not in instead_of and h not in hosts]
-    return _update(job_id, f"ExcNodeList={','.join([*others, *hosts])}")
+def exclude(job_id: str, hosts: Sequence[str]) -> Done:
+    """Keep the requeued job off ``hosts`` and no others. It must be pending or completing."""
+    if bad := [h for h in hosts if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", h)]:
+        return Done(False, f"no host names: {', '.join(map(repr, bad))}")
+    return _update(job_id, f"ExcNodeList={','.join(hosts)}")
 
 
-def excluded(job_id: str) -> list[str]:
-    """The hosts that the job is kept off now."""
-    answer = ask("scontrol", "show", "job", job_id, timeout_s=TIMEOUT_S)
-    found = re.search(r"^ +ReqNodeList=\S* ExcNodeList=(\S+)", answer.out, re.MULTILINE)
-    if not found or found[1] == "(null)":
-        return []
+def wishes(job_id: str) -> dict[str, str]:
+    """What decides where the job may run, as options of sbatch: from its script, its submitter's SBATCH_* or later updates."""
+    out = ask("scontrol", "show", "job", job_id, timeout_s=TIMEOUT_S).out
+    found: dict[str, str] = {}
+    # Lines that begin with these keys: job names and comments, which users choose, cannot imitate them.
+    for line in re.findall(r"^ +(?:Priority|Partition|ReqNodeList|Features|Reservation)=.*", out, re.MULTILINE):
+        for key, value in re.findall(r"(\w+)=(\S+)", line):
+            if key in _OPTIONS and value not in ("(null)", "N/A"):
+                found.setdefault(_OPTIONS[key], value)
+    return found
+
+
+def excluded(wished: Mapping[str, str]) -> list[str]:
+    """The hosts that a job of these `wishes` is kept off now."""
+    names = wished.get("exclude", "")
     try:
-        return expand_hosts(found[1])
+        return expand_hosts(names)
     except ValueError:
-        return found[1].split(",")
+        return names.split(",")
+
+
+def could_start(script: str, options: Mapping[str, str], *, environ: Mapping[str, str]) -> bool | None:
+    """Whether SLURM could start ``script`` with ``options`` sooner or later on the hosts that are up; None: it does not say.
+
+    ``sbatch --test-only`` weighs everything that sbatch knows. Any user may ask it, and it queues nothing. Busy hosts count,
+    those of this very job too; hosts that are down or drained do not. What the script waited for has been.
+    """
+    words = ["sbatch", "--test-only", *(f"--{key}={value}" for key, value in options.items()), "--dependency=", script]
+    answer = ask(*words, timeout_s=TIMEOUT_S, environ=without_slurm(environ))
+    return answer.ok if answer.ok or _NO_HOSTS.search(answer.err) else None
 
 
 def let_go(job_id: str, hosts: Sequence[str]) -> Done:

@@ -191,11 +191,13 @@ class Saver:
 
     def _lose(self, task: _Task, error: Exception) -> None:
         self._ok = False
-        remove(task.tmp, [name for name, _ in task.parts])
         number = error_number(error)
         self.hopeless = cannot_mend(error)
         values = {"error": str(error), "errno": number, "permanent": self.hopeless, "last": self.last}
         self._channel.send("save_failed", step=task.step, tmp=str(task.tmp), **values)
+        remove(
+            task.tmp, [name for name, _ in task.parts]
+        )  # after the word: others then miss the folder that goes with the last file
 
 
 def cannot_mend(error: BaseException) -> bool:

@@ -101,13 +101,20 @@ def test_a_frozen_agent(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
 
 @pytest.mark.long
 def test_a_frozen_leader(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    """The other agents find out, and one of them hands the job back: SLURM's KILL ends what stands still."""
+    """The other agents find out, and one of them hands the job back. SLURM's signals wake the leader: it writes nothing more."""
     run = start(clean, tmp_path, params={"step_s": 0.5})
+    leader = inflict.agents(run)[0]
 
-    inflict.agents(run)[0].send_signal(signal.SIGSTOP)
+    leader.send_signal(signal.SIGSTOP)
+    run.wait("the other agent's decision", lambda: run.told("decision"))
+    with contextlib.suppress(psutil.NoSuchProcess):
+        leader.send_signal(signal.SIGCONT)
 
     ends_the_same(run, 3, undisturbed)
     assert len(run.told("attempt_started")) == 2
+    assert [e["evidence"] for e in run.told("decision", attempt=0)] == ["leader_gone"]
+    assert [e["type"] for e in run.history() if e["attempt"] == 0][-1] == "requeued"
+    assert len(run.told("requeued")) == 1
 
 
 @pytest.mark.long

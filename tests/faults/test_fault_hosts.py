@@ -34,6 +34,29 @@ def test_a_killed_agent(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed
     assert len(run.told("attempt_started")) == 2
 
 
+@pytest.mark.parametrize("may_requeue", [1, pytest.param(0, marks=pytest.mark.long)], ids=["requeue", "continuation"])
+def test_no_host_fits_but_those_of_the_run(
+    clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, may_requeue: int
+) -> None:
+    """The job's constraint leaves it three hosts and it needs three: the one that failed is given up, not the job.
+
+    SLURM would show an idle cluster and Reason=BadConstraints for ever.
+    """
+    clean.set(JobRequeue=may_requeue)
+    clean.run(["scontrol", "update", "NodeName=node[1-3]", "AvailableFeatures=fits", "ActiveFeatures=fits"])
+    try:
+        run = start(clean, tmp_path, slurm={"constraint": "fits"})
+        host = run.state()["nodes"][2]
+
+        inflict.kill_agent(run, 2)
+
+        ends_the_same(run, 3, undisturbed)
+        tells(run, ("excluded", {"hosts": [host]}), ("readmitted", {"hosts": [host]}), ("requeued", {}))
+        assert len(run.told("attempt_started")) == 2
+    finally:
+        clean.run(["scontrol", "update", "NodeName=node[1-3]", "AvailableFeatures=", "ActiveFeatures="])
+
+
 def test_a_host_killed_with_a_spare(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """A spare takes a dead host's place inside the allocation, long before SLURM notices."""
     run = start(clean, tmp_path, resources={"spare_nodes": 1})

@@ -262,6 +262,25 @@ def test_slurm_is_asked_once_for_all_runs(
     assert words[0] == "report" or "Priority" in said
 
 
+def test_status_names_the_hosts_that_the_launcher_keeps_a_waiting_job_off(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SLURM's Reason alone does not say who excluded them; the command that gives them back is there to be pasted."""
+    story = Story(home, "net", "1121-0842-aaa").submitted(job_id="101").begins(job_id="101").wait(5)
+    story.event("excluded", hosts=["node2"], why="it fell silent").event("requeued", job_id="101", how="requeue")
+    tools = home.parent / "tools"
+    tools.mkdir()
+    row = "101|101|PENDING|0:00|1:00:00|N/A|N/A|1795311918||||BadConstraints"
+    (tools / "squeue").write_text(f"#!/bin/sh\necho '{row}'\n")
+    (tools / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+
+    said = " ".join(launcher("status").output.split())
+
+    assert "the launcher keeps it off node2 (it fell silent)" in said
+    assert "scontrol update JobId=101 ExcNodeList=" in said
+
+
 def on_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
     """What the command writes to a pseudo-terminal."""
     master, slave = pty.openpty()

@@ -407,6 +407,32 @@ def test_nothing_wrong_is_said_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "reason", ["BadConstraints", "ReqNodeNotAvail, UnavailableNodes:node4",
+               "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"],
+)  # fmt: skip
+def test_the_launchers_part_in_a_job_that_no_host_fits_is_told(tmp_path: Path, reason: str) -> None:
+    """Hosts that the launcher keeps the job off are named, with what gives them back and leaves the user's own exclusions.
+
+    Not so before the first requeue, of hosts given up since, nor while SLURM gives another reason.
+    """
+    job = Job("PENDING")
+    job.reason = reason
+    story = training(tmp_path).event("node_lost", host="node2", why="silent")
+    story.paths.job.write_text("slurm:\n  exclude: node9\n")
+    story.event("decision", evidence="node_lost", action="requeue", reason="r")
+    story.event("excluded", hosts=["node1", "node2"], why="it fell silent")
+    before = why(story, {"482913": job})
+    story.event("readmitted", hosts=["node1"], why="w").event("attempt_ended").event("requeued")
+    after = why(story, {"482913": job})
+    job.reason = "Resources"
+
+    said = f"SLURM finds no hosts for the job ({reason}), and the launcher keeps it off node2 (it fell silent)."
+    assert said in after.sentence
+    assert dict(after.rows)["next"] == "scontrol update JobId=482913 ExcNodeList=node9"
+    assert "keeps it off" not in before.sentence + why(story, {"482913": job}).sentence
+
+
+@pytest.mark.parametrize(
     ("reason", "next_"),
     [
         ("JobHeldUser", "scontrol release 482913"),

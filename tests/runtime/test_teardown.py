@@ -90,6 +90,17 @@ def test_a_leader_that_died_is_requeued(run):
     assert read_outcome(run[1].outcome) is None
 
 
+def test_a_host_that_cannot_be_done_without_is_told(run, monkeypatch):
+    """An agent that hands the job back for a dead leader excludes its host; what SLURM needs is given up, and said."""
+    slurm = Slurm()
+    monkeypatch.setattr(slurm, "hand_back", lambda exclude, delay_s: HandedBack("requeue", "5", exclude))
+
+    assert teardown.act(*run, slurm, exclude=("n0",)) is True
+
+    told = [(e["type"], e.get("hosts")) for e in events.read(run[1].events) if "hosts" in e]
+    assert told == [("excluded", ["n0"]), ("readmitted", ["n0"])]
+
+
 def test_an_outcome_needs_nothing(run):
     """A run that ended is left alone."""
     run[1].outcome.write_text(json.dumps({"state": "completed"}))

@@ -94,13 +94,32 @@ def test_pulled_forward_it_does_not_wait_two_minutes(cluster: Cluster, tmp_path:
 
 
 def test_excluded_hosts_are_not_used_again(cluster: Cluster, tmp_path: Path) -> None:
-    """Hosts excluded while the job completes are added to those it was kept off before."""
-    exclude = 'said["exclude"] = told(handback.exclude(here.own_id, [here.node_name]))'
-    job = cluster.sbatch("--exclude=node1", write_job(tmp_path, REQUEUE % (exclude, LEAD_S)))
-    first, second = said(cluster, tmp_path, f"{job}.0"), said(cluster, tmp_path, f"{job}.1")
+    """Hosts are excluded while the job completes; what the user excluded is known, and what the job could do without, too.
 
+    The constraint, which the script does not name, fits three hosts, of which the user excludes one: the job can start without
+    this one, and not without the third as well. SLURM says so while the job completes and holds its host.
+    """
+    body = """
+    wished = handback.wishes(here.own_id)
+    said["wished"], users = [wished["partition"], wished["constraint"]], handback.excluded(wished)
+    ask = lambda *hosts: handback.could_start(JOB, {**wished, "exclude": ",".join([*users, *hosts])}, environ=os.environ)
+    said["could"] = [ask(), ask(here.node_name), ask(here.node_name, "node4"), ask("node2", "node3", "node4")]
+    said["exclude"] = told(handback.exclude(here.own_id, [*users, here.node_name]))
+"""
+    cluster.run(["scontrol", "update", "NodeName=node[1-3]", "AvailableFeatures=fits", "ActiveFeatures=fits"])
+    try:
+        script = write_job(
+            tmp_path, REQUEUE % (body.replace("JOB", repr(str(tmp_path / "job.sbatch"))).strip(), LEAD_S)
+        )
+        job = cluster.sbatch("--exclude=node1", "--constraint=fits", script)
+        first, second = said(cluster, tmp_path, f"{job}.0"), said(cluster, tmp_path, f"{job}.1")
+    finally:
+        cluster.run(["scontrol", "update", "NodeName=node[1-3]", "AvailableFeatures=", "ActiveFeatures="])
+
+    assert first["wished"] == ["batch", "fits"]
+    assert first["could"] == [True, True, True, False]
     assert first["exclude"][0] is True
-    assert second["host"] not in ("node1", first["host"])
+    assert {first["host"], second["host"]} == {"node2", "node3"}
 
 
 def test_a_cancel_in_the_last_moment_stands(cluster: Cluster, tmp_path: Path) -> None:

@@ -114,9 +114,7 @@ async def lead(lines: list[socket.socket], paths: RunPaths) -> None:
     node = Node(0, "n", link=_Lines(lines))
     round_ = Round(0, [node], tasks_per_node=WORLD, resume=found, hangs=HangWatch(5.0, 60.0), script=False)
     history = History(paths, attempt, heard=lambda _: None)
-    saver = LeadersSaver(
-        CheckpointSpec(keep_last=2), paths, history, blocking=asyncio.to_thread, wake=lambda: None
-    )
+    saver = LeadersSaver(CheckpointSpec(keep_last=2), paths, history, blocking=asyncio.to_thread, wake=lambda: None)
     saver.begin_round(round_, 0.0)
     round_.send({"type": "go", "step": first, "attempt": attempt})
     hearing = [asyncio.create_task(_hear(saver, rank, line)) for rank, line in enumerate(lines)]

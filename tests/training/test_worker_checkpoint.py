@@ -99,6 +99,23 @@ def test_a_full_disk_is_reported_by_number_and_cleaned_up(tmp_path: Path, pair: 
     assert not tmp.exists()
 
 
+def test_a_failure_is_reported_before_the_folder_goes(
+    tmp_path: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another rank that misses the folder reports that later than the rank that took it away reports why."""
+    ours, _ = pair
+    seen: list[bool] = []
+    tmp = tmp_path / "tmp"
+    monkeypatch.setattr(ours, "_report_failure", lambda task, error: seen.append(tmp.exists()))
+    monkeypatch.setattr(os, "fsync", lambda fd: os.write(-1, b""))  # EBADF
+    tmp.mkdir()
+    ours.save(1, tmp, lambda: [("state.pt", {"w": torch.zeros(100)})], {}, copy=True)
+
+    assert not ours.drain()
+    assert seen == [True]
+    assert not tmp.exists()
+
+
 @pytest.mark.parametrize("number", [errno.EDQUOT, errno.EIO])
 def test_a_quota_that_shows_at_fsync_alone_is_reported(
     tmp_path: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch, number: int

@@ -104,6 +104,7 @@ class FakeAllocation:
         self.means = Meaning("preempted")
         self.is_cancelled = False
         self.how = "requeue"
+        self.given_up: tuple[str, ...] = ()
         self.refuses = ""
         self.silent_until = 0.0
         self.ended: dict[str, str] = {}
@@ -130,7 +131,7 @@ class FakeAllocation:
         if self.refuses:
             raise SiteError(self.refuses)
         self.said.append(("hand_back", exclude, delay_s))
-        return HandedBack(self.how, "77" if self.how == "requeue" else "78")
+        return HandedBack(self.how, "77" if self.how == "requeue" else "78", self.given_up)
 
     def let_go(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
         self.said.append(("let_go", hosts))

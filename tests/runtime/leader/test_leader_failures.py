@@ -11,7 +11,7 @@ import pytest
 
 from launcher.run import events
 from launcher.run.files import read_lines
-from launcher.runtime import checkpoints
+from launcher.runtime import checkpoints, teardown
 from launcher.runtime.proving import Proof
 
 
@@ -433,6 +433,22 @@ def test_a_host_that_fails_again_and_again_makes_room_for_a_spare(world, virtual
     assert w.events("excluded")[0]["hosts"] == ["n1"]
 
 
+def test_a_host_without_which_the_run_could_not_start_is_told(world, virtual):
+    """Excluded, and given up by the allocation: the history says both, before it says that the run was handed back."""
+    w = world(checkpoint={"interval_steps": 5})
+    w.hooks[22] = [once(lambda worker: w.nodes[1].die())]
+    w.allocation.given_up = ("n1",)
+
+    assert virtual(w.attempt_once()).state == "requeued"
+
+    told = [
+        (e["type"], e.get("hosts"))
+        for e in events.read(w.paths.events)
+        if e["type"] in ("excluded", "readmitted", "requeued")
+    ]
+    assert told == [("excluded", ["n1"]), ("readmitted", ["n1"]), ("requeued", None)]
+
+
 def test_without_a_spare_the_next_attempt_does_not_get_a_host_that_failed_again_and_again(world, virtual):
     """Two failures in a row on one host: it trains on, since no other is there, and the requeue after it excludes it."""
     w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 20})
@@ -539,3 +555,27 @@ def test_a_signal_is_heard_even_when_asking_fails(world, virtual, monkeypatch):
 
     assert virtual(w.attempt_once(script)).state == "requeued"
     assert w.events("stopped")[0]["lost_steps"] == 0
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["handed back", "slurm refuses"])
+def test_a_leader_that_stood_still_while_another_acted_writes_nothing_more(world, virtual, answers):
+    """Woken by SLURM's signals, it finds every agent gone: another has decided for it, and the history has one end, not two."""
+    w = world(checkpoint={"interval_steps": 5})
+    w.allocation.refuses = "" if answers else "no"
+    left = {}
+
+    async def frozen():
+        await w.until(lambda: any(x.entered >= 22 for n in w.nodes for x in n.workers))
+        teardown.act(w.spec, w.paths, w.allocation, exclude=("n0",))  # in one go: the leader's loop stands still
+        left.update({p: p.read_bytes() for p in w.paths.root.iterdir() if p.is_file()})
+        asyncio.get_running_loop().now += 35
+        for node in w.nodes:
+            node.die()
+
+    ending = virtual(w.attempt_once(frozen))
+
+    assert ending.state == "requeued"
+    assert {p: p.read_bytes() for p in w.paths.root.iterdir() if p.is_file()} == left
+    assert len(w.events("decision")) == 1
+    assert len(w.events("requeued")) == int(answers)
+    assert [said[0] for said in w.allocation.said if said[0] == "hand_back"] == ["hand_back"] * answers

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
+
+import pytest
+
 
 def deaths_at(w, steps):
     """Rank 1 dies once at each of these steps."""
@@ -31,3 +37,39 @@ def test_the_automatic_interval_follows_cost_and_failures(world, virtual):
 
     assert counts["cheap"] > 3 * counts["dear"]
     assert counts["dying"] > 2 * counts["dear"]
+
+
+@pytest.mark.parametrize(
+    ("step", "order", "told"),
+    [
+        (10, [errno.ENOENT, errno.ENOSPC], ["ENOSPC"]),
+        (10, [errno.ENOSPC, errno.ENOENT], ["ENOSPC"]),
+        (40, [errno.ENOENT, errno.ENOSPC], ["ENOSPC"]),
+        (40, [errno.ENOSPC, errno.ENOENT], ["ENOSPC"]),
+        (10, [errno.ENOENT], ["ENOENT"]),
+    ],
+    ids=["its word comes later", "first", "last step, later", "last step, first", "alone"],
+)
+def test_a_folder_taken_away_by_a_rank_that_failed_is_no_failure_of_its_own(world, virtual, step, order, told):
+    """A rank whose disk is full takes its files and the folder away: another's ENOENT, whichever word comes first, is not told."""
+    w = world(nodes=1, checkpoint={"interval_steps": 10})
+    base = w.worker_class
+    failing = dict(enumerate(order))
+
+    class Failing(base):
+        async def save(self, at, tmp):
+            if at != step or self.rank not in failing:
+                return await super().save(at, tmp)
+            self.say("save_begun", step=at, tmp=tmp)
+            await asyncio.sleep(0.1 + 0.2 * self.rank)
+            number = failing.pop(self.rank)
+            self.say("save_failed", step=at, tmp=tmp, error=os.strerror(number), errno=number)
+            if at == w.total_steps:  # as a session does at the end
+                await asyncio.sleep(2)
+                await super().save(at, tmp)
+
+    w.worker_class = Failing
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert [e["errno_name"] for e in w.events("save_failed")] == told
+    assert w.events("saved")[-1]["step"] == 40

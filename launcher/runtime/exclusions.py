@@ -1,0 +1,49 @@
+"""Which hosts the next attempt is kept off: those that failed in the last day, as far as SLURM can start the job without them. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = ["affordable", "excluded_before", "schedulable_without"]
+
+_EXCLUDED_S = 86400.0
+_GONE = ("down", "drain", "drng", "fail", "unk", "maint", "boot", "inval", "planned_down")
+
+
+def excluded_before(history: list[dict[str, Any]], now: float) -> dict[str, bool]:
+    """Hosts that this run has excluded since it was last submitted, the oldest first, and whether that still counts.
+
+    After a day it does not: what was wrong then has been seen to by SLURM or an administrator, or has passed. Nor does it
+    once the host was given up to start the job. Such hosts are named so that they are taken back.
+    """
+    found: dict[str, bool] = {}
+    for e in history:
+        hosts = e.get("hosts")
+        if e["type"] == "submitted":
+            found = {}
+        elif e["type"] in ("excluded", "readmitted") and isinstance(hosts, list):
+            for host in map(str, hosts):
+                found.pop(host, None)  # the newest word places it
+                found[host] = e["type"] == "excluded" and now - float(e["t"]) < _EXCLUDED_S
+    return found
+
+
+def affordable(hosts: Sequence[str], could_start: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
+    """``hosts``, given the oldest first, without the oldest: as few of them less as the job needs to start.
+
+    ``could_start`` says whether the job could start without these hosts; it is asked log2(n) + 1 times.
+    """
+    given_up = bisect_left(range(len(hosts)), True, key=lambda n: could_start(hosts[n:]))
+    return tuple(hosts[given_up:])
+
+
+def schedulable_without(sinfo: str, hosts: Sequence[str], needed: int) -> bool:
+    """Whether ``needed`` usable hosts are left in ``sinfo -N -o "%N %t"`` without ``hosts``."""
+    usable = set()
+    for line in sinfo.splitlines():
+        name, _, state = line.strip().partition(" ")
+        if name and not state.lower().startswith(_GONE):
+            usable.add(name)
+    return len(usable - set(hosts)) >= needed
