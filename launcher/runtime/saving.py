@@ -8,7 +8,9 @@ was there already. The leader commits a save when the shards of all ranks are th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import functools
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from launcher.run.spec import CheckpointSpec
 from launcher.runtime import checkpoints, fence
 from launcher.runtime.checkpoints import Checkpoint, Shard
 from launcher.runtime.history import History
+from launcher.runtime.patience import patiently
 from launcher.runtime.proving import Proof
 from launcher.runtime.rounds import Round
 
@@ -113,6 +116,7 @@ class Saver:
         self.proof: Proof | None = None
         """Of the checkpoint that the round resumed from, where that is large."""
         self._costs: list[float] = []
+        self._hurry: Callable[[], bool] = lambda: False
 
     # --- rounds ---
 
@@ -124,23 +128,20 @@ class Saver:
         self._saves.clear()
         self._lost.clear()
         self._asked = None
+        self._hurry = lambda: False
         self._last_begun = now
         self._retry_at = now if self.failing_since is not None else None
 
-    async def quiesce(self) -> None:
-        """Wait until every complete save is committed (or has failed); read no further what the round resumed from."""
+    async def quiesce(self, hurry: Callable[[], bool]) -> None:
+        """Wait until every complete save is committed (or has failed); read no further what the round resumed from.
+
+        In a ``hurry`` a folder that does not answer is not waited for.
+        """
+        self._hurry = hurry
         while self._tasks:
             await asyncio.gather(*list(self._tasks), return_exceptions=True)
         if self.proof is not None:
             await self.proof.halt()
-
-    def sweep_round(self) -> None:
-        """Take away what an ended round was still writing (blocking)."""
-        if self.round is None:
-            return
-        prefix = f"tmp.{self.history.attempt}.{self.round.number}."
-        for folder in self.paths.checkpoints.glob(f"{prefix}*"):
-            fence.discard(folder)
 
     # --- what workers say ---
 
@@ -348,24 +349,25 @@ class Saver:
             self._give_up(save.step)
             return
         try:
-            done: Checkpoint = await self.blocking(work)
+            # The ranks have done their part: what is left is worth asking for again.
+            done = await patiently(
+                self.blocking, work, self.paths.root, enough=lambda: self._hurry(), refused=self._refused
+            )
         except OSError as error:
-            self.fenced = self.fenced or error.errno == errno.ESTALE
+            self.fenced = self.fenced or isinstance(error, fence.StaleError)
             self._lose(save, str(error.strerror or error), error.errno, now())
             return
         except Exception as error:  # what a worker reported makes no checkpoint (a malformed shard): that save is lost
             self._lose(save, repr(error), None, now())
             return
         self._committed(save, done, round_, now())
-        await self.blocking(
-            lambda: checkpoints.collect_garbage(
-                self.paths,
-                attempt=attempt,
-                keep_last=keep.keep_last,
-                keep_every_steps=keep.keep_every_steps,
-                good=done.step,
-            )
-        )
+        every = keep.keep_every_steps
+        collect = functools.partial(checkpoints.collect_garbage, self.paths, attempt=attempt, keep_last=keep.keep_last)
+        with contextlib.suppress(OSError):  # the next save collects it
+            await self.blocking(lambda: collect(keep_every_steps=every, good=done.step))
+
+    def _refused(self, error: OSError) -> None:
+        self.history.warn(f"a checkpoint cannot be committed ({error}); it is tried again")
 
     def _committed(self, save: Save, done: Checkpoint, round_: Round, now: float) -> None:
         self._saves.pop(save.step, None)

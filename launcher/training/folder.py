@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,15 +63,27 @@ def save_folder(session: Session) -> Iterator[Path | None]:
 
 
 def _mine(tmp: Path, rank: int, world_size: int) -> list[str]:
-    names = _names(tmp)
     if world_size > 1 and dist.is_initialized():
         # Nobody lists before everybody has written; and a folder's listing may lag on NFS, so what any rank sees counts.
         dist.barrier()
-        seen: list[list[str]] = [[] for _ in range(world_size)]
-        dist.all_gather_object(seen, _names(tmp))
-        names = sorted({name for listing in seen for name in listing})
-        return names[rank::world_size]
-    return names if rank == 0 or world_size == 1 else []
+        seen: list[list[str] | OSError] = [[] for _ in range(world_size)]
+        dist.all_gather_object(
+            seen, _names_or_error(tmp)
+        )  # one rank's error is everybody's: the others would wait for it
+        names: set[str] = set()
+        for listing in seen:
+            if isinstance(listing, OSError):
+                raise listing
+            names |= set(listing)
+        return sorted(names)[rank::world_size]
+    return _names(tmp) if rank == 0 or world_size == 1 else []
+
+
+def _names_or_error(tmp: Path) -> list[str] | OSError:
+    try:
+        return _names(tmp)
+    except OSError as error:
+        return error
 
 
 def _generators(tmp: Path, rank: int, mode: int) -> list[dict[str, Any]]:
@@ -82,8 +95,24 @@ def _generators(tmp: Path, rank: int, mode: int) -> list[dict[str, Any]]:
 
 
 def _names(tmp: Path) -> list[str]:
-    names = sorted(str(path.relative_to(tmp)) for path in tmp.rglob("*") if path.is_file())
-    return [name for name in names if not name.startswith(f"{GENERATORS}/")]
+    """Every file. Raises OSError: one that was not seen would be missing in a checkpoint that verifies."""
+    found = []
+    for folder, _, names in os.walk(tmp, onerror=_refuse):
+        found += [os.path.relpath(path, tmp) for name in names if _is_file(path := os.path.join(folder, name))]
+    return sorted(name for name in found if not name.startswith(f"{GENERATORS}/"))
+
+
+def _refuse(error: OSError) -> None:
+    raise error
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        if os.path.islink(path):  # to nothing
+            return False
+        raise
 
 
 def _durable(tmp: Path, name: str) -> dict[str, Any]:
