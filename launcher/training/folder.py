@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from launcher.run.asking import patiently
 from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, hash_file
 from launcher.training.checkpoint import GENERATORS, error_number, make_folder, rank_file, write_file
@@ -38,12 +39,12 @@ def save_folder(session: Session) -> Iterator[Path | None]:
         session.folder_step == step
     ):  # the state of a step is one: the leader may be committing it, so nothing is written there
         tmp = tmp.with_name(f"{tmp.name}.again")  # taken away with the round
-        make_folder(tmp, session.folder_mode)
+        _made(tmp, session.folder_mode)
         yield tmp
         session.phase("train")
         return
     session.reporter.send("save_begun", step=step, tmp=str(tmp))
-    make_folder(tmp, session.folder_mode)
+    _made(tmp, session.folder_mode)
     yield tmp
     saved = False
     try:
@@ -60,6 +61,11 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     session.phase("train")
     if session.stopping:
         session.stopped(saved=saved)
+
+
+def _made(tmp: Path, mode: int) -> None:
+    """User code is about to fill it, so a run's folder that does not answer is waited for."""
+    patiently(lambda: make_folder(tmp, mode), tmp.parents[1])
 
 
 def _mine(tmp: Path, rank: int, world_size: int) -> list[str]:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from away import Away
 
 from launcher.run import asking, events
 from launcher.run.asking import NotAskedError, ask, exists, lines, load, may_pass, names, patiently
@@ -23,25 +24,6 @@ def run(tmp_path: Path) -> Path:
     return root
 
 
-def refusing(monkeypatch: pytest.MonkeyPatch, path: Path, number: int, times: int = 10**9) -> list[int]:
-    """Every look at ``path`` fails so often; returns the count of looks."""
-    looks: list[int] = []
-
-    def guard(real):
-        def call(what=".", *args, **kwargs):
-            if os.fspath(what) == str(path) and len(looks) < times:
-                looks.append(number)
-                raise OSError(number, os.strerror(number), str(what))
-            return real(what, *args, **kwargs)
-
-        return call
-
-    for name in ("listdir", "stat", "open", "scandir"):
-        monkeypatch.setattr(os, name, guard(getattr(os, name)))
-    monkeypatch.setattr("io.open", guard(open))
-    return looks
-
-
 def test_what_a_listed_folder_does_not_hold_is_not_there(run: Path) -> None:
     """At the top, below a folder that is there, and below one that is not: nothing, and no error."""
     assert names(run / "checkpoints", run) == []
@@ -51,9 +33,9 @@ def test_what_a_listed_folder_does_not_hold_is_not_there(run: Path) -> None:
 
 
 @pytest.mark.parametrize("number", AWAY)
-def test_what_could_not_be_asked_is_an_error(run: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_what_could_not_be_asked_is_an_error(run: Path, away: Away, number: int) -> None:
     """A listing, a look and a read that fail are no empty folder, no missing file and no empty history."""
-    refusing(monkeypatch, run / "attempts", number)
+    away.refuse(run / "attempts", number)
 
     for look in (names, exists, load, lines):
         with pytest.raises(OSError, match=os.strerror(number).split("(")[0]):
@@ -90,17 +72,17 @@ def test_a_folder_that_comes_back_between_two_looks_is_no_missing_file(
     assert exists(run / "attempts", run)
 
 
-def test_patience_ends(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_ends(run: Path, away: Away) -> None:
     """Asked again every second while it may pass; the error of the last try is what is raised."""
-    looks = refusing(monkeypatch, run / "attempts", errno.EIO, times=4)
+    away.refuse(run / "attempts", times=4)
     slept: list[float] = []
     clock = lambda: sum(slept)  # noqa: E731
 
     assert patiently(lambda: names(run / "attempts", run), run, sleep=slept.append, clock=clock) == []
-    assert (len(looks), sum(slept)) == (4, 4 * asking.AGAIN_S)
+    assert (len(away.refused), sum(slept)) == (4, 4 * asking.AGAIN_S)
 
     slept.clear()
-    refusing(monkeypatch, run / "attempts", errno.ESTALE)
+    away.refuse(run / "attempts", errno.ESTALE)
     with pytest.raises(NotAskedError):
         patiently(lambda: names(run / "attempts", run), run, sleep=slept.append, clock=clock)
     assert sum(slept) == asking.PATIENCE_S
@@ -122,23 +104,23 @@ def test_facts_are_not_asked_for_again(run: Path) -> None:
         ask(missing, run)
 
 
-def test_a_history_that_decides_is_read_or_not_known(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_that_decides_is_read_or_not_known(run: Path, away: Away) -> None:
     """`read` is for those that show it; `recall` never makes an empty history of an error."""
     events.append(run / "events.jsonl", events.event("submitted", attempt=None))
     assert events.recall(run / "events.jsonl") == events.read(run / "events.jsonl") != []
 
-    refusing(monkeypatch, run / "events.jsonl", errno.EIO)
+    away.refuse(run / "events.jsonl")
     assert events.read(run / "events.jsonl") == []
     with pytest.raises(OSError, match="Input/output error"):
         events.recall(run / "events.jsonl")
 
 
-def test_a_request_is_there_as_far_as_the_folder_answers(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_is_there_as_far_as_the_folder_answers(run: Path, away: Away) -> None:
     """One that cannot be asked for counts as none for now; whoever leads next asks with patience."""
     paths = RunPaths(run)
     assert not is_requested(paths)
     paths.request.write_text("{}")
     assert is_requested(paths)
 
-    refusing(monkeypatch, paths.request, errno.EIO)
+    away.refuse(paths.request)
     assert not is_requested(paths)
