@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from launcher.run.after import broken, judge, read_predecessors, state_of
+from launcher.run.after import Predecessor, broken, judge, read_predecessors, state_of
 from launcher.run.asking import PATIENCE_S, exists, load
 from launcher.run.paths import RunPaths
 from launcher.runtime.board import Board
@@ -38,11 +38,7 @@ async def await_predecessors(board: Board) -> Evidence | str | None:
         looked = now
         still = []
         for one in left:
-            try:
-                state = state_of(one) or ("failed" if _gone(RunPaths(Path(one.run_dir))) else None)
-                answered[one.run_dir] = now
-            except OSError:  # its folder is away; in the end somebody has removed it
-                state = "failed" if now - answered[one.run_dir] > PATIENCE_S else None
+            state = _state(one, answered, now)
             if state is None:
                 still.append(one)
             elif not judge(one.kind, state):
@@ -52,6 +48,16 @@ async def await_predecessors(board: Board) -> Evidence | str | None:
 
     found: Evidence | str | bool | None = await until(board, look, timeout_s=_FOR_EVER_S)
     return found if isinstance(found, (Evidence, str)) else None
+
+
+def _state(one: Predecessor, answered: dict[str, float], now: float) -> str | None:
+    """How it has ended; None when it has not, or its folder has been away for less than it may be."""
+    try:
+        state = state_of(one) or ("failed" if _gone(RunPaths(Path(one.run_dir))) else None)
+        answered[one.run_dir] = now
+        return state
+    except OSError:  # in the end somebody has removed it
+        return "failed" if now - answered[one.run_dir] > PATIENCE_S else None
 
 
 def _gone(paths: RunPaths) -> bool:

@@ -294,3 +294,20 @@ def test_a_claim_that_was_made_behind_an_error_is_nobodys(world, virtual, away, 
     assert virtual(w.attempt_once()).state == "completed"
     assert away.refused[0].endswith("attempts/0/claim.json")
     assert fence.attempts(w.paths) == [0, 1]
+
+
+def test_an_older_file_that_is_the_newest_to_be_seen_is_no_progress(world, virtual, away):
+    """`checkpoint.watch`: the script's newest file cannot be looked at for a while; nothing was saved then, nor afterwards."""
+    w = world(checkpoint={"watch": "ckpt/*", "interval_steps": 1000})
+    w.step_s = 2.0
+    (w.paths.root / "ckpt").mkdir()
+    for name in ("1", "2"):
+        (w.paths.root / "ckpt" / name).write_text("")
+        os.utime(w.paths.root / "ckpt" / name, (int(name), int(name)))
+    w.hooks[10] = [lambda worker: away.refuse(w.paths.root / "ckpt" / "2")]
+    w.hooks[25] = [lambda worker: away.come_back()]
+
+    assert virtual(w.attempt_once()).state == "completed"
+
+    assert away.refused
+    assert [Path(e["path"]).name for e in w.events("saved") if e["reason"] == "watch"] == ["2"]
