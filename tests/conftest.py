@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+from away import Away
+
 pytest_plugins = ["cluster"]
 
 # A shell starts background commands with INT (and nohup with HUP) ignored, and children inherit that: tests that send
@@ -28,3 +30,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             file=sys.__stderr__,
             flush=True,
         )
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> Away:
+    """A file system that can be told not to answer (`tests/away.py`)."""
+    return Away(monkeypatch)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["COMPLETED", "MARK"]
+__all__ = ["COMPLETED", "JUDGED", "MARK"]
 
 MARK = "launcher: start "
 """What the batch script writes before it calls srun, followed by the allocation's life: the log outlives requeues."""
 COMPLETED = 64
 """Exit status of the teardown that tells the batch script of a completed run: the job is COMPLETED, whatever single tasks
 ended with."""
+JUDGED = 65
+"""The same of one that has not completed, or not by this job: everything is done for it. After any other status the run's
+folder, or Python on it, is away: the batch script asks again, and ends FAILED in the end, so that no job behind it starts."""

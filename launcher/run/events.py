@@ -51,9 +51,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from launcher.run.asking import lines
 from launcher.run.files import append_line, read_lines
 
-__all__ = ["append", "event", "read"]
+__all__ = ["append", "event", "read", "recall"]
 
 
 def event(type_: str, *, attempt: int | None, round_: int | None = None, **values: Any) -> dict[str, Any]:
@@ -72,3 +73,8 @@ def append(path: Path, value: dict[str, Any]) -> None:
 def read(path: Path) -> list[dict[str, Any]]:
     """The history at ``path``; torn lines are skipped, a missing file is empty."""
     return [e for e in read_lines(path) if isinstance(e.get("type"), str)]
+
+
+def recall(path: Path) -> list[dict[str, Any]]:
+    """As `read`, for those that decide by it. Raises OSError when the history is not known."""
+    return [e for e in lines(path, path.parent) if isinstance(e.get("type"), str)]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from launcher.run.asking import exists, load
 from launcher.run.files import read_object
 
 __all__ = ["HASH_NAME", "MANIFEST", "hash_bytes", "hash_file", "new_hash", "read_manifest", "why_damaged"]
@@ -55,7 +56,10 @@ def hash_file(path: Path, name: str = HASH_NAME, halted: Callable[[], bool] = la
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest of the checkpoint in ``folder``, or None when it has none that can be read."""
-    value = read_object(folder / MANIFEST)
+    return _sound(read_object(folder / MANIFEST))
+
+
+def _sound(value: dict[str, Any] | None) -> dict[str, Any] | None:
     if value is None or not isinstance(value.get("step"), int):
         return None
     return value if isinstance(value.get("files"), list) else None
@@ -64,10 +68,10 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 def why_damaged(folder: Path, *, content: bool = True, halted: Callable[[], bool] = lambda: False) -> str | None:
     """What is wrong with the checkpoint in ``folder`` in a few words, or None when it verifies.
 
-    ``content=False`` compares names and sizes alone, without reading the files. Once ``halted``, reading is given up, and
-    what is returned means nothing.
+    ``content=False`` compares names and sizes alone, without reading the files. Raises OSError when the file system did not
+    let it be read, which is no damage, and InterruptedError once ``halted``.
     """
-    manifest = read_manifest(folder)
+    manifest = _sound(load(folder / MANIFEST, folder))
     if manifest is None:
         return "no readable manifest"
     for entry in manifest["files"]:
@@ -85,13 +89,13 @@ def _why_file_damaged(
         return "a malformed manifest"
     path = folder / name
     try:
+        if not exists(path, folder):
+            return f"{name} is missing"
         found = path.stat().st_size
         if found != size:
             return f"{name} has {found} bytes instead of {size}"
         if content and hash_file(path, hash_name, halted) != digest:
             return f"{name} has changed (its {hash_name} differs)"
-    except FileNotFoundError:
-        return f"{name} is missing"
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         return f"{name} cannot be read: {error}"
     return None

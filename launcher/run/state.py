@@ -38,11 +38,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher.run import events
+from launcher.run.asking import exists
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 
 __all__ = [
     "agent_logs",
+    "is_requested",
     "is_this_job",
     "keep_room",
     "read_outcome",
@@ -116,6 +118,14 @@ def write_outcome(path: Path, outcome: dict[str, Any]) -> None:
     except OSError:
         pass
     write_atomic(path, json.dumps(outcome, indent=1) + "\n")
+
+
+def is_requested(paths: RunPaths) -> bool:
+    """A user wants the run to stop, as far as the folder answers. Whoever leads next looks for it at the beginning."""
+    try:
+        return exists(paths.request, paths.root)
+    except OSError:
+        return False
 
 
 def read_outcome(path: Path) -> dict[str, Any] | None:

@@ -167,7 +167,10 @@ class Agent:
 
     def _claimed(self) -> bool:
         """The leader of this life of the allocation has begun."""
-        newest = max(fence.attempts(self.paths), default=0)
+        try:
+            newest = max(fence.attempts(self.paths), default=0)
+        except OSError:
+            return False  # asked again in a second
         return fence.claimant(self.paths, newest).get("life") == self._life
 
     async def _unresolved(self, since: float | None) -> float | None:

@@ -18,13 +18,15 @@ from typing import Any
 
 from launcher.errors import CheckpointError
 from launcher.frozen import frozen
+from launcher.run.asking import OwnError, exists, load, names
 from launcher.run.files import fsync_dir, write_atomic
-from launcher.run.manifest import HASH_NAME, MANIFEST, read_manifest, why_damaged
+from launcher.run.manifest import HASH_NAME, MANIFEST, why_damaged
 from launcher.run.paths import RunPaths
 from launcher.runtime import fence
 
 __all__ = [
     "Checkpoint",
+    "RefusedError",
     "Shard",
     "collect_garbage",
     "commit",
@@ -35,6 +37,8 @@ __all__ = [
 ]
 
 _STEP = re.compile(r"step-(\d+)$")
+_LOST = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
+"""What a disk says that has lost a block, and a file system whose own hash of it differs."""
 _SMALL_BYTES = 2 * 1024**3
 """Up to this size the content is verified before every resume: xxh3 reads it in about a second. Beyond, see `proving`."""
 
@@ -60,13 +64,13 @@ class Shard:
     meta: dict[str, Any] | None = None
 
 
+class RefusedError(OwnError):
+    """What the ranks wrote makes no checkpoint."""
+
+
 def committed_steps(paths: RunPaths) -> list[int]:
-    """Steps of the committed checkpoints, ascending; nothing is verified."""
-    try:
-        names = os.listdir(paths.checkpoints)
-    except OSError:
-        return []
-    return sorted(int(m.group(1)) for name in names if (m := _STEP.match(name)))
+    """Steps of the committed checkpoints, ascending; nothing is verified. Raises OSError when they are not known."""
+    return sorted(int(m.group(1)) for name in names(paths.checkpoints, paths.root) if (m := _STEP.match(name)))
 
 
 def step_of(path: str | Path) -> int:
@@ -80,13 +84,14 @@ def commit(
 ) -> Checkpoint:
     """Make the folder of (attempt, round, step) the checkpoint of ``step``.
 
-    Raises OSError: the disk refused (ENOSPC, EDQUOT, EIO), a shard is not what its rank reported (EIO), or this attempt
-    is stale (ESTALE); the checkpoint does not exist then.
+    Raises OSError: the disk refused, RefusedError: a shard is not what its rank reported, StaleError: this attempt is over.
+    It may be called again then, which also finds what has been committed behind an error's back.
     """
     tmp, target = paths.checkpoint_tmp(attempt, round_, step), paths.checkpoint(step)
     files = [{**entry, "rank": shard.rank} for shard in shards for entry in shard.files]
     size = sum(int(f["size"]) for f in files)
-    if target.is_dir() and why_damaged(target) is None:  # saved before and good: an exact replay has nothing to add
+    if exists(target, paths.root) and why_damaged(target) is None:  # saved before and good: a replay has nothing to add
+        fsync_dir(paths.checkpoints)
         fence.discard(tmp)
         return Checkpoint(step, target, size)
     manifest = {
@@ -104,12 +109,12 @@ def commit(
     }
     write_atomic(tmp / MANIFEST, json.dumps(manifest))
     if why := why_damaged(tmp, content=False):
-        raise OSError(errno.EIO, f"the checkpoint of step {step} is incomplete: {why}")
+        raise RefusedError(errno.EIO, f"the checkpoint of step {step} is incomplete: {why}")
     for folder in {tmp, *((tmp / f["name"]).parent for f in files)}:
         fsync_dir(folder)
     fence.take_away(paths, target, attempt)  # a damaged one; what stands here from now on is a newer attempt's
     if not fence.is_current(paths, attempt):
-        raise OSError(errno.ESTALE, f"attempt {attempt} is over: a newer one has begun")
+        raise fence.StaleError(errno.ESTALE, f"attempt {attempt} is over: a newer one has begun")
     try:
         os.rename(tmp, target)
     except OSError as error:
@@ -125,20 +130,27 @@ def newest_good(
     *,
     trusted: frozenset[int] = frozenset(),
     damaged: Callable[[Path, str], None] = lambda path, why: None,
+    patient: bool = True,
 ) -> Checkpoint | None:
     """The newest checkpoint that verifies; ``damaged`` hears of each newer one that does not.
 
     ``trusted`` steps were committed by this very leader: large ones are compared by names and sizes alone for now, and come
-    back ``unread``.
+    back ``unread``. Raises OSError when a newer one could not be read; not ``patient`` any more: one that the disk has lost
+    is damaged.
     """
     for step in reversed(committed_steps(paths)):
         folder = paths.checkpoint(step)
-        manifest = read_manifest(folder) or {}
-        size = int(manifest.get("bytes") or 0)
-        unread = step in trusted and size > _SMALL_BYTES
-        why = why_damaged(folder, content=not unread)
-        if why is None and manifest.get("step") == step:
-            return Checkpoint(step, folder, size, unread)
+        try:
+            manifest = load(folder / MANIFEST, folder) or {}
+            size = int(manifest.get("bytes") or 0)
+            unread = step in trusted and size > _SMALL_BYTES
+            why = why_damaged(folder, content=not unread)
+            if why is None and manifest.get("step") == step:
+                return Checkpoint(step, folder, size, unread)
+        except OSError as error:
+            if patient or error.errno not in _LOST:
+                raise
+            why = str(error)
         damaged(folder, why or f"its manifest is of step {manifest.get('step')}")
     return None
 
@@ -146,7 +158,7 @@ def newest_good(
 def set_aside_beyond(paths: RunPaths, step: int, attempt: int) -> list[Path]:
     """Rename checkpoints beyond ``step`` to ``aside.<attempt>.step-…``: kept, and never resumed from. Raises OSError.
 
-    Does nothing when this attempt is stale: those may be a newer one's.
+    Does nothing when this attempt is stale: those may be a newer one's. May be called again after an error.
     """
     moved: list[Path] = []
     beyond = [s for s in committed_steps(paths) if s > step]
@@ -157,7 +169,7 @@ def set_aside_beyond(paths: RunPaths, step: int, attempt: int) -> list[Path]:
         target = source.parent / f"aside.{attempt}.{source.name}"
         os.rename(source, target)
         moved.append(target)
-    if moved:
+    if exists(paths.checkpoints, paths.root):
         fsync_dir(paths.checkpoints)
     return moved
 
@@ -166,6 +178,7 @@ def collect_garbage(paths: RunPaths, *, attempt: int, keep_last: int, keep_every
     """Delete all but the last ``keep_last`` checkpoints and the multiples of ``keep_every_steps``.
 
     ``good`` is the step just committed: it stays whatever the numbers say. Does nothing when this attempt is stale.
+    Raises OSError when that is not known.
     """
     steps = committed_steps(paths)
     keep = {*steps[-max(2, keep_last) :], good}
@@ -181,14 +194,14 @@ def collect_garbage(paths: RunPaths, *, attempt: int, keep_last: int, keep_every
 def _one_hash_name(shards: list[Shard]) -> str:
     names = {s.hash_name for s in shards}
     if len(names) > 1:
-        raise OSError(errno.EIO, "ranks hash differently (xxhash is installed on some nodes only)")
+        raise RefusedError(errno.EIO, "ranks hash differently (xxhash is installed on some nodes only)")
     return names.pop() if names else HASH_NAME
 
 
 def foreign(path: str) -> Checkpoint:
-    """Another run's checkpoint, as named by ``--fork``. Raises CheckpointError when it does not verify."""
+    """Another run's checkpoint, as named by ``--fork``. Raises CheckpointError when it does not verify, and OSError."""
     folder = Path(path)
-    if why := why_damaged(folder):
+    if why := "it is missing" if not exists(folder, folder) else why_damaged(folder):
         raise CheckpointError(f"The checkpoint {folder} cannot be used: {why}.")
-    manifest = read_manifest(folder) or {}
+    manifest = load(folder / MANIFEST, folder) or {}
     return Checkpoint(int(manifest["step"]), folder, int(manifest.get("bytes") or 0))

@@ -62,6 +62,8 @@ class Kind(str, Enum):
     DISK_AT_RISK = "disk_at_risk"
     CANNOT_SAVE = "cannot_save"
     """Saves fail for a reason that no other try mends."""
+    UNREADABLE = "folder_unreadable"
+    """The run's folder does not answer: what it holds, newer checkpoints and attempts, is not known."""
     IDLE = "idle"
     HOURS = "total_hours"
     """The allocations of all attempts together have lasted ``restart.max_total_hours``."""
@@ -189,6 +191,8 @@ TABLE: tuple[Row, ...] = (
     Row((K.WORKER_FAILED,), lambda e, s: e.refusals >= REFUSAL_LIMIT, A.FAIL, "the script ended itself in this way twice, before"
         " any progress"),
     Row(_ANY, lambda e, s: not s.hours_left, A.FAIL, "restart.max_total_hours is used up"),
+    Row((K.UNREADABLE,), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run goes on in another attempt"),
+    Row((K.UNREADABLE,), _always, A.FAIL, "the run may not be requeued again; `launcher resubmit` continues it"),
     Row((K.NODES_MISSING,), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without them"),
     Row((K.PORTS_TAKEN,), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without this host"),
     Row((K.NODES_MISSING, K.PORTS_TAKEN), _always, A.FAIL, "the run may not be requeued again"),

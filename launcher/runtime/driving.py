@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher.errors import RunDirError
 from launcher.run.units import all_ranks, named_ranks
-from launcher.runtime import checkpoints
+from launcher.runtime import fence
 from launcher.runtime.board import Board, Interrupt
 from launcher.runtime.causes import (
     Failure,
@@ -18,11 +17,11 @@ from launcher.runtime.causes import (
     signature,
     symptom_only,
 )
-from launcher.runtime.checkpoints import Checkpoint
 from launcher.runtime.decisions import Evidence, Kind
 from launcher.runtime.gathering import interrupted
 from launcher.runtime.hangs import LONG_S, HangWatch
 from launcher.runtime.protocol import SHUTDOWN_S
+from launcher.runtime.resuming import choose_resume
 from launcher.runtime.rounds import Round
 from launcher.runtime.stops import AgreedStop
 from launcher.runtime.waiting import until
@@ -37,7 +36,10 @@ _STARTING_AGREE_S = 2.0
 async def drive_round(board: Board, number: int) -> Evidence:
     """Run round ``number`` to its end; nothing of it is alive when this returns."""
     board.stop, board.hang, board.term_sent, board.usr2_sent = None, None, False, False
-    resume = await _choose_resume(board)
+    resume = await choose_resume(board)
+    if isinstance(resume, Evidence):
+        board.round = None  # what the last one had finished is not this decision's
+        return resume
     nodes = board.nodes.healthy[: board.spec.nodes]
     if len(nodes) < board.spec.nodes:
         gone = tuple(n.host for n in board.nodes.all if not n.healthy)
@@ -64,32 +66,6 @@ async def drive_round(board: Board, number: int) -> Evidence:
     if evidence is None:
         raise LookupError("a round cannot end without evidence")
     return await _end(board, round_, evidence)
-
-
-async def _choose_resume(board: Board) -> Checkpoint | None:
-    """The newest checkpoint that verifies; a fork's origin when the run has none of its own."""
-    spec, paths = board.spec, board.paths
-    heard: list[tuple[str, str]] = []
-
-    def look() -> Checkpoint | None:
-        if spec.resume_step is not None and board.first_of_submission and board.round is None:
-            checkpoints.set_aside_beyond(paths, spec.resume_step, board.attempt)
-        return checkpoints.newest_good(
-            paths, trusted=frozenset(board.saver.trusted), damaged=lambda path, why: heard.append((str(path), why))
-        )
-
-    try:
-        found: Checkpoint | None = await board.blocking(look)
-    except OSError as error:
-        raise RunDirError(f"The checkpoints in {paths.checkpoints} cannot be read: {error}.") from error
-    for path, why in heard:
-        board.history.event("checkpoint_damaged", path=path, why=why)
-        board.saver.trusted.discard(checkpoints.step_of(path))
-    if found is None and spec.resume:
-        found = await board.blocking(lambda: checkpoints.foreign(spec.resume or ""))
-    if found is not None and (board.saver.last is None or board.saver.last.step != found.step):
-        board.saver.last = found
-    return found
 
 
 # --- the start ---
@@ -276,8 +252,8 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
             if node.here and node.index not in round_.cleared:
                 node.bad = f"it could not end its workers within {board.timing.clear_s:.0f} s"
                 board.history.event("excluded", hosts=[node.host], why=node.bad)
-    await board.saver.quiesce()
-    await board.blocking(board.saver.sweep_round)
+    await board.saver.quiesce(lambda: board.interrupt is not None or board.fenced)
+    await board.blocking(lambda: fence.sweep(board.paths, board.attempt))
     evidence = _explain(board, round_, evidence)
     _blame(board, evidence)
     if board.stop is not None or board.term_sent:

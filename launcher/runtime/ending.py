@@ -8,6 +8,7 @@ from typing import Any
 
 from launcher.errors import RunCancelledError, RunFailedError, SiteError
 from launcher.frozen import frozen
+from launcher.run.asking import PATIENCE_S
 from launcher.run.state import write_outcome
 from launcher.runtime.board import Board
 from launcher.runtime.budgets import backoff_s
@@ -30,7 +31,7 @@ _LEFT_OVER_S = 1.0
 """The same before a requeue: what is not delivered by then, the next attempt delivers."""
 _UNHEARD_S = 120.0
 _WAKING_S = 5.0
-_WRITE_TRIES, _WRITE_PAUSE_S = 30, 1.0
+_WRITE_TRIES, _WRITE_PAUSE_S = int(PATIENCE_S), 1.0
 
 
 @frozen

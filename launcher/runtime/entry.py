@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError, ProtocolError, RunDirError
-from launcher.run.files import read_object
+from launcher.run.asking import exists, load, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.runtime import wire
@@ -87,25 +87,33 @@ def _adopt(
     from launcher.runtime.slurm_allocation import SlurmAllocation
 
     silent = lost == "silent"
-    adopt(
-        spec,
-        paths,
-        SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0),
-        place=index,
-        leader_host=names[0],
-        silent=silent,
-        leads=leads,
-        alive=lambda: host_answers(names[0], spec.control_ports),
-    )
+    try:
+        adopt(
+            spec,
+            paths,
+            SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0),
+            place=index,
+            leader_host=names[0],
+            silent=silent,
+            leads=leads,
+            alive=lambda: host_answers(names[0], spec.control_ports),
+        )
+    except OSError as error:  # how the run ended is not known here
+        print(f"error: the run directory cannot be read here: {error}", file=sys.stderr)
 
 
 def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, str]]:
-    try:
-        spec = RunSpec.read(paths.spec)
+    def read() -> tuple[RunSpec, str, dict[str, Any]]:
+        if not exists(paths.spec, paths.root):
+            raise ValueError(f"it holds no {paths.spec.name}")
         secret = paths.secret.read_text(encoding="utf-8").strip()
+        return RunSpec.read(paths.spec), secret, load(paths.passed, paths.root) or {}
+
+    try:
+        spec, secret, passed = patiently(read, paths.root)
     except (OSError, ValueError) as error:
         raise RunDirError(f"The run directory {paths.root} cannot be read here: {error}.") from None
-    return spec, secret, {str(k): str(v) for k, v in (read_object(paths.passed) or {}).items()}
+    return spec, secret, {str(k): str(v) for k, v in passed.items()}
 
 
 async def lead_and_obey(leader: Any, agent: Agent, serve: wire.Serve, *, others: int) -> int:

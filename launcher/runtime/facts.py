@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from launcher.run.asking import exists, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.runtime.samples import Gpus
@@ -37,7 +38,7 @@ def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str 
         **torch_versions(),
         "address": address,
         "master_addr": master_address(spec, host, address),
-        "sees_run_dir": os.access(paths.root, os.R_OK | os.W_OK | os.X_OK) and paths.spec.is_file(),
+        "sees_run_dir": _sees(paths),
         **disk(paths.root),
     }
     if spec.gpus_per_node and gpus.problem:
@@ -45,6 +46,15 @@ def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str 
     if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         facts["warnings"] = ["TORCH_DISTRIBUTED_DEBUG=DETAIL is set: DDP on gloo crashes with it"]
     return facts
+
+
+def _sees(paths: RunPaths) -> bool:
+    """A node whose view of the folder comes back is waited for: one that is left out is missing to the end of the attempt."""
+    try:
+        found = patiently(lambda: exists(paths.spec, paths.root), paths.root)
+    except OSError:
+        return False
+    return found and os.access(paths.root, os.R_OK | os.W_OK | os.X_OK)
 
 
 def disk(root: Path) -> dict[str, int | None]:

@@ -14,6 +14,7 @@ over before a newer attempt begins.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -22,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import RunDirError
+from launcher.run.asking import OwnError, exists, may_pass, names
 from launcher.run.files import fsync_dir, read_object, write_atomic
 from launcher.run.paths import RunPaths
 
 __all__ = [
     "TRASH",
+    "StaleError",
     "attempts",
     "claim",
     "claimant",
@@ -35,6 +38,7 @@ __all__ = [
     "drop_stale",
     "is_current",
     "is_over",
+    "sweep",
     "take_away",
 ]
 
@@ -45,17 +49,20 @@ _LEAVING = "leaving."
 """Checkpoints out of sight, their deletion not yet allowed; the attempt and the name follow."""
 
 
+class StaleError(OwnError):
+    """A newer attempt has begun. (ESTALE alone does not say so: NFS does, too, behind a server that has failed over.)"""
+
+
 def attempts(paths: RunPaths) -> list[int]:
-    """Every attempt number that was ever claimed, ascending."""
-    try:
-        names = os.listdir(paths.attempts)
-    except OSError:
-        return []
-    return sorted(int(name) for name in names if name.isdigit())
+    """Every attempt number that was ever claimed, ascending. Raises OSError when that is not known."""
+    return sorted(int(name) for name in names(paths.attempts, paths.root) if name.isdigit())
 
 
 def claim(paths: RunPaths, **who: Any) -> int:
-    """Take the next attempt number; ``who`` (job id, host, pid) is noted inside. Raises RunDirError."""
+    """Take the next attempt number; ``who`` (job id, host, pid) is noted inside.
+
+    Raises RunDirError, and OSError for what may pass: a number that was taken then is nobody's.
+    """
     try:
         paths.attempts.mkdir(mode=0o750, exist_ok=True)
         number = max(attempts(paths), default=-1) + 1
@@ -68,6 +75,8 @@ def claim(paths: RunPaths, **who: Any) -> int:
         write_atomic(paths.attempts / str(number) / "claim.json", json.dumps({"t": time.time(), **who}))
         fsync_dir(paths.attempts)
     except OSError as error:
+        if may_pass(error, paths.root):
+            raise
         raise RunDirError(f"The run directory {paths.root} cannot be written: {error}.") from error
     return number
 
@@ -85,33 +94,60 @@ def depose(paths: RunPaths, attempt: int) -> None:
 
 def is_over(paths: RunPaths, attempt: int) -> bool:
     """A newer attempt has been claimed, or others act for this one's leader. A folder that cannot be read says neither."""
-    return max(attempts(paths), default=attempt) > attempt or (paths.attempts / str(attempt) / _DEPOSED).exists()
+    try:
+        return max(attempts(paths), default=attempt) > attempt or _is_deposed(paths, attempt)
+    except OSError:
+        return False
 
 
 def is_current(paths: RunPaths, attempt: int) -> bool:
-    """This attempt is not over, and its claim is still there."""
-    return attempt in attempts(paths) and not is_over(paths, attempt)
+    """Nothing has ended this attempt, and its claim is still there. Raises OSError when that is not known."""
+    numbers = attempts(paths)
+    return bool(numbers) and numbers[-1] == attempt and not _is_deposed(paths, attempt)
+
+
+def _is_deposed(paths: RunPaths, attempt: int) -> bool:
+    return exists(paths.attempts / str(attempt) / _DEPOSED, paths.root)
 
 
 def drop_stale(paths: RunPaths, attempt: int) -> None:
-    """Take away what older attempts were still writing, put back what they were about to delete, finish deletions."""
-    for folder in _folders(paths.checkpoints):
+    """Take away what older attempts were still writing, put back what they were about to delete, finish deletions.
+
+    Raises OSError when what there is of these is not known, or one of them stays.
+    """
+    for folder in _folders(paths):
         if folder.name.startswith(TRASH):
             shutil.rmtree(folder, ignore_errors=True)
         elif folder.name.startswith(_LEAVING):
             _put_back(folder)
         elif (older := _attempt_of(folder.name)) is not None and older < attempt:
-            discard(folder)
+            _discard(folder)
+
+
+def sweep(paths: RunPaths, attempt: int) -> None:
+    """Take away what rounds of this attempt were still writing: all of them are over. What is missed the next sweep finds."""
+    try:
+        for folder in _folders(paths):
+            if _attempt_of(folder.name) == attempt:
+                discard(folder)
+    except OSError:
+        pass
 
 
 def take_away(paths: RunPaths, checkpoint: Path, attempt: int) -> None:
-    """Delete a committed checkpoint, unless a newer attempt has begun. A missing one is fine."""
+    """Delete a committed checkpoint, unless a newer attempt has begun. A missing one is fine.
+
+    Raises OSError when that is not known: the checkpoint is put back, here or by the next attempt.
+    """
     leaving = checkpoint.parent / f"{_LEAVING}{attempt}.{checkpoint.name}"
-    try:
-        os.rename(checkpoint, leaving)
-    except OSError:
+    if not _renamed(checkpoint, leaving):
         return
-    if is_current(paths, attempt):
+    try:
+        current = is_current(paths, attempt)
+    except OSError:
+        _put_back(leaving)
+        raise
+    if current:
         discard(leaving)
     else:
         _put_back(leaving)
@@ -119,19 +155,36 @@ def take_away(paths: RunPaths, checkpoint: Path, attempt: int) -> None:
 
 def _put_back(leaving: Path) -> None:
     try:
-        os.rename(leaving, leaving.parent / leaving.name.split(".", 2)[2])
-    except OSError:  # its step has been saved anew meanwhile, or its deletion went on
-        discard(leaving)
+        _renamed(leaving, leaving.parent / leaving.name.split(".", 2)[2])  # missing: its deletion went on
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        discard(leaving)  # its step has been saved anew meanwhile
 
 
 def discard(folder: Path) -> None:
-    """Delete a folder: renamed first, so that nobody ever sees half of it. A missing one is fine."""
-    trash = folder.parent / f"{TRASH}{os.getpid()}.{time.monotonic_ns()}.{folder.name}"
+    """Delete a folder: renamed first, so that nobody ever sees half of it. One that is missing, or stays, is fine."""
     try:
-        os.rename(folder, trash)
+        _discard(folder)
     except OSError:
-        return
-    shutil.rmtree(trash, ignore_errors=True)
+        pass
+
+
+def _discard(folder: Path) -> None:
+    trash = folder.parent / f"{TRASH}{os.getpid()}.{time.monotonic_ns()}.{folder.name}"
+    if _renamed(folder, trash):
+        shutil.rmtree(trash, ignore_errors=True)
+
+
+def _renamed(folder: Path, target: Path) -> bool:
+    """Rename a folder in ``checkpoints``; false when it is certainly missing. Raises OSError."""
+    try:
+        os.rename(folder, target)
+    except FileNotFoundError:
+        if exists(folder, folder.parent.parent):
+            raise
+        return False
+    return True
 
 
 def _attempt_of(name: str) -> int | None:
@@ -141,8 +194,6 @@ def _attempt_of(name: str) -> int | None:
     return None
 
 
-def _folders(parent: Path) -> list[Path]:
-    try:
-        return [p for p in parent.iterdir() if p.is_dir() and not p.is_symlink()]
-    except OSError:
-        return []
+def _folders(paths: RunPaths) -> list[Path]:
+    """What lies in ``checkpoints``. Raises OSError when that is not known."""
+    return [paths.checkpoints / name for name in names(paths.checkpoints, paths.root)]

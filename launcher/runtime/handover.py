@@ -9,6 +9,7 @@ from launcher.errors import SiteError
 from launcher.frozen import frozen
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
+from launcher.run.state import is_requested
 
 __all__ = [
     "NEEDED",
@@ -130,8 +131,8 @@ class LocalAllocation:
     def meaning(self, signal: str) -> Meaning:
         """TERM is a cancel here: nobody else sends it."""
         if signal == "USR2":
-            return Meaning("user" if self._paths.request.exists() else "nothing")
-        return Meaning("user" if self._paths.request.exists() else "cancelled")
+            return Meaning("user" if is_requested(self._paths) else "nothing")
+        return Meaning("user" if is_requested(self._paths) else "cancelled")
 
     def answers(self) -> bool:
         """There is nobody to ask."""

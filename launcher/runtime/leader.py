@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from launcher.errors import ProtocolError
+from launcher.errors import ProtocolError, RunDirError
 from launcher.run import events
+from launcher.run.asking import PATIENCE_S, exists
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.run.state import keep_room, read_outcome
-from launcher.runtime import fence, wire
+from launcher.run.state import is_requested, keep_room
+from launcher.runtime import fence, past, wire
 from launcher.runtime.board import Board, Timing
 from launcher.runtime.budgets import Budgets
 from launcher.runtime.decisions import Action, Decision, Evidence, Kind, Situation, decide
@@ -32,6 +34,7 @@ from launcher.runtime.history import History
 from launcher.runtime.inbox import Inbox
 from launcher.runtime.nodes import Node, Nodes
 from launcher.runtime.notify import Notifier, owed
+from launcher.runtime.patience import patiently
 from launcher.runtime.predecessors import await_predecessors
 from launcher.runtime.protocol import Hub, Link
 from launcher.runtime.rounds import Round
@@ -107,9 +110,10 @@ class Leader(Hub):
     async def run(self, serve: Callable[[Leader], Awaitable[Callable[[], None]]]) -> Ending:
         """Lead until the attempt ends; every other agent has left when this returns.
 
-        Raises RunDirError when the run directory cannot be written.
+        Raises RunDirError when the run directory cannot be read or written, for minutes where that may pass.
         """
-        if (ended := _ended_already(self.paths, self._allocation)) is not None:
+        ended: Ending | None = await self._patiently(lambda: past.ended_already(self.paths, self._allocation))
+        if ended is not None:
             return ended
         board = self._board = await self._begin()
         self._inbox = Inbox(board, self._signal)
@@ -131,45 +135,47 @@ class Leader(Hub):
         allocation, paths, spec = self._allocation, self.paths, self.spec
         life = wire.allocation_life(os.environ)
         who = {"job_id": allocation.job_id, "life": life, "host": self.host, "pid": os.getpid()}
-        attempt: int = await self._blocking(lambda: fence.claim(paths, **who))
-        await self._blocking(lambda: paths.checkpoints.mkdir(mode=0o750, exist_ok=True))
-        await self._blocking(lambda: fence.drop_stale(paths, attempt))
+        attempt: int = await self._patiently(lambda: fence.claim(paths, **who))
+        await self._patiently(lambda: paths.checkpoints.mkdir(mode=0o750, exist_ok=True))
+        await self._patiently(lambda: fence.drop_stale(paths, attempt))
         await self._blocking(lambda: keep_room(paths))
-        past = await self._blocking(lambda: events.read(paths.events))
-        budgets = Budgets().feed_all(past)
+        told = await self._patiently(lambda: events.recall(paths.events))
+        requested_t = await self._patiently(lambda: past.requested_t(paths))
+        budgets = Budgets().feed_all(told)
         history = History(paths, attempt, threaded=self._threaded, heard=budgets.feed)
         changed = asyncio.Event()
         saver = Saver(spec.checkpoint, paths, history, blocking=self._blocking, wake=changed.set)
         board = Board(
             spec, paths, attempt, allocation, history, Nodes(self.node_names), saver, budgets, self._blocking, self.timing,
             changed, self.host, time.time(),
-            Notifier(spec, os.environ, history.warn, history.notified, past), Tracking(spec, paths, attempt, history.warn),
-            first_of_submission=_first_of_submission(past), failures=sum(e["type"] in ("worker_failed", "node_lost", "hang") for e in past),
+            Notifier(spec, os.environ, history.warn, history.notified, told), Tracking(spec, paths, attempt, history.warn),
+            first_of_submission=past.first_of_submission(told),
+            failures=sum(e["type"] in ("worker_failed", "node_lost", "hang") for e in told),
         )  # fmt: skip
         history.event(
             "attempt_started",
             job_id=allocation.job_id,
             host=self.host,
             restart_count=allocation.restart_count,
-            submitted_t=_waiting_since(past),
+            submitted_t=past.waiting_since(told),
         )
-        if news := owed(past):
+        if news := owed(told):
             board.notifier.tell("preempted", f"{news} It is back, as attempt {attempt}.")
         await board.tracking.start()
-        if paths.request.exists():
-            self._request(board, past)
+        if requested_t is not None:
+            _forget_request(paths)
+            # One left from before this attempt counts unless somebody has submitted the run again since.
+            if requested_t > max((float(e["t"]) for e in told if e["type"] == "submitted"), default=0.0):
+                board.stop_wanted(Kind.USER_STOP, "`launcher cancel` was asked for", None)
         return board
 
-    def _request(self, board: Board, past: list[dict[str, Any]]) -> None:
-        """A request left from before this attempt counts unless somebody has submitted the run again since."""
-        submitted = max((float(e["t"]) for e in past if e["type"] == "submitted"), default=0.0)
+    async def _patiently(self, work: Callable[[], Any]) -> Any:
+        """Before there is a board: nobody can interrupt. Raises RunDirError."""
+        say = lambda error: print(f"{error}; it is tried again", file=sys.stderr, flush=True)  # noqa: E731
         try:
-            fresh = self.paths.request.stat().st_mtime > submitted
-        except OSError:
-            return
-        _forget_request(self.paths)
-        if fresh:
-            board.stop_wanted(Kind.USER_STOP, "`launcher cancel` was asked for", None)
+            return await patiently(self._blocking, work, self.paths.root, refused=say)
+        except OSError as error:
+            raise RunDirError(f"The run directory {self.paths.root} does not answer: {error}.") from error
 
     async def _lead(self, board: Board) -> Ending:
         evidence = await self._gather(board)
@@ -218,7 +224,7 @@ class Leader(Hub):
             evidence = Evidence(Kind.FENCED, "this attempt is over")
         decision = decide(evidence, self._situation(board, evidence))
         if decision.action is Action.REQUEUE and await board.blocking(
-            lambda: self.paths.request.exists() or board.allocation.cancelled()
+            lambda: is_requested(self.paths) or board.allocation.cancelled()
         ):
             # `launcher cancel` or scancel came after, or instead of, what was heard: requeueing would resurrect the job.
             _forget_request(self.paths)
@@ -341,9 +347,15 @@ class Leader(Hub):
     async def _await_request(self, board: Board) -> None:
         """Nothing explains a USR2: training goes on, and a user's request is looked for until every node would see it."""
         end = board.now() + _REQUEST_S
+        most = end + PATIENCE_S
         while board.now() < end and board.phase != "ended" and board.interrupt is None:
             await asyncio.sleep(_REQUEST_POLL_S)
-            if await board.blocking(self.paths.request.exists):
+            try:
+                found = await board.blocking(lambda: exists(self.paths.request, self.paths.root))
+            except OSError:
+                end = min(board.now() + _REQUEST_S, most)
+                continue
+            if found:
                 _forget_request(self.paths)
                 board.stop_wanted(Kind.USER_STOP, _SIGNAL_TEXT["user"], None)
 
@@ -372,33 +384,6 @@ def _allocation_of(spec: RunSpec, paths: RunPaths) -> Allocation:
 
         return SlurmAllocation(spec, paths)
     return LocalAllocation(paths)
-
-
-def _ended_already(paths: RunPaths, allocation: Allocation) -> Ending | None:
-    """The run has an outcome, or was handed to another job: this attempt must not be."""
-    outcome = read_outcome(paths.outcome)
-    if outcome is not None:
-        return Ending(str(outcome.get("state")), f"The run had ended already: {outcome.get('reason')}", 0)
-    owners = [e for e in events.read(paths.events) if e["type"] in ("submitted", "requeued", "attempt_started")]
-    last: dict[str, Any] = owners[-1] if owners else {}
-    heir = last.get("job_id")
-    handed = last.get("type") == "requeued" and last.get("how") == "continuation"
-    if handed and heir and allocation.job_id and str(heir) != str(allocation.job_id):
-        return Ending("requeued", f"The run was handed to job {heir}.", 0)
-    return None
-
-
-def _first_of_submission(past: list[dict[str, Any]]) -> bool:
-    for e in reversed(past):
-        if e["type"] in ("submitted", "attempt_started"):
-            return bool(e["type"] == "submitted")
-    return True
-
-
-def _waiting_since(past: list[dict[str, Any]]) -> float | None:
-    times = [e.get("t") for e in past if e["type"] in ("submitted", "requeued", "attempt_ended")]
-    last = times[-1] if times else None
-    return float(last) if isinstance(last, (int, float)) else None
 
 
 def _forget_request(paths: RunPaths) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import psutil
 
-from launcher.run.after import broken, judge, read_predecessors, state_of
+from launcher.run.after import Predecessor, broken, judge, read_predecessors, state_of
+from launcher.run.asking import PATIENCE_S, exists, load
 from launcher.run.paths import RunPaths
-from launcher.run.state import read_submission
 from launcher.runtime.board import Board
 from launcher.runtime.decisions import Evidence
 from launcher.runtime.gathering import interrupted
@@ -27,6 +27,7 @@ async def await_predecessors(board: Board) -> Evidence | str | None:
         return None
     board.history.event("waiting", runs=[one.run for one in left])
     looked = -_LOOK_S
+    answered = {one.run_dir: board.now() for one in left}
 
     def look(now: float) -> Evidence | str | bool | None:
         nonlocal left, looked
@@ -37,7 +38,7 @@ async def await_predecessors(board: Board) -> Evidence | str | None:
         looked = now
         still = []
         for one in left:
-            state = state_of(one) or ("failed" if _gone(RunPaths(Path(one.run_dir))) else None)
+            state = _state(one, answered, now)
             if state is None:
                 still.append(one)
             elif not judge(one.kind, state):
@@ -49,9 +50,19 @@ async def await_predecessors(board: Board) -> Evidence | str | None:
     return found if isinstance(found, (Evidence, str)) else None
 
 
+def _state(one: Predecessor, answered: dict[str, float], now: float) -> str | None:
+    """How it has ended; None when it has not, or its folder has been away for less than it may be."""
+    try:
+        state = state_of(one) or ("failed" if _gone(RunPaths(Path(one.run_dir))) else None)
+        answered[one.run_dir] = now
+        return state
+    except OSError:  # in the end somebody has removed it
+        return "failed" if now - answered[one.run_dir] > PATIENCE_S else None
+
+
 def _gone(paths: RunPaths) -> bool:
-    """Its controller does not run any more, and it left no outcome: killed without a word."""
-    said = read_submission(paths.submission)
+    """Its controller does not run any more, and it left no outcome: killed without a word. Raises OSError if that is unknown."""
+    said = load(paths.submission, paths.root) or {}
     try:
         process = psutil.Process(int(said["pid"]))
         alive = (
@@ -59,4 +70,4 @@ def _gone(paths: RunPaths) -> bool:
         )
     except (psutil.Error, KeyError, TypeError, ValueError):
         alive = False
-    return not alive and not paths.outcome.exists()  # written before a sound one leaves
+    return not alive and not exists(paths.outcome, paths.root)  # written before a sound one leaves

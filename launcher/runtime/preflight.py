@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from launcher.frozen import frozen
+from launcher.run.asking import patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CHECKED_FREE_BYTES, RunSpec
 from launcher.run.units import size
@@ -31,6 +32,8 @@ _MIN_FREE_INODES = 1000
 _SCRATCH = (os.environ.get("TMPDIR") or "/tmp", "/dev/shm")  # noqa: S108 - not gettempdir: that steps aside when /tmp is full
 _SCRATCH_BYTES = 4 << 20
 _LOCAL_S = 20.0
+_AWAY_S = 10.0
+"""A run's folder that does not answer is asked again for so long: half of what the checks may take."""
 _ALL_REDUCE_S = 75.0
 
 
@@ -141,12 +144,16 @@ class Preflight:
     def _writes(self) -> Check:
         """Free space says nothing of quotas and read-only mounts: write something, durably."""
         probe = self._paths.root / f".preflight-{self._attempt}-{self._node}"
-        try:
+
+        def write() -> None:
             with probe.open("wb") as f:
                 f.write(b"x" * 4096)
                 f.flush()
                 os.fsync(f.fileno())
             probe.unlink()
+
+        try:
+            patiently(write, self._paths.root, patience_s=_AWAY_S)
         except OSError as error:
             return Check("run_dir", False, f"the run directory cannot be written: {error.strerror or error}")
         return Check("run_dir", True, "the run directory can be written")

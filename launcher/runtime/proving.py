@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.run.manifest import why_damaged
 from launcher.runtime.checkpoints import Checkpoint
+from launcher.runtime.patience import patiently
 
 __all__ = ["Proof"]
 
@@ -42,7 +43,12 @@ class Proof:
         await asyncio.shield(self._task)
 
     async def _read(self) -> None:
-        why = await self._blocking(lambda: why_damaged(self.checkpoint.path, halted=self._halted.is_set))
+        folder = self.checkpoint.path
+        try:
+            work = lambda: why_damaged(folder, halted=self._halted.is_set)  # noqa: E731
+            why = await patiently(self._blocking, work, folder.parents[1], enough=self._halted.is_set)
+        except OSError as error:  # what it is worth is not known; the next round looks again
+            why = f"it cannot be read: {error}"
         if not self._halted.is_set():
             self.damage = why
         self._wake()

@@ -8,7 +8,9 @@ was there already. The leader commits a save when the shards of all ranks are th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import functools
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from launcher.runtime import checkpoints, fence
 from launcher.runtime.checkpoints import Checkpoint, Shard
 from launcher.runtime.history import History
 from launcher.runtime.intervals import young_daly_s
+from launcher.runtime.patience import patiently
 from launcher.runtime.proving import Proof
 from launcher.runtime.rounds import Round
 
@@ -36,8 +39,6 @@ _PENDING_S = 1800.0
 """A save whose shards have not all come by then never will (a script that does not save when asked)."""
 _CAUSE_S = 1.0
 _RETRY_FIRST_S, _RETRY_MOST_S = 15.0, 300.0
-_LAST_TRIES_S = (2.0, 10.0, 30.0, 60.0, 120.0)
-"""The run's last checkpoint is tried again after so long: nothing else brings the last steps back."""
 HOPELESS = 3
 """So many saves in a row that no other try would mend: the state itself, or the right to write."""
 
@@ -109,6 +110,7 @@ class Saver:
         self.proof: Proof | None = None
         """Of the checkpoint that the round resumed from, where that is large."""
         self._costs: list[float] = []
+        self._hurry: Callable[[], bool] = lambda: False
 
     # --- rounds ---
 
@@ -120,23 +122,20 @@ class Saver:
         self._saves.clear()
         self._lost.clear()
         self._asked = None
+        self._hurry = lambda: False
         self._last_begun = now
         self._retry_at = now if self.failing_since is not None else None
 
-    async def quiesce(self) -> None:
-        """Wait until every complete save is committed (or has failed); read no further what the round resumed from."""
+    async def quiesce(self, hurry: Callable[[], bool]) -> None:
+        """Wait until every complete save is committed (or has failed); read no further what the round resumed from.
+
+        In a ``hurry`` a folder that does not answer is not waited for.
+        """
+        self._hurry = hurry
         while self._tasks:
             await asyncio.gather(*list(self._tasks), return_exceptions=True)
         if self.proof is not None:
             await self.proof.halt()
-
-    def sweep_round(self) -> None:
-        """Take away what an ended round was still writing (blocking)."""
-        if self.round is None:
-            return
-        prefix = f"tmp.{self.history.attempt}.{self.round.number}."
-        for folder in self.paths.checkpoints.glob(f"{prefix}*"):
-            fence.discard(folder)
 
     # --- what workers say ---
 
@@ -346,20 +345,13 @@ class Saver:
         if self.proof is not None and not await self.proof.good():
             self.give_up(save.step)
             return
-        waits_s = iter(_LAST_TRIES_S if round_.total_steps == save.step else ())
         try:
-            done: Checkpoint | None = None
-            while done is None:
-                try:
-                    done = await self.blocking(work)
-                except OSError as error:
-                    wait_s = None if error.errno == errno.ESTALE else next(waits_s, None)
-                    if wait_s is None:
-                        raise
-                    self._lose(save, str(error.strerror or error), error.errno, now(), keep=True)
-                    await asyncio.sleep(wait_s)
+            # The ranks have done their part: what is left is worth asking for again.
+            done = await patiently(
+                self.blocking, work, self.paths.root, enough=lambda: self._hurry(), refused=self._refused
+            )
         except OSError as error:
-            self.fenced = self.fenced or error.errno == errno.ESTALE
+            self.fenced = self.fenced or isinstance(error, fence.StaleError)
             self.uncommitted = save.step
             self._lose(save, str(error.strerror or error), error.errno, now())
             return
@@ -367,15 +359,13 @@ class Saver:
             self._lose(save, repr(error), None, now())
             return
         self._committed(save, done, round_, now())
-        await self.blocking(
-            lambda: checkpoints.collect_garbage(
-                self.paths,
-                attempt=attempt,
-                keep_last=keep.keep_last,
-                keep_every_steps=keep.keep_every_steps,
-                good=done.step,
-            )
-        )
+        every = keep.keep_every_steps
+        collect = functools.partial(checkpoints.collect_garbage, self.paths, attempt=attempt, keep_last=keep.keep_last)
+        with contextlib.suppress(OSError):  # the next save collects it
+            await self.blocking(lambda: collect(keep_every_steps=every, good=done.step))
+
+    def _refused(self, error: OSError) -> None:
+        self.history.warn(f"a checkpoint cannot be committed ({error}); it is tried again")
 
     def _committed(self, save: Save, done: Checkpoint, round_: Round, now: float) -> None:
         self._saves.pop(save.step, None)

@@ -16,6 +16,7 @@ from launcher.errors import SiteError
 from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
+from launcher.run.state import is_requested
 from launcher.runtime.exclusions import affordable, excluded_before, schedulable_without
 from launcher.runtime.handover import CancelledError, HandedBack, Meaning, NotAnsweredError
 from launcher.runtime.starts import read_ended
@@ -85,7 +86,7 @@ class SlurmAllocation:
             restart_count=self.restart_count,
             now=time.time(),
             lead_s=float(self._spec.restart.signal_lead_s),
-            requested=self._paths.request.exists(),
+            requested=is_requested(self._paths),
         )
         self._slurm_requeues = self._slurm_requeues or said.slurm_requeues
         early = self._grace_end is not None and time.time() < self._grace_end - _EARLY_S

@@ -20,7 +20,8 @@ from typing import Any
 from launcher.errors import RunFailedError, SiteError
 from launcher.frozen import frozen
 from launcher.run import events
-from launcher.run.batch import COMPLETED
+from launcher.run.asking import load, patiently
+from launcher.run.batch import COMPLETED, JUDGED
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, write_outcome
@@ -103,38 +104,52 @@ def _led(history: list[dict[str, Any]], life: tuple[str | None, int]) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Look, judge, act; returns `COMPLETED`, 0, or 1 when the run directory cannot be read."""
+    """Look, judge, act; returns `COMPLETED`, `JUDGED`, or 1 when the run directory cannot be read."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[1:] not in ([], ["TERM"]) or not words:
         print("usage: python -m launcher.runtime.teardown RUN_DIR [TERM]", file=sys.stderr)
         return 2
     paths = RunPaths(Path(words[0]).absolute())
     try:
-        spec = RunSpec.read(paths.spec)
-    except (OSError, ValueError) as error:
+        return _tear_down(paths, told=len(words) > 1)
+    except OSError as error:
         print(f"The run directory {paths.root} cannot be read: {error}", file=sys.stderr)
         return 1
+
+
+def _tear_down(paths: RunPaths, *, told: bool) -> int:
+    try:
+        spec = patiently(lambda: RunSpec.read(paths.spec), paths.root)
+    except ValueError as error:
+        raise OSError(f"{paths.spec.name}: {error}") from error
     if spec.batch != "slurm" or not os.environ.get("SLURM_JOB_ID"):
-        return 0
+        return JUDGED
     from launcher.runtime.slurm_allocation import SlurmAllocation
 
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # `scontrol requeue` sends TERM to this very process
     allocation = SlurmAllocation(spec, paths)
-    if (grace_end := _grace_end(spec, events.read(paths.events))) is not None:
+    if (grace_end := _grace_end(spec, patiently(lambda: events.recall(paths.events), paths.root))) is not None:
         allocation.in_grace_until(grace_end)
-    if not act(spec, paths, allocation, told=len(words) > 1):
-        outcome = read_outcome(paths.outcome)
-        return COMPLETED if outcome is not None and outcome.get("state") == "completed" else 0
+    if not act(spec, paths, allocation, told=told):
+        outcome = patiently(lambda: load(paths.outcome, paths.root), paths.root) or {}
+        return COMPLETED if outcome.get("state") == "completed" else JUDGED
     history = events.read(paths.events)
     last = allocation.last_act(_end_began(history), srun_killed=bool(_last(history, "requeued").get("let_go")))
     sys.stdout.flush()
     sys.stderr.flush()
+    shell = [
+        "/bin/sh",
+        "-c",
+        f'"$@"; exit {JUDGED}',
+        "sh",
+        *last,
+    ]  # asked again after an error, the job would stay longer
     try:
-        os.execvpe(last[0], list(last), clean_environment())  # noqa: S606 a fixed command of SLURM
+        os.execvpe(shell[0], shell, clean_environment())  # noqa: S606 a fixed command of SLURM
     except OSError as error:
         print(f"{last[0]}: {error}", file=sys.stderr)
-    return 0
+    return JUDGED
 
 
 def act(
@@ -143,19 +158,20 @@ def act(
     """Judge the run's end and carry it out; the next attempt should not get the hosts ``exclude``.
 
     ``told``: the batch script was sent TERM. From a SLURM that wants nothing of the job, that was somebody's wish to end it.
-    True: SLURM runs this job again, and it should start soon.
+    True: SLURM runs this job again, and it should start soon. Raises OSError when the run's folder does not answer for minutes:
+    nothing is known then, and nothing was done.
     """
-    history = events.read(paths.events)
+    history, outcome, attempt = patiently(lambda: _left_behind(paths), paths.root)
     if _superseded(history, allocation.job_id):
         print("Somebody has submitted the run again: what becomes of it is another job's business.", file=sys.stderr)
         return False
-    if read_outcome(paths.outcome) is None:
+    if outcome is None:
         _await_answer(allocation)
     if allocation.taken():
         return not _delayed(history)
     life = (allocation.job_id, allocation.restart_count)
     verdict = judge(
-        outcome=read_outcome(paths.outcome) is not None,
+        outcome=outcome is not None or read_outcome(paths.outcome) is not None,  # written while SLURM was waited for
         history=history,
         life=life,
         lives_without_attempt=_lives_without_attempt(history, allocation),
@@ -167,9 +183,8 @@ def act(
     )
     if verdict.action == "nothing":
         print(verdict.reason, file=sys.stderr)
-        _cancel_heir(paths, allocation, history)
+        _cancel_heir(paths, allocation, history, attempt)
         return _to_hasten(history)
-    attempt = max(fence.attempts(paths), default=0)
     fence.depose(paths, attempt)  # a leader that only stood still is woken by SLURM's signals at the latest
     _tell(paths, attempt, "decision", evidence=verdict.evidence, action=verdict.action, reason=verdict.reason)
     if verdict.action == "requeue":
@@ -197,6 +212,12 @@ def act(
     return False
 
 
+def _left_behind(paths: RunPaths) -> tuple[list[dict[str, Any]], dict[str, Any] | None, int]:
+    """History, outcome and newest attempt. Raises OSError when one of them is not known."""
+    outcome = load(paths.outcome, paths.root)
+    return events.recall(paths.events), outcome, max(fence.attempts(paths), default=0)
+
+
 def _superseded(history: list[dict[str, Any]], job_id: str | None) -> bool:
     """The run was submitted again after this job's last attempt, and its outcome set aside for that."""
     mine = False
@@ -208,7 +229,7 @@ def _superseded(history: list[dict[str, Any]], job_id: str | None) -> bool:
     return False
 
 
-def _cancel_heir(paths: RunPaths, allocation: Allocation, history: list[dict[str, Any]]) -> None:
+def _cancel_heir(paths: RunPaths, allocation: Allocation, history: list[dict[str, Any]], attempt: int) -> None:
     """Somebody cancelled this job when its continuation was in the queue already: that is the run, too."""
     last = _last(history, "submitted", "attempt_started", "requeued", "ended")
     if (
@@ -217,7 +238,7 @@ def _cancel_heir(paths: RunPaths, allocation: Allocation, history: list[dict[str
         and allocation.cancelled()
     ):
         allocation.cancel(str(last["job_id"]))
-        _end(paths, allocation, max(fence.attempts(paths), default=0), "cancelled", "The job was cancelled.")
+        _end(paths, allocation, attempt, "cancelled", "The job was cancelled.")
 
 
 def _to_hasten(history: list[dict[str, Any]]) -> bool:

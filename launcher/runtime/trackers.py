@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.run import events
+from launcher.run.asking import load, patiently
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.redact import redact
@@ -81,7 +82,8 @@ class Feed(threading.Thread):
         self._opened = opened
         self._pauses = tuple(pauses_s)
         self._file = paths.trackers / f"{sink.name}.json"
-        self.memory = read_object(self._file) or {}
+        # Not lenient: without its memory the tracker would get a second run.
+        self.memory = patiently(lambda: load(self._file, paths.root) or {}, paths.root)
         self._tail = Tail(paths.metrics, int(self.memory.get("offset", 0)))
         self._end: End | None = None
         self._over = threading.Event()
@@ -205,7 +207,7 @@ def _number(value: Any) -> float | None:
 
 
 def _resume_step(paths: RunPaths, here: list[Any]) -> int:
-    for event in reversed(events.read(paths.events)):
+    for event in reversed(events.recall(paths.events)):
         if event["type"] == "round_started" and [event.get("attempt"), event.get("round")] == here:
             return int(event.get("resume_step") or 0)
     return 0
@@ -301,7 +303,7 @@ def main() -> int:
     spec = RunSpec.read(paths.spec)
     attempt = int(sys.argv[2]) if len(sys.argv) > 2 else None
     about = about_run(spec, paths, attempt)
-    passed = read_object(paths.passed) or {}
+    passed = patiently(lambda: load(paths.passed, paths.root) or {}, paths.root)
     os.environ.update({**spec.variables, **passed})
     paths.trackers.mkdir(mode=0o750, exist_ok=True)
     if attempt is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import glob
 import math
 import os
@@ -56,6 +57,9 @@ class Watch:
         self._assumed: int | None = None
         self._watched: str | None = None
         self._refused: str | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._unasked: str | None = None
+        """Why it is not known whether a newer attempt has begun."""
 
     async def tick(self) -> None:
         """One look."""
@@ -73,11 +77,9 @@ class Watch:
             self._never_started(await board.blocking(board.allocation.ended_tasks))
         self._hours(now)
         if board.phase != "ended":
-            if self._is_due("fence", _FENCE_S, now) and not await board.blocking(
-                lambda: fence.is_current(board.paths, board.attempt)
-            ):
-                board.fenced = True
-                board.wake()
+            if self._is_due("fence", _FENCE_S, now) and (self._looking is None or self._looking.done()):
+                # Beside the ticks: a folder that is away answers after a minute, and nodes fall silent meanwhile.
+                self._looking = asyncio.get_running_loop().create_task(self._fence())
             if self._is_due("picture", _PICTURE_S, now):
                 board.history.state(picture(board))
                 self._say_refused()
@@ -87,6 +89,21 @@ class Watch:
     def _sample_every_s(self, round_: Round, now: float) -> float:
         held_s = self.board.budgets.spent_with_current_s(time.time())
         return sample_every_s(round_.world_size, held_s, now - round_.began)
+
+    async def _fence(self) -> None:
+        """Leave to a newer attempt. Where that is not known, training goes on: what it commits asks again."""
+        board = self.board
+        try:
+            if not await board.blocking(lambda: fence.is_current(board.paths, board.attempt)):
+                board.fenced = True
+                board.wake()
+            self._unasked = None
+        except OSError as error:
+            if self._unasked is None:
+                board.history.warn(
+                    f"the run's folder does not answer ({error}); training goes on and it is asked again"
+                )
+            self._unasked = str(error)
 
     def _is_due(self, what: str, every_s: float, now: float) -> bool:
         """Never so far, or ``every_s`` ago, which may be less than it was the last time."""
@@ -198,6 +215,8 @@ class Watch:
         if board.at_risk is None and board.saver.at_risk_s(now) > most * 60:
             text = f"no checkpoint could be written for {most:g} minutes"
             board.at_risk = Evidence(Kind.DISK_AT_RISK, text, {"kind": "disk_full", "text": text})
+            if self._unasked is not None:  # no full disk: it may come back, and on other nodes it may be there
+                board.at_risk = Evidence(Kind.UNREADABLE, f"{text}: the run's folder does not answer ({self._unasked})")
             board.wake()
         if board.at_risk is None and board.saver.permanent >= HOPELESS:
             text = f"no checkpoint can be written: {board.saver.last_error}"
@@ -212,7 +231,8 @@ class Watch:
     async def _own_checkpoints(self, pattern: str) -> None:
         """A script's own checkpoints: a newer file is progress."""
         found = await self.board.blocking(lambda: _newest(self.board.paths.root, pattern))
-        if found is not None and found != self._watched:
+        # An older one that is the newest now is what a folder that does not answer has left to see.
+        if found is not None and (self._watched is None or found[1] > self._watched[1]):
             if self._watched is not None or self.board.attempt == 0 or found[1] > self.board.began_t:
                 self.board.history.event("saved", step=None, path=found[0], reason="watch")
                 self._advanced = (self.board.now(), self._advanced[1])

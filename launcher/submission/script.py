@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from launcher.config.schema import Job
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
-from launcher.run.batch import COMPLETED, MARK
+from launcher.run.asking import PATIENCE_S
+from launcher.run.batch import COMPLETED, JUDGED, MARK
 from launcher.run.spec import RunSpec
 from launcher.slurm.courier import VARIABLE
 from launcher.submission.facts import Facts
@@ -42,6 +43,7 @@ _MARK_START = f'echo "{MARK}$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"'
 # A TERM or USR2 before the agent has its handlers would end the job FAILED, never requeued. Ignored signals stay ignored
 # across exec. `env --ignore-signal` does the same, but only from coreutils 8.31 on (RHEL 8 has 8.30).
 _IGNORE = 'trap "" TERM USR2'
+_TEARDOWN_AGAIN_S = 5
 
 
 @frozen
@@ -284,8 +286,9 @@ def _courier(job: Job, facts: Facts, lib: str, place: Place) -> list[str]:
 def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> list[str]:
     """Lines after srun: where the leader left no outcome (it was killed), have SLURM requeue the job.
 
-    The job's exit code, by which SLURM judges it and chains go on, is 0 when the run completed: srun's status tells of every
-    task, also of one whose place a spare took.
+    The job's exit code, by which SLURM judges it and chains go on, is 0 when the run is known to have completed, and only
+    then: srun's status tells of every task, also of one whose place a spare took, and of a leader that gave the run back. A
+    file system that is away is waited for.
 
     ``run_dir`` and ``python`` are shell words already.
     """
@@ -298,9 +301,16 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
         ),
         # scontrol requeue has SLURM send TERM to the batch script's own processes: the one that asks for it must live on.
         "trap '' TERM USR2",
-        f"cd {shlex.quote(lib)}",
+        f"give_up=$((SECONDS + {PATIENCE_S:.0f}))",
+        "while :; do",
+        f"cd {shlex.quote(lib)} &&",
         f"{python} -m launcher.runtime.teardown {run_dir} $told",
-        f"[ $? = {COMPLETED} ] && status=0",
+        "said=$?",
+        f"[ $said = {COMPLETED} ] && exit 0",
+        f"if [ $said = {JUDGED} ] || [ $SECONDS -ge $give_up ]; then break; fi",
+        f"sleep {_TEARDOWN_AGAIN_S}",
+        "done",
+        "[ $status = 0 ] && status=1",
         "exit $status",
     ]
 

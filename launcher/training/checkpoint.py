@@ -228,14 +228,16 @@ def error_number(error: BaseException | None) -> int | None:
 
 
 def make_folder(tmp: Path, mode: int) -> None:
-    """Make the folder that all ranks write into; whoever comes first makes it. Raises OSError."""
-    try:
-        os.mkdir(tmp, mode)
-    except FileExistsError:
-        return
-    except FileNotFoundError:
-        os.makedirs(tmp, mode, exist_ok=True)
-    fsync_dir(tmp.parent)
+    """Make the folder that all ranks write into; whoever comes first makes it. Raises OSError.
+
+    The run's folder is never made: what is written where its mount is away, nobody finds again.
+    """
+    for folder in (tmp.parent, tmp):
+        try:
+            os.mkdir(folder, mode)
+        except FileExistsError:
+            continue
+        fsync_dir(folder.parent)
 
 
 def remove(tmp: Path, names: list[str]) -> None:

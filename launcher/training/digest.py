@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from launcher.run.asking import exists
 from launcher.run.manifest import read_manifest
 from launcher.training import checkpoint
 
@@ -55,7 +56,7 @@ def digest_checkpoint(path: Path) -> dict[str, str]:
     Of a folder that a script filled itself: each part of what DCP saved there, and each file of any other saver. Raises
     CheckpointError when it cannot be loaded.
     """
-    if not (path / checkpoint.SHARED).exists() and (manifest := read_manifest(path)):
+    if not exists(path / checkpoint.SHARED, path) and (manifest := read_manifest(path)):
         from launcher.training.folder_digest import of_folder  # DCP's import: workers, which digest too, do without
 
         parts = of_folder(path, {str(file["name"]): str(file["hash"]) for file in manifest["files"]})

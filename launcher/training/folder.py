@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from launcher.run.asking import patiently
 from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, hash_file
 from launcher.training.checkpoint import GENERATORS, error_number, make_folder, rank_file, write_file
@@ -37,12 +39,12 @@ def save_folder(session: Session) -> Iterator[Path | None]:
         session.folder_step == step
     ):  # the state of a step is one: the leader may be committing it, so nothing is written there
         tmp = tmp.with_name(f"{tmp.name}.again")  # taken away with the round
-        make_folder(tmp, session.folder_mode)
+        _made(tmp, session.folder_mode)
         yield tmp
         session.phase("train")
         return
     session.reporter.send("save_begun", step=step, tmp=str(tmp))
-    make_folder(tmp, session.folder_mode)
+    _made(tmp, session.folder_mode)
     yield tmp
     saved = False
     session.folder_step = step
@@ -61,16 +63,33 @@ def save_folder(session: Session) -> Iterator[Path | None]:
         session.stopped(saved=saved)
 
 
+def _made(tmp: Path, mode: int) -> None:
+    """User code is about to fill it, so a run's folder that does not answer is waited for."""
+    patiently(lambda: make_folder(tmp, mode), tmp.parents[1])
+
+
 def _mine(tmp: Path, rank: int, world_size: int) -> list[str]:
-    names = _names(tmp)
     if world_size > 1 and dist.is_initialized():
         # Nobody lists before everybody has written; and a folder's listing may lag on NFS, so what any rank sees counts.
         dist.barrier()
-        seen: list[list[str]] = [[] for _ in range(world_size)]
-        dist.all_gather_object(seen, _names(tmp))
-        names = sorted({name for listing in seen for name in listing})
-        return names[rank::world_size]
-    return names if rank == 0 or world_size == 1 else []
+        seen: list[list[str] | OSError] = [[] for _ in range(world_size)]
+        dist.all_gather_object(
+            seen, _names_or_error(tmp)
+        )  # one rank's error is everybody's: the others would wait for it
+        names: set[str] = set()
+        for listing in seen:
+            if isinstance(listing, OSError):
+                raise listing
+            names |= set(listing)
+        return sorted(names)[rank::world_size]
+    return _names(tmp) if rank == 0 or world_size == 1 else []
+
+
+def _names_or_error(tmp: Path) -> list[str] | OSError:
+    try:
+        return _names(tmp)
+    except OSError as error:
+        return error
 
 
 def _generators(tmp: Path, rank: int, mode: int) -> list[dict[str, Any]]:
@@ -82,8 +101,24 @@ def _generators(tmp: Path, rank: int, mode: int) -> list[dict[str, Any]]:
 
 
 def _names(tmp: Path) -> list[str]:
-    names = sorted(str(path.relative_to(tmp)) for path in tmp.rglob("*") if path.is_file())
-    return [name for name in names if not name.startswith(f"{GENERATORS}/")]
+    """Every file. Raises OSError: one that was not seen would be missing in a checkpoint that verifies."""
+    found = []
+    for folder, _, names in os.walk(tmp, onerror=_refuse):
+        found += [os.path.relpath(path, tmp) for name in names if _is_file(path := os.path.join(folder, name))]
+    return sorted(name for name in found if not name.startswith(f"{GENERATORS}/"))
+
+
+def _refuse(error: OSError) -> None:
+    raise error
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        if os.path.islink(path):  # to nothing
+            return False
+        raise
 
 
 def _durable(tmp: Path, name: str) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.errors import CheckpointError
+from launcher.run.asking import exists, names, patiently
 from launcher.run.messages import NOT_REGISTERED, UNORDERED
 from launcher.training import checkpoint, readback
 from launcher.training.determinism import seed_rank, set_rng_state
@@ -45,7 +48,8 @@ class Registered:
             (warn if place.rank == 0 else lambda text: None) if place.spec and place.spec.unsafe_load else None
         )
         path = place.resume_path
-        has_state = path is not None and (path / checkpoint.SHARED).exists()  # else: a script's own folder
+        # Without one it is a script's own folder; a state that cannot be seen for a moment is still there.
+        has_state = path is not None and patiently(partial(exists, path / checkpoint.SHARED, path), path)
         self.loaded: dict[str, Any] | None = checkpoint.load_shared(path, self._unsafe) if path and has_state else None
         """The checkpoint's shared part; None from scratch, and once everything is loaded."""
         self._generators = None if path is None else path if has_state else path / checkpoint.GENERATORS
@@ -61,7 +65,9 @@ class Registered:
         """How many ranks wrote the checkpoint; 0 without one."""
         if self.loaded:
             return int(self.loaded["world_size"])
-        return len(list(self._generators.glob("rank-*.pt"))) if self._generators else 0
+        folder = self._generators
+        found = patiently(lambda: names(folder, folder.parent), folder.parent) if folder else []
+        return sum(fnmatch(name, "rank-*.pt") for name in found)
 
     def add(self, objects: dict[str, Any], *, per_rank: bool) -> None:
         """Remember what has a state; load it when there is a checkpoint. Raises CheckpointError, TypeError."""

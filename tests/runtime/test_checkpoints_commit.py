@@ -356,6 +356,96 @@ def test_a_new_attempt_takes_away_what_older_ones_were_writing(paths):
     assert sorted(p.name for p in paths.checkpoints.iterdir()) == ["step-00000001", f"tmp.{attempt}.0.3"]
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_disk_that_does_not_answer_is_no_newer_attempt(paths, away, number):
+    """NFS says ESTALE behind a server's failover: the error is the disk's, not that this attempt is over."""
+    shards = write(paths, 1)
+    away.refuse(paths.attempts, number)
+
+    with pytest.raises(OSError, match=os.strerror(number)) as caught:
+        commit(paths, 1, shards)
+    assert not isinstance(caught.value, fence.StaleError)
+    away.come_back()
+    assert commit(paths, 1, shards).step == 1  # what the ranks have written is there still
+
+
+def test_a_good_checkpoint_that_cannot_be_read_is_not_replaced(paths, away):
+    """The same step is saved again, and the one that is there cannot be compared: it stays."""
+    commit(paths, 5, write(paths, 5, text="first"))
+    shards = write(paths, 5, round_=1, text="again")
+    away.refuse(paths.checkpoint(5) / "rank-0")
+
+    with pytest.raises(OSError, match="Input/output"):
+        commit(paths, 5, shards, round_=1)
+    away.come_back()
+    assert (paths.checkpoint(5) / "rank-0").read_bytes() == b"first 5 0"
+
+
+def test_a_commit_is_done_behind_an_error_too(paths, monkeypatch):
+    """The rename was made and the error came after it: the next try finds the checkpoint."""
+    shards, real = write(paths, 5), os.fsync
+    failing = [True]
+
+    def rename(source, target, rename=os.rename):
+        rename(source, target)
+        monkeypatch.setattr(os, "fsync", lambda fd: real(fd) if not failing else failing.clear() or os.close(-1))
+
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        commit(paths, 5, shards)
+
+    assert commit(paths, 5, shards).path == paths.checkpoint(5)
+    assert checkpoints.newest_good(paths).step == 5
+
+
+def test_no_checkpoint_is_deleted_by_who_does_not_know_that_it_may(paths, away, monkeypatch):
+    """The check behind the move out of sight cannot be made: every checkpoint is put back."""
+    for step in (1, 2, 3):
+        commit(paths, step, write(paths, step))
+    real, looks = fence.is_current, []
+
+    def once(p, attempt):
+        looks.append(attempt)
+        if len(looks) == 2:
+            away.refuse(paths.attempts, times=1)
+        return real(p, attempt)
+
+    monkeypatch.setattr(fence, "is_current", once)
+    with pytest.raises(OSError, match="Input/output"):
+        checkpoints.collect_garbage(paths, attempt=0, keep_last=2, keep_every_steps=None, good=3)
+
+    assert len(looks) == 2
+    assert [p.name for p in sorted(paths.checkpoints.iterdir())] == [f"step-0000000{n}" for n in (1, 2, 3)]
+
+
+def test_what_cannot_be_put_back_is_not_deleted(paths, away):
+    """A deletion that was not yet allowed is undone by the next attempt, which tries again when the disk refuses that."""
+    commit(paths, 1, write(paths, 1))
+    leaving = paths.checkpoints / "leaving.0.step-00000001"
+    os.rename(paths.checkpoint(1), leaving)
+    away.refuse(leaving, times=1)
+    attempt = fence.claim(paths)
+
+    with pytest.raises(OSError, match="Input/output"):
+        fence.drop_stale(paths, attempt)
+    fence.drop_stale(paths, attempt)
+
+    assert checkpoints.newest_good(paths).step == 1
+
+
+def test_what_an_older_attempt_was_writing_is_taken_away_or_it_is_said(paths, away):
+    """Its rename would still commit it: an attempt does not begin before that is gone."""
+    write(paths, 2)
+    attempt = fence.claim(paths)
+    away.refuse(paths.checkpoint_tmp(0, 0, 2), times=1)
+
+    with pytest.raises(OSError, match="Input/output"):
+        fence.drop_stale(paths, attempt)
+    fence.drop_stale(paths, attempt)
+
+    assert list(paths.checkpoints.iterdir()) == []
+
+
 def test_a_run_directory_that_cannot_be_written_is_one_sentence(tmp_path):
     """A file where attempts/ should be."""
     (tmp_path / "attempts").write_text("")

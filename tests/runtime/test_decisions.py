@@ -64,6 +64,12 @@ CASES = [
     (K.HOURS, {}, FINE, A.FAIL),
     (K.HOURS, {}, but(finished=True), A.COMPLETE),
     (K.DISK_AT_RISK, {}, FINE, A.FAIL),
+    # a folder that does not answer says nothing: never complete, and on other nodes it may be there
+    (K.UNREADABLE, {}, FINE, A.REQUEUE),
+    (K.UNREADABLE, {}, but(finished=True), A.REQUEUE),
+    (K.UNREADABLE, {}, but(cancelled=True), A.CANCEL),
+    (K.UNREADABLE, {}, but(may_requeue=False), A.FAIL),
+    (K.UNREADABLE, {}, but(attempts_left=False), A.FAIL),
     # the program is wrong
     (K.WORKER_FAILED, {"same_before": SAME_EXCEPTION_LIMIT - 1}, FINE, A.FAIL),
     (K.WORKER_FAILED, {"same_before": SAME_EXCEPTION_LIMIT - 2}, FINE, A.NEW_ROUND),

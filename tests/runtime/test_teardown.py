@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import signal
+import subprocess
 from dataclasses import replace
 
 import pytest
 
 from launcher.errors import SiteError
-from launcher.run import events
+from launcher.run import asking, events
+from launcher.run.batch import COMPLETED, JUDGED
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
 from launcher.run.state import read_outcome
-from launcher.runtime import fence, teardown
+from launcher.runtime import fence, slurm_allocation, teardown
 from launcher.runtime.budgets import Budgets
 from launcher.runtime.handover import HandedBack, Meaning
 
@@ -341,3 +346,81 @@ def test_a_run_that_was_submitted_again_is_left_to_its_new_job(run):
     new.job_id = "6"
     teardown.act(spec, paths, new)
     assert new.said
+
+
+@pytest.fixture
+def execs(monkeypatch):
+    """What becomes of the process at its last act is run beside it; the exit codes."""
+    codes = []
+
+    def execvpe(file, words, env):
+        codes.append(subprocess.run(words, env=env, check=False).returncode)
+        raise OSError(errno.ENOENT, "in a test nothing is replaced")
+
+    monkeypatch.setattr(os, "execvpe", execvpe)
+    return codes
+
+
+@pytest.fixture
+def called(run, monkeypatch, execs):
+    """`teardown.main` as the batch script calls it; returns its exit status. The folder is asked again at once."""
+    spec, paths = run
+    spec.write(paths.spec)
+    slurm = Slurm()
+    slurm.in_grace_until = slurm.said.append
+    slurm.last_act = lambda *args, **more: ("false",)
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    monkeypatch.setattr(slurm_allocation, "SlurmAllocation", lambda spec, paths: slurm)
+    monkeypatch.setattr(signal, "signal", lambda *args: None)
+    monkeypatch.setattr(asking, "AGAIN_S", 0.001)
+    return lambda: (teardown.main([str(paths.root)]), slurm.said)
+
+
+@pytest.mark.parametrize("what", ["outcome.json", "events.jsonl", "attempts", "spec.json"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_an_outcome_is_read_with_patience(run, called, away, what, number):
+    """The run has completed, and its folder does not answer at first: nothing is requeued, and the word is completed."""
+    run[1].outcome.write_text(json.dumps({"state": "completed"}))
+    away.refuse(run[1].root / what, number, times=3)
+
+    assert called() == (COMPLETED, [])
+    assert len(away.refused) == 3
+
+
+@pytest.mark.parametrize("what", ["outcome.json", "events.jsonl", "attempts"])
+def test_a_folder_that_stays_away_says_nothing_of_the_run(run, called, away, monkeypatch, what):
+    """Not known whether it has completed: nothing is asked of SLURM, nothing is written, and the status is neither word."""
+    monkeypatch.setattr(asking, "PATIENCE_S", 0.02)
+    before = run[1].events.read_text()
+    away.refuse(run[1].root / what)
+
+    assert called() == (1, [])
+    away.come_back()
+    assert run[1].events.read_text() == before
+    assert read_outcome(run[1].outcome) is None
+
+
+def test_a_run_folder_that_is_away_is_neither_completed_nor_dead(run, called, monkeypatch):
+    """The mount itself: the leader's death is not concluded from an outcome that cannot be there."""
+    monkeypatch.setattr(asking, "PATIENCE_S", 0.02)
+    moved = run[1].root.with_name("moved")
+    run[1].root.rename(moved)
+    try:
+        assert called() == (1, [])
+    finally:
+        moved.rename(run[1].root)
+    assert called()[1] == [("hand_back", 0.0)]
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled"])
+def test_a_run_that_ended_otherwise_is_judged(run, called, state):
+    """The batch script need not ask again, and does not end with 0."""
+    run[1].outcome.write_text(json.dumps({"state": state}))
+
+    assert called() == (JUDGED, [])
+
+
+def test_the_last_act_is_not_repeated_when_slurm_refuses_it(called, execs):
+    """scontrol's status is not the teardown's: called again, it would keep the job from its end."""
+    assert called() == (JUDGED, [("hand_back", 0.0)])
+    assert execs == [JUDGED]

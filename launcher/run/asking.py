@@ -1,0 +1,144 @@
+"""Reads of a run's folder that decide something: "it is not there" is a fact, "it could not be asked" is none.
+
+A network file system that is away for a moment answers EIO, ESTALE or ENOTCONN, or, where the mount itself is gone, ENOENT for
+everything. `Path.exists`, `is_dir` and `glob` make False and [] of most of these. So what decides is asked for here: a name
+is missing only where the folder around it was listed and does not hold it; everything else raises OSError, and is asked for
+again (`patiently`; in the leader `launcher.runtime.patience`).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from launcher.run.files import NO_JSON, parse_lines
+
+__all__ = [
+    "AGAIN_S",
+    "PATIENCE_S",
+    "NotAskedError",
+    "OwnError",
+    "ask",
+    "exists",
+    "lines",
+    "load",
+    "may_pass",
+    "names",
+    "patiently",
+]
+
+T = TypeVar("T")
+
+PATIENCE_S = 300.0
+"""The folder is asked again for so long: an NFS server or a Lustre target fails over in one to five minutes. Longer, and the
+nodes are better given back."""
+AGAIN_S = 1.0
+
+_FACTS = {errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+"""What the file system says of the entry, or of itself; asked again it says the same. A full disk has a way of its own."""
+
+
+class NotAskedError(OSError):
+    """The run's folder did not answer: nothing is known of what was asked for."""
+
+
+class OwnError(OSError):
+    """A refusal of the launcher's, whatever its errno: no disk has said it, and asking again changes nothing."""
+
+
+def names(folder: Path, root: Path) -> list[str]:
+    """What ``folder`` holds; nothing where it is certainly missing in the run's folder ``root``. Raises OSError."""
+    return _known(lambda: os.listdir(folder), folder, root) or []
+
+
+def exists(path: Path, root: Path) -> bool:
+    """Whether ``path`` is there. Raises OSError when that is not known."""
+    return _known(lambda: os.stat(path), path, root) is not None
+
+
+def _text(path: Path, root: Path) -> bytes | None:
+    """The content of ``path``, None where it is certainly missing. Raises OSError."""
+    return _known(path.read_bytes, path, root)
+
+
+def load(path: Path, root: Path) -> dict[str, Any] | None:
+    """The JSON object at ``path``; None where it is certainly missing, or none. Raises OSError."""
+    try:
+        value = json.loads(_text(path, root) or b"null")
+    except NO_JSON:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def lines(path: Path, root: Path) -> list[dict[str, Any]]:
+    """Every whole JSON object in the lines of ``path``; none where it is certainly missing. Raises OSError."""
+    return parse_lines(path.name, (_text(path, root) or b"").split(b"\n"))
+
+
+def may_pass(error: OSError, root: Path) -> bool:
+    """Whether asking again may bring another answer."""
+    if error.errno in _FACTS or isinstance(error, OwnError):
+        return False
+    if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, (str, Path)):
+        return True
+    folder = Path(error.filename).parent
+    try:
+        return folder in (root, root.parent) or not _is_missing(folder, root)
+    except OSError:
+        return True
+
+
+def ask(work: Callable[[], T], root: Path) -> T:
+    """What ``work`` returns. Raises NotAskedError instead of an OSError that may pass."""
+    try:
+        return work()
+    except OSError as error:
+        if isinstance(error, NotAskedError) or not may_pass(error, root):
+            raise
+        raise NotAskedError(error.errno, error.strerror or str(error), error.filename) from error
+
+
+def patiently(
+    work: Callable[[], T],
+    root: Path,
+    *,
+    patience_s: float | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> T:
+    """What ``work`` returns, asked again for `PATIENCE_S` while the run's folder does not answer. Raises OSError."""
+    end = clock() + (PATIENCE_S if patience_s is None else patience_s)
+    while True:
+        try:
+            return ask(work, root)
+        except NotAskedError:
+            if clock() >= end:
+                raise
+        sleep(AGAIN_S)
+
+
+def _known(look: Callable[[], T], path: Path, root: Path) -> T | None:
+    try:
+        return look()
+    except FileNotFoundError:
+        if _is_missing(path, root):
+            return None
+        raise
+
+
+def _is_missing(path: Path, root: Path) -> bool:
+    """A folder on the way to ``path`` was listed and does not hold it. Raises OSError, also when ``root`` is not there.
+
+    One listing says both: a look for the name and a look for its folder could have the mount come back in between.
+    """
+    try:
+        return path.name not in os.listdir(path.parent)
+    except FileNotFoundError:
+        if path.parent in (root, root.parent):
+            raise
+        return _is_missing(path.parent, root)

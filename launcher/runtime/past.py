@@ -1,0 +1,48 @@
+"""What a leader learns of its run before it leads: from the history and the files of earlier attempts. Raises OSError."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from launcher.run import events
+from launcher.run.asking import exists, load
+from launcher.run.paths import RunPaths
+from launcher.runtime.ending import Ending
+from launcher.runtime.handover import Allocation
+
+__all__ = ["ended_already", "first_of_submission", "requested_t", "waiting_since"]
+
+
+def ended_already(paths: RunPaths, allocation: Allocation) -> Ending | None:
+    """The run has an outcome, or was handed to another job: this attempt must not be."""
+    outcome = load(paths.outcome, paths.root)
+    if outcome is not None:
+        return Ending(str(outcome.get("state")), f"The run had ended already: {outcome.get('reason')}", 0)
+    owners = [e for e in events.recall(paths.events) if e["type"] in ("submitted", "requeued", "attempt_started")]
+    last: dict[str, Any] = owners[-1] if owners else {}
+    heir = last.get("job_id")
+    handed = last.get("type") == "requeued" and last.get("how") == "continuation"
+    if handed and heir and allocation.job_id and str(heir) != str(allocation.job_id):
+        return Ending("requeued", f"The run was handed to job {heir}.", 0)
+    return None
+
+
+def requested_t(paths: RunPaths) -> float | None:
+    """When a user has asked for the run's stop; None when nobody has."""
+    return os.stat(paths.request).st_mtime if exists(paths.request, paths.root) else None
+
+
+def first_of_submission(past: list[dict[str, Any]]) -> bool:
+    """No attempt has begun since somebody last submitted the run."""
+    for e in reversed(past):
+        if e["type"] in ("submitted", "attempt_started"):
+            return bool(e["type"] == "submitted")
+    return True
+
+
+def waiting_since(past: list[dict[str, Any]]) -> float | None:
+    """When the wait for this attempt's allocation began."""
+    times = [e.get("t") for e in past if e["type"] in ("submitted", "requeued", "attempt_ended")]
+    last = times[-1] if times else None
+    return float(last) if isinstance(last, (int, float)) else None

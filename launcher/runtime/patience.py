@@ -1,0 +1,42 @@
+"""The leader asks the run's folder again while it does not answer: in threads, between which its loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from launcher.run.asking import AGAIN_S, PATIENCE_S, NotAskedError, ask
+
+__all__ = ["patiently"]
+
+T = TypeVar("T")
+
+
+async def patiently(
+    blocking: Callable[[Callable[[], Any]], Awaitable[Any]],
+    work: Callable[[], T],
+    root: Path,
+    *,
+    enough: Callable[[], bool] = lambda: False,
+    refused: Callable[[OSError], None] = lambda error: None,
+) -> T:
+    """What ``work`` returns from a thread, asked again while the folder ``root`` does not answer.
+
+    ``refused`` hears of the first time. Raises NotAskedError after `PATIENCE_S`, or once there is ``enough`` of it; another
+    OSError at once.
+    """
+    now = asyncio.get_running_loop().time
+    end, told = now() + PATIENCE_S, False
+    while True:
+        try:
+            found: T = await blocking(lambda: ask(work, root))
+            return found
+        except NotAskedError as error:
+            if enough() or now() >= end:
+                raise
+            if not told:
+                told = True
+                refused(error)
+        await asyncio.sleep(AGAIN_S)

@@ -1,0 +1,91 @@
+"""What a round resumes from: the newest checkpoint that verifies, and never an older one, or none, because a disk was away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from launcher.errors import RunDirError
+from launcher.run.asking import PATIENCE_S, NotAskedError
+from launcher.runtime import checkpoints
+from launcher.runtime.board import Board
+from launcher.runtime.checkpoints import Checkpoint
+from launcher.runtime.decisions import Evidence, Kind
+from launcher.runtime.gathering import interrupted
+from launcher.runtime.patience import patiently
+
+__all__ = ["UNREADABLE_TEXT", "choose_resume"]
+
+T = TypeVar("T")
+
+UNREADABLE_TEXT = "the run's folder did not answer for {:g} minutes ({})"
+
+
+async def choose_resume(board: Board) -> Checkpoint | Evidence | None:
+    """The newest checkpoint that verifies; a fork's origin when the run has none of its own; None: from scratch.
+
+    Evidence when that cannot be found out, or when somebody interrupts meanwhile. Raises RunDirError, CheckpointError.
+    """
+    heard: list[tuple[str, str]] = []
+    try:
+        found = await _asked(board, lambda: _look(board, heard))
+        if isinstance(found, Evidence) and found.kind is Kind.UNREADABLE:
+            heard.clear()
+            found = await board.blocking(lambda: _older(board, heard)) or found
+        if found is None and board.spec.resume:
+            origin = board.spec.resume
+            found = await _asked(board, lambda: checkpoints.foreign(origin))
+    except OSError as error:
+        raise RunDirError(f"The checkpoints in {board.paths.checkpoints} cannot be read: {error}.") from error
+    if isinstance(found, Evidence):
+        return found
+    board.first_of_submission = False
+    for path, why in heard:
+        board.history.event("checkpoint_damaged", path=path, why=why)
+        board.saver.trusted.discard(checkpoints.step_of(path))
+    if found is not None and (board.saver.last is None or board.saver.last.step != found.step):
+        board.saver.last = found
+    return found
+
+
+async def _asked(board: Board, work: Callable[[], T]) -> T | Evidence:
+    """What ``work`` finds in the run's folder; evidence when that does not answer, or somebody interrupts meanwhile."""
+    try:
+        return await patiently(
+            board.blocking,
+            work,
+            board.paths.root,
+            enough=lambda: interrupted(board) is not None,
+            refused=lambda error: board.history.warn(f"the run's folder does not answer ({error}); it is asked again"),
+        )
+    except NotAskedError as error:
+        text = UNREADABLE_TEXT.format(PATIENCE_S / 60, error)
+        return interrupted(board) or Evidence(Kind.UNREADABLE, text)
+
+
+def _look(board: Board, heard: list[tuple[str, str]], *, patient: bool = True) -> Checkpoint | None:
+    """Raises OSError when what is newest is not known."""
+    heard.clear()
+    spec, paths = board.spec, board.paths
+    if spec.resume_step is not None and board.first_of_submission:
+        checkpoints.set_aside_beyond(paths, spec.resume_step, board.attempt)
+    return checkpoints.newest_good(
+        paths,
+        trusted=frozenset(board.saver.trusted),
+        damaged=lambda path, why: heard.append((str(path), why)),
+        patient=patient,
+    )
+
+
+def _older(board: Board, heard: list[tuple[str, str]]) -> Checkpoint | None:
+    """Patience is over: a checkpoint older than those that the disk has lost. These are kept, aside.
+
+    Without one there is nothing to resume from, which is not for this attempt to take for a run that has saved nothing.
+    """
+    try:
+        found = _look(board, heard, patient=False)
+        if found is not None:
+            checkpoints.set_aside_beyond(board.paths, found.step, board.attempt)
+    except OSError:
+        return None
+    return found

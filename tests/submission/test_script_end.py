@@ -1,0 +1,70 @@
+"""The lines behind srun, run by a real bash: what the job's exit code says of the run, and a file system that is away."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.run.asking import PATIENCE_S
+from launcher.run.batch import COMPLETED, JUDGED
+from launcher.submission import script
+
+
+def ends(folder: Path, *, srun: int, says: list[int], back_after: int = 0) -> tuple[int, int]:
+    """The batch script's exit code and how often it slept, which takes no time here.
+
+    ``says``: the teardown's status at each call; ``back_after``: the folder of its code is away for so many sleeps.
+    """
+    lib, tool = folder / "lib", folder / "python"
+    (lib if not back_after else folder / "away").mkdir()
+    (folder / "says").write_text("".join(f"{status}\n" for status in says))
+    tool.write_text(
+        f'#!/bin/bash\nstatus=$(head -n1 "{folder}/says"); sed -i 1d "{folder}/says"; exit ${{status:-1}}\n'
+    )
+    tool.chmod(0o755)
+    slept = f"""
+sleep() {{
+  SECONDS=$((SECONDS + $1)); n=$((n + 1))
+  if [ $n = {back_after} ]; then mv "{folder}/away" "{lib}"; fi
+}}
+trap 'echo $n' EXIT
+n=0
+(exit {srun})
+"""
+    text = slept + "\n".join(script.teardown("/run", str(lib), str(tool)))
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, int(done.stdout.split()[-1])
+
+
+@pytest.mark.parametrize("srun", [0, 1, 137])
+def test_a_run_that_is_known_to_have_completed_ends_with_0(tmp_path: Path, srun: int) -> None:
+    """Whatever single tasks ended with."""
+    assert ends(tmp_path, srun=srun, says=[COMPLETED]) == (0, 0)
+
+
+@pytest.mark.parametrize(("srun", "code"), [(0, 1), (8, 8)])
+def test_a_run_that_has_not_completed_never_ends_with_0(tmp_path: Path, srun: int, code: int) -> None:
+    """The leader gave it back, and every task left with 0: jobs that wait with afterok must not start."""
+    assert ends(tmp_path, srun=srun, says=[JUDGED]) == (code, 0)
+
+
+@pytest.mark.parametrize("status", [1, 126, 127, 137])
+def test_a_teardown_that_could_not_judge_is_called_again(tmp_path: Path, status: int) -> None:
+    """The run's folder or Python was away, or it was killed: the word of the next call holds."""
+    assert ends(tmp_path, srun=0, says=[status, status, COMPLETED]) == (0, 2)
+
+
+def test_a_folder_that_comes_back_is_waited_for(tmp_path: Path) -> None:
+    """`cd` fails three times; the teardown is not called from anywhere else."""
+    assert ends(tmp_path, srun=0, says=[COMPLETED], back_after=3) == (0, 3)
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_a_folder_that_stays_away_is_no_success(tmp_path: Path, away: bool) -> None:
+    """Bounded: after the patience of everybody else the job ends, and not with 0."""
+    code, slept = ends(tmp_path, srun=0, says=[], back_after=10_000 if away else 0)
+
+    assert code == 1
+    assert PATIENCE_S / 5 <= slept <= PATIENCE_S / 5 + 1
