@@ -138,13 +138,8 @@ def _tear_down(paths: RunPaths, *, told: bool) -> int:
     last = allocation.last_act(_end_began(history), srun_killed=bool(_last(history, "requeued").get("let_go")))
     sys.stdout.flush()
     sys.stderr.flush()
-    shell = [
-        "/bin/sh",
-        "-c",
-        f'"$@"; exit {JUDGED}',
-        "sh",
-        *last,
-    ]  # asked again after an error, the job would stay longer
+    # Whatever the command's status is: called again after an error, the teardown would keep the job from its end.
+    shell = ["/bin/sh", "-c", f'"$@"; exit {JUDGED}', "sh", *last]
     try:
         os.execvpe(shell[0], shell, clean_environment())  # noqa: S606 a fixed command of SLURM
     except OSError as error:

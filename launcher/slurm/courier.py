@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.run.asking import load, patiently
 from launcher.run.files import read_object, write_atomic
 from launcher.slurm.environ import without_slurm
 
@@ -59,10 +60,10 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # a requeue's TERM reaches the batch step too
     folder, parent = Path(sys.argv[1]), os.getppid()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    patiently(lambda: folder.mkdir(mode=0o700, exist_ok=True), folder.parent)
     os.environ.pop(VARIABLE, None)  # a command that is missing here is missing
     while os.getppid() == parent:
-        for path in folder.glob("ask.*"):
+        for path in _asked(folder):
             try:
                 _deliver(path)
             except (OSError, LookupError, TypeError, ValueError) as error:  # the next one must be heard
@@ -71,10 +72,17 @@ def main() -> int:
     return 0
 
 
+def _asked(folder: Path) -> list[Path]:
+    try:
+        return [folder / name for name in os.listdir(folder) if name.startswith("ask.")]
+    except OSError:  # the next look may hear an answer
+        return []
+
+
 def _deliver(path: Path) -> None:
     from launcher.slurm.commands import ask
 
-    request = read_object(path)
+    request = load(path, path.parent)
     path.unlink(missing_ok=True)
     if request is None or request["words"][0] not in COMMANDS:
         return

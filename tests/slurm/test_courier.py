@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from away import Away
 
+from launcher.slurm import courier
 from launcher.slurm.courier import VARIABLE, carry
 
 
@@ -34,3 +36,17 @@ def test_a_question_that_cannot_be_read_ends_no_courier(tmp_path: Path, monkeypa
     assert answer is not None  # whatever scontrol says here
     assert "ask.a" in said
     assert not list(folder.iterdir())
+
+
+def test_a_folder_that_does_not_answer_ends_no_courier_and_loses_no_question(tmp_path: Path, away: Away) -> None:
+    """Its listing fails once, then the question itself: both are looked at again."""
+    question = tmp_path / "ask.1"
+    question.write_text("{}")
+    away.refuse(tmp_path, times=1)
+    away.refuse(question, times=1)
+
+    assert courier._asked(tmp_path) == []
+    assert courier._asked(tmp_path) == [question]
+    with pytest.raises(OSError, match="Input/output"):
+        courier._deliver(question)
+    assert question.exists()
