@@ -290,6 +290,7 @@ def test_a_claim_that_was_made_behind_an_error_is_nobodys(world, virtual, away, 
         return real(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
+    w.attempt = 0  # the workers' folders are those of the attempt after it
 
     assert virtual(w.attempt_once()).state == "completed"
     assert away.refused[0].endswith("attempts/0/claim.json")

@@ -78,7 +78,7 @@ def test_a_last_save_that_fails_does_not_train_again(world, virtual, permanent):
     assert [e["step"] for e in w.events("saved")][-1] == 40
 
 
-@pytest.mark.parametrize(("times", "state"), [(3, "completed"), (99, "failed")])
+@pytest.mark.parametrize(("times", "state"), [(3, "completed"), (999, "failed")])
 def test_a_last_checkpoint_that_cannot_be_committed_is_tried_again(world, virtual, monkeypatch, times, state):
     """Every part is durable; the leader's rename fails: again for minutes, then the run has failed, and is not called completed."""
     w = world(checkpoint={"interval_steps": 10})
