@@ -35,6 +35,9 @@ __all__ = ["Verdict", "judge", "main"]
 
 _UNHEARD_S = 60.0
 """slurmctld may be restarting: it is asked again for so long."""
+_FORGOTTEN_S = 600.0
+"""A slurmctld that was killed just after it had taken the run back may come back without that. The job's last process stays so long
+to ask once more, where KillWait does not end it before."""
 
 
 @frozen
@@ -131,11 +134,18 @@ def _tear_down(paths: RunPaths, *, told: bool) -> int:
     allocation = SlurmAllocation(spec, paths)
     if (grace_end := _grace_end(spec, patiently(lambda: events.recall(paths.events), paths.root))) is not None:
         allocation.in_grace_until(grace_end)
-    if not act(spec, paths, allocation, told=told):
-        outcome = patiently(lambda: load(paths.outcome, paths.root), paths.root) or {}
-        return COMPLETED if outcome.get("state") == "completed" else JUDGED
-    history = events.read(paths.events)
-    last = allocation.last_act(_end_began(history), srun_killed=bool(_last(history, "requeued").get("let_go")))
+    end = time.monotonic() + _FORGOTTEN_S
+    while act(spec, paths, allocation, told=told):
+        history = events.read(paths.events)
+        last = allocation.last_act(_end_began(history), srun_killed=bool(_last(history, "requeued").get("let_go")))
+        if allocation.taken() or time.monotonic() > end:
+            return _become(last)
+    outcome = patiently(lambda: load(paths.outcome, paths.root), paths.root) or {}
+    return COMPLETED if outcome.get("state") == "completed" else JUDGED
+
+
+def _become(last: tuple[str, ...]) -> int:
+    """Leave by the job's last act."""
     sys.stdout.flush()
     sys.stderr.flush()
     # Whatever the command's status is: called again after an error, the teardown would keep the job from its end.

@@ -47,6 +47,7 @@ class Slurm:
         if self._refuses:
             raise SiteError("no")
         self.said.append(("hand_back", delay_s))
+        self.is_taken = True
         return HandedBack("requeue", "5")
 
     def pull_forward(self):
@@ -368,7 +369,8 @@ def called(run, monkeypatch, execs):
     spec.write(paths.spec)
     slurm = Slurm()
     slurm.in_grace_until = slurm.said.append
-    slurm.last_act = lambda *args, **more: ("false",)
+    if not hasattr(slurm, "last_act"):
+        slurm.last_act = lambda *args, **more: ("false",)
     monkeypatch.setenv("SLURM_JOB_ID", "5")
     monkeypatch.setattr(slurm_allocation, "SlurmAllocation", lambda spec, paths: slurm)
     monkeypatch.setattr(signal, "signal", lambda *args: None)
@@ -424,3 +426,27 @@ def test_the_last_act_is_not_repeated_when_slurm_refuses_it(called, execs):
     """scontrol's status is not the teardown's: called again, it would keep the job from its end."""
     assert called() == (JUDGED, [("hand_back", 0.0)])
     assert execs == [JUDGED]
+
+
+@pytest.fixture
+def forgetful(monkeypatch):
+    """A slurmctld that is killed during the first last act, and comes back without what it had taken; how often that was done."""
+    acts = []
+
+    def last_act(slurm, *args, **more):
+        acts.append(args)
+        slurm.is_taken = slurm.is_taken and len(acts) > 1
+        return ("true",)
+
+    monkeypatch.setattr(Slurm, "last_act", last_act, raising=False)
+    return acts
+
+
+def test_what_slurm_forgets_behind_the_last_look_is_asked_for_again(forgetful, run, called, execs):
+    """The job's last process has stayed, sees it, and hands the run back once more."""
+    assert called() == (JUDGED, [("hand_back", 0.0), ("hand_back", 0.0)])
+    assert (len(forgetful), len(execs)) == (2, 1)
+    assert [e["evidence"] for e in events.read(run[1].events) if e["type"] == "decision"] == [
+        "leader_gone",
+        "forgotten",
+    ]
