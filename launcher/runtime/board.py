@@ -15,6 +15,7 @@ from launcher.runtime.handover import Allocation
 from launcher.runtime.history import History
 from launcher.runtime.nodes import Nodes
 from launcher.runtime.notify import Notifier
+from launcher.runtime.own_files import OwnFiles
 from launcher.runtime.rounds import Round
 from launcher.runtime.saving import Blocking, Saver
 from launcher.runtime.stops import AgreedStop
@@ -103,6 +104,7 @@ class Board:
     """Script workers have been sent TERM: whatever they exit with now means stopped."""
     usr2_sent: bool = False
     """SLURM has sent USR2 to every process: whatever ends a script that handles it means stopped."""
+    own_files: OwnFiles = field(default_factory=OwnFiles)
     ports: dict[int, int] = field(default_factory=dict)
     """Ports of stores that are up, by round."""
     preflight: dict[int, dict[str, Any]] = field(default_factory=dict)

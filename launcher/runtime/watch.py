@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import glob
 import math
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from launcher.runtime import fence
 from launcher.runtime.board import Board
@@ -55,7 +51,6 @@ class Watch:
         left_s = board.spec.restart.max_total_hours * 3600 - board.budgets.spent_with_current_s(time.time())
         self._hours_end = board.now() + left_s
         self._assumed: int | None = None
-        self._watched: str | None = None
         self._refused: str | None = None
         self._looking: asyncio.Task[None] | None = None
         self._unasked: str | None = None
@@ -71,8 +66,8 @@ class Watch:
         round_ = board.round
         if round_ is not None and not round_.ending and board.phase == "training":
             self._round(round_, now)
-            if board.spec.checkpoint.watch and self._is_due("watch", _WATCH_S, now):
-                await self._own_checkpoints(board.spec.checkpoint.watch)
+            if self._is_due("watch", _WATCH_S, now) and await board.own_files.look(board):
+                self._advanced = (board.now(), self._advanced[1])
         if board.phase == "waiting" and board.nodes.missing and self._is_due("starts", _STARTS_S, now):
             self._never_started(await board.blocking(board.allocation.ended_tasks))
         self._hours(now)
@@ -228,16 +223,6 @@ class Watch:
             self._assumed = round_.number
             self.board.history.event("progress_assumed", seconds=PLAIN_SCRIPT_PROGRESS_S)
 
-    async def _own_checkpoints(self, pattern: str) -> None:
-        """A script's own checkpoints: a newer file is progress."""
-        found = await self.board.blocking(lambda: _newest(self.board.paths.root, pattern))
-        # An older one that is the newest now is what a folder that does not answer has left to see.
-        if found is not None and (self._watched is None or found[1] > self._watched[1]):
-            if self._watched is not None or self.board.attempt == 0 or found[1] > self.board.began_t:
-                self.board.history.event("saved", step=None, path=found[0], reason="watch")
-                self._advanced = (self.board.now(), self._advanced[1])
-            self._watched = found
-
 
 def _occupied(round_: Round) -> bool:
     """Starting, saving or evaluating; and, while no step can tell of progress, using the GPUs (without any, the CPUs)."""
@@ -248,15 +233,3 @@ def _occupied(round_: Round) -> bool:
         return False
     used = [r.sample.get("gpu_percent", r.sample.get("cpu_percent")) for r in ranks]
     return any(isinstance(u, (int, float)) and u >= _BUSY_PERCENT for u in used)
-
-
-def _newest(root: Path, pattern: str) -> Any:
-    newest = None
-    for path in glob.iglob(os.path.join(glob.escape(str(root)), pattern), recursive=True):
-        try:
-            stamp = os.stat(path).st_mtime
-        except OSError:
-            continue
-        if newest is None or stamp > newest[1]:
-            newest = (path, stamp)
-    return newest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 from acts import plain_script, stop_at
@@ -369,3 +370,29 @@ def test_ranks_that_lose_the_one_that_saves_on_usr2_have_stopped_too(world, virt
 
     assert not w.events("worker_failed")
     assert {e["evidence"] for e in w.events("decision")} == {"time_limit"}
+
+
+def test_a_scripts_last_files_are_progress_too(world, virtual):
+    """It saves and crashes between two looks, again and again: each file counts, so that no budget of restarts is used up."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"watch": "ckpt/*"}, restart={"max_restarts": 1})
+    folder = w.paths.root / "ckpt"
+    folder.mkdir()
+
+    class Saves(w.worker_class):
+        async def main(self):
+            self.say("phase", name="script")
+            await asyncio.sleep(1.0)
+            if self.rank == 0 and self.round < 4:
+                (folder / str(self.round)).write_text("")
+                os.utime(folder / str(self.round), (2e9 + self.round, 2e9 + self.round))
+                self.die(None, 3)
+            else:
+                await asyncio.sleep(5.0)
+                self.node.exited(self, 0, None)
+
+    w.worker_class = Saves
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "completed"
+    assert [e["path"].rsplit("/", 1)[1] for e in w.events("saved")] == ["0", "1", "2", "3"]
