@@ -119,8 +119,8 @@ async def lead(lines: list[socket.socket], paths: RunPaths) -> None:
     round_.send({"type": "go", "step": first, "attempt": attempt})
     hearing = [asyncio.create_task(_hear(saver, rank, line)) for rank, line in enumerate(lines)]
     await asyncio.wait(hearing, return_when=asyncio.FIRST_COMPLETED)  # done, or dead: the round is over
-    await saver.quiesce()
-    saver.sweep_round()
+    await saver.quiesce(lambda: False)
+    fence.sweep(paths, attempt)
     history.close()
 
 

@@ -106,7 +106,12 @@ def test_a_failure_is_reported_before_the_folder_goes(
     ours, _ = pair
     seen: list[bool] = []
     tmp = tmp_path / "tmp"
-    monkeypatch.setattr(ours, "_report_failure", lambda task, error: seen.append(tmp.exists()))
+
+    def send(type_: str, **values: Any) -> None:
+        if type_ == "save_failed":
+            seen.append(tmp.exists())
+
+    monkeypatch.setattr(ours._channel, "send", send)
     monkeypatch.setattr(os, "fsync", lambda fd: os.write(-1, b""))  # EBADF
     tmp.mkdir()
     ours.save(1, tmp, lambda: [("state.pt", {"w": torch.zeros(100)})], {}, copy=True)
