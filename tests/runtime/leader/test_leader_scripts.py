@@ -396,3 +396,23 @@ def test_a_scripts_last_files_are_progress_too(world, virtual):
 
     assert ending.state == "completed"
     assert [e["path"].rsplit("/", 1)[1] for e in w.events("saved")] == ["0", "1", "2", "3"]
+
+
+def test_a_request_that_is_seen_late_outranks_the_end_that_its_signal_brought(world, virtual):
+    """`cancel --save` sends USR2; its file shows seconds later on NFS, and the scripts have left upon the signal: cancelled."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False})
+    w.allocation.means = Meaning("nothing")
+    w.worker_class = plain_script(w)
+
+    async def script():
+        await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
+        await asyncio.sleep(3)
+        for rank in range(4):
+            w.find(rank).say("handles_usr2")
+        w.signal("USR2")
+        for rank in range(4):
+            w.find(rank).die(None, 0)
+        await asyncio.sleep(5)
+        w.paths.request.write_text("{}")
+
+    assert virtual(w.attempt_once(script)).state == "cancelled"
