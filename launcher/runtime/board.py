@@ -122,6 +122,14 @@ class Board:
         """Something changed: whoever waits looks again."""
         self.changed.set()
 
+    async def look_at_own_files(self) -> bool:
+        """Whether the script has written a newer checkpoint of its own; it is told as saved."""
+        pattern, since_t = self.spec.checkpoint.watch, self.began_t if self.attempt else 0.0
+        path = await self.blocking(lambda: self.own_files.look(self.paths.root, pattern, since_t)) if pattern else None
+        if path is not None:
+            self.history.event("saved", step=None, path=path, reason="watch")
+        return path is not None
+
     def stop_wanted(self, kind: Kind, text: str, within_s: float | None) -> None:
         """Somebody wants a stop; the graver reason outranks, the nearer deadline holds."""
         now = self.now()

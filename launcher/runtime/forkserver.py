@@ -186,9 +186,8 @@ class _Server:
         except BaseException:
             traceback.print_exc()
         if request.get("script"):
-            sys.exit(
-                code
-            )  # out of the server's loop to the end of its main program: what the script left open is closed there
+            # Out of the server's loop to the end of its main program, where Python closes what the script left open.
+            sys.exit(code)
         forked.leave(code)
 
     def reap(self) -> None:

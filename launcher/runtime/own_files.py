@@ -5,10 +5,6 @@ from __future__ import annotations
 import glob
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from launcher.runtime.board import Board
 
 __all__ = ["OwnFiles"]
 
@@ -19,20 +15,15 @@ class OwnFiles:
     def __init__(self) -> None:
         self._seen: tuple[str, float] | None = None
 
-    async def look(self, board: Board) -> bool:
-        """Whether there is a newer file than before; it is told as saved."""
-        pattern = board.spec.checkpoint.watch
-        if not pattern:
-            return False
-        found = await board.blocking(lambda: _newest(board.paths.root, pattern))
+    def look(self, root: Path, pattern: str, since_t: float) -> str | None:
+        """The file of ``pattern`` below ``root`` that is newer than any before; the first one counts if it is newer than ``since_t``."""
+        found = _newest(root, pattern)
         # An older one that is the newest now is what a folder that does not answer has left to see.
         if found is None or (self._seen is not None and found[1] <= self._seen[1]):
-            return False
-        is_new = self._seen is not None or board.attempt == 0 or found[1] > board.began_t
+            return None
+        is_new = self._seen is not None or found[1] > since_t
         self._seen = found
-        if is_new:
-            board.history.event("saved", step=None, path=found[0], reason="watch")
-        return is_new
+        return found[0] if is_new else None
 
 
 def _newest(root: Path, pattern: str) -> tuple[str, float] | None:

@@ -66,7 +66,7 @@ class Watch:
         round_ = board.round
         if round_ is not None and not round_.ending and board.phase == "training":
             self._round(round_, now)
-            if self._is_due("watch", _WATCH_S, now) and await board.own_files.look(board):
+            if self._is_due("watch", _WATCH_S, now) and await board.look_at_own_files():
                 self._advanced = (board.now(), self._advanced[1])
         if board.phase == "waiting" and board.nodes.missing and self._is_due("starts", _STARTS_S, now):
             self._never_started(await board.blocking(board.allocation.ended_tasks))

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Container
 from dataclasses import replace
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -195,9 +194,8 @@ class Saver:
         self.hopeless = cannot_mend(error)
         values = {"error": str(error), "errno": number, "permanent": self.hopeless, "last": self.last}
         self._channel.send("save_failed", step=task.step, tmp=str(task.tmp), **values)
-        remove(
-            task.tmp, [name for name, _ in task.parts]
-        )  # after the word: others then miss the folder that goes with the last file
+        # After the word: other ranks then miss the folder, which goes with the last file.
+        remove(task.tmp, [name for name, _ in task.parts])
 
 
 def cannot_mend(error: BaseException) -> bool:
@@ -275,7 +273,7 @@ def _load(file: Path, unsafe: Unsafe = None) -> Any:
     except FileNotFoundError:
         raise CheckpointError(f"checkpoint file {file} is missing") from None
     except Exception as error:
-        held = isinstance(error, UnpicklingError) and _UNSAFE.search(str(error))
+        held = isinstance(error, pickle.UnpicklingError) and _UNSAFE.search(str(error))
         if not held:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise CheckpointError(f"checkpoint file {file} cannot be loaded: {reason}") from error

@@ -35,9 +35,7 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     tmp = session.wanted or session.tmp()
     session.wanted = None
     step = session.position.step
-    if (
-        session.folder_step == step
-    ):  # the state of a step is one: the leader may be committing it, so nothing is written there
+    if session.folder_step == step:  # the state of a step is one, and the leader may be committing it
         tmp = tmp.with_name(f"{tmp.name}.again")  # taken away with the round
         _made(tmp, session.folder_mode)
         yield tmp
@@ -73,9 +71,8 @@ def _mine(tmp: Path, rank: int, world_size: int) -> list[str]:
         # Nobody lists before everybody has written; and a folder's listing may lag on NFS, so what any rank sees counts.
         dist.barrier()
         seen: list[list[str] | OSError] = [[] for _ in range(world_size)]
-        dist.all_gather_object(
-            seen, _names_or_error(tmp)
-        )  # one rank's error is everybody's: the others would wait for it
+        # One rank's error is everybody's: the others would wait for it.
+        dist.all_gather_object(seen, _names_or_error(tmp))
         names: set[str] = set()
         for listing in seen:
             if isinstance(listing, OSError):

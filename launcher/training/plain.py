@@ -120,9 +120,8 @@ def _numpy(node: Any, kind: Any) -> tuple[str, Any] | None:
         return None
     if kind is not numpy.ndarray:
         return "numpy scalar", [dtype.str, node.tobytes()]
-    order = (
-        "F" if node.flags.f_contiguous and not node.flags.c_contiguous else "C"
-    )  # sums depend on it in the last bits
+    # Sums depend on the order in memory, in the last bits.
+    order = "F" if node.flags.f_contiguous and not node.flags.c_contiguous else "C"
     # A copy: torch does not save two views of one memory as different types, and a tensor may share the array's.
     data = torch.from_numpy(node.flatten(order).view(numpy.uint8))
     return "numpy array", [dtype.str, list(node.shape), order, data]
