@@ -130,6 +130,9 @@ def _run(argv: list[str] | None) -> int:
 
 def _stopped() -> int:
     click.echo("stopped", err=True)
+    # Python remembers a KeyboardInterrupt that struck within an exec() of text (every dataclass is made by one), caught
+    # or not, and ends `python -m` by SIGINT instead of the exit code; the next exec() makes it forget (pythonrun.c).
+    exec("")  # noqa: S102
     return 130  # as a shell shows a command that SIGINT ended
 
 

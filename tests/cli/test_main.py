@@ -246,6 +246,21 @@ def test_interrupting_is_polite() -> None:
     assert (process.returncode, err.strip()) == (130, "stopped")
 
 
+def test_interrupting_is_polite_while_a_dataclass_is_made() -> None:
+    """A KeyboardInterrupt within an exec(), where Python would end `python -m` by the signal, ends with 130 too."""
+    Path("interrupted.py").write_text(
+        "import sys\n"
+        "from launcher.cli import main\n"
+        "main.cli.main = lambda **_: exec('raise KeyboardInterrupt')\n"
+        "sys.exit(main.main([]))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(main_module.__file__).parents[2])}
+    words = [sys.executable, "-m", "interrupted"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
+
+    assert (done.returncode, done.stderr) == (130, "stopped\n")
+
+
 def test_plan_as_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     """Overrides and the script's own arguments arrive; nothing is made on disk."""
     Path("train.py").write_text("print(1)\n")
