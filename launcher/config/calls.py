@@ -100,9 +100,8 @@ def _import_statements(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def _module_files(name: str, folder: Path) -> Iterator[Path]:
     """The files that importing ``name`` runs where it lies in ``folder``: those of its packages, and its own."""
     here = folder
-    for part in (
-        name.split(".") if name.split(".")[0] != "launcher" else ()
-    ):  # no package of a user's can have that name
+    parts = name.split(".")
+    for part in parts if parts[0] != "launcher" else ():  # no package of a user's can have that name
         here = here / part
         yield from (file for file in (here / "__init__.py", here.with_suffix(".py")) if file.is_file())
 

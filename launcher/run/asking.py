@@ -23,10 +23,10 @@ __all__ = [
     "PATIENCE_S",
     "NotAskedError",
     "OwnError",
-    "ask",
+    "ask_once",
     "exists",
-    "lines",
-    "load",
+    "load_lines",
+    "load_object",
     "may_pass",
     "names",
     "patiently",
@@ -66,7 +66,7 @@ def _text(path: Path, root: Path) -> bytes | None:
     return _known(path.read_bytes, path, root)
 
 
-def load(path: Path, root: Path) -> dict[str, Any] | None:
+def load_object(path: Path, root: Path) -> dict[str, Any] | None:
     """The JSON object at ``path``; None where it is certainly missing, or none. Raises OSError."""
     try:
         value = json.loads(_text(path, root) or b"null")
@@ -75,7 +75,7 @@ def load(path: Path, root: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def lines(path: Path, root: Path) -> list[dict[str, Any]]:
+def load_lines(path: Path, root: Path) -> list[dict[str, Any]]:
     """Every whole JSON object in the lines of ``path``; none where it is certainly missing. Raises OSError."""
     return parse_lines(path.name, (_text(path, root) or b"").split(b"\n"))
 
@@ -93,7 +93,7 @@ def may_pass(error: OSError, root: Path) -> bool:
         return True
 
 
-def ask(work: Callable[[], T], root: Path) -> T:
+def ask_once(work: Callable[[], T], root: Path) -> T:
     """What ``work`` returns. Raises NotAskedError instead of an OSError that may pass."""
     try:
         return work()
@@ -115,7 +115,7 @@ def patiently(
     end = clock() + (PATIENCE_S if patience_s is None else patience_s)
     while True:
         try:
-            return ask(work, root)
+            return ask_once(work, root)
         except NotAskedError:
             if clock() >= end:
                 raise

@@ -51,7 +51,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher.run.asking import lines
+from launcher.run.asking import load_lines
 from launcher.run.files import append_line, read_lines
 
 __all__ = ["append", "event", "read", "recall"]
@@ -77,4 +77,4 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def recall(path: Path) -> list[dict[str, Any]]:
     """As `read`, for those that decide by it. Raises OSError when the history is not known."""
-    return [e for e in lines(path, path.parent) if isinstance(e.get("type"), str)]
+    return [e for e in load_lines(path, path.parent) if isinstance(e.get("type"), str)]

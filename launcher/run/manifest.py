@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.run.asking import exists, load
+from launcher.run.asking import exists, load_object
 from launcher.run.files import read_object
 
 __all__ = ["HASH_NAME", "MANIFEST", "hash_bytes", "hash_file", "new_hash", "read_manifest", "why_damaged"]
@@ -71,7 +71,7 @@ def why_damaged(folder: Path, *, content: bool = True, halted: Callable[[], bool
     ``content=False`` compares names and sizes alone, without reading the files. Raises OSError when the file system did not
     let it be read, which is no damage, and InterruptedError once ``halted``.
     """
-    manifest = _sound(load(folder / MANIFEST, folder))
+    manifest = _sound(load_object(folder / MANIFEST, folder))
     if manifest is None:
         return "no readable manifest"
     for entry in manifest["files"]:

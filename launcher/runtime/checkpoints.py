@@ -18,7 +18,7 @@ from typing import Any
 
 from launcher.errors import CheckpointError
 from launcher.frozen import frozen
-from launcher.run.asking import OwnError, exists, load, names
+from launcher.run.asking import OwnError, exists, load_object, names
 from launcher.run.files import fsync_dir, write_atomic
 from launcher.run.manifest import HASH_NAME, MANIFEST, why_damaged
 from launcher.run.paths import RunPaths
@@ -141,7 +141,7 @@ def newest_good(
     for step in reversed(committed_steps(paths)):
         folder = paths.checkpoint(step)
         try:
-            manifest = load(folder / MANIFEST, folder) or {}
+            manifest = load_object(folder / MANIFEST, folder) or {}
             size = int(manifest.get("bytes") or 0)
             unread = step in trusted and size > _SMALL_BYTES
             why = why_damaged(folder, content=not unread)
@@ -203,5 +203,5 @@ def foreign(path: str) -> Checkpoint:
     folder = Path(path)
     if why := "it is missing" if not exists(folder, folder) else why_damaged(folder):
         raise CheckpointError(f"The checkpoint {folder} cannot be used: {why}.")
-    manifest = load(folder / MANIFEST, folder) or {}
+    manifest = load_object(folder / MANIFEST, folder) or {}
     return Checkpoint(int(manifest["step"]), folder, int(manifest.get("bytes") or 0))

@@ -130,9 +130,8 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
         board.saver.trusted.discard(proof.checkpoint.step)  # read as a whole before it is chosen again
         return Evidence(Kind.DAMAGED, f"the checkpoint that the workers resumed from is damaged ({proof.damage})")
     if round_.failed_at is not None and board.interrupt is not None and round_.settled(now):
-        return Evidence(
-            board.interrupt.kind, board.interrupt.text
-        )  # a new round would be stopped before its first step
+        # A new round would be stopped before its first step.
+        return Evidence(board.interrupt.kind, board.interrupt.text)
     if round_.settled(now):
         if round_.store_problem and not round_.failures:
             return Evidence(Kind.STORE, round_.store_problem)

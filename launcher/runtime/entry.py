@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError, ProtocolError, RunDirError
-from launcher.run.asking import exists, load, patiently
+from launcher.run.asking import exists, load_object, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.runtime import wire
@@ -107,7 +107,7 @@ def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, str]]:
         if not exists(paths.spec, paths.root):
             raise ValueError(f"it holds no {paths.spec.name}")
         secret = paths.secret.read_text(encoding="utf-8").strip()
-        return RunSpec.read(paths.spec), secret, load(paths.passed, paths.root) or {}
+        return RunSpec.read(paths.spec), secret, load_object(paths.passed, paths.root) or {}
 
     try:
         spec, secret, passed = patiently(read, paths.root)

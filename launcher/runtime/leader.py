@@ -34,7 +34,7 @@ from launcher.runtime.history import History
 from launcher.runtime.inbox import Inbox
 from launcher.runtime.nodes import Node, Nodes
 from launcher.runtime.notify import Notifier, owed
-from launcher.runtime.patience import patiently
+from launcher.runtime.patience import until_answered
 from launcher.runtime.predecessors import await_predecessors
 from launcher.runtime.protocol import Hub, Link
 from launcher.runtime.rounds import Round
@@ -173,7 +173,7 @@ class Leader(Hub):
         """Before there is a board: nobody can interrupt. Raises RunDirError."""
         say = lambda error: print(f"{error}; it is tried again", file=sys.stderr, flush=True)  # noqa: E731
         try:
-            return await patiently(self._blocking, work, self.paths.root, refused=say)
+            return await until_answered(self._blocking, work, self.paths.root, refused=say)
         except OSError as error:
             raise RunDirError(f"The run directory {self.paths.root} does not answer: {error}.") from error
 

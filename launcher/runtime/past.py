@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from launcher.run import events
-from launcher.run.asking import exists, load
+from launcher.run.asking import exists, load_object
 from launcher.run.paths import RunPaths
 from launcher.runtime.ending import Ending
 from launcher.runtime.handover import Allocation
@@ -16,7 +16,7 @@ __all__ = ["ended_already", "first_of_submission", "requested_t", "waiting_since
 
 def ended_already(paths: RunPaths, allocation: Allocation) -> Ending | None:
     """The run has an outcome, or was handed to another job: this attempt must not be."""
-    outcome = load(paths.outcome, paths.root)
+    outcome = load_object(paths.outcome, paths.root)
     if outcome is not None:
         return Ending(str(outcome.get("state")), f"The run had ended already: {outcome.get('reason')}", 0)
     owners = [e for e in events.recall(paths.events) if e["type"] in ("submitted", "requeued", "attempt_started")]

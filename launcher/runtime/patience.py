@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from launcher.run.asking import AGAIN_S, PATIENCE_S, NotAskedError, ask
+from launcher.run.asking import AGAIN_S, PATIENCE_S, NotAskedError, ask_once
 
-__all__ = ["patiently"]
+__all__ = ["until_answered"]
 
 T = TypeVar("T")
 
 
-async def patiently(
+async def until_answered(
     blocking: Callable[[Callable[[], Any]], Awaitable[Any]],
     work: Callable[[], T],
     root: Path,
@@ -31,7 +31,7 @@ async def patiently(
     end, told = now() + PATIENCE_S, False
     while True:
         try:
-            found: T = await blocking(lambda: ask(work, root))
+            found: T = await blocking(lambda: ask_once(work, root))
             return found
         except NotAskedError as error:
             if enough() or now() >= end:

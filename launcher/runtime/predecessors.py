@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 from launcher.run.after import Predecessor, broken, judge, read_predecessors, state_of
-from launcher.run.asking import PATIENCE_S, exists, load
+from launcher.run.asking import PATIENCE_S, exists, load_object
 from launcher.run.paths import RunPaths
 from launcher.runtime.board import Board
 from launcher.runtime.decisions import Evidence
@@ -62,7 +62,7 @@ def _state(one: Predecessor, answered: dict[str, float], now: float) -> str | No
 
 def _gone(paths: RunPaths) -> bool:
     """Its controller does not run any more, and it left no outcome: killed without a word. Raises OSError if that is unknown."""
-    said = load(paths.submission, paths.root) or {}
+    said = load_object(paths.submission, paths.root) or {}
     try:
         process = psutil.Process(int(said["pid"]))
         alive = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.run.manifest import why_damaged
 from launcher.runtime.checkpoints import Checkpoint
-from launcher.runtime.patience import patiently
+from launcher.runtime.patience import until_answered
 
 __all__ = ["Proof"]
 
@@ -46,7 +46,7 @@ class Proof:
         folder = self.checkpoint.path
         try:
             work = lambda: why_damaged(folder, halted=self._halted.is_set)  # noqa: E731
-            why = await patiently(self._blocking, work, folder.parents[1], enough=self._halted.is_set)
+            why = await until_answered(self._blocking, work, folder.parents[1], enough=self._halted.is_set)
         except OSError as error:  # what it is worth is not known; the next round looks again
             why = f"it cannot be read: {error}"
         if not self._halted.is_set():

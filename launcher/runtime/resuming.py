@@ -12,7 +12,7 @@ from launcher.runtime.board import Board
 from launcher.runtime.checkpoints import Checkpoint
 from launcher.runtime.decisions import Evidence, Kind
 from launcher.runtime.gathering import interrupted
-from launcher.runtime.patience import patiently
+from launcher.runtime.patience import until_answered
 
 __all__ = ["UNREADABLE_TEXT", "choose_resume"]
 
@@ -51,7 +51,7 @@ async def choose_resume(board: Board) -> Checkpoint | Evidence | None:
 async def _asked(board: Board, work: Callable[[], T]) -> T | Evidence:
     """What ``work`` finds in the run's folder; evidence when that does not answer, or somebody interrupts meanwhile."""
     try:
-        return await patiently(
+        return await until_answered(
             board.blocking,
             work,
             board.paths.root,

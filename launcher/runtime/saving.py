@@ -23,7 +23,7 @@ from launcher.runtime import checkpoints, fence
 from launcher.runtime.checkpoints import Checkpoint, Shard
 from launcher.runtime.history import History
 from launcher.runtime.intervals import young_daly_s
-from launcher.runtime.patience import patiently
+from launcher.runtime.patience import until_answered
 from launcher.runtime.proving import Proof
 from launcher.runtime.rounds import Round
 
@@ -347,7 +347,7 @@ class Saver:
             return
         try:
             # The ranks have done their part: what is left is worth asking for again.
-            done = await patiently(
+            done = await until_answered(
                 self.blocking, work, self.paths.root, enough=lambda: self._hurry(), refused=self._refused
             )
         except OSError as error:

@@ -20,7 +20,7 @@ from typing import Any
 from launcher.errors import RunFailedError, SiteError
 from launcher.frozen import frozen
 from launcher.run import events
-from launcher.run.asking import load, patiently
+from launcher.run.asking import load_object, patiently
 from launcher.run.batch import COMPLETED, JUDGED
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -140,7 +140,7 @@ def _tear_down(paths: RunPaths, *, told: bool) -> int:
         last = allocation.last_act(_end_began(history), srun_killed=bool(_last(history, "requeued").get("let_go")))
         if allocation.taken() or time.monotonic() > end:
             return _become(last)
-    outcome = patiently(lambda: load(paths.outcome, paths.root), paths.root) or {}
+    outcome = patiently(lambda: load_object(paths.outcome, paths.root), paths.root) or {}
     return COMPLETED if outcome.get("state") == "completed" else JUDGED
 
 
@@ -219,7 +219,7 @@ def act(
 
 def _left_behind(paths: RunPaths) -> tuple[list[dict[str, Any]], dict[str, Any] | None, int]:
     """History, outcome and newest attempt. Raises OSError when one of them is not known."""
-    outcome = load(paths.outcome, paths.root)
+    outcome = load_object(paths.outcome, paths.root)
     return events.recall(paths.events), outcome, max(fence.attempts(paths), default=0)
 
 

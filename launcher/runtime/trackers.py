@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.run import events
-from launcher.run.asking import load, patiently
+from launcher.run.asking import load_object, patiently
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.redact import redact
@@ -83,7 +83,7 @@ class Feed(threading.Thread):
         self._pauses = tuple(pauses_s)
         self._file = paths.trackers / f"{sink.name}.json"
         # Not lenient: without its memory the tracker would get a second run.
-        self.memory = patiently(lambda: load(self._file, paths.root) or {}, paths.root)
+        self.memory = patiently(lambda: load_object(self._file, paths.root) or {}, paths.root)
         self._tail = Tail(paths.metrics, int(self.memory.get("offset", 0)))
         self._end: End | None = None
         self._over = threading.Event()
@@ -303,7 +303,7 @@ def main() -> int:
     spec = RunSpec.read(paths.spec)
     attempt = int(sys.argv[2]) if len(sys.argv) > 2 else None
     about = about_run(spec, paths, attempt)
-    passed = patiently(lambda: load(paths.passed, paths.root) or {}, paths.root)
+    passed = patiently(lambda: load_object(paths.passed, paths.root) or {}, paths.root)
     os.environ.update({**spec.variables, **passed})
     paths.trackers.mkdir(mode=0o750, exist_ok=True)
     if attempt is None:

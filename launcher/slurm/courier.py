@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.run.asking import load, patiently
+from launcher.run.asking import load_object, patiently
 from launcher.run.files import read_object, write_atomic
 from launcher.slurm.environ import without_slurm
 
@@ -82,7 +82,7 @@ def _asked(folder: Path) -> list[Path]:
 def _deliver(path: Path) -> None:
     from launcher.slurm.commands import ask
 
-    request = load(path, path.parent)
+    request = load_object(path, path.parent)
     path.unlink(missing_ok=True)
     if request is None or request["words"][0] not in COMMANDS:
         return

@@ -73,7 +73,7 @@ def write_file(path: Path, value: Any, mode: int) -> dict[str, Any]:
     written, when the file could not be loaded again.
     """
     value = to_plain(value)
-    readback.check(value)
+    readback.check_loadable(value)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         writer = _Writer(fd)
@@ -210,7 +210,7 @@ def _named(parts: list[tuple[str, Any]], error: Exception) -> Exception:
     """What key and type it is that could not be copied, where it cannot be saved either."""
     try:
         for _, value in parts:
-            readback.check(to_plain(value))
+            readback.check_loadable(to_plain(value))
     except Exception as named:
         return named
     return error

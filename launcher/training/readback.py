@@ -14,14 +14,14 @@ from torch import _weights_only_unpickler as restricted
 from launcher.errors import CheckpointError
 from launcher.training.plain import ATOMS, is_stand_in, like
 
-__all__ = ["check"]
+__all__ = ["check_loadable"]
 
 _PLAIN = "tensors, numbers, text, lists and dicts can"
 _CONTENT = {"deque": 0, "defaultdict": 1, "namedtuple": 2, "dataclass": 2}
 """Which part of a stand-in's value holds what the user put in."""
 
 
-def check(tree: Any) -> None:
+def check_loadable(tree: Any) -> None:
     """Raises CheckpointError, which names key and type, when ``tree`` would be saved and could not be loaded again.
 
     Tensors that are torch's own are left out: they can always be loaded, and are nearly all that there is to read.

@@ -96,7 +96,7 @@ class Registered:
         except Exception:  # it may have none before the first step: the first save tells
             return
         try:
-            readback.check(to_plain({"objects": {name: state}}))
+            readback.check_loadable(to_plain({"objects": {name: state}}))
         except CheckpointError as error:
             raise TypeError(f"worker.register({name}=...): {error}") from error
 

@@ -99,9 +99,7 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
     if handler in (signal.SIG_DFL, signal.SIG_IGN):  # it does so no more
         _set(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
-    elif not _is_running(
-        handler, frame
-    ):  # SLURM's own USR2 came a moment ago: a handler that saves is not entered twice
+    elif not _is_running(handler, frame):  # by SLURM's own USR2, a moment ago: a save is not entered twice
         signal.raise_signal(signal.SIGUSR2)
 
 

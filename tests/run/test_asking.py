@@ -10,7 +10,7 @@ import pytest
 from away import Away
 
 from launcher.run import asking, events
-from launcher.run.asking import NotAskedError, ask, exists, lines, load, may_pass, names, patiently
+from launcher.run.asking import NotAskedError, ask_once, exists, load_lines, load_object, may_pass, names, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.state import is_requested
 
@@ -28,8 +28,8 @@ def test_what_a_listed_folder_does_not_hold_is_not_there(run: Path) -> None:
     """At the top, below a folder that is there, and below one that is not: nothing, and no error."""
     assert names(run / "checkpoints", run) == []
     assert not exists(run / "outcome.json", run)
-    assert load(run / "attempts" / "0" / "claim.json", run) is None
-    assert lines(run / "events.jsonl", run) == []
+    assert load_object(run / "attempts" / "0" / "claim.json", run) is None
+    assert load_lines(run / "events.jsonl", run) == []
 
 
 @pytest.mark.parametrize("number", AWAY)
@@ -37,7 +37,7 @@ def test_what_could_not_be_asked_is_an_error(run: Path, away: Away, number: int)
     """A listing, a look and a read that fail are no empty folder, no missing file and no empty history."""
     away.refuse(run / "attempts", number)
 
-    for look in (names, exists, load, lines):
+    for look in (names, exists, load_object, load_lines):
         with pytest.raises(OSError, match=os.strerror(number).split("(")[0]):
             look(run / "attempts", run)
 
@@ -46,7 +46,7 @@ def test_a_run_folder_that_is_not_there_says_nothing(run: Path) -> None:
     """Its mount is away: ENOENT of everything below is no fact, however deep."""
     run.rename(run.with_name("moved"))
 
-    for look in (names, exists, load, lines):
+    for look in (names, exists, load_object, load_lines):
         for path in (run / "attempts", run / "attempts" / "0" / "claim.json"):
             with pytest.raises(FileNotFoundError):
                 look(path, run)
@@ -95,13 +95,13 @@ def test_facts_are_not_asked_for_again(run: Path) -> None:
         (run / "checkpoints" / "tmp.0.0.1" / "rank-0").write_bytes(b"")
 
     with pytest.raises(FileNotFoundError) as caught:
-        ask(missing, run)
+        ask_once(missing, run)
     assert not isinstance(caught.value, NotAskedError)
     assert not may_pass(OSError(errno.ENOSPC, "full"), run)
     assert not may_pass(asking.OwnError(errno.EIO, "a rank's part is incomplete"), run)
     run.rename(run.with_name("moved"))
     with pytest.raises(NotAskedError):
-        ask(missing, run)
+        ask_once(missing, run)
 
 
 def test_a_history_that_decides_is_read_or_not_known(run: Path, away: Away) -> None:
