@@ -6,6 +6,7 @@ LauncherError                    1   anything below, when nothing nearer fits
 ├── SiteError                    5   SLURM is missing, does not answer, or forbids what is asked
 ├── SubmitError                  6   the submission itself failed
 ├── RunNotFoundError             7   no run, or more than one, answers to that name
+│   └── RunGoneError             7   the run is known, and its folder was deleted or moved
 ├── RunFailedError               8   the run ended failed
 ├── RunCancelledError            9   the run ended cancelled
 ├── DrillError                  10   the resume drill: the job cannot resume exactly
@@ -34,6 +35,7 @@ __all__ = [
     "RunCancelledError",
     "RunDirError",
     "RunFailedError",
+    "RunGoneError",
     "RunNotFoundError",
     "SiteError",
     "SnapshotError",
@@ -80,6 +82,14 @@ class RunNotFoundError(LauncherError):
     """No run, or more than one, answers to the given name."""
 
     exit_code = 7
+
+
+class RunGoneError(RunNotFoundError):
+    """The run is known, and its folder was deleted or moved."""
+
+    def __init__(self, sentence: str, run_id: str = "") -> None:
+        self.run_id = run_id
+        super().__init__(sentence)
 
 
 class RunFailedError(LauncherError):

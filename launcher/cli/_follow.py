@@ -120,6 +120,8 @@ def follow(
                 return outcome
             gone_since = None if alive() else gone_since or time.monotonic()
             if gone_since is not None and time.monotonic() - gone_since > _LAST_WORDS_S:
+                if not paths.root.is_dir():
+                    raise RunFailedError(f"{paths.id} has ended: its folder {paths.root} was deleted or moved")
                 raise RunFailedError(
                     f"{paths.id}: its processes are gone and left no outcome; launcher why {paths.id} and "
                     f"launcher logs {paths.id} may tell"

@@ -15,7 +15,7 @@ import sys
 
 import click
 
-from launcher.errors import LauncherError, RunDirError
+from launcher.errors import LauncherError, RunDirError, RunGoneError
 
 __all__ = ["cli", "main"]
 
@@ -128,6 +128,14 @@ def _run(argv: list[str] | None) -> int:
     return value if isinstance(value, int) else 0
 
 
+def _in_words(error: LauncherError) -> str:
+    if not isinstance(error, RunGoneError):
+        return str(error)
+    from launcher.report.lost_runs import in_words
+
+    return in_words(error)
+
+
 def _stopped() -> int:
     click.echo("stopped", err=True)
     # Python remembers a KeyboardInterrupt that struck within an exec() of text (every dataclass is made by one), caught
@@ -148,7 +156,7 @@ def main(argv: list[str] | None = None) -> int:
     except LauncherError as error:
         if _debugging():
             raise
-        click.echo(f"launcher: {error}", err=True)
+        click.echo(f"launcher: {_in_words(error)}", err=True)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

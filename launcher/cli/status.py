@@ -16,6 +16,7 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     Without RUN: every run that has not ended, or the newest one. docs/json.md lists the keys of --json.
     """
     import json
+    import os
     import time
 
     from launcher.report.history import read_history
@@ -29,7 +30,7 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     if runs:
         histories = [read_history(paths) for paths in find_many(runs)]
     else:
-        known = all_runs()
+        known = [k for k in all_runs() if os.path.isdir(k.root)]
         perhaps = (read_history(k.paths) for k in known if not has_ended(k))
         open_ = [h for h in perhaps if h.outcome is None]  # a late warning looks as if it had begun again
         histories = open_ or [read_history(k.paths) for k in known[:1]]

@@ -175,11 +175,12 @@ def _decided(h: History, decision: Event) -> Root | None:
         "preempted": "preempted", "preempted_now": "preempted", "time_limit": "time_limit",
         "cancelled": "cancelled", "user": "user", "unknown": "unknown_signal", "terminated": "terminated", "script_gone": "script_gone",
         "disk_at_risk": "disk_full", "cannot_save": "save", "last_save_failed": "save", "idle": "idle", "total_hours": "total_hours",
+        "folder_gone": "gone", "folder_unreadable": "unreadable",
     }.get(kind)  # fmt: skip
     if simple is None:
         return None
     triggers = {"start": ("node_missing",), "preflight": ("preflight",), "disk_full": ("save_failed",),
-                "save": ("save_failed",)}  # fmt: skip
+                "save": ("save_failed",), "gone": (), "unreadable": ()}  # fmt: skip
     event = _before(h, decision, *triggers.get(simple, ("signal", "stop_requested"))) or {}
     root = Root(simple, event, as_dict((h.outcome or {}).get("cause")), decision=decision)
     root.attempt, root.round, root.step = decision.get("attempt"), decision.get("round"), _whole(event.get("step"))

@@ -305,6 +305,22 @@ def _lower(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:] if sentence else "nobody says why."
 
 
+@_tells("gone")
+def _gone(root: Root, h: History, s: RunSummary) -> Told:
+    place = as_text(root.cause.get("place"))
+    return Told(f"{_clause(root)}.", [], [], f"launcher resubmit {place}" if place else "")
+
+
+@_tells("unreadable")
+def _unreadable(root: Root, h: History, s: RunSummary) -> Told:
+    return Told(f"{_clause(root)}.", [], [], f"check the file system of {h.paths.root}, then: {_AGAIN}")
+
+
+def _clause(root: Root) -> str:
+    """What happened, of a decision's ``what happened; what is done.``"""
+    return as_text(root.decision.get("reason")).partition("; ")[0].rstrip(".")
+
+
 @_tells("other")
 def _other(root: Root, h: History, s: RunSummary) -> Told:
     reason = s.reason or as_text(root.event.get("reason")) or MEANINGS["unknown"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["COMPLETED", "JUDGED", "MARK"]
+__all__ = ["COMPLETED", "GONE", "JUDGED", "MARK"]
 
 MARK = "launcher: start "
 """What the batch script writes before it calls srun, followed by the allocation's life: the log outlives requeues."""
@@ -12,3 +12,5 @@ ended with."""
 JUDGED = 65
 """The same of one that has not completed, or not by this job: everything is done for it. After any other status the run's
 folder, or Python on it, is away: the batch script asks again, and ends FAILED in the end, so that no job behind it starts."""
+GONE = 66
+"""Exit status of a leader whose run's folder is gone for good, and so of srun and the job: there is no teardown to wait for."""

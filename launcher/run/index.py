@@ -6,6 +6,7 @@ with a ``sweep.json`` that holds its points' folders, the code they share and su
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -13,8 +14,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.errors import RunNotFoundError
+from launcher.errors import RunGoneError, RunNotFoundError
 from launcher.frozen import frozen
+from launcher.run.files import read_object, write_atomic
 
 __all__ = [
     "SWEEP_FILE",
@@ -24,6 +26,7 @@ __all__ = [
     "links_dir",
     "list_runs",
     "new_id",
+    "note_gone",
     "register",
     "resolve",
     "slug",
@@ -34,6 +37,8 @@ _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # no i, l, o, 0, 1: read aloud an
 _ID = re.compile(r"^(?P<name>.+)-(?P<date>\d{4})-(?P<time>\d{4})-(?P<tag>[a-z0-9]{3,})$")
 _MAX_NAME = 64
 SWEEP_FILE = "sweep.json"
+_NOTES = "gone"
+"""Beside the folder of links: the last words of runs whose folder is gone."""
 
 
 @frozen
@@ -99,6 +104,33 @@ def unregister(run_id: str, *, links: Path | None = None) -> None:
         ((links or links_dir()) / run_id).unlink()
     except OSError:
         pass
+
+
+def note_gone(root: Path, place: Path | None, reason: str, job_id: str | None, *, links: Path | None = None) -> None:
+    """The run ended since its folder is not at ``root`` any more: note why, and have its name lead to ``place``.
+
+    A home that cannot be written costs the note.
+    """
+    links = links or links_dir()
+    if place is not None:
+        link = links / root.name
+        try:
+            link.unlink(missing_ok=True)
+            link.symlink_to(place)
+        except OSError:
+            pass
+    try:
+        folder = links.parent / _NOTES
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(folder / f"{root.name}.json", json.dumps({"t": time.time(), "reason": reason, "job_id": job_id}))
+    except OSError:
+        pass
+
+
+def _gone(ref: RunRef, links: Path) -> RunGoneError:
+    said = (read_object(links.parent / _NOTES / f"{ref.id}.json") or {}).get("reason")
+    sentence = f"the folder of {ref.id}, {ref.path}, is not there: it was deleted or moved, or its file system is away"
+    return RunGoneError(f"{sentence}. The run's last words: {said}" if said else sentence, ref.id)
 
 
 def _from_links(links: Path) -> dict[str, RunRef]:
@@ -179,6 +211,10 @@ def resolve(wanted: str, *, links: Path | None = None, folders: list[Path] | Non
             return matches[0].path
         if matches:
             raise RunNotFoundError(_sentence(wanted, matches, refs))
+    lost = [r for r in _from_links(links or links_dir()).values() if not os.path.isdir(r.path)]
+    for matches in ([r for r in lost if r.id == path.name], [r for r in lost if r.id.endswith(f"-{wanted}")]):
+        if len(matches) == 1:
+            raise _gone(matches[0], links or links_dir())
     inside = [p for p in _points(refs) if p.id == wanted or p.id.endswith(f"-{wanted}")]
     if len(inside) == 1:
         return inside[0].path

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.frozen import frozen
+from launcher.run.gone import Anchor
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.runtime.budgets import Budgets
@@ -88,6 +89,8 @@ class Board:
     began_t: float
     notifier: Notifier
     tracking: Tracking
+    anchor: Anchor | None = None
+    """Holds the run's folder, wherever somebody moves it."""
     first_of_submission: bool = True
     """No attempt has begun since somebody last submitted the run: ``resubmit --from`` applies to this one alone."""
     phase: str = "waiting"

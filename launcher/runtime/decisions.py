@@ -64,6 +64,8 @@ class Kind(str, Enum):
     """Saves fail for a reason that no other try mends."""
     UNREADABLE = "folder_unreadable"
     """The run's folder does not answer: what it holds, newer checkpoints and attempts, is not known."""
+    GONE = "folder_gone"
+    """The run's folder was deleted or moved. ``cause`` holds its new ``place``, where that is known."""
     IDLE = "idle"
     HOURS = "total_hours"
     """The allocations of all attempts together have lasted ``restart.max_total_hours``."""
@@ -180,6 +182,9 @@ TABLE: tuple[Row, ...] = (
     Row(_ENDED, _always, A.CANCEL, "cancelled runs never come back by themselves"),
     Row(_ANY, lambda e, s: s.cancelled, A.CANCEL, "the job was cancelled"),
     Row((K.UNKNOWN_SIGNAL,), _always, A.FAIL, "it may have been cancelled, so it is not requeued: `launcher resubmit` continues it"),
+    Row((K.GONE,), lambda e, s: bool((e.cause or {}).get("place")), A.FAIL, "a running job cannot follow it: `launcher resubmit`"
+        " with the new folder continues the run"),
+    Row((K.GONE,), _always, A.FAIL, "nothing is left to go on with"),
     Row((K.NODES_MISSING, K.PORTS_TAKEN), lambda e, s: not s.trained, A.FAIL, "the run cannot start"),
     Row((K.IDLE,), _always, A.FAIL, "the allocation was given back"),
     Row((K.HOURS,), _always, A.FAIL, "`launcher resubmit` with a higher cap continues it"),

@@ -9,11 +9,13 @@ from typing import Any
 from launcher.errors import RunCancelledError, RunFailedError, SiteError
 from launcher.frozen import frozen
 from launcher.run.asking import PATIENCE_S
+from launcher.run.batch import GONE
 from launcher.run.state import write_outcome
 from launcher.runtime.board import Board
 from launcher.runtime.budgets import backoff_s
 from launcher.runtime.decisions import Action, Decision, Evidence, Kind
 from launcher.runtime.handover import NEEDED, CancelledError, HandedBack, NotAnsweredError
+from launcher.runtime.lost_folder import follow, look, tell_outside
 from launcher.runtime.nodes import Node
 from launcher.runtime.picture import picture
 from launcher.runtime.waiting import until
@@ -52,6 +54,7 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
         await _dismiss(board)
         return Ending("requeued", decision.reason, 0)
     state, code = _STATES[decision.action]
+    gone = await follow(board)
     reason = _reason(board, decision, evidence)
     if decision.action is not Action.COMPLETE:
         await board.blocking(board.allocation.forbid_requeue)
@@ -65,7 +68,9 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     outcome = {"state": state, "reason": reason, "exit_code": code, "step": step, "t": now, "attempt": board.attempt,
                "metrics": dict(board.metrics), "cause": evidence.cause}  # fmt: skip
     await board.blocking(board.history.flush)
-    await _write(board, outcome)
+    await _write(board, outcome, 1 if gone is not None and gone.place is None else _WRITE_TRIES)
+    if gone is not None:
+        await board.blocking(lambda: tell_outside(board, gone, reason))
     # Only now: news is told from the run's files, and neither may keep anybody from knowing how it ended.
     board.notifier.tell(state, reason)
     board.tracking.end(state, reason)
@@ -77,26 +82,26 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     if absent:
         # A node that never joined may hang in its setup lines, and srun waits for every task: to the time limit.
         await board.blocking(board.allocation.end_step)
-    return Ending(state, reason, code)
+    return Ending(state, reason, GONE if evidence.kind is Kind.GONE else code)
 
 
 def _reason(board: Board, decision: Decision, evidence: Evidence) -> str:
     if decision.action is Action.COMPLETE:
         step = board.round.step if board.round is not None else 0
         return f"All {step} steps are done." if step else "The work is done."
-    saved = board.saver.last
+    saved = None if evidence.kind is Kind.GONE and not (evidence.cause or {}).get("place") else board.saver.last
     where = f" The newest checkpoint is of step {saved.step}." if saved is not None else ""
     return decision.reason + where
 
 
-async def _write(board: Board, outcome: dict[str, Any]) -> None:
+async def _write(board: Board, outcome: dict[str, Any], tries: int) -> None:
     """The last word; a full disk is waited for a while, since without it the batch script would start the run again."""
-    for attempt in range(_WRITE_TRIES):
+    for attempt in range(tries):
         try:
             await board.blocking(lambda: write_outcome(board.paths.outcome, outcome))
             return
         except OSError:
-            if attempt + 1 == _WRITE_TRIES:
+            if attempt + 1 == tries:
                 return
             await until(board, lambda now: None, timeout_s=_WRITE_PAUSE_S)
 
@@ -123,6 +128,8 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     except SiteError as error:
         failed = Decision(Action.FAIL, f"{decision.reason} SLURM did not take the run back: {error}", decision.row)
         return await leave(board, failed, evidence)
+    if (lost := await look(board)) is not None:  # SLURM can start the job only if it is put back before
+        await board.blocking(lambda: board.allocation.remark(f"{decision.reason} But {lost.text}."))
     for why in dict.fromkeys(bad.values()):
         board.history.event("excluded", hosts=[h for h in bad if bad[h] == why], why=why)
     if handed.given_up:

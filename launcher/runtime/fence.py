@@ -101,9 +101,11 @@ def is_over(paths: RunPaths, attempt: int) -> bool:
 
 
 def is_current(paths: RunPaths, attempt: int) -> bool:
-    """Nothing has ended this attempt, and its claim is still there. Raises OSError when that is not known."""
-    numbers = attempts(paths)
-    return bool(numbers) and numbers[-1] == attempt and not _is_deposed(paths, attempt)
+    """Nothing has ended this attempt. Raises OSError when that is not known: also where its own claim is gone."""
+    newest = max(attempts(paths), default=-1)
+    if newest < attempt:  # somebody is deleting the run's folder, or it is another folder of that name
+        raise FileNotFoundError(errno.ENOENT, f"attempts/{attempt} is gone")
+    return newest == attempt and not _is_deposed(paths, attempt)
 
 
 def _is_deposed(paths: RunPaths, attempt: int) -> bool:

@@ -110,6 +110,9 @@ class Allocation(Protocol):
     def forbid_requeue(self) -> None:
         """See that nothing brings the job back; never raises."""
 
+    def remark(self, text: str) -> None:
+        """Note ``text`` on the job, where SLURM's commands show it; never raises."""
+
     def cancel(self, job_id: str) -> None:
         """Cancel another job of this run; never raises."""
 
@@ -167,6 +170,9 @@ class LocalAllocation:
 
     def forbid_requeue(self) -> None:
         """Nothing to do."""
+
+    def remark(self, text: str) -> None:
+        """Nobody shows it."""
 
     def cancel(self, job_id: str) -> None:
         """There are no jobs."""

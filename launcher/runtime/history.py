@@ -66,6 +66,17 @@ class History:
         if kind in _TOLD_AGAIN:
             self.event("notified", kind=kind)
 
+    def follow(self, paths: RunPaths) -> None:
+        """The folder was moved: all that is still to be written goes to its new place."""
+
+        def move() -> None:
+            old, self.paths = self.paths.root, paths
+            moved = [(paths.root / path.relative_to(old), value, durable) for path, value, durable in self._backlog]
+            self._backlog.clear()
+            self._backlog.extend(moved)
+
+        self._do(move)
+
     def metrics(self, step: int | None, epoch: int | None, metrics: dict[str, Any]) -> None:
         """Note metrics of one step."""
         line = {"t": round(time.time(), 3), "attempt": self.attempt, "round": self.round, "step": step, "epoch": epoch}

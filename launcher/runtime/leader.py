@@ -19,6 +19,7 @@ from typing import Any
 from launcher.errors import ProtocolError, RunDirError
 from launcher.run import events
 from launcher.run.asking import PATIENCE_S, exists
+from launcher.run.gone import Anchor, unanswered
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_requested, keep_room
@@ -32,6 +33,7 @@ from launcher.runtime.gathering import gather, interrupted, preflight
 from launcher.runtime.handover import Allocation, LocalAllocation, Meaning, window_s
 from launcher.runtime.history import History
 from launcher.runtime.inbox import Inbox
+from launcher.runtime.lost_folder import as_gone
 from launcher.runtime.nodes import Node, Nodes
 from launcher.runtime.notify import Notifier, owed
 from launcher.runtime.patience import until_answered
@@ -138,6 +140,7 @@ class Leader(Hub):
         attempt: int = await self._patiently(lambda: fence.claim(paths, **who))
         await self._patiently(lambda: paths.checkpoints.mkdir(mode=0o750, exist_ok=True))
         await self._patiently(lambda: fence.drop_stale(paths, attempt))
+        anchor: Anchor = await self._patiently(lambda: Anchor(paths.root))
         await self._blocking(lambda: keep_room(paths))
         told = await self._patiently(lambda: events.recall(paths.events))
         requested_t = await self._patiently(lambda: past.requested_t(paths))
@@ -148,7 +151,7 @@ class Leader(Hub):
         board = Board(
             spec, paths, attempt, allocation, history, Nodes(self.node_names), saver, budgets, self._blocking, self.timing,
             changed, self.host, time.time(),
-            Notifier(spec, os.environ, history.warn, history.notified, told), Tracking(spec, paths, attempt, history.warn),
+            Notifier(spec, os.environ, history.warn, history.notified, told), Tracking(spec, paths, attempt, history.warn), anchor,
             first_of_submission=past.first_of_submission(told),
             failures=sum(e["type"] in ("worker_failed", "node_lost", "hang") for e in told),
         )  # fmt: skip
@@ -175,7 +178,9 @@ class Leader(Hub):
         try:
             return await until_answered(self._blocking, work, self.paths.root, refused=say)
         except OSError as error:
-            raise RunDirError(f"The run directory {self.paths.root} does not answer: {error}.") from error
+            text = unanswered(self.paths.root, error)
+            await self._blocking(lambda: self._allocation.remark(text))  # the log may be as far away
+            raise RunDirError(text) from error
 
     async def _lead(self, board: Board) -> Ending:
         evidence = await self._gather(board)
@@ -190,7 +195,7 @@ class Leader(Hub):
         number = 0
         while True:
             if evidence is None:
-                evidence = await drive_round(board, number)
+                evidence = await as_gone(board, await drive_round(board, number))
                 number += 1
             if evidence.kind is Kind.UNKNOWN_SIGNAL:
                 evidence = await self._ask_why_again(board, evidence)

@@ -243,6 +243,10 @@ class SlurmAllocation:
         if self._slurm_requeues:  # it has decided to run the job again: only a cancel takes that back
             handback.cancel(self._job.own_id)
 
+    def remark(self, text: str) -> None:
+        """See `Allocation`."""
+        handback.remark(self._job.own_id, text)
+
     def cancel(self, job_id: str) -> None:
         """See `Allocation`."""
         handback.cancel(job_id)

@@ -7,12 +7,14 @@ import math
 import time
 from collections.abc import Callable
 
+from launcher.run.asking import PATIENCE_S
 from launcher.runtime import fence
 from launcher.runtime.board import Board
 from launcher.runtime.budgets import PLAIN_SCRIPT_PROGRESS_S
 from launcher.runtime.decisions import Evidence, Kind
 from launcher.runtime.hangs import FROZEN_S, laggards
 from launcher.runtime.intervals import mttf_s
+from launcher.runtime.lost_folder import evidence_of, look
 from launcher.runtime.nodes import Node
 from launcher.runtime.picture import picture, sample_every_s, samples
 from launcher.runtime.protocol import SILENCE_S
@@ -55,6 +57,7 @@ class Watch:
         self._looking: asyncio.Task[None] | None = None
         self._unasked: str | None = None
         """Why it is not known whether a newer attempt has begun."""
+        self._gone_since: float | None = None
 
     async def tick(self) -> None:
         """One look."""
@@ -92,13 +95,27 @@ class Watch:
             if not await board.blocking(lambda: fence.is_current(board.paths, board.attempt)):
                 board.fenced = True
                 board.wake()
-            self._unasked = None
+            self._unasked = self._gone_since = None
         except OSError as error:
             if self._unasked is None:
                 board.history.warn(
                     f"the run's folder does not answer ({error}); training goes on and it is asked again"
                 )
             self._unasked = str(error)
+            await self._folder()
+
+    async def _folder(self) -> None:
+        """The folder does not answer. One that is deleted or moved may be put back for as long as a mount may be away."""
+        board, gone = self.board, await look(self.board)
+        if gone is None:
+            self._gone_since = None
+            return
+        if self._gone_since is None:
+            self._gone_since = board.now()
+            board.history.warn(f"{gone.text}; the run ends in {PATIENCE_S / 60:g} minutes unless it is put back")
+        if board.at_risk is None and board.now() - self._gone_since >= PATIENCE_S:
+            board.at_risk = evidence_of(gone)
+            board.wake()
 
     def _is_due(self, what: str, every_s: float, now: float) -> bool:
         """Never so far, or ``every_s`` ago, which may be less than it was the last time."""

@@ -22,10 +22,11 @@ from launcher.slurm.restart import NET_LEAD_S
 
 __all__ = [
     "RUNNING", "Done", "cancel", "continuation", "could_start", "exclude", "excluded", "forbid_requeue", "let_go",
-    "move_dependents", "pull_forward", "requeue", "wishes",
+    "move_dependents", "pull_forward", "remark", "requeue", "wishes",
 ]  # fmt: skip
 
 TIMEOUT_S = 10.0
+_COMMENT_CHARS = 1000
 RUNNING = ("RUNNING", "SIGNALING", "SUSPENDED", "STOPPED", "CONFIGURING")
 """States of a job that nobody has ended."""
 _ALREADY = re.compile(r"pending execution|already (been )?requeued|job is pending", re.IGNORECASE)
@@ -166,6 +167,16 @@ def let_go(job_id: str, hosts: Sequence[str]) -> Done:
 def forbid_requeue(job_id: str) -> Done:
     """See that nothing, ``scontrol requeue`` included, brings this job back."""
     return _update(job_id, "Requeue=0")
+
+
+def remark(job_id: str, text: str) -> Done:
+    """Add ``text`` to the job's comment. Its owner may do so; AdminComment is for operators."""
+    shown = ask("scontrol", "show", "job", job_id, timeout_s=TIMEOUT_S).out
+    before = re.search(r"^ +Comment=(.*)$", shown, re.MULTILINE)
+    mine = f"launcher: {text}"[:_COMMENT_CHARS]
+    said = before[1].strip() if before else ""
+    kept = "" if said in ("", "(null)") or said.startswith("launcher: ") else f"{said}; "
+    return _update(job_id, f"Comment={kept}{mine}")
 
 
 def cancel(job_id: str) -> Done:

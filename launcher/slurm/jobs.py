@@ -11,7 +11,17 @@ from launcher.frozen import frozen
 from launcher.slurm.commands import ask_patiently
 from launcher.slurm.hosts import expand_hosts
 
-__all__ = ["ENDED", "JobFacts", "JobView", "job_facts", "job_views", "parse_facts", "parse_sacct", "parse_squeue"]
+__all__ = [
+    "ENDED",
+    "JobFacts",
+    "JobView",
+    "job_facts",
+    "job_views",
+    "newest_of_name",
+    "parse_facts",
+    "parse_sacct",
+    "parse_squeue",
+]
 
 ENDED = frozenset(
     {
@@ -81,6 +91,17 @@ def job_views(job_ids: Iterable[str], *, patient: bool = True) -> dict[str, JobV
         words = ("sacct", "-n", "-P", "-X", *_which(missing), "--starttime=now-30days", f"--format={SACCT_FIELDS}")
         found |= _pick(missing, parse_sacct(ask_patiently(*words, tries=tries).out))
     return found
+
+
+def newest_of_name(name: str) -> JobView | None:
+    """This user's newest job of that name: a run's id. None when SLURM knows none, or does not answer."""
+    mine = (f"--user={os.getuid()}", f"--name={name}")
+    shown = ask_patiently("squeue", "--noheader", "--states=all", *mine, f"--format={SQUEUE_FORMAT}", tries=1)
+    found = parse_squeue(shown.out)
+    if not found:
+        long_ago = ("--starttime=now-30days", f"--format={SACCT_FIELDS}")
+        found = parse_sacct(ask_patiently("sacct", "-n", "-P", "-X", *mine, *long_ago, tries=1).out)
+    return max(found.values(), key=lambda view: (view.submit_t or 0.0, view.job_id), default=None)
 
 
 def _which(job_ids: Sequence[str]) -> tuple[str, ...]:

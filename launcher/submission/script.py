@@ -14,7 +14,7 @@ from launcher.config.schema import Job
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
 from launcher.run.asking import PATIENCE_S
-from launcher.run.batch import COMPLETED, JUDGED, MARK
+from launcher.run.batch import COMPLETED, GONE, JUDGED, MARK
 from launcher.run.spec import RunSpec
 from launcher.slurm.courier import VARIABLE
 from launcher.submission.facts import Facts
@@ -44,6 +44,8 @@ _MARK_START = f'echo "{MARK}$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"'
 # across exec. `env --ignore-signal` does the same, but only from coreutils 8.31 on (RHEL 8 has 8.30).
 _IGNORE = 'trap "" TERM USR2'
 _TEARDOWN_AGAIN_S = 5
+# The job as SLURM's commands know it alone: the plain id of an array's last element is the whole array.
+_OWN_ID = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"
 
 
 @frozen
@@ -288,7 +290,8 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
 
     The job's exit code, by which SLURM judges it and chains go on, is 0 when the run is known to have completed, and only
     then: srun's status tells of every task, also of one whose place a spare took, and of a leader that gave the run back. A
-    file system that is away is waited for.
+    file system that is away is waited for, but not a folder that the leader knows to be gone. What stays away leaves its
+    sentence in the job's comment: the log is in that folder.
 
     ``run_dir`` and ``python`` are shell words already.
     """
@@ -301,6 +304,7 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
         ),
         # scontrol requeue has SLURM send TERM to the batch script's own processes: the one that asks for it must live on.
         "trap '' TERM USR2",
+        f"[ $status = {GONE} ] && [ ! -e {run_dir}/spec.json ] && exit $status",
         f"give_up=$((SECONDS + {PATIENCE_S:.0f}))",
         "while :; do",
         f"cd {shlex.quote(lib)} &&",
@@ -310,6 +314,12 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
         f"if [ $said = {JUDGED} ] || [ $SECONDS -ge $give_up ]; then break; fi",
         f"sleep {_TEARDOWN_AGAIN_S}",
         "done",
+        f"if [ $said != {JUDGED} ]; then",
+        f"own={_OWN_ID}",
+        f'why="launcher: how the run ended is not known, since "{run_dir}" is not there or does not answer"',
+        'echo "$why" >&2',
+        'scontrol update JobId="${own:-$SLURM_JOB_ID}" Comment="$why"',
+        "fi",
         "[ $status = 0 ] && status=1",
         "exit $status",
     ]

@@ -286,9 +286,9 @@ def test_the_root_cause_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_every_kind_is_tested() -> None:
-    """No teller is without a case here; the three that need SLURM's word have tests of their own below."""
+    """No teller is without a case here; those that need SLURM's word have tests below, lost folders in test_lost_runs."""
     tested = {kind for _, kind, _ in CASES.values()} | {
-        "slurm_oom", "slurm_node", "leader", "other", "lost_requeue",
+        "slurm_oom", "slurm_node", "leader", "other", "lost_requeue", "gone", "unreadable",
     }  # fmt: skip
 
     assert set(TELLERS) == tested

@@ -70,6 +70,10 @@ CASES = [
     (K.UNREADABLE, {}, but(cancelled=True), A.CANCEL),
     (K.UNREADABLE, {}, but(may_requeue=False), A.FAIL),
     (K.UNREADABLE, {}, but(attempts_left=False), A.FAIL),
+    # a folder that is gone: nobody requeues into it
+    (K.GONE, {}, FINE, A.FAIL),
+    (K.GONE, {"cause": {"place": "/new"}}, FINE, A.FAIL),
+    (K.GONE, {}, but(cancelled=True), A.CANCEL),
     # the program is wrong
     (K.WORKER_FAILED, {"same_before": SAME_EXCEPTION_LIMIT - 1}, FINE, A.FAIL),
     (K.WORKER_FAILED, {"same_before": SAME_EXCEPTION_LIMIT - 2}, FINE, A.NEW_ROUND),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from launcher.run.asking import PATIENCE_S
-from launcher.run.batch import COMPLETED, JUDGED
+from launcher.run.batch import COMPLETED, GONE, JUDGED
 from launcher.submission import script
 
 
-def ends(folder: Path, *, srun: int, says: list[int], back_after: int = 0) -> tuple[int, int]:
+def ends(
+    folder: Path, *, srun: int, says: list[int], back_after: int = 0, array: dict[str, str] | None = None
+) -> tuple[int, int]:
     """The batch script's exit code and how often it slept, which takes no time here.
 
     ``says``: the teardown's status at each call; ``back_after``: the folder of its code is away for so many sleeps.
@@ -29,12 +32,14 @@ sleep() {{
   SECONDS=$((SECONDS + $1)); n=$((n + 1))
   if [ $n = {back_after} ]; then mv "{folder}/away" "{lib}"; fi
 }}
+scontrol() {{ echo "$@" >> "{folder}/scontrol"; }}
 trap 'echo $n' EXIT
 n=0
 (exit {srun})
 """
-    text = slept + "\n".join(script.teardown("/run", str(lib), str(tool)))
-    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False, timeout=60)
+    text = slept + "\n".join(script.teardown(f"'{folder}/the run'", str(lib), str(tool)))
+    job = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")} | {"SLURM_JOB_ID": "9"} | (array or {})
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False, timeout=60, env=job)
     return done.returncode, int(done.stdout.split()[-1])
 
 
@@ -68,3 +73,30 @@ def test_a_folder_that_stays_away_is_no_success(tmp_path: Path, away: bool) -> N
 
     assert code == 1
     assert PATIENCE_S / 5 <= slept <= PATIENCE_S / 5 + 1
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_folder_that_the_leader_knows_to_be_gone_is_not_waited_for_again(tmp_path: Path, there: bool) -> None:
+    """The leader has waited; its status is the job's. A folder that is there again is judged as ever."""
+    if there:
+        (tmp_path / "the run").mkdir()
+        (tmp_path / "the run" / "spec.json").touch()
+
+    assert ends(tmp_path, srun=GONE, says=[1, COMPLETED]) == ((0, 1) if there else (GONE, 0))
+
+
+@pytest.mark.parametrize("array", [{}, {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}])
+def test_a_folder_that_stays_away_is_told_where_slurm_shows_it(tmp_path: Path, array: dict[str, str]) -> None:
+    """The log lies in that folder: the comment of this job, or of this element alone, has the sentence."""
+    ends(tmp_path, srun=0, says=[], array=array)
+
+    (said,) = (tmp_path / "scontrol").read_text().splitlines()
+    assert said.startswith(f"update JobId={'7_2' if array else '9'} Comment=launcher: how the run ended is not known")
+    assert f"{tmp_path}/the run is not there or does not answer" in said
+
+
+def test_a_teardown_that_has_judged_leaves_the_comment_alone(tmp_path: Path) -> None:
+    """The user's own comment stays."""
+    ends(tmp_path, srun=0, says=[JUDGED])
+
+    assert not (tmp_path / "scontrol").exists()

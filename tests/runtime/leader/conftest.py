@@ -143,6 +143,9 @@ class FakeAllocation:
     def forbid_requeue(self) -> None:
         self.said.append(("forbid_requeue",))
 
+    def remark(self, text: str) -> None:
+        self.said.append(("remark", text))
+
     def end_step(self) -> None:
         self.said.append(("end_step",))
 
@@ -268,6 +271,9 @@ class FakeWorker:
         await asyncio.sleep(self.world.save_s)
         if self.world.disk_full:
             self.say("save_failed", step=step, tmp=tmp, error="No space left on device", errno=28)
+            return
+        if not self.world.paths.checkpoints.is_dir():  # workers never make the run's folder
+            self.say("save_failed", step=step, tmp=tmp, error="No such file or directory", errno=2)
             return
         data = f"{step} {self.rank}".encode()
         os.makedirs(tmp, exist_ok=True)

@@ -1,0 +1,94 @@
+"""A run's folder that is gone for good, told apart from a file system that is away.
+
+ENOENT of the run's folder alone says nothing: below a mount that is away everything is missing. So whoever begins to use a
+folder holds it (`Anchor`). It is gone when the very folder that lay around it is still there and does not hold it any more.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from pathlib import Path
+
+from launcher.frozen import frozen
+
+__all__ = ["Anchor", "Gone", "unanswered"]
+
+
+@frozen
+class Gone:
+    """What became of a run's folder."""
+
+    root: Path
+    """Where it was."""
+    place: Path | None = None
+    """Where it is now; None: it was deleted, or it is on another file system."""
+
+    @property
+    def text(self) -> str:
+        """As a clause."""
+        if self.place is not None:
+            return f"the run's folder {self.root} was moved to {self.place}"
+        return f"the run's folder {self.root} is gone: it was deleted, or moved to another file system"
+
+
+class Anchor:
+    """Holds a run's folder open, wherever somebody moves it. Raises OSError when it cannot be opened now."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        weakref.finalize(self, os.close, self._fd)
+        self._own, self._around = _identity(os.fstat(self._fd)), _identity(os.stat(root.parent))
+
+    def look(self) -> Gone | None:
+        """What became of the folder; None while it is in its place, or while nobody knows. Never raises."""
+        try:
+            if self._is_in_place():
+                # Deleted while the leader writes into it: the folder stays, with what is written anew.
+                return None if {"spec.json", "attempts"} & set(os.listdir(self.root)) else Gone(self.root)
+            # The kernel knows what was moved on this host.
+            held = Path(os.readlink(f"/proc/self/fd/{self._fd}"))
+            if self._is_at(held):
+                return Gone(self.root, held)
+            if os.fstat(self._fd).st_nlink == 0:
+                return Gone(self.root)
+            # A mount point below which nothing is mounted is another folder than the one that was there.
+            if _identity(os.stat(self.root.parent)) != self._around:
+                return None
+            return Gone(self.root, self._sibling())
+        except OSError:
+            return None
+
+    def _is_in_place(self) -> bool:
+        try:
+            return _identity(os.stat(self.root)) == self._own
+        except FileNotFoundError:
+            return False
+
+    def _is_at(self, place: Path) -> bool:
+        try:
+            return _identity(os.stat(place)) == self._own
+        except OSError:
+            return False
+
+    def _sibling(self) -> Path | None:
+        """The folder under another name in the folder around it: this is seen also where another host has moved it."""
+        with os.scandir(self.root.parent) as entries:
+            alike = [Path(entry.path) for entry in entries if entry.inode() == self._own[1]]
+        return next(filter(self._is_at, alike), None)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def unanswered(root: Path, error: OSError) -> str:
+    """The sentence for a folder that was asked for in vain, by somebody who has not held it before."""
+    try:
+        missing = root.name not in os.listdir(root.parent)
+    except OSError:
+        missing = False
+    if missing:
+        return f"The run directory {root} is not there: it was deleted or moved, or its file system is away."
+    return f"The run directory {root} does not answer: {error}."
