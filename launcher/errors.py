@@ -129,9 +129,13 @@ class InterpreterError(LauncherError):
 
 
 class CheckpointError(LauncherError):
-    """No checkpoint can be used as asked."""
+    """No checkpoint can be used as asked. ``lasting``: the next try would find the same."""
 
     exit_code = 14
+
+    def __init__(self, sentence: str, *, lasting: bool = False) -> None:
+        self.lasting = lasting
+        super().__init__(sentence)
 
 
 class ProtocolError(LauncherError):

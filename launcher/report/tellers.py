@@ -12,7 +12,7 @@ from launcher.report.summary import RunSummary
 from launcher.report.taken import TAKEN
 from launcher.report.told import Teller, Told, at_step, who
 from launcher.report.words import MEANINGS
-from launcher.run.messages import UNSAFE_LOAD
+from launcher.run.messages import UNSAFE_LOAD, UNSAFE_LOAD_CODE
 from launcher.run.units import named_ranks
 
 __all__ = ["TELLERS"]
@@ -71,6 +71,8 @@ def _exception(root: Root, h: History, s: RunSummary) -> Told:
     )
     if UNSAFE_LOAD in _said(root):
         fix = f"if you trust the file: launcher resubmit {{run}} {UNSAFE_LOAD}"
+    if UNSAFE_LOAD_CODE in _said(root):
+        fix = f"correct the code, then: launcher resubmit {{run}} {UNSAFE_LOAD_CODE}"
     whole = text.clean(root.trace.message, 300).rstrip(".") if root.trace else ""
     return Told(sentence, _error(root) if message != whole else [], [], fix)
 

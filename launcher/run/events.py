@@ -42,8 +42,8 @@ notified           kind ("started"|"preempted")                          (everyb
 warning            text
 
 CAUSE: {kind, text, exception, message, frames: [{file, line, function, code}], signal, exit_code, last_lines, oom (bool)}
-kind: "exception"|"signal"|"exit"|"import"|"oom"|"cuda_oom"|"timeout"|"disk_full"|"save"|"node"|"hang"|"start"|"gone" (place: where the
-folder was moved, or null)
+kind: "exception"|"signal"|"exit"|"import"|"oom"|"cuda_oom"|"timeout"|"disk_full"|"save"|"node"|"hang"|"start"
+|"unloadable" (the checkpoint; no try mends it)|"gone" (place: where the folder was moved, or null)
 """
 
 from __future__ import annotations

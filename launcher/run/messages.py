@@ -78,6 +78,7 @@ __all__ = [
     "UNORDERED",
     "UNRESTORED",
     "UNSAFE_LOAD",
+    "UNSAFE_LOAD_CODE",
     "Channel",
     "decode_lines",
     "encode",
@@ -86,6 +87,8 @@ __all__ = [
 FD_VARIABLE = "LAUNCHER_WORKER_FD"
 UNSAFE_LOAD = "--unsafe-load"
 """The option of ``resubmit`` by which checkpoints of older versions may be unpickled in full."""
+UNSAFE_LOAD_CODE = f"--code {UNSAFE_LOAD}"
+"""The same with code that was corrected for it."""
 NOT_REGISTERED = "not registered, so not resumed: "
 """How a rehearsal's warning begins that names what user code forgot."""
 UNORDERED = (

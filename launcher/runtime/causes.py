@@ -96,7 +96,7 @@ def cause_of(failure: Failure, who: str = "") -> dict[str, Any]:
 
 def is_victim(failure: Failure) -> bool:
     """This failure only says that somebody else is gone."""
-    if failure.oom or failure.kind in ("oom", "cuda_oom", "import", "disk_full"):
+    if failure.oom or failure.kind in ("oom", "cuda_oom", "import", "disk_full", "unloadable"):
         return False
     if failure.exception is not None:
         return bool(_PEER_GONE.search(f"{failure.exception}: {failure.message}"))
@@ -163,7 +163,7 @@ def _kind(f: Failure) -> str:
             return "cuda_oom"
         if _DISK.search(text):
             return "disk_full"
-        if f.kind in ("timeout", "start", "oom", "import", "cuda_oom", "disk_full"):
+        if f.kind in ("timeout", "start", "oom", "import", "cuda_oom", "disk_full", "unloadable"):
             return f.kind
         return "exception"
     return "signal" if f.signal is not None else "exit"

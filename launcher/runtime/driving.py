@@ -133,6 +133,8 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
         # A new round would be stopped before its first step.
         return Evidence(board.interrupt.kind, board.interrupt.text)
     if round_.settled(now):
+        if proof is not None and proof.pending and any(f.kind == "unloadable" for f in round_.failures):
+            return None  # it may be damaged: then an older one is used
         if round_.store_problem and not round_.failures:
             return Evidence(Kind.STORE, round_.store_problem)
         return Evidence(Kind.WORKER_FAILED, "a worker failed")

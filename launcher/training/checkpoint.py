@@ -24,7 +24,7 @@ from launcher.errors import CheckpointError
 from launcher.frozen import frozen
 from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, new_hash
-from launcher.run.messages import UNSAFE_LOAD, Channel
+from launcher.run.messages import UNSAFE_LOAD, UNSAFE_LOAD_CODE, Channel
 from launcher.training import readback
 from launcher.training.plain import to_plain
 from launcher.training.snapshot import Snapshot
@@ -34,6 +34,7 @@ __all__ = ["GENERATORS", "Saver", "load_rank", "load_shared", "rank_file", "remo
 Unsafe = Callable[[str], None] | None
 """Hears that a file was unpickled in full; None: no file may be."""
 _UNSAFE = re.compile(r"GLOBAL (\S+) was not an allowed global")
+_NAMED = re.compile(r"attribute '([^']+)'")
 SHARED = "state.pt"
 GENERATORS = "launcher"
 """In a folder that user code fills: where each rank's random numbers lie."""
@@ -280,10 +281,25 @@ def _load(file: Path, unsafe: Unsafe = None) -> Any:
         if unsafe is None:
             raise CheckpointError(
                 f"the checkpoint holds a {held[1]} and cannot be loaded safely; resubmit {UNSAFE_LOAD} loads it "
-                f"all the same, which runs any code that it holds: {file}"
+                f"all the same, which runs any code that it holds: {file}",
+                lasting=True,
             ) from error
         unsafe(f"the checkpoint holds a {held[1]}: it was unpickled in full ({UNSAFE_LOAD}): {file}")
+        return _unpickled(file)
+
+
+def _unpickled(file: Path) -> Any:
+    """All of it, by Python's own unpickler. Raises CheckpointError."""
+    try:
         return torch.load(file, map_location="cpu", weights_only=False, mmap=True)
+    except (AttributeError, ImportError) as error:
+        name = _NAMED.search(str(error))
+        what = f"the class {name[1]}" if name and isinstance(error, AttributeError) else "what it needs"
+        raise CheckpointError(
+            f"the checkpoint cannot be unpickled ({str(error).partition(chr(10))[0]}); define or import {what} before "
+            f"launcher.attach(), then resubmit {UNSAFE_LOAD_CODE}: {file}",
+            lasting=True,
+        ) from error
 
 
 def is_disk_full(number: int | None) -> bool:

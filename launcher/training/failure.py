@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 import launcher
+from launcher.errors import CheckpointError
 from launcher.run.messages import Channel
 
 __all__ = ["describe", "report", "user_traceback"]
@@ -71,6 +72,8 @@ def describe(error: BaseException) -> dict[str, Any]:
 def _kind(error: BaseException) -> str:
     import torch
 
+    if isinstance(error, CheckpointError) and error.lasting:
+        return "unloadable"
     text = str(error).lower()
     if isinstance(error, torch.cuda.OutOfMemoryError) or ("cuda" in text and "out of memory" in text):
         return "cuda_oom"

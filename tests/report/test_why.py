@@ -551,3 +551,9 @@ def test_a_checkpoint_that_cannot_be_loaded_names_type_and_option(tmp_path: Path
 
     assert "holds a collections.deque and cannot be loaded safely; resubmit --unsafe-load loads it" in told.sentence
     assert dict(told.rows)["next"] == "if you trust the file: launcher resubmit k7f --unsafe-load"
+
+    message = (
+        "the checkpoint cannot be unpickled (x); define or import C before attach(), then resubmit --code --unsafe-load"
+    )
+    told = why(fails(training(tmp_path / "2"), raised("launcher.errors.CheckpointError", message, kind="unloadable")))
+    assert dict(told.rows)["next"] == "correct the code, then: launcher resubmit k7f --code --unsafe-load"

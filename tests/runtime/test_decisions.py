@@ -74,6 +74,9 @@ CASES = [
     (K.GONE, {}, FINE, A.FAIL),
     (K.GONE, {"cause": {"place": "/new"}}, FINE, A.FAIL),
     (K.GONE, {}, but(cancelled=True), A.CANCEL),
+    # a checkpoint that holds what cannot be loaded
+    (K.WORKER_FAILED, {"cause": {"kind": "unloadable"}}, FINE, A.FAIL),
+    (K.WORKER_FAILED, {"cause": {"kind": "exception"}}, FINE, A.NEW_ROUND),
     # the program is wrong
     (K.WORKER_FAILED, {"same_before": SAME_EXCEPTION_LIMIT - 1}, FINE, A.FAIL),
     (K.WORKER_FAILED, {"same_before": SAME_EXCEPTION_LIMIT - 2}, FINE, A.NEW_ROUND),

@@ -243,6 +243,39 @@ def test_a_checkpoint_of_an_older_version_needs_the_option(tmp_path: Path, unsaf
         assert word["exception"] == "launcher.errors.CheckpointError"
         said = "the checkpoint holds a collections.deque and cannot be loaded safely; resubmit --unsafe-load loads it"
         assert word["message"].startswith(said)
+        assert word["kind"] == "unloadable"
+
+
+LATE = """
+import launcher
+class Early:
+    pass
+run = launcher.attach()
+class Late:
+    pass
+"""
+
+
+@pytest.mark.parametrize("name", ["Late", "Early"])
+def test_a_class_that_a_script_defines_too_late_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Unpickled in full, and not there yet: one sentence that names class and remedy, where Python's AttributeError had been."""
+    made = type(name, (), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], name, made, raising=False)
+    path = old_checkpoint(tmp_path, made())
+    script = LATE + OLD.partition("attach()")[2]
+    with Crew(script_spec(tmp_path / "run", script, 1, unsafe_load=True), 1, resume=path) as crew:
+        word = crew.finish()[0]
+
+    if name == "Early":
+        assert word["type"] == "finished", crew.logs()
+        return
+    assert (word["exception"], word["kind"]) == ("launcher.errors.CheckpointError", "unloadable")
+    assert (
+        "define or import the class Late before launcher.attach(), then resubmit --code --unsafe-load"
+        in word["message"]
+    )
 
 
 def test_a_plain_checkpoint_of_an_older_version_is_loaded(tmp_path: Path) -> None:
