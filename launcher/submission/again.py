@@ -11,7 +11,7 @@ from typing import Literal
 from launcher.config.load import LoadedJob, load_layers, renamed
 from launcher.config.merge import command_line
 from launcher.config.site import Layer, read_document, read_layers, site_paths
-from launcher.errors import CheckpointError, RunDirError, StateError
+from launcher.errors import CheckpointError, ConfigError, RunDirError, StateError
 from launcher.frozen import frozen
 from launcher.run import events, index
 from launcher.run.messages import UNSAFE_LOAD
@@ -133,7 +133,15 @@ def _changed_code(paths: RunPaths, made: SubmissionPlan) -> str:
 
 
 def load_again(paths: RunPaths, base: Path, how: Again) -> LoadedJob:
-    """The run's own job with the changes, under the site's rules of today; locked keys stay locked."""
+    """The run's own job with the changes, under the site's rules of today; locked keys stay locked.
+
+    Raises ConfigError, also for a change that would change nothing.
+    """
+    keys = [text.partition("=")[0].strip() for text in how.overrides]
+    if not how.fresh_code and (idle := [key for key in keys if key.partition(".")[0] == "code"]):
+        raise ConfigError(
+            f"{idle[0]} changes nothing without --code: {paths.id} keeps its own copy of the code; --code copies it anew"
+        )
     profile, layers = read_layers(site_paths())
     layers.append(Layer(str(paths.job), read_document(paths.job)))
     layers.append(command_line(how.overrides, ()))

@@ -18,7 +18,7 @@ import pytest
 from planning import facts
 
 from launcher.config.load import LoadedJob
-from launcher.errors import CheckpointError, RunDirError, StateError, SubmitError
+from launcher.errors import CheckpointError, ConfigError, RunDirError, StateError, SubmitError
 from launcher.run import events, index
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -359,6 +359,22 @@ def test_a_run_is_submitted_again_with_changes(job: Make, slurm: Path, home: Pat
     said = events.read(first.paths.events)[-1]
     assert (said["by"], said["changes"]) == ("resubmit", ["resources.nodes=3"])
     assert len(read_submission(first.paths.submission)["submissions"]) == 2
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("text", ["code.link=[data]", "code.dir=/elsewhere", "code={link: [data]}"])
+def test_a_change_of_the_code_needs_fresh_code(job: Make, slurm: Path, home: Path, text: str) -> None:
+    """It had changed nothing and said nothing: refused in one sentence, also by a fork, and nothing is submitted."""
+    first = _submit(job(name="net"), _facts(home))
+    _ended(first.paths, 10)
+    for submit_again in (again.resubmit, lambda paths, how: again.fork(paths, "other", how)):
+        with pytest.raises(ConfigError, match=rf"code\S* changes nothing without --code: {first.paths.id} keeps"):
+            submit_again(first.paths, again.Again(overrides=(text,)))
+
+    assert len(read_submission(first.paths.submission)["submissions"]) == 1
+    (home / "source" / "data").mkdir()
+    done = again.resubmit(first.paths, again.Again(overrides=("code.link=[data]",), fresh_code=True))
+    assert (done.paths.code / "data").is_symlink()
 
 
 @pytest.mark.torch
