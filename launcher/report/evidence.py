@@ -88,7 +88,7 @@ def find_root(h: History, s: RunSummary) -> Root | None:
 _START = "launcher: start "
 """How the batch script begins each life of the job."""
 
-_FRAME = re.compile(r"srun: |slurmstepd|submitit INFO |The leader died without a word|No agent could begin")
+_FRAME = re.compile(r"srun: |slurmstepd|submitit INFO |The leader (died|stood|failed|could not)|No agent could begin")
 """What stands around the words of an agent in its log."""
 
 _NO_MODULE = re.compile(r"\S*: .*(No module named '[^']+')")
@@ -167,6 +167,7 @@ def _decided(h: History, decision: Event) -> Root | None:
     if kind == "leader_gone":
         root = _without_a_word(h, "leader", {}, _whole(decision.get("attempt")), _whole((h.outcome or {}).get("step")))
         root.decision = decision
+        root.cause = {"text": as_text(decision.get("said"))}
         if decision.get("action") != "fail":  # the agents' logs are a later attempt's by now
             root.log, root.trace = [], None
         return root

@@ -28,6 +28,9 @@ _SIGNALS = {
 }
 
 
+_LEADERS = re.compile(r"error: (?:the leader failed: )?(\S.*)")
+"""How the agent of the leader's node ends that could not go on (`launcher.runtime.entry`)."""
+
 TELLERS: dict[str, Teller] = dict(TAKEN)
 
 
@@ -294,6 +297,8 @@ def _preflight(root: Root, h: History, s: RunSummary) -> Told:
 def _leader(root: Root, h: History, s: RunSummary) -> Told:
     on = f" on {root.host}" if root.host else ""
     words = _last_words(root, 1)
+    if said := as_text(root.cause.get("text")) or _own_words(root):
+        return Told(f"{said.rstrip('.')}.", [], [], _AGAIN)
     sentence = f"The leader{on} died without a word{at_step(root)}."
     if root.attempt is None and not words:
         sentence = f"The run never started: {_lower(s.reason)}"
@@ -301,6 +306,14 @@ def _leader(root: Root, h: History, s: RunSummary) -> Told:
         sentence = f"No agent could begin: {words[0].rstrip('.')}."
     errors = [e for e in ([] if root.attempt is None else [s.reason]) if e and "died without a word" not in e]
     return Told(sentence, errors + _error(root), _last_words(root) if not _error(root) else [], _AGAIN)
+
+
+def _own_words(root: Root) -> str:
+    """How the leader ended by its agent's log, where nobody has told of it."""
+    found = next((m for line in reversed(root.log) if (m := _LEADERS.match(line))), None)
+    if found is None:
+        return ""
+    return f"The leader {'could not begin' if root.attempt is None else 'failed'}: {text.clean(found[1], 300)}"
 
 
 def _lower(sentence: str) -> str:

@@ -32,6 +32,7 @@ stop_requested     cause (as meaning above), deadline_s, save (bool)
 agreed             step
 stopped            step, lost_steps
 decision           evidence, action, reason                             (one row of runtime/decisions.py)
+                   said: how the leader ended, only of leader_gone and where somebody knows
 excluded           hosts, why
 readmitted         hosts, why                                           (excluded ones that SLURM needs to start the job)
 requeued           how ("requeue"|"continuation"|"slurm"), job_id, seconds

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
+from launcher.runtime.protocol import SILENCE_S
 from launcher.runtime.slurm_allocation import SlurmAllocation
 from launcher.runtime.teardown import act
 from launcher.slurm.hosts import expand_hosts
@@ -65,7 +66,10 @@ def adopt(
     ``leads`` says whether the leader proves itself, ``alive`` whether at least its host answers. Without an answer from
     SLURM nothing is done: this host may be the one that is cut off.
     """
-    if place > MOST or (silent and not _awaited(allocation, leader_host, leads, alive, sleep, clock)):
+    if place > MOST:
+        return False
+    said = _awaited(allocation, leader_host, leads, alive, sleep, clock) if silent else ""
+    if said is None:
         return False
     turn = clock() + _TURN_S * (place - 1)
     while True:
@@ -77,7 +81,7 @@ def adopt(
         sleep(_WATCH_S)
     if not silent and leads():  # of a silent one that has just been asked
         return False
-    if act(spec, paths, allocation, exclude=(leader_host,)):
+    if act(spec, paths, allocation, exclude=(leader_host,), said=said):
         allocation.pull_forward()
         sleep(_LAST_S)
         allocation.pull_forward()  # said again by its last process, unless the batch script lives
@@ -91,8 +95,11 @@ def _awaited(
     alive: Callable[[], bool],
     sleep: Callable[[float], None],
     clock: Callable[[], float],
-) -> bool:
-    """Wait until SLURM has dropped the silent leader's host, or it is clear that it never will; false: leave it alone."""
+) -> str | None:
+    """Wait until SLURM has dropped the silent leader's host, or it is clear that it never will.
+
+    How the leader ended; None: leave it alone.
+    """
     began = heard = clock()
     answering: float | None = None
     while clock() - began < _DROP_S:
@@ -100,22 +107,22 @@ def _awaited(
         if facts is not None:
             heard = clock()
             if not _ours(facts, allocation):
-                return False
+                return None
             if leader_host not in _hosts(facts):
-                return True
+                return f"{leader_host}, the leader's host, fell silent and SLURM has dropped it"
             if not alive():
                 answering = None
             elif leads():
-                return False
+                return None
             elif answering is None:
                 answering = clock()
             elif clock() - answering >= _FROZEN_S:
                 allocation.ends_slowly(_ENDING_S)
-                return True
+                return f"The leader on {leader_host} stood still for {SILENCE_S + clock() - began:.0f} s"
         elif clock() - heard > _UNHEARD_S:
-            return False
+            return None
         sleep(_POLL_S)
-    return True
+    return f"{leader_host}, the leader's host, was silent for {SILENCE_S + _DROP_S:.0f} s"
 
 
 def host_answers(host: str, ports: Sequence[int]) -> bool:

@@ -15,19 +15,20 @@ from launcher.run.batch import MARK
 from launcher.run.paths import RunPaths
 from launcher.slurm.hosts import expand_hosts
 
-__all__ = ["ended_tasks", "read_ended"]
+__all__ = ["ended_tasks", "leader_words", "read_ended"]
 
 _ENDED = re.compile(r"^srun: error: (?P<hosts>\S+): tasks? [\d,-]+: (?P<how>.+)$")
 _UNSTARTED = re.compile(r"^srun: error: tasks? (?P<tasks>[\d,-]+) launch failed: (?P<how>.+)$")
 """slurmstepd could not open the task's log, for instance, since the run directory is not mounted there."""
 _REFUSED = re.compile(r"^srun: error: Task launch for \S+ failed on node (?P<hosts>\S+): (?P<how>.+)$")
+_LEADERS = re.compile(r"^error: (?:the leader failed: )?(?P<words>\S.*)$", re.MULTILINE)
+"""How the first node's agent ends that could not go on (`launcher.runtime.entry`)."""
 _MOST_BYTES = 1 << 20
 
 
 def read_ended(paths: RunPaths, life: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """How the tasks that have ended in this life of the allocation did so, and their last words, by host; never raises."""
-    job, array, task = (environ.get(f"SLURM_{name}", "") for name in ("JOB_ID", "ARRAY_JOB_ID", "ARRAY_TASK_ID"))
-    shown = f"{array}_{task}" if array and task else job
+    shown = _shown_id(environ)
     try:
         names = expand_hosts(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
     except ValueError:
@@ -37,6 +38,19 @@ def read_ended(paths: RunPaths, life: str, environ: Mapping[str, str] = os.envir
         if name in found and index and (words := _last_words(paths.submitit / f"{shown}_{index}_log.out")):
             found[name] += f": {words}"
     return found
+
+
+def leader_words(paths: RunPaths, life: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The sentence with which the leader of this life ended, "" when it left none; never raises."""
+    _, mark, now = _tail(paths.submitit / f"{_shown_id(environ)}_0_log.out").rpartition(f"{MARK}{life}\n")
+    said = _LEADERS.findall(now) if mark else []
+    return str(said[-1]).strip().rstrip(".") if said else ""
+
+
+def _shown_id(environ: Mapping[str, str]) -> str:
+    """The job as submitit's files are called."""
+    job, array, task = (environ.get(f"SLURM_{name}", "") for name in ("JOB_ID", "ARRAY_JOB_ID", "ARRAY_TASK_ID"))
+    return f"{array}_{task}" if array and task else job
 
 
 def _last_words(path: Path) -> str:

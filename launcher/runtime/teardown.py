@@ -28,6 +28,8 @@ from launcher.run.state import read_outcome, write_outcome
 from launcher.runtime import fence
 from launcher.runtime.budgets import Budgets, backoff_s
 from launcher.runtime.handover import NEEDED, Allocation, CancelledError, NotAnsweredError
+from launcher.runtime.starts import leader_words
+from launcher.runtime.wire import allocation_life
 from launcher.slurm.commands import clean_environment
 
 __all__ = ["Verdict", "judge", "main"]
@@ -48,6 +50,8 @@ class Verdict:
     reason: str
     delay_s: float = 0.0
     evidence: str = "leader_gone"
+    said: str = ""
+    """How the leader ended, where somebody knows."""
 
 
 def judge(
@@ -61,9 +65,10 @@ def judge(
     max_restarts: int,
     max_total_hours: float,
     now: float,
+    said: str = "",
 ) -> Verdict:
     """Pure. ``life`` is the job's id and restart count, ``meaning`` what SLURM says of the job now ("running" when nothing
-    happened to it), ``now`` the time of day."""
+    happened to it), ``now`` the time of day, ``said`` how the leader ended, where that is known."""
     if outcome:
         return Verdict("nothing", "The run has an outcome.")
     last = _last(history, "submitted", "attempt_started", "requeued")
@@ -80,18 +85,20 @@ def judge(
         return Verdict("requeue", again, float(last.get("delay_s") or 0.0), "forgotten")
     budgets = Budgets().feed_all(history)
     idle = budgets.idle_attempts + lives_without_attempt
+    how = said or "The leader died without a word"
     if not may_requeue:
-        return Verdict("fail", "The leader died without a word and the run may not be requeued.")
+        return Verdict("fail", f"{how}; the run may not be requeued.", said=said)
     if not _led(history, life):  # time in the queue, before a life that had no leader, is not the run's
         now = float(history[-1].get("t") or 0.0) if history else 0.0
     if budgets.spent_with_current_s(now) >= max_total_hours * 3600:
-        return Verdict("fail", "The leader died without a word, and restart.max_total_hours is used up.")
+        return Verdict("fail", f"{how}; restart.max_total_hours is used up.", said=said)
     if idle > max_restarts or budgets.restarts["leader_gone"] >= max_restarts:
         if lives_without_attempt == idle:
-            return Verdict("fail", f"No agent could begin, {idle} times in a row.")
-        return Verdict("fail", f"The leader died without a word, and {idle} attempts in a row made no progress.")
+            none = f"{said}; no agent could begin" if said else "No agent could begin"
+            return Verdict("fail", f"{none}, {idle} times in a row.", said=said)
+        return Verdict("fail", f"{how}; {idle} attempts in a row made no progress.", said=said)
     delay_s = backoff_s(budgets.poor_attempts + lives_without_attempt)
-    return Verdict("requeue", "The leader died without a word; the run is requeued.", delay_s)
+    return Verdict("requeue", f"{how}; the run is requeued.", delay_s, said=said)
 
 
 def _handed_back(history: list[dict[str, Any]], life: tuple[str | None, int]) -> bool:
@@ -158,13 +165,19 @@ def _become(last: tuple[str, ...]) -> int:
 
 
 def act(
-    spec: RunSpec, paths: RunPaths, allocation: Allocation, *, exclude: tuple[str, ...] = (), told: bool = False
+    spec: RunSpec,
+    paths: RunPaths,
+    allocation: Allocation,
+    *,
+    exclude: tuple[str, ...] = (),
+    told: bool = False,
+    said: str = "",
 ) -> bool:
     """Judge the run's end and carry it out; the next attempt should not get the hosts ``exclude``.
 
     ``told``: the batch script was sent TERM. From a SLURM that wants nothing of the job, that was somebody's wish to end it.
-    True: SLURM runs this job again, and it should start soon. Raises OSError when the run's folder does not answer for minutes:
-    nothing is known then, and nothing was done.
+    ``said``: what the caller knows of the leader's end. True: SLURM runs this job again, and it should start soon. Raises OSError
+    when the run's folder does not answer for minutes: nothing is known then, and nothing was done.
     """
     history, outcome, attempt = patiently(lambda: _left_behind(paths), paths.root)
     if _superseded(history, allocation.job_id):
@@ -185,36 +198,51 @@ def act(
         max_restarts=spec.restart.max_restarts,
         max_total_hours=spec.restart.max_total_hours,
         now=time.time(),
+        said=said or _leaders_end(paths, history, life),
     )
     if verdict.action == "nothing":
         print(verdict.reason, file=sys.stderr)
         _cancel_heir(paths, allocation, history, attempt)
         return _to_hasten(history)
     fence.depose(paths, attempt)  # a leader that only stood still is woken by SLURM's signals at the latest
-    _tell(paths, attempt, "decision", evidence=verdict.evidence, action=verdict.action, reason=verdict.reason)
+    more = {"said": verdict.said} if verdict.said else {}
+    _tell(paths, attempt, "decision", evidence=verdict.evidence, action=verdict.action, reason=verdict.reason, **more)
     if verdict.action == "requeue":
-        try:
-            began = time.time()
-            handed = allocation.hand_back(exclude=exclude, delay_s=verdict.delay_s)
-        except CancelledError:
-            _end(paths, allocation, attempt, "cancelled", "The job was cancelled.")
-            return False
-        except NotAnsweredError as error:  # it may have taken the run: this cannot be its end
-            print(f"{verdict.reason} SLURM does not answer: {error}", file=sys.stderr)
-            return False
-        except SiteError as error:
-            _end(paths, allocation, attempt, "failed", f"{verdict.reason} SLURM did not take it: {error}")
-            return False
-        if exclude:
-            _tell(paths, attempt, "excluded", hosts=list(exclude), why="the leader on it is gone")
-        if handed.given_up:
-            _tell(paths, attempt, "readmitted", hosts=list(handed.given_up), why=NEEDED)
-        _tell(paths, attempt, "attempt_ended", why=verdict.reason)
-        took = round(time.time() - began, 2)
-        _tell(paths, attempt, "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=verdict.delay_s)
-        return handed.how != "continuation" and verdict.delay_s == 0
+        return _hand_back(paths, allocation, attempt, verdict, exclude)
     _end(paths, allocation, attempt, "cancelled" if verdict.action == "cancel" else "failed", verdict.reason)
     return False
+
+
+def _hand_back(
+    paths: RunPaths, allocation: Allocation, attempt: int, verdict: Verdict, exclude: tuple[str, ...]
+) -> bool:
+    """As `act`, of a run that goes on."""
+    try:
+        began = time.time()
+        handed = allocation.hand_back(exclude=exclude, delay_s=verdict.delay_s)
+    except CancelledError:
+        _end(paths, allocation, attempt, "cancelled", "The job was cancelled.")
+        return False
+    except NotAnsweredError as error:  # it may have taken the run: this cannot be its end
+        print(f"{verdict.reason} SLURM does not answer: {error}", file=sys.stderr)
+        return False
+    except SiteError as error:
+        _end(paths, allocation, attempt, "failed", f"{verdict.reason} SLURM did not take it: {error}")
+        return False
+    if exclude:
+        _tell(paths, attempt, "excluded", hosts=list(exclude), why="the leader on it is gone")
+    if handed.given_up:
+        _tell(paths, attempt, "readmitted", hosts=list(handed.given_up), why=NEEDED)
+    _tell(paths, attempt, "attempt_ended", why=verdict.reason)
+    took = round(time.time() - began, 2)
+    _tell(paths, attempt, "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=verdict.delay_s)
+    return handed.how != "continuation" and verdict.delay_s == 0
+
+
+def _leaders_end(paths: RunPaths, history: list[dict[str, Any]], life: tuple[str | None, int]) -> str:
+    """What the leader said of its end before it left; "" when it died without a word."""
+    words = leader_words(paths, allocation_life(os.environ))
+    return f"The leader {'failed' if _led(history, life) else 'could not begin'}: {words}" if words else ""
 
 
 def _left_behind(paths: RunPaths) -> tuple[list[dict[str, Any]], dict[str, Any] | None, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -112,7 +113,9 @@ def test_a_frozen_leader(clean: Cluster, tmp_path: Path, undisturbed: Undisturbe
 
     ends_the_same(run, 3, undisturbed)
     assert len(run.told("attempt_started")) == 2
-    assert [e["evidence"] for e in run.told("decision", attempt=0)] == ["leader_gone"]
+    (decision,) = run.told("decision", attempt=0)
+    assert decision["evidence"] == "leader_gone"
+    assert re.fullmatch(r"The leader on \S+ stood still for \d+ s; the run is requeued\.", decision["reason"])
     assert [e["type"] for e in run.history() if e["attempt"] == 0][-1] == "requeued"
     assert len(run.told("requeued")) == 1
 

@@ -48,8 +48,9 @@ def running(nodes="n[0-2]", restarts=0, state="RUNNING"):
 def adopt(monkeypatch):
     acted = []
 
-    def act(spec, paths, allocation, exclude=()):
+    def act(spec, paths, allocation, exclude=(), said=""):
         acted.append(exclude)
+        call.said = said
         return True
 
     monkeypatch.setattr(orphans, "act", act)
@@ -73,6 +74,7 @@ def test_a_silent_host_is_waited_for_until_slurm_drops_it(adopt):
 
     assert acted == [("n0",)]
     assert took == pytest.approx(22)
+    assert adopt.said == "n0, the leader's host, fell silent and SLURM has dropped it"
 
 
 def test_a_leader_that_stands_still_on_a_live_host_is_not_waited_for(adopt):
@@ -83,6 +85,7 @@ def test_a_leader_that_stands_still_on_a_live_host_is_not_waited_for(adopt):
     assert acted == [("n0",)]
     assert took == pytest.approx(22)
     assert slurm.slow > 0
+    assert adopt.said == "The leader on n0 stood still for 28 s"  # 8 s of silence before
 
 
 def test_a_leader_that_comes_back_keeps_the_word(adopt):
@@ -110,6 +113,7 @@ def test_a_host_answers_by_accepting_or_refusing():
 def test_a_leader_that_died_alone_is_replaced_at_once(adopt):
     """Its connection closed: its host lives, nothing is waited for."""
     assert adopt(Slurm(running()), silent=False) == ([("n0",)], 2.0)
+    assert adopt.said == ""  # its own last words are in its log
 
 
 def test_the_second_agent_stands_in_for_the_first(adopt):

@@ -1,0 +1,172 @@
+"""A leader that ended with a sentence is told by it, by whoever acts for it: "died without a word" is for those that did."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from launcher.errors import RunDirError
+from launcher.report.history import read_history
+from launcher.report.summary import summarise_history
+from launcher.report.why import explain
+from launcher.run import events
+from launcher.run.batch import MARK
+from launcher.run.paths import RunPaths
+from launcher.run.spec import RestartSpec, RunSpec, Work
+from launcher.run.state import read_outcome
+from launcher.runtime import entry, fence, teardown
+from launcher.runtime.handover import HandedBack, Meaning
+from launcher.runtime.starts import leader_words
+
+SENTENCE = "The run directory /runs/r cannot be written: [Errno 30] Read-only file system: '/runs/r/attempts/0'."
+
+
+class Slurm:
+    """A job that still runs; notes what it is asked."""
+
+    job_id, restart_count, requeues = "5", 0, True
+
+    def __init__(self) -> None:
+        self.said: list[object] = []
+
+    def meaning(self, signal: str) -> Meaning:
+        return Meaning("unknown")
+
+    def answers(self) -> bool:
+        return True
+
+    def taken(self) -> bool:
+        return bool(self.said)
+
+    def cancelled(self) -> bool:
+        return False
+
+    def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
+        self.said.append("hand_back")
+        return HandedBack("requeue", "5")
+
+    def forbid_requeue(self) -> None:
+        self.said.append("forbid_requeue")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RunSpec, RunPaths]:
+    """Job 5 of a run that was submitted, in its first life."""
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    spec = RunSpec(
+        id="r", name="r", run_dir=str(tmp_path), work=Work(kind="task", target="m:C"), batch="slurm", nodes=1,
+        tasks_per_node=1, timeout_min=5, backend="gloo", control_ports=[20000],
+    )  # fmt: skip
+    paths = RunPaths(tmp_path)
+    paths.submitit.mkdir()
+    spec.write(paths.spec)
+    events.append(paths.events, events.event("submitted", attempt=None, job_id=None, by="submit"))
+    return spec, paths
+
+
+def ends_with(paths: RunPaths, error: Exception, capfd: pytest.CaptureFixture[str], *, life: int = 0) -> None:
+    """The first node's log of a life whose leader ended with this error, as its agent writes it."""
+
+    async def fails(serve: object) -> None:
+        raise error
+
+    async def obeys() -> None:
+        await asyncio.sleep(100)
+
+    agent = SimpleNamespace(run=obeys)
+    code = asyncio.run(entry.lead_and_obey(SimpleNamespace(run=fails), agent, None, others=0))
+    with (paths.submitit / "5_0_log.out").open("a") as log:
+        log.write(
+            f"{MARK}5.{life}\nsubmitit INFO (x) - starting\n{capfd.readouterr().err}srun: error: n0: task 0: Exited\n"
+        )
+    assert code == error.exit_code
+
+
+def why(paths: RunPaths) -> str:
+    """What `launcher why` says."""
+    history = read_history(paths)
+    now = history.events[-1]["t"] + 1
+    return explain(history, summarise_history(history, None, now), now).sentence
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_an_attempt_that_ended_with_a_sentence_is_told_by_it(
+    run, capfd: pytest.CaptureFixture[str], began: bool
+) -> None:
+    """Before it claimed anything, or later: in the decision, in the history and by `why`; requeued as ever."""
+    spec, paths = run
+    if began:
+        fence.claim(paths, job_id="5")
+        events.append(paths.events, events.event("attempt_started", attempt=0, job_id="5", host="n0", restart_count=0))
+    ends_with(paths, RunDirError(SENTENCE), capfd)
+    slurm = Slurm()
+
+    assert teardown.act(spec, paths, slurm) is True
+
+    told = f"The leader {'failed' if began else 'could not begin'}: {SENTENCE.rstrip('.')}"
+    (decision,) = [e for e in events.read(paths.events) if e["type"] == "decision"]
+    assert (decision["reason"], decision["said"]) == (f"{told}; the run is requeued.", told)
+    assert slurm.said == ["hand_back"]
+    assert why(paths).startswith(f"{told}.")
+
+
+def test_the_run_that_ends_because_of_it_says_so(run, capfd: pytest.CaptureFixture[str]) -> None:
+    """Not to be requeued: the outcome holds the sentence."""
+    spec, paths = run
+    spec = replace(spec, restart=RestartSpec(requeue=False))
+    ends_with(paths, RunDirError(SENTENCE), capfd)
+
+    assert teardown.act(spec, paths, Slurm()) is False
+
+    assert read_outcome(paths.outcome)["reason"] == (
+        f"The leader could not begin: {SENTENCE.rstrip('.')}; the run may not be requeued."
+    )
+    assert why(paths) == f"The leader could not begin: {SENTENCE}"
+
+
+def test_what_an_earlier_life_said_is_not_this_ones(run, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log outlives requeues."""
+    spec, paths = run
+    ends_with(paths, RunDirError(SENTENCE), capfd)
+    with (paths.submitit / "5_0_log.out").open("a") as log:
+        log.write(f"{MARK}5.1\nsubmitit INFO (x) - starting\n")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+
+    assert leader_words(paths, "5.1") == ""
+    slurm = Slurm()
+    slurm.restart_count = 1
+    teardown.act(spec, paths, slurm)
+    (decision,) = [e for e in events.read(paths.events) if e["type"] == "decision"]
+    assert decision["reason"] == "The leader died without a word; the run is requeued."
+    assert "said" not in decision
+
+
+def test_a_leader_that_stood_still_did_not_die(run) -> None:
+    """The agent that acts for it knows better, and `why` has it from there."""
+    spec, paths = run
+    fence.claim(paths, job_id="5")
+    events.append(paths.events, events.event("attempt_started", attempt=0, job_id="5", host="n0", restart_count=0))
+
+    assert teardown.act(spec, paths, Slurm(), said="The leader on n0 stood still for 28 s") is True
+
+    (decision,) = [e for e in events.read(paths.events) if e["type"] == "decision"]
+    assert decision["reason"] == "The leader on n0 stood still for 28 s; the run is requeued."
+    assert why(paths).startswith("The leader on n0 stood still for 28 s.")
+
+
+def test_a_leaders_sentence_is_found_in_its_log_where_nobody_acted(run, capfd: pytest.CaptureFixture[str]) -> None:
+    """The batch script could not judge either: SLURM's word and the log are all there is."""
+    paths = run[1]
+    ends_with(paths, RunDirError(SENTENCE), capfd)
+    history = read_history(paths)
+    now = history.events[-1]["t"] + 1000
+    summary = summarise_history(history, None, now)
+    summary.state, summary.reason = "failed", "The leader died without a word (SLURM says FAILED)."
+
+    assert explain(history, summary, now).sentence == f"The leader could not begin: {SENTENCE}"
