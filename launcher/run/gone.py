@@ -39,7 +39,9 @@ class Anchor:
         self.root = root
         self._fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         weakref.finalize(self, os.close, self._fd)
-        self._own, self._around = _identity(os.fstat(self._fd)), _identity(os.stat(root.parent))
+        found = os.fstat(self._fd)
+        self._own, self._around = _identity(found), _identity(os.stat(root.parent))
+        self._counted = found.st_nlink > 0  # not every file system counts links of folders
 
     def look(self) -> Gone | None:
         """What became of the folder; None while it is in its place, or while nobody knows. Never raises."""
@@ -51,7 +53,7 @@ class Anchor:
             held = Path(os.readlink(f"/proc/self/fd/{self._fd}"))
             if self._is_at(held):
                 return Gone(self.root, held)
-            if os.fstat(self._fd).st_nlink == 0:
+            if self._counted and os.fstat(self._fd).st_nlink == 0:
                 return Gone(self.root)
             # A mount point below which nothing is mounted is another folder than the one that was there.
             if _identity(os.stat(self.root.parent)) != self._around:

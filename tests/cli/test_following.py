@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from launcher.cli import _follow
 from launcher.cli import main as main_module
+from launcher.errors import RunFailedError
+from launcher.run.paths import RunPaths
 
 FOLLOWS = """
 import sys, time
@@ -101,3 +105,12 @@ def test_a_pipe_gets_lines_and_no_bar(run: Path) -> None:
     assert "25/100" not in done.stdout
     assert "\x1b" not in done.stdout
     assert f"{run.name} completed: test_accuracy 0.8746" in done.stdout
+
+
+def test_a_run_whose_folder_was_deleted_is_followed_to_its_end(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes are gone and no file can say more: the sentence is about the folder."""
+    monkeypatch.setattr(_follow, "_LAST_WORDS_S", 0.0)
+    shutil.rmtree(run)
+
+    with pytest.raises(RunFailedError, match=f"{run.name} has ended: its folder {run} was deleted or moved"):
+        _follow.follow(RunPaths(run), lambda: False)

@@ -102,3 +102,20 @@ def test_a_pending_job_whose_folder_is_deleted(clean: Cluster, tmp_path: Path) -
     told = said(clean, tmp_path, "why", root.name)
     assert f"the folder of {root.name}, {root}, is not there: it was deleted or moved" in told.stderr
     assert told.stderr.endswith(f"SLURM job {job}: FAILED, exit code 0:53.\n")
+
+
+@pytest.mark.long
+def test_a_leader_that_cannot_begin_is_told_by_its_sentence(clean: Cluster, tmp_path: Path) -> None:
+    """Before its attempt has begun: the outcome and `why` have the leader's words, not its death."""
+    run = submit(
+        tmp_path, clean.env, 3, resources=ONE_HOST, slurm={"extra": {"hold": True}}, restart={"requeue": False}
+    )
+    run.paths.checkpoints.rmdir()
+    run.paths.checkpoints.touch()
+    clean.run(["scontrol", "release", run.job_id])
+
+    sentence = f"The leader could not begin: The run directory {run.paths.root} does not answer: [Errno 17] File exists"
+    assert run.wait_end()["reason"].startswith(sentence)
+    told = said(clean, tmp_path, "why", run.paths.id)
+    assert told.stdout.startswith(sentence)
+    run.wait_no_process()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from acts import stop_at
 
-from launcher.errors import RunGoneError
+from launcher.errors import RunDirError, RunGoneError
 from launcher.run import events, index
 from launcher.run.batch import GONE
 from launcher.run.gone import Anchor
@@ -156,3 +156,17 @@ def test_a_mount_that_is_away_is_no_deletion(tmp_path):
         anchor._fd = held
     os.rename(tmp_path / "elsewhere" / "runs" / "r", root)
     assert anchor.look() is None
+
+
+def test_an_attempt_that_begins_without_its_folder(world, virtual):
+    """Asked for in vain for minutes, by a leader that has never held it: one sentence, in the job's comment, too."""
+    w = long_run(world)
+    shutil.rmtree(w.paths.root)
+
+    with pytest.raises(RunDirError) as told:
+        virtual(w.attempt_once())
+
+    sentence = f"The run directory {w.paths.root} is not there: it was deleted or moved, or its file system is away."
+    assert str(told.value) == sentence
+    assert remarks(w) == [sentence]
+    assert not w.paths.root.exists()
