@@ -14,7 +14,7 @@ from launcher.report.history import read_history
 from launcher.report.ledger import ledger
 
 _CHANGES = ("round_ended", "attempt_ended", "decision", "attempt_started", "round_started")
-_NO_ROUND = ("slurmctld restarted", "slurmd restarted", "disk full")
+_NO_ROUND = ("slurmctld restarted", "slurmd restarted", "disk full", "folder away")
 """Kinds that a run should not even notice."""
 
 
