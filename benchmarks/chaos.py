@@ -31,7 +31,7 @@ import psutil
 from chaos_faults import REFUSE_VARIABLE, WORLD, Scene, injector, strike
 from chaos_figures import line_of, table
 from cluster import Cluster, own_directory
-from harness import Run, digest, submit
+from harness import Run, digest, submit, verb
 
 STEP_S = 0.1
 """What a step sleeps: the least time it can take."""
@@ -64,10 +64,12 @@ class Patience:
                 self.known = now
             if "held" in answer.stdout:
                 self.scene.released += 1
-                # A slurmctld killed just after it started the job forgot that, and drained the host ("Duplicate jobid").
-                hosts = ",".join(self.scene.cluster.hosts)
-                self.scene.cluster.run(["scontrol", "update", f"NodeName={hosts}", "State=RESUME"], check=False)
-                self.scene.cluster.run(["scontrol", "release", answer.stdout.split()[0]], check=False)
+                self.scene.cluster.release(answer.stdout.split()[0])
+        if now - self.known > GONE_S and "launcher resubmit" in verb(self.scene.cluster, self.scene.run, "why"):
+            # slurmctld forgot a requeue, and was away for longer than KillWait.
+            verb(self.scene.cluster, self.scene.run, "resubmit")
+            self.scene.resubmitted += 1
+            self.known = now
         if now - self.known > GONE_S:
             return "lost: SLURM has no job of it, and it has no outcome"
         return "stuck" if now - self.struck > STUCK_S else None
@@ -126,6 +128,7 @@ def campaign(cluster: Cluster, place: Path, args: argparse.Namespace, number: in
         "spares": spares,
         "troubles": scene.troubles,
         "released": scene.released,
+        "resubmitted": scene.resubmitted,
         "left": _left(cluster, run),
     }
     return line
@@ -135,7 +138,9 @@ def _left(cluster: Cluster, run: Run) -> list[str]:
     """What is left of a run that has ended; nothing, if all is well."""
     try:
         run.wait_no_process()
-        cluster.wait(lambda: run.paths.id not in cluster.run(["squeue", "-h", "-o", "%j"]).stdout, "the job's end")
+        queue = ["squeue", "-h", "-o", "%j"]
+        # A slurmctld that has forgotten where the job ran misses it after 120 s, and starts it once more: it ends at once.
+        cluster.wait(lambda: run.paths.id not in cluster.run(queue).stdout, "the job's end", 240)
     except AssertionError as error:
         words = [str(error).splitlines()[0]]
         for process in run.processes():
@@ -202,6 +207,7 @@ def main() -> int:
             with out.open("a") as f:
                 f.write(json.dumps(lines[-1]) + "\n")
             table(lines)
+            cluster.release("")  # hosts only: some may be drained
             cluster.cancel_all()
     return table(lines)
 

@@ -45,6 +45,8 @@ class Scene:
     """What went wrong with the faults themselves."""
     released: int = 0
     """How often SLURM had put the job on hold, and it was released as ``launcher why`` says."""
+    resubmitted: int = 0
+    """How often SLURM had lost the job, and the run was submitted again as ``launcher why`` says."""
 
     def later(self, seconds: float, act: Callable[[], object]) -> None:
         """Do something after a while (at the run's end, if that comes first), beside what goes on."""
