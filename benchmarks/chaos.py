@@ -15,28 +15,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import inflict
 import psutil
+from chaos_faults import REFUSE_VARIABLE, WORLD, Scene, injector, strike
 from chaos_figures import line_of, table
 from cluster import Cluster, own_directory
-from harness import Run, digest, submit
+from harness import Run, digest, submit, verb
 
-WORLD = 3
 STEP_S = 0.1
 """What a step sleeps: the least time it can take."""
 SITES: tuple[dict[str, Any], ...] = (
@@ -48,185 +44,6 @@ SITES: tuple[dict[str, Any], ...] = (
 """Each run lives on one of these sites."""
 STUCK_S, GONE_S, LOOK_S = 900.0, 45.0, 5.0
 """A run whose last fault is so long ago, or of which SLURM knows nothing for so long, will not end; looked at so often."""
-
-
-class NotNow(Exception):  # noqa: N818 - nothing is wrong
-    """The moment does not offer what this fault needs."""
-
-
-@dataclass
-class Scene:
-    """A run under fire and what surrounds it."""
-
-    cluster: Cluster
-    run: Run
-    chance: random.Random
-    disk: Path
-    over: threading.Event = field(default_factory=threading.Event)
-    """Set at the run's end: what was to be done later is done now."""
-    threads: list[threading.Thread] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)
-    """What went wrong with the faults themselves."""
-    released: int = 0
-    """How often SLURM had put the job on hold, and it was released as ``launcher why`` says."""
-
-    def later(self, seconds: float, act: Callable[[], object]) -> None:
-        """Do something after a while (at the run's end, if that comes first), beside what goes on."""
-
-        def wait_and_act() -> None:
-            self.over.wait(seconds)
-            try:
-                act()
-            except Exception as error:
-                self.troubles.append(f"{type(error).__name__}: {error}"[:300])
-
-        self.threads.append(threading.Thread(target=wait_and_act, daemon=True))
-        self.threads[-1].start()
-
-    def worker(self, *ranks: int) -> int:
-        """The pid of a living worker with one of these ranks."""
-        alive = {p.pid for p in self.run.processes()}
-        pids = {r.get("rank"): r.get("pid") for r in self.run.state().get("ranks", [])}
-        mine = [pids[r] for r in ranks if pids.get(r) in alive]
-        if not mine:
-            raise NotNow
-        return int(self.chance.choice(mine))
-
-    def agent(self, *, leader: bool) -> psutil.Process:
-        """A living agent."""
-        found = [p for node, p in inflict.agents(self.run).items() if (node == 0) == leader]
-        if not found:
-            raise NotNow
-        return self.chance.choice(found)
-
-    def training(self) -> dict[str, Any]:
-        """The leader's picture, fresh and of a round that trains."""
-        state = self.run.state()
-        if state.get("phase") != "training" or time.time() - state.get("t", 0) > 3:
-            raise NotNow
-        return state
-
-    def job(self) -> tuple[str, str, list[str]]:
-        """Job id, state and hosts, by SLURM."""
-        out = self.cluster.run(["squeue", "-h", "-n", self.run.paths.id, "-o", "%A %T %N"], check=False).stdout
-        words = out.split()
-        if len(words) < 3 or words[1] != "RUNNING":
-            raise NotNow
-        names = self.cluster.run(["scontrol", "show", "hostnames", words[2]]).stdout.split()
-        return words[0], words[1], names
-
-
-def _signal(number: int, *ranks: int) -> Callable[[Scene], None]:
-    return lambda scene: os.kill(scene.worker(*ranks), number)
-
-
-def _order(kind: str) -> Callable[[Scene], None]:
-    """Have a rank do something to itself in its next step."""
-
-    def strike(scene: Scene) -> None:
-        scene.training()
-        path = scene.run.paths.root / f"fault-{kind}-{scene.chance.randrange(WORLD)}"
-        path.touch()
-        end = time.monotonic() + 2
-        while path.exists():
-            if time.monotonic() > end:
-                with contextlib.suppress(FileNotFoundError):
-                    path.unlink()
-                    raise NotNow
-            time.sleep(0.01)
-
-    return strike
-
-
-def _store(scene: Scene) -> None:
-    scene.training()
-    inflict.kill_store(scene.run)
-
-
-def _damage(how: Callable[[Path], None]) -> Callable[[Scene], None]:
-    """The newest checkpoint rots, and then it is needed."""
-
-    def strike(scene: Scene) -> None:
-        pid = scene.worker(*range(WORLD))
-        if not list(scene.run.paths.checkpoints.glob("step-*")):
-            raise NotNow
-        for path in inflict.newest_checkpoint(scene.run).glob("*.pt"):
-            how(path)
-        os.kill(pid, signal.SIGKILL)
-
-    return strike
-
-
-def _preempt(scene: Scene) -> None:
-    _, _, hosts = scene.job()
-    if scene.cluster.broken:
-        raise NotNow
-    wanted = hosts if scene.chance.random() < 0.5 else [scene.chance.choice(hosts)]
-    job = inflict.preempt(scene.cluster, wanted, 1)
-    scene.later(90, lambda: scene.cluster.run(["scancel", job], check=False))
-
-
-def _host(strike: Callable[[Cluster, str], None]) -> Callable[[Scene], None]:
-    """A host goes, and comes back after a while."""
-
-    def act(scene: Scene) -> None:
-        _, _, hosts = scene.job()
-        if scene.cluster.broken:
-            raise NotNow
-        host = scene.chance.choice(hosts)
-        strike(scene.cluster, host)
-        scene.later(scene.chance.uniform(3, 25), lambda: scene.cluster.heal(host))
-
-    return act
-
-
-def _slurmd(scene: Scene) -> None:
-    healthy = [h for h in scene.cluster.hosts if h not in scene.cluster.broken]
-    scene.cluster.restart(scene.chance.choice(healthy))
-
-
-def _disk_full(scene: Scene) -> None:
-    """No room for checkpoints, for three seconds."""
-    if (filler := scene.disk / "filler").exists():
-        raise NotNow
-    inflict.fill(filler)
-    scene.later(3, filler.unlink)
-
-
-FAULTS: dict[str, tuple[int, Callable[[Scene], None]]] = {
-    "worker killed": (5, _signal(signal.SIGKILL, *range(1, WORLD))),
-    "rank 0 killed": (3, _signal(signal.SIGKILL, 0)),
-    "segfault": (3, _signal(signal.SIGSEGV, *range(WORLD))),
-    "os._exit": (3, _order("exit")),
-    "exception": (3, _order("exception")),
-    "worker frozen": (2, _signal(signal.SIGSTOP, *range(WORLD))),
-    "store killed": (3, _store),
-    "agent killed": (2, lambda scene: scene.agent(leader=False).kill()),
-    "leader killed": (2, lambda scene: scene.agent(leader=True).kill()),
-    "preempted": (3, _preempt),
-    "slurmctld restarted": (2, lambda scene: scene.cluster.restart("slurmctld")),
-    "slurmd restarted": (2, _slurmd),
-    "flipped byte": (2, _damage(inflict.flip_byte)),
-    "truncated file": (1, _damage(inflict.truncate)),
-    "disk full": (2, _disk_full),
-    "host killed": (1, _host(Cluster.kill)),
-    "host cut off": (1, _host(Cluster.cut)),
-}
-"""Kinds with their weights."""
-
-
-def strike(scene: Scene) -> dict[str, Any] | None:
-    """One random fault; None where it finds nothing to strike: a process that does not live just then cannot die."""
-    kind = scene.chance.choice([k for k, (weight, _) in FAULTS.items() for _ in range(weight)])
-    step, began = scene.run.state().get("step") or 0, time.time()
-    try:
-        FAULTS[kind][1](scene)
-    except NotNow:
-        return None
-    except (OSError, IndexError, KeyError, ValueError, AssertionError, psutil.Error) as error:
-        print(f"  {kind}: {type(error).__name__} {str(error)[:120]}", flush=True)
-        return None
-    return {"kind": kind, "t": round(began, 3), "step": step, "load": round(os.getloadavg()[0], 1)}
 
 
 class Patience:
@@ -247,10 +64,12 @@ class Patience:
                 self.known = now
             if "held" in answer.stdout:
                 self.scene.released += 1
-                # A slurmctld killed just after it started the job forgot that, and drained the host ("Duplicate jobid").
-                hosts = ",".join(self.scene.cluster.hosts)
-                self.scene.cluster.run(["scontrol", "update", f"NodeName={hosts}", "State=RESUME"], check=False)
-                self.scene.cluster.run(["scontrol", "release", answer.stdout.split()[0]], check=False)
+                self.scene.cluster.release(answer.stdout.split()[0])
+        if now - self.known > GONE_S and "launcher resubmit" in verb(self.scene.cluster, self.scene.run, "why"):
+            # slurmctld forgot a requeue, and was away for longer than KillWait.
+            verb(self.scene.cluster, self.scene.run, "resubmit")
+            self.scene.resubmitted += 1
+            self.known = now
         if now - self.known > GONE_S:
             return "lost: SLURM has no job of it, and it has no outcome"
         return "stuck" if now - self.struck > STUCK_S else None
@@ -290,11 +109,13 @@ def campaign(cluster: Cluster, place: Path, args: argparse.Namespace, number: in
         "checkpoint": {"interval_steps": 10},
     }
     folder = place / f"run-{number}-{int(time.time())}"
-    run = submit(folder, cluster.env, WORLD, **job)
+    (refuse := folder / "refuse").mkdir(parents=True)
+    lines = [f"export {REFUSE_VARIABLE}={refuse}", f"export LD_PRELOAD={injector(folder)}"]
+    run = submit(folder, cluster.env, WORLD, **job, environment={"setup": lines})
     (disk := place / "disk" / folder.name).mkdir(parents=True)
     run.paths.checkpoints.rmdir()  # the leader needs seconds before it looks at it
     run.paths.checkpoints.symlink_to(disk)
-    scene = Scene(cluster, run, chance, place / "disk")
+    scene = Scene(cluster, run, chance, place / "disk", refuse)
     print(f"run {number}: {run.paths.id}, {site}, {spares} spare", flush=True)
     run.wait("the first step", lambda: run.told("first_step") or run.outcome())
     faults = under_fire(scene, args.every, left)
@@ -307,6 +128,7 @@ def campaign(cluster: Cluster, place: Path, args: argparse.Namespace, number: in
         "spares": spares,
         "troubles": scene.troubles,
         "released": scene.released,
+        "resubmitted": scene.resubmitted,
         "left": _left(cluster, run),
     }
     return line
@@ -316,7 +138,9 @@ def _left(cluster: Cluster, run: Run) -> list[str]:
     """What is left of a run that has ended; nothing, if all is well."""
     try:
         run.wait_no_process()
-        cluster.wait(lambda: run.paths.id not in cluster.run(["squeue", "-h", "-o", "%j"]).stdout, "the job's end")
+        queue = ["squeue", "-h", "-o", "%j"]
+        # A slurmctld that has forgotten where the job ran misses it after 120 s, and starts it once more: it ends at once.
+        cluster.wait(lambda: run.paths.id not in cluster.run(queue).stdout, "the job's end", 240)
     except AssertionError as error:
         words = [str(error).splitlines()[0]]
         for process in run.processes():
@@ -383,6 +207,7 @@ def main() -> int:
             with out.open("a") as f:
                 f.write(json.dumps(lines[-1]) + "\n")
             table(lines)
+            cluster.release("")  # hosts only: some may be drained
             cluster.cancel_all()
     return table(lines)
 

@@ -14,7 +14,7 @@ from launcher.report.history import read_history
 from launcher.report.ledger import ledger
 
 _CHANGES = ("round_ended", "attempt_ended", "decision", "attempt_started", "round_started")
-_NO_ROUND = ("slurmctld restarted", "slurmd restarted", "disk full")
+_NO_ROUND = ("slurmctld restarted", "slurmd restarted", "disk full", "folder away")
 """Kinds that a run should not even notice."""
 
 
@@ -131,6 +131,7 @@ def _ends(lines: list[dict[str, Any]]) -> int:
     for x in left:
         print(f"  {x['run']}: {x['left']}")
     print(f"released (SLURM had put the job on hold): {sum(x.get('released', 0) for x in lines)} times", flush=True)
+    print(f"resubmitted (SLURM had lost the job): {sum(x.get('resubmitted', 0) for x in lines)} times", flush=True)
     return int(bool(bad or left or again))
 
 

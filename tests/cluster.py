@@ -171,6 +171,11 @@ class Cluster:
                         out[int(entry)] = Path(f"/proc/{entry}/cmdline").read_text().replace("\0", " ") or name
         return out
 
+    def release(self, job_id: str) -> None:
+        """A job that SLURM put on hold, and the hosts that it drained for the same reason ("Duplicate jobid"), are good again."""
+        self.run(["scontrol", "update", f"NodeName={','.join(self.hosts)}", "State=RESUME"], check=False)
+        self.run(["scontrol", "release", job_id], check=False)
+
     def cancel_all(self) -> None:
         """Cancel every job and wait until none is left and the hosts are idle."""
         self.heal()

@@ -204,10 +204,15 @@ def stays_cancelled(cluster: Any, run: Run) -> None:
     assert len(run.told("attempt_started")) == 1
 
 
+def verb(cluster: Any, run: Run, name: str, *options: str) -> str:
+    """A verb on the run; returns what it prints."""
+    command = [sys.executable, "-m", "launcher", name, run.paths.id, *options]
+    return str(cluster.run(command, env={"LAUNCHER_RUNS_DIR": str(run.paths.root.parent)}).stdout)
+
+
 def cancel_and_save(cluster: Any, run: Run) -> None:
     """`launcher cancel --save`."""
-    command = [sys.executable, "-m", "launcher", "cancel", run.paths.id, "--save"]
-    cluster.run(command, env={"LAUNCHER_RUNS_DIR": str(run.paths.root.parent)})
+    verb(cluster, run, "cancel", "--save")
 
 
 NEW_ATTEMPT = (

@@ -32,6 +32,8 @@ from launcher.slurm.restart import NET_LEAD_S, last_act
 __all__ = ["SlurmAllocation"]
 
 _ASK_S = 5.0
+_WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD")
+"""States of a job that is to run (again), and of which no process is left."""
 _EARLY_S = 2.0
 """SLURM counts seconds, and looks at grace times late, never early."""
 
@@ -64,7 +66,14 @@ class SlurmAllocation:
         that is being ended, though this life runs. That is no answer.
         """
         facts = job_facts(self._job.own_id, timeout_s=_ASK_S)
-        return None if _is_ended(facts) and _is_older(facts, self._began_t) else facts
+        return None if self._is_of_life_before(facts) else facts
+
+    def _is_of_life_before(self, facts: JobFacts | None) -> bool:
+        if facts is None or facts.state in (*handback.RUNNING, *_WAITING):
+            return False
+        if facts.ahead:  # that life is ending, and then this one is to begin, if its number is this one's
+            return facts.restarts is not None and facts.restarts <= self.restart_count
+        return _is_older(facts, self._began_t)
 
     def meaning(self, signal: str) -> Meaning:
         """See `Allocation`; a SLURM that does not answer at once is asked again for some seconds."""

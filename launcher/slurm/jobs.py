@@ -190,6 +190,17 @@ class JobFacts:
     array_task_id: int | None = None
     dependency: str = ""
 
+    @property
+    def ahead(self) -> bool:
+        """SLURM means to start it: its times lie ahead, whatever the state.
+
+        JobState is COMPLETING, too, while the processes of the life before a requeue end (PENDING and COMPLETING at once): StartTime is
+        then now, RunTime 0 and EndTime a whole time limit later. Of a job that was ended, EndTime - StartTime is RunTime.
+        """
+        if self.run_time_s != 0 or self.start_t is None:
+            return False
+        return self.end_t is None or self.end_t > self.start_t
+
 
 def job_facts(job_id: str, *, timeout_s: float = 10.0, tries: int = 1) -> JobFacts | None:
     """What SLURM says of one job now, or None when it does not answer or knows no such job. Never raises."""

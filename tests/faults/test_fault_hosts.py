@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import inflict
-import psutil
 import pytest
 from cluster import Cluster
 from harness import NEW_ATTEMPT, ends_the_same, new_round, start, tells
@@ -122,49 +120,3 @@ def test_a_host_cut_off_that_comes_back_beside_a_spare(
     ends_the_same(run, 3, undisturbed)
     assert len(run.told("attempt_started")) == 1
     assert len(run.told("round_started")) == 2
-
-
-@pytest.mark.long
-def test_slurm_forgets_the_requeue(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    """slurmctld is killed right after it took the run back, and its state on disk is older: the run comes back all the same."""
-    run = start(clean, tmp_path)
-    state, older, asked = clean.directory / "state", tmp_path / "older", time.time()
-    clean.run(["scontrol", "update", f"JobId={run.job_id}", "Comment=saved"])
-    clean.wait(lambda: (state / "job_state").stat().st_mtime > asked, "slurmctld's state on disk")
-    (slurmctld,) = (p for p in psutil.process_iter(["name"]) if p.info["name"] == "slurmctld" and _of(clean, p))
-    slurmctld.suspend()  # it writes and renames all the time
-    shutil.copytree(state, older, ignore=shutil.ignore_patterns("*.new"))
-    slurmctld.resume()
-
-    inflict.kill_agent(run, 2)
-    run.wait("the requeue", lambda: run.told("requeued"))
-    slurmctld.kill()
-    slurmctld.wait()
-    shutil.rmtree(state)
-    shutil.copytree(older, state)
-    clean.verb("start", "slurmctld")
-
-    ends_the_same(run, 3, undisturbed)
-    tells(run, ("requeued", {}), ("decision", {"evidence": "forgotten", "action": "requeue"}), *NEW_ATTEMPT)
-
-
-def _of(cluster: Cluster, process: psutil.Process) -> bool:
-    try:
-        return any(str(cluster.directory) in word for word in process.cmdline())
-    except psutil.Error:  # another cluster's, that has just ended
-        return False
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("daemon", ["slurmctld", "slurmd"])
-def test_a_daemon_restarted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, daemon: str) -> None:
-    """slurmctld, or the slurmd of one of the hosts, is killed and started again: the run does not notice."""
-    run = start(clean, tmp_path)
-
-    clean.restart(run.state()["nodes"][1] if daemon == "slurmd" else daemon)
-    run.wait_saved(len(run.told("saved")) + 1)
-
-    ends_the_same(run, 3, undisturbed)
-    tells(run, ("round_started", {}), ("ended", {"state": "completed"}))
-    assert len(run.told("round_started")) == 1
-    assert not run.told("node_lost") + run.told("signal") + run.told("worker_failed")

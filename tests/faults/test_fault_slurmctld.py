@@ -1,0 +1,123 @@
+"""slurmctld dies on the real cluster, beside a requeue or while a run trains: the run ends the same."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import inflict
+import psutil
+import pytest
+from cluster import Cluster
+from harness import NEW_ATTEMPT, Run, ends_the_same, start, tells, verb
+
+Undisturbed = Callable[[int], str]
+
+
+def test_slurmctld_dies_just_after_a_requeue(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """It has taken the run back and may not have written that down: the job's last process asks again when it answers."""
+    run = _requeued_and_forgotten(clean, tmp_path)
+    clean.heal("slurmctld")
+
+    ends_the_same(run, 3, undisturbed)
+    tells(run, ("requeued", {}), *NEW_ATTEMPT[2:])
+
+
+@pytest.mark.long
+def test_slurmctld_is_away_longer_than_kill_wait(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """slurmd has killed the job's last process, and nobody is left to ask: `why` says what happened and what continues the run."""
+    run = _requeued_and_forgotten(clean, tmp_path)
+    clean.wait(lambda: not clean.processes(), "the end of the job's last process")
+    clean.heal("slurmctld")
+    clean.wait_job(run.job_id, "FAILED")
+
+    said = verb(clean, run, "why")
+    assert "SLURM took the run back and has lost that" in said
+    assert "launcher resubmit" in said
+    verb(clean, run, "resubmit")
+    ends_the_same(run, 3, undisturbed)
+
+
+def _requeued_and_forgotten(cluster: Cluster, tmp_path: Path) -> Run:
+    """slurmctld writes its state some seconds after a change."""
+    run = start(cluster, tmp_path)
+    inflict.kill_agent(run, 2)
+    run.wait("the requeue", lambda: run.told("requeued"))
+    cluster.stop_slurmctld()
+    return run
+
+
+def test_slurmctld_dies_as_the_requeued_job_starts(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """Its record on disk may be of the life before, that is ended for the requeue or over: nobody has cancelled the run.
+
+    It may also start the job a second time, where the first still runs, and put it on hold for that: `why` says what helps.
+    """
+    run = start(clean, tmp_path)
+    job = run.job_id
+
+    inflict.kill_agent(run, 2)
+    clean.wait(lambda: _began_again(clean.job(job)), "the requeued job's start")
+    clean.stop_slurmctld()
+    clean.heal("slurmctld")
+
+    run.wait("the end", lambda: run.outcome() or _is_held(clean.job(job)))
+    if not run.outcome():
+        assert f"scontrol release {job}" in verb(clean, run, "why")
+        clean.release(job)
+    ends_the_same(run, 3, undisturbed)
+
+
+def _began_again(job: dict[str, str]) -> bool:
+    return job.get("JobState") == "RUNNING" and job.get("Restarts") == "1"
+
+
+def _is_held(job: dict[str, str]) -> bool:
+    return "held" in job.get("Reason", "") and job.get("JobState") == "PENDING"
+
+
+@pytest.mark.long
+def test_slurm_forgets_the_requeue(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """slurmctld is killed right after it took the run back, and its state on disk is older: the run comes back all the same."""
+    run = start(clean, tmp_path)
+    state, older, asked = clean.directory / "state", tmp_path / "older", time.time()
+    clean.run(["scontrol", "update", f"JobId={run.job_id}", "Comment=saved"])
+    clean.wait(lambda: (state / "job_state").stat().st_mtime > asked, "slurmctld's state on disk")
+    (slurmctld,) = (p for p in psutil.process_iter(["name"]) if p.info["name"] == "slurmctld" and _of(clean, p))
+    slurmctld.suspend()  # it writes and renames all the time
+    shutil.copytree(state, older, ignore=shutil.ignore_patterns("*.new"))
+    slurmctld.resume()
+
+    inflict.kill_agent(run, 2)
+    run.wait("the requeue", lambda: run.told("requeued"))
+    slurmctld.kill()
+    slurmctld.wait()
+    shutil.rmtree(state)
+    shutil.copytree(older, state)
+    clean.verb("start", "slurmctld")
+
+    ends_the_same(run, 3, undisturbed)
+    tells(run, ("requeued", {}), ("decision", {"evidence": "forgotten", "action": "requeue"}), *NEW_ATTEMPT)
+
+
+def _of(cluster: Cluster, process: psutil.Process) -> bool:
+    try:
+        return any(str(cluster.directory) in word for word in process.cmdline())
+    except psutil.Error:  # another cluster's, that has just ended
+        return False
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("daemon", ["slurmctld", "slurmd"])
+def test_a_daemon_restarted(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, daemon: str) -> None:
+    """slurmctld, or the slurmd of one of the hosts, is killed and started again: the run does not notice."""
+    run = start(clean, tmp_path)
+
+    clean.restart(run.state()["nodes"][1] if daemon == "slurmd" else daemon)
+    run.wait_saved(len(run.told("saved")) + 1)
+
+    ends_the_same(run, 3, undisturbed)
+    tells(run, ("round_started", {}), ("ended", {"state": "completed"}))
+    assert len(run.told("round_started")) == 1
+    assert not run.told("node_lost") + run.told("signal") + run.told("worker_failed")
