@@ -25,12 +25,13 @@ def ends(folder: Path, *, srun: int, says: list[int], back_after: int = 0) -> tu
     )
     tool.chmod(0o755)
     slept = f"""
+cut() {{ echo "$passed"; }}  # of /proc/uptime
 sleep() {{
-  SECONDS=$((SECONDS + $1)); n=$((n + 1))
+  passed=$((passed + $1)); n=$((n + 1))
   if [ $n = {back_after} ]; then mv "{folder}/away" "{lib}"; fi
 }}
 trap 'echo $n' EXIT
-n=0
+n=0 passed=0
 (exit {srun})
 """
     text = slept + "\n".join(script.teardown("/run", str(lib), str(tool)))
