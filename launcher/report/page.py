@@ -12,7 +12,7 @@ from typing import Any
 from launcher.report import text
 from launcher.report.drawing import bands, lanes
 from launcher.report.faults import in_words as fault_in_words
-from launcher.report.history import History, as_dict, as_list, as_text
+from launcher.report.history import History, as_dict, as_list, as_number, as_text, in_order
 from launcher.report.ledger import Advice, Ledger, advise, ledger, shares
 from launcher.report.series import MAX_POINTS, RankSpread, Series, charts, metric_series, spreads, usage
 from launcher.report.status import past
@@ -62,7 +62,9 @@ def read_told(h: History, s: RunSummary, now: float) -> Told:
     book = ledger(h, s.ended or now)
     damage: list[Damage] = []
     metrics = read_thinned(h.paths.metrics, damage)
-    samples = read_thinned(h.paths.samples, damage, most_lines=MAX_POINTS)
+    samples = in_order(
+        [s for s in read_thinned(h.paths.samples, damage, most_lines=MAX_POINTS) if as_number(s.get("t")) is not None]
+    )
     environment = read_object(h.paths.environment, damage) or {}
     more = [sentence for d in damage if (sentence := fault_in_words(d, active=s.active))]
     return Told(

@@ -218,7 +218,7 @@ def _went_on(h: History, decision: Event) -> str:
 def _came_back(h: History, decision: Event) -> str:
     """When the first step after a decision came, if it has."""
     for e in h.of("first_step"):
-        if e["t"] > decision["t"]:
+        if h.after(e, decision):
             return f"; training went on {text.duration(e['t'] - decision['t'])} later"
     return ""
 
