@@ -59,11 +59,13 @@ def silence(h: History, now: float) -> float:
 
 
 def run_now(h: History, now: float) -> float:
-    """``now`` by the clock of the run's leader, as long as it leads: its times are compared with no other clock."""
-    last = heard(h)
-    if last is None or h.outcome is not None or is_waiting(h):
+    """``now`` by the clock of the run's leader: its times are compared with no other, where that can be."""
+    last, told = heard(h), as_number(h.state.get("t"))
+    if last is None or is_waiting(h):
         return now
-    quiet = silence(h, now)
+    if told is not None and (exact := clock.since(h.state)) is not None:
+        return told + exact
+    quiet = silence(h, now) if h.outcome is None else now - last
     return last + quiet if math.isfinite(quiet) else last
 
 
