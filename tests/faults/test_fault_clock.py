@@ -10,11 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import inflict
 import pytest
 from clocks import HOUR, Clocks
-from harness import Run, ends_the_same, submit
+from cluster import Cluster
+from harness import NEW_ATTEMPT, Run, ends_the_same, nothing_lost, submit, tells
 
 Undisturbed = Callable[[int], str]
 JUMPS = (("0", HOUR, "1", -HOUR), ("0", -HOUR, "1", HOUR))
@@ -97,3 +99,29 @@ def test_readers_are_told_no_hours_whatever_their_clock_shows(jumped) -> None:
         assert all(0 <= seconds < HOUR / 2 for seconds in values["ledger"]["seconds"].values())
     assert [(values["state"], values["silent"]) for _, _, values in running] == [("running", False)] * 6
     assert {values["state"] for _, _, values in ended} == {"completed"}
+
+
+@pytest.mark.parametrize("by", [-HOUR, pytest.param(HOUR, marks=pytest.mark.long)])
+def test_slurms_time_limit_is_met_with_a_wrong_clock(
+    clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, by: int
+) -> None:
+    """The leader's host and another are set while it trains, and a worker is killed: SLURM's USR2 is its time limit's, and nothing is lost."""
+    clocks = Clocks(tmp_path / "clocks")
+    run = submit(
+        tmp_path / "run", clean.env, 3, params={"step_s": 0.6}, checkpoint={"interval_steps": 5},
+        environment={"setup": [clocks.setup("$SLURMD_NODENAME")]},
+        resources={"timeout_min": 1}, restart={"signal_lead_s": 20, "max_total_hours": 0.5},
+        distributed={"init_timeout_min": 0.9},
+    )  # fmt: skip
+    run.wait_saved(1)
+    leader, other = run.told("attempt_started")[0]["host"], run.rank(1)["host"]
+    clocks.set(leader, by)
+    clocks.set(other, -by)
+    inflict.signal_rank(run, 2, signal.SIGKILL)
+
+    ends_the_same(run, 3, undisturbed)
+    signals = [(e["name"], e["meaning"]) for e in run.told("signal", attempt=0)]
+    assert signals[0] == ("USR2", "time_limit")
+    tells(run, ("decision", {"evidence": "worker_failed", "action": "new_round"}), *NEW_ATTEMPT)
+    nothing_lost(run)
+    assert not [e for e in run.history() if e["type"] in ("hang", "node_lost", "excluded")]
