@@ -35,9 +35,9 @@ def is_waiting(h: History) -> bool:
 
 def heard(h: History) -> float | None:
     """When the run's files last told anything, in seconds since the epoch, by the clock of who told it."""
-    times = [as_number(e["t"]) for e in h.events[-1:]] + (
-        [] if h.events and is_waiting(h) else [as_number(h.state.get("t"))]
-    )
+    times = [as_number(e["t"]) for e in h.events[-1:]]
+    if not h.events or not is_waiting(h):
+        times.append(as_number(h.state.get("t")))
     return max((t for t in times if t is not None), default=None)
 
 

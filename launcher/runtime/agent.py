@@ -286,9 +286,8 @@ class Agent:
 
     def _on_welcome(self, message: dict[str, Any]) -> None:
         self._attempt = message["attempt"]
-        clock.follow(
-            message["t"]
-        )  # should this agent have to hand the job back, it tells of that by the leader's clock
+        if self.node:  # not in the leader's own process. Whoever hands the job back for it tells so by its clock
+            clock.follow(message["t"])
 
     def _on_preflight(self, message: dict[str, Any]) -> None:
         check = Preflight(self.spec, self.paths, self._server, node=self.node, attempt=self._attempt or 0)

@@ -68,8 +68,11 @@ def test_a_leader_that_does_not_write_is_silent(tmp_path: Path, later, wrong: fl
     """Nothing changes while the reader looks: that is told, and no time that nobody knows."""
     story = training(tmp_path)
     s = summary(story, story.t + wrong)
+    (h,) = read_histories([story.paths], story.t + wrong)
+    (told,) = [line for line in lines(s, run_now(h, story.t + wrong)) if "heard" in line]
 
     assert (s.state, s.silent) == ("running", True)
+    assert ("nothing of late" in told) == (wrong < 0)
 
 
 def test_a_silent_run_is_looked_at_once_by_a_reader_with_the_same_clock(tmp_path: Path, monkeypatch) -> None:
