@@ -147,6 +147,7 @@ def test_what_came_first_is_what_stands_first(tmp_path: Path) -> None:
 
 def test_a_live_view_goes_on_when_its_clock_is_set_back(tmp_path: Path, monkeypatch) -> None:
     """The list is read again some seconds later, not an hour; a leader that writes stays alive in it."""
+    monkeypatch.chdir(tmp_path)  # ./runs of whoever starts the tests are listed, too
     monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     passed = [1000.0]
