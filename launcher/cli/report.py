@@ -23,13 +23,13 @@ def command(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:
     """
     import time
 
-    from launcher.report.history import read_history
+    from launcher.report.hearing import read_histories, run_now
     from launcher.report.page import read_told
     from launcher.report.runs import find, summarise_all
 
     now = time.time()
-    histories = [read_history(find(name)) for name in runs or ("@last",)]
-    told = [read_told(h, s, now) for h, s in zip(histories, summarise_all(histories, now), strict=True)]
+    histories = read_histories([find(name) for name in runs or ("@last",)], now)
+    told = [read_told(h, s, run_now(h, now)) for h, s in zip(histories, summarise_all(histories, now), strict=True)]
     text = _figures(told) if as_json else _page(told, now)
     if as_json and output is None:
         click.echo(text)

@@ -19,6 +19,7 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     import os
     import time
 
+    from launcher.report.hearing import read_histories, run_now
     from launcher.report.history import read_history
     from launcher.report.ledger import advise, ledger
     from launcher.report.listing import has_ended
@@ -28,14 +29,15 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
 
     now = time.time()
     if runs:
-        histories = [read_history(paths) for paths in find_many(runs)]
+        histories = read_histories(find_many(runs), now)
     else:
         known = [k for k in all_runs() if os.path.isdir(k.root)]
-        perhaps = (read_history(k.paths) for k in known if not has_ended(k))
+        perhaps = read_histories([k.paths for k in known if not has_ended(k)], now)
         open_ = [h for h in perhaps if h.outcome is None]  # a late warning looks as if it had begun again
         histories = open_ or [read_history(k.paths) for k in known[:1]]
     summaries = summarise_all(histories, now)
-    books = [ledger(h, s.ended or now) for h, s in zip(histories, summaries, strict=True)]
+    times = [run_now(h, now) for h in histories]
+    books = [ledger(h, s.ended or t) for h, s, t in zip(histories, summaries, times, strict=True)]
     if as_json:
         values = [
             plain_json(standing(s, book, advise(h, book)))
@@ -50,7 +52,7 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     from launcher.report.ledger import advice_in_words, cost_in_words, in_words
     from launcher.report.why import explain
 
-    for h, s, book in zip(histories, summaries, books, strict=True):
+    for h, s, book, now in zip(histories, summaries, books, times, strict=True):
         why = explain(h, s, now).sentence if s.state in ("failed", "cancelled") else ""
         if (off := kept_off(h, s)) is not None:
             why = f"{off.sentence} To let SLURM use them: {off.command}"

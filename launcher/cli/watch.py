@@ -157,27 +157,27 @@ class Change:
 def _follow(paths: RunPaths, as_json: bool) -> None:
     """Events in words until the run has ended: for pipes and files."""
     from launcher.report import text
-    from launcher.report.history import read_history
+    from launcher.report.hearing import Hearing, run_now
     from launcher.report.runs import needs_slurm, summary_of
     from launcher.report.status import lines
     from launcher.report.summary import summarise_history
     from launcher.report.words import words
 
-    told, asked = 0, 0.0
+    told, asked, hearing = 0, float("-inf"), Hearing()
     while True:
         now = time.time()
-        history = read_history(paths)
+        history = hearing.read(paths)
         for event in history.events[told:]:
             said = words(event)
             line = text.json_line({**event, "words": said}) if as_json else f"{text.clock(event['t'], now)}  {said}"
             click.echo(line)
         told = len(history.events)
         summary = summarise_history(history, None, now)
-        if needs_slurm(summary) and now - asked > 30:
-            summary, asked = summary_of(paths, now), now
+        if needs_slurm(summary) and time.monotonic() - asked > 30:
+            summary, asked = summary_of(history, now), time.monotonic()
         if not summary.active:
             end = Change(summary.ended or now, summary.run, summary.state, summary.reason)
-            click.echo(end.as_json() if as_json else "\n".join(lines(summary, now)))
+            click.echo(end.as_json() if as_json else "\n".join(lines(summary, run_now(history, now))))
             return
         time.sleep(_PERIOD_S)
 

@@ -19,15 +19,15 @@ def command(run: str, as_json: bool) -> None:
     import time
 
     from launcher.cli._say import say
-    from launcher.report.history import read_history
+    from launcher.report.hearing import read_histories, run_now
     from launcher.report.runs import find, summarise_all
     from launcher.report.text import plain_json
     from launcher.report.why import explain
 
     now = time.time()
-    history = read_history(find(run))
+    (history,) = read_histories([find(run)], now)
     summary = summarise_all([history], now)[0]
-    why = explain(history, summary, now)
+    why = explain(history, summary, run_now(history, now))
     why.rows.extend(("files", fault) for fault in summary.file_faults)
     if as_json:
         click.echo(json.dumps(plain_json(why.as_json()), indent=1))

@@ -77,7 +77,7 @@ def find_root(h: History, s: RunSummary) -> Root | None:
         if root is not None:
             return root
     event = h.last(*_FAILED)
-    if event is not None and (decision is None or event["t"] > decision["t"]) and s.state != "cancelled":
+    if event is not None and (decision is None or h.after(event, decision)) and s.state != "cancelled":
         return _of_event(h, event, {})
     if outcome is not None:
         cause = as_dict(outcome.get("cause"))
@@ -227,7 +227,7 @@ def _of_event(h: History, event: Event, decision: Event, kind: str = "") -> Root
 def _victims(h: History, event: Event) -> list[dict[str, Any]]:
     for e in h.of("victims"):
         same = e.get("attempt") == event.get("attempt") and e.get("round") == event.get("round")
-        if same and e["t"] >= event.get("t", 0) - 1:
+        if same and h.after(e, event):
             return [v for v in as_list(e.get("ranks")) if isinstance(v, dict)]
     return []
 
@@ -392,4 +392,4 @@ def _same_before(h: History, root: Root) -> int:
         return (cause.get("exception"), e.get("step"), *places)
 
     mine = key(root.event)
-    return sum(1 for e in h.of("worker_failed") if e["t"] < root.event["t"] and key(e) == mine)
+    return sum(1 for e in h.of("worker_failed") if h.after(root.event, e) and key(e) == mine)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.report.history import History, as_dict, as_list, as_number, read_history
+from launcher.report.hearing import Hearing, run_now
+from launcher.report.history import History, as_dict, as_list, as_number
 from launcher.report.ledger import Advice, Ledger, advise, ledger
 from launcher.report.listing import Row, group_sweeps, rows
 from launcher.report.runs import all_runs, ask_slurm, needs_slurm
@@ -34,6 +37,8 @@ class Detail:
     history: History
     book: Ledger
     advice: Advice
+    now: float
+    """The time by the clock of the run's leader."""
     losses: list[float | None] = field(default_factory=list)
     loss_name: str = ""
     speeds: list[float | None] = field(default_factory=list)
@@ -68,36 +73,41 @@ class Feed:
     def __init__(self) -> None:
         self.hidden = 0
         """Older runs that the overview leaves out."""
-        self._listed: tuple[float, list[list[Row]]] = (0.0, [])
+        self._hearing = Hearing()
+        self._listed: tuple[float, list[list[Row]]] = (-math.inf, [])
         self._of: str | None = None
         self._slurm: dict[str, tuple[float, SlurmView | None, bool]] = {}
         self._kept: dict[tuple[str, str], tuple[tuple[int, int], Any]] = {}
 
     def overview(self, now: float, most: int = 200, *, sweep: str | None = None) -> list[list[Row]]:
         """Runs as lists show them, newest first: one row each, or all points of a sweep together; or one sweep's points."""
-        if now - self._listed[0] >= LISTING_EVERY_S or self._of != sweep:
+        if time.monotonic() - self._listed[0] >= LISTING_EVERY_S or self._of != sweep:
             known = all_runs()
             every = group_sweeps(known) if sweep is None else [[k] for k in known if k.sweep == sweep]
             groups = every[:most] if sweep is None else every
             self._of, self.hidden = sweep, len(every) - len(groups)
-            by_run = {row.run: row for row in rows([k for g in groups for k in g], now, ask=self._ask)}
+            by_run = {row.run: row for row in rows([k for g in groups for k in g], now, ask=self._ask, read=self._read)}
             lines = [[by_run[k.id] for k in g if k.id in by_run] for g in groups]
-            self._listed = (now, [line for line in lines if line])
+            self._listed = (time.monotonic(), [line for line in lines if line])
         return self._listed[1]
 
     def detail(self, paths: RunPaths, now: float) -> Detail:
         """One run now."""
-        history = read_history(paths)
+        history = self._hearing.read(paths)
         summary = summarise_history(history, None, now)
         if needs_slurm(summary) and summary.job_id is not None:
             views = self._ask([summary.job_id])
             summary = summarise_history(history, views, now)
         name, losses = self._unless_same(paths.metrics, _losses)
+        now = run_now(history, now)
         book = ledger(history, summary.ended or now)
         return Detail(
             summary=summary, history=history, book=book, advice=advise(history, book), loss_name=name, losses=losses,
-            speeds=self._unless_same(paths.samples, _speeds), failures=_failures(history),
+            speeds=self._unless_same(paths.samples, _speeds), failures=_failures(history), now=now,
         )  # fmt: skip
+
+    def _read(self, runs: list[RunPaths], now: float) -> list[History]:
+        return [self._hearing.read(paths) for paths in runs]
 
     def _unless_same(self, path: Path, read: Any) -> Any:
         """``read(path)``, or what it gave last time when the file has not changed since."""
@@ -114,8 +124,6 @@ class Feed:
 
     def _ask(self, job_ids: list[str]) -> dict[str, SlurmView] | None:
         """SLURM's view, at most `SLURM_EVERY_S` old."""
-        import time
-
         now = time.monotonic()
         old = [j for j in job_ids if j not in self._slurm or now - self._slurm[j][0] > SLURM_EVERY_S]
         if old:

@@ -13,7 +13,9 @@ from launcher.frozen import frozen
 from launcher.run.files import Damage, read_lines, read_object
 from launcher.run.paths import RunPaths
 
-__all__ = ["Event", "History", "as_list", "as_number", "as_text", "as_time", "own_time", "read_events", "read_history"]
+__all__ = [
+    "Event", "History", "as_list", "as_number", "as_text", "as_time", "in_order", "own_time", "read_events", "read_history",
+]  # fmt: skip
 
 Event = dict[str, Any]
 
@@ -52,7 +54,7 @@ def as_dict(value: object) -> dict[str, Any]:
 
 @frozen
 class History:
-    """What a run's files say. Events are in the order written and all have a finite ``t``."""
+    """What a run's files say. Events are in the order written, and so are their times (`in_order`)."""
 
     paths: RunPaths
     events: list[Event] = field(default_factory=list)
@@ -62,6 +64,8 @@ class History:
     submission: dict[str, Any] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
     """What of them could not be read (`launcher.report.faults` says it in words)."""
+    quiet_s: float | None = None
+    """For how long this reader has seen no change of them; None: it has looked once."""
 
     def of(self, *types: str) -> Iterator[Event]:
         """Events of the given types, oldest first."""
@@ -74,17 +78,21 @@ class History:
     @cached_property
     def outcome(self) -> dict[str, Any] | None:
         """How the run ended; None while it has not, or since it was resubmitted."""
-        ended = self.raw_outcome
-        if ended is None:
-            event = self.last("ended")
-            ended = dict(event) if event else None
-        if ended is None:
-            return None
-        end = as_number(ended.get("t"))
-        again = self.last("submitted", "attempt_started")
-        if again is not None and end is not None and again["t"] > end:
-            return None
-        return ended
+        last = self.last("submitted", "attempt_started", "ended")
+        if self.raw_outcome is None:
+            return dict(last) if last is not None and last["type"] == "ended" else None
+        # Whoever submits a run again moves its outcome away first, but one that is damaged may have no event beside it.
+        of, begun = as_number(self.raw_outcome.get("attempt")), self.last("attempt_started")
+        later = begun is not None and of is not None and (as_number(begun.get("attempt")) or 0) > of
+        return None if later else self.raw_outcome
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        return {id(e): place for place, e in enumerate(self.events)}
+
+    def after(self, one: Event, other: Event) -> bool:
+        """Whether ``one`` was told after ``other``: it stands behind it, whatever their times are."""
+        return self._places.get(id(one), -1) > self._places.get(id(other), -1)
 
     @cached_property
     def attempt(self) -> int | None:
@@ -100,7 +108,7 @@ def own_time(rank: dict[str, Any]) -> float | None:
 
 
 _NUMBERS = ("attempt", "round", "step", "rank")
-_TIMES = ("t", "submitted_t", "saved_t", "allocation_t", "heartbeat_t", "pid_started")
+_TIMES = ("t", "submitted_t", "saved_t", "allocation_t", "heartbeat_t")
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +123,21 @@ def _plain(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def in_order(lines: list[Event]) -> list[Event]:
+    """The same lines, none with a ``t`` beyond that of the next.
+
+    The clock of an attempt's host may be behind that of the one before. The older attempt is then moved back in time, as a
+    whole: within an attempt one clock has told all.
+    """
+    later, back, attempt = float("inf"), 0.0, None
+    for line in reversed(lines):
+        if line.get("attempt") != attempt:
+            attempt, back = line.get("attempt"), 0.0
+        back = min(back, later - line["t"])
+        line["t"] = later = line["t"] + back
+    return lines
+
+
 def read_events(path: Path, damage: list[Damage] | None = None) -> list[Event]:
     """The events at ``path`` that have a type and a time, in the order written; ``damage`` is told of lines left out."""
     found: list[Damage] = []
@@ -124,7 +147,7 @@ def read_events(path: Path, damage: list[Damage] | None = None) -> list[Event]:
         found = [Damage(path.name, lines=strange + sum(d.lines for d in found), torn=any(d.torn for d in found))]
     if damage is not None:
         damage += found
-    return told
+    return in_order(told)
 
 
 def read_history(paths: RunPaths) -> History:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.report import text
-from launcher.report.history import as_dict, as_number, as_text, as_time, read_history
+from launcher.report.hearing import read_histories
+from launcher.report.history import History, as_dict, as_number, as_text, as_time
 from launcher.report.runs import Ask, Known, summarise_all
 from launcher.report.summary import RunSummary
 from launcher.report.verdict import State
 from launcher.run.files import NO_JSON
+from launcher.run.paths import RunPaths
 
 __all__ = ["Row", "best_metric", "group_sweeps", "has_ended", "main_metric", "rows", "sort_by_metric", "sweep_line"]
 
 _SMALL = 8192
 """Bytes read at once: a buffer of a megabyte costs 27 µs to make, an outcome is a few hundred bytes."""
+
+Reading = Callable[[list[RunPaths], float], list[History]]
+"""Reads runs, as `read_histories` does."""
 
 _STATES = ("completed", "failed", "cancelled")  # no set: a damaged state may be a list
 
@@ -53,14 +59,14 @@ class Row:
     """Its directory."""
 
 
-def rows(runs: list[Known], now: float, ask: Ask | None = None) -> list[Row]:
+def rows(runs: list[Known], now: float, ask: Ask | None = None, read: Reading = read_histories) -> list[Row]:
     """One row per run, in the order given. Ended runs cost one small file, others their whole history.
 
-    ``ask`` answers for SLURM in place of the one batched query.
+    ``ask`` answers for SLURM in place of the one batched query, ``read`` reads those whose history is wanted.
     """
     out: list[Row | None] = [_glance(known) for known in runs]
     slow = [i for i, row in enumerate(out) if row is None and os.path.isdir(runs[i].root)]
-    for i, s in zip(slow, summarise_all([read_history(runs[i].paths) for i in slow], now, ask), strict=True):
+    for i, s in zip(slow, summarise_all(read([runs[i].paths for i in slow], now), now, ask), strict=True):
         out[i] = _row(s, runs[i])
     return [row for row in out if row is not None]
 
@@ -87,17 +93,13 @@ def _load(path: str) -> dict[str, Any] | None:
 
 
 def _glance(known: Known) -> Row | None:
-    """The row of a run that has ended and was not begun again; None where the history must be read."""
+    """The row of a run that has ended; None where the history must be read. Who submits it again takes its outcome away first."""
     root = known.root
     outcome = _load(f"{root}/outcome.json")
     if outcome is None or outcome.get("state") not in _STATES:
         return None
     ended = as_time(outcome.get("t"))
-    try:
-        touched = os.stat(f"{root}/events.jsonl").st_mtime
-    except OSError:
-        touched = 0.0
-    if ended is None or touched > ended + 5.0:
+    if ended is None:
         return None
     step = as_number(outcome.get("step"))
     return Row(
@@ -114,13 +116,8 @@ def _glance(known: Known) -> Row | None:
 
 
 def has_ended(known: Known) -> bool:
-    """Whether the run has an end that stands: an outcome, and no event since. Nothing is read."""
-    root = known.root
-    try:
-        ended = os.stat(f"{root}/outcome.json").st_mtime
-        return os.stat(f"{root}/events.jsonl").st_mtime <= ended + 5.0
-    except OSError:
-        return False
+    """Whether the run has an end: who submits it again takes its outcome away first. Nothing is read."""
+    return os.path.isfile(f"{known.root}/outcome.json")
 
 
 def _row(s: RunSummary, known: Known) -> Row:

@@ -60,7 +60,7 @@ class View:
             lines = folded(log, width)
             self.back = min(self.back, max(0, len(lines) - height + 2))
             return log_screen(title, lines, self.back, width, height, note)
-        return detail_screen(self._detail, self.rank, width, height, now, note)
+        return detail_screen(self._detail, self.rank, width, height, self._detail.now, note)
 
     def _log(self) -> tuple[str, list[str]]:
         """Title and lines of the marked rank's newest log."""

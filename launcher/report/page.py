@@ -12,10 +12,10 @@ from typing import Any
 from launcher.report import text
 from launcher.report.drawing import bands, lanes
 from launcher.report.faults import in_words as fault_in_words
-from launcher.report.history import History, as_dict, as_list, as_text
+from launcher.report.history import History, as_dict, as_list, as_number, as_text, in_order
 from launcher.report.ledger import Advice, Ledger, advise, ledger, shares
 from launcher.report.series import MAX_POINTS, RankSpread, Series, charts, metric_series, spreads, usage
-from launcher.report.status import past
+from launcher.report.status import past, said_nothing
 from launcher.report.summary import RunSummary
 from launcher.report.why import Why, explain
 from launcher.report.words import level, words
@@ -62,7 +62,9 @@ def read_told(h: History, s: RunSummary, now: float) -> Told:
     book = ledger(h, s.ended or now)
     damage: list[Damage] = []
     metrics = read_thinned(h.paths.metrics, damage)
-    samples = read_thinned(h.paths.samples, damage, most_lines=MAX_POINTS)
+    samples = in_order(
+        [s for s in read_thinned(h.paths.samples, damage, most_lines=MAX_POINTS) if as_number(s.get("t")) is not None]
+    )
     environment = read_object(h.paths.environment, damage) or {}
     more = [sentence for d in damage if (sentence := fault_in_words(d, active=s.active))]
     return Told(
@@ -111,7 +113,7 @@ def _lead(told: Told, now: float) -> str:
     if not s.active:
         return told.why.sentence
     if s.silent and s.heard is not None:
-        return f"The leader has written nothing for {text.duration(now - s.heard)}; it may be dead or the file system slow."
+        return f"The leader has written {said_nothing(s, now)}; it may be dead or the file system slow."
     if s.state == "pending":
         return f"The run waits in the queue{f' ({text.clean(s.reason, 60)})' if s.reason else ''}."
     if s.missing:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launcher.errors import RunNotFoundError
 from launcher.frozen import frozen
-from launcher.report.history import History, as_dict, as_list, read_history
+from launcher.report.history import History, as_dict, as_list
 from launcher.report.summary import RunSummary, summarise_history
 from launcher.report.verdict import SlurmView
 from launcher.run.files import read_object
@@ -149,6 +149,6 @@ def summarise_all(histories: list[History], now: float, ask: Ask | None = None) 
     return first
 
 
-def summary_of(paths: RunPaths, now: float) -> RunSummary:
+def summary_of(history: History, now: float) -> RunSummary:
     """One run's summary, SLURM asked where that is needed."""
-    return summarise_all([read_history(paths)], now)[0]
+    return summarise_all([history], now)[0]

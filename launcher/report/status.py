@@ -13,7 +13,7 @@ from launcher.report.summary import RunSummary
 from launcher.report.words import MEANINGS
 from launcher.run.units import named_ranks
 
-__all__ = ["colour", "failing_saves", "headline", "lines", "past", "standing", "still_at_work"]
+__all__ = ["colour", "failing_saves", "headline", "lines", "past", "said_nothing", "standing", "still_at_work"]
 
 _COLOURS = {"pending": "yellow", "running": "cyan", "completed": "green", "failed": "red", "cancelled": "magenta"}
 
@@ -87,7 +87,13 @@ def _reason(s: RunSummary) -> str:
 def _silence(s: RunSummary, now: float) -> str:
     if not s.silent or s.heard is None:
         return ""
-    return f"nothing for {text.duration(now - s.heard)}: the leader may be dead or the file system slow"
+    return f"{said_nothing(s, now)}: the leader may be dead or the file system slow"
+
+
+def said_nothing(s: RunSummary, now: float) -> str:
+    """``nothing for 3 min``, of a silent leader; without a time where the clocks do not tell it."""
+    quiet_s = now - (s.heard or now)
+    return f"nothing for {text.duration(quiet_s)}" if quiet_s >= 1 else "nothing of late"
 
 
 def _waiting(s: RunSummary, now: float) -> str:

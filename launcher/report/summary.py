@@ -11,8 +11,9 @@ from typing import Any
 from launcher.frozen import frozen
 from launcher.report import text
 from launcher.report.faults import faults
+from launcher.report.hearing import heard, run_now
 from launcher.report.history import Event, History, as_dict, as_list, as_number, as_text, own_time, read_history
-from launcher.report.verdict import SlurmView, State, heard, verdict
+from launcher.report.verdict import SlurmView, State, verdict
 from launcher.run.paths import RunPaths
 
 __all__ = ["STANDS_OUT", "RunSummary", "summarise", "summarise_history"]
@@ -298,7 +299,7 @@ def _times(h: History, now: float) -> dict[str, Any]:
         times["eta_s"] = (total - step) / speed
     allocation, limit = as_number(picture.get("allocation_t")), as_number(h.spec.get("timeout_min"))
     if allocation is not None and limit is not None:
-        times["left_here_s"] = max(0.0, allocation + 60 * limit - now)
+        times["left_here_s"] = max(0.0, allocation + 60 * limit - run_now(h, now))
     spent, hours = as_number(picture.get("spent_s")), as_number(as_dict(h.spec.get("restart")).get("max_total_hours"))
     if spent is not None and hours is not None:
         times["left_in_all_s"] = max(0.0, hours * 3600 - spent)

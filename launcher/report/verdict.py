@@ -6,16 +6,15 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
+from launcher.report.hearing import STALE_S, heard, is_waiting, silence
 from launcher.report.history import History, as_number, as_text
-from launcher.report.processes import is_alive, local_process
+from launcher.report.processes import local_process
+from launcher.run.processes import is_alive
 from launcher.run.state import is_this_job
 
-__all__ = ["SlurmView", "State", "Verdict", "heard", "verdict"]
+__all__ = ["SlurmView", "State", "Verdict", "verdict"]
 
 State = Literal["pending", "running", "completed", "failed", "cancelled"]
-
-STALE_S = 60.0
-"""The leader writes its picture once a second; NFS clients may show a file up to 60 s late."""
 
 LOST_S = 600.0
 """A local run on another host is taken for dead after this silence: its process cannot be looked at from here."""
@@ -64,20 +63,8 @@ def verdict(h: History, slurm: Mapping[str, SlurmView] | None, now: float, backe
     return _slurm_state(h, slurm, now, job_id)
 
 
-def _is_waiting(h: History) -> bool:
-    """Whether the newest thing known is that the job was handed to a queue."""
-    last = h.last("submitted", "requeued", "attempt_started", "round_started")
-    return last is None or last["type"] in ("submitted", "requeued")
-
-
-def _silence(h: History, now: float) -> float:
-    """Seconds since the run's files last told anything."""
-    last = heard(h) or as_number(h.submission.get("submitted_t"))
-    return 0.0 if last is None else now - last
-
-
 def _slurm_state(h: History, slurm: Mapping[str, SlurmView] | None, now: float, job_id: str | None) -> Verdict:
-    waiting, silence = _is_waiting(h), _silence(h, now)
+    waiting, quiet_s = is_waiting(h), silence(h, now)
     job = slurm.get(job_id) if slurm is not None and job_id is not None else None
     if job is not None and is_this_job(
         h.submission, h.paths.root, name=getattr(job, "name", ""), command=getattr(job, "command", "")
@@ -87,24 +74,18 @@ def _slurm_state(h: History, slurm: Mapping[str, SlurmView] | None, now: float, 
             starts = as_number(getattr(job, "start_estimate_t", None))
             return "pending", "" if job.reason in ("None", "") else job.reason, {"starts": starts}
         lag_s = 5.0 if word == "CANCELLED" else 15.0  # of the outcome file behind SLURM's word, on a shared file system
-        if word in _DEAD and (waiting or silence > lag_s):
+        if word in _DEAD and (waiting or quiet_s > lag_s):
             return _dead(h, word, waiting)
         if word not in _DEAD:
             starting = {"phase": "starting"} if waiting else {}
-            return "running", "", starting | {"silent": not waiting and silence > STALE_S}
+            return "running", "", starting | {"silent": not waiting and quiet_s > STALE_S}
     if waiting:
-        if slurm is not None and job_id is not None and silence > STALE_S:
+        if slurm is not None and job_id is not None and quiet_s > STALE_S:
             return "failed", "SLURM no longer knows this job, and it never started.", {"ended": heard(h)}
         return "pending", "", {}
-    if slurm is not None and silence > STALE_S:
+    if slurm is not None and quiet_s > STALE_S:
         return "failed", "The leader died without a word; SLURM no longer knows this job.", {"ended": heard(h)}
-    return "running", "", {"silent": silence > STALE_S}
-
-
-def heard(h: History) -> float | None:
-    """When the run's files last told anything, in seconds since the epoch."""
-    times = [as_number(e["t"]) for e in h.events[-1:]] + [as_number(h.state.get("t"))]
-    return max((t for t in times if t is not None), default=None)
+    return "running", "", {"silent": quiet_s > STALE_S}
 
 
 def _dead(h: History, word: str, waiting: bool) -> Verdict:
@@ -123,22 +104,22 @@ def _dead(h: History, word: str, waiting: bool) -> Verdict:
 
 def _local_state(h: History, now: float) -> Verdict:
     """A run on this or another machine, without SLURM: its process, where it can be looked at, else its silence."""
-    silence = _silence(h, now)
+    quiet_s = silence(h, now)
     pid, begun, host = local_process(h)
     here = host is None or host == socket.gethostname()
     if here and pid is not None:
         if is_alive(pid, begun):
-            return _local_alive(h, silence)
-        if silence > 5.0:
+            return _local_alive(h, quiet_s)
+        if quiet_s > 5.0:
             why = f"The leader died without a word: its process is gone. launcher resubmit {h.paths.id} goes on."
             return "failed", why, {"ended": heard(h)}
-    if silence > LOST_S:
+    if quiet_s > LOST_S:
         where = f" from {host}" if host else ""
         return "failed", f"Nothing has been heard{where} since; the leader is taken for dead.", {"ended": heard(h)}
-    return _local_alive(h, silence)
+    return _local_alive(h, quiet_s)
 
 
-def _local_alive(h: History, silence: float) -> Verdict:
+def _local_alive(h: History, quiet_s: float) -> Verdict:
     if h.last("attempt_started") is None and not h.state:
         return "pending", "starting", {}
-    return "running", "", {"silent": silence > STALE_S}
+    return "running", "", {"silent": quiet_s > STALE_S}

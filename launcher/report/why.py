@@ -10,7 +10,7 @@ from launcher.report import text
 from launcher.report.evidence import Root, find_root
 from launcher.report.history import Event, History, as_dict, as_number, as_text
 from launcher.report.kept_off import kept_off
-from launcher.report.status import failing_saves, still_at_work
+from launcher.report.status import failing_saves, said_nothing, still_at_work
 from launcher.report.summary import RunSummary
 from launcher.report.tellers import TELLERS
 from launcher.report.told import Told
@@ -130,7 +130,7 @@ def _nothing_wrong(h: History, s: RunSummary, now: float) -> Why:
     if ended := still_at_work(s, now):
         sentence = f"Nothing has gone wrong so far: {ended}."
     if s.silent and s.heard is not None:
-        sentence = f"The leader has written nothing for {text.duration(now - s.heard)}; it may be dead or the file system slow."
+        sentence = f"The leader has written {said_nothing(s, now)}; it may be dead or the file system slow."
     return Why(run=s.run, state=s.state, kind=s.state, sentence=text.clean(sentence), rows=rows, step=s.step)
 
 
@@ -218,7 +218,7 @@ def _went_on(h: History, decision: Event) -> str:
 def _came_back(h: History, decision: Event) -> str:
     """When the first step after a decision came, if it has."""
     for e in h.of("first_step"):
-        if e["t"] > decision["t"]:
+        if h.after(e, decision):
             return f"; training went on {text.duration(e['t'] - decision['t'])} later"
     return ""
 

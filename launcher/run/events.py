@@ -49,10 +49,10 @@ kind: "exception"|"signal"|"exit"|"import"|"oom"|"cuda_oom"|"timeout"|"disk_full
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
+from launcher.run import clock
 from launcher.run.asking import load_lines
 from launcher.run.files import append_line, read_lines
 
@@ -60,8 +60,8 @@ __all__ = ["append", "event", "read", "recall"]
 
 
 def event(type_: str, *, attempt: int | None, round_: int | None = None, **values: Any) -> dict[str, Any]:
-    """One event, stamped with the time of now."""
-    head: dict[str, Any] = {"t": round(time.time(), 4), "type": type_, "attempt": attempt}
+    """One event, stamped with the time of now. Stamps tell durations within an attempt; the order is that of the lines."""
+    head: dict[str, Any] = {"t": round(clock.now(), 4), "type": type_, "attempt": attempt}
     if round_ is not None:
         head["round"] = round_
     return {**head, **values}

@@ -42,7 +42,7 @@ TORCHELASTIC_USE_AGENT_STORE=True):
 LAUNCHER_WORKER_FD                 the worker's end of the socket pair (taken out of the environment before user code runs)
 LAUNCHER_RUN_DIR                   the run's directory; the spec is read from it
 LAUNCHER_ATTEMPT, LAUNCHER_ROUND   numbers
-LAUNCHER_STOP_NOTE                 of scripts: the file that comes with TERM, {"cause", "deadline_t" (or null)}
+LAUNCHER_STOP_NOTE                 of scripts: the file that comes with TERM, {"cause", "deadline_t" and "left_s" (or null)}
 LAUNCHER_RESUME_PATH, LAUNCHER_RESUME_STEP   the checkpoint to resume from, chosen by the leader; both unset: from scratch
 
 The entry points, as strings: ``launcher.training.main:main`` (no arguments; ends the process itself, exit code 0 when it

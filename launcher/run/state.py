@@ -2,7 +2,7 @@
 
 state.json keys (readers tolerate missing ones):
 
-t                 when this was written
+t                 when this was written, by the leader's clock (`launcher.run.clock`); boot, up_s: the same for its own host
 attempt, round    numbers
 phase             "waiting" (for nodes) | "preflight" | "starting" | "training" | "evaluating" | "stopping" | "ended"
 missing           host names and ranks still waited for: [{host, ranks}]

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from launcher.errors import ProtocolError
+from launcher.run import clock
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome
@@ -285,6 +286,8 @@ class Agent:
 
     def _on_welcome(self, message: dict[str, Any]) -> None:
         self._attempt = message["attempt"]
+        if self.node:  # not in the leader's own process. Whoever hands the job back for it tells so by its clock
+            clock.follow(message["t"])
 
     def _on_preflight(self, message: dict[str, Any]) -> None:
         check = Preflight(self.spec, self.paths, self._server, node=self.node, attempt=self._attempt or 0)

@@ -127,8 +127,8 @@ class Board:
 
     async def look_at_own_files(self) -> bool:
         """Whether the script has written a newer checkpoint of its own; it is told as saved."""
-        pattern, since_t = self.spec.checkpoint.watch, self.began_t if self.attempt else 0.0
-        path = await self.blocking(lambda: self.own_files.look(self.paths.root, pattern, since_t)) if pattern else None
+        pattern = self.spec.checkpoint.watch
+        path = await self.blocking(lambda: self.own_files.look(self.paths.root, pattern)) if pattern else None
         if path is not None:
             self.history.event("saved", step=None, path=path, reason="watch")
         return path is not None

@@ -60,7 +60,8 @@ class Budgets:
     def feed(self, value: dict[str, Any]) -> None:
         """Count one event; unknown types and missing keys count for nothing."""
         t = value.get("t")
-        if isinstance(t, (int, float)) and value.get("type") not in ("submitted", "attempt_started"):
+        # What a command tells in between has the clock of another host, and none of the attempt's time.
+        if isinstance(t, (int, float)) and value.get("attempt", self._attempt) == self._attempt:
             self._last = max(self._last, float(t))
         handler = getattr(self, f"_on_{value.get('type')}", None)
         if handler is not None:

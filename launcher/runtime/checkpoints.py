@@ -11,13 +11,13 @@ import errno
 import json
 import os
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import CheckpointError
 from launcher.frozen import frozen
+from launcher.run import clock
 from launcher.run.asking import OwnError, exists, load_object, names
 from launcher.run.files import fsync_dir, write_atomic
 from launcher.run.manifest import HASH_NAME, MANIFEST, why_damaged
@@ -100,7 +100,7 @@ def commit(
         "world_size": world_size,
         "attempt": attempt,
         "round": round_,
-        "t": time.time(),
+        "t": clock.now(),
         "reason": reason,
         "hash_name": _one_hash_name(shards),
         "bytes": size,

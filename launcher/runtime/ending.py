@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from launcher.errors import RunCancelledError, RunFailedError, SiteError
 from launcher.frozen import frozen
+from launcher.run import clock
 from launcher.run.asking import PATIENCE_S
 from launcher.run.batch import GONE
 from launcher.run.state import write_outcome
@@ -61,7 +61,7 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     step = board.saver.last.step if board.saver.last else 0
     if board.round is not None:
         step = max(step, board.round.step)
-    now = time.time()
+    now = clock.now()
     board.history.event("attempt_ended", why=reason, allocation_s=round(now - board.began_t, 1))
     board.history.event("ended", state=state, reason=reason, exit_code=code, step=step)
     board.history.state({**picture(board), "phase": "ended"})
@@ -111,7 +111,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     bad = _bad_hosts(board, decision, evidence)
     exclude = tuple(bad)
     delay = backoff_s(board.budgets.poor_attempts)
-    began = time.time()
+    began = clock.now()
     for node in board.nodes.all:  # after the bad ones are known: leaving is no fault
         node.send("shutdown")
     if evidence.kind in (Kind.PREEMPTED, Kind.PREEMPTED_NOW):
@@ -134,8 +134,8 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
         board.history.event("excluded", hosts=[h for h in bad if bad[h] == why], why=why)
     if handed.given_up:
         board.history.event("readmitted", hosts=list(handed.given_up), why=NEEDED)
-    board.history.event("attempt_ended", why=decision.reason, allocation_s=round(time.time() - board.began_t, 1))
-    took = round(time.time() - began, 2)
+    board.history.event("attempt_ended", why=decision.reason, allocation_s=round(clock.now() - board.began_t, 1))
+    took = round(clock.now() - began, 2)
     board.history.event(
         "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=delay, let_go=list(gone)
     )
@@ -170,7 +170,7 @@ async def _unheard(board: Board, decision: Decision, error: SiteError) -> Ending
     """SLURM does not answer: this host may be cut off, and the run may go on elsewhere. So no outcome is written."""
     text = f"{decision.reason} SLURM does not answer ({error}); what becomes of the run is not known here."
     board.history.event("warning", text=text)
-    board.history.event("attempt_ended", why=text, allocation_s=round(time.time() - board.began_t, 1))
+    board.history.event("attempt_ended", why=text, allocation_s=round(clock.now() - board.began_t, 1))
     await _dismiss(board)
     await board.blocking(board.history.close)
     return Ending("requeued", text, SiteError.exit_code)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import RunDirError
+from launcher.run import clock
 from launcher.run.asking import OwnError, exists, may_pass, names
 from launcher.run.files import fsync_dir, read_object, write_atomic
 from launcher.run.paths import RunPaths
@@ -72,7 +73,7 @@ def claim(paths: RunPaths, **who: Any) -> int:
                 break
             except FileExistsError:
                 number += 1
-        write_atomic(paths.attempts / str(number) / "claim.json", json.dumps({"t": time.time(), **who}))
+        write_atomic(paths.attempts / str(number) / "claim.json", json.dumps({"t": clock.now(), **who}))
         fsync_dir(paths.attempts)
     except OSError as error:
         if may_pass(error, paths.root):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.run import events
+from launcher.run import clock, events
 from launcher.run.files import append_line
 from launcher.run.paths import RunPaths
 from launcher.run.state import write_state
@@ -79,12 +79,12 @@ class History:
 
     def metrics(self, step: int | None, epoch: int | None, metrics: dict[str, Any]) -> None:
         """Note metrics of one step."""
-        line = {"t": round(time.time(), 3), "attempt": self.attempt, "round": self.round, "step": step, "epoch": epoch}
+        line = {"t": round(clock.now(), 3), "attempt": self.attempt, "round": self.round, "step": step, "epoch": epoch}
         self._do(lambda: self._append(self.paths.metrics, {**line, "metrics": plain_numbers(metrics)}, False))
 
     def samples(self, ranks: list[dict[str, Any]]) -> None:
         """Note everybody's resource use."""
-        line = {"t": round(time.time(), 3), "attempt": self.attempt, "round": self.round, "ranks": ranks}
+        line = {"t": round(clock.now(), 3), "attempt": self.attempt, "round": self.round, "ranks": ranks}
         self._do(lambda: self._append(self.paths.samples, line, False))
 
     def state(self, state: dict[str, Any]) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
+from launcher.run import clock
 from launcher.runtime.board import Board
 from launcher.runtime.causes import Failure, cause_of, is_victim
 from launcher.runtime.gathering import CHECKS_ROUND
@@ -77,7 +77,7 @@ class Inbox:
             link.send({"type": "shutdown"})
             link.close()
             return
-        node.send("welcome", attempt=board.attempt, t=time.time(), heartbeat_s=HEARTBEAT_S, silence_s=SILENCE_S)
+        node.send("welcome", attempt=board.attempt, t=clock.now(), heartbeat_s=HEARTBEAT_S, silence_s=SILENCE_S)
         board.history.event("node_joined", node=node.index, host=node.host, facts=node.facts)
         for text in node.facts.get("warnings") or []:
             board.history.event("warning", text=f"{node.host}: {text}")
@@ -97,7 +97,7 @@ class Inbox:
             rank = by_number.get(sample.get("rank"))
             if rank is None:
                 continue
-            rank.sample, rank.heartbeat_t = sample, time.time()
+            rank.sample, rank.heartbeat_t = sample, clock.now()
             if sample.get("state") != "T":
                 rank.frozen_since = None
             elif rank.frozen_since is None:
@@ -127,7 +127,7 @@ class Inbox:
         if (found := self._rank_of(node, message)) is None:
             return
         round_, rank = found
-        rank.exited, rank.ended_t, rank.end = True, round(time.time(), 3), message
+        rank.exited, rank.ended_t, rank.end = True, round(clock.now(), 3), message
         if (shutdown := message.get("shutdown")) is not None:
             text = f"rank {rank.rank} on {node.host}: the script had ended with code {message.get('exit_code')}; then its process {shutdown}"
             self.board.history.event("warning", text=text, rank=rank.rank)
@@ -187,7 +187,7 @@ class Inbox:
 
     def _worker_hello(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         rank.pid = m.get("pid") or rank.pid
-        rank.heartbeat_t = time.time()
+        rank.heartbeat_t = clock.now()
 
     def _worker_attached(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
         rank.attached = rank.ready = True
@@ -284,7 +284,7 @@ class Inbox:
         if not self._told_to_stop(round_):
             round_.failing(rank, self.board.now()).add_failed(m)
             return
-        failure = Failure(rank.rank, rank.node.host, time.time(), step=rank.step)
+        failure = Failure(rank.rank, rank.node.host, clock.now(), step=rank.step)
         failure.add_failed(m)
         if rank.attached and not is_victim(failure):
             text = f"{cause_of(failure)['text']}, while the run was being stopped"

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 from launcher.errors import ProtocolError, RunDirError
-from launcher.run import events
+from launcher.run import clock, events
 from launcher.run.asking import PATIENCE_S, exists
 from launcher.run.gone import Anchor, unanswered
 from launcher.run.paths import RunPaths
@@ -143,14 +142,14 @@ class Leader(Hub):
         anchor: Anchor = await self._patiently(lambda: Anchor(paths.root))
         await self._blocking(lambda: keep_room(paths))
         told = await self._patiently(lambda: events.recall(paths.events))
-        requested_t = await self._patiently(lambda: past.requested_t(paths))
+        requested = await self._patiently(lambda: past.is_requested(paths))
         budgets = Budgets().feed_all(told)
         history = History(paths, attempt, threaded=self._threaded, heard=budgets.feed)
         changed = asyncio.Event()
         saver = Saver(spec.checkpoint, paths, history, blocking=self._blocking, wake=changed.set)
         board = Board(
             spec, paths, attempt, allocation, history, Nodes(self.node_names), saver, budgets, self._blocking, self.timing,
-            changed, self.host, time.time(),
+            changed, self.host, clock.now(),
             Notifier(spec, os.environ, history.warn, history.notified, told), Tracking(spec, paths, attempt, history.warn), anchor,
             first_of_submission=past.first_of_submission(told),
             failures=sum(e["type"] in ("worker_failed", "node_lost", "hang") for e in told),
@@ -162,14 +161,14 @@ class Leader(Hub):
             restart_count=allocation.restart_count,
             submitted_t=past.waiting_since(told),
         )
+        if attempt and (pattern := spec.checkpoint.watch):  # what earlier attempts have left is no progress of this one
+            await self._blocking(lambda: board.own_files.look(paths.root, pattern))
         if news := owed(told):
             board.notifier.tell("preempted", f"{news} It is back, as attempt {attempt}.")
         await board.tracking.start()
-        if requested_t is not None:
+        if requested:
             _forget_request(paths)
-            # One left from before this attempt counts unless somebody has submitted the run again since.
-            if requested_t > max((float(e["t"]) for e in told if e["type"] == "submitted"), default=0.0):
-                board.stop_wanted(Kind.USER_STOP, "`launcher cancel` was asked for", None)
+            board.stop_wanted(Kind.USER_STOP, "`launcher cancel` was asked for", None)
         return board
 
     async def _patiently(self, work: Callable[[], Any]) -> Any:
@@ -266,7 +265,7 @@ class Leader(Hub):
     def _situation(self, board: Board, evidence: Evidence) -> Situation:
         budgets, spec, allocation = board.budgets, self.spec, board.allocation
         round_, stop = board.round, board.stop
-        hours = budgets.spent_with_current_s(time.time()) / 3600
+        hours = budgets.spent_with_current_s(clock.now()) / 3600
         return Situation(
             nodes_left=len(board.nodes.healthy) >= spec.nodes,
             may_requeue=allocation.requeues and spec.restart.requeue,

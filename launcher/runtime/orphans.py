@@ -145,7 +145,8 @@ def _ours(facts: JobFacts, allocation: SlurmAllocation) -> bool:
 
 def _orphaned(facts: JobFacts, allocation: SlurmAllocation) -> bool:
     """SLURM ends the job since its batch script was killed: with the leader gone, too, nobody else will requeue it."""
-    said = meaning_of(facts, "TERM", restart_count=allocation.restart_count, now=time.time(), lead_s=0.0)
+    # The time of day tells what ends a job that runs; nothing else is asked here.
+    said = meaning_of(facts, "TERM", restart_count=allocation.restart_count, now=0.0, lead_s=0.0)
     return said.kind == "script_gone"
 
 

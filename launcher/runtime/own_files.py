@@ -1,4 +1,4 @@
-"""Checkpoints that a script writes by itself (``checkpoint.watch``): a newer file is progress."""
+"""Checkpoints that a script writes by itself (``checkpoint.watch``): a file that is new, or no longer the same, is progress."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ __all__ = ["OwnFiles"]
 
 
 class OwnFiles:
-    """The newest file seen so far."""
+    """Every file seen so far. None is forgotten: a folder that does not answer shows some of them again later."""
 
     def __init__(self) -> None:
-        self._seen: tuple[str, float] | None = None
+        self._seen: dict[str, tuple[int, int]] = {}
 
-    def look(self, root: Path, pattern: str, since_t: float) -> str | None:
-        """The file of ``pattern`` below ``root`` that is newer than any before; the first one counts if it is newer than ``since_t``."""
-        found = _newest(root, pattern)
-        # An older one that is the newest now is what a folder that does not answer has left to see.
-        if found is None or (self._seen is not None and found[1] <= self._seen[1]):
-            return None
-        is_new = self._seen is not None or found[1] > since_t
-        self._seen = found
-        return found[0] if is_new else None
+    def look(self, root: Path, pattern: str) -> str | None:
+        """A file of ``pattern`` below ``root`` that was not there, or not like this, at any look before; of several the newest.
+
+        Times of files are compared with nothing else: they come from the file system's clock, which may be set back.
+        """
+        found = _files(root, pattern)
+        news = [path for path, mark in found.items() if self._seen.get(path) != mark]
+        self._seen.update(found)
+        return max(news, key=lambda path: found[path], default=None)
 
 
-def _newest(root: Path, pattern: str) -> tuple[str, float] | None:
-    newest: tuple[str, float] | None = None
+def _files(root: Path, pattern: str) -> dict[str, tuple[int, int]]:
+    """Time of change and size of each."""
+    found = {}
     for path in glob.iglob(os.path.join(glob.escape(str(root)), pattern), recursive=True):
         try:
-            stamp = os.stat(path).st_mtime
+            stat = os.stat(path)
         except OSError:
             continue
-        if newest is None or stamp > newest[1]:
-            newest = (path, stamp)
-    return newest
+        found[path] = (stat.st_mtime_ns, stat.st_size)
+    return found

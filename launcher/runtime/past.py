@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from launcher.run import events
@@ -11,7 +10,7 @@ from launcher.run.paths import RunPaths
 from launcher.runtime.ending import Ending
 from launcher.runtime.handover import Allocation
 
-__all__ = ["ended_already", "first_of_submission", "requested_t", "waiting_since"]
+__all__ = ["ended_already", "first_of_submission", "is_requested", "waiting_since"]
 
 
 def ended_already(paths: RunPaths, allocation: Allocation) -> Ending | None:
@@ -28,9 +27,9 @@ def ended_already(paths: RunPaths, allocation: Allocation) -> Ending | None:
     return None
 
 
-def requested_t(paths: RunPaths) -> float | None:
-    """When a user has asked for the run's stop; None when nobody has."""
-    return os.stat(paths.request).st_mtime if exists(paths.request, paths.root) else None
+def is_requested(paths: RunPaths) -> bool:
+    """A user has asked for the run's stop since it was submitted last, which takes an older request away. Raises OSError."""
+    return exists(paths.request, paths.root)
 
 
 def first_of_submission(past: list[dict[str, Any]]) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
+from launcher.run import clock
 from launcher.runtime.board import Board
 
 __all__ = ["missing", "picture", "sample_every_s", "samples"]
@@ -32,7 +32,7 @@ def picture(board: Board) -> dict[str, Any]:
     used = round_.nodes if round_ is not None else []
     saver = board.saver
     return {
-        "t": round(time.time(), 3),
+        **clock.stamp(),
         "attempt": board.attempt,
         "round": round_.number if round_ is not None else None,
         "phase": _phase(board),
@@ -42,7 +42,7 @@ def picture(board: Board) -> dict[str, Any]:
         "epoch": round_.epoch if round_ is not None else None,
         "epochs": round_.epochs if round_ is not None else None,
         "saved_step": saver.last.step if saver.last else None,
-        "saved_t": round(time.time() - (now - saver.last_t), 3) if saver.last_t is not None else None,
+        "saved_t": round(clock.now() - (now - saver.last_t), 3) if saver.last_t is not None else None,
         "world_size": round_.world_size if round_ is not None else board.spec.world_size,
         "master_addr": round_.master_addr if round_ is not None else None,
         "master_port": round_.master_port if round_ is not None else None,
@@ -52,7 +52,7 @@ def picture(board: Board) -> dict[str, Any]:
         "metrics": dict(board.metrics),
         "rate": round_.rate(now) if round_ is not None else None,
         "allocation_t": round(board.began_t, 3),
-        "spent_s": round(board.budgets.spent_with_current_s(time.time()), 1),
+        "spent_s": round(board.budgets.spent_with_current_s(clock.now()), 1),
         "job_id": board.allocation.job_id,
         "leader_pid": os.getpid(),
         "leader_host": board.host,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
-
 from launcher.run.after import Predecessor, broken, judge, read_predecessors, state_of
 from launcher.run.asking import PATIENCE_S, exists, load_object
 from launcher.run.paths import RunPaths
+from launcher.run.processes import is_alive
 from launcher.runtime.board import Board
 from launcher.runtime.decisions import Evidence
 from launcher.runtime.gathering import interrupted
@@ -63,11 +62,6 @@ def _state(one: Predecessor, answered: dict[str, float], now: float) -> str | No
 def _gone(paths: RunPaths) -> bool:
     """Its controller does not run any more, and it left no outcome: killed without a word. Raises OSError if that is unknown."""
     said = load_object(paths.submission, paths.root) or {}
-    try:
-        process = psutil.Process(int(said["pid"]))
-        alive = (
-            abs(process.create_time() - float(said["pid_started"])) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-        )
-    except (psutil.Error, KeyError, TypeError, ValueError):
-        alive = False
+    pid = said.get("pid")
+    alive = isinstance(pid, int) and is_alive(pid, said.get("pid_started"))
     return not alive and not exists(paths.outcome, paths.root)  # written before a sound one leaves

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.run import clock
 from launcher.runtime.causes import Failure, left_by_itself, symptom_only
 from launcher.runtime.checkpoints import Checkpoint
 from launcher.runtime.hangs import HangWatch, RankView
@@ -227,7 +227,7 @@ class Round:
         """A rank's ``progress``; true when the run as a whole has got further."""
         step = message.get("step")
         rank.attached = True
-        rank.heartbeat_t = time.time()
+        rank.heartbeat_t = clock.now()
         if isinstance(message.get("step_time_s"), (int, float)):
             rank.step_time_s = float(message["step_time_s"])
             if isinstance(message.get("wait_s"), (int, float)):
@@ -248,7 +248,7 @@ class Round:
     def failing(self, rank: Rank, now: float) -> Failure:
         """The record of a failing rank, begun at the first word of it."""
         if rank.failure is None:
-            rank.failure = Failure(rank.rank, rank.node.host, time.time(), step=rank.step, after_end=self.ending)
+            rank.failure = Failure(rank.rank, rank.node.host, clock.now(), step=rank.step, after_end=self.ending)
         if self.failed_at is None:
             self.failed_at = now
         return rank.failure

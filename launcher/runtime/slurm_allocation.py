@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 
 from launcher.errors import SiteError
-from launcher.run import events
+from launcher.run import clock, events
 from launcher.run.paths import RunPaths
+from launcher.run.processes import age_s
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_requested
 from launcher.runtime.exclusions import affordable, excluded_before, schedulable_without
@@ -24,7 +25,7 @@ from launcher.runtime.wire import allocation_life
 from launcher.slurm import handback
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
-from launcher.slurm.jobs import JobFacts, job_facts
+from launcher.slurm.jobs import JobFacts, controller_time, job_facts
 from launcher.slurm.meaning import Meaning as Understood
 from launcher.slurm.meaning import meaning_of
 from launcher.slurm.restart import NET_LEAD_S, last_act
@@ -57,7 +58,7 @@ class SlurmAllocation:
         self._slurm_requeues = False
         self._grace_end: float | None = None
         self._let_go = False
-        self._began_t = _life_began(environ)
+        self._began_up_s = clock.up_s() - _life_s(environ)
 
     def facts(self) -> JobFacts | None:
         """What SLURM says of the job now; None when it does not answer. Never raises.
@@ -73,7 +74,7 @@ class SlurmAllocation:
             return False
         if facts.ahead:  # that life is ending, and then this one is to begin, if its number is this one's
             return facts.restarts is not None and facts.restarts <= self.restart_count
-        return _is_older(facts, self._began_t)
+        return self._is_older(facts)
 
     def meaning(self, signal: str) -> Meaning:
         """See `Allocation`; a SLURM that does not answer at once is asked again for some seconds."""
@@ -84,7 +85,7 @@ class SlurmAllocation:
             facts = self.facts()
         said = self._understood(facts, signal)
         if said.kind in ("preempted", "user") and said.left_s is not None:
-            self.in_grace_until(time.time() + said.left_s)
+            self.in_grace_until(clock.now() + said.left_s)
         left = None if said.left_s is None else said.left_s + self._spec.site.kill_wait_s
         return Meaning(said.kind, left)
 
@@ -93,19 +94,25 @@ class SlurmAllocation:
             facts,
             signal,
             restart_count=self.restart_count,
-            now=time.time(),
+            now=0.0 if facts is None or _is_ended(facts) else _slurm_now(),  # of a running job alone the end lies ahead
             lead_s=float(self._spec.restart.signal_lead_s),
             requested=is_requested(self._paths),
         )
         self._slurm_requeues = self._slurm_requeues or said.slurm_requeues
-        early = self._grace_end is not None and time.time() < self._grace_end - _EARLY_S
+        early = self._grace_end is not None and clock.now() < self._grace_end - _EARLY_S
         if early and not said.slurm_requeues and said.kind in ("preempted_now", "unknown") and _is_ended(facts):
             # A cancel in the very second in which the grace began looks like the grace's end (`launcher.slurm.meaning`).
             return replace(said, kind="cancelled")
         return said
 
+    def _is_older(self, facts: JobFacts | None) -> bool:
+        """What these facts tell of was over before this life began. A pending job's times lie ahead."""
+        if facts is None or facts.end_t is None:
+            return False
+        return facts.end_t < _slurm_now() - (clock.up_s() - self._began_up_s) - 1
+
     def in_grace_until(self, t: float) -> None:
-        """The job is being preempted and has until ``t``: whoever ends it sooner cancels it."""
+        """The job is being preempted and has until ``t`` of `launcher.run.clock`: whoever ends it sooner cancels it."""
         self._grace_end = t
 
     def answers(self) -> bool:
@@ -164,7 +171,7 @@ class SlurmAllocation:
 
     def _chosen(self, hosts: tuple[str, ...]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
         """What to exclude, the user's own hosts included (None: leave that as it is), and the hosts that are given up."""
-        before = excluded_before(events.read(self._paths.events), time.time())
+        before = excluded_before(events.read(self._paths.events), clock.now())
         if not (hosts or before):
             return None, ()
         wishes = handback.wishes(self._job.own_id)
@@ -267,24 +274,25 @@ class SlurmAllocation:
             ask("scancel", "--signal=KILL", f"{self._job.own_id}.{step}", timeout_s=_ASK_S)
 
 
-def _life_began(environ: Mapping[str, str]) -> float:
-    """When the oldest process of this life of the job began that this one comes from: the batch script, or the step's task."""
-    began = time.time()
+def _slurm_now() -> float:
+    """By slurmctld's clock, with which alone its times may be compared; where that is not said, by this process's."""
+    said = controller_time(timeout_s=_ASK_S)
+    return clock.now() if said is None else said
+
+
+def _life_s(environ: Mapping[str, str]) -> float:
+    """The age of the oldest process of this life of the job that this one comes from: the batch script, or the step's task."""
+    age = 0.0
     me = psutil.Process()
     for process in (me, *me.parents()):
         try:
             theirs = process.environ()
-            if any(theirs.get(name) != environ.get(name) for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT")):
-                break
-            began = process.create_time()
         except psutil.Error:
             break
-    return began
-
-
-def _is_older(facts: JobFacts | None, began_t: float) -> bool:
-    """What these facts tell of was over before ``began_t``. A pending job's times lie ahead."""
-    return facts is not None and facts.end_t is not None and facts.end_t < began_t - 1
+        if any(theirs.get(name) != environ.get(name) for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT")):
+            break
+        age = age_s(process.pid)
+    return age
 
 
 def _is_ended(facts: JobFacts | None) -> bool:

@@ -19,12 +19,12 @@ from typing import Any
 
 from launcher.errors import RunFailedError, SiteError
 from launcher.frozen import frozen
-from launcher.run import events
+from launcher.run import clock, events
 from launcher.run.asking import load_object, patiently
 from launcher.run.batch import COMPLETED, JUDGED
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.run.state import read_outcome, write_outcome
+from launcher.run.state import read_outcome, read_state, write_outcome
 from launcher.runtime import fence
 from launcher.runtime.budgets import Budgets, backoff_s
 from launcher.runtime.handover import NEEDED, Allocation, CancelledError, NotAnsweredError
@@ -138,6 +138,7 @@ def _tear_down(paths: RunPaths, *, told: bool) -> int:
 
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # `scontrol requeue` sends TERM to this very process
+    clock.resume(read_state(paths.state))  # the leader was on this host, and what it has told is by its clock
     allocation = SlurmAllocation(spec, paths)
     if (grace_end := _grace_end(spec, patiently(lambda: events.recall(paths.events), paths.root))) is not None:
         allocation.in_grace_until(grace_end)
@@ -197,7 +198,7 @@ def act(
         may_requeue=allocation.requeues and spec.restart.requeue,
         max_restarts=spec.restart.max_restarts,
         max_total_hours=spec.restart.max_total_hours,
-        now=time.time(),
+        now=clock.now(),
         said=said or _leaders_end(paths, history, life),
     )
     if verdict.action == "nothing":
@@ -218,7 +219,7 @@ def _hand_back(
 ) -> bool:
     """As `act`, of a run that goes on."""
     try:
-        began = time.time()
+        began = clock.now()
         handed = allocation.hand_back(exclude=exclude, delay_s=verdict.delay_s)
     except CancelledError:
         _end(paths, allocation, attempt, "cancelled", "The job was cancelled.")
@@ -234,7 +235,7 @@ def _hand_back(
     if handed.given_up:
         _tell(paths, attempt, "readmitted", hosts=list(handed.given_up), why=NEEDED)
     _tell(paths, attempt, "attempt_ended", why=verdict.reason)
-    took = round(time.time() - began, 2)
+    took = round(clock.now() - began, 2)
     _tell(paths, attempt, "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=verdict.delay_s)
     return handed.how != "continuation" and verdict.delay_s == 0
 
@@ -294,11 +295,11 @@ def _grace_end(spec: RunSpec, history: list[dict[str, Any]]) -> float | None:
 
 def _end_began(history: list[dict[str, Any]]) -> float | None:
     """When SLURM began to end this life of the job: it was asked to, or told that it had."""
-    attempt = _last(history, "attempt_started").get("t", 0.0)
+    attempt = max((i for i, e in enumerate(history) if e["type"] == "attempt_started"), default=0)
     began = [
         e["t"] - (e.get("seconds") or 0.0)
-        for e in history
-        if e["t"] >= attempt and (e["type"] == "requeued" or e.get("meaning") == "preempted_now")
+        for e in history[attempt:]
+        if e["type"] == "requeued" or e.get("meaning") == "preempted_now"
     ]
     return min(began, default=None)
 
@@ -310,7 +311,7 @@ def _end(paths: RunPaths, allocation: Allocation, attempt: int, state: str, reas
     _tell(paths, attempt, "ended", state=state, reason=reason, exit_code=code, step=None)
     write_outcome(
         paths.outcome,
-        {"state": state, "reason": reason, "exit_code": code, "step": None, "t": time.time(), "attempt": attempt, "metrics": {},
+        {"state": state, "reason": reason, "exit_code": code, "step": None, "t": clock.now(), "attempt": attempt, "metrics": {},
          "cause": None},
     )  # fmt: skip
     print(reason, file=sys.stderr)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Callable
 
+from launcher.run import clock
 from launcher.run.asking import PATIENCE_S
 from launcher.runtime import fence
 from launcher.runtime.board import Board
@@ -50,7 +50,7 @@ class Watch:
         self._last = board.now()
         self._done: dict[str, float] = {}
         self._advanced = (board.now(), -1)
-        left_s = board.spec.restart.max_total_hours * 3600 - board.budgets.spent_with_current_s(time.time())
+        left_s = board.spec.restart.max_total_hours * 3600 - board.budgets.spent_with_current_s(clock.now())
         self._hours_end = board.now() + left_s
         self._assumed: int | None = None
         self._refused: str | None = None
@@ -85,7 +85,7 @@ class Watch:
                 board.history.samples(samples(board))
 
     def _sample_every_s(self, round_: Round, now: float) -> float:
-        held_s = self.board.budgets.spent_with_current_s(time.time())
+        held_s = self.board.budgets.spent_with_current_s(clock.now())
         return sample_every_s(round_.world_size, held_s, now - round_.began)
 
     async def _fence(self) -> None:
@@ -177,7 +177,7 @@ class Watch:
         self._disk(now)
         self._plain_script(round_, now)
         if board.interrupt is None and round_.failed_at is None and not round_.lost and round_.all_ready:
-            spent = board.budgets.spent_with_current_s(time.time())
+            spent = board.budgets.spent_with_current_s(clock.now())
             board.saver.tick(now, mttf_s(board.spec.nodes, spent, board.failures))
 
     def _hang(self, round_: Round, now: float) -> None:

@@ -255,8 +255,8 @@ class Crew:
         if not self.is_script or self._noted:
             return
         self._noted = True
-        deadline_t = None if left_s is None else round(time.time() + left_s, 1)
-        await _soon(lambda: self._leave_note({"cause": cause, "deadline_t": deadline_t}), None)
+        deadline_t = None if left_s is None else round(time.time() + left_s, 1)  # by the clock that the script reads
+        await _soon(lambda: self._leave_note({"cause": cause, "deadline_t": deadline_t, "left_s": left_s}), None)
         if self._term_sent:
             return
         self._term_sent = True

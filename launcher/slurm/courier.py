@@ -25,7 +25,7 @@ __all__ = ["COMMANDS", "VARIABLE", "carry", "main"]
 
 VARIABLE = "LAUNCHER_COURIER"
 """Names the folder, in the environment of agents."""
-COMMANDS = frozenset({"sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue"})
+COMMANDS = frozenset({"sacct", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "squeue"})
 _LOOK_S = 0.1
 
 

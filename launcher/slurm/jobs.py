@@ -8,20 +8,13 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from launcher.frozen import frozen
-from launcher.slurm.commands import ask_patiently
+from launcher.slurm.commands import ask, ask_patiently
 from launcher.slurm.hosts import expand_hosts
 
 __all__ = [
-    "ENDED",
-    "JobFacts",
-    "JobView",
-    "job_facts",
-    "job_views",
-    "newest_of_name",
-    "parse_facts",
-    "parse_sacct",
-    "parse_squeue",
-]
+    "ENDED", "JobFacts", "JobView", "controller_time", "job_facts", "job_views", "newest_of_name", "parse_facts", "parse_sacct",
+    "parse_squeue", "parse_time",
+]  # fmt: skip
 
 ENDED = frozenset(
     {
@@ -206,6 +199,21 @@ def job_facts(job_id: str, *, timeout_s: float = 10.0, tries: int = 1) -> JobFac
     """What SLURM says of one job now, or None when it does not answer or knows no such job. Never raises."""
     answer = ask_patiently("scontrol", "show", "job", job_id, timeout_s=timeout_s, tries=tries)
     return parse_facts(answer.out, job_id) if answer.ok else None
+
+
+def controller_time(*, timeout_s: float = 10.0) -> float | None:
+    """What slurmctld's clock shows now, cut down to the second; None when it does not say. Never raises.
+
+    A job's times are by that clock. ``scontrol`` and ``squeue`` know no other than that of the host they run on, from which
+    they also make RunTime.
+    """
+    return parse_time(ask("sdiag", timeout_s=timeout_s).out)
+
+
+def parse_time(sdiag: str) -> float | None:
+    """slurmctld's clock in the output of ``sdiag``; None when that says something else."""
+    found = re.search(r"^sdiag output at .*\((\d+)\)\s*$", sdiag, re.MULTILINE)
+    return float(found[1]) if found else None
 
 
 _RECORD = re.compile(r"^JobId=(\d+)(?: ArrayJobId=(\d+))?(?: ArrayTaskId=(\S+))?", re.MULTILINE)

@@ -21,8 +21,9 @@ import time
 from collections.abc import Callable
 
 from launcher.frozen import frozen
+from launcher.run import clock as own_clock
 from launcher.slurm.commands import ask
-from launcher.slurm.jobs import job_facts
+from launcher.slurm.jobs import job_facts, parse_time
 
 __all__ = ["NET_LEAD_S", "Look", "last_act", "parse_sdiag", "start_time"]
 
@@ -63,9 +64,9 @@ class Look:
 
 def parse_sdiag(text: str, heard: float) -> Look | None:
     """`Look` from the output of ``sdiag``; None when it says something else."""
-    at = re.search(r"^sdiag output at .*\((\d+)\)\s*$", text, re.MULTILINE)
+    at = parse_time(text)
     cycles = re.search(r"^Main schedule statistics.*?^\s*Total cycles:\s*(\d+)", text, re.MULTILINE | re.DOTALL)
-    return Look(int(cycles[1]), int(at[1]), heard) if at and cycles else None
+    return Look(int(cycles[1]), int(at), heard) if at and cycles else None
 
 
 def start_time(before: Look | None, delay_s: int, *, now: float, needed_s: float) -> str:
@@ -87,7 +88,7 @@ def last_act(
     has_epilog: bool,
     srun_killed: bool = False,
     sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] = own_clock.now,
 ) -> tuple[str, ...]:
     """Everything but the last act of the job's last process; returns the command that is it, to be exec'ed.
 

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from launcher.errors import SubmitError
+from launcher.run.processes import is_alive
 from launcher.submission.slurm_backend import environment_for_sbatch
 
 if TYPE_CHECKING:
     from launcher.submission.plan import SubmissionPlan
 
-__all__ = ["Foreground", "is_alive", "started_at", "submit", "terminate"]
+__all__ = ["Foreground", "submit", "terminate"]
 
 _NO_LIMIT_MIN = 60 * 24 * 365
 """submitit's local executor kills at its time limit; on one's own machine there is none."""
@@ -183,26 +184,7 @@ def _die_with(parent: int) -> Callable[[], None]:
     return arrange
 
 
-def started_at(pid: int) -> float | None:
-    """When process ``pid`` started: tells a process from a later one of the same number."""
-    try:
-        return float(psutil.Process(pid).create_time())
-    except psutil.Error:
-        return None
-
-
-def is_alive(pid: int, started: float | None) -> bool:
-    """Whether the process recorded as ``pid`` and ``started`` still runs."""
-    now = started_at(pid)
-    if now is None or (started is not None and abs(now - started) > 1.0):
-        return False
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
-def terminate(pid: int, started: float | None) -> bool:
+def terminate(pid: int, started: object) -> bool:
     """TERM to the run's controller, which hands it on to every agent; False when it is gone."""
     if not is_alive(pid, started):
         return False

@@ -305,13 +305,15 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
         # scontrol requeue has SLURM send TERM to the batch script's own processes: the one that asks for it must live on.
         "trap '' TERM USR2",
         f"[ $status = {GONE} ] && [ ! -e {run_dir}/spec.json ] && exit $status",
-        f"give_up=$((SECONDS + {PATIENCE_S:.0f}))",
+        # SECONDS jumps when the clock is set.
+        "up() { cut -d. -f1 /proc/uptime; }",
+        f"give_up=$(($(up) + {PATIENCE_S:.0f}))",
         "while :; do",
         f"cd {shlex.quote(lib)} &&",
         f"{python} -m launcher.runtime.teardown {run_dir} $told",
         "said=$?",
         f"[ $said = {COMPLETED} ] && exit 0",
-        f"if [ $said = {JUDGED} ] || [ $SECONDS -ge $give_up ]; then break; fi",
+        f"if [ $said = {JUDGED} ] || [ $(up) -ge $give_up ]; then break; fi",
         f"sleep {_TEARDOWN_AGAIN_S}",
         "done",
         f"if [ $said != {JUDGED} ]; then",

@@ -82,6 +82,7 @@ def submit_array(
 
     said = io.StringIO()
     environment = environment_for_sbatch(os.environ, parameters, secrets)
+    before = _pickles(Path(folder))
     try:
         with _environment(environment), contextlib.redirect_stderr(said):
             executor = SlurmExecutor(folder=folder, python=command)
@@ -92,7 +93,7 @@ def submit_array(
         text = f"{error}\n{said.getvalue()}"
         name = str(parameters["job_name"])
         if _LOST.search(text) and (job_id := _look_for(name, environment)):
-            return _adopt(Path(folder), job_id, len(run_dirs))
+            return _adopt(_pickles(Path(folder)) - before, job_id)
         raise SubmitError(_sentence(text)) from None
 
 
@@ -120,15 +121,18 @@ def _look_for(name: str, environment: dict[str, str]) -> str | None:
     return None
 
 
-def _adopt(folder: Path, job_id: str, points: int) -> list[str]:
+def _pickles(folder: Path) -> set[Path]:
+    """The work of jobs to which SLURM has given no number."""
+    return {p for p in folder.glob("*.pkl") if re.fullmatch(r"[0-9a-f]{32}\.pkl", p.name)}
+
+
+def _adopt(pickles: set[Path], job_id: str) -> list[str]:
     """Do what submitit does after sbatch's answer: give pickles the names that the job's tasks wait for."""
     from submitit.core.utils import JobPaths
 
-    pickles = sorted(folder.glob("*.pkl"), key=lambda p: p.stat().st_mtime_ns)
-    pickles = [p for p in pickles if re.fullmatch(r"[0-9a-f]{32}\.pkl", p.name)][-points:]
-    ids = [job_id] if points == 1 else [f"{job_id}_{i}" for i in range(points)]
-    for one, pickle in zip(ids, pickles, strict=True):
-        JobPaths(folder, job_id=one).move_temporary_file(pickle, "submitted_pickle")
+    ids = [job_id] if len(pickles) == 1 else [f"{job_id}_{i}" for i in range(len(pickles))]
+    for one, pickle in zip(ids, sorted(pickles, key=lambda p: p.stat().st_mtime_ns), strict=True):
+        JobPaths(pickle.parent, job_id=one).move_temporary_file(pickle, "submitted_pickle")
     return ids
 
 

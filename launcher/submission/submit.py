@@ -19,6 +19,7 @@ from launcher.frozen import frozen
 from launcher.run import events, index
 from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
+from launcher.run.processes import mark_of
 from launcher.run.state import read_submission
 from launcher.submission import local_backend, rundir, slurm_backend, snapshot
 from launcher.submission.facts import Facts
@@ -190,7 +191,7 @@ def submission_entry(
         "host": socket.gethostname(),
         "user": _user(),
         "pid": pid,
-        "pid_started": local_backend.started_at(pid) if pid else None,
+        "pid_started": mark_of(pid) if pid else None,
         "python": plan.interpreter.path,
         "launcher_python": sys.executable,
         "base_dir": plan.base_dir,

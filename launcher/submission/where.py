@@ -15,6 +15,7 @@ import psutil
 from launcher.errors import SiteError, StateError
 from launcher.run import events
 from launcher.run.paths import RunPaths
+from launcher.run.processes import is_alive
 from launcher.run.state import is_this_job, read_submission
 from launcher.submission import local_backend
 
@@ -40,11 +41,10 @@ class Where:
     @property
     def job_id(self) -> str:
         """SLURM's job id now: a continuation has another than the submission had."""
-        submitted = float(self._submission.get("submitted_t") or 0.0)
         for event in reversed(events.read(self._paths.events)):
+            if event["type"] == "submitted":
+                break
             if event["type"] in ("attempt_started", "requeued") and event.get("job_id"):
-                if float(event.get("t") or 0.0) < submitted - 1.0:
-                    break
                 return str(event["job_id"])
         return str(self._submission.get("job_id"))
 
@@ -77,7 +77,7 @@ class Where:
         if self._submission.get("host") not in (None, socket.gethostname()):
             return True  # its process cannot be looked at from here
         pid = self._submission.get("pid")
-        return isinstance(pid, int) and local_backend.is_alive(pid, self._submission.get("pid_started"))
+        return isinstance(pid, int) and is_alive(pid, self._submission.get("pid_started"))
 
     def ask_to_save(self) -> None:
         """Tell the leader that a request file is there. Raises SiteError or StateError."""
@@ -104,7 +104,7 @@ class Where:
     def kill_local(self) -> None:
         """End a local run's processes at once, without a word to them."""
         pid = self._submission.get("pid")
-        if not isinstance(pid, int) or not local_backend.is_alive(pid, self._submission.get("pid_started")):
+        if not isinstance(pid, int) or not is_alive(pid, self._submission.get("pid_started")):
             return
         for child in psutil.Process(pid).children(recursive=True):
             try:

@@ -60,8 +60,10 @@ def test_the_outcome_decides(tmp_path: Path) -> None:
 
 
 def test_a_resubmitted_run_is_pending_again(tmp_path: Path) -> None:
-    """An outcome older than the newest submission is history."""
-    story = training(tmp_path).outcome("failed", reason="x").wait(100).submitted(job_id="5", by="resubmit")
+    """Who submits a run again takes its outcome away; the ``ended`` of before is history."""
+    story = training(tmp_path).outcome("failed", reason="x")
+    story.paths.outcome.unlink()
+    story.wait(100).submitted(job_id="5", by="resubmit")
     s = summarise(story.paths, None, story.t + 1)
 
     assert (s.state, s.job_id, s.ended, s.nodes) == ("pending", "5", None, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,22 @@ def test_every_way_to_name_a_run(place: tuple[Path, Path]) -> None:
     assert find("lm7b-11") == other
     assert find("@last") == other
     assert find(str(old)) == old
+
+
+def test_the_run_submitted_last_is_the_newest_though_the_clock_was_set_back(place: tuple[Path, Path]) -> None:
+    """The older run was linked an hour "later"."""
+    links, runs = place
+    later = time.time() + 3600
+    old = _make(place, "net-1121-0942-abc", later)
+    os.utime(links / old.name, (later, later), follow_symlinks=False)
+
+    new = runs / "net-1121-0843-k7f"
+    new.mkdir()
+    (new / "spec.json").write_text("{}")
+    index.register(new, links=links)
+
+    assert index.resolve("@last", links=links, folders=[]) == new
+    assert index.resolve("net", links=links, folders=[]) == new
 
 
 def test_several_answers_are_named(place: tuple[Path, Path]) -> None:

@@ -138,6 +138,20 @@ def test_hours_are_those_in_which_an_allocation_was_held():
     assert b.spent_with_current_s(1000) == pytest.approx(190)
 
 
+def test_what_a_command_tells_in_between_is_no_time_of_an_attempt():
+    """A failed resubmission, an hour later by another host's clock: the dead leader's attempt lasted to its own last word."""
+    b = Budgets().feed_all(
+        [
+            {"t": 100, "type": "attempt_started", "attempt": 0},
+            {"t": 160, "type": "saved", "step": 1, "attempt": 0},
+            {"t": 3760, "type": "warning", "attempt": None},
+            {"t": 200, "type": "attempt_started", "attempt": 1},
+        ]
+    )
+
+    assert b.spent_s == pytest.approx(60)
+
+
 def test_waiting_for_other_runs_holds_no_allocation():
     """Without SLURM a chained run's leader lives while it waits: neither hours nor a slow start are counted against it."""
     b = Budgets().feed_all(

@@ -14,12 +14,13 @@ from launcher.slurm.jobs import JobFacts
 
 
 @pytest.fixture
-def allocation(tmp_path):
+def allocation(tmp_path, monkeypatch):
     """Job 5's."""
     spec = RunSpec(
         id="r", name="r", run_dir=str(tmp_path), work=Work(kind="task", target="m:C"), batch="slurm", nodes=1,
         tasks_per_node=1, timeout_min=5, backend="gloo", control_ports=[20000],
     )  # fmt: skip
+    monkeypatch.setattr(slurm_allocation, "controller_time", lambda **_: None)
     return SlurmAllocation(spec, RunPaths(tmp_path), {"SLURM_JOB_ID": "5"})
 
 
@@ -87,3 +88,48 @@ def test_a_life_that_is_to_begin_is_no_answer_in_that_life(allocation, monkeypat
     assert not allocation.answers()
     assert not allocation.cancelled()
     assert allocation.meaning("TERM").kind == "unknown"
+
+
+@pytest.fixture(params=[-3600.0, 3600.0], ids=["host behind", "host ahead"])
+def slurm_now(request, monkeypatch):
+    """slurmctld's clock, from which that of this host differs by an hour."""
+    monkeypatch.setattr(slurm_allocation, "controller_time", lambda **_: time.time() + request.param)
+    return lambda: time.time() + request.param
+
+
+def test_a_time_limit_is_seen_by_slurms_own_clock(allocation, monkeypatch, slurm_now):
+    """USR2 comes a minute before the job's end as slurmctld counts: this host's clock does not make it a signal without a reason."""
+    end = slurm_now() + 60
+    facts = JobFacts(job_id="5", state="RUNNING", restarts=0, start_t=end - 600, end_t=end)
+    monkeypatch.setattr(slurm_allocation, "job_facts", lambda *a, **k: facts)
+
+    said = allocation.meaning("USR2")
+
+    assert said.kind == "time_limit"
+    assert said.left_s == pytest.approx(60 + allocation._spec.site.kill_wait_s, abs=5)
+    assert allocation.meaning("TERM").kind == "terminated"
+
+
+def test_a_grace_time_is_counted_by_slurms_own_clock(allocation, monkeypatch, slurm_now):
+    """20 s of grace are 20 s, and a cancel within them is one."""
+    now = slurm_now()
+    facts = [JobFacts(job_id="5", state="RUNNING", restarts=0, preempt_t=now, end_t=now + 20)]
+    monkeypatch.setattr(slurm_allocation, "job_facts", lambda *a, **k: facts[0])
+    assert allocation.meaning("TERM").left_s == pytest.approx(20 + allocation._spec.site.kill_wait_s, abs=5)
+
+    facts[0] = JobFacts(job_id="5", state="COMPLETING", restarts=0, preempt_t=now, end_t=now)
+
+    assert allocation.cancelled()
+
+
+def test_records_of_this_life_and_of_an_earlier_one_are_told_by_slurms_own_clock(allocation, monkeypatch, slurm_now):
+    """This life is seconds old: an end of just now is its own, one of five minutes ago is not."""
+    began = slurm_now() - 30
+    monkeypatch.setattr(allocation, "_began_up_s", slurm_allocation.clock.up_s() - 30)
+    facts = [JobFacts(job_id="5", state="COMPLETING", restarts=0, end_t=began + 29)]
+    monkeypatch.setattr(slurm_allocation, "job_facts", lambda *a, **k: facts[0])
+    assert allocation.answers()
+
+    facts[0] = JobFacts(job_id="5", state="COMPLETING", restarts=0, end_t=began - 300)
+
+    assert not allocation.answers()

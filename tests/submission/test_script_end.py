@@ -28,13 +28,14 @@ def ends(
     )
     tool.chmod(0o755)
     slept = f"""
+cut() {{ echo "$passed"; }}  # of /proc/uptime
 sleep() {{
-  SECONDS=$((SECONDS + $1)); n=$((n + 1))
+  passed=$((passed + $1)); n=$((n + 1))
   if [ $n = {back_after} ]; then mv "{folder}/away" "{lib}"; fi
 }}
 scontrol() {{ echo "$@" >> "{folder}/scontrol"; }}
 trap 'echo $n' EXIT
-n=0
+n=0 passed=0
 (exit {srun})
 """
     text = slept + "\n".join(script.teardown(f"'{folder}/the run'", str(lib), str(tool)))

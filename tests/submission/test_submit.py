@@ -19,7 +19,7 @@ from planning import facts
 
 from launcher.config.load import LoadedJob
 from launcher.errors import CheckpointError, ConfigError, RunDirError, StateError, SubmitError
-from launcher.run import events, index
+from launcher.run import events, index, processes
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_submission, write_outcome
@@ -314,8 +314,9 @@ def test_a_recycled_process_id_is_no_run(home: Path) -> None:
     """A process of the same number that started at another time is somebody else's."""
     mine = os.getpid()
 
-    assert local_backend.is_alive(mine, local_backend.started_at(mine))
-    assert not local_backend.is_alive(mine, 1.0)
+    assert processes.is_alive(mine, processes.mark_of(mine))
+    assert not processes.is_alive(mine, "another boot/1")
+    assert not processes.is_alive(mine, 1.0)
     assert not local_backend.terminate(mine, 1.0)
 
 
@@ -328,7 +329,7 @@ def test_a_broken_interpreter_says_so(job: Make, home: Path, local: Callable[...
     assert rundir.claim(Path(made.run_dir))
     submit.prepare(made, RunPaths(Path(made.run_dir)), [])
     pid = int(submit.start(made))
-    _until(lambda: not local_backend.is_alive(pid, None), "the controller to end")
+    _until(lambda: not processes.is_alive(pid, None), "the controller to end")
     logs = list(Path(made.submitit_dir).glob("*_log.out"))
 
     assert "/nonexistent/python" in logs[0].read_text()
@@ -587,12 +588,12 @@ def test_foreground_agents_end_with_their_parent(job: Make, home: Path) -> None:
     try:
         _until(pid_file.exists, "the agent")
         agent = int(pid_file.read_text())
-        started = local_backend.started_at(agent)
+        started = processes.mark_of(agent)
         parent.kill()
         parent.wait()
-        _until(lambda: not local_backend.is_alive(agent, started), "the agent to end with its parent")
+        _until(lambda: not processes.is_alive(agent, started), "the agent to end with its parent")
     finally:
         parent.kill()
         parent.wait()
-        if pid_file.exists() and local_backend.is_alive(int(pid_file.read_text()), None):
+        if pid_file.exists() and processes.is_alive(int(pid_file.read_text()), None):
             os.kill(int(pid_file.read_text()), signal.SIGKILL)

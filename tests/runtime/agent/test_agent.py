@@ -223,7 +223,7 @@ def test_a_script_hears_term_once(world: Any) -> None:
         heard = [m["message"]["text"] for m in w.leader.all("worker") if m["message"]["type"] == "warning"]
         assert heard == ["TERM 1", "TERM 1"]
         note = json.loads(w.paths.stop_note(0, 0, 0).read_text())
-        assert note == {"cause": "preempted", "deadline_t": pytest.approx(time.time() + 20, abs=5)}
+        assert note == {"cause": "preempted", "deadline_t": pytest.approx(time.time() + 20, abs=5), "left_s": 20}
 
     world(body)
 

@@ -1,0 +1,110 @@
+"""How long ago a run's files told something, though the clocks of the hosts that wrote and read them may differ by hours.
+
+A leader writes its picture once a second. Where its last word is not of the last minute by this reader's clock, or lies ahead,
+either it is silent or a clock is wrong; so the reader looks again: a file that changes has a writer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import Any
+
+from launcher.report.history import History, as_number, read_history
+from launcher.run import clock
+from launcher.run.files import read_object
+from launcher.run.paths import RunPaths
+
+__all__ = ["STALE_S", "Hearing", "heard", "is_waiting", "read_histories", "run_now", "silence"]
+
+STALE_S = 60.0
+"""The leader writes its picture once a second; NFS clients may show a file up to 60 s late."""
+LOOK_S = 2.5
+"""So long without a change is silence."""
+_PAUSE_S = 0.25
+_WRONG_S = 86400.0
+"""No clock is set by more while a run is looked at: a run that has been silent for days is not looked at twice."""
+
+
+def is_waiting(h: History) -> bool:
+    """Whether the newest thing known is that the job was handed to a queue."""
+    last = h.last("submitted", "requeued", "attempt_started", "round_started")
+    return last is None or last["type"] in ("submitted", "requeued")
+
+
+def heard(h: History) -> float | None:
+    """When the run's files last told anything, in seconds since the epoch, by the clock of who told it."""
+    times = [as_number(e["t"]) for e in h.events[-1:]]
+    if not h.events or not is_waiting(h):
+        times.append(as_number(h.state.get("t")))
+    return max((t for t in times if t is not None), default=None)
+
+
+def silence(h: History, now: float) -> float:
+    """Seconds since then; infinite where the clocks do not tell and no file changes."""
+    if not is_waiting(h) and (exact := clock.since(h.state)) is not None:
+        return exact
+    last = heard(h) or as_number(h.submission.get("submitted_t"))
+    if last is None:
+        return 0.0
+    by_clocks = now - last
+    if abs(by_clocks) <= STALE_S:
+        return max(0.0, by_clocks)
+    if h.quiet_s is not None and h.quiet_s < LOOK_S:
+        return h.quiet_s
+    if by_clocks > 0:
+        return by_clocks
+    return 0.0 if h.quiet_s is None and not is_waiting(h) else math.inf
+
+
+def run_now(h: History, now: float) -> float:
+    """``now`` by the clock of the run's leader: its times are compared with no other, where that can be."""
+    last, told = heard(h), as_number(h.state.get("t"))
+    if last is None or is_waiting(h):
+        return now
+    if told is not None and (exact := clock.since(h.state)) is not None:
+        return told + exact
+    quiet = silence(h, now) if h.outcome is None else now - last
+    return last + quiet if math.isfinite(quiet) else last
+
+
+def read_histories(runs: list[RunPaths], now: float) -> list[History]:
+    """Read runs; those whose last word may be old, or only seem so, are looked at again for some seconds."""
+    found = [read_history(paths) for paths in runs]
+    doubtful = [i for i, h in enumerate(found) if _is_doubtful(h, now)]
+    end = time.monotonic() + LOOK_S
+    while doubtful and time.monotonic() < end:
+        time.sleep(_PAUSE_S)
+        for i in list(doubtful):
+            if _changed(found[i]):
+                found[i] = dataclasses.replace(read_history(runs[i]), quiet_s=0.0)
+                doubtful.remove(i)
+    for i in doubtful:
+        found[i] = dataclasses.replace(found[i], quiet_s=LOOK_S)
+    return found
+
+
+def _is_doubtful(h: History, now: float) -> bool:
+    if h.outcome is not None or not h.state or is_waiting(h) or clock.since(h.state) is not None:
+        return False
+    return STALE_S < abs(now - (heard(h) or now)) < _WRONG_S
+
+
+def _changed(h: History) -> bool:
+    return (read_object(h.paths.state) or {}).get("t") != h.state.get("t") or h.paths.outcome.exists()
+
+
+class Hearing:
+    """For a reader that reads again and again: since when the files of each run have been the same."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[Any, float]] = {}
+
+    def read(self, paths: RunPaths) -> History:
+        """The run's files, and for how long they have not changed."""
+        h = read_history(paths)
+        told, now = (h.state.get("t"), len(h.events)), time.monotonic()
+        before, since = self._seen.get(str(paths.root), (None, now))
+        self._seen[str(paths.root)] = told, (since if told == before else now)
+        return dataclasses.replace(h, quiet_s=now - since if told == before else 0.0)

@@ -1,0 +1,59 @@
+"""Where a run is, asked on a host whose clock is not the leader's, or was set since."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from launcher.run import events
+from launcher.run.paths import RunPaths
+from launcher.submission import submit
+from launcher.submission.where import locate
+
+HOUR = 3600.0
+
+
+def told(paths: RunPaths, t: float, type_: str, **values: object) -> None:
+    """One event by some clock."""
+    events.append(paths.events, {**events.event(type_, attempt=0, **values), "t": t})
+
+
+@pytest.mark.parametrize("wrong", [HOUR, -HOUR])
+def test_the_job_is_the_newest_of_the_last_submission(tmp_path: Path, wrong: float) -> None:
+    """The leader's clock is an hour wrong: a cancel still reaches the continuation, and no job of a submission before."""
+    paths, now = RunPaths(tmp_path), time.time()
+    told(paths, now - 100 + wrong, "attempt_started", job_id="41")
+    told(paths, now, "submitted", by="resubmit")
+    paths.submission.write_text(json.dumps({"backend": "slurm", "job_id": "42", "submitted_t": now}))
+    assert locate(paths).job_id == "42"
+
+    told(paths, now + 5 + wrong, "attempt_started", job_id="42")
+    told(paths, now + 9 + wrong, "requeued", how="continuation", job_id="43")
+    assert locate(paths).job_id == "43"
+
+
+@pytest.mark.parametrize("wrong", [HOUR, -HOUR])
+def test_a_local_run_is_not_taken_for_dead_when_the_clock_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    """The kernel says then that it booted an hour earlier or later. The process that was noted at the submission is the same."""
+    paths = RunPaths(tmp_path)
+    plan = SimpleNamespace(
+        backend="local", place=SimpleNamespace(root=str(tmp_path)), interpreter=SimpleNamespace(path="python"), base_dir="",
+        code=SimpleNamespace(root=""), link=(),
+    )  # fmt: skip
+    entry = submit.submission_entry(plan, str(os.getpid()), by="submit")  # type: ignore[arg-type]
+    assert entry["host"] == socket.gethostname()
+    paths.submission.write_text(json.dumps(entry))
+    booted = psutil.boot_time()
+
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: booted + wrong)
+
+    assert locate(paths).alive()
