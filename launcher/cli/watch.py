@@ -173,7 +173,7 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
             click.echo(line)
         told = len(history.events)
         summary = summarise_history(history, None, now)
-        if needs_slurm(summary) and time.monotonic() - asked > 30:
+        if needs_slurm(summary, history, now) and time.monotonic() - asked > 30:
             summary, asked = summary_of(history, now), time.monotonic()
         if not summary.active:
             end = Change(summary.ended or now, summary.run, summary.state, summary.reason)

@@ -95,7 +95,7 @@ class Feed:
         """One run now."""
         history = self._hearing.read(paths)
         summary = summarise_history(history, None, now)
-        if needs_slurm(summary) and summary.job_id is not None:
+        if needs_slurm(summary, history, now) and summary.job_id is not None:
             views = self._ask([summary.job_id])
             summary = summarise_history(history, views, now)
         name, losses = self._unless_same(paths.metrics, _losses)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher.errors import RunNotFoundError
 from launcher.frozen import frozen
+from launcher.report.hearing import silence
 from launcher.report.history import History, as_dict, as_list
 from launcher.report.summary import RunSummary, summarise_history
 from launcher.report.verdict import SlurmView
@@ -124,11 +125,15 @@ def ask_slurm(job_ids: Iterable[str]) -> Mapping[str, SlurmView] | None:
     return job_views(job_ids, patient=False)
 
 
-def needs_slurm(summary: RunSummary) -> bool:
-    """Whether the files alone leave open what SLURM knows: it waits in a queue, or has fallen silent."""
+LATE_S = 5.0
+"""A leader writes its picture once a second."""
+
+
+def needs_slurm(summary: RunSummary, history: History, now: float) -> bool:
+    """Whether the files alone leave open what SLURM knows: it waits in a queue, or a picture is late."""
     if summary.backend != "slurm" or not summary.active or summary.job_id is None:
         return False
-    return summary.state == "pending" or summary.silent
+    return summary.state == "pending" or silence(history, now) > LATE_S
 
 
 Ask = Callable[[list[str]], Mapping[str, SlurmView] | None]
@@ -138,7 +143,7 @@ Ask = Callable[[list[str]], Mapping[str, SlurmView] | None]
 def summarise_all(histories: list[History], now: float, ask: Ask | None = None) -> list[RunSummary]:
     """Summaries of all; SLURM is asked once (or ``ask`` in its place), for those that need it."""
     first = [summarise_history(h, None, now) for h in histories]
-    open_ = [i for i, s in enumerate(first) if needs_slurm(s)]
+    open_ = [i for i, s in enumerate(first) if needs_slurm(s, histories[i], now)]
     if not open_:
         return first
     jobs = (ask or ask_slurm)([s.job_id for s in (first[i] for i in open_) if s.job_id is not None])

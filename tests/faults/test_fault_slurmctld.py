@@ -64,7 +64,7 @@ def test_slurmctld_dies_as_the_requeued_job_starts(clean: Cluster, tmp_path: Pat
 
     run.wait("the end", lambda: run.outcome() or _is_held(clean.job(job)))
     if not run.outcome():
-        assert f"scontrol release {job}" in verb(clean, run, "why")
+        clean.wait(lambda: f"scontrol release {job}" in verb(clean, run, "why"), "the advice to release it", 30)
         clean.release(job)
     ends_the_same(run, 3, undisturbed)
 

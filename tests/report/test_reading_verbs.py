@@ -281,6 +281,22 @@ def test_status_names_the_hosts_that_the_launcher_keeps_a_waiting_job_off(
     assert "scontrol update JobId=101 ExcNodeList=" in said
 
 
+def test_a_picture_that_is_late_is_not_believed_before_slurm(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader was killed 6 s ago and SLURM has put the job on hold: `status` and `why` say that, not "running", and what helps."""
+    story = Story(home, "net", "1121-0842-aaa").submitted(job_id="101").begins(job_id="101").wait(5)
+    story.state()
+    monkeypatch.setattr("time.time", lambda: story.t + 6)
+    tools = home.parent / "tools"
+    tools.mkdir()
+    row = "101|101|PENDING|0:00|1:00:00|N/A|N/A|1795311918||||launch failed requeued held"
+    (tools / "squeue").write_text(f"#!/bin/sh\necho '{row}'\n")
+    (tools / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+
+    assert "pending" in launcher("status").output
+    assert "scontrol release 101" in launcher("why", "aaa").output
+
+
 def on_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
     """What the command writes to a pseudo-terminal."""
     master, slave = pty.openpty()

@@ -42,8 +42,9 @@ echo "Submitted batch job 42"
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder of its own, and no outer job's variables."""
+    """A state folder and a working directory, where forks go, of its own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
