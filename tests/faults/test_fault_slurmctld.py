@@ -16,19 +16,24 @@ from harness import NEW_ATTEMPT, Run, ends_the_same, start, tells, verb
 Undisturbed = Callable[[int], str]
 
 
+@pytest.mark.long
 def test_slurmctld_dies_just_after_a_requeue(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    """It has taken the run back and may not have written that down: the job's last process asks again when it answers."""
-    run = _requeued_and_forgotten(clean, tmp_path)
+    """It took the run back, and its state on disk is older: the job's last process has the run requeued once more."""
+    run = start(clean, tmp_path)
+
+    _forgets_a_requeue(clean, run, tmp_path / "older")
     clean.heal("slurmctld")
 
     ends_the_same(run, 3, undisturbed)
-    tells(run, ("requeued", {}), *NEW_ATTEMPT[2:])
+    tells(run, ("requeued", {}), ("decision", {"evidence": "forgotten", "action": "requeue"}), *NEW_ATTEMPT)
 
 
 @pytest.mark.long
 def test_slurmctld_is_away_longer_than_kill_wait(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """slurmd has killed the job's last process, and nobody is left to ask: `why` says what happened and what continues the run."""
-    run = _requeued_and_forgotten(clean, tmp_path)
+    run = start(clean, tmp_path)
+
+    _forgets_a_requeue(clean, run, tmp_path / "older")
     clean.wait(lambda: not clean.processes(), "the end of the job's last process")
     clean.heal("slurmctld")
     clean.wait_job(run.job_id, "FAILED")
@@ -40,15 +45,33 @@ def test_slurmctld_is_away_longer_than_kill_wait(clean: Cluster, tmp_path: Path,
     ends_the_same(run, 3, undisturbed)
 
 
-def _requeued_and_forgotten(cluster: Cluster, tmp_path: Path) -> Run:
-    """slurmctld writes its state some seconds after a change."""
-    run = start(cluster, tmp_path)
+def _forgets_a_requeue(cluster: Cluster, run: Run, older: Path) -> None:
+    """slurmctld dies just after it took the run back; on disk is its state of before, as it is for up to 5 s."""
+    state, asked = cluster.directory / "state", time.time()
+    cluster.run(["scontrol", "update", f"JobId={run.job_id}", "Comment=saved"])
+    cluster.wait(lambda: (state / "job_state").stat().st_mtime > asked, "slurmctld's state on disk")
+    (slurmctld,) = (p for p in psutil.process_iter(["name"]) if p.info["name"] == "slurmctld" and _of(cluster, p))
+    slurmctld.suspend()  # it writes and renames all the time
+    shutil.copytree(state, older, ignore=shutil.ignore_patterns("*.new"))
+    slurmctld.resume()
+
     inflict.kill_agent(run, 2)
     run.wait("the requeue", lambda: run.told("requeued"))
-    cluster.stop_slurmctld()
-    return run
+    slurmctld.kill()  # KillWait is short: SLURM's own tools take their time
+    slurmctld.wait()
+    cluster.broken.add("slurmctld")
+    shutil.rmtree(state)
+    shutil.copytree(older, state)
 
 
+def _of(cluster: Cluster, process: psutil.Process) -> bool:
+    try:
+        return any(str(cluster.directory) in word for word in process.cmdline())
+    except psutil.Error:  # another cluster's, that has just ended
+        return False
+
+
+@pytest.mark.long
 def test_slurmctld_dies_as_the_requeued_job_starts(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Its record on disk may be of the life before, that is ended for the requeue or over: nobody has cancelled the run.
 
@@ -75,37 +98,6 @@ def _began_again(job: dict[str, str]) -> bool:
 
 def _is_held(job: dict[str, str]) -> bool:
     return "held" in job.get("Reason", "") and job.get("JobState") == "PENDING"
-
-
-@pytest.mark.long
-def test_slurm_forgets_the_requeue(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    """slurmctld is killed right after it took the run back, and its state on disk is older: the run comes back all the same."""
-    run = start(clean, tmp_path)
-    state, older, asked = clean.directory / "state", tmp_path / "older", time.time()
-    clean.run(["scontrol", "update", f"JobId={run.job_id}", "Comment=saved"])
-    clean.wait(lambda: (state / "job_state").stat().st_mtime > asked, "slurmctld's state on disk")
-    (slurmctld,) = (p for p in psutil.process_iter(["name"]) if p.info["name"] == "slurmctld" and _of(clean, p))
-    slurmctld.suspend()  # it writes and renames all the time
-    shutil.copytree(state, older, ignore=shutil.ignore_patterns("*.new"))
-    slurmctld.resume()
-
-    inflict.kill_agent(run, 2)
-    run.wait("the requeue", lambda: run.told("requeued"))
-    slurmctld.kill()
-    slurmctld.wait()
-    shutil.rmtree(state)
-    shutil.copytree(older, state)
-    clean.verb("start", "slurmctld")
-
-    ends_the_same(run, 3, undisturbed)
-    tells(run, ("requeued", {}), ("decision", {"evidence": "forgotten", "action": "requeue"}), *NEW_ATTEMPT)
-
-
-def _of(cluster: Cluster, process: psutil.Process) -> bool:
-    try:
-        return any(str(cluster.directory) in word for word in process.cmdline())
-    except psutil.Error:  # another cluster's, that has just ended
-        return False
 
 
 @pytest.mark.long
