@@ -10,8 +10,8 @@ from typing import Any
 
 from harness import Run, digest
 
-from launcher.report.history import read_history
-from launcher.report.ledger import ledger
+from launcher.report.model.history import read_history
+from launcher.report.model.ledger import ledger
 
 _CHANGES = ("round_ended", "attempt_ended", "decision", "attempt_started", "round_started")
 _NO_ROUND = ("slurmctld restarted", "slurmd restarted", "disk full", "folder away")

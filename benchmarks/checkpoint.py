@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from launcher.run.messages import Channel
-from launcher.training.checkpoint import Saver
+from launcher.training.checkpoint.write import Saver
 
 KINDS = ("task", "function")
 """A task's weights are copied behind the next passes, too; a function's own code may write to them, so they are not."""

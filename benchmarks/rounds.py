@@ -167,7 +167,7 @@ def main() -> None:
         paths = make_run(Path(folder) / "bench-0", given.workers, given.step_s)
         reader = Reader(paths.root / "stamps", given.workers)
         reader.path.touch()
-        command = [sys.executable, "-m", "launcher.runtime.agent", str(paths.root), "--node", "0"]
+        command = [sys.executable, "-m", "launcher.node.agent", str(paths.root), "--node", "0"]
         agent = subprocess.Popen(command, stderr=(paths.root / "agent.log").open("w"))
         chance = random.Random(1)
         try:

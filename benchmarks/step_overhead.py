@@ -31,12 +31,12 @@ from launcher import Training, Worker
 from launcher.run.messages import Channel
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RunSpec, Work
-from launcher.training.data import fetch
+from launcher.training.ddp.data import fetch
 from launcher.training.loop import run_task
-from launcher.training.place import Place
-from launcher.training.reporter import Reporter
-from launcher.training.session import Session
-from launcher.training.stopping import Gate, listen
+from launcher.training.process.place import Place
+from launcher.training.process.reporter import Reporter
+from launcher.training.step.session import Session
+from launcher.training.step.stopping import Gate, listen
 
 BATCH = 64
 CLOCK = time.perf_counter

@@ -75,7 +75,7 @@ def trackers(paths: RunPaths) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if "launcher.runtime.trackers" in words and str(paths.root) in words:
+        if "launcher.node.sidecars.trackers" in words and str(paths.root) in words:
             found += [process, *process.children(recursive=True)]
     return found
 

@@ -2,7 +2,7 @@
 """Write the generated pages of docs/, or with ``--check`` say which are stale.
 
 docs/verbs/         one page a verb, from its ``--help``
-docs/reference.md   every key of a job file, from launcher/config/schema.py
+docs/reference.md   every key of a job file, from launcher/config/document/schema.py
 docs/json.md        every key of what --json prints, from the dataclasses of launcher/report
 launcher/config/job.schema.json  the JSON Schema that `launcher schema` prints
 """
@@ -18,7 +18,10 @@ import click
 from launcher.cli import _log_lines, clean, watch
 from launcher.cli.main import cli
 from launcher.config import reference
-from launcher.report import figures, ledger, listing, summary, why
+from launcher.report.diagnosis import why
+from launcher.report.model import ledger, summary
+from launcher.report.page import figures
+from launcher.report.text import listing
 
 DOCS = Path(__file__).resolve().parent
 SCHEMA = "../launcher/config/job.schema.json"

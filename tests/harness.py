@@ -17,7 +17,7 @@ import pytest
 from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
-from launcher.training.digest import digest_checkpoint
+from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 
 JOB = Path(__file__).parent / "faults" / "job"
 

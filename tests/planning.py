@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from launcher.run.spec import SiteSpec
-from launcher.submission.facts import CodeFacts, Facts, Interpreter, SlurmFacts
+from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter, SlurmFacts
 
 PYTHON = Interpreter(
     path="/home/ann/envs/ml/bin/python",

@@ -1,4 +1,4 @@
-"""The floors: imports only go down, and heavy packages stay in their rooms. Reads source, imports nothing of it."""
+"""The floors and their rooms: imports only go down, and heavy packages stay in their rooms. Reads source, imports nothing of it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "launcher"
-FLOORS = ["frozen", "errors", "config", "run", "slurm", "training", "runtime", "submission", "report", "cli"]
-"""Lowest first."""
-NODE_SIDE = ("run", "runtime", "training")
+ROOMS = (
+    "frozen", "errors",
+    "config.document", "config.check", "config.convert", "config.load", "config.reference",
+    "run", "slurm",
+    "training.ddp", "training.process", "training.checkpoint", "training.step", "training.folder", "training.evaluation",
+    "training.worker", "training.attach", "training.task", "training.loop", "training.start",
+    "node.wire", "node.policy", "node.checkpoints", "node.forkserver", "node.sidecars", "node.allocation", "node.leader", "node.agent",
+    "submission.facts", "submission.plan", "submission.folder", "submission.backends", "submission.liveness",
+    "submission.dependencies", "submission.cancel", "submission.submit", "submission.rehearsal", "submission.resubmit",
+    "submission.sweeps",
+    "report.formats", "report.model", "report.text", "report.diagnosis", "report.live", "report.page", "report.site",
+    "cli",
+)  # fmt: skip
+"""Rooms, and modules that stand alone on a floor, lowest first: FLOOR or FLOOR.ROOM."""
+FLOORS = list(dict.fromkeys(room.partition(".")[0] for room in ROOMS))
+NODE_SIDE = ("run", "node", "training")
 NODE_PACKAGES = {"torch", "numpy", "xxhash", "psutil", "submitit", "pynvml"}
 """What a node may need; trackers, notifications and stamina are used where they are installed."""
 EXTRAS = {"tensorboard", "mlflow", "wandb", "apprise", "stamina"}
@@ -42,10 +55,15 @@ def _imports(path: Path, tree: ast.Module) -> Iterator[tuple[str, int, bool]]:
                 yield f"{node.module}.{alias.name}", node.lineno, id(node) in typing_only
 
 
-def floor_of(module: str) -> str | None:
-    """The floor a dotted name of this package belongs to; None for the package itself and its public names."""
+def room_of(module: str) -> str | None:
+    """The room a dotted name of this package belongs to; None for the package itself and its public names."""
     parts = module.split(".")
-    return parts[1] if len(parts) > 1 and parts[1] in FLOORS else None
+    return next((room for room in (".".join(parts[1:3]), ".".join(parts[1:2])) if room in ROOMS), None)
+
+
+def dotted(path: Path) -> str:
+    """A module's name."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def modules() -> list[tuple[str, Path]]:
@@ -63,32 +81,61 @@ def where(path: Path, line: int) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
 
 
-def test_every_module_lies_on_a_floor() -> None:
-    """Nothing in the package lies outside the floors, so nothing escapes the order."""
-    strays = [str(path.relative_to(ROOT)) for top, path in modules() if top not in FLOORS and top != "__main__"]
+def test_every_module_lies_in_a_room() -> None:
+    """Nothing in the package lies outside the rooms, so nothing escapes the order; a floor's own `__init__` holds no code."""
+    strays = [
+        str(path.relative_to(ROOT))
+        for _, path in modules()
+        if room_of(dotted(path)) is None and dotted(path) != "launcher.__main__"
+        if path.name != "__init__.py" or imports(path)
+    ]
 
     assert strays == []
 
 
 def test_imports_only_go_down() -> None:
-    """A module imports its own floor or one below it, never one above."""
+    """A module imports its own room or one below it, never one above: not even within a function."""
     wrong = []
-    for floor, path in modules():
+    for _, path in modules():
+        own = room_of(dotted(path))
         for name, line, typing_only in imports(path):
-            target = floor_of(name) if name.startswith("launcher.") else None
-            if target is None or typing_only or floor == "__main__":
+            target = room_of(name)
+            if target is None or own is None or typing_only:
                 continue
-            if FLOORS.index(target) > FLOORS.index(floor):
+            if ROOMS.index(target) > ROOMS.index(own):
                 wrong.append(f"{where(path, line)} imports {name}")
 
     assert wrong == []
 
 
-def test_runtime_and_training_never_import_each_other() -> None:
+def test_no_two_modules_import_each_other() -> None:
+    """Of any two modules one can be read without the other."""
+    known = {dotted(path): path for _, path in modules()}
+    found = {
+        module: {n if n in known else n.rpartition(".")[0] for n, _, typing_only in imports(path) if not typing_only}
+        for module, path in known.items()
+    }
+    circles = sorted({tuple(sorted((a, b))) for a in found for b in found[a] if a != b and a in found.get(b, ())})
+
+    assert circles == []
+
+
+def test_every_room_says_who_lives_there() -> None:
+    """A package's `__init__` begins with a sentence that tells what is in it."""
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in PACKAGE.rglob("__init__.py")
+        if not (ast.get_docstring(ast.parse(path.read_text())) or "").strip().endswith(".")
+    ]
+
+    assert silent == []
+
+
+def test_node_and_training_never_import_each_other() -> None:
     """The agent's and the worker's sides meet only through messages and the run's files."""
     wrong = []
     for floor, path in modules():
-        other = {"runtime": "training", "training": "runtime"}.get(floor)
+        other = {"node": "training", "training": "node"}.get(floor)
         for name, line, typing_only in imports(path):
             if other and not typing_only and name.startswith(f"launcher.{other}"):
                 wrong.append(f"{where(path, line)} imports {name}")

@@ -19,9 +19,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "report")]
 
 from rich_run import make  # noqa: E402
 
-from launcher.report.feed import Feed  # noqa: E402
-from launcher.report.page import read_told, run_page  # noqa: E402
-from launcher.report.screen import detail_screen  # noqa: E402
+from launcher.report.live.feed import Feed  # noqa: E402
+from launcher.report.live.screen import detail_screen  # noqa: E402
+from launcher.report.page.page import read_told, run_page  # noqa: E402
 from launcher.run.paths import RunPaths  # noqa: E402
 
 COLUMNS, ROWS = 96, 28

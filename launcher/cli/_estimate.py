@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from launcher.config.load import LoadedJob
-    from launcher.submission.estimate import Estimate, Speed
-    from launcher.submission.facts import Facts
+    from launcher.config.load.load import LoadedJob
+    from launcher.submission.facts.facts import Facts
+    from launcher.submission.plan.estimate import Estimate, Speed
 
 __all__ = ["show"]
 
 
 def show(loaded: LoadedJob, nodes: Sequence[int], partitions: Sequence[str], *, as_json: bool = False) -> None:
     """Ask SLURM for every combination and print which finishes first."""
-    from launcher.submission.estimate import measured, order
-    from launcher.submission.gather import gather
+    from launcher.submission.facts.gather import gather
+    from launcher.submission.plan.estimate import measured, order
 
     speeds = measured(loaded.name)
     found = []
@@ -51,8 +51,8 @@ def show(loaded: LoadedJob, nodes: Sequence[int], partitions: Sequence[str], *, 
 
 def _one(loaded: LoadedJob, facts: Facts, nodes: int, speeds: Sequence[Speed]) -> Estimate:
     from launcher.errors import ConfigError
-    from launcher.submission.estimate import Estimate, ask_start, nearest
-    from launcher.submission.plan import plan
+    from launcher.submission.plan.estimate import Estimate, ask_start, nearest
+    from launcher.submission.plan.plan import plan
 
     changed = replace(loaded, job=replace(loaded.job, resources=replace(loaded.job.resources, nodes=nodes)))
     partition = loaded.job.slurm.partition or "default"
@@ -69,7 +69,7 @@ def _one(loaded: LoadedJob, facts: Facts, nodes: int, speeds: Sequence[Speed]) -
 
 
 def _row(e: Estimate) -> str:
-    from launcher.report.text import duration
+    from launcher.report.formats import duration
 
     head = f"{e.partition:<14} {e.nodes:>5} {e.ranks or '':>5}"
     if e.start_t is None or e.end_t is None:

@@ -35,7 +35,7 @@ _QUIET = frozenset({"submitted", "node_joined", "epoch_started", "saved", "save_
 
 def say_event(event: dict[str, Any]) -> str | None:
     """One event in words; None for those nobody follows. Events of other versions never raise."""
-    from launcher.report.words import words
+    from launcher.report.text.words import words
 
     return None if event["type"] in _QUIET else words(event)
 
@@ -51,7 +51,7 @@ class Follower:
 
     def look(self) -> None:
         """Print new events and redraw the bar."""
-        from launcher.report.history import read_events
+        from launcher.report.model.history import read_events
 
         events = read_events(self._paths.events)
         for event in events[self._seen :]:
@@ -150,7 +150,7 @@ def follow_points(name: str, points: Sequence[RunPaths]) -> None:
 
     SLURM is asked about all of them at once, every twenty seconds; an end that a leader wrote is seen at once.
     """
-    from launcher.submission.where import Census
+    from launcher.submission.liveness import Census
 
     census, waiting, ended = Census(points), list(points), dict[str, str]()
     while waiting:

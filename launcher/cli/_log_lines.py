@@ -108,7 +108,7 @@ class Objects:
     def _host(self, place: Place) -> str | None:
         """Where that rank ran; the history is read again for what is not known yet."""
         if place not in self._hosts:
-            from launcher.report.history import as_dict, as_list, as_text
+            from launcher.report.model.history import as_dict, as_list, as_text
             from launcher.run import events
 
             for e in events.read(self._paths.events):

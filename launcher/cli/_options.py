@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from launcher.config.load import LoadedJob
+    from launcher.config.load.load import LoadedJob
 
 __all__ = [
     "JobCommand",
@@ -127,8 +127,8 @@ def sweep_option(function: F) -> F:
 
 def load(words: Sequence[str], module: str | None, sweep: Sequence[str] = ()) -> LoadedJob:
     """The job that the words of a command line name. Raises ConfigError."""
-    from launcher.config.explain import homes, keys_at
-    from launcher.config.load import load_job
+    from launcher.config.document.explain import homes, keys_at
+    from launcher.config.load.load import load_job
     from launcher.errors import ConfigError
 
     path, target, overrides = pieces(words, module)

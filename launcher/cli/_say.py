@@ -14,7 +14,7 @@ _MOST = 100
 
 def say(line: str) -> None:
     """Print one labelled line."""
-    from launcher.report.text import wrapped
+    from launcher.report.formats import wrapped
 
     if sys.stdout.isatty():
         line = wrapped(line, min(shutil.get_terminal_size().columns, _MOST))

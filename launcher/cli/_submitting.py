@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 if TYPE_CHECKING:
-    from launcher.config.load import LoadedJob
+    from launcher.config.load.load import LoadedJob
     from launcher.run.after import Predecessor
     from launcher.submission.submit import Submitted
-    from launcher.submission.sweeps import SubmittedSweep
+    from launcher.submission.sweeps.submit_sweep import SubmittedSweep
 
 __all__ = ["chained", "submit_job", "submit_sweep"]
 
@@ -38,10 +38,10 @@ def submit_job(
     foreground: bool = False,
 ) -> Submitted:
     """Plan and execute: what is printed by `plan` is what is submitted."""
-    from launcher.submission.chains import predecessors, waiting
-    from launcher.submission.facts import Facts
-    from launcher.submission.gather import gather
-    from launcher.submission.plan import SubmissionPlan, plan
+    from launcher.submission.dependencies import predecessors, waiting
+    from launcher.submission.facts.facts import Facts
+    from launcher.submission.facts.gather import gather
+    from launcher.submission.plan.plan import SubmissionPlan, plan
     from launcher.submission.submit import execute
 
     facts = gather(loaded, backend=backend, after=[*after, *predecessors(loaded.job.after)])
@@ -56,9 +56,9 @@ def submit_job(
 
 def submit_sweep(loaded: LoadedJob, backend: Literal["auto", "slurm", "local"]) -> SubmittedSweep:
     """The same for a sweep: one array."""
-    from launcher.submission.chains import predecessors, waiting
-    from launcher.submission.gather import gather
-    from launcher.submission.sweeps import execute
+    from launcher.submission.dependencies import predecessors, waiting
+    from launcher.submission.facts.gather import gather
+    from launcher.submission.sweeps.submit_sweep import execute
 
     after = predecessors(loaded.job.after)
     waiting(after, "slurm")

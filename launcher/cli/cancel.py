@@ -20,7 +20,7 @@ def command(run: str, save: bool) -> None:
 
     Plain cancel is scancel (which works as well); the run still saves what time allows.
     """
-    from launcher.submission.points import runs_of
+    from launcher.submission.sweeps.points import runs_of
 
     runs = runs_of(run)
     if len(runs) > 1 and not save:
@@ -31,7 +31,7 @@ def command(run: str, save: bool) -> None:
 
 
 def _stop_all(runs: list[RunPaths]) -> None:
-    from launcher.submission.stopping import stop_all
+    from launcher.submission.cancel import stop_all
 
     ending = stop_all(runs)
     ended = len(runs) - ending
@@ -39,7 +39,7 @@ def _stop_all(runs: list[RunPaths]) -> None:
 
 
 def _stop(paths: RunPaths, save: bool) -> None:
-    from launcher.submission.stopping import stop
+    from launcher.submission.cancel import stop
 
     stopped = stop(paths, save=save)
     hint = "" if stopped.over else f"; launcher status {paths.id} shows when it has ended"

@@ -15,7 +15,7 @@ from launcher.frozen import frozen
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
-    from launcher.submission.where import Where
+    from launcher.submission.liveness import Where
 
 _DAY_S = 86_400.0
 
@@ -50,7 +50,7 @@ def command(days: float | None, gb: float | None, keep: int, name: str | None, y
     """
     found, chosen = _candidates(days, gb, keep, name), (days, gb, name) != (None, None, None)
     if as_json:
-        from launcher.report.text import json_lines
+        from launcher.report.formats import json_lines
 
         click.echo(json_lines(map(vars, _removed(found) if yes and chosen else found)))
         return
@@ -114,7 +114,7 @@ def _inside_sweep(path: Path) -> bool:
 def _runs_in(path: Path) -> list[RunPaths]:
     from launcher.run.index import is_sweep
     from launcher.run.paths import RunPaths
-    from launcher.submission.points import points_of
+    from launcher.submission.sweeps.points import points_of
 
     return points_of(path) if is_sweep(path) else [RunPaths(path)]
 
@@ -126,7 +126,7 @@ def _ends(runs: list[RunPaths]) -> dict[str, float | None]:
     """
     from launcher.errors import SiteError
     from launcher.run.state import read_outcome, read_submission
-    from launcher.submission.where import locate, states_of
+    from launcher.submission.liveness import locate, states_of
 
     found: dict[str, float | None] = {}
     slurm: dict[str, tuple[RunPaths, str, Where]] = {}
@@ -169,7 +169,7 @@ def _bytes(path: Path) -> int:
 def _remove(path: Path) -> None:
     from launcher.errors import RunDirError
     from launcher.run import index
-    from launcher.submission.points import points_of
+    from launcher.submission.sweeps.points import points_of
 
     inner = [p.id for p in points_of(path)]
     try:

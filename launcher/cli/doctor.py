@@ -9,8 +9,8 @@ import click
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from launcher.config.schema import Job
-    from launcher.report.doctor import Diagnosis, Facts, Place, Saves
+    from launcher.config.document.schema import Job
+    from launcher.report.site.doctor import Diagnosis, Facts, Place, Saves
 
 
 @click.command()
@@ -35,7 +35,7 @@ def command(
     import json
 
     from launcher.errors import SiteError
-    from launcher.report.doctor import examine, render
+    from launcher.report.site.doctor import examine, render
 
     facts, job = _facts(partition, qos)
     if probing:
@@ -59,12 +59,12 @@ def _facts(partition: str | None, qos: str | None) -> tuple[Facts, Job]:
     """What there is, and a job that says nothing of its own: the site profile's defaults count as a job's would."""
     import os
 
-    from launcher.config.load import site_job
-    from launcher.config.site import load_site
-    from launcher.report.doctor import Facts
+    from launcher.config.load.load import site_job
+    from launcher.config.load.site import load_site
+    from launcher.report.site.doctor import Facts
     from launcher.slurm.probe import look_here
     from launcher.slurm.site import ask_site, find_slurm, parse_site
-    from launcher.submission import interpreter
+    from launcher.submission.facts import interpreter
 
     presence = find_slurm()
     site, silence = None, ""
@@ -86,8 +86,8 @@ def _runs_dir() -> Path:
     import os
     from pathlib import Path
 
-    from launcher.config.site import load_site
-    from launcher.submission.gather import runs_dir_of
+    from launcher.config.load.site import load_site
+    from launcher.submission.facts.gather import runs_dir_of
 
     return runs_dir_of(None, Path.cwd(), load_site(), os.environ)[0]
 
@@ -96,7 +96,7 @@ def _place(profile: object) -> Place:
     import os
     import shutil
 
-    from launcher.report.doctor import Place
+    from launcher.report.site.doctor import Place
 
     path = _runs_dir()
     there = next(p for p in (path, *path.parents) if p.is_dir())
@@ -130,7 +130,7 @@ def _saves() -> Saves | None:
     """Save times of the newest runs and rehearsals."""
     import statistics
 
-    from launcher.report.doctor import Saves
+    from launcher.report.site.doctor import Saves
     from launcher.run import events, index, rehearsals
     from launcher.run.paths import RunPaths
 
@@ -155,7 +155,7 @@ def _probed(facts: Facts, partition: str | None, account: str | None, wait_s: fl
 
     if facts.site is None:
         raise SiteError(f"--probe needs SLURM: {facts.silence or facts.presence.reason}")
-    from launcher.config.site import load_site
+    from launcher.config.load.site import load_site
 
     partition = partition or load_site().debug_partition or facts.partition
     click.echo(f"probing {partition or 'the default partition'} (up to {wait_s:g} s) ...", err=True)
@@ -176,7 +176,7 @@ def _write_site(facts: Facts, force: bool) -> Path:
     from pathlib import Path
 
     from launcher.errors import RunDirError, SiteError, StateError
-    from launcher.report.profile import site_profile
+    from launcher.report.site.profile import site_profile
 
     if facts.site is None:
         raise SiteError(f"there is nothing to write a profile from: {facts.silence or facts.presence.reason}")

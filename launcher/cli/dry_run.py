@@ -14,9 +14,9 @@ import click
 from launcher.cli._options import JobCommand, job_arguments, load
 
 if TYPE_CHECKING:
-    from launcher.config.load import LoadedJob
-    from launcher.submission.rehearsal import Rehearsal
-    from launcher.submission.stages import Stage
+    from launcher.config.load.load import LoadedJob
+    from launcher.submission.rehearsal.rehearse import Rehearsal
+    from launcher.submission.rehearsal.stages import Stage
 
 
 @click.command(cls=JobCommand)
@@ -40,7 +40,7 @@ def command(
     """
     from dataclasses import asdict
 
-    from launcher.submission.rehearsal import rehearse, verdict
+    from launcher.submission.rehearsal.rehearse import rehearse, verdict
 
     loaded = load(words, module)
     tell = (lambda _: None) if as_json else click.echo
@@ -71,8 +71,8 @@ def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], Non
     """Where it takes place."""
     from dataclasses import replace
 
-    from launcher.submission.gather import gather
-    from launcher.submission.stages import LocalStage, on_slurm
+    from launcher.submission.facts.gather import gather
+    from launcher.submission.rehearsal.stages import LocalStage, on_slurm
 
     if slurm:
         loaded = _in_its_partition(loaded)
@@ -120,7 +120,7 @@ def _in_its_partition(loaded: LoadedJob) -> LoadedJob:
     """The job in the partition it is rehearsed in: the command line's, the allocation's, the profile's, its own."""
     from dataclasses import replace
 
-    from launcher.config.source import COMMAND_LINE
+    from launcher.config.document.source import COMMAND_LINE
 
     origin = loaded.origin.get("slurm.partition")
     said = loaded.job.slurm.partition if origin is not None and origin.source == COMMAND_LINE else None
@@ -147,7 +147,7 @@ def _ended_politely() -> Iterator[None]:
 
 def describe(found: Rehearsal, timeout_min: int, *, real: bool = False) -> list[str]:
     """What a user wants to know before asking for nodes."""
-    from launcher.report.text import duration
+    from launcher.report.formats import duration
     from launcher.run.units import size
 
     first = found.first

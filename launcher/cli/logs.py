@@ -15,7 +15,7 @@ from launcher.cli._options import run_argument
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
-    from launcher.submission.where import Where
+    from launcher.submission.liveness import Where
 
 _PERIOD_S = 0.25
 _BLOCK = 1 << 20
@@ -44,7 +44,7 @@ def command(
 ) -> None:
     """Print what a rank of the run has written (its standard output and error)."""
     from launcher.errors import StateError
-    from launcher.submission.points import single
+    from launcher.submission.sweeps.points import single
 
     paths = single(run)
     source = _Source(paths, rank, attempt, round_, agents)
@@ -149,7 +149,7 @@ def _copy(f: BinaryIO, end: int, path: Path, out: Bytes | Objects) -> None:
 def _follow(paths: RunPaths, source: _Source, at: dict[Path, int], out: Bytes | Objects) -> None:
     """Print what comes until the run has ended; a new attempt's or round's log continues the old one's."""
     from launcher.run.state import read_outcome
-    from launcher.submission.where import locate
+    from launcher.submission.liveness import locate
 
     where: Where = locate(paths)
     while True:

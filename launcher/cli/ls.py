@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from launcher.report.listing import Row
-    from launcher.report.runs import Known
+    from launcher.report.model.runs import Known
+    from launcher.report.text.listing import Row
 
 
 @click.command()
@@ -31,8 +31,8 @@ def command(
     """List runs, newest first; a sweep is one line."""
     import time
 
-    from launcher.report.listing import group_sweeps, rows
-    from launcher.report.runs import all_runs
+    from launcher.report.model.runs import all_runs
+    from launcher.report.text.listing import group_sweeps, rows
 
     now, known = time.time(), all_runs()
     if sweep is not None:
@@ -53,7 +53,7 @@ def _show(found: list[Row], as_json: bool, number: int, everything: bool) -> Non
     """Every run by itself: as JSON, or as a table of at most ``number`` lines."""
     import time
 
-    from launcher.report.text import json_lines
+    from launcher.report.formats import json_lines
 
     if as_json:
         click.echo(json_lines(map(vars, found)))
@@ -64,7 +64,7 @@ def _show(found: list[Row], as_json: bool, number: int, everything: bool) -> Non
 
 def _points(known: list[Known], now: float, sweep: str, metric: str | None, highest: bool) -> list[Row]:
     from launcher.errors import RunNotFoundError
-    from launcher.report.listing import best_metric, rows, sort_by_metric
+    from launcher.report.text.listing import best_metric, rows, sort_by_metric
 
     names = {k.sweep for k in known if k.sweep is not None and (k.sweep == sweep or k.sweep.endswith(f"-{sweep}"))}
     if len(names) != 1:
@@ -76,35 +76,35 @@ def _points(known: list[Known], now: float, sweep: str, metric: str | None, high
 
 
 def _state_cell(state: str) -> str:
-    from launcher.report.status import colour
+    from launcher.report.text.status import colour
 
     return click.style(state, fg=colour(state))
 
 
 def _cells(line: list[Row], now: float) -> list[str]:
     """One line of the list: a run, or all points of a sweep."""
-    from launcher.report import text
-    from launcher.report.listing import main_metric, sweep_line
+    from launcher.report import formats
+    from launcher.report.text.listing import main_metric, sweep_line
 
     item = line[0]
     if item.sweep is not None:
         state, words = sweep_line(line)
         when = max((p.when for p in line if p.when), default=None)
-        return [f"{item.sweep} (sweep)", _state_cell(state), words, "", text.clock(when, now)]
-    step = text.count(item.step) + (f"/{text.count(item.total_steps)}" if item.total_steps else "")
-    speed = text.rate(item.rate) if item.state == "running" else ""
+        return [f"{item.sweep} (sweep)", _state_cell(state), words, "", formats.clock(when, now)]
+    step = formats.count(item.step) + (f"/{formats.count(item.total_steps)}" if item.total_steps else "")
+    speed = formats.rate(item.rate) if item.state == "running" else ""
     words = "  ".join(w for w in (step, speed, main_metric(item.metrics)) if w)
     if item.state == "running" and item.eta_s is not None:
-        return [item.run, _state_cell(item.state), words, f"done in {text.duration(item.eta_s)}", ""]
-    reason = text.clean(item.reason, 40) if item.state != "completed" else ""
-    return [item.run, _state_cell(item.state), words, reason, text.clock(item.when, now)]
+        return [item.run, _state_cell(item.state), words, f"done in {formats.duration(item.eta_s)}", ""]
+    reason = formats.clean(item.reason, 40) if item.state != "completed" else ""
+    return [item.run, _state_cell(item.state), words, reason, formats.clock(item.when, now)]
 
 
 def _sweep_cells(row: Row) -> list[str]:
-    from launcher.report import text
+    from launcher.report import formats
 
-    metrics = "  ".join(f"{text.clean(k, 16)} {text.number(v)}" for k, v in list(row.metrics.items())[:4])
-    return [row.run, _state_cell(row.state), " ".join(text.clean(o, 40) for o in row.overrides), metrics]
+    metrics = "  ".join(f"{formats.clean(k, 16)} {formats.number(v)}" for k, v in list(row.metrics.items())[:4])
+    return [row.run, _state_cell(row.state), " ".join(formats.clean(o, 40) for o in row.overrides), metrics]
 
 
 def _print(table: list[list[str]], more: int) -> None:

@@ -131,7 +131,7 @@ def _run(argv: list[str] | None) -> int:
 def _in_words(error: LauncherError) -> str:
     if not isinstance(error, RunGoneError):
         return str(error)
-    from launcher.report.lost_runs import in_words
+    from launcher.report.model.lost_runs import in_words
 
     return in_words(error)
 

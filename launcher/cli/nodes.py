@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from launcher.report.nodes import HostRecord
+    from launcher.report.model.hosts import HostRecord
 
 
 @click.command()
@@ -26,9 +26,9 @@ def command(hosts: tuple[str, ...], number: int, suspect: bool, as_json: bool) -
     import json
     import time
 
-    from launcher.report.nodes import gather, load
-    from launcher.report.runs import all_runs
-    from launcher.report.text import plain_json
+    from launcher.report.formats import plain_json
+    from launcher.report.model.hosts import gather, load
+    from launcher.report.model.runs import all_runs
 
     wanted = _named(hosts)
     known = all_runs()[:number]
@@ -56,7 +56,7 @@ def _named(hosts: tuple[str, ...]) -> set[str]:
 
 
 def _table(records: list[HostRecord], now: float) -> None:
-    from launcher.report.text import ago, clean
+    from launcher.report.formats import ago, clean
 
     head = ("", "HOST", "RUNS", "LOST", "FAILED", "HUNG", "CHECKS", "SLOW", "LATEST")
     rows: list[tuple[str, ...]] = [head]

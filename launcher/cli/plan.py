@@ -11,8 +11,8 @@ import click
 from launcher.cli._options import JobCommand, backend_option, job_arguments, load, sweep_option
 
 if TYPE_CHECKING:
-    from launcher.config.load import LoadedJob
-    from launcher.submission.facts import Facts
+    from launcher.config.load.load import LoadedJob
+    from launcher.submission.facts.facts import Facts
 
 
 @click.command(cls=JobCommand)
@@ -37,8 +37,8 @@ def command(
 
     JOB is a YAML file or a .py file; KEY=VALUE overrides keys of the job (resources.nodes=2). Submits nothing and needs no SLURM.
     """
-    from launcher.submission.gather import gather
-    from launcher.submission.plan import plan
+    from launcher.submission.facts.gather import gather
+    from launcher.submission.plan.plan import plan
 
     loaded = load(words, module, sweep)
     if estimate:
@@ -74,11 +74,11 @@ def _show(lines: Sequence[str], render: Callable[[], str]) -> None:
 
 def _sweep(loaded: LoadedJob, facts: Facts, as_json: bool) -> None:
     """The first point's plan, what the points differ in, and the array's script."""
-    from launcher.submission import sweeps
+    from launcher.submission.sweeps import submit_sweep
 
-    chunks = sweeps.plan_points(loaded, facts)
+    chunks = submit_sweep.plan_points(loaded, facts)
     first, count = chunks[0][0], sum(len(c) for c in chunks)
-    scripts = [sweeps.render(chunk) for chunk in chunks]
+    scripts = [submit_sweep.render(chunk) for chunk in chunks]
     if as_json:
         points = [{"run": p.plan.spec.id, "overrides": p.overrides} for chunk in chunks for p in chunk]
         click.echo(json.dumps({**first.plan.as_dict(), "sbatch": scripts, "points": points}, indent=1))

@@ -9,7 +9,7 @@ import click
 from launcher.cli._options import complete_run
 
 if TYPE_CHECKING:
-    from launcher.report.page import Told
+    from launcher.report.page.page import Told
 
 
 @click.command()
@@ -23,9 +23,9 @@ def command(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:
     """
     import time
 
-    from launcher.report.hearing import read_histories, run_now
-    from launcher.report.page import read_told
-    from launcher.report.runs import find, summarise_all
+    from launcher.report.model.hearing import read_histories, run_now
+    from launcher.report.model.runs import find, summarise_all
+    from launcher.report.page.page import read_told
 
     now = time.time()
     histories = read_histories([find(name) for name in runs or ("@last",)], now)
@@ -39,8 +39,8 @@ def command(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:
 
 
 def _page(told: list[Told], now: float) -> str:
-    from launcher.report.page import compare_page, run_page
-    from launcher.report.runs import previous_of
+    from launcher.report.model.runs import previous_of
+    from launcher.report.page.page import compare_page, run_page
 
     return run_page(told[0], previous_of(told[0].history.paths), now) if len(told) == 1 else compare_page(told, now)
 
@@ -49,9 +49,9 @@ def _figures(told: list[Told]) -> str:
     """One object for one run, in one line; a list for several, which are compared with the first."""
     import json
 
-    from launcher.report.figures import figures
-    from launcher.report.runs import previous_of
-    from launcher.report.text import json_lines
+    from launcher.report.formats import json_lines
+    from launcher.report.model.runs import previous_of
+    from launcher.report.page.figures import figures
 
     if len(told) == 1:
         return json.dumps(figures(told[0], previous_of(told[0].history.paths)))

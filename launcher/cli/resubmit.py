@@ -10,7 +10,7 @@ import click
 from launcher.cli._options import complete_run
 
 if TYPE_CHECKING:
-    from launcher.submission.again import Again
+    from launcher.submission.resubmit import Again
 
 
 @click.command()
@@ -36,10 +36,10 @@ def command(
 ) -> None:
     """Continue RUN as a new attempt of itself; KEY=VALUE changes its job (fewer nodes, a longer limit, more epochs)."""
     from launcher.cli.submit import say, wait_for
-    from launcher.submission import again
-    from launcher.submission.points import single
+    from launcher.submission import resubmit
+    from launcher.submission.sweeps.points import single
 
-    how = again.Again(
+    how = resubmit.Again(
         overrides=overrides,
         step=_step(from_),
         unsafe_load=unsafe_load,
@@ -53,7 +53,7 @@ def command(
         _failed(run, how, wait)
         return
     paths = single(run)
-    handed = again.fork(paths, fork_name, how) if fork_name else again.resubmit(paths, how)
+    handed = resubmit.fork(paths, fork_name, how) if fork_name else resubmit.resubmit(paths, how)
     say(handed)
     if wait:
         wait_for(handed)
@@ -71,8 +71,8 @@ def _failed(run: str, how: Again, wait: bool) -> None:
     """Every point of the sweep that failed, or whose processes died without an outcome: one array."""
     from launcher.errors import StateError
     from launcher.run import index
-    from launcher.submission.points import points_of
-    from launcher.submission.points_again import failed_of, resubmit_points
+    from launcher.submission.sweeps.points import points_of
+    from launcher.submission.sweeps.resubmit_points import failed_of, resubmit_points
 
     sweep = index.resolve(run)
     if not index.is_sweep(sweep):

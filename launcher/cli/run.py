@@ -15,7 +15,7 @@ from launcher.errors import RunFailedError
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
-    from launcher.submission.local_backend import Foreground
+    from launcher.submission.backends.local import Foreground
 
 
 @click.command(cls=JobCommand)
@@ -29,7 +29,7 @@ def command(words: tuple[str, ...], module: str | None) -> None:
     from launcher.cli._follow import finish
     from launcher.cli._submitting import submit_job
     from launcher.cli.submit import shown
-    from launcher.submission.local_backend import Foreground
+    from launcher.submission.backends.local import Foreground
 
     one = submit_job(load(words, module), "local", foreground=True)
     agents = Foreground(one.plan)
@@ -77,7 +77,7 @@ class _Stop:
         """Until the run has an outcome; one that was stopped before its leader could write any gets it from here."""
         from launcher.cli._follow import follow
         from launcher.run.state import read_outcome
-        from launcher.submission.requests import bury
+        from launcher.submission.folder.requests import bury
 
         try:
             return follow(self._paths, self._agents.alive, heed=self._heed)
@@ -110,7 +110,7 @@ class _Stop:
         self._save()
 
     def _save(self) -> None:
-        from launcher.submission.requests import request_stop
+        from launcher.submission.folder.requests import request_stop
 
         request_stop(self._paths, save=True)
         self._agents.terminate()

@@ -26,8 +26,8 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
     from launcher.errors import StateError
     from launcher.run.spec import RunSpec
     from launcher.run.state import read_state
-    from launcher.submission.points import single
-    from launcher.submission.where import locate
+    from launcher.submission.liveness import locate
+    from launcher.submission.sweeps.points import single
 
     paths = single(run)
     where = locate(paths)
@@ -55,7 +55,7 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
 def _set_up(paths: RunPaths) -> list[str]:
     """The job's setup lines around what follows, as its agents run them."""
     from launcher.errors import ConfigError
-    from launcher.submission.again import Again, load_again
+    from launcher.submission.resubmit import Again, load_again
 
     try:
         setup = load_again(paths, paths.root, Again()).job.environment.setup

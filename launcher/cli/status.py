@@ -19,13 +19,13 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     import os
     import time
 
-    from launcher.report.hearing import read_histories, run_now
-    from launcher.report.history import read_history
-    from launcher.report.ledger import advise, ledger
-    from launcher.report.listing import has_ended
-    from launcher.report.runs import all_runs, find_many, summarise_all
-    from launcher.report.status import colour, lines, past, standing
-    from launcher.report.text import plain_json
+    from launcher.report.formats import plain_json
+    from launcher.report.model.hearing import read_histories, run_now
+    from launcher.report.model.history import read_history
+    from launcher.report.model.ledger import advise, ledger
+    from launcher.report.model.runs import all_runs, find_many, summarise_all
+    from launcher.report.text.listing import has_ended
+    from launcher.report.text.status import colour, lines, past, standing
 
     now = time.time()
     if runs:
@@ -48,9 +48,9 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     if not summaries:
         click.echo("no runs yet; launcher submit job.yaml starts one")
     from launcher.cli._say import say
-    from launcher.report.kept_off import kept_off
-    from launcher.report.ledger import advice_in_words, cost_in_words, in_words
-    from launcher.report.why import explain
+    from launcher.report.diagnosis.kept_off import kept_off
+    from launcher.report.diagnosis.why import explain
+    from launcher.report.model.ledger import advice_in_words, cost_in_words, in_words
 
     for h, s, book, now in zip(histories, summaries, books, times, strict=True):
         why = explain(h, s, now).sentence if s.state in ("failed", "cancelled") else ""

@@ -10,7 +10,7 @@ from launcher.cli._options import JobCommand, backend_option, job_arguments, loa
 
 if TYPE_CHECKING:
     from launcher.submission.submit import Submitted
-    from launcher.submission.sweeps import SubmittedSweep
+    from launcher.submission.sweeps.submit_sweep import SubmittedSweep
 
 
 @click.command(cls=JobCommand)
@@ -85,7 +85,7 @@ def _sweep(one: SubmittedSweep, wait: bool) -> None:
     click.echo(f"  run      {shown(str(one.root))}")
     if wait:
         from launcher.cli._follow import follow_points
-        from launcher.submission.points import points_of
+        from launcher.submission.sweeps.points import points_of
 
         follow_points(name, points_of(one.root))
 
@@ -101,7 +101,7 @@ def shown(path: str) -> str:
 def wait_for(one: Submitted) -> None:
     """Follow to the end; Ctrl-C stops the following, not the run."""
     from launcher.cli._follow import finish, follow
-    from launcher.submission.where import locate
+    from launcher.submission.liveness import locate
 
     where = locate(one.paths)
     try:

@@ -37,7 +37,7 @@ def command(run: str | None, as_json: bool) -> None:
     Works over ssh and in 80x24. When the output is no terminal, RUN's events (of a sweep: its points' ends) are printed
     as they come. docs/json.md lists the keys of --json.
     """
-    from launcher.report.runs import find
+    from launcher.report.model.runs import find
     from launcher.run.index import is_sweep, resolve
 
     root = resolve(run) if run is not None else None
@@ -60,9 +60,9 @@ def _live(paths: RunPaths | None, sweep: str | None) -> None:
     from rich.console import Console, Group
     from rich.live import Live
 
-    from launcher.report.feed import Feed
-    from launcher.report.live import View
-    from launcher.report.screen import in_ascii
+    from launcher.report.live.feed import Feed
+    from launcher.report.live.live import View
+    from launcher.report.live.screen import in_ascii
 
     view = View(Feed(), _save_and_end, run=paths, sweep=sweep, only_one=paths is not None or sweep is not None)
     console = Console()
@@ -126,7 +126,7 @@ def decode(raw: bytes) -> list[str]:
 def _save_and_end(paths: RunPaths) -> str:
     """End the run as ``launcher cancel --save`` does; one line about what came of it."""
     from launcher.errors import LauncherError
-    from launcher.submission.stopping import stop
+    from launcher.submission.cancel import stop
 
     try:
         return stop(paths, save=True).sentence
@@ -149,19 +149,19 @@ class Change:
 
     def as_json(self) -> str:
         """One line, like an event's."""
-        from launcher.report.text import json_line
+        from launcher.report.formats import json_line
 
         return json_line({"t": self.t, "type": "state", "run": self.run, "state": self.state, "reason": self.reason})
 
 
 def _follow(paths: RunPaths, as_json: bool) -> None:
     """Events in words until the run has ended: for pipes and files."""
-    from launcher.report import text
-    from launcher.report.hearing import Hearing, run_now
-    from launcher.report.runs import needs_slurm, summary_of
-    from launcher.report.status import lines
-    from launcher.report.summary import summarise_history
-    from launcher.report.words import words
+    from launcher.report import formats
+    from launcher.report.model.hearing import Hearing, run_now
+    from launcher.report.model.runs import needs_slurm, summary_of
+    from launcher.report.model.summary import summarise_history
+    from launcher.report.text.status import lines
+    from launcher.report.text.words import words
 
     told, asked, hearing = 0, float("-inf"), Hearing()
     while True:
@@ -169,7 +169,9 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
         history = hearing.read(paths)
         for event in history.events[told:]:
             said = words(event)
-            line = text.json_line({**event, "words": said}) if as_json else f"{text.clock(event['t'], now)}  {said}"
+            line = (
+                formats.json_line({**event, "words": said}) if as_json else f"{formats.clock(event['t'], now)}  {said}"
+            )
             click.echo(line)
         told = len(history.events)
         summary = summarise_history(history, None, now)
@@ -184,9 +186,9 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
 
 def _follow_sweep(sweep: str, as_json: bool) -> None:
     """Each point's state whenever it changes, until all have ended; then the sweep in one line."""
-    from launcher.report import text
-    from launcher.report.feed import LISTING_EVERY_S, Feed
-    from launcher.report.listing import sweep_line
+    from launcher.report import formats
+    from launcher.report.live.feed import LISTING_EVERY_S, Feed
+    from launcher.report.text.listing import sweep_line
 
     feed, told = Feed(), dict[str, str]()
     while True:
@@ -198,8 +200,10 @@ def _follow_sweep(sweep: str, as_json: bool) -> None:
                 if as_json:
                     click.echo(Change(now, row.run, row.state, row.reason).as_json())
                     continue
-                why = f": {text.clean(row.reason, 200)}" if row.reason and row.state in ("failed", "cancelled") else ""
-                click.echo(f"{text.clock(now, now)}  {row.run} {row.state}{why}")
+                why = (
+                    f": {formats.clean(row.reason, 200)}" if row.reason and row.state in ("failed", "cancelled") else ""
+                )
+                click.echo(f"{formats.clock(now, now)}  {row.run} {row.state}{why}")
         if not any(row.state in ("running", "pending") for row in points):
             if not as_json:
                 click.echo(f"{sweep}  {sweep_line(points)[1]}" if points else f"{sweep} has no points")

@@ -19,10 +19,10 @@ def command(run: str, as_json: bool) -> None:
     import time
 
     from launcher.cli._say import say
-    from launcher.report.hearing import read_histories, run_now
-    from launcher.report.runs import find, summarise_all
-    from launcher.report.text import plain_json
-    from launcher.report.why import explain
+    from launcher.report.diagnosis.why import explain
+    from launcher.report.formats import plain_json
+    from launcher.report.model.hearing import read_histories, run_now
+    from launcher.report.model.runs import find, summarise_all
 
     now = time.time()
     (history,) = read_histories([find(run)], now)

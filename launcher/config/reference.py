@@ -10,16 +10,17 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter
 
-from launcher.config import schema, site
-from launcher.config.explain import alias
-from launcher.config.rules import OWNED_OPTIONS
-from launcher.config.schema import Job
+from launcher.config.check.rules import OWNED_OPTIONS
+from launcher.config.document import schema
+from launcher.config.document.explain import alias
+from launcher.config.document.schema import Job
+from launcher.config.load import site
 
 __all__ = ["field_docs", "json_schema", "json_schema_text", "page"]
 
 _INTRO = """# Every key of a job file
 
-Made from `launcher/config/schema.py` by `make docs`. `launcher schema > job.schema.json` writes the same for editors: with
+Made from `launcher/config/document/schema.py` by `make docs`. `launcher schema > job.schema.json` writes the same for editors: with
 `# yaml-language-server: $schema=job.schema.json` as its first line, a job file is completed and checked as it is typed.
 
 Values come, weakest first, from `/etc/launcher/site.yaml`, the profile that `$LAUNCHER_SITE` names,

@@ -1,1 +1,1 @@
-"""On the nodes: agent, leader, protocol, decisions. Never imports torch; standard library and psutil only."""
+"""On every node of the allocation: agents, the leader, what they share. Never imports torch."""

@@ -3,7 +3,7 @@
 A network file system that is away for a moment answers EIO, ESTALE or ENOTCONN, or, where the mount itself is gone, ENOENT for
 everything. `Path.exists`, `is_dir` and `glob` make False and [] of most of these. So what decides is asked for here: a name
 is missing only where the folder around it was listed and does not hold it; everything else raises OSError, and is asked for
-again (`patiently`; in the leader `launcher.runtime.patience`).
+again (`patiently`; in the leader `launcher.node.leader.patience`).
 """
 
 from __future__ import annotations

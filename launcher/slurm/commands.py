@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from launcher.frozen import frozen
-from launcher.slurm.courier import VARIABLE, carry
+from launcher.slurm.carry import VARIABLE, carry
 
 __all__ = ["Answer", "ask", "ask_patiently", "clean_environment", "spared"]
 

@@ -12,47 +12,15 @@ import os
 import signal
 import sys
 import time
-import uuid
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from launcher.run.asking import load_object, patiently
-from launcher.run.files import read_object, write_atomic
+from launcher.run.files import write_atomic
+from launcher.slurm.carry import COMMANDS, LOOK_S, VARIABLE
+from launcher.slurm.commands import ask
 from launcher.slurm.environ import without_slurm
 
-__all__ = ["COMMANDS", "VARIABLE", "carry", "main"]
-
-VARIABLE = "LAUNCHER_COURIER"
-"""Names the folder, in the environment of agents."""
-COMMANDS = frozenset({"sacct", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "squeue"})
-_LOOK_S = 0.1
-
-
-def carry(words: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None) -> dict[str, Any] | None:
-    """Have ``words`` run outside; code, out and err, or None when there is no courier or it does not answer in time.
-
-    Only the words leave the container, never the environment: whether the allocation's own variables are to be hidden is
-    seen from their absence in ``environ``.
-    """
-    folder = os.environ.get(VARIABLE)
-    if not folder or words[0] not in COMMANDS:
-        return None
-    name = uuid.uuid4().hex
-    ask, answer = Path(folder, f"ask.{name}"), Path(folder, f"answer.{name}")
-    hidden = environ is not None and "SLURM_JOB_ID" not in environ
-    try:
-        write_atomic(ask, json.dumps({"words": list(words), "timeout_s": timeout_s, "hidden": hidden}), durable=False)
-    except OSError:
-        return None
-    end = time.monotonic() + timeout_s + 5 * _LOOK_S
-    while time.monotonic() < end:
-        if (said := read_object(answer)) is not None:
-            answer.unlink(missing_ok=True)
-            return said
-        time.sleep(_LOOK_S)
-    ask.unlink(missing_ok=True)
-    return None
+__all__ = ["main"]
 
 
 def main() -> int:
@@ -68,7 +36,7 @@ def main() -> int:
                 _deliver(path)
             except (OSError, LookupError, TypeError, ValueError) as error:  # the next one must be heard
                 print(f"{path}: {error!r}", file=sys.stderr, flush=True)
-        time.sleep(_LOOK_S)
+        time.sleep(LOOK_S)
     return 0
 
 
@@ -80,8 +48,6 @@ def _asked(folder: Path) -> list[Path]:
 
 
 def _deliver(path: Path) -> None:
-    from launcher.slurm.commands import ask
-
     request = load_object(path, path.parent)
     path.unlink(missing_ok=True)
     if request is None or request["words"][0] not in COMMANDS:

@@ -10,8 +10,8 @@ from launcher.frozen import frozen
 from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
-from launcher.submission.requests import bury, request_stop
-from launcher.submission.where import Where, cancel_jobs, locate, states_of
+from launcher.submission.folder.requests import bury, request_stop
+from launcher.submission.liveness import Where, cancel_jobs, locate, states_of
 
 __all__ = ["Stopped", "stop", "stop_all"]
 

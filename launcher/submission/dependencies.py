@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from launcher.config.schema import After
+from launcher.config.document.schema import After
 from launcher.errors import StateError
 from launcher.run import index
 from launcher.run.after import Kind, Predecessor, broken, judge, state_of
 from launcher.run.paths import RunPaths
-from launcher.submission.where import locate
+from launcher.submission.liveness import locate
 
 __all__ = ["predecessors", "waiting"]
 

@@ -17,7 +17,7 @@ from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.processes import is_alive
 from launcher.run.state import is_this_job, read_submission
-from launcher.submission import local_backend
+from launcher.submission.backends import local as local_backend
 
 __all__ = ["Census", "Where", "await_end", "cancel_jobs", "locate", "states_of"]
 

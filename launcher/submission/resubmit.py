@@ -8,20 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from launcher.config.load import LoadedJob, load_layers, renamed
-from launcher.config.merge import command_line
-from launcher.config.site import Layer, read_document, read_layers, site_paths
+from launcher.config.load.load import LoadedJob, load_layers, renamed
+from launcher.config.load.merge import command_line
+from launcher.config.load.site import Layer, read_document, read_layers, site_paths
 from launcher.errors import CheckpointError, ConfigError, RunDirError, StateError
 from launcher.frozen import frozen
 from launcher.run import events, index
 from launcher.run.messages import UNSAFE_LOAD
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_submission
-from launcher.submission import files, gather, snapshot, submit
-from launcher.submission.facts import CodeFacts, Facts
-from launcher.submission.plan import SubmissionPlan, plan
+from launcher.submission import submit
+from launcher.submission.facts import code_files, gather
+from launcher.submission.facts.facts import CodeFacts, Facts
+from launcher.submission.folder import snapshot
+from launcher.submission.liveness import await_end, locate
+from launcher.submission.plan.plan import SubmissionPlan, plan
 from launcher.submission.submit import Submitted
-from launcher.submission.where import await_end, locate
 
 __all__ = [
     "Again",
@@ -238,5 +240,5 @@ def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
 def _code_of(paths: RunPaths) -> CodeFacts:
     """The run's own copy of its code as code to copy."""
     root = paths.code.resolve()
-    found = files.listing(root)
+    found = code_files.listing(root)
     return CodeFacts(root=str(root), files=found.files, outside=found.outside)

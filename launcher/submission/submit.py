@@ -21,9 +21,10 @@ from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
 from launcher.run.state import read_submission
-from launcher.submission import local_backend, rundir, slurm_backend, snapshot
-from launcher.submission.facts import Facts
-from launcher.submission.plan import SubmissionPlan
+from launcher.submission.backends import local, slurm
+from launcher.submission.facts.facts import Facts
+from launcher.submission.folder import rundir, snapshot
+from launcher.submission.plan.plan import SubmissionPlan
 
 __all__ = [
     "Submitted",
@@ -160,8 +161,8 @@ def note(
 def start(plan: SubmissionPlan) -> str:
     """Hand the prepared run over and return its job id. Raises SubmitError; then nothing runs."""
     if plan.backend == "local":
-        return str(local_backend.submit(plan))
-    return slurm_backend.submit(plan.submitit_dir, plan.command, plan.parameters, plan.run_dir, plan.spec.pass_names)
+        return str(local.submit(plan))
+    return slurm.submit(plan.submitit_dir, plan.command, plan.parameters, plan.run_dir, plan.spec.pass_names)
 
 
 def keep_or_cancel(paths: RunPaths, plan: SubmissionPlan, job_id: str, *, by: str) -> None:
@@ -170,9 +171,9 @@ def keep_or_cancel(paths: RunPaths, plan: SubmissionPlan, job_id: str, *, by: st
         record(paths, plan, job_id, by=by)
     except OSError as error:
         if plan.backend == "slurm":
-            slurm_backend.cancel_pending([job_id])
+            slurm.cancel_pending([job_id])
         elif int(job_id) != os.getpid():
-            local_backend.terminate(int(job_id), None)
+            local.terminate(int(job_id), None)
         raise rundir.refuse(paths.root, error) from None
 
 

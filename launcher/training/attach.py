@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from launcher.training import signals
-from launcher.training.place import here
-from launcher.training.reporter import Reporter
-from launcher.training.session import Session
-from launcher.training.stopping import Gate, listen
+from launcher.training.process import signals
+from launcher.training.process.place import here
+from launcher.training.process.reporter import Reporter
+from launcher.training.step.session import Session
+from launcher.training.step.stopping import Gate, listen
 from launcher.training.worker import Worker
 
 __all__ = ["attach", "attached"]
@@ -20,7 +20,7 @@ def attach() -> Worker:
     """The `Worker` of this process; under plain python or torchrun one that does nothing and never stops.
 
     Call it on the main thread, after the process group is up and the device is set. From then on the leader says when to stop
-    (`Worker.should_stop`), and SLURM's signals end neither the script nor the processes that it starts (`launcher.training.signals`).
+    (`Worker.should_stop`), and SLURM's signals end neither the script nor the processes that it starts (`launcher.training.process.signals`).
     Raises CheckpointError when the checkpoint cannot be read.
     """
     global _worker

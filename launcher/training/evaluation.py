@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from launcher.training.data import check_dataset, fetch, split, to_device
-from launcher.training.determinism import rng_state, set_rng_state
-from launcher.training.session import Session
-from launcher.training.wrapping import unwrap
+from launcher.training.ddp.data import check_dataset, fetch, split, to_device
+from launcher.training.ddp.determinism import rng_state, set_rng_state
+from launcher.training.ddp.wrapping import unwrap
+from launcher.training.step.session import Session
 
 __all__ = ["evaluate", "sum_over_ranks"]
 

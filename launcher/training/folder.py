@@ -15,11 +15,11 @@ import torch.distributed as dist
 from launcher.run.asking import patiently
 from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, hash_file
-from launcher.training.checkpoint import GENERATORS, error_number, make_folder, rank_file, write_file
-from launcher.training.determinism import rng_state
+from launcher.training.checkpoint.write import GENERATORS, error_number, make_folder, rank_file, write_file
+from launcher.training.ddp.determinism import rng_state
 
 if TYPE_CHECKING:
-    from launcher.training.session import Session
+    from launcher.training.step.session import Session
 
 __all__ = ["save_folder"]
 

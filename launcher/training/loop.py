@@ -12,14 +12,14 @@ import torch.distributed as dist
 
 from launcher.errors import CodeError
 from launcher.run.spec import RunSpec
-from launcher.training import failure
-from launcher.training.determinism import make_deterministic, seed_all
-from launcher.training.group import choose_device, close_group, open_group
-from launcher.training.place import Place
-from launcher.training.rehearsal import Rehearsed
-from launcher.training.reporter import Reporter
-from launcher.training.session import Session
-from launcher.training.stopping import Gate, Stopped, listen
+from launcher.training.ddp.determinism import make_deterministic, seed_all
+from launcher.training.process import failure
+from launcher.training.process.group import choose_device, close_group, open_group
+from launcher.training.process.place import Place
+from launcher.training.process.rehearsal import Rehearsed
+from launcher.training.process.reporter import Reporter
+from launcher.training.step.session import Session
+from launcher.training.step.stopping import Gate, Stopped, listen
 from launcher.training.task import Training
 from launcher.training.worker import Worker
 

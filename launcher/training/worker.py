@@ -12,11 +12,11 @@ import torch.distributed as dist
 
 from launcher.errors import CheckpointError, CodeError
 from launcher.run.spec import DdpSpec
-from launcher.training import wrapping
-from launcher.training.data import Micro, Plan, Stream, Unit, check_dataset
+from launcher.training.ddp import wrapping
+from launcher.training.ddp.data import Micro, Plan, Stream, Unit, check_dataset
 from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
 from launcher.training.folder import save_folder
-from launcher.training.session import Session
+from launcher.training.step.session import Session
 
 __all__ = ["Worker"]
 

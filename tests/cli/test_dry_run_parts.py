@@ -14,7 +14,7 @@ import pytest
 from harness import seldom
 
 from launcher.cli.dry_run import command
-from launcher.submission import rehearsal
+from launcher.submission.rehearsal import rehearse
 
 LOOP = """
 import torch
@@ -169,7 +169,7 @@ def test_a_script_that_reports_no_steps_is_watched_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It may run for days: it is ended once it has run for a while, and the rehearsal says so; nothing is left running."""
-    monkeypatch.setattr(rehearsal, "PLAIN_S", 1.0)
+    monkeypatch.setattr(rehearse, "PLAIN_S", 1.0)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "train.py").write_text(
         f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(100000)\n"

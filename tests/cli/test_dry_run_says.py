@@ -9,7 +9,7 @@ import pytest
 from launcher.cli.dry_run import describe
 from launcher.errors import DrillError
 from launcher.run.messages import UNORDERED
-from launcher.submission.rehearsal import Rehearsal, Take, verdict
+from launcher.submission.rehearsal.rehearse import Rehearsal, Take, verdict
 
 FIRST = Take(
     run_dir="/runs/r", steps=20, step_time_s=0.25, rank_bytes=3 * 2**30, save_s=1.5, save_blocked_s=0.0125,

@@ -16,7 +16,7 @@ from launcher.cli.main import main
 from launcher.run import events, index
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, write_outcome
-from launcher.submission import where
+from launcher.submission import liveness
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_clean_leaves_what_slurm_is_silent_about(runs: Path, squeue: str, monkey
     os.utime(ended.outcome, (time.time() - 100_000,) * 2)
     fake = runs.parent / "fake"
     if SILENT[squeue]:
-        monkeypatch.setattr(where, "_ANSWER_S", 0.2)
+        monkeypatch.setattr(liveness, "_ANSWER_S", 0.2)
         (fake / "silent").write_text(SILENT[squeue])
         (fake / "silent").chmod(0o755)
     else:

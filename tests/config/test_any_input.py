@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from launcher.config.load import LoadedJob, load_job
-from launcher.config.schema import Job
-from launcher.config.source import read_yaml
+from launcher.config.document.schema import Job
+from launcher.config.document.source import read_yaml
+from launcher.config.load.load import LoadedJob, load_job
 from launcher.errors import ConfigError
 
 FAST = settings(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from launcher.config.convert import convert
 from launcher.config.convert.shell import Scope, commands, plain
-from launcher.config.load import load_job
-from launcher.config.source import read_yaml
+from launcher.config.document.source import read_yaml
+from launcher.config.load.load import load_job
 from launcher.errors import ConfigError
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from launcher.cli.main import main
-from launcher.config import schema
+from launcher.config.document import schema
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from launcher.cli.init import place_of
 from launcher.cli.main import cli
 from launcher.config.convert.first import Place, find_work, first_job
-from launcher.config.load import load_job
-from launcher.config.source import read_yaml
+from launcher.config.document.source import read_yaml
+from launcher.config.load.load import load_job
 from launcher.errors import ConfigError, StateError
 from launcher.slurm.site import Partition, Site, SiteTexts, parse_site
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.config import interpolate
-from launcher.config.faults import Report
+from launcher.config.document.problems import Report
+from launcher.config.load import interpolate
 
 TEXTS = st.lists(
     st.sampled_from(

@@ -7,9 +7,9 @@ from textwrap import dedent
 
 import pytest
 
-from launcher.config.load import LoadedJob, argument_texts, interpolate_run, load_job, load_values, site_job
-from launcher.config.schema import Job
-from launcher.config.site import ADMIN_PROFILE, load_site, site_paths
+from launcher.config.document.schema import Job
+from launcher.config.load.load import LoadedJob, argument_texts, interpolate_run, load_job, load_values, site_job
+from launcher.config.load.site import ADMIN_PROFILE, load_site, site_paths
 from launcher.errors import ConfigError
 
 

@@ -11,8 +11,9 @@ from typing import Any
 from click.testing import CliRunner
 
 from launcher.cli.main import cli
-from launcher.config import reference, schema
-from launcher.config.load import load_job
+from launcher.config import reference
+from launcher.config.document import schema
+from launcher.config.load.load import load_job
 
 ROOT = Path(__file__).parents[2]
 

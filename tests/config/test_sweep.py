@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.load import LoadedJob, load_job
-from launcher.config.sweep import MOST_POINTS, Point, axes, expand, flatten, point_jobs
+from launcher.config.load.load import LoadedJob, load_job
+from launcher.config.load.points import point_jobs
+from launcher.config.load.sweep import MOST_POINTS, Point, axes, expand, flatten
 from launcher.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 
 from launcher.cli.main import main
-from launcher.config.load import load_job
+from launcher.config.load.load import load_job
 from launcher.errors import CodeError, ConfigError
 
 TASKS = """

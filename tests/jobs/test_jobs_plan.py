@@ -8,9 +8,9 @@ import pytest
 import yaml
 from planning import facts
 
-from launcher.config.load import load_job
-from launcher.submission.gather import code_facts
-from launcher.submission.plan import plan
+from launcher.config.load.load import load_job
+from launcher.submission.facts.gather import code_facts
+from launcher.submission.plan.plan import plan
 
 JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
 

@@ -12,7 +12,7 @@ import yaml
 from crew import Crew, make_spec
 from crew import run as run_crew
 
-from launcher.training.digest import digest_checkpoint
+from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 
 JOBS = Path(__file__).parents[2] / "jobs"
 PACKAGED = Path("/usr/share/datasets/fashion-mnist")

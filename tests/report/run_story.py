@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from launcher.report.history import History, read_history
+from launcher.report.model.history import History, read_history
 from launcher.run.paths import SPEC_VERSION, RunPaths
 
 T0 = 1_790_000_000.0

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 
-from launcher.report.doctor import Facts, Place, Saves, examine, render
-from launcher.report.profile import site_profile
+from launcher.report.site.doctor import Facts, Place, Saves, examine, render
+from launcher.report.site.profile import site_profile
 from launcher.slurm.probe import Look, ProbeResult, look_here, parse_look
 from launcher.slurm.site import Presence, Site, SiteTexts, parse_site
 
@@ -164,7 +164,7 @@ def test_the_nccl_of_torchs_cuda_is_looked_at(
         (tmp_path / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     look = look_here(sys.executable)
-    agents = "import json, launcher.runtime.facts as f; print(json.dumps(f.torch_versions()))"
+    agents = "import json, launcher.node.agent.description as f; print(json.dumps(f.torch_versions()))"
     told = subprocess.run([sys.executable, "-c", agents], capture_output=True, check=True).stdout
 
     assert (look.torch, look.cuda, look.nccl, look.nccl_cuda) == ("9.9.9", cuda, *nccl)
@@ -182,7 +182,7 @@ def test_a_look_that_says_nonsense_is_an_error() -> None:
 
 def test_the_profile_is_one_that_is_read(tmp_path: Path) -> None:
     """What --write-site writes is accepted as a profile, with the site's GPU request and debug partition."""
-    from launcher.config.site import load_site
+    from launcher.config.load.site import load_site
 
     path = tmp_path / "site.yaml"
     path.write_text(site_profile(site("lab-20.11"), None, None))

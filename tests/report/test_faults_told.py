@@ -11,8 +11,8 @@ import pytest
 from in_process import launcher
 from run_story import Story, training
 
-from launcher.report.feed import Feed
-from launcher.report.live import View
+from launcher.report.live.feed import Feed
+from launcher.report.live.live import View
 from launcher.run.files import append_line, read_lines
 
 OLDER = Path(__file__).parent / "older" / "digits-1122-1758-ys9"

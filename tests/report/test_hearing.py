@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from run_story import T0, Story, training
 
-from launcher.report import hearing
-from launcher.report.feed import Feed
-from launcher.report.hearing import read_histories, run_now
-from launcher.report.history import read_history
-from launcher.report.ledger import ledger
-from launcher.report.runs import summarise_all
-from launcher.report.status import lines
-from launcher.report.summary import RunSummary, summarise_history
-from launcher.report.why import explain
+from launcher.report.diagnosis.why import explain
+from launcher.report.live.feed import Feed
+from launcher.report.model import hearing
+from launcher.report.model.hearing import read_histories, run_now
+from launcher.report.model.history import read_history
+from launcher.report.model.ledger import ledger
+from launcher.report.model.runs import summarise_all
+from launcher.report.model.summary import RunSummary, summarise_history
+from launcher.report.text.status import lines
 from launcher.run import clock
 
 HOUR = 3600.0

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_story import T0, Story
 
-from launcher.report.ledger import advise, in_words, interruptions, ledger, shares, young_daly
-from launcher.report.timeline import timeline
+from launcher.report.model.ledger import advise, in_words, interruptions, ledger, shares, young_daly
+from launcher.report.model.timeline import timeline
 
 
 class Simulated:

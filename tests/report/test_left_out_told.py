@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from run_story import Story
 
-from launcher.report.left_out import remedy
-from launcher.report.summary import summarise_history
-from launcher.report.traces import Trace
-from launcher.report.why import explain
+from launcher.report.diagnosis.left_out import remedy
+from launcher.report.diagnosis.traces import Trace
+from launcher.report.diagnosis.why import explain
+from launcher.report.model.summary import summarise_history
 
 NO_SUCH = "[Errno 2] No such file or directory: '{}'"
 FILES = (

@@ -20,9 +20,9 @@ from rich_run import make
 
 from launcher.cli.main import main
 from launcher.errors import LauncherError
-from launcher.report.feed import Feed
-from launcher.report.history import as_time
-from launcher.report.live import View
+from launcher.report.live.feed import Feed
+from launcher.report.live.live import View
+from launcher.report.model.history import as_time
 from launcher.run.paths import RunPaths
 
 NOW = 1_790_050_000.0
@@ -218,8 +218,8 @@ def test_a_run_that_goes_away_while_it_is_read(originals: dict[str, Path], place
     shutil.rmtree(runs, ignore_errors=True)
     for state in STATES:
         shutil.copytree(originals[state], runs / originals[state].name)
-    from launcher.report import listing
-    from launcher.report.runs import all_runs
+    from launcher.report.model.runs import all_runs
+    from launcher.report.text import listing
 
     known = all_runs()
     shutil.rmtree(runs / originals["running"].name)

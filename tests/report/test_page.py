@@ -14,12 +14,12 @@ import pytest
 from rich_run import make
 from run_story import Story
 
-from launcher.report.drawing import lanes
-from launcher.report.history import read_history
-from launcher.report.ledger import ledger
-from launcher.report.page import Told, compare_page, read_told, run_page
-from launcher.report.series import Series, charts, metric_series, spreads
-from launcher.report.summary import summarise_history
+from launcher.report.model.history import read_history
+from launcher.report.model.ledger import ledger
+from launcher.report.model.series import Series, charts, metric_series, spreads
+from launcher.report.model.summary import summarise_history
+from launcher.report.page.drawing import lanes
+from launcher.report.page.page import Told, compare_page, read_told, run_page
 from launcher.run.paths import RunPaths
 
 NOW = 1_790_050_000.0

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from run_story import T0, Story, training
 
-from launcher.report.status import lines
-from launcher.report.summary import summarise, summarise_history
-from launcher.report.why import explain
+from launcher.report.diagnosis.why import explain
+from launcher.report.model.summary import summarise, summarise_history
+from launcher.report.text.status import lines
 
 
 @dataclass

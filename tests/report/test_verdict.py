@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from run_story import Story, training
 
-from launcher.report.summary import summarise
+from launcher.report.model.summary import summarise
 
 
 @dataclass

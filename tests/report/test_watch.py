@@ -18,11 +18,11 @@ from rich_run import make
 from run_story import Story
 
 from launcher.cli.watch import decode
-from launcher.report.feed import Feed, tail_objects
-from launcher.report.listing import Row
-from launcher.report.live import View
-from launcher.report.screen import detail_screen, folded, in_ascii, log_screen, overview_screen
-from launcher.report.sparks import bar, spark
+from launcher.report.live.feed import Feed, tail_objects
+from launcher.report.live.live import View
+from launcher.report.live.screen import detail_screen, folded, in_ascii, log_screen, overview_screen
+from launcher.report.live.sparks import bar, spark
+from launcher.report.text.listing import Row
 from launcher.run.paths import RunPaths
 
 NOW = 1_790_050_000.0
@@ -221,7 +221,7 @@ def test_the_tail_of_a_file_skips_the_torn_line(tmp_path: Path) -> None:
 
 def test_unchanged_files_are_not_read_again(rich: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Metrics of a run that stands still are parsed once."""
-    import launcher.report.feed as module
+    import launcher.report.live.feed as module
 
     reads: list[Path] = []
     original = module.tail_objects

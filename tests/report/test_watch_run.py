@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from run_story import Story
 
-from launcher.report.feed import Feed
-from launcher.report.live import View
-from launcher.report.screen import detail_screen
+from launcher.report.live.feed import Feed
+from launcher.report.live.live import View
+from launcher.report.live.screen import detail_screen
 
 COST = "  12.2 GPU-h, 4.06 of them of spares"
 """Two nodes of four GPUs and a spare one, for an hour and 50 s."""

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from run_story import Story
 
-from launcher.report.summary import summarise_history
-from launcher.report.tellers import TELLERS
-from launcher.report.why import Why, explain
+from launcher.report.diagnosis.tellers import TELLERS
+from launcher.report.diagnosis.why import Why, explain
+from launcher.report.model.summary import summarise_history
 
 
 def training(root: Path, **spec: object) -> Story:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from launcher.report.words import level, words
+from launcher.report.text.words import level, words
 from launcher.run import events
 
 KNOWN = re.findall(r"^([a-z_]+) {2,}", events.__doc__ or "", re.MULTILINE)
@@ -20,7 +20,7 @@ def tell(type_: str, **values: object) -> str:
 
 def test_the_vocabulary_is_complete() -> None:
     """Every event type of the contract has words of its own: none falls back to its bare name."""
-    from launcher.report.words import _TELLERS
+    from launcher.report.text.words import _TELLERS
 
     assert len(KNOWN) > 25
     assert set(KNOWN) <= set(_TELLERS)

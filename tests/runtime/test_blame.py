@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.runtime.decisions import Action, Decision, Evidence, Kind
-from launcher.runtime.ending import _bad_hosts
-from launcher.runtime.nodes import Node
+from launcher.node.leader.finish import _bad_hosts
+from launcher.node.leader.nodes import Node
+from launcher.node.policy.decisions import Action, Decision, Evidence, Kind
 
 
 @pytest.mark.parametrize(("woke_at", "hosts"), [(None, ("n1", "n2")), (100.2, ()), (50.0, ("n1", "n2"))])

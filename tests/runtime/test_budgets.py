@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.runtime.budgets import Budgets, backoff_s
+from launcher.node.policy.budgets import Budgets, backoff_s
 
 
 def decision(evidence, action="new_round", t=0.0):

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.runtime.causes import Failure, cause_of, first_failure, is_victim, same_failures, signature, symptom_only
+from launcher.node.policy.causes import (
+    Failure,
+    cause_of,
+    first_failure,
+    is_victim,
+    same_failures,
+    signature,
+    symptom_only,
+)
 
 RESET = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:50072"
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import CheckpointError, RunDirError
+from launcher.node.checkpoints import committed, fence
+from launcher.node.checkpoints.committed import Shard
+from launcher.node.leader.verify import Proof
 from launcher.run import files as run_files
 from launcher.run.manifest import hash_bytes, hash_file, read_manifest, why_damaged
 from launcher.run.paths import RunPaths
-from launcher.runtime import checkpoints, fence
-from launcher.runtime.checkpoints import Shard
-from launcher.runtime.proving import Proof
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def write(paths, step, *, attempt=0, round_=0, ranks=2, text="x"):
 
 
 def commit(paths, step, shards, *, attempt=0, round_=0):
-    return checkpoints.commit(
+    return committed.commit(
         paths, step=step, attempt=attempt, round_=round_, world_size=len(shards), shards=shards, reason="interval"
     )
 
@@ -58,7 +58,7 @@ def test_a_commit_holds_what_the_manifest_says(paths):
     assert [f["rank"] for f in manifest["files"]] == [0, 1]
     assert (manifest["step"], manifest["world_size"], manifest["bytes"]) == (5, 2, done.bytes)
     assert manifest["meta"]["1"] == {"step": 5}
-    assert checkpoints.newest_good(paths).step == 5
+    assert committed.newest_good(paths).step == 5
 
 
 def test_files_in_subfolders_are_committed_too(paths):
@@ -101,7 +101,7 @@ def save_durably(paths, step, attempt):
         os.close(fd)
         shards.append(Shard(rank, [{"name": f"rank-{rank}", "size": len(data), "hash": hash_bytes(data)}]))
     commit(paths, step, shards, attempt=attempt)
-    checkpoints.collect_garbage(paths, attempt=attempt, keep_last=2, keep_every_steps=None, good=step)
+    committed.collect_garbage(paths, attempt=attempt, keep_last=2, keep_every_steps=None, good=step)
 
 
 def test_a_writer_killed_anywhere_leaves_a_whole_checkpoint(paths, monkeypatch):
@@ -123,7 +123,7 @@ def test_a_writer_killed_anywhere_leaves_a_whole_checkpoint(paths, monkeypatch):
                 os._exit(0)
         _, status = os.waitpid(pid, 0)
         finished += os.waitstatus_to_exitcode(status) == 0
-        found = checkpoints.newest_good(paths, damaged=lambda path, why: pytest.fail(f"{path} {why}"))
+        found = committed.newest_good(paths, damaged=lambda path, why: pytest.fail(f"{path} {why}"))
         assert found.step in (good, good + 10)
         good = found.step
     assert good > 100
@@ -144,7 +144,7 @@ def test_a_refusing_disk_leaves_the_old_one(paths, monkeypatch, number):
         commit(paths, 2, shards)
 
     assert caught.value.errno == number
-    assert checkpoints.committed_steps(paths) == [1]
+    assert committed.committed_steps(paths) == [1]
 
 
 def test_a_shard_that_is_not_as_reported_is_not_committed(paths):
@@ -154,7 +154,7 @@ def test_a_shard_that_is_not_as_reported_is_not_committed(paths):
 
     with pytest.raises(OSError, match="rank-1 has 0 bytes"):
         commit(paths, 2, shards)
-    assert checkpoints.newest_good(paths) is None
+    assert committed.newest_good(paths) is None
 
 
 def test_damaged_ones_are_passed_over_and_told(paths):
@@ -167,7 +167,7 @@ def test_damaged_ones_are_passed_over_and_told(paths):
     (paths.checkpoint(2) / "manifest.json").write_text(json.dumps({**manifest, "step": 9}))
     heard = []
 
-    found = checkpoints.newest_good(paths, damaged=lambda path, why: heard.append((path.name, why)))
+    found = committed.newest_good(paths, damaged=lambda path, why: heard.append((path.name, why)))
 
     assert found.step == 1
     assert [name for name, _ in heard] == ["step-00000004", "step-00000003", "step-00000002"]
@@ -192,11 +192,11 @@ def test_garbage_is_collected_but_never_the_good_one(paths):
     for step in (10, 20, 30, 40, 50):
         commit(paths, step, write(paths, step))
 
-    checkpoints.collect_garbage(paths, attempt=0, keep_last=1, keep_every_steps=20, good=10)
-    assert checkpoints.committed_steps(paths) == [10, 20, 40, 50]
+    committed.collect_garbage(paths, attempt=0, keep_last=1, keep_every_steps=20, good=10)
+    assert committed.committed_steps(paths) == [10, 20, 40, 50]
 
-    checkpoints.collect_garbage(paths, attempt=0, keep_last=3, keep_every_steps=None, good=99)
-    assert checkpoints.committed_steps(paths) == [10, 20, 40, 50]
+    committed.collect_garbage(paths, attempt=0, keep_last=3, keep_every_steps=None, good=99)
+    assert committed.committed_steps(paths) == [10, 20, 40, 50]
 
 
 def test_resubmit_from_a_step_sets_later_ones_aside(paths):
@@ -204,20 +204,20 @@ def test_resubmit_from_a_step_sets_later_ones_aside(paths):
     for step in (10, 20, 30):
         commit(paths, step, write(paths, step))
 
-    moved = checkpoints.set_aside_beyond(paths, 10, attempt=fence.claim(paths))
+    moved = committed.set_aside_beyond(paths, 10, attempt=fence.claim(paths))
 
     assert [p.name for p in moved] == ["aside.1.step-00000020", "aside.1.step-00000030"]
-    assert checkpoints.newest_good(paths).step == 10
+    assert committed.newest_good(paths).step == 10
 
 
 def test_another_runs_checkpoint_must_verify(paths):
     """--fork: a good one is used, a damaged one is one sentence."""
     commit(paths, 7, write(paths, 7))
-    assert checkpoints.foreign(str(paths.checkpoint(7))).step == 7
+    assert committed.foreign(str(paths.checkpoint(7))).step == 7
 
     (paths.checkpoint(7) / "rank-0").unlink()
     with pytest.raises(CheckpointError, match="rank-0 is missing"):
-        checkpoints.foreign(str(paths.checkpoint(7)))
+        committed.foreign(str(paths.checkpoint(7)))
 
 
 def test_attempts_are_claimed_once(paths):
@@ -255,8 +255,8 @@ def test_a_stale_attempt_can_neither_commit_nor_delete(paths):
     with pytest.raises(OSError, match="attempt 0 is over") as caught:
         commit(paths, 4, shards)
     assert caught.value.errno == errno.ESTALE
-    checkpoints.collect_garbage(paths, attempt=0, keep_last=2, keep_every_steps=None, good=3)
-    assert checkpoints.committed_steps(paths) == [1, 2, 3]
+    committed.collect_garbage(paths, attempt=0, keep_last=2, keep_every_steps=None, good=3)
+    assert committed.committed_steps(paths) == [1, 2, 3]
 
 
 def test_a_stale_commit_that_passed_its_check_finds_nothing_to_rename(paths, monkeypatch):
@@ -266,7 +266,7 @@ def test_a_stale_commit_that_passed_its_check_finds_nothing_to_rename(paths, mon
 
     with pytest.raises(FileNotFoundError):
         commit(paths, 4, shards)
-    assert checkpoints.committed_steps(paths) == []
+    assert committed.committed_steps(paths) == []
 
 
 @pytest.mark.parametrize("seen", ["nothing", "damaged"])
@@ -288,22 +288,22 @@ def test_a_stale_commit_that_passed_its_check_leaves_the_newer_ones_alone(paths,
         commit(paths, 4, shards, round_=1)
 
     assert (paths.checkpoint(4) / "rank-0").read_bytes() == b"newer 4 0"
-    assert checkpoints.newest_good(paths).step == 4
+    assert committed.newest_good(paths).step == 4
 
 
 def test_a_damaged_one_that_a_newer_attempt_has_replaced_is_put_back(paths, monkeypatch):
     """The stale leader saw a damaged checkpoint; what it finds there when it takes it away is the newer attempt's."""
     commit(paths, 4, write(paths, 4))
     (paths.checkpoint(4) / "rank-0").write_bytes(b"hurt")
-    shards, real = write(paths, 4, round_=1), checkpoints.write_atomic
+    shards, real = write(paths, 4, round_=1), committed.write_atomic
 
     def replaced(*args):
-        monkeypatch.setattr(checkpoints, "write_atomic", real)
+        monkeypatch.setattr(committed, "write_atomic", real)
         newer = fence.claim(paths)
         commit(paths, 4, write(paths, 4, attempt=newer, text="newer"), attempt=newer)
         real(*args)
 
-    monkeypatch.setattr(checkpoints, "write_atomic", replaced)
+    monkeypatch.setattr(committed, "write_atomic", replaced)
     with pytest.raises(OSError, match="attempt 0 is over"):
         commit(paths, 4, shards, round_=1)
 
@@ -318,9 +318,9 @@ def test_a_stale_garbage_collection_that_passed_its_check_deletes_nothing(paths,
     monkeypatch.setattr(fence, "is_current", lambda p, attempt: next(answers, False))
     fence.claim(paths)
 
-    checkpoints.collect_garbage(paths, attempt=0, keep_last=2, keep_every_steps=None, good=3)
+    committed.collect_garbage(paths, attempt=0, keep_last=2, keep_every_steps=None, good=3)
 
-    assert checkpoints.committed_steps(paths) == [1, 2, 3]
+    assert committed.committed_steps(paths) == [1, 2, 3]
 
 
 def test_a_deletion_that_was_not_yet_allowed_is_undone(paths):
@@ -330,7 +330,7 @@ def test_a_deletion_that_was_not_yet_allowed_is_undone(paths):
 
     fence.drop_stale(paths, fence.claim(paths))
 
-    assert checkpoints.newest_good(paths).step == 1
+    assert committed.newest_good(paths).step == 1
     assert [p.name for p in paths.checkpoints.iterdir()] == ["step-00000001"]
 
 
@@ -339,8 +339,8 @@ def test_a_stale_attempt_sets_nothing_aside(paths):
     commit(paths, 9, write(paths, 9))
     fence.claim(paths)
 
-    assert checkpoints.set_aside_beyond(paths, 1, attempt=0) == []
-    assert checkpoints.committed_steps(paths) == [9]
+    assert committed.set_aside_beyond(paths, 1, attempt=0) == []
+    assert committed.committed_steps(paths) == [9]
 
 
 def test_a_new_attempt_takes_away_what_older_ones_were_writing(paths):
@@ -395,7 +395,7 @@ def test_a_commit_is_done_behind_an_error_too(paths, monkeypatch):
         commit(paths, 5, shards)
 
     assert commit(paths, 5, shards).path == paths.checkpoint(5)
-    assert checkpoints.newest_good(paths).step == 5
+    assert committed.newest_good(paths).step == 5
 
 
 def test_no_checkpoint_is_deleted_by_who_does_not_know_that_it_may(paths, away, monkeypatch):
@@ -412,7 +412,7 @@ def test_no_checkpoint_is_deleted_by_who_does_not_know_that_it_may(paths, away, 
 
     monkeypatch.setattr(fence, "is_current", once)
     with pytest.raises(OSError, match="Input/output"):
-        checkpoints.collect_garbage(paths, attempt=0, keep_last=2, keep_every_steps=None, good=3)
+        committed.collect_garbage(paths, attempt=0, keep_last=2, keep_every_steps=None, good=3)
 
     assert len(looks) == 2
     assert [p.name for p in sorted(paths.checkpoints.iterdir())] == [f"step-0000000{n}" for n in (1, 2, 3)]
@@ -430,7 +430,7 @@ def test_what_cannot_be_put_back_is_not_deleted(paths, away):
         fence.drop_stale(paths, attempt)
     fence.drop_stale(paths, attempt)
 
-    assert checkpoints.newest_good(paths).step == 1
+    assert committed.newest_good(paths).step == 1
 
 
 def test_what_an_older_attempt_was_writing_is_taken_away_or_it_is_said(paths, away):
@@ -465,7 +465,7 @@ def test_reading_stops_when_the_round_is_over(paths):
             await asyncio.to_thread(asked.wait)
             return work()
 
-        proof = Proof(checkpoints.Checkpoint(1, paths.checkpoint(1)), blocking, lambda: None)
+        proof = Proof(committed.Checkpoint(1, paths.checkpoint(1)), blocking, lambda: None)
         part = next(p for p in sorted(paths.checkpoint(1).iterdir()) if p.name != "manifest.json")
         part.write_bytes(b"?" * part.stat().st_size)
         over = asyncio.ensure_future(proof.halt())

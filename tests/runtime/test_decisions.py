@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from launcher.runtime.decisions import (
+from launcher.node.policy.decisions import (
     REFUSAL_LIMIT,
     SAME_EXCEPTION_LIMIT,
     TABLE,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.node.allocation import slurm
+from launcher.node.allocation.exclusions import affordable, excluded_before
+from launcher.node.allocation.slurm import SlurmAllocation
 from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
-from launcher.runtime import slurm_allocation
-from launcher.runtime.exclusions import affordable, excluded_before
-from launcher.runtime.slurm_allocation import SlurmAllocation
 from launcher.slurm import handback
 from launcher.slurm.commands import Answer
 
@@ -92,7 +92,7 @@ class Site:
 def site(tmp_path, monkeypatch):
     def make(**how):
         made = Site(tmp_path, **how)
-        for module in (handback, slurm_allocation):
+        for module in (handback, slurm):
             monkeypatch.setattr(module, "ask", made.ask)
         return made
 

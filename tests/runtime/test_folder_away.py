@@ -11,13 +11,16 @@ import pytest
 from away import Away
 
 from launcher.errors import RunDirError
+from launcher.node.agent import description, entry
+from launcher.node.agent.agent import Agent
+from launcher.node.agent.preflight import Preflight
+from launcher.node.checkpoints import fence
+from launcher.node.leader import wait_for_runs
+from launcher.node.sidecars import trackers
 from launcher.run import asking, events
 from launcher.run.after import Predecessor
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
-from launcher.runtime import entry, facts, fence, predecessors, trackers
-from launcher.runtime.agent import Agent
-from launcher.runtime.preflight import Preflight
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +61,11 @@ def test_an_agent_without_a_spec_does_not_wait(run) -> None:
 def test_a_node_whose_view_comes_back_is_used(run, away: Away, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be excluded for the whole attempt; one that never sees the folder is."""
     away.refuse(run[1].spec, times=3)
-    assert facts._sees(run[1])
+    assert description._sees(run[1])
 
     monkeypatch.setattr(asking, "PATIENCE_S", 0.01)
     away.refuse(run[1].spec)
-    assert not facts._sees(run[1])
+    assert not description._sees(run[1])
 
 
 @pytest.mark.parametrize(("number", "times", "ok"), [(errno.EIO, 3, True), (errno.ENOSPC, 3, False)])
@@ -106,11 +109,11 @@ def test_a_run_that_is_waited_for_is_not_taken_for_dead(run, away: Away, what: s
     """Its controller may run, or it may have ended well: neither is known while its folder does not answer."""
     paths = run[1]
     paths.submission.write_text(f'{{"pid": {os.getpid()}, "pid_started": 1.0}}')
-    assert predecessors._gone(paths)
+    assert wait_for_runs._gone(paths)
 
     away.refuse(paths.root / what)
     with pytest.raises(OSError, match="Input/output"):
-        predecessors._gone(paths)
+        wait_for_runs._gone(paths)
 
 
 def test_a_run_that_is_waited_for_has_so_long_to_come_back(run) -> None:
@@ -118,5 +121,5 @@ def test_a_run_that_is_waited_for_has_so_long_to_come_back(run) -> None:
     one = Predecessor("ok", str(run[1].root / "other" / "gone"))
     since = {one.run_dir: 100.0}
 
-    assert predecessors._state(one, since, 101.0) is None
-    assert predecessors._state(one, since, 100.0 + asking.PATIENCE_S + 1) == "failed"
+    assert wait_for_runs._state(one, since, 101.0) is None
+    assert wait_for_runs._state(one, since, 100.0 + asking.PATIENCE_S + 1) == "failed"

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from launcher.runtime import procs
-from launcher.runtime.forkclient import MARK_VARIABLE, ForkServer, ForkServerError
+from launcher.node.forkserver import proctable
+from launcher.node.forkserver.client import MARK_VARIABLE, ForkServer, ForkServerError
 
 WAIT_S = 120.0
 
@@ -135,7 +135,7 @@ class _no_limit:
 
 def alive(mark: str) -> list[int]:
     """Every process of this machine with ``mark`` in its environment; zombies have none."""
-    return [pid for pid in procs.table() if procs.marked(pid, f"{MARK_VARIABLE}={mark}".encode())]
+    return [pid for pid in proctable.table() if proctable.marked(pid, f"{MARK_VARIABLE}={mark}".encode())]
 
 
 @pytest.fixture
@@ -323,7 +323,7 @@ def test_stacks_are_dumped_on_urg(bench: Any) -> None:
         assert re.search(r"their_work\.py\", line \d+ in sleeps", b.log())
         os.kill(pid, signal.SIGSTOP)
         await b.server.signal("w", signal.SIGURG)
-        await b.until(lambda: procs.table()[pid].state == "T")
+        await b.until(lambda: proctable.table()[pid].state == "T")
         assert b.exits == {}
 
     bench(body)
@@ -406,8 +406,8 @@ def test_many_forks_with_large_environments_at_once(bench: Any) -> None:
 
 AGENT = """
 import asyncio, os, sys
-from launcher.runtime import procs
-from launcher.runtime.forkclient import ForkServer
+from launcher.node.forkserver import proctable
+from launcher.node.forkserver.client import ForkServer
 
 async def main(place):
     procs.become_subreaper()

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from launcher.node.allocation import slurm
+from launcher.node.allocation.slurm import SlurmAllocation
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
-from launcher.runtime import slurm_allocation
-from launcher.runtime.slurm_allocation import SlurmAllocation
 from launcher.slurm.jobs import JobFacts
 
 
@@ -20,7 +20,7 @@ def allocation(tmp_path, monkeypatch):
         id="r", name="r", run_dir=str(tmp_path), work=Work(kind="task", target="m:C"), batch="slurm", nodes=1,
         tasks_per_node=1, timeout_min=5, backend="gloo", control_ports=[20000],
     )  # fmt: skip
-    monkeypatch.setattr(slurm_allocation, "controller_time", lambda **_: None)
+    monkeypatch.setattr(slurm, "controller_time", lambda **_: None)
     return SlurmAllocation(spec, RunPaths(tmp_path), {"SLURM_JOB_ID": "5"})
 
 
@@ -34,7 +34,7 @@ def test_a_cancel_as_a_grace_time_begins_is_a_cancel(allocation, monkeypatch):
     """The leader was told of 20 s of grace: nothing but a cancel ends the job before that."""
     now = time.time()
     facts = [JobFacts(job_id="5", state="RUNNING", restarts=0, preempt_t=now, end_t=now + 20)]
-    monkeypatch.setattr(slurm_allocation, "job_facts", lambda *a, **k: facts[0])
+    monkeypatch.setattr(slurm, "job_facts", lambda *a, **k: facts[0])
     assert allocation.meaning("TERM").kind == "preempted"
     assert not allocation.cancelled()
 
@@ -46,7 +46,7 @@ def test_a_cancel_as_a_grace_time_begins_is_a_cancel(allocation, monkeypatch):
 
 def test_the_end_of_a_grace_time_is_none(allocation, monkeypatch):
     """Nobody was told of a grace time, or it is over: PreemptMode=CANCEL has ended the job."""
-    monkeypatch.setattr(slurm_allocation, "job_facts", lambda *a, **k: ended_at_once())
+    monkeypatch.setattr(slurm, "job_facts", lambda *a, **k: ended_at_once())
     assert allocation.meaning("TERM").kind == "preempted_now"
 
     allocation.in_grace_until(time.time() + 1)
@@ -59,8 +59,8 @@ def test_a_record_of_an_earlier_life_is_no_answer(allocation, monkeypatch):
     """A slurmctld that was killed as it started the job again shows it being ended, as of before this life: nobody cancelled it."""
     old = time.time() - 60
     facts = [JobFacts(job_id="5", state="COMPLETING", restarts=0, start_t=old - 60, end_t=old)]
-    monkeypatch.setattr(slurm_allocation, "job_facts", lambda *a, **k: facts[0])
-    monkeypatch.setattr(slurm_allocation, "_ASK_S", 0.1)
+    monkeypatch.setattr(slurm, "job_facts", lambda *a, **k: facts[0])
+    monkeypatch.setattr(slurm, "_ASK_S", 0.1)
 
     assert not allocation.answers()
     assert not allocation.cancelled()
@@ -77,8 +77,8 @@ def test_a_life_that_is_to_begin_is_no_answer_in_that_life(allocation, monkeypat
     ending = JobFacts(
         job_id="5", state="COMPLETING", restarts=1, run_time_s=0, time_limit_s=1800, start_t=now, end_t=now + 1800
     )
-    monkeypatch.setattr(slurm_allocation, "job_facts", lambda *a, **k: ending)
-    monkeypatch.setattr(slurm_allocation, "_ASK_S", 0.1)
+    monkeypatch.setattr(slurm, "job_facts", lambda *a, **k: ending)
+    monkeypatch.setattr(slurm, "_ASK_S", 0.1)
 
     assert allocation.taken()
     assert allocation.meaning("TERM").kind == "preempted_now"
@@ -93,7 +93,7 @@ def test_a_life_that_is_to_begin_is_no_answer_in_that_life(allocation, monkeypat
 @pytest.fixture(params=[-3600.0, 3600.0], ids=["host behind", "host ahead"])
 def slurm_now(request, monkeypatch):
     """slurmctld's clock, from which that of this host differs by an hour."""
-    monkeypatch.setattr(slurm_allocation, "controller_time", lambda **_: time.time() + request.param)
+    monkeypatch.setattr(slurm, "controller_time", lambda **_: time.time() + request.param)
     return lambda: time.time() + request.param
 
 
@@ -101,7 +101,7 @@ def test_a_time_limit_is_seen_by_slurms_own_clock(allocation, monkeypatch, slurm
     """USR2 comes a minute before the job's end as slurmctld counts: this host's clock does not make it a signal without a reason."""
     end = slurm_now() + 60
     facts = JobFacts(job_id="5", state="RUNNING", restarts=0, start_t=end - 600, end_t=end)
-    monkeypatch.setattr(slurm_allocation, "job_facts", lambda *a, **k: facts)
+    monkeypatch.setattr(slurm, "job_facts", lambda *a, **k: facts)
 
     said = allocation.meaning("USR2")
 
@@ -114,7 +114,7 @@ def test_a_grace_time_is_counted_by_slurms_own_clock(allocation, monkeypatch, sl
     """20 s of grace are 20 s, and a cancel within them is one."""
     now = slurm_now()
     facts = [JobFacts(job_id="5", state="RUNNING", restarts=0, preempt_t=now, end_t=now + 20)]
-    monkeypatch.setattr(slurm_allocation, "job_facts", lambda *a, **k: facts[0])
+    monkeypatch.setattr(slurm, "job_facts", lambda *a, **k: facts[0])
     assert allocation.meaning("TERM").left_s == pytest.approx(20 + allocation._spec.site.kill_wait_s, abs=5)
 
     facts[0] = JobFacts(job_id="5", state="COMPLETING", restarts=0, preempt_t=now, end_t=now)
@@ -125,9 +125,9 @@ def test_a_grace_time_is_counted_by_slurms_own_clock(allocation, monkeypatch, sl
 def test_records_of_this_life_and_of_an_earlier_one_are_told_by_slurms_own_clock(allocation, monkeypatch, slurm_now):
     """This life is seconds old: an end of just now is its own, one of five minutes ago is not."""
     began = slurm_now() - 30
-    monkeypatch.setattr(allocation, "_began_up_s", slurm_allocation.clock.up_s() - 30)
+    monkeypatch.setattr(allocation, "_began_up_s", slurm.clock.up_s() - 30)
     facts = [JobFacts(job_id="5", state="COMPLETING", restarts=0, end_t=began + 29)]
-    monkeypatch.setattr(slurm_allocation, "job_facts", lambda *a, **k: facts[0])
+    monkeypatch.setattr(slurm, "job_facts", lambda *a, **k: facts[0])
     assert allocation.answers()
 
     facts[0] = JobFacts(job_id="5", state="COMPLETING", restarts=0, end_t=began - 300)

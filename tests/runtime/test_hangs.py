@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from launcher.runtime.hangs import FROZEN_S, LONG_S, HangWatch, RankView, laggards
+from launcher.node.policy.hangs import FROZEN_S, LONG_S, HangWatch, RankView, laggards
 
 
 def watch(floor=60.0):

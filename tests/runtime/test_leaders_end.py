@@ -10,17 +10,19 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.errors import RunDirError
-from launcher.report.history import read_history
-from launcher.report.summary import summarise_history
-from launcher.report.why import explain
+from launcher.node.agent import entry
+from launcher.node.allocation import teardown
+from launcher.node.allocation.allocation import HandedBack, Meaning
+from launcher.node.allocation.early_exits import leader_words
+from launcher.node.checkpoints import fence
+from launcher.report.diagnosis.why import explain
+from launcher.report.model.history import read_history
+from launcher.report.model.summary import summarise_history
 from launcher.run import events
 from launcher.run.batch import MARK
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RestartSpec, RunSpec, Work
 from launcher.run.state import read_outcome
-from launcher.runtime import entry, fence, teardown
-from launcher.runtime.handover import HandedBack, Meaning
-from launcher.runtime.starts import leader_words
 
 SENTENCE = "The run directory /runs/r cannot be written: [Errno 30] Read-only file system: '/runs/r/attempts/0'."
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from harness import submit
 
+from launcher.node.sidecars.notify import Notifier
 from launcher.run.spec import RunSpec, Work
-from launcher.runtime.notify import Notifier
 
 
 def spec(**notify: Any) -> RunSpec:

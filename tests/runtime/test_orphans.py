@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from launcher.runtime import orphans
+from launcher.node.allocation import leaderless
 from launcher.slurm.jobs import JobFacts
 
 
@@ -53,11 +53,11 @@ def adopt(monkeypatch):
         call.said = said
         return True
 
-    monkeypatch.setattr(orphans, "act", act)
+    monkeypatch.setattr(leaderless, "act", act)
 
     def call(slurm, *, place=1, silent=True, leads=lambda: False, alive=lambda: False):
         clock = Clock()
-        did = orphans.adopt(
+        did = leaderless.adopt(
             None, None, slurm, place=place, leader_host="n0", silent=silent, leads=leads, alive=alive,
             sleep=clock.sleep, clock=clock,
         )  # fmt: skip
@@ -105,9 +105,9 @@ def test_a_host_answers_by_accepting_or_refusing():
     """An open and a closed port of this machine say the same; an address that nobody has says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert orphans.host_answers("127.0.0.1", [port])
-    assert orphans.host_answers("127.0.0.1", [port])
-    assert not orphans.host_answers("no-such-host.invalid", [port])
+        assert leaderless.host_answers("127.0.0.1", [port])
+    assert leaderless.host_answers("127.0.0.1", [port])
+    assert not leaderless.host_answers("no-such-host.invalid", [port])
 
 
 def test_a_leader_that_died_alone_is_replaced_at_once(adopt):
@@ -148,4 +148,4 @@ def test_a_host_that_is_cut_off_does_nothing(adopt):
 
 def test_only_a_few_agents_stay(adopt):
     """A thousand agents must not all ask SLURM."""
-    assert adopt(Slurm(running("n2")), place=orphans.MOST + 1) == ([], 0.0)
+    assert adopt(Slurm(running("n2")), place=leaderless.MOST + 1) == ([], 0.0)

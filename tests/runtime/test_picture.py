@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.runtime.picture import sample_every_s
+from launcher.node.leader.picture import sample_every_s
 
 WEEK_S = 7 * 86400.0
 RANK_BYTES = 180

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from harness import submit
 
-from launcher.report.history import read_history
-from launcher.report.summary import summarise_history
-from launcher.report.why import explain
+from launcher.report.diagnosis.why import explain
+from launcher.report.model.history import read_history
+from launcher.report.model.summary import summarise_history
 
 
 def taken(stack: ExitStack) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.runtime.starts import ended_tasks
+from launcher.node.allocation.early_exits import ended_tasks
 
 NAMES = ["node1", "node2", "node3", "node4"]
 OLD = "launcher: start 7.0\nsrun: error: node4: task 3: Exited with exit code 1\n"

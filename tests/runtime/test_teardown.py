@@ -12,14 +12,16 @@ from dataclasses import replace
 import pytest
 
 from launcher.errors import SiteError
+from launcher.node.allocation import slurm as slurm_allocation
+from launcher.node.allocation import teardown
+from launcher.node.allocation.allocation import HandedBack, Meaning
+from launcher.node.checkpoints import fence
+from launcher.node.policy.budgets import Budgets
 from launcher.run import asking, events
 from launcher.run.batch import COMPLETED, JUDGED
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
 from launcher.run.state import read_outcome
-from launcher.runtime import fence, slurm_allocation, teardown
-from launcher.runtime.budgets import Budgets
-from launcher.runtime.handover import HandedBack, Meaning
 
 
 class Slurm:

@@ -16,13 +16,13 @@ from typing import Any
 import psutil
 import pytest
 
+from launcher.node.leader.tracking import Tracking
+from launcher.node.sidecars.sinks import End, Row
+from launcher.node.sidecars.trackers import Feed, Tail
 from launcher.run import events
 from launcher.run.files import append_line
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
-from launcher.runtime.sinks import End, Row
-from launcher.runtime.trackers import Feed, Tail
-from launcher.runtime.tracking import Tracking
 
 LIMIT_S = 240.0
 """Far above what anything here takes: it fails only when something hangs."""
@@ -254,7 +254,7 @@ def test_a_missing_package_is_said_and_left_out(paths: RunPaths, monkeypatch: py
 
 _LEADER = """
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-m", "launcher.runtime.trackers", sys.argv[1], "0"], stdin=subprocess.PIPE)
+child = subprocess.Popen([sys.executable, "-m", "launcher.node.sidecars.trackers", sys.argv[1], "0"], stdin=subprocess.PIPE)
 print(child.pid, flush=True)
 time.sleep(3600)
 """
@@ -274,10 +274,10 @@ def test_the_leaders_death_ends_the_process(paths: RunPaths) -> None:
 
 
 def test_what_was_not_sent_can_be_sent_later(paths: RunPaths) -> None:
-    """``python -m launcher.runtime.trackers RUN`` brings an ended run's trackers up to date."""
+    """``python -m launcher.node.sidecars.trackers RUN`` brings an ended run's trackers up to date."""
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     spec_of(paths, tensorboard={})
-    words = [sys.executable, "-m", "launcher.runtime.trackers", str(paths.root)]
+    words = [sys.executable, "-m", "launcher.node.sidecars.trackers", str(paths.root)]
     early = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     row(paths, 1)
     paths.outcome.write_text(json.dumps({"state": "completed", "reason": "", "exit_code": 0}))

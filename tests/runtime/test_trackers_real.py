@@ -19,11 +19,11 @@ import pytest
 from harness import Run, submit
 from mlflow_server import Server
 
+from launcher.node.leader.tracking import Tracking
 from launcher.run import events
 from launcher.run.files import append_line, read_object
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
-from launcher.runtime.tracking import Tracking
 
 LIMIT_S = 300.0
 """Far above what anything here takes: it fails only when something hangs."""
@@ -199,7 +199,7 @@ def test_a_server_killed_in_the_middle_gets_the_rest_in_the_next_attempt(tmp_pat
 
 def all_sent(run: Run) -> None:
     """On a starved machine a run of seconds is over before a tracker is imported: what it then lacks is sent now."""
-    words = [sys.executable, "-m", "launcher.runtime.trackers", str(run.paths.root)]
+    words = [sys.executable, "-m", "launcher.node.sidecars.trackers", str(run.paths.root)]
     subprocess.run(words, check=True, capture_output=True, timeout=LIMIT_S)
 
 
@@ -298,7 +298,7 @@ def test_a_scripts_own_trackers_continue_the_same_runs(tmp_path: Path, server: S
 
 _LEADER = """
 import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-m", "launcher.runtime.trackers", sys.argv[1], "0"], stdin=subprocess.PIPE)
+child = subprocess.Popen([sys.executable, "-m", "launcher.node.sidecars.trackers", sys.argv[1], "0"], stdin=subprocess.PIPE)
 print(child.pid, flush=True)
 time.sleep(3600)
 """

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import ProtocolError
-from launcher.runtime import wire
+from launcher.node.wire import connection
 
 SECRET = "ab" * 32
 WAIT_S = 60.0
@@ -67,7 +67,7 @@ async def serving(hub: RecordingHub, *, secret: str = SECRET, life: str = "7.0",
     for _ in range(50):  # a free port may be taken by somebody before we bind it
         chosen = ports or [free_port()]
         try:
-            stop = await wire.server(secret, chosen, life=life, local=True)(hub)
+            stop = await connection.server(secret, chosen, life=life, local=True)(hub)
             break
         except ProtocolError:
             if ports:
@@ -89,7 +89,7 @@ def test_both_sides_prove_the_secret_and_messages_arrive_in_order() -> None:
     async def main() -> None:
         hub = RecordingHub()
         async with serving(hub) as port:
-            peer = await wire.connect("127.0.0.1", port, SECRET, life="7.0")
+            peer = await connection.connect("127.0.0.1", port, SECRET, life="7.0")
             for n in range(1000):
                 peer.send({"type": "ask", "n": n, "text": "x" * 300})
             answers = []
@@ -116,7 +116,7 @@ def test_a_wrong_secret_or_an_older_life_is_a_stranger(secret: str, life: str) -
         hub = RecordingHub()
         async with serving(hub) as port:
             with pytest.raises(ProtocolError, match="does not know this run's secret"):
-                await wire.connect("127.0.0.1", port, secret, life=life)
+                await connection.connect("127.0.0.1", port, secret, life=life)
         assert hub.links == []
 
     run(main)
@@ -165,7 +165,7 @@ def test_the_leaders_proof_cannot_be_reflected() -> None:
         listening = await asyncio.start_server(echo, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         with pytest.raises(ProtocolError, match="secret"):
-            await wire.connect("127.0.0.1", port, SECRET, life="7.0")
+            await connection.connect("127.0.0.1", port, SECRET, life="7.0")
         listening.close()
 
     run(main)
@@ -176,7 +176,7 @@ def test_a_silent_stranger_is_passed_by() -> None:
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as stranger, pytest.raises(ProtocolError, match="stranger"):
-            await wire.connect("127.0.0.1", stranger.getsockname()[1], SECRET, life="7.0", timeout_s=0.2)
+            await connection.connect("127.0.0.1", stranger.getsockname()[1], SECRET, life="7.0", timeout_s=0.2)
 
     run(main)
 
@@ -197,7 +197,7 @@ def test_the_leader_is_found_on_the_second_port_after_starting_late() -> None:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         ports = [noise.sockets[0].getsockname()[1], held.getsockname()[1]]
-        search = asyncio.create_task(wire.find_leader("127.0.0.1", ports, SECRET, life="7.0", timeout_s=WAIT_S))
+        search = asyncio.create_task(connection.find_leader("127.0.0.1", ports, SECRET, life="7.0", timeout_s=WAIT_S))
         await asyncio.wait_for(strangers.wait(), WAIT_S)
         assert not search.done()
         async with serving(hub, ports=ports):
@@ -216,7 +216,7 @@ def test_no_leader_at_all_is_one_sentence() -> None:
 
     async def main() -> None:
         with pytest.raises(ProtocolError, match=r"The leader on 127\.0\.0\.1 did not answer on ports"):
-            await wire.find_leader("127.0.0.1", [free_port()], SECRET, life="7.0", timeout_s=0.2)
+            await connection.find_leader("127.0.0.1", [free_port()], SECRET, life="7.0", timeout_s=0.2)
 
     run(main)
 
@@ -226,7 +226,7 @@ def test_all_ports_taken_is_one_sentence() -> None:
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as stranger:
-            serve = wire.server(SECRET, [stranger.getsockname()[1]], life="7.0", local=True)
+            serve = connection.server(SECRET, [stranger.getsockname()[1]], life="7.0", local=True)
             failed = await asyncio.gather(serve(RecordingHub()), return_exceptions=True)
         assert "Every port the leader may listen on is taken" in str(failed[0])
 
@@ -239,7 +239,7 @@ def test_sending_to_a_dead_peer_raises_nothing() -> None:
     async def main() -> None:
         hub = RecordingHub()
         async with serving(hub) as port:
-            peer = await wire.connect("127.0.0.1", port, SECRET, life="7.0")
+            peer = await connection.connect("127.0.0.1", port, SECRET, life="7.0")
             await hub.until(lambda: bool(hub.links))
             peer.abort()
             await hub.until(lambda: bool(hub.ends))
@@ -254,10 +254,10 @@ def test_sending_to_a_dead_peer_raises_nothing() -> None:
 def test_a_life_is_named_by_job_and_restart() -> None:
     """A requeue keeps the job id and raises the restart count: another life."""
     lives = [
-        wire.allocation_life({"SLURM_JOB_ID": "7"}),
-        wire.allocation_life({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}),
-        wire.allocation_life({"SUBMITIT_LOCAL_JOB_ID": "55"}),
-        wire.allocation_life({}),
+        connection.allocation_life({"SLURM_JOB_ID": "7"}),
+        connection.allocation_life({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}),
+        connection.allocation_life({"SUBMITIT_LOCAL_JOB_ID": "55"}),
+        connection.allocation_life({}),
     ]
 
     assert lives == ["7.0", "7.1", "55.0", "local.0"]
@@ -272,8 +272,8 @@ def test_a_silent_stranger_holds_up_no_other_port() -> None:
             port = stranger.getsockname()[1]
             async with serving(hub) as leaders:
                 asked = asyncio.get_running_loop().time()
-                peer = await wire.find_leader("127.0.0.1", [port, leaders], SECRET, life="7.0", timeout_s=WAIT_S)
-                assert asyncio.get_running_loop().time() - asked < wire.HANDSHAKE_S
+                peer = await connection.find_leader("127.0.0.1", [port, leaders], SECRET, life="7.0", timeout_s=WAIT_S)
+                assert asyncio.get_running_loop().time() - asked < connection.HANDSHAKE_S
                 await peer.hang_up()
 
     run(main)
@@ -287,11 +287,11 @@ def test_only_a_leader_of_this_life_answers() -> None:
         with socket.create_server(("127.0.0.1", 0)) as frozen:
             port = frozen.getsockname()[1]
             async with serving(hub) as leader:
-                assert await wire.answers("127.0.0.1", [leader], SECRET, life="7.0", timeout_s=WAIT_S)
-                assert not await wire.answers("127.0.0.1", [leader], SECRET, life="7.1", timeout_s=WAIT_S)
-                assert not await wire.answers("127.0.0.1", [port], SECRET, life="7.0", timeout_s=0.2)
+                assert await connection.answers("127.0.0.1", [leader], SECRET, life="7.0", timeout_s=WAIT_S)
+                assert not await connection.answers("127.0.0.1", [leader], SECRET, life="7.1", timeout_s=WAIT_S)
+                assert not await connection.answers("127.0.0.1", [port], SECRET, life="7.0", timeout_s=0.2)
                 await hub.until(lambda: hub.ends == ["closed"])
-        assert not await wire.answers("127.0.0.1", [leader], SECRET, life="7.0", timeout_s=WAIT_S)
+        assert not await connection.answers("127.0.0.1", [leader], SECRET, life="7.0", timeout_s=WAIT_S)
         assert hub.messages == []
 
     run(main)
@@ -309,8 +309,8 @@ def test_a_fault_in_the_leader_closes_only_that_connection(capsys: pytest.Captur
     async def main() -> None:
         hub = Faulty()
         async with serving(hub) as port:
-            bad = await wire.connect("127.0.0.1", port, SECRET, life="7.0")
-            good = await wire.connect("127.0.0.1", port, SECRET, life="7.0")
+            bad = await connection.connect("127.0.0.1", port, SECRET, life="7.0")
+            good = await connection.connect("127.0.0.1", port, SECRET, life="7.0")
             bad.send({"type": "bad"})
             await hub.until(lambda: hub.ends == ["closed"])
             good.send({"type": "fine"})
@@ -339,9 +339,9 @@ def test_a_dial_that_swallows_its_end_holds_nobody_up(monkeypatch: pytest.Monkey
             raise ConnectionRefusedError from None
         return None
 
-    monkeypatch.setattr(wire, "connect", connect)
+    monkeypatch.setattr(connection, "connect", connect)
 
     async def look() -> object:
-        return await asyncio.wait_for(wire.find_leader("h", [1, 2, 3], "s", life="1.0", timeout_s=300), 120)
+        return await asyncio.wait_for(connection.find_leader("h", [1, 2, 3], "s", life="1.0", timeout_s=300), 120)
 
     assert found is asyncio.run(look())

@@ -10,7 +10,7 @@ import pytest
 from away import Away
 
 from launcher.slurm import courier
-from launcher.slurm.courier import VARIABLE, carry
+from launcher.slurm.carry import VARIABLE, carry
 
 
 def test_a_question_that_cannot_be_read_ends_no_courier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

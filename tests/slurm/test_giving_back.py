@@ -13,7 +13,7 @@ from cluster import ROOT, Cluster
 from harness import Run
 
 from launcher.run.spec import RunSpec, SiteSpec, Work
-from launcher.submission import script
+from launcher.submission.plan import script
 
 LEADER = """
 import os, signal, sys, time
@@ -22,8 +22,8 @@ from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import write_outcome
-from launcher.runtime import fence
-from launcher.runtime.slurm_allocation import SlurmAllocation
+from launcher.node.checkpoints import fence
+from launcher.node.allocation.slurm import SlurmAllocation
 from launcher.slurm import handback
 
 signal.signal(signal.SIGTERM, lambda *_: None)

@@ -9,7 +9,7 @@ from login import LIMIT_S, Login
 
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
-from launcher.submission.points import points_of
+from launcher.submission.sweeps.points import points_of
 
 pytestmark = pytest.mark.slurm
 

@@ -21,9 +21,9 @@ import pytest
 from cluster import Cluster
 from harness import Run, submit
 
-from launcher.report.history import History, read_history
-from launcher.report.summary import summarise_history
-from launcher.report.why import Why, explain
+from launcher.report.diagnosis.why import Why, explain
+from launcher.report.model.history import History, read_history
+from launcher.report.model.summary import summarise_history
 
 CODE = Path(__file__).parent / "planted"
 ONE_NODE = {"nodes": 1, "tasks_per_node": 2}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.config.load import LoadedJob, load_values
+from launcher.config.load.load import LoadedJob, load_values
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import pytest
 from planning import facts
 
 from launcher.cli.main import main
-from launcher.config.load import LoadedJob
+from launcher.config.load.load import LoadedJob
 from launcher.run import index, rehearsals
 from launcher.run.paths import RunPaths
-from launcher.submission import estimate
-from launcher.submission.plan import plan
+from launcher.submission.plan import estimate
+from launcher.submission.plan.plan import plan
 
 SAYS = "sbatch: Job 3 to start at {} using 8 processors on nodes node[1-4] in partition main\n"
 

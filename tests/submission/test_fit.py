@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.submission.stages import fit
+from launcher.submission.rehearsal.stages import fit
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.load import LoadedJob
-from launcher.config.site import SiteProfile
+from launcher.config.load.load import LoadedJob
+from launcher.config.load.site import SiteProfile
 from launcher.errors import ConfigError, InterpreterError
-from launcher.submission import gather, interpreter
-from launcher.submission.plan import plan
+from launcher.submission.facts import gather, interpreter
+from launcher.submission.plan.plan import plan
 
 Make = Callable[..., LoadedJob]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.submission import interpreter
+from launcher.submission.facts import interpreter
 
 FINDER = """from __future__ import annotations
 MAPPING: dict[str, str] = {'flat': '%s/flat', 'more': '%s/more'}

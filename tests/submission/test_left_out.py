@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from planning import facts
 
-from launcher.config.load import LoadedJob
-from launcher.submission import rehearsal
-from launcher.submission.gather import code_facts
-from launcher.submission.plan import SubmissionPlan, plan
-from launcher.submission.stages import LocalStage
+from launcher.config.load.load import LoadedJob
+from launcher.submission.facts.gather import code_facts
+from launcher.submission.plan.plan import SubmissionPlan, plan
+from launcher.submission.rehearsal import rehearse
+from launcher.submission.rehearsal.stages import LocalStage
 
 Make = Callable[..., LoadedJob]
 SAID = "args name {}, which git ignores: it is not copied; if the job reads it, add it to code.link"
@@ -100,9 +100,9 @@ def test_a_rehearsal_says_it_before_it_starts(job: Make, code: Path, monkeypatch
     """dry-run warns of it, too, before the script fails for want of its data."""
     loaded = job(args=["data"])
     here = facts(backend="local", code=code_facts(loaded, code / "runs"))
-    monkeypatch.setattr(rehearsal, "_take", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(rehearse, "_take", lambda *_: pytest.fail("started"))
     said: list[str] = []
     with pytest.raises(pytest.fail.Exception):
-        rehearsal.rehearse(loaded, LocalStage(here), steps=3, tell=said.append)
+        rehearse.rehearse(loaded, LocalStage(here), steps=3, tell=said.append)
 
     assert f"  warning  {SAID.format('data')}" in said

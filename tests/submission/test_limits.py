@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from planning import facts
 
-from launcher.config.load import LoadedJob
+from launcher.config.load.load import LoadedJob
 from launcher.errors import ConfigError
 from launcher.run.spec import SiteSpec
 from launcher.slurm.site import Partition
-from launcher.submission.facts import Facts, SlurmFacts
-from launcher.submission.plan import plan
+from launcher.submission.facts.facts import Facts, SlurmFacts
+from launcher.submission.plan.plan import plan
 
 Make = Callable[..., LoadedJob]
 

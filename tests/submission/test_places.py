@@ -15,7 +15,7 @@ import pytest
 from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.submission import submit
-from launcher.submission.where import locate
+from launcher.submission.liveness import locate
 
 HOUR = 3600.0
 

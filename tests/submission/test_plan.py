@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from planning import PYTHON, facts
 
-from launcher.config.load import LoadedJob, load_job
+from launcher.config.load.load import LoadedJob, load_job
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
-from launcher.submission.facts import CodeFacts, SlurmFacts
-from launcher.submission.plan import plan
+from launcher.submission.facts.facts import CodeFacts, SlurmFacts
+from launcher.submission.plan.plan import plan
 
 Make = Callable[..., LoadedJob]
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from planning import PYTHON, facts
 
-from launcher.config.load import LoadedJob
+from launcher.config.load.load import LoadedJob
 from launcher.errors import ConfigError
 from launcher.run.after import Predecessor
 from launcher.run.spec import SiteSpec
-from launcher.submission.facts import SlurmFacts
-from launcher.submission.plan import SubmissionPlan, plan
-from launcher.submission.script import python_command
+from launcher.submission.facts.facts import SlurmFacts
+from launcher.submission.plan.plan import SubmissionPlan, plan
+from launcher.submission.plan.script import python_command
 
 Make = Callable[..., LoadedJob]
 GOLDEN = Path(__file__).parent / "golden"

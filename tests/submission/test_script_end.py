@@ -10,7 +10,7 @@ import pytest
 
 from launcher.run.asking import PATIENCE_S
 from launcher.run.batch import COMPLETED, GONE, JUDGED
-from launcher.submission import script
+from launcher.submission.plan import script
 
 
 def ends(

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from planning import facts
 
-from launcher.config.load import LoadedJob
-from launcher.submission import rehearsal
-from launcher.submission.describe import saves_itself
-from launcher.submission.facts import CodeFacts
-from launcher.submission.gather import code_facts, script_facts
-from launcher.submission.plan import plan
-from launcher.submission.stages import LocalStage
+from launcher.config.load.load import LoadedJob
+from launcher.submission.facts.facts import CodeFacts
+from launcher.submission.facts.gather import code_facts, script_facts
+from launcher.submission.plan.describe import saves_itself
+from launcher.submission.plan.plan import plan
+from launcher.submission.rehearsal import rehearse
+from launcher.submission.rehearsal.stages import LocalStage
 
 Make = Callable[..., LoadedJob]
 SPAWNS = (
@@ -70,10 +70,10 @@ def test_a_rehearsal_says_the_plans_warnings_first(job: Make, tmp_path: Path, mo
     written(tmp_path, SPAWNS.format("work"))
     loaded = job(script="mine.py", resources={"tasks_per_node": 2})
     here = facts(backend="local", code=code_facts(loaded, tmp_path / "runs"))
-    monkeypatch.setattr(rehearsal, "_take", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(rehearse, "_take", lambda *_: pytest.fail("started"))
     told: list[str] = []
     with pytest.raises(pytest.fail.Exception):
-        rehearsal.rehearse(loaded, LocalStage(here), steps=3, tell=told.append)
+        rehearse.rehearse(loaded, LocalStage(here), steps=3, tell=told.append)
 
     assert f"  warning  {SAID}" in told
 

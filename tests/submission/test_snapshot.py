@@ -12,8 +12,9 @@ import pytest
 from planning import PYTHON
 
 from launcher.errors import SnapshotError
-from launcher.submission import files, snapshot
-from launcher.submission.facts import CodeFacts
+from launcher.submission.facts import code_files
+from launcher.submission.facts.facts import CodeFacts
+from launcher.submission.folder import snapshot
 
 
 def _git(root: Path, *words: str) -> None:
@@ -44,7 +45,7 @@ def repo(tmp_path: Path) -> Path:
 
 
 def _code(root: Path, skip: tuple[Path, ...] = ()) -> CodeFacts:
-    found = files.listing(root, skip)
+    found = code_files.listing(root, skip)
     return CodeFacts(root=str(root), files=found.files, outside=found.outside, git=found.git)
 
 
@@ -62,7 +63,7 @@ def test_git_says_what_the_code_is(repo: Path, tmp_path: Path) -> None:
 
 def test_a_directory_below_the_repository_is_copied_alone(repo: Path) -> None:
     """Only what lies below code.dir is listed, relative to it."""
-    assert [name for name, _ in files.listing(repo / "lab").files] == ["a.py"]
+    assert [name for name, _ in code_files.listing(repo / "lab").files] == ["a.py"]
 
 
 def test_linked_directories_are_linked(repo: Path, tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_without_git_rubbish_is_left_out(tmp_path: Path) -> None:
     ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("x")
-    found = files.listing(root, [root / "runs"])
+    found = code_files.listing(root, [root / "runs"])
 
     assert not found.git
     assert [name for name, _ in found.files] == ["pkg/m.py", "train.py"]
@@ -100,7 +101,7 @@ def test_runs_inside_the_repository_are_never_copied(repo: Path) -> None:
     (repo / "runs" / "old").mkdir(parents=True)
     (repo / "runs" / "old" / "x.py").write_text("x")
 
-    assert not [n for n, _ in files.listing(repo, [repo / "runs"]).files if n.startswith("runs")]
+    assert not [n for n, _ in code_files.listing(repo, [repo / "runs"]).files if n.startswith("runs")]
 
 
 def test_links_inside_stay_links_and_outside_files_become_files(repo: Path, tmp_path: Path) -> None:
@@ -153,13 +154,13 @@ def test_without_a_snapshot_the_directory_is_linked(repo: Path, tmp_path: Path) 
 def test_the_launchers_own_copy_can_be_imported(tmp_path: Path) -> None:
     """A run's lib holds the package: another Python process imports it from there and finds the agent's entry."""
     snapshot.copy_launcher(tmp_path / "lib")
-    text = "import launcher.runtime.entry as e; print(e.__file__)"
+    text = "import launcher.node.agent.entry as e; print(e.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", text], env={**os.environ, "PYTHONPATH": str(tmp_path / "lib")}, capture_output=True, text=True,
         cwd=tmp_path, check=False,
     )  # fmt: skip
 
-    assert done.stdout.strip() == str(tmp_path / "lib/launcher/runtime/entry.py")
+    assert done.stdout.strip() == str(tmp_path / "lib/launcher/node/agent/entry.py")
     assert not list((tmp_path / "lib").rglob("__pycache__/main*.pyc"))
 
 

@@ -17,16 +17,20 @@ from pathlib import Path
 import pytest
 from planning import facts
 
-from launcher.config.load import LoadedJob
+from launcher.config.load.load import LoadedJob
 from launcher.errors import CheckpointError, ConfigError, RunDirError, StateError, SubmitError
 from launcher.run import events, index, processes
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_submission, write_outcome
-from launcher.submission import again, files, local_backend, rundir, slurm_backend, snapshot, submit
-from launcher.submission.facts import CodeFacts, Facts, Interpreter
-from launcher.submission.plan import SubmissionPlan, plan
-from launcher.submission.where import locate
+from launcher.submission import resubmit, submit
+from launcher.submission.backends import local as local_backend
+from launcher.submission.backends import slurm as slurm_backend
+from launcher.submission.facts import code_files
+from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
+from launcher.submission.folder import rundir, snapshot
+from launcher.submission.liveness import locate
+from launcher.submission.plan.plan import SubmissionPlan, plan
 
 Make = Callable[..., LoadedJob]
 WAIT_S = 120.0
@@ -77,7 +81,7 @@ def _facts(home: Path, **changes: object) -> Facts:
 
 def _seen(here: Facts) -> Facts:
     """With the code as it lies there now."""
-    return replace(here, code=replace(here.code, files=files.listing(Path(here.code.root)).files))
+    return replace(here, code=replace(here.code, files=code_files.listing(Path(here.code.root)).files))
 
 
 def _submit(loaded: LoadedJob, here: Facts) -> submit.Submitted:
@@ -352,7 +356,7 @@ def test_a_run_is_submitted_again_with_changes(job: Make, slurm: Path, home: Pat
     first = _submit(job(name="net"), _facts(home))
     _ended(first.paths, 10, 20)
     (home / "source" / "train.py").write_text("print('edited since')\n")
-    second = again.resubmit(first.paths, again.Again(overrides=("resources.nodes=3",), step=10))
+    second = resubmit.resubmit(first.paths, resubmit.Again(overrides=("resources.nodes=3",), step=10))
     spec = RunSpec.read(first.paths.spec)
 
     assert (second.plan.run_dir, spec.nodes, spec.resume_step) == (first.plan.run_dir, 3, 10)
@@ -369,13 +373,13 @@ def test_a_change_of_the_code_needs_fresh_code(job: Make, slurm: Path, home: Pat
     """It had changed nothing and said nothing: refused in one sentence, also by a fork, and nothing is submitted."""
     first = _submit(job(name="net"), _facts(home))
     _ended(first.paths, 10)
-    for submit_again in (again.resubmit, lambda paths, how: again.fork(paths, "other", how)):
+    for submit_again in (resubmit.resubmit, lambda paths, how: resubmit.fork(paths, "other", how)):
         with pytest.raises(ConfigError, match=rf"code\S* changes nothing without --code: {first.paths.id} keeps"):
-            submit_again(first.paths, again.Again(overrides=(text,)))
+            submit_again(first.paths, resubmit.Again(overrides=(text,)))
 
     assert len(read_submission(first.paths.submission)["submissions"]) == 1
     (home / "source" / "data").mkdir()
-    done = again.resubmit(first.paths, again.Again(overrides=("code.link=[data]",), fresh_code=True))
+    done = resubmit.resubmit(first.paths, resubmit.Again(overrides=("code.link=[data]",), fresh_code=True))
     assert (done.paths.code / "data").is_symlink()
 
 
@@ -384,11 +388,11 @@ def test_loading_unsafely_is_asked_for_each_time(job: Make, slurm: Path, home: P
     """`--unsafe-load` reaches resubmissions and forks, with a warning; the next resubmission is without it again."""
     first = _submit(job(name="net"), _facts(home))
     _ended(first.paths, 10)
-    how = again.Again(unsafe_load=True)
-    made = [again.fork(first.paths, "other", how), again.resubmit(first.paths, how)]
+    how = resubmit.Again(unsafe_load=True)
+    made = [resubmit.fork(first.paths, "other", how), resubmit.resubmit(first.paths, how)]
     found = [RunSpec.read(one.paths.spec).unsafe_load for one in made]
     _ended(first.paths)
-    then = again.resubmit(first.paths, again.Again())
+    then = resubmit.resubmit(first.paths, resubmit.Again())
 
     assert found == [True, True]
     assert all("--unsafe-load: a checkpoint that cannot" in one.plan.warnings[-1] for one in made)
@@ -401,11 +405,11 @@ def test_code_edited_since_is_not_what_a_resubmission_runs_and_it_says_so(job: M
     """The run's own copy goes on; one sentence names what was edited, added or removed, and --code; without edits none."""
     first = _submit(job(name="net"), _facts(home))
     _ended(first.paths)
-    same = again.resubmit(first.paths, again.Again())
+    same = resubmit.resubmit(first.paths, resubmit.Again())
     (home / "source" / "train.py").write_text("print('edited since')\n")
     (home / "source" / "new.py").write_text("")
     _ended(first.paths)
-    other = again.resubmit(first.paths, again.Again())
+    other = resubmit.resubmit(first.paths, resubmit.Again())
 
     assert [w for w in same.plan.warnings if "own copy" in w] == []
     (said,) = [w for w in other.plan.warnings if "own copy" in w]
@@ -429,7 +433,7 @@ def test_what_a_run_wrote_is_not_told_as_the_users_change(job: Make, slurm: Path
     (copy / "train.py").unlink()
     (code / "__pycache__").mkdir()
     (code / "__pycache__" / "train.cpython-311.pyc").write_text("x")
-    again_ = again.resubmit(first.paths, again.Again())
+    again_ = resubmit.resubmit(first.paths, resubmit.Again())
 
     assert [w for w in again_.plan.warnings if "own copy" in w] == []
 
@@ -448,7 +452,7 @@ def test_what_the_user_changed_is_named_whatever_the_run_wrote(job: Make, slurm:
     (code / "added.py").write_text("")
     (code / "removed.py").unlink()
     os.utime(code / "touched.py", (1, 1))
-    (said,) = [w for w in again.resubmit(first.paths, again.Again()).plan.warnings if "own copy" in w]
+    (said,) = [w for w in resubmit.resubmit(first.paths, resubmit.Again()).plan.warnings if "own copy" in w]
 
     assert said.startswith(f"added.py, edited.py, removed.py in {code} changed since")
 
@@ -460,10 +464,10 @@ def test_a_run_of_an_older_version_has_its_edits_named(job: Make, slurm: Path, h
     _ended(first.paths)
     first.paths.copied.unlink()
     (first.paths.code / "out.txt").write_text("the run's\n")
-    same = again.resubmit(first.paths, again.Again())
+    same = resubmit.resubmit(first.paths, resubmit.Again())
     _ended(first.paths)
     (home / "source" / "train.py").write_text("print('edited since')\n")
-    (said,) = [w for w in again.resubmit(first.paths, again.Again()).plan.warnings if "own copy" in w]
+    (said,) = [w for w in resubmit.resubmit(first.paths, resubmit.Again()).plan.warnings if "own copy" in w]
 
     assert [w for w in same.plan.warnings if "own copy" in w] == []
     assert said.startswith(f"train.py in {home / 'source'} changed since")
@@ -474,10 +478,10 @@ def test_a_fork_has_no_changed_code(job: Make, slurm: Path, home: Path) -> None:
     """Its code is another run's copy; what that run writes there later is nobody's change."""
     first = _submit(job(name="net"), _facts(home))
     _ended(first.paths, 10)
-    forked = again.fork(first.paths, "other", again.Again())
+    forked = resubmit.fork(first.paths, "other", resubmit.Again())
     _ended(forked.paths)
     (first.paths.code / "out.txt").write_text("the run's\n")
-    again_ = again.resubmit(forked.paths, again.Again())
+    again_ = resubmit.resubmit(forked.paths, resubmit.Again())
 
     assert [w for w in again_.plan.warnings if "own copy" in w] == []
 
@@ -489,11 +493,11 @@ def test_a_completed_run_is_not_submitted_again_for_nothing(job: Make, slurm: Pa
     _ended(first.paths, 10)
     write_outcome(first.paths.outcome, {"state": "completed", "reason": "all 10 steps done", "step": 10})
     with pytest.raises(StateError, match="has completed at step 10, there is nothing left to do"):
-        again.resubmit(first.paths, again.Again())
+        resubmit.resubmit(first.paths, resubmit.Again())
 
     assert (read_outcome(first.paths.outcome) or {})["state"] == "completed"
     assert len(read_submission(first.paths.submission)["submissions"]) == 1
-    assert again.resubmit(first.paths, again.Again(step=10)).job_id
+    assert resubmit.resubmit(first.paths, resubmit.Again(step=10)).job_id
 
 
 @pytest.mark.torch
@@ -503,7 +507,7 @@ def test_a_failed_resubmission_changes_nothing(job: Make, slurm: Path, home: Pat
     _ended(first.paths)
     (slurm / "says").write_text("sbatch: error: no\n")
     with pytest.raises(SubmitError):
-        again.resubmit(first.paths, again.Again())
+        resubmit.resubmit(first.paths, resubmit.Again())
 
     assert (read_outcome(first.paths.outcome) or {})["reason"] == "it broke"
     assert events.read(first.paths.events)[-1]["type"] == "warning"
@@ -518,7 +522,7 @@ def test_a_failed_resubmission_with_fresh_code_keeps_the_old_copy(job: Make, slu
     (home / "source" / "train.py").write_text("print('edited since')\n")
     (slurm / "says").write_text("sbatch: error: no\n")
     with pytest.raises(SubmitError):
-        again.resubmit(first.paths, again.Again(fresh_code=True))
+        resubmit.resubmit(first.paths, resubmit.Again(fresh_code=True))
 
     assert (first.paths.code / "train.py").read_text() == "print(1)\n"
     assert first.paths.copied.read_text() == before
@@ -530,7 +534,7 @@ def test_a_run_in_the_queue_is_not_submitted_twice(job: Make, slurm: Path, home:
     first = _submit(job(), _facts(home))
     (slurm / "queue").write_text("PENDING\n")
     with pytest.raises(StateError, match="has not ended"):
-        again.resubmit(first.paths, again.Again())
+        resubmit.resubmit(first.paths, resubmit.Again())
 
 
 def test_checkpoints_that_are_not_there_are_named(job: Make, slurm: Path, home: Path) -> None:
@@ -538,10 +542,10 @@ def test_checkpoints_that_are_not_there_are_named(job: Make, slurm: Path, home: 
     first = _submit(job(), _facts(home))
     _ended(first.paths, 10)
     with pytest.raises(CheckpointError, match="no checkpoint of step 7: there are 10"):
-        again.resubmit(first.paths, again.Again(step=7))
+        resubmit.resubmit(first.paths, resubmit.Again(step=7))
     (first.paths.checkpoint(10) / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match="no checkpoint to fork from"):
-        again.fork(first.paths, "other", again.Again())
+        resubmit.fork(first.paths, "other", resubmit.Again())
 
 
 @pytest.mark.torch
@@ -553,7 +557,7 @@ def test_a_fork_is_a_new_run_from_the_old_code_and_checkpoint(
     first = _submit(job(name="net"), _facts(home))
     _ended(first.paths, 10, 20)
     (home / "source" / "train.py").write_text("print('edited since')\n")
-    new = again.fork(first.paths, "net2", again.Again())
+    new = resubmit.fork(first.paths, "net2", resubmit.Again())
 
     assert new.plan.spec.name == "net2"
     assert new.plan.spec.resume == str(first.paths.checkpoint(20))

@@ -24,7 +24,7 @@ LIMIT_S = 120.0
 HERE = Path(__file__).parent
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["launcher.training.preload", "crew"])
+_context.set_forkserver_preload(["launcher.training.start.preload", "crew"])
 
 
 def make_spec(run_dir: Path, target: str, world_size: int, *, kind: str = "task", **values: Any) -> RunSpec:
@@ -62,7 +62,7 @@ def _child(sock: socket.socket, environment: dict[str, str], log: str) -> None:
     os.dup2(out, 2)
     os.environ.update(environment)
     os.environ["LAUNCHER_WORKER_FD"] = str(sock.detach())
-    from launcher.training.main import main
+    from launcher.training.start.main import main
 
     main()
 
@@ -254,7 +254,7 @@ class Crew:
 
 
 def _serve_store(sock: socket.socket) -> None:
-    from launcher.training.store import main
+    from launcher.training.process.store import main
 
     main(sock.fileno())
 
@@ -283,7 +283,7 @@ def save_until_write(sock: socket.socket, tmp: str, number: int) -> None:
     import torch
 
     from launcher.run.messages import Channel
-    from launcher.training.checkpoint import Saver
+    from launcher.training.checkpoint.write import Saver
 
     done, original = 0, os.write
 

@@ -24,17 +24,17 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from killing import Killing
 
+from launcher.node.checkpoints import committed, fence
+from launcher.node.leader.journal import History
+from launcher.node.leader.nodes import Node
+from launcher.node.leader.rounds import Round
+from launcher.node.leader.saving import Saver as LeadersSaver
+from launcher.node.policy.hangs import HangWatch
 from launcher.run.events import read
 from launcher.run.messages import Channel, decode_lines, encode
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
-from launcher.runtime import checkpoints, fence
-from launcher.runtime.hangs import HangWatch
-from launcher.runtime.history import History
-from launcher.runtime.nodes import Node
-from launcher.runtime.rounds import Round
-from launcher.runtime.saving import Saver as LeadersSaver
-from launcher.training.checkpoint import Saver, load_rank, load_shared, rank_file
+from launcher.training.checkpoint.write import Saver, load_rank, load_shared, rank_file
 
 WORLD = 2
 INTERVAL = 10
@@ -109,7 +109,7 @@ async def lead(lines: list[socket.socket], paths: RunPaths) -> None:
     """The leader's half: claim, clear up, choose, then commit what is reported, until all is done or a worker is gone."""
     attempt = fence.claim(paths)
     fence.drop_stale(paths, attempt)
-    found = checkpoints.newest_good(paths)
+    found = committed.newest_good(paths)
     first = found.step if found else 0
     node = Node(0, "n", link=_Lines(lines))
     round_ = Round(0, [node], tasks_per_node=WORLD, resume=found, hangs=HangWatch(5.0, 60.0), script=False)
@@ -158,7 +158,7 @@ def attempt(paths: RunPaths, killing: Killing) -> None:
 def whole(paths: RunPaths, before: int) -> int:
     """The step a resume would begin from now. Raises AssertionError when it is not as promised."""
     damaged: list[str] = []
-    found = checkpoints.newest_good(paths, damaged=lambda path, why: damaged.append(f"{path}: {why}"))
+    found = committed.newest_good(paths, damaged=lambda path, why: damaged.append(f"{path}: {why}"))
     begun = max((e["step"] for e in read(paths.events) if e["type"] == "save_started"), default=0)
     step = found.step if found else 0
     if damaged:
@@ -203,7 +203,7 @@ def campaign(folder: Path, trials: int) -> dict[str, Any]:
         "calls_of_a_save": {name: len(made) for name, made in undisturbed.made.items()},
         "killed_at": dict(sorted(calls.items())),
         "steps_gained": {str(k): v for k, v in sorted(advanced.items())},
-        "kept": len(checkpoints.committed_steps(paths)),
+        "kept": len(committed.committed_steps(paths)),
     }
 
 
@@ -220,17 +220,17 @@ def stale(folder: Path, trials: int) -> dict[str, Any]:
 
         def next_attempt(kept: list[list[int]] = kept) -> None:
             attempt(paths, Killing(folder))
-            kept.append(checkpoints.committed_steps(paths))
+            kept.append(committed.committed_steps(paths))
 
         killing = Killing(folder, victim, at, meanwhile=next_attempt)
         attempt(paths, killing)
         if kept:
             stood[victim] += 1
-            if checkpoints.committed_steps(paths) != kept[0]:
+            if committed.committed_steps(paths) != kept[0]:
                 call = killing.made[victim][at]
                 raise AssertionError(f"{victim}, stopped before {call}, changed {kept[0]} afterwards")
         step = whole(paths, step)
-    return {"trials": trials, "stood_still": dict(stood), "kept": len(checkpoints.committed_steps(paths))}
+    return {"trials": trials, "stood_still": dict(stood), "kept": len(committed.committed_steps(paths))}
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher import Worker
 from launcher.run.messages import UNORDERED
-from launcher.training.digest import digest_checkpoint
-from launcher.training.wrapping import is_exact
+from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
+from launcher.training.ddp.wrapping import is_exact
 
 SCRIPT = """
 import torch

@@ -11,7 +11,7 @@ import torch
 from crew import Crew, make_spec
 
 from launcher.run.spec import CheckpointSpec
-from launcher.training import failure
+from launcher.training.process import failure
 
 SELDOM = CheckpointSpec(interval_min=1000)
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from launcher.run.manifest import hash_file
-from launcher.training.digest import digest_checkpoint
+from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 
 
 def commit(folder: Path) -> Path:

@@ -19,10 +19,10 @@ from crew import Crew, make_spec, run, script_spec
 
 from launcher.errors import CheckpointError
 from launcher.run.spec import CheckpointSpec
-from launcher.training import checkpoint, readback
-from launcher.training.digest import digest
-from launcher.training.plain import from_plain, to_plain
-from launcher.training.snapshot import Snapshot
+from launcher.training.checkpoint import readback, write
+from launcher.training.checkpoint.copies import Snapshot
+from launcher.training.checkpoint.digest import digest
+from launcher.training.checkpoint.plain import from_plain, to_plain
 
 EVERY_STEP = CheckpointSpec(interval_steps=1, keep_last=1000)
 SCRIPT = """
@@ -36,7 +36,7 @@ kept_types.steps(launcher.attach())
 
 def saved(tmp_path: Path, value: Any) -> Any:
     """What a file holds that ``value`` was written to, as torch alone reads it."""
-    checkpoint.write_file(tmp_path / "state.pt", value, 0o600)
+    write.write_file(tmp_path / "state.pt", value, 0o600)
     return torch.load(tmp_path / "state.pt", weights_only=True, mmap=True)
 
 
@@ -64,7 +64,7 @@ def test_every_type_is_resumed_in_a_new_process(tmp_path: Path, kind: str) -> No
         log = (tmp_path / "again" / f"rank-{rank}.log").read_text()
         assert log.splitlines() == ["shared came back: True True []", "own came back: True True []"], log
     full, again = (end.paths.checkpoint(3) for end in ends)
-    assert digest(checkpoint.load_shared(full)) == digest(checkpoint.load_shared(again))
+    assert digest(write.load_shared(full)) == digest(write.load_shared(again))
     assert not [w for end in ends for w in end.warned()]
 
 
@@ -72,7 +72,7 @@ def test_digests_of_equal_states_are_equal_in_all_processes(tmp_path: Path) -> N
     """Sets have another order in every process (text is hashed with a seed); their digests have not."""
     code = (
         "import json, sys; sys.path[:0] = [sys.argv[1]]; import kept_types\n"
-        "from launcher.training.digest import digest\nfrom launcher.training.plain import to_plain\n"
+        "from launcher.training.checkpoint.digest import digest\nfrom launcher.training.checkpoint.plain import to_plain\n"
         "state = {**kept_types.KINDS, 'words': {'a', 'b', 'c', 'd'}, 'nested': [frozenset('abcd')]}\n"
         "print(json.dumps([digest(to_plain({name: state[name]})) for name in state]))"
     )
@@ -147,7 +147,7 @@ def test_what_cannot_be_loaded_is_refused_by_key_and_type(tmp_path: Path, name: 
     }
 
     with pytest.raises(CheckpointError) as caught:
-        checkpoint.write_file(tmp_path / "state.pt", state, 0o600)
+        write.write_file(tmp_path / "state.pt", state, 0o600)
     assert str(caught.value).startswith("the state of 'optimizer': param_groups[1].foo[0] is a")
     assert said in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -208,7 +208,7 @@ def old_checkpoint(folder: Path, value: Any) -> Path:
     path = folder / "step-00000001"
     path.mkdir(parents=True)
     shared = {"format": 1, "position": {"step": 1}, "world_size": 1, "notes": {}, "objects": {"model": {"v": value}}}
-    from launcher.training.determinism import rng_state
+    from launcher.training.ddp.determinism import rng_state
 
     torch.save(shared, path / "state.pt")
     torch.save({"rng": rng_state(), "partial": {}, "objects": {}}, path / "rank-00000.pt")

@@ -14,9 +14,9 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments import LightningEnvironment
 from pytorch_lightning.core.optimizer import LightningOptimizer
 
-from launcher.training.place import Place
-from launcher.training.registered import Registered
-from launcher.training.rehearsal import unregistered
+from launcher.training.checkpoint.registered import Registered
+from launcher.training.process.place import Place
+from launcher.training.process.rehearsal import unregistered
 
 
 @pytest.fixture(autouse=True)

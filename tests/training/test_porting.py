@@ -12,7 +12,7 @@ import torch.distributed.fsdp
 from crew import Crew, make_spec, run
 
 from launcher.run.spec import CheckpointSpec
-from launcher.training.digest import digest_checkpoint
+from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 
 fsdp2 = pytest.mark.skipif(not hasattr(torch.distributed.fsdp, "fully_shard"), reason="this torch has no fully_shard")
 PAGE = (Path(__file__).parents[2] / "docs" / "scripts.md").read_text()

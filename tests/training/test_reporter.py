@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from launcher.training import reporter
-from launcher.training.reporter import Reporter
+from launcher.training.process import reporter
+from launcher.training.process.reporter import Reporter
 
 
 class Sent(list[dict[str, Any]]):

@@ -16,7 +16,7 @@ from crew import Crew, make_spec, run, wait_for
 
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
-from launcher.training.scripts import tracker_variables
+from launcher.training.start.scripts import tracker_variables
 
 SELDOM = CheckpointSpec(interval_min=1000)
 

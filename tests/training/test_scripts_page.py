@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from crew import interrupted
 
-from launcher.training.digest import digest_checkpoint
+from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 
 PAGE = Path(__file__).parents[2] / "docs" / "scripts.md"
 

@@ -11,8 +11,8 @@ import pytest
 from crew import LIMIT_S, Crew, make_spec, run
 
 from launcher.run.spec import CheckpointSpec
-from launcher.training.digest import digest_checkpoint
-from launcher.training.stopping import Gate, Stop, _handle
+from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
+from launcher.training.step.stopping import Gate, Stop, _handle
 
 SELDOM = CheckpointSpec(interval_min=1000)
 

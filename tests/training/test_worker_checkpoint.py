@@ -18,23 +18,24 @@ from launcher.errors import CheckpointError
 from launcher.run.manifest import hash_file, why_damaged
 from launcher.run.messages import Channel, decode_lines
 from launcher.run.spec import CheckpointSpec
-from launcher.training import checkpoint
-from launcher.training.digest import digest, digest_checkpoint
-from launcher.training.snapshot import Reference, Snapshot
+from launcher.training.checkpoint import write
+from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
+from launcher.training.checkpoint.copies import Reference, Snapshot
+from launcher.training.checkpoint.digest import digest
 
 SELDOM = CheckpointSpec(interval_min=1000)
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[checkpoint.Saver, socket.socket]]:
+def pair() -> Iterator[tuple[write.Saver, socket.socket]]:
     """A saver and the agent's end of its channel."""
     agent, worker = socket.socketpair()
     agent.settimeout(LIMIT_S)
     with agent, worker:
-        yield checkpoint.Saver(Channel(worker), torch.device("cpu")), agent
+        yield write.Saver(Channel(worker), torch.device("cpu")), agent
 
 
-Pair = tuple[checkpoint.Saver, socket.socket]
+Pair = tuple[write.Saver, socket.socket]
 
 
 def heard(agent: socket.socket, until: str) -> dict[str, Any]:
@@ -197,13 +198,13 @@ def test_a_worker_killed_in_a_save_tells_nobody_of_it(tmp_path: Path) -> None:
 def test_errors_of_loading_are_one_sentence(tmp_path: Path) -> None:
     """A missing, a damaged and a foreign file each raise CheckpointError that names the file."""
     with pytest.raises(CheckpointError, match=r"state\.pt is missing"):
-        checkpoint.load_shared(tmp_path)
+        write.load_shared(tmp_path)
     (tmp_path / "state.pt").write_bytes(b"nonsense")
     with pytest.raises(CheckpointError, match=r"state\.pt cannot be loaded"):
-        checkpoint.load_shared(tmp_path)
+        write.load_shared(tmp_path)
     torch.save({"epoch": 1}, tmp_path / "state.pt")
     with pytest.raises(CheckpointError, match="no state of a kind"):
-        checkpoint.load_shared(tmp_path)
+        write.load_shared(tmp_path)
 
 
 def test_a_checkpoint_with_code_in_it_is_refused(tmp_path: Path) -> None:
@@ -211,7 +212,7 @@ def test_a_checkpoint_with_code_in_it_is_refused(tmp_path: Path) -> None:
     torch.save(_Evil(tmp_path / "ran"), tmp_path / "state.pt")
 
     with pytest.raises(CheckpointError):
-        checkpoint.load_shared(tmp_path)
+        write.load_shared(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 

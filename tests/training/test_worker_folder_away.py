@@ -11,9 +11,10 @@ import torch
 from away import Away
 
 from launcher.run import asking
-from launcher.training import checkpoint, folder
-from launcher.training.place import Place
-from launcher.training.registered import Registered
+from launcher.training import folder
+from launcher.training.checkpoint import write
+from launcher.training.checkpoint.registered import Registered
+from launcher.training.process.place import Place
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +27,12 @@ def test_a_run_folder_that_is_away_is_never_made_anew(tmp_path: Path) -> None:
     tmp = tmp_path / "run" / "checkpoints" / "tmp.0.0.5"
 
     with pytest.raises(FileNotFoundError):
-        checkpoint.make_folder(tmp, 0o700)
+        write.make_folder(tmp, 0o700)
     assert not (tmp_path / "run").exists()
 
     (tmp_path / "run").mkdir()
-    checkpoint.make_folder(tmp, 0o700)
-    checkpoint.make_folder(tmp, 0o700)  # another rank's
+    write.make_folder(tmp, 0o700)
+    write.make_folder(tmp, 0o700)  # another rank's
     assert tmp.is_dir()
 
 
@@ -66,10 +67,10 @@ def test_a_state_that_cannot_be_seen_is_still_there(tmp_path: Path, away: Away) 
     path = tmp_path / "step-00000005"
     path.mkdir()
     model = torch.nn.Linear(1, 1)
-    state = {"format": checkpoint.FORMAT, "world_size": 1, "objects": {"model": model.state_dict()}, "position": {}}
-    torch.save(state, path / checkpoint.SHARED)
-    torch.save({"objects": {}}, path / checkpoint.rank_file(0))
-    away.refuse(path / checkpoint.SHARED, times=3)
+    state = {"format": write.FORMAT, "world_size": 1, "objects": {"model": model.state_dict()}, "position": {}}
+    torch.save(state, path / write.SHARED)
+    torch.save({"objects": {}}, path / write.rank_file(0))
+    away.refuse(path / write.SHARED, times=3)
 
     registered = Registered(Place(resume_path=path), settle=lambda: None, warn=print, watch=lambda _: None)
 
@@ -80,11 +81,11 @@ def test_a_state_that_cannot_be_seen_is_still_there(tmp_path: Path, away: Away) 
 def test_random_numbers_that_cannot_be_listed_are_still_there(tmp_path: Path, away: Away) -> None:
     """How many ranks wrote them decides whether a rank gets its own back."""
     path = tmp_path / "step-00000005"
-    (path / checkpoint.GENERATORS).mkdir(parents=True)
+    (path / write.GENERATORS).mkdir(parents=True)
     for rank in range(3):
-        (path / checkpoint.GENERATORS / checkpoint.rank_file(rank)).touch()
+        (path / write.GENERATORS / write.rank_file(rank)).touch()
     registered = Registered(Place(resume_path=path), settle=lambda: None, warn=print, watch=lambda _: None)
-    away.refuse(path / checkpoint.GENERATORS, times=3)
+    away.refuse(path / write.GENERATORS, times=3)
 
     assert registered.ranks_then == 3
     assert len(away.refused) == 3

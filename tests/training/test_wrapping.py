@@ -14,11 +14,11 @@ from lightning_fabric.wrappers import _FabricModule
 from planning import facts
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.config.load import load_values
+from launcher.config.load.load import load_values
 from launcher.run.spec import DdpSpec, RunSpec
-from launcher.submission.plan import plan
-from launcher.training import wrapping
-from launcher.training.wrapping import pin, replicas, wrap
+from launcher.submission.plan.plan import plan
+from launcher.training.ddp import wrapping
+from launcher.training.ddp.wrapping import pin, replicas, wrap
 
 USUAL = {
     "bucket_cap_mb": None,

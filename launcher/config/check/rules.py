@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from launcher.config.schema import Backend, Job
-from launcher.config.source import Problem
-from launcher.config.texts import check_texts, secret_name
+from launcher.config.document.schema import Backend, Job
+from launcher.config.document.source import Problem
+from launcher.config.document.texts import check_texts, secret_name
 
 __all__ = ["OWNED_OPTIONS", "check", "count_hosts"]
 

@@ -6,9 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 
-from launcher.config.clock import minutes
 from launcher.config.convert.draft import Draft
 from launcher.config.convert.launch import Launch
+from launcher.config.document.clock_times import minutes
 
 __all__ = ["Amounts", "amounts", "number", "put_resources", "time_limit"]
 

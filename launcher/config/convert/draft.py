@@ -7,9 +7,9 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.config.explain import alias
-from launcher.config.schema import Job
-from launcher.config.source import dump_yaml
+from launcher.config.document.explain import alias
+from launcher.config.document.schema import Job
+from launcher.config.document.source import dump_yaml
 
 __all__ = ["Draft"]
 

@@ -6,9 +6,9 @@ import ast
 import math
 from pathlib import Path
 
-from launcher.config.clock import clock
+from launcher.config.check.symbols import parse
 from launcher.config.convert.draft import Draft
-from launcher.config.symbols import parse
+from launcher.config.document.clock_times import clock
 from launcher.frozen import frozen
 
 __all__ = ["Place", "find_work", "first_job"]

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from launcher.config.convert.draft import Draft
-from launcher.config.source import read_value, read_yaml
+from launcher.config.document.source import read_value, read_yaml
 from launcher.errors import ConfigError
 
 __all__ = ["convert_hydra"]

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from launcher.config.schema import Job
-from launcher.config.source import Problem, join
+from launcher.config.document.schema import Job
+from launcher.config.document.source import Problem, join
 
 __all__ = ["explain", "homes", "keys_at", "nearest", "shown"]
 

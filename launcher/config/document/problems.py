@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from launcher.config.source import COMMAND_LINE, Origin, Problem, parent
+from launcher.config.document.source import COMMAND_LINE, Origin, Problem, parent
 from launcher.errors import CodeError, ConfigError
 
 __all__ = ["Report"]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from launcher.config.clock import minutes
+from launcher.config.document.clock_times import minutes
 from launcher.frozen import frozen
 
 

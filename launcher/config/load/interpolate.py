@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from launcher.config.explain import nearest
-from launcher.config.faults import Report
-from launcher.config.source import join
+from launcher.config.document.explain import nearest
+from launcher.config.document.problems import Report
+from launcher.config.document.source import join
 
 __all__ = ["interpolate_run", "readable", "resolve"]
 

@@ -17,15 +17,15 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from launcher.config.explain import explain
-from launcher.config.faults import Report
-from launcher.config.interpolate import interpolate_run, resolve
-from launcher.config.merge import command_line, merge, target_layer
-from launcher.config.schema import Job
-from launcher.config.site import Layer, SiteProfile, read_document, read_layers, site_paths
-from launcher.config.source import COMMAND_LINE, Document, Origin, Problem, dump_yaml, join, parent
-from launcher.config.sweep import axes, flatten, place, read_flags
-from launcher.config.texts import leaves
+from launcher.config.document.explain import explain
+from launcher.config.document.problems import Report
+from launcher.config.document.schema import Job
+from launcher.config.document.source import COMMAND_LINE, Document, Origin, Problem, dump_yaml, join, parent
+from launcher.config.document.texts import leaves
+from launcher.config.load.interpolate import interpolate_run, resolve
+from launcher.config.load.merge import command_line, merge, target_layer
+from launcher.config.load.site import Layer, SiteProfile, read_document, read_layers, site_paths
+from launcher.config.load.sweep import axes, flatten, place, read_flags
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
 
@@ -95,7 +95,7 @@ def load_job(
 
     ``overrides`` are ``key.path=value``; ``script_args`` replace ``args``; ``sites`` replaces the site profiles found
     on this machine; ``sweep`` are ``key=a,b`` and ``key=range(5)``, and with a sweep the job is its first point
-    (`launcher.config.sweep.point_jobs` gives them all). Raises ConfigError, or CodeError when the named code alone is at fault.
+    (`launcher.config.load.points.point_jobs` gives them all). Raises ConfigError, or CodeError when the named code alone is at fault.
     """
     profile, layers = read_layers(site_paths() if sites is None else sites)
     base = Path.cwd()
@@ -140,7 +140,7 @@ def load_layers(
     check_code: bool = True,
 ) -> LoadedJob:
     """Merge, resolve, validate and check; raise everything that is wrong at once."""
-    from launcher.config import code
+    from launcher.config.check import code
 
     report = Report(source)
     for layer in layers:
@@ -207,7 +207,7 @@ def _adapter() -> TypeAdapter[Job]:
 
 def _validate(values: dict[str, Any], container: dict[str, Any], report: Report) -> Job:
     """The job, with defaults where a value is wrong, so that the rules between the right ones still apply."""
-    from launcher.config import rules
+    from launcher.config.check import rules
 
     report.problems += (bad := _wrong_texts(values))
     values = _without(values, {p.path for p in bad})

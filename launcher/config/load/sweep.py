@@ -7,18 +7,16 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from launcher.config.explain import keys_at, nearest, shown
-from launcher.config.source import COMMAND_LINE, Origin, Problem, read_value
+from launcher.config.document.explain import keys_at, nearest, shown
+from launcher.config.document.source import COMMAND_LINE, Origin, Problem, read_value
 from launcher.frozen import frozen
 
 if TYPE_CHECKING:
-    from launcher.config.faults import Report
-    from launcher.config.load import LoadedJob
+    pass
 
-__all__ = ["MOST_POINTS", "SWEPT", "Point", "Sweep", "axes", "expand", "flatten", "place", "point_jobs", "read_flags"]
+__all__ = ["MOST_POINTS", "SWEPT", "Point", "Sweep", "axes", "expand", "flatten", "place", "read_flags"]
 
 MOST_POINTS = 10_000
 PARALLELISM = "array_parallelism"
@@ -212,36 +210,3 @@ def place(container: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any
             node = node[part]
         node[last] = value
     return result
-
-
-def point_jobs(loaded: LoadedJob) -> list[tuple[Point, LoadedJob]]:
-    """Each point as a checked job of its own, named after the base job and the point. Raises ConfigError or CodeError.
-
-    The parameter names were checked with the base job, which is the first point.
-    """
-    from launcher.config.faults import Report
-    from launcher.config.load import check_values
-
-    sweep = expand(loaded.job.sweep)
-    report = Report(loaded.source)
-    report.origin = loaded.origin
-    found = []
-    base = {key: value for key, value in loaded.container.items() if key != "sweep"}
-    for point in sweep.points:
-        container = {**place(base, point.overrides), "name": _name(loaded.name, point.label)}
-        report.origin = {**loaded.origin, **{k: report.nearest(f"sweep.{k}") for k in point.overrides}}
-        before = len(report.problems)
-        job = check_values(container, report)
-        report.problems[before:] = [_placed(p, report) for p in report.problems[before:]]
-        found.append((point, replace(loaded, job=job, container=container)))
-    report.stop_if(lambda _: True)
-    return found
-
-
-def _placed(problem: Problem, report: Report) -> Problem:
-    """A problem of one point, pointing at the sweep's own place."""
-    return replace(problem, origin=problem.origin or report.nearest(problem.path))
-
-
-def _name(name: str, label: str) -> str:
-    return f"{name[: 63 - len(label)].rstrip('-._')}-{label}"

@@ -1,11 +1,10 @@
 """The agent: one process per node that obeys the leader and owns its node's workers.
 
-``python -m launcher.runtime.agent RUN_DIR --node I`` runs one by hand; `launcher.runtime.entry` is what submitit calls.
+`launcher.node.agent.entry` is what submitit calls; ``python -m launcher.node.agent RUN_DIR --node I`` runs one by hand.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import signal
@@ -13,34 +12,34 @@ import sys
 import time
 import traceback
 from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from launcher.errors import ProtocolError
+from launcher.node.agent.description import node_facts, resolve
+from launcher.node.agent.environment import cpu_shares
+from launcher.node.agent.preflight import Preflight
+from launcher.node.agent.store import STORE_MAIN, Store
+from launcher.node.agent.usage import Gpus, Sampler
+from launcher.node.agent.workers import WORKER_MAIN, Crew
+from launcher.node.checkpoints import fence
+from launcher.node.forkserver.client import ForkServer, ForkServerError
+from launcher.node.wire import connection
+from launcher.node.wire.messages import HEARTBEAT_S, SILENCE_S
 from launcher.run import clock
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome
-from launcher.runtime import fence, wire
-from launcher.runtime.environment import cpu_shares
-from launcher.runtime.facts import node_facts, resolve
-from launcher.runtime.forkclient import ForkServer, ForkServerError
-from launcher.runtime.preflight import Preflight
-from launcher.runtime.protocol import HEARTBEAT_S, SILENCE_S
-from launcher.runtime.samples import Gpus, Sampler
-from launcher.runtime.store import STORE_MAIN, Store
-from launcher.runtime.workers import WORKER_MAIN, Crew
 
-__all__ = ["PRELOAD", "Agent", "main"]
+__all__ = ["PRELOAD", "Agent"]
 
 PRELOAD = (
     "torch",
     "torch.distributed",
-    "launcher.training.main",
-    "launcher.training.store",
-    "?launcher.training.preload",
+    "launcher.training.start.main",
+    "launcher.training.process.store",
+    "?launcher.training.start.preload",
 )
 """What the fork server imports, by name: this floor knows no torch. A question mark: only if it is there."""
 _SIGNALS = {signal.SIGTERM: "TERM", signal.SIGUSR2: "USR2", signal.SIGCONT: "CONT", signal.SIGINT: "TERM"}
@@ -81,7 +80,7 @@ class Agent:
         self._store_main = store_main
         self._server = ForkServer(preload=preload, environ=environ, on_exit=self._exited)
         self._sampler = Sampler(self._pids, gpus=Gpus if spec.gpus_per_node else None)
-        self._peer: wire.Peer | None = None
+        self._peer: connection.Peer | None = None
         self._waiting: list[dict[str, Any]] = []
         self._attempt: int | None = None
         self._crews: dict[int, Crew] = {}
@@ -129,13 +128,13 @@ class Agent:
         if found["threads"] != 1:
             _say(f"The fork server has {found['threads']} threads after importing torch: forking it is not safe.")
 
-    async def _join(self) -> wire.Peer | None:
+    async def _join(self) -> connection.Peer | None:
         """Find the leader; None when the run has ended already.
 
         Raises ProtocolError after ``init_timeout_min``, or when it has begun and is gone before this agent found it.
         """
         search = asyncio.ensure_future(
-            wire.find_leader(
+            connection.find_leader(
                 self._leader_host,
                 self.spec.control_ports,
                 self._secret,
@@ -182,7 +181,7 @@ class Agent:
             raise ProtocolError(f"This node cannot resolve {self._leader_host}, the first node's name.")
         return since or time.monotonic()
 
-    async def _obey(self, peer: wire.Peer) -> int:
+    async def _obey(self, peer: connection.Peer) -> int:
         facts = await asyncio.to_thread(
             node_facts, self.spec, self.paths, host=self.host.split("/")[0], local_address=peer.local_address
         )
@@ -206,7 +205,7 @@ class Agent:
             self._peer = None
             peer.abort()
 
-    async def _read(self, peer: wire.Peer) -> bool:
+    async def _read(self, peer: connection.Peer) -> bool:
         """Do what the leader says; True when told to leave, False when it is lost."""
         async for message in peer.messages():
             self._heard = time.monotonic()
@@ -217,7 +216,7 @@ class Agent:
                 handler(message)
         return False
 
-    async def _beat(self, peer: wire.Peer) -> None:
+    async def _beat(self, peer: connection.Peer) -> None:
         """Say ``alive`` every second; hang up on a leader that answers nothing for `SILENCE_S`."""
         last = time.monotonic()
         while True:
@@ -348,21 +347,3 @@ class Agent:
 
 def _say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} agent: {text}", file=sys.stderr, flush=True)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one agent from the command line; returns its exit code."""
-    from launcher.runtime.entry import run_agent
-
-    parser = argparse.ArgumentParser(prog="python -m launcher.runtime.agent")
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--node", type=int, default=None, help="this node's place in the allocation; unset: SLURM says")
-    given = parser.parse_args(argv)
-    return run_agent(given.run_dir, node=given.node)
-
-
-if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # threads stuck in a slow file system must not keep the node

@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 
+from launcher.node.agent.usage import Gpus
 from launcher.run.asking import exists, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.runtime.samples import Gpus
 
 __all__ = ["gloo_interface", "node_facts", "resolve", "torch_versions"]
 

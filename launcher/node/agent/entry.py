@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError, ProtocolError, RunDirError
+from launcher.node.agent.agent import Agent
+from launcher.node.agent.description import gloo_interface
+from launcher.node.agent.environment import base_environment
+from launcher.node.agent.membership import leader_address, node_index, node_names
+from launcher.node.leader.leader import Ending, Leader
+from launcher.node.wire import connection
+from launcher.node.wire.messages import Hub, Link
 from launcher.run.asking import exists, load_object, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.runtime import wire
-from launcher.runtime.agent import Agent
-from launcher.runtime.environment import base_environment
-from launcher.runtime.facts import gloo_interface
-from launcher.runtime.leader import Ending, Leader
-from launcher.runtime.protocol import Hub, Link
-from launcher.runtime.where import leader_address, node_index, node_names
 
 __all__ = ["run_agent"]
 
@@ -45,7 +45,7 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
     if spec.share == "group":
         os.umask(os.umask(0o077) & ~0o050)  # what agents, workers and the leader make can be read, whatever the umask
     os.environ.update({**spec.variables, **passed})  # the leader's trackers and notifications read theirs here
-    life = wire.allocation_life(os.environ)
+    life = connection.allocation_life(os.environ)
     environ = base_environment(os.environ, spec, passed, gloo_interface=gloo_interface(spec))
 
     lost: list[str | None] = []
@@ -65,7 +65,7 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
             code = await agent.run()
             lost.append(agent.leader_lost)
             return code
-        serve = wire.server(secret, spec.control_ports, life=life, local=spec.batch == "local")
+        serve = connection.server(secret, spec.control_ports, life=life, local=spec.batch == "local")
         leader = Leader(spec, paths, host=names[0], node_names=names)
         return await lead_and_obey(leader, agent, serve, others=len(names) - 1)
 
@@ -74,7 +74,9 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
     code = loop.run_until_complete(work())
     if lost and lost[0] is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
         leader = leader_address(spec, names, index)
-        asked = partial(wire.answers, leader, spec.control_ports, secret, life=life, timeout_s=wire.HANDSHAKE_S)
+        asked = partial(
+            connection.answers, leader, spec.control_ports, secret, life=life, timeout_s=connection.HANDSHAKE_S
+        )
         _adopt(spec, paths, names, index, lost[0], leads=lambda: loop.run_until_complete(asked()))
     return code
 
@@ -82,9 +84,9 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
 def _adopt(
     spec: RunSpec, paths: RunPaths, names: list[str], index: int, lost: str, *, leads: Callable[[], bool]
 ) -> None:
-    """This agent has lost its leader: see `launcher.runtime.orphans`."""
-    from launcher.runtime.orphans import LEAD_S, adopt, host_answers
-    from launcher.runtime.slurm_allocation import SlurmAllocation
+    """This agent has lost its leader: see `launcher.node.allocation.leaderless`."""
+    from launcher.node.allocation.leaderless import LEAD_S, adopt, host_answers
+    from launcher.node.allocation.slurm import SlurmAllocation
 
     silent = lost == "silent"
     try:
@@ -116,7 +118,7 @@ def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, str]]:
     return spec, secret, {str(k): str(v) for k, v in passed.items()}
 
 
-async def lead_and_obey(leader: Any, agent: Agent, serve: wire.Serve, *, others: int) -> int:
+async def lead_and_obey(leader: Any, agent: Agent, serve: connection.Serve, *, others: int) -> int:
     """Run leader and agent of the first node; the leader leaves last, and its code is the process's."""
     served = False
 
@@ -152,7 +154,7 @@ class Dismissal(Hub):
         self._told: set[object] = set()
         self._all = asyncio.Event()
 
-    async def run(self, serve: wire.Serve) -> None:
+    async def run(self, serve: connection.Serve) -> None:
         """Until all have been told, or two minutes."""
         try:
             stop = await serve(self)

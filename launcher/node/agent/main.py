@@ -24,7 +24,7 @@ class AgentMain:
         """
         code = 1
         try:
-            from launcher.runtime.entry import run_agent
+            from launcher.node.agent.entry import run_agent
 
             code = run_agent(Path(self.run_dir))
         except BaseException:

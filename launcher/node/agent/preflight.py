@@ -15,17 +15,17 @@ from typing import Any
 import psutil
 
 from launcher.frozen import frozen
+from launcher.node.agent import description, logs
+from launcher.node.agent.usage import Gpus
+from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.run.asking import patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CHECKED_FREE_BYTES, RunSpec
 from launcher.run.units import size
-from launcher.runtime import facts, logs
-from launcher.runtime.forkclient import ForkServer, ForkServerError
-from launcher.runtime.samples import Gpus
 
 __all__ = ["ALL_REDUCE_MAIN", "Check", "Preflight", "judge_disk", "judge_driver", "judge_gpus", "judge_memory"]
 
-ALL_REDUCE_MAIN = "launcher.training.preflight:main"
+ALL_REDUCE_MAIN = "launcher.training.process.preflight:main"
 ROUND = -1
 """The number under which the store and the processes of the checks run; `end` clears it like a round."""
 _MIN_FREE_INODES = 1000
@@ -51,7 +51,7 @@ def judge_gpus(
 ) -> list[Check]:
     """As many GPUs as the job asked for, and none that reports errors. Pure.
 
-    Without the library that asks NVML, which nodes may lack, torch alone counts them (`launcher.training.preflight`).
+    Without the library that asks NVML, which nodes may lack, torch alone counts them (`launcher.training.process.preflight`).
     """
     if not asked:
         return []
@@ -135,7 +135,7 @@ class Preflight:
         if spec.gpus_per_node:
             checks += _gpus(spec.gpus_per_node)
         checks += judge_memory(spec.mem_gb, int(psutil.virtual_memory().available))
-        free = facts.disk(self._paths.root)
+        free = description.disk(self._paths.root)
         checks += judge_disk(free["free_bytes"], free["free_inodes"])
         checks += [self._writes(), _scratch(_SCRATCH)]
         checks.append(_resolves([str(peer["address"]) for peer in peers]))
@@ -214,7 +214,7 @@ async def _answer(sock: socket.socket) -> dict[str, Any]:
 
 def _gpus(asked: int) -> list[Check]:
     """NVML's view of them; an AMD GPU's node has none, and torch alone tries those."""
-    versions = facts.torch_versions()
+    versions = description.torch_versions()
     if "rocm" in (versions["torch"] or ""):
         return [Check("gpus", True, "torch is built for ROCm: it alone counts the GPUs")]
     gpus = Gpus()

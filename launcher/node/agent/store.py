@@ -9,12 +9,12 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.runtime import logs
-from launcher.runtime.forkclient import ForkServer, ForkServerError
+from launcher.node.agent import logs
+from launcher.node.forkserver.client import ForkServer, ForkServerError
 
 __all__ = ["STORE_MAIN", "Store", "Tell"]
 
-STORE_MAIN = "launcher.training.store:main"
+STORE_MAIN = "launcher.training.process.store:main"
 
 Tell = Callable[..., None]
 """Sends one message to the leader: type, then keywords."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from launcher.runtime import procs
+from launcher.node.forkserver import proctable
 
 __all__ = ["Gpus", "Sampler"]
 
@@ -165,7 +165,7 @@ class Sampler:
     def _look(self) -> None:
         self._node = {"cpu_percent": psutil.cpu_percent(), "mem_bytes": int(psutil.virtual_memory().used)}
         workers = self._pids()
-        found = procs.table() if workers else {}
+        found = proctable.table() if workers else {}
         now = time.monotonic()
         by_session: dict[int, float] = {}
         for each in found.values():

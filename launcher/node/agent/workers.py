@@ -13,20 +13,20 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from launcher.node.agent import logs, memory
+from launcher.node.agent.environment import worker_environment
+from launcher.node.agent.store import Tell
+from launcher.node.forkserver.client import ForkServer, ForkServerError
+from launcher.node.policy.causes import signal_name
+from launcher.node.wire.messages import SHUTDOWN_S
 from launcher.run.files import write_atomic
 from launcher.run.messages import decode_lines, encode
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.runtime import logs, oom
-from launcher.runtime.causes import signal_name
-from launcher.runtime.environment import worker_environment
-from launcher.runtime.forkclient import ForkServer, ForkServerError
-from launcher.runtime.protocol import SHUTDOWN_S
-from launcher.runtime.store import Tell
 
 __all__ = ["WORKER_MAIN", "Crew"]
 
-WORKER_MAIN = "launcher.training.main:main"
+WORKER_MAIN = "launcher.training.start.main:main"
 _TAIL_WAIT_S = 1.0
 """A log is read back for at most so long: what happened must not wait for a slow disk."""
 
@@ -191,7 +191,7 @@ class Crew:
             if worker.rank == 0:
                 logs.link_latest(self._paths, worker.log)
                 logs.prune(self._paths, self._attempt, self.round)
-        return oom.kills(), fds
+        return memory.kills(), fds
 
     async def _fork(self, worker: _Worker, log: int, shares: list[list[int]] | None, main: str) -> None:
         if self._ending.is_set():
@@ -317,7 +317,7 @@ class Crew:
         lines: list[str] = []
         killed_for_memory = False
         if status != 0 and (worker.failed or not by_us):
-            lines, kills = await _soon(lambda: (logs.last_lines(worker.log, worker.log_start), oom.kills()), ([], 0))
+            lines, kills = await _soon(lambda: (logs.last_lines(worker.log, worker.log_start), memory.kills()), ([], 0))
             killed_for_memory = not by_us and status == -signal.SIGKILL and kills > self._oom_before
         shutdown = None if by_us else _shutdown_failure(worker, status)
         self._tell(

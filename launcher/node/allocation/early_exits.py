@@ -22,7 +22,7 @@ _UNSTARTED = re.compile(r"^srun: error: tasks? (?P<tasks>[\d,-]+) launch failed:
 """slurmstepd could not open the task's log, for instance, since the run directory is not mounted there."""
 _REFUSED = re.compile(r"^srun: error: Task launch for \S+ failed on node (?P<hosts>\S+): (?P<how>.+)$")
 _LEADERS = re.compile(r"^error: (?:the leader failed: )?(?P<words>\S.*)$", re.MULTILINE)
-"""How the first node's agent ends that could not go on (`launcher.runtime.entry`)."""
+"""How the first node's agent ends that could not go on (`launcher.node.agent.entry`)."""
 _MOST_BYTES = 1 << 20
 
 

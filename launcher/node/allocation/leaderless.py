@@ -17,11 +17,11 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
+from launcher.node.allocation.slurm import SlurmAllocation
+from launcher.node.allocation.teardown import act
+from launcher.node.wire.messages import SILENCE_S
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.runtime.protocol import SILENCE_S
-from launcher.runtime.slurm_allocation import SlurmAllocation
-from launcher.runtime.teardown import act
 from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.jobs import JobFacts
 from launcher.slurm.meaning import meaning_of

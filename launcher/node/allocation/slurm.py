@@ -13,15 +13,15 @@ from pathlib import Path
 import psutil
 
 from launcher.errors import SiteError
+from launcher.node.allocation.allocation import CancelledError, HandedBack, Meaning, NotAnsweredError
+from launcher.node.allocation.early_exits import read_ended
+from launcher.node.allocation.exclusions import affordable, excluded_before, schedulable_without
+from launcher.node.wire.connection import allocation_life
 from launcher.run import clock, events
 from launcher.run.paths import RunPaths
 from launcher.run.processes import age_s
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_requested
-from launcher.runtime.exclusions import affordable, excluded_before, schedulable_without
-from launcher.runtime.handover import CancelledError, HandedBack, Meaning, NotAnsweredError
-from launcher.runtime.starts import read_ended
-from launcher.runtime.wire import allocation_life
 from launcher.slurm import handback
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ

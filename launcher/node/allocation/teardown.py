@@ -1,4 +1,4 @@
-"""``python -m launcher.runtime.teardown RUN_DIR [TERM]``: run by the batch script when srun has ended; TERM: it was sent one.
+"""``python -m launcher.node.allocation.teardown RUN_DIR [TERM]``: run by the batch script when srun has ended; TERM: it was sent one.
 
 An outcome: nothing to do. An allocation already given back: its start is pulled forward, which only the job's last process
 can do well (`launcher.slurm.restart`); or it is given back again, where a slurmctld that was killed has forgotten its last
@@ -19,17 +19,17 @@ from typing import Any
 
 from launcher.errors import RunFailedError, SiteError
 from launcher.frozen import frozen
+from launcher.node.allocation.allocation import NEEDED, Allocation, CancelledError, NotAnsweredError
+from launcher.node.allocation.early_exits import leader_words
+from launcher.node.checkpoints import fence
+from launcher.node.policy.budgets import Budgets, backoff_s
+from launcher.node.wire.connection import allocation_life
 from launcher.run import clock, events
 from launcher.run.asking import load_object, patiently
 from launcher.run.batch import COMPLETED, JUDGED
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_state, write_outcome
-from launcher.runtime import fence
-from launcher.runtime.budgets import Budgets, backoff_s
-from launcher.runtime.handover import NEEDED, Allocation, CancelledError, NotAnsweredError
-from launcher.runtime.starts import leader_words
-from launcher.runtime.wire import allocation_life
 from launcher.slurm.commands import clean_environment
 
 __all__ = ["Verdict", "judge", "main"]
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Look, judge, act; returns `COMPLETED`, `JUDGED`, or 1 when the run directory cannot be read."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[1:] not in ([], ["TERM"]) or not words:
-        print("usage: python -m launcher.runtime.teardown RUN_DIR [TERM]", file=sys.stderr)
+        print("usage: python -m launcher.node.allocation.teardown RUN_DIR [TERM]", file=sys.stderr)
         return 2
     paths = RunPaths(Path(words[0]).absolute())
     try:
@@ -134,7 +134,7 @@ def _tear_down(paths: RunPaths, *, told: bool) -> int:
         raise OSError(f"{paths.spec.name}: {error}") from error
     if spec.batch != "slurm" or not os.environ.get("SLURM_JOB_ID"):
         return JUDGED
-    from launcher.runtime.slurm_allocation import SlurmAllocation
+    from launcher.node.allocation.slurm import SlurmAllocation
 
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # `scontrol requeue` sends TERM to this very process

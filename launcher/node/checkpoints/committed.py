@@ -17,12 +17,12 @@ from typing import Any
 
 from launcher.errors import CheckpointError
 from launcher.frozen import frozen
+from launcher.node.checkpoints import fence
 from launcher.run import clock
 from launcher.run.asking import OwnError, exists, load_object, names
 from launcher.run.files import fsync_dir, write_atomic
 from launcher.run.manifest import HASH_NAME, MANIFEST, why_damaged
 from launcher.run.paths import RunPaths
-from launcher.runtime import fence
 
 __all__ = [
     "Checkpoint",

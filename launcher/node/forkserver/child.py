@@ -19,8 +19,8 @@ __all__ = ["GUARDED", "leave", "run_exec", "start"]
 
 GUARDED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 """Signals that only the agent hears."""
-_EXEC = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.runtime.forked import run_exec; run_exec()"
-_ROOT = str(Path(__file__).parents[2])
+_EXEC = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.node.forkserver.child import run_exec; run_exec()"
+_ROOT = str(Path(__file__).parents[3])
 
 
 def start(request: dict[str, Any], fds: list[int]) -> int:

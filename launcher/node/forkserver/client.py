@@ -15,17 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError
-from launcher.runtime import procs
-from launcher.runtime.forked import GUARDED
-from launcher.runtime.forkserver import Frames
+from launcher.node.forkserver import proctable
+from launcher.node.forkserver.child import GUARDED
+from launcher.node.forkserver.server import Frames
 
 __all__ = ["ForkServer", "ForkServerError"]
 
 MARK_VARIABLE = "LAUNCHER_FORKSERVER"
-_START = (
-    "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.runtime.forkserver import main; main()"
-)
-_ROOT = str(Path(__file__).parents[2])
+_START = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.node.forkserver.server import main; main()"
+_ROOT = str(Path(__file__).parents[3])
 """Where this package lies: last on the fork server's path, so that it is found however the agent found it."""
 CLEAR_POLL_S = 0.005
 _CLEAR_S = 6.0
@@ -70,7 +68,7 @@ class ForkServer:
 
         PDEATHSIG follows the *thread* that forks, so a pool's thread would end the fork server with itself.
         """
-        procs.become_subreaper()  # should the fork server be killed, its orphans come here
+        proctable.become_subreaper()  # should the fork server be killed, its orphans come here
         mine, theirs = socket.socketpair()
         mine.setblocking(False)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, GUARDED)
@@ -107,7 +105,7 @@ class ForkServer:
         """Fork one process that runs ``main`` (``module:function``); returns its pid.
 
         ``fds`` are its log and, optionally, its socket: they stay the caller's to close. ``how``: env, cwd, cpus,
-        script, exec, pass_fd (see `launcher.runtime.forkserver`). Raises ForkServerError.
+        script, exec, pass_fd (see `launcher.node.forkserver.server`). Raises ForkServerError.
         """
         await self.ready()
         up: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -233,7 +231,7 @@ class ForkServer:
     async def _sweep(self) -> None:
         """Without a fork server its orphans are this process's children (subreaper): end and reap them."""
         while left := self._orphans():
-            procs.kill_all(left)
+            proctable.kill_all(left)
             for proc in left:
                 if proc.ppid == os.getpid() and not (self._process and proc.pid == self._process.pid):
                     _reap(proc.pid)
@@ -241,24 +239,24 @@ class ForkServer:
                 self._process.poll()
             await asyncio.sleep(CLEAR_POLL_S)
 
-    def _orphans(self) -> list[procs.Proc]:
+    def _orphans(self) -> list[proctable.Proc]:
         """Descendants of this process that came out of the fork server, told by their environment.
 
         Others, such as the leader's ``scontrol``, have another environment. A zombie's cannot be read any more: those
         of another session than ours are the fork server's, whose processes all have sessions of their own.
         """
-        found = procs.table()
+        found = proctable.table()
         me = found.get(os.getpid())
         mark = f"{MARK_VARIABLE}={self._mark}".encode()
         known = set(self._pids.values())
         if self._process is not None and self._process.returncode is None:
             known.add(self._process.pid)
         left = []
-        for proc in procs.below(os.getpid(), found):
+        for proc in proctable.below(os.getpid(), found):
             if me is not None and proc.sid == me.sid:
                 continue
             ended = proc.state == "Z" and proc.ppid == os.getpid()
-            if ended or proc.pid in known or proc.sid in known or procs.marked(proc.pid, mark):
+            if ended or proc.pid in known or proc.sid in known or proctable.marked(proc.pid, mark):
                 left.append(proc)
         return left
 

@@ -10,7 +10,7 @@ resource tracker's rules, and leaves orphans behind. This one
 - ends everything and itself when the agent's end of the socket closes, however the agent died.
 
 Requests and answers are frames over one socket pair: length, JSON, and with ``fork`` the worker's descriptors.
-This module is the server's side; `launcher.runtime.forkclient` is the agent's.
+This module is the server's side; `launcher.node.forkserver.client` is the agent's.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-from launcher.runtime import forked, procs
-from launcher.runtime.forked import GUARDED
+from launcher.node.forkserver import child, proctable
+from launcher.node.forkserver.child import GUARDED
 
 __all__ = ["Frames", "main"]
 
@@ -177,18 +177,18 @@ class _Server:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.setsid()
-            procs.die_with_parent()
+            proctable.die_with_parent()
             if os.getppid() != parent:
                 os._exit(1)
             for sock in (self.frames.sock, self.wakeup, self.alarm):
                 sock.close()
-            code = forked.start(request, fds)
+            code = child.start(request, fds)
         except BaseException:
             traceback.print_exc()
         if request.get("script"):
             # Out of the server's loop to the end of its main program, where Python closes what the script left open.
             sys.exit(code)
-        forked.leave(code)
+        child.leave(code)
 
     def reap(self) -> None:
         """Report every child that has ended; what is left of a group whose head failed is ended with it."""
@@ -228,8 +228,8 @@ class _Server:
                 _kill_group(pid, signal.SIGKILL)
             return
         later = [pid for pid, (_, round_) in self.running.items() if round_ > newest]
-        left = procs.below(os.getpid(), procs.table(), spare=later)
-        procs.kill_all(left)
+        left = proctable.below(os.getpid(), proctable.table(), spare=later)
+        proctable.kill_all(left)
         if not left:
             for round_ in sorted(self.clearing):
                 self.frames.send({"op": "cleared", "round": round_})
@@ -237,8 +237,8 @@ class _Server:
 
     def end_all(self) -> None:
         """The agent is gone: nothing below may survive, and nothing is reported any more."""
-        while left := procs.below(os.getpid(), procs.table()):
-            procs.kill_all(left)
+        while left := proctable.below(os.getpid(), proctable.table()):
+            proctable.kill_all(left)
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
@@ -280,10 +280,10 @@ def main() -> None:
     """``python -c … ROOT FD PARENT_PID MODULE…``: import the modules, then serve the agent at the other end of FD."""
     _, fd, parent, *preload = sys.argv[1:]
     begun = time.monotonic()
-    procs.die_with_parent()  # while importing nobody reads the socket; afterwards its end says the same, more kindly
+    proctable.die_with_parent()  # while importing nobody reads the socket; afterwards its end says the same, more kindly
     if os.getppid() != int(parent):
         sys.exit(1)  # it ended before the line above
-    procs.become_subreaper()
+    proctable.become_subreaper()
     for signum in GUARDED:  # blocked; but an ignored one would stay so in programs that workers start
         signal.signal(signum, signal.SIG_DFL)
     sock = socket.socket(fileno=int(fd))
@@ -304,7 +304,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # a collection in a worker would touch, and so copy, every page of torch's objects
     gc.enable()
-    procs.die_with_parent(0)
+    proctable.die_with_parent(0)
     if os.getppid() != int(parent):
         sys.exit(1)
     threads = len(os.listdir("/proc/self/task"))

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.frozen import frozen
+from launcher.node.allocation.allocation import Allocation
+from launcher.node.leader.agreed_stop import AgreedStop
+from launcher.node.leader.journal import History
+from launcher.node.leader.nodes import Nodes
+from launcher.node.leader.own_files import OwnFiles
+from launcher.node.leader.rounds import Round
+from launcher.node.leader.saving import Blocking, Saver
+from launcher.node.leader.tracking import Tracking
+from launcher.node.policy.budgets import Budgets
+from launcher.node.policy.decisions import Evidence, Kind
+from launcher.node.sidecars.notify import Notifier
 from launcher.run.gone import Anchor
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.runtime.budgets import Budgets
-from launcher.runtime.decisions import Evidence, Kind
-from launcher.runtime.handover import Allocation
-from launcher.runtime.history import History
-from launcher.runtime.nodes import Nodes
-from launcher.runtime.notify import Notifier
-from launcher.runtime.own_files import OwnFiles
-from launcher.runtime.rounds import Round
-from launcher.runtime.saving import Blocking, Saver
-from launcher.runtime.stops import AgreedStop
-from launcher.runtime.tracking import Tracking
 
 __all__ = ["Board", "Interrupt", "Timing"]
 

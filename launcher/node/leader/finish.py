@@ -7,18 +7,18 @@ from typing import Any
 
 from launcher.errors import RunCancelledError, RunFailedError, SiteError
 from launcher.frozen import frozen
+from launcher.node.allocation.allocation import NEEDED, CancelledError, HandedBack, NotAnsweredError
+from launcher.node.leader.board import Board
+from launcher.node.leader.lost_folder import follow, look, tell_outside
+from launcher.node.leader.nodes import Node
+from launcher.node.leader.picture import picture
+from launcher.node.leader.wait import until
+from launcher.node.policy.budgets import backoff_s
+from launcher.node.policy.decisions import Action, Decision, Evidence, Kind
 from launcher.run import clock
 from launcher.run.asking import PATIENCE_S
 from launcher.run.batch import GONE
 from launcher.run.state import write_outcome
-from launcher.runtime.board import Board
-from launcher.runtime.budgets import backoff_s
-from launcher.runtime.decisions import Action, Decision, Evidence, Kind
-from launcher.runtime.handover import NEEDED, CancelledError, HandedBack, NotAnsweredError
-from launcher.runtime.lost_folder import follow, look, tell_outside
-from launcher.runtime.nodes import Node
-from launcher.runtime.picture import picture
-from launcher.runtime.waiting import until
 
 __all__ = ["Ending", "give_back", "leave"]
 

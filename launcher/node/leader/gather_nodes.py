@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from launcher.node.leader.board import Board
+from launcher.node.leader.nodes import Node
+from launcher.node.leader.picture import missing, picture
+from launcher.node.leader.wait import until
+from launcher.node.policy.decisions import Evidence, Kind
 from launcher.run.units import named_ranks
-from launcher.runtime.board import Board
-from launcher.runtime.decisions import Evidence, Kind
-from launcher.runtime.nodes import Node
-from launcher.runtime.picture import missing, picture
-from launcher.runtime.waiting import until
 
 __all__ = ["gather", "interrupted", "preflight"]
 

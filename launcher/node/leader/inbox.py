@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from launcher.node.leader.board import Board
+from launcher.node.leader.gather_nodes import CHECKS_ROUND
+from launcher.node.leader.nodes import Node
+from launcher.node.leader.rounds import Rank, Round
+from launcher.node.policy.causes import Failure, cause_of, is_victim
+from launcher.node.wire.messages import HEARTBEAT_S, SILENCE_S, Link
 from launcher.run import clock
-from launcher.runtime.board import Board
-from launcher.runtime.causes import Failure, cause_of, is_victim
-from launcher.runtime.gathering import CHECKS_ROUND
-from launcher.runtime.nodes import Node
-from launcher.runtime.protocol import HEARTBEAT_S, SILENCE_S, Link
-from launcher.runtime.rounds import Rank, Round
 
 __all__ = ["Inbox"]
 

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from launcher.node.checkpoints import fence
 from launcher.run import clock, events
 from launcher.run.files import append_line
 from launcher.run.paths import RunPaths
 from launcher.run.state import write_state
-from launcher.runtime import fence
 
 __all__ = ["History", "plain_numbers"]
 

@@ -16,34 +16,36 @@ from dataclasses import replace
 from typing import Any
 
 from launcher.errors import ProtocolError, RunDirError
+from launcher.node.allocation.allocation import Allocation, LocalAllocation, Meaning, window_s
+from launcher.node.checkpoints import fence
+from launcher.node.leader import past
+from launcher.node.leader.agreed_stop import AgreedStop
+from launcher.node.leader.board import Board, Timing
+from launcher.node.leader.finish import Ending, give_back, leave
+from launcher.node.leader.gather_nodes import gather, interrupted, preflight
+from launcher.node.leader.inbox import Inbox
+from launcher.node.leader.journal import History
+from launcher.node.leader.lost_folder import as_gone
+from launcher.node.leader.nodes import Node, Nodes
+from launcher.node.leader.patience import until_answered
+from launcher.node.leader.rounds import Round
+from launcher.node.leader.run_round import drive_round
+from launcher.node.leader.saving import Blocking, Saver
+from launcher.node.leader.timers import Watch
+from launcher.node.leader.tracking import Tracking
+from launcher.node.leader.wait import until
+from launcher.node.leader.wait_for_runs import await_predecessors
+from launcher.node.policy.budgets import Budgets
+from launcher.node.policy.decisions import Action, Decision, Evidence, Kind, Situation, decide
+from launcher.node.sidecars.notify import Notifier, owed
+from launcher.node.wire import connection
+from launcher.node.wire.messages import Hub, Link
 from launcher.run import clock, events
 from launcher.run.asking import PATIENCE_S, exists
 from launcher.run.gone import Anchor, unanswered
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_requested, keep_room
-from launcher.runtime import fence, past, wire
-from launcher.runtime.board import Board, Timing
-from launcher.runtime.budgets import Budgets
-from launcher.runtime.decisions import Action, Decision, Evidence, Kind, Situation, decide
-from launcher.runtime.driving import drive_round
-from launcher.runtime.ending import Ending, give_back, leave
-from launcher.runtime.gathering import gather, interrupted, preflight
-from launcher.runtime.handover import Allocation, LocalAllocation, Meaning, window_s
-from launcher.runtime.history import History
-from launcher.runtime.inbox import Inbox
-from launcher.runtime.lost_folder import as_gone
-from launcher.runtime.nodes import Node, Nodes
-from launcher.runtime.notify import Notifier, owed
-from launcher.runtime.patience import until_answered
-from launcher.runtime.predecessors import await_predecessors
-from launcher.runtime.protocol import Hub, Link
-from launcher.runtime.rounds import Round
-from launcher.runtime.saving import Blocking, Saver
-from launcher.runtime.stops import AgreedStop
-from launcher.runtime.tracking import Tracking
-from launcher.runtime.waiting import until
-from launcher.runtime.watch import Watch
 
 __all__ = ["Ending", "Leader"]
 
@@ -134,7 +136,7 @@ class Leader(Hub):
     async def _begin(self) -> Board:
         """Claim the attempt and learn what earlier ones did."""
         allocation, paths, spec = self._allocation, self.paths, self.spec
-        life = wire.allocation_life(os.environ)
+        life = connection.allocation_life(os.environ)
         who = {"job_id": allocation.job_id, "life": life, "host": self.host, "pid": os.getpid()}
         attempt: int = await self._patiently(lambda: fence.claim(paths, **who))
         await self._patiently(lambda: paths.checkpoints.mkdir(mode=0o750, exist_ok=True))
@@ -384,7 +386,7 @@ _SIGNAL_TEXT = {
 
 def _allocation_of(spec: RunSpec, paths: RunPaths) -> Allocation:
     if spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
-        from launcher.runtime.slurm_allocation import SlurmAllocation
+        from launcher.node.allocation.slurm import SlurmAllocation
 
         return SlurmAllocation(spec, paths)
     return LocalAllocation(paths)

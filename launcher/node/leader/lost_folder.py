@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from launcher.node.leader.board import Board
+from launcher.node.policy.decisions import Evidence, Kind
 from launcher.run import index
 from launcher.run.gone import Gone
 from launcher.run.paths import RunPaths
-from launcher.runtime.board import Board
-from launcher.runtime.decisions import Evidence, Kind
 
 __all__ = ["as_gone", "evidence_of", "follow", "look", "tell_outside"]
 

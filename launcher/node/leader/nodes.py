@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.runtime.protocol import SILENCE_S, Link
+from launcher.node.wire.messages import SILENCE_S, Link
 
 __all__ = ["Node", "Nodes"]
 

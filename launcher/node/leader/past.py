@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from launcher.node.allocation.allocation import Allocation
+from launcher.node.leader.finish import Ending
 from launcher.run import events
 from launcher.run.asking import exists, load_object
 from launcher.run.paths import RunPaths
-from launcher.runtime.ending import Ending
-from launcher.runtime.handover import Allocation
 
 __all__ = ["ended_already", "first_of_submission", "is_requested", "waiting_since"]
 

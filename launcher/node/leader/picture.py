@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from launcher.node.leader.board import Board
 from launcher.run import clock
-from launcher.runtime.board import Board
 
 __all__ = ["missing", "picture", "sample_every_s", "samples"]
 

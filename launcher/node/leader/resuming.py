@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from launcher.errors import RunDirError
+from launcher.node.checkpoints import committed
+from launcher.node.checkpoints.committed import Checkpoint
+from launcher.node.leader.board import Board
+from launcher.node.leader.gather_nodes import interrupted
+from launcher.node.leader.patience import until_answered
+from launcher.node.policy.decisions import Evidence, Kind
 from launcher.run.asking import PATIENCE_S, NotAskedError
-from launcher.runtime import checkpoints
-from launcher.runtime.board import Board
-from launcher.runtime.checkpoints import Checkpoint
-from launcher.runtime.decisions import Evidence, Kind
-from launcher.runtime.gathering import interrupted
-from launcher.runtime.patience import until_answered
 
 __all__ = ["UNREADABLE_TEXT", "choose_resume"]
 
@@ -34,7 +34,7 @@ async def choose_resume(board: Board) -> Checkpoint | Evidence | None:
             found = await board.blocking(lambda: _older(board, heard)) or found
         if found is None and board.spec.resume:
             origin = board.spec.resume
-            found = await _asked(board, lambda: checkpoints.foreign(origin))
+            found = await _asked(board, lambda: committed.foreign(origin))
     except OSError as error:
         raise RunDirError(f"The checkpoints in {board.paths.checkpoints} cannot be read: {error}.") from error
     if isinstance(found, Evidence):
@@ -42,7 +42,7 @@ async def choose_resume(board: Board) -> Checkpoint | Evidence | None:
     board.first_of_submission = False
     for path, why in heard:
         board.history.event("checkpoint_damaged", path=path, why=why)
-        board.saver.trusted.discard(checkpoints.step_of(path))
+        board.saver.trusted.discard(committed.step_of(path))
     if found is not None and (board.saver.last is None or board.saver.last.step != found.step):
         board.saver.last = found
     return found
@@ -68,8 +68,8 @@ def _look(board: Board, heard: list[tuple[str, str]], *, patient: bool = True) -
     heard.clear()
     spec, paths = board.spec, board.paths
     if spec.resume_step is not None and board.first_of_submission:
-        checkpoints.set_aside_beyond(paths, spec.resume_step, board.attempt)
-    return checkpoints.newest_good(
+        committed.set_aside_beyond(paths, spec.resume_step, board.attempt)
+    return committed.newest_good(
         paths,
         trusted=frozenset(board.saver.trusted),
         damaged=lambda path, why: heard.append((str(path), why)),
@@ -85,7 +85,7 @@ def _older(board: Board, heard: list[tuple[str, str]]) -> Checkpoint | None:
     try:
         found = _look(board, heard, patient=False)
         if found is not None:
-            checkpoints.set_aside_beyond(board.paths, found.step, board.attempt)
+            committed.set_aside_beyond(board.paths, found.step, board.attempt)
     except OSError:
         return None
     return found

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.node.checkpoints.committed import Checkpoint
+from launcher.node.leader.nodes import Node
+from launcher.node.policy.causes import Failure, left_by_itself, symptom_only
+from launcher.node.policy.hangs import HangWatch, RankView
 from launcher.run import clock
-from launcher.runtime.causes import Failure, left_by_itself, symptom_only
-from launcher.runtime.checkpoints import Checkpoint
-from launcher.runtime.hangs import HangWatch, RankView
-from launcher.runtime.nodes import Node
 
 __all__ = ["Rank", "Round"]
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher.run.units import all_ranks, named_ranks
-from launcher.runtime import fence
-from launcher.runtime.board import Board, Interrupt
-from launcher.runtime.causes import (
+from launcher.node.checkpoints import fence
+from launcher.node.leader.agreed_stop import AgreedStop
+from launcher.node.leader.board import Board, Interrupt
+from launcher.node.leader.gather_nodes import interrupted
+from launcher.node.leader.resuming import choose_resume
+from launcher.node.leader.rounds import Round
+from launcher.node.leader.wait import until
+from launcher.node.policy.causes import (
     Failure,
     cause_of,
     first_failure,
@@ -17,14 +21,10 @@ from launcher.runtime.causes import (
     signature,
     symptom_only,
 )
-from launcher.runtime.decisions import Evidence, Kind
-from launcher.runtime.gathering import interrupted
-from launcher.runtime.hangs import LONG_S, HangWatch
-from launcher.runtime.protocol import SHUTDOWN_S
-from launcher.runtime.resuming import choose_resume
-from launcher.runtime.rounds import Round
-from launcher.runtime.stops import AgreedStop
-from launcher.runtime.waiting import until
+from launcher.node.policy.decisions import Evidence, Kind
+from launcher.node.policy.hangs import LONG_S, HangWatch
+from launcher.node.wire.messages import SHUTDOWN_S
+from launcher.run.units import all_ranks, named_ranks
 
 __all__ = ["drive_round"]
 

@@ -16,16 +16,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.node.checkpoints import committed, fence
+from launcher.node.checkpoints.committed import Checkpoint, Shard
+from launcher.node.leader.journal import History
+from launcher.node.leader.patience import until_answered
+from launcher.node.leader.rounds import Round
+from launcher.node.leader.verify import Proof
+from launcher.node.policy.intervals import young_daly_s
 from launcher.run.manifest import HASH_NAME
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
-from launcher.runtime import checkpoints, fence
-from launcher.runtime.checkpoints import Checkpoint, Shard
-from launcher.runtime.history import History
-from launcher.runtime.intervals import young_daly_s
-from launcher.runtime.patience import until_answered
-from launcher.runtime.proving import Proof
-from launcher.runtime.rounds import Round
 
 __all__ = ["Blocking", "Save", "Saver"]
 
@@ -332,7 +332,7 @@ class Saver:
         attempt, keep = self.history.attempt, self.spec
 
         def work() -> Checkpoint:
-            return checkpoints.commit(
+            return committed.commit(
                 self.paths,
                 step=save.step,
                 attempt=attempt,
@@ -360,7 +360,7 @@ class Saver:
             return
         self._committed(save, done, round_, now())
         every = keep.keep_every_steps
-        collect = functools.partial(checkpoints.collect_garbage, self.paths, attempt=attempt, keep_last=keep.keep_last)
+        collect = functools.partial(committed.collect_garbage, self.paths, attempt=attempt, keep_last=keep.keep_last)
         with contextlib.suppress(OSError):  # the next save collects it
             await self.blocking(lambda: collect(keep_every_steps=every, good=done.step))
 

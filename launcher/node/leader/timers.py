@@ -6,20 +6,20 @@ import asyncio
 import math
 from collections.abc import Callable
 
+from launcher.node.checkpoints import fence
+from launcher.node.leader.board import Board
+from launcher.node.leader.lost_folder import evidence_of, look
+from launcher.node.leader.nodes import Node
+from launcher.node.leader.picture import picture, sample_every_s, samples
+from launcher.node.leader.rounds import Round
+from launcher.node.leader.saving import HOPELESS
+from launcher.node.policy.budgets import PLAIN_SCRIPT_PROGRESS_S
+from launcher.node.policy.decisions import Evidence, Kind
+from launcher.node.policy.hangs import FROZEN_S, laggards
+from launcher.node.policy.intervals import mttf_s
+from launcher.node.wire.messages import SILENCE_S
 from launcher.run import clock
 from launcher.run.asking import PATIENCE_S
-from launcher.runtime import fence
-from launcher.runtime.board import Board
-from launcher.runtime.budgets import PLAIN_SCRIPT_PROGRESS_S
-from launcher.runtime.decisions import Evidence, Kind
-from launcher.runtime.hangs import FROZEN_S, laggards
-from launcher.runtime.intervals import mttf_s
-from launcher.runtime.lost_folder import evidence_of, look
-from launcher.runtime.nodes import Node
-from launcher.runtime.picture import picture, sample_every_s, samples
-from launcher.runtime.protocol import SILENCE_S
-from launcher.runtime.rounds import Round
-from launcher.runtime.saving import HOPELESS
 
 __all__ = ["Watch"]
 

@@ -19,7 +19,7 @@ __all__ = ["Tracking"]
 
 
 class Tracking:
-    """Runs ``launcher.runtime.trackers`` beside an attempt. Nothing here raises; what goes wrong is a warning."""
+    """Runs ``launcher.node.sidecars.trackers`` beside an attempt. Nothing here raises; what goes wrong is a warning."""
 
     def __init__(self, spec: RunSpec, paths: RunPaths, attempt: int, warn: Callable[[str], None]) -> None:
         self._spec, self._paths, self._attempt, self._warn = spec, paths, attempt, warn
@@ -41,7 +41,7 @@ class Tracking:
                     self._process = await asyncio.create_subprocess_exec(
                         self._spec.python or sys.executable,
                         "-m",
-                        "launcher.runtime.trackers",
+                        "launcher.node.sidecars.trackers",
                         str(self._paths.root),
                         str(self._attempt),
                         stdin=asyncio.subprocess.PIPE,

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from launcher.node.checkpoints.committed import Checkpoint
+from launcher.node.leader.patience import until_answered
 from launcher.run.manifest import why_damaged
-from launcher.runtime.checkpoints import Checkpoint
-from launcher.runtime.patience import until_answered
 
 __all__ = ["Proof"]
 

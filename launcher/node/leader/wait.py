@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from launcher.runtime.board import Board
+from launcher.node.leader.board import Board
 
 __all__ = ["until"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from launcher.node.leader.board import Board
+from launcher.node.leader.gather_nodes import interrupted
+from launcher.node.leader.wait import until
+from launcher.node.policy.decisions import Evidence
 from launcher.run.after import Predecessor, broken, judge, read_predecessors, state_of
 from launcher.run.asking import PATIENCE_S, exists, load_object
 from launcher.run.paths import RunPaths
 from launcher.run.processes import is_alive
-from launcher.runtime.board import Board
-from launcher.runtime.decisions import Evidence
-from launcher.runtime.gathering import interrupted
-from launcher.runtime.waiting import until
 
 __all__ = ["await_predecessors"]
 

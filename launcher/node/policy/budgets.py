@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.runtime.causes import signature_of
+from launcher.node.policy.causes import signature_of
 
 __all__ = ["PLAIN_SCRIPT_PROGRESS_S", "Budgets", "backoff_s"]
 

@@ -100,7 +100,7 @@ class Notifier:
                 process = await asyncio.create_subprocess_exec(
                     self._python,
                     "-m",
-                    "launcher.runtime.notify",
+                    "launcher.node.sidecars.notify",
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.DEVNULL,
                     stderr=asyncio.subprocess.PIPE,

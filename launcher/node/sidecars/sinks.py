@@ -1,6 +1,6 @@
 """The trackers themselves: TensorBoard, MLflow and Weights & Biases, each behind the same few calls.
 
-They may block and they may raise: `launcher.runtime.trackers` calls each in a thread of its own, in a process of its own.
+They may block and they may raise: `launcher.node.sidecars.trackers` calls each in a thread of its own, in a process of its own.
 """
 
 from __future__ import annotations

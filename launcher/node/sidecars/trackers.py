@@ -1,4 +1,4 @@
-"""``python -m launcher.runtime.trackers RUN_DIR [ATTEMPT]``: carries a run's metrics to its trackers.
+"""``python -m launcher.node.sidecars.trackers RUN_DIR [ATTEMPT]``: carries a run's metrics to its trackers.
 
 The run's own metrics.jsonl is the source of truth; this process follows it, beside training and never in its way. A
 tracker that is slow, hangs or is away gets its rows later, in this attempt or the next. With ATTEMPT it is the leader's
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from launcher.node.sidecars.sinks import About, End, Row, Sink, make_sinks
 from launcher.run import events
 from launcher.run.asking import load_object, patiently
 from launcher.run.files import read_object, write_atomic
@@ -25,7 +26,6 @@ from launcher.run.paths import RunPaths
 from launcher.run.redact import redact
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_submission
-from launcher.runtime.sinks import About, End, Row, Sink, make_sinks
 
 __all__ = ["Feed", "Tail", "about_run", "main"]
 
@@ -175,7 +175,7 @@ class Feed(threading.Thread):
             return None
         return (
             f"tracker {self.sink.name} is too slow and has not taken everything in: "
-            f"python -m launcher.runtime.trackers {self._paths.root} sends the rest"
+            f"python -m launcher.node.sidecars.trackers {self._paths.root} sends the rest"
         )
 
 

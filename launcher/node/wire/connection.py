@@ -23,8 +23,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any
 
 from launcher.errors import ProtocolError
+from launcher.node.wire.messages import Hub
 from launcher.run.messages import decode_lines, encode
-from launcher.runtime.protocol import Hub
 
 __all__ = ["Peer", "allocation_life", "answers", "connect", "find_leader", "server"]
 

@@ -1,4 +1,4 @@
-"""What failed first in a run, with everything its files know about it: the root that `launcher.report.why` puts in words."""
+"""What failed first in a run, with everything its files know about it: the root that `launcher.report.diagnosis.why` puts in words."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.report.history import Event, History, as_dict, as_list, as_number, as_text
-from launcher.report.left_out import remedy
-from launcher.report.summary import RunSummary
-from launcher.report.traces import Trace, frames_of, last_stack, last_traceback, tail
-from launcher.report.words import signal_name
+from launcher.report.diagnosis.left_out import remedy
+from launcher.report.diagnosis.traces import Trace, frames_of, last_stack, last_traceback, tail
+from launcher.report.model.history import Event, History, as_dict, as_list, as_number, as_text
+from launcher.report.model.summary import RunSummary
+from launcher.report.text.words import signal_name
 from launcher.run.after import broken, judge, read_predecessors, state_of
 from launcher.run.state import agent_logs
 
@@ -32,7 +32,7 @@ _COLLECTIVE = re.compile(r"nccl|gloo|collective|barrier|all_?reduce|broadcast|re
 
 @dataclass
 class Root:
-    """The first failure. ``kind`` is one of the keys of `launcher.report.why.TELLERS`."""
+    """The first failure. ``kind`` is one of the keys of `launcher.report.diagnosis.why.TELLERS`."""
 
     kind: str
     event: Event = field(default_factory=dict)

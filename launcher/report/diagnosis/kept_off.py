@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from launcher.frozen import frozen
-from launcher.report import text
-from launcher.report.history import History, as_list, as_text
-from launcher.report.summary import RunSummary
-from launcher.runtime.exclusions import excluded_before
+from launcher.node.allocation.exclusions import excluded_before
+from launcher.report import formats
+from launcher.report.model.history import History, as_list, as_text
+from launcher.report.model.summary import RunSummary
 
 __all__ = ["KeptOff", "kept_off"]
 
@@ -35,14 +35,14 @@ def kept_off(h: History, s: RunSummary) -> KeptOff | None:
     if not hosts:
         return None
     whys = {str(host): as_text(e.get("why")) for e in h.of("excluded") for host in as_list(e.get("hosts"))}
-    named = text.short_list([f"{host} ({whys[host]})" for host in hosts])
+    named = formats.short_list([f"{host} ({whys[host]})" for host in hosts])
     sentence = f"SLURM finds no hosts for the job ({s.reason}), and the launcher keeps it off {named}."
     return KeptOff(sentence, f"scontrol update JobId={s.job_id} ExcNodeList={_users(h)}")
 
 
 def _users(h: History) -> str:
     """What the user excludes."""
-    from launcher.config.site import read_document
+    from launcher.config.load.site import read_document
 
     slurm = (read_document(h.paths.job).data or {}).get("slurm")
     return as_text(slurm.get("exclude")) if isinstance(slurm, dict) else ""

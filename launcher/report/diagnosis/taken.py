@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from launcher.report import text
-from launcher.report.evidence import Root
-from launcher.report.history import History, as_dict, as_number, as_text
-from launcher.report.summary import RunSummary
-from launcher.report.told import Teller, Told, at_step
+from launcher.report import formats
+from launcher.report.diagnosis.evidence import Root
+from launcher.report.diagnosis.told import Teller, Told, at_step
+from launcher.report.model.history import History, as_dict, as_number, as_text
+from launcher.report.model.summary import RunSummary
 
 __all__ = ["TAKEN"]
 
 
 def _time_limit(root: Root, h: History, s: RunSummary) -> Told:
     minutes = as_number(h.spec.get("timeout_min"))
-    limit = f" of {text.duration(minutes * 60)}" if minutes else ""
+    limit = f" of {formats.duration(minutes * 60)}" if minutes else ""
     fix = "launcher resubmit {run} resources.timeout_min=... continues it with another limit"
     return Told(f"The run reached its time limit{limit}{at_step(root)}.", [], [], fix)
 

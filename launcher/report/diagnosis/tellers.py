@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from launcher.report import text
-from launcher.report.evidence import Root, signal_of
-from launcher.report.history import History, as_dict, as_list, as_number, as_text
-from launcher.report.summary import RunSummary
-from launcher.report.taken import TAKEN
-from launcher.report.told import Teller, Told, at_step, who
-from launcher.report.words import MEANINGS
+from launcher.report import formats
+from launcher.report.diagnosis.evidence import Root, signal_of
+from launcher.report.diagnosis.taken import TAKEN
+from launcher.report.diagnosis.told import Teller, Told, at_step, who
+from launcher.report.model.history import History, as_dict, as_list, as_number, as_text
+from launcher.report.model.summary import RunSummary
+from launcher.report.text.words import MEANINGS
 from launcher.run.messages import UNSAFE_LOAD, UNSAFE_LOAD_CODE
 from launcher.run.units import named_ranks
 
@@ -29,7 +29,7 @@ _SIGNALS = {
 
 
 _LEADERS = re.compile(r"error: (?:the leader failed: )?(\S.*)")
-"""How the agent of the leader's node ends that could not go on (`launcher.runtime.entry`)."""
+"""How the agent of the leader's node ends that could not go on (`launcher.node.agent.entry`)."""
 
 TELLERS: dict[str, Teller] = dict(TAKEN)
 
@@ -46,18 +46,18 @@ def _error(root: Root) -> list[str]:
     """The exception with its message, whole on one line."""
     if root.trace is None or not root.trace.exception:
         return []
-    message = text.clean(root.trace.message, 300)
+    message = formats.clean(root.trace.message, 300)
     return [f"{root.trace.exception}: {message}" if message else root.trace.exception]
 
 
 def _last_words(root: Root, count: int = 3) -> list[str]:
     """The last lines of the log that say something."""
-    return [text.clean(line, 160) for line in root.log if line.strip()][-count:]
+    return [formats.clean(line, 160) for line in root.log if line.strip()][-count:]
 
 
 def _first_line(root: Root) -> str:
     lines = root.trace.message.strip().splitlines() if root.trace else []
-    return text.clean(lines[0], 160).rstrip(".") if lines else ""
+    return formats.clean(lines[0], 160).rstrip(".") if lines else ""
 
 
 _CORRECT = "correct the code, then: launcher resubmit {run} --code"
@@ -76,7 +76,7 @@ def _exception(root: Root, h: History, s: RunSummary) -> Told:
         fix = f"if you trust the file: launcher resubmit {{run}} {UNSAFE_LOAD}"
     if UNSAFE_LOAD_CODE in _said(root):
         fix = f"correct the code, then: launcher resubmit {{run}} {UNSAFE_LOAD_CODE}"
-    whole = text.clean(root.trace.message, 300).rstrip(".") if root.trace else ""
+    whole = formats.clean(root.trace.message, 300).rstrip(".") if root.trace else ""
     return Told(sentence, _error(root) if message != whole else [], [], fix)
 
 
@@ -109,7 +109,7 @@ def _cuda_oom(root: Root, h: History, s: RunSummary) -> Told:
 @_tells("oom", "slurm_oom")
 def _oom(root: Root, h: History, s: RunSummary) -> Told:
     limit = as_number(h.spec.get("mem_gb"))
-    what = f" of {text.number(limit)} GB per node" if limit else ""
+    what = f" of {formats.number(limit)} GB per node" if limit else ""
     more = f"launcher resubmit {{run}} resources.mem_gb={f'{2 * limit:g}' if limit else '...'}"
     fix = f"ask for more memory (resources.mem_gb), fewer workers per node or data-loader workers: {more}"
     subject = "The job" if root.kind == "slurm_oom" else who(root, h)
@@ -137,7 +137,7 @@ def _disk_full(root: Root, h: History, s: RunSummary) -> Told:
     what = "The quota is used up" if name == "EDQUOT" or "quota" in _said(root).lower() else "The disk is full"
     fix = f"make room below {h.paths.root.parent}, then: launcher resubmit {{run}}"
     if root.event.get("type") == "save_failed":
-        error = text.clean(f"{name} {as_text(root.event.get('error'))}".strip(), 400)
+        error = formats.clean(f"{name} {as_text(root.event.get('error'))}".strip(), 400)
         since = at_step(root).replace(" at ", " since ")
         if not name:  # the state, not the disk
             return Told(f"No checkpoint could be written{since}.", [error], [], _CORRECT)
@@ -149,7 +149,7 @@ def _disk_full(root: Root, h: History, s: RunSummary) -> Told:
 
 @_tells("save")
 def _save(root: Root, h: History, s: RunSummary) -> Told:
-    name, error = as_text(root.event.get("errno_name")), text.clean(as_text(root.event.get("error")))
+    name, error = as_text(root.event.get("errno_name")), formats.clean(as_text(root.event.get("error")))
     if name in ("ENOSPC", "EDQUOT"):
         return _disk_full(root, h, s)
     fix = f"make {h.paths.checkpoints} writable" if name else "correct what is registered"
@@ -210,7 +210,7 @@ def _waited(root: Root, h: History) -> str:
     said = re.search(r"(\d+) ?(?:ms|milliseconds)\b", _said(root) + " ".join(root.log[-20:]))
     minutes = as_number(h.spec.get("collective_timeout_min"))
     seconds = int(said[1]) / 1000 if said else 60 * minutes if minutes else None
-    return f" after {text.duration(seconds)}" if seconds else ""
+    return f" after {formats.duration(seconds)}" if seconds else ""
 
 
 def _host_of(h: History, root: Root) -> str:
@@ -221,7 +221,7 @@ def _host_of(h: History, root: Root) -> str:
                 for r in as_list(e.get("ranks"))
                 if isinstance(r, dict) and r.get("rank") in root.missing
             }
-            return f" ({text.short_list(sorted(hosts))})" if hosts else ""
+            return f" ({formats.short_list(sorted(hosts))})" if hosts else ""
     return ""
 
 
@@ -237,10 +237,12 @@ def _hang(root: Root, h: History, s: RunSummary) -> Told:
     phase = as_text(slow[0].get("phase")) if slow else ""
     during = f" (phase: {phase})" if phase and phase not in ("train", "training") else ""
     if root.rank is None:
-        sentence = f"Nobody made progress for {text.duration(limit)}."
+        sentence = f"Nobody made progress for {formats.duration(limit)}."
     else:
         more = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
-        sentence = f"{who(root, h)}{more} hung{at_step(root)}{during}: no progress for {text.duration(limit)}{where}."
+        sentence = (
+            f"{who(root, h)}{more} hung{at_step(root)}{during}: no progress for {formats.duration(limit)}{where}."
+        )
     rank = f" --rank {root.rank}" if root.rank else ""
     fix = f"all stacks are in the logs: launcher logs {{run}}{rank}; slow on purpose? restart.hang_floor_s"
     return Told(sentence, [], [], fix)
@@ -275,8 +277,8 @@ def _start(root: Root, h: History, s: RunSummary) -> Told:
     else:
         ranks = [r for r in as_list(root.event.get("ranks")) if isinstance(r, int)]
         of = f" ({named_ranks(ranks)})" if ranks else ""
-        waited = text.duration(as_number(root.event.get("waited_s")))
-        sentence = f"{text.short_list(nodes) or 'A node'}{of} did not start within {waited or 'the limit'}."
+        waited = formats.duration(as_number(root.event.get("waited_s")))
+        sentence = f"{formats.short_list(nodes) or 'A node'}{of} did not start within {waited or 'the limit'}."
     if root.decision.get("evidence") == "ports_taken":
         return Told(sentence, [], [], "launcher resubmit {run} distributed.port_range=[33000,45000] tries others")
     skip = f" slurm.exclude={','.join(nodes)}" if nodes else ""
@@ -287,7 +289,7 @@ def _start(root: Root, h: History, s: RunSummary) -> Told:
 def _preflight(root: Root, h: History, s: RunSummary) -> Told:
     bad = [c for c in as_list(root.event.get("checks")) if isinstance(c, dict) and not c.get("ok", True)]
     hosts = list(dict.fromkeys(as_text(c.get("host")) for c in bad))
-    said = f"Node{'s' if len(hosts) > 1 else ''} {text.short_list(hosts)} failed the check before the start."
+    said = f"Node{'s' if len(hosts) > 1 else ''} {formats.short_list(hosts)} failed the check before the start."
     sentence = said if hosts else "The node check failed."
     errors = [f"{c.get('host')}: {c.get('name')}: {c.get('detail')}" for c in bad[:4]]
     return Told(sentence, errors, [], f"launcher resubmit {{run}} slurm.exclude={','.join(hosts)}" if hosts else _AGAIN)
@@ -313,7 +315,7 @@ def _own_words(root: Root) -> str:
     found = next((m for line in reversed(root.log) if (m := _LEADERS.match(line))), None)
     if found is None:
         return ""
-    return f"The leader {'could not begin' if root.attempt is None else 'failed'}: {text.clean(found[1], 300)}"
+    return f"The leader {'could not begin' if root.attempt is None else 'failed'}: {formats.clean(found[1], 300)}"
 
 
 def _lower(sentence: str) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import field
 
 from launcher.frozen import frozen
-from launcher.report import text
-from launcher.report.evidence import Root
-from launcher.report.history import History, as_number
-from launcher.report.summary import RunSummary
+from launcher.report import formats
+from launcher.report.diagnosis.evidence import Root
+from launcher.report.model.history import History, as_number
+from launcher.report.model.summary import RunSummary
 from launcher.run.units import all_ranks, named_ranks
 
 __all__ = ["Teller", "Told", "at_step", "who"]
@@ -41,4 +41,4 @@ def who(root: Root, h: History) -> str:
 
 def at_step(root: Root) -> str:
     """`` at step 41,262``, or nothing."""
-    return f" at step {text.count(root.step)}" if root.step is not None else ""
+    return f" at step {formats.count(root.step)}" if root.step is not None else ""

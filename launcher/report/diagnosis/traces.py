@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.frozen import frozen
-from launcher.report.text import clean
+from launcher.report.formats import clean
 
 __all__ = ["Frame", "Trace", "frames_of", "last_stack", "last_traceback", "tail", "user_frame"]
 

@@ -6,15 +6,15 @@ from dataclasses import field
 from typing import Any
 
 from launcher.frozen import frozen
-from launcher.report import text
-from launcher.report.evidence import Root, find_root
-from launcher.report.history import Event, History, as_dict, as_number, as_text
-from launcher.report.kept_off import kept_off
-from launcher.report.status import failing_saves, said_nothing, still_at_work
-from launcher.report.summary import RunSummary
-from launcher.report.tellers import TELLERS
-from launcher.report.told import Told
-from launcher.report.traces import user_frame
+from launcher.report import formats
+from launcher.report.diagnosis.evidence import Root, find_root
+from launcher.report.diagnosis.kept_off import kept_off
+from launcher.report.diagnosis.tellers import TELLERS
+from launcher.report.diagnosis.told import Told
+from launcher.report.diagnosis.traces import user_frame
+from launcher.report.model.history import Event, History, as_dict, as_number, as_text
+from launcher.report.model.summary import RunSummary
+from launcher.report.text.status import failing_saves, said_nothing, still_at_work
 from launcher.run.units import named_ranks
 
 __all__ = ["Why", "explain"]
@@ -29,7 +29,7 @@ class Why:
     state: str
     """pending, running, completed, failed or cancelled."""
     kind: str
-    """exception, signal, oom, ... (the keys of `launcher.report.tellers.TELLERS`), or completed, pending, running."""
+    """exception, signal, oom, ... (the keys of `launcher.report.diagnosis.tellers.TELLERS`), or completed, pending, running."""
     sentence: str
     """The root cause."""
     rows: list[tuple[str, str]] = field(default_factory=list)
@@ -76,8 +76,8 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
     elif s.active:
         sentence += " The run goes on." if s.state == "running" else " The run waits to go on."
     return Why(
-        run=s.run, state=s.state, kind=root.kind, sentence=text.clean(sentence, 400),
-        rows=[(label, value if label == "where" else text.clean(value, 400)) for label, value in rows if value],
+        run=s.run, state=s.state, kind=root.kind, sentence=formats.clean(sentence, 400),
+        rows=[(label, value if label == "where" else formats.clean(value, 400)) for label, value in rows if value],
         rank=root.rank, host=root.host, step=root.step,
     )  # fmt: skip
 
@@ -107,31 +107,31 @@ def _release(h: History, s: RunSummary) -> str:
 
 
 def _nothing_wrong(h: History, s: RunSummary, now: float) -> Why:
-    step = f" after step {text.count(s.step)}" if s.step else ""
+    step = f" after step {formats.count(s.step)}" if s.step else ""
     sentence = {
         "completed": f"Nothing went wrong: the run completed{step}.",
         "running": f"Nothing has gone wrong so far: the run is {s.phase or 'running'}.",
         "pending": f"Nothing has gone wrong: the run waits{f' ({s.reason})' if s.reason else ''}.",
     }.get(s.state, s.reason or f"The run {s.state}.")
-    broken = [f"{text.clean(k, 30)} is {text.number(v)}" for k, v in s.metrics.items() if not _finite(v)]
+    broken = [f"{formats.clean(k, 30)} is {formats.number(v)}" for k, v in s.metrics.items() if not _finite(v)]
     if broken and s.state in ("completed", "running"):
         what = f"The run completed{step}" if s.state == "completed" else f"The run is {s.phase or 'running'}"
-        sentence = f"{what}, but {text.short_list(broken)}."
+        sentence = f"{what}, but {formats.short_list(broken)}."
     rows = []
     if stuck := _stuck(h, s):
         sentence = stuck
         rows.append(("next", _release(h, s)))
     if s.missing:
         names = [as_text(m.get("host")) for m in s.missing if isinstance(m, dict)]
-        sentence = f"The run waits for {text.short_list(names)}."
-        rows.append(("so far", text.duration(s.waited_s)))
+        sentence = f"The run waits for {formats.short_list(names)}."
+        rows.append(("so far", formats.duration(s.waited_s)))
     if failing := failing_saves(s):
         sentence = f"The run is {s.phase or 'running'}, but saving has {failing}."
     if ended := still_at_work(s, now):
         sentence = f"Nothing has gone wrong so far: {ended}."
     if s.silent and s.heard is not None:
         sentence = f"The leader has written {said_nothing(s, now)}; it may be dead or the file system slow."
-    return Why(run=s.run, state=s.state, kind=s.state, sentence=text.clean(sentence), rows=rows, step=s.step)
+    return Why(run=s.run, state=s.state, kind=s.state, sentence=formats.clean(sentence), rows=rows, step=s.step)
 
 
 def _finite(value: object) -> bool:
@@ -145,7 +145,7 @@ def _when(root: Root, now: float) -> str:
         return ""
     place = f", attempt {root.attempt}" if root.attempt is not None else ""
     place += f", round {root.round}" if root.round is not None else ""
-    return f"{text.clock(t, now)} ({text.ago(now - t)}){place}"
+    return f"{formats.clock(t, now)} ({formats.ago(now - t)}){place}"
 
 
 def _where(root: Root, h: History) -> str:
@@ -190,8 +190,8 @@ def _did(root: Root, h: History, s: RunSummary) -> str:
         return f"saved what it could, {how}" + _came_back(h, decision)
     restarts = _restarts(h, decision)
     if root.same_before and action == "fail":
-        return f"{text.plural(restarts, 'restart')}, same error at the same step each time: stopped"
-    before = f"{text.plural(restarts, 'restart')}, then stopped" if restarts else "stopped"
+        return f"{formats.plural(restarts, 'restart')}, same error at the same step each time: stopped"
+    before = f"{formats.plural(restarts, 'restart')}, then stopped" if restarts else "stopped"
     return f"{before}: {reason}" if reason not in ("", "stopped") else before
 
 
@@ -219,7 +219,7 @@ def _came_back(h: History, decision: Event) -> str:
     """When the first step after a decision came, if it has."""
     for e in h.of("first_step"):
         if h.after(e, decision):
-            return f"; training went on {text.duration(e['t'] - decision['t'])} later"
+            return f"; training went on {formats.duration(e['t'] - decision['t'])} later"
     return ""
 
 
@@ -230,10 +230,10 @@ def _safe(h: History, s: RunSummary) -> str:
     saves = [e for e in h.of("saved") if as_number(e.get("step")) is not None]
     for e in reversed(saves):
         if f"step-{int(e['step']):08d}" not in damaged:
-            return f"step {text.count(e['step'])}, complete on disk"
+            return f"step {formats.count(e['step'])}, complete on disk"
     own = h.last("saved")
     if own is not None and own.get("path"):
-        return f"the script's own {as_text(own['path']).rsplit('/', 1)[-1]}, {text.clock(own['t'])}"
+        return f"the script's own {as_text(own['path']).rsplit('/', 1)[-1]}, {formats.clock(own['t'])}"
     return "" if h.last("first_step") is None else "nothing was saved"
 
 

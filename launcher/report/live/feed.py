@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.report.hearing import Hearing, run_now
-from launcher.report.history import History, as_dict, as_list, as_number
-from launcher.report.ledger import Advice, Ledger, advise, ledger
-from launcher.report.listing import Row, group_sweeps, rows
-from launcher.report.runs import all_runs, ask_slurm, needs_slurm
-from launcher.report.summary import RunSummary, summarise_history
-from launcher.report.verdict import SlurmView
+from launcher.report.model.hearing import Hearing, run_now
+from launcher.report.model.history import History, as_dict, as_list, as_number
+from launcher.report.model.ledger import Advice, Ledger, advise, ledger
+from launcher.report.model.runs import all_runs, ask_slurm, needs_slurm
+from launcher.report.model.summary import RunSummary, summarise_history
+from launcher.report.model.verdict import SlurmView
+from launcher.report.text.listing import Row, group_sweeps, rows
 from launcher.run.files import NO_JSON
 from launcher.run.paths import RunPaths
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from rich.text import Text
 
-from launcher.report.feed import Detail, Feed
-from launcher.report.history import as_list
-from launcher.report.listing import Row
-from launcher.report.screen import detail_screen, folded, log_screen, overview_screen, sorted_groups
-from launcher.report.traces import tail
+from launcher.report.diagnosis.traces import tail
+from launcher.report.live.feed import Detail, Feed
+from launcher.report.live.screen import detail_screen, folded, log_screen, overview_screen, sorted_groups
+from launcher.report.model.history import as_list
+from launcher.report.text.listing import Row
 from launcher.run.paths import RunPaths
 
 __all__ = ["View"]

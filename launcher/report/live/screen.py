@@ -9,14 +9,14 @@ from typing import Any
 from rich.cells import chop_cells
 from rich.text import Text
 
-from launcher.report import text
-from launcher.report.feed import Detail
-from launcher.report.history import as_number, own_time
-from launcher.report.ledger import advice_in_words, cost_in_words, in_words
-from launcher.report.listing import Row, sweep_line
-from launcher.report.sparks import bar, spark
-from launcher.report.status import colour, headline, lines
-from launcher.report.words import level, words
+from launcher.report import formats
+from launcher.report.live.feed import Detail
+from launcher.report.live.sparks import bar, spark
+from launcher.report.model.history import as_number, own_time
+from launcher.report.model.ledger import advice_in_words, cost_in_words, in_words
+from launcher.report.text.listing import Row, sweep_line
+from launcher.report.text.status import colour, headline, lines
+from launcher.report.text.words import level, words
 from launcher.run.units import size
 
 __all__ = ["detail_screen", "folded", "in_ascii", "log_screen", "overview_screen", "sorted_groups"]
@@ -79,7 +79,7 @@ def overview_screen(
     of = f"{sweep}: " if sweep else ""
     older = f", {hidden} older not shown" if hidden else ""
     title = Text(f"{of}{counts[0]} running, {counts[1]} pending, {total - sum(counts)} ended{older}", style="bold")
-    title.append(text.clock(now).rjust(max(1, width - len(title.plain))), style="dim")
+    title.append(formats.clock(now).rjust(max(1, width - len(title.plain))), style="dim")
     wide = width >= 100
     name_width = width - (60 if wide else 47)
     head = (
@@ -111,26 +111,26 @@ def _overview_line(group: list[Row], chosen: bool, name_width: int, wide: bool, 
         line.append(_fit(f"{row.sweep} (sweep)", name_width))
         line.append(f"  {state:<9}", style=colour(state))
         return line.append(f"  {said}")
-    line.append(_fit(" ".join(text.clean(o, 40) for o in row.overrides) if points else row.run, name_width))
+    line.append(_fit(" ".join(formats.clean(o, 40) for o in row.overrides) if points else row.run, name_width))
     line.append(f"  {row.state:<9}", style=colour(row.state))
     share = row.step / row.total_steps if row.step is not None and row.total_steps else None
     if wide:
         line.append("  " + (bar(share, 10) if share is not None else " " * 10) + "  ")
-    done = text.percent(row.step or 0, row.total_steps or 0) if share is not None else text.count(row.step)
+    done = formats.percent(row.step or 0, row.total_steps or 0) if share is not None else formats.count(row.step)
     line.append(done.rjust(7))
     if row.state in ("failed", "cancelled"):
-        return line.append(f"  {text.clean(row.reason, 120)}", style="dim")
-    line.append((text.rate(row.rate) if row.state == "running" else "").rjust(8))
+        return line.append(f"  {formats.clean(row.reason, 120)}", style="dim")
+    line.append((formats.rate(row.rate) if row.state == "running" else "").rjust(8))
     line.append(_loss(row.metrics).rjust(10))
-    left = text.duration(row.eta_s) if row.eta_s is not None and row.state == "running" else ""
+    left = formats.duration(row.eta_s) if row.eta_s is not None and row.state == "running" else ""
     return line.append(
-        f"  {left}" if left or row.state in ("running", "completed") else f"  {text.clean(row.reason, 40)}"
+        f"  {left}" if left or row.state in ("running", "completed") else f"  {formats.clean(row.reason, 40)}"
     )
 
 
 def _loss(metrics: dict[str, Any]) -> str:
     name = next((n for n in metrics if n == "loss"), next((n for n in metrics if "loss" in n), None))
-    return text.number(metrics[name]) if name else ""
+    return formats.number(metrics[name]) if name else ""
 
 
 def detail_screen(d: Detail, chosen: int, width: int, height: int, now: float, note: str = "") -> list[Text]:
@@ -176,12 +176,12 @@ def _progress(d: Detail, width: int) -> list[Text]:
     s = d.summary
     if s.step is None:
         return []
-    of = f" of {text.count(s.total_steps)}" if s.total_steps else ""
-    label = f"{'step':<9}{text.count(s.step)}{of}"
-    left = f"done in {text.duration(s.eta_s)}" if s.state == "running" and s.eta_s is not None else ""
+    of = f" of {formats.count(s.total_steps)}" if s.total_steps else ""
+    label = f"{'step':<9}{formats.count(s.step)}{of}"
+    left = f"done in {formats.duration(s.eta_s)}" if s.state == "running" and s.eta_s is not None else ""
     if not s.total_steps:
         return [Text(f"{label}  {left}"[:width])]
-    share = text.percent(s.step, s.total_steps)
+    share = formats.percent(s.step, s.total_steps)
     room = width - len(label) - len(left) - len(share) - 6
     line = Text(f"{label}  ")
     if room >= 6:
@@ -195,7 +195,7 @@ def _curves(d: Detail, width: int) -> list[Text]:
     out = []
     newest = next((v for v in reversed(d.losses) if v is not None), None)
     speed = d.summary.rate or next((v for v in reversed(d.speeds) if v is not None), None)
-    pairs = ((d.loss_name, d.losses, text.number(newest)), ("speed", d.speeds, text.rate(speed)))
+    pairs = ((d.loss_name, d.losses, formats.number(newest)), ("speed", d.speeds, formats.rate(speed)))
     for label, values, said in pairs:
         drawn = spark(values, max(10, width - 9 - 14))
         if drawn:
@@ -260,11 +260,11 @@ def _cells(r: dict[str, Any], d: Detail, now: float) -> dict[str, tuple[str, str
         return "" if value is None else f"{value:.0f} %"
 
     return {
-        "HOST": (text.clean(r.get("host") or "", 40), ""),
+        "HOST": (formats.clean(r.get("host") or "", 40), ""),
         "RANK": (str(r.get("rank", "")), ""),
-        "BEAT": (" ".join(text.duration(silent).split()[:2]), late),
-        "STEP": (text.count(as_number(r.get("step"))), ""),
-        "STEP TIME": ("▲ " * slowest + text.step_time(own_time(r)), "yellow" if slowest else ""),
+        "BEAT": (" ".join(formats.duration(silent).split()[:2]), late),
+        "STEP": (formats.count(as_number(r.get("step"))), ""),
+        "STEP TIME": ("▲ " * slowest + formats.step_time(own_time(r)), "yellow" if slowest else ""),
         "GPU": (share("gpu_percent"), ""),
         "GPU MEM": (size(as_number(r.get("gpu_mem_bytes"))), ""),
         "CPU": (share("cpu_percent"), ""),
@@ -274,7 +274,7 @@ def _cells(r: dict[str, Any], d: Detail, now: float) -> dict[str, tuple[str, str
 
 
 def _event_line(e: dict[str, Any], width: int, now: float) -> Text:
-    line = Text(f"{text.clock(e['t'], now)}  ", style="dim")
+    line = Text(f"{formats.clock(e['t'], now)}  ", style="dim")
     line.append(words(e), style=_LEVELS[level(e)])
     line.truncate(width, overflow="ellipsis")
     return line
@@ -282,7 +282,7 @@ def _event_line(e: dict[str, Any], width: int, now: float) -> Text:
 
 def folded(log: Iterable[str], width: int) -> list[str]:
     """The lines as a terminal can show them; long ones go on below, for the end of an error is as telling as its beginning."""
-    return [part for line in log for part in chop_cells(text.clean_line(line), width) or [""]]
+    return [part for line in log for part in chop_cells(formats.clean_line(line), width) or [""]]
 
 
 def log_screen(title: str, log: Sequence[str], back: int, width: int, height: int, note: str = "") -> list[Text]:

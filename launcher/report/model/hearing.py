@@ -11,7 +11,7 @@ import math
 import time
 from typing import Any
 
-from launcher.report.history import History, as_number, read_history
+from launcher.report.model.history import History, as_number, read_history
 from launcher.run import clock
 from launcher.run.files import read_object
 from launcher.run.paths import RunPaths

@@ -63,7 +63,7 @@ class History:
     spec: dict[str, Any] = field(default_factory=dict)
     submission: dict[str, Any] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
-    """What of them could not be read (`launcher.report.faults` says it in words)."""
+    """What of them could not be read (`launcher.report.model.problems` says it in words)."""
     quiet_s: float | None = None
     """For how long this reader has seen no change of them; None: it has looked once."""
 

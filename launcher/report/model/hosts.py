@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.frozen import frozen
-from launcher.report.history import Event, as_dict, as_list, as_number, as_text, own_time
-from launcher.report.text import duration, median
+from launcher.report.formats import duration, median
+from launcher.report.model.history import Event, as_dict, as_list, as_number, as_text, own_time
 from launcher.run import events as events_module
 from launcher.run.files import read_thinned
 from launcher.run.paths import RunPaths

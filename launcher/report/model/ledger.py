@@ -7,9 +7,9 @@ import math
 from typing import Any
 
 from launcher.frozen import frozen
-from launcher.report import text
-from launcher.report.history import Event, History, as_dict, as_number
-from launcher.report.timeline import KINDS, Segment, timeline
+from launcher.report import formats
+from launcher.report.model.history import Event, History, as_dict, as_number
+from launcher.report.model.timeline import KINDS, Segment, timeline
 
 __all__ = [
     "Advice",
@@ -122,9 +122,9 @@ def in_words(book: Ledger) -> str:
 def cost_in_words(book: Ledger) -> str:
     """``192 GPU-h, 24 of them of spares``; CPU-hours where there are no GPUs; empty before there is any."""
     if book.gpu_hours:
-        spare = f", {text.hours(book.spare_gpu_hours)} of them of spares" if book.spare_gpu_hours else ""
-        return f"{text.hours(book.gpu_hours)} GPU-h{spare}"
-    return f"{text.hours(book.cpu_hours)} CPU-h" if book.cpu_hours else ""
+        spare = f", {formats.hours(book.spare_gpu_hours)} of them of spares" if book.spare_gpu_hours else ""
+        return f"{formats.hours(book.gpu_hours)} GPU-h{spare}"
+    return f"{formats.hours(book.cpu_hours)} CPU-h" if book.cpu_hours else ""
 
 
 _CAUSES = {"worker_failed": "crash", "node_lost": "node", "store_lost": "store", "hang": "hang"}
@@ -211,7 +211,7 @@ def advise(history: History, book: Ledger) -> Advice:
     """Recommend a checkpoint interval and how long before the time limit SLURM should signal."""
     saved = list(history.of("saved"))
     costs = [c for c in (as_number(e.get("blocked_s")) for e in saved if e.get("reason") not in ("stop", "end")) if c]
-    cost = text.median(costs) if costs else None
+    cost = formats.median(costs) if costs else None
     trained = book.seconds["useful"] + book.seconds["lost"] + book.seconds["saving"]
     hard = [i for i in book.interruptions if i.cause in _UNPLANNED or (i.lost_steps or 0) > 0]
     mttf = trained / max(len(hard), 1) if trained > 0 else None
@@ -226,8 +226,8 @@ def advise(history: History, book: Ledger) -> Advice:
 
 def advice_in_words(a: Advice) -> str:
     """``best saved every 12 min; 20 s of warning are enough to save``."""
-    parts = [f"best saved every {text.duration(a.interval_s)}"] if a.interval_s is not None else []
-    parts += [f"{text.duration(a.lead_s)} of warning are enough to save"] if a.lead_s is not None else []
+    parts = [f"best saved every {formats.duration(a.interval_s)}"] if a.interval_s is not None else []
+    parts += [f"{formats.duration(a.lead_s)} of warning are enough to save"] if a.lead_s is not None else []
     return "; ".join(parts)
 
 

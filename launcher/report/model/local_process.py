@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.report.history import History, as_number, as_text
+from launcher.report.model.history import History, as_number, as_text
 
 __all__ = ["local_process"]
 

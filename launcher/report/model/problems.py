@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.report import text
-from launcher.report.history import History
+from launcher.report import formats
+from launcher.report.model.history import History
 from launcher.run.files import Damage
 from launcher.run.paths import SPEC_VERSION
 
@@ -22,7 +22,7 @@ def faults(h: History, *, active: bool) -> list[str]:
             told.setdefault(name, f"{name}: missing or empty")
     version = h.spec.get("version")
     if h.spec and version != SPEC_VERSION:
-        which = f"version {text.clean(str(version), 20)}" if "version" in h.spec else "no version"
+        which = f"version {formats.clean(str(version), 20)}" if "version" in h.spec else "no version"
         told["version"] = f"spec.json: written by another launcher ({which}, this one writes {SPEC_VERSION})"
     return list(told.values())
 
@@ -32,7 +32,7 @@ def in_words(damage: Damage, *, active: bool) -> str:
     if damage.why:
         return f"{damage.file}: could not be read ({damage.why})"
     lines = damage.lines + (damage.torn and not active)
-    return f"{damage.file}: {text.plural(lines, 'line')} could not be read" if lines else ""
+    return f"{damage.file}: {formats.plural(lines, 'line')} could not be read" if lines else ""
 
 
 def shortened(told: list[str], most: int = 3) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from launcher.errors import RunNotFoundError
 from launcher.frozen import frozen
-from launcher.report.hearing import silence
-from launcher.report.history import History, as_dict, as_list
-from launcher.report.summary import RunSummary, summarise_history
-from launcher.report.verdict import SlurmView
+from launcher.report.model.hearing import silence
+from launcher.report.model.history import History, as_dict, as_list
+from launcher.report.model.summary import RunSummary, summarise_history
+from launcher.report.model.verdict import SlurmView
 from launcher.run.files import read_object
 from launcher.run.index import SWEEP_FILE, is_sweep, job_name, list_runs, resolve
 from launcher.run.paths import RunPaths

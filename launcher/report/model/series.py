@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.frozen import frozen
-from launcher.report.history import as_dict, as_list, as_number, own_time
-from launcher.report.text import median
+from launcher.report.formats import median
+from launcher.report.model.history import as_dict, as_list, as_number, own_time
 
 __all__ = ["MAX_POINTS", "RankSpread", "Series", "charts", "metric_series", "spreads", "usage"]
 

@@ -9,11 +9,11 @@ from dataclasses import field
 from typing import Any
 
 from launcher.frozen import frozen
-from launcher.report import text
-from launcher.report.faults import faults
-from launcher.report.hearing import heard, run_now
-from launcher.report.history import Event, History, as_dict, as_list, as_number, as_text, own_time, read_history
-from launcher.report.verdict import SlurmView, State, verdict
+from launcher.report import formats
+from launcher.report.model.hearing import heard, run_now
+from launcher.report.model.history import Event, History, as_dict, as_list, as_number, as_text, own_time, read_history
+from launcher.report.model.problems import faults
+from launcher.report.model.verdict import SlurmView, State, verdict
 from launcher.run.paths import RunPaths
 
 __all__ = ["STANDS_OUT", "RunSummary", "summarise", "summarise_history"]
@@ -125,7 +125,7 @@ class RunSummary:
         if len(times) < 2:
             return None
         rank = max(times, key=lambda r: times[r])
-        middle = text.median(t for r, t in times.items() if r != rank)
+        middle = formats.median(t for r, t in times.items() if r != rank)
         step = max(as_number(r["step_time_s"]) or 0.0 for r in known)
         stands_out = times[rank] - middle >= STANDS_OUT * max(middle, step)
         return (rank, times[rank] / middle - 1) if stands_out and middle > 0 else None

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from launcher.frozen import frozen
-from launcher.report.history import Event, History, as_dict, as_number
+from launcher.report.model.history import Event, History, as_dict, as_number
 
 __all__ = ["KINDS", "Segment", "timeline"]
 

@@ -6,9 +6,9 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
-from launcher.report.hearing import STALE_S, heard, is_waiting, silence
-from launcher.report.history import History, as_number, as_text
-from launcher.report.processes import local_process
+from launcher.report.model.hearing import STALE_S, heard, is_waiting, silence
+from launcher.report.model.history import History, as_number, as_text
+from launcher.report.model.local_process import local_process
 from launcher.run.processes import is_alive
 from launcher.run.state import is_this_job
 

@@ -7,10 +7,10 @@ import math
 import time
 
 from launcher.frozen import frozen
-from launcher.report import text
-from launcher.report.history import History
-from launcher.report.ledger import COUNTED, Ledger, shares
-from launcher.report.timeline import Segment
+from launcher.report import formats
+from launcher.report.model.history import History
+from launcher.report.model.ledger import COUNTED, Ledger, shares
+from launcher.report.model.timeline import Segment
 
 __all__ = ["Band", "Box", "Lane", "Timeline", "bands", "lanes"]
 
@@ -68,7 +68,7 @@ def bands(book: Ledger) -> list[Band]:
     if total <= 0:
         return []
     return [
-        Band(kind, 100 * book.seconds[kind] / total, whole[kind], text.duration(book.seconds[kind]))
+        Band(kind, 100 * book.seconds[kind] / total, whole[kind], formats.duration(book.seconds[kind]))
         for kind in COUNTED
         if book.seconds[kind] > 0
     ]
@@ -133,7 +133,7 @@ def _boxes(group: list[Segment], axis: _Axis) -> list[Box]:
     for s in _joined(group):
         left, right = axis.at(s.start), axis.at(s.end)
         if right - left >= LEAST:
-            title = f"{s.kind}, {text.duration(s.seconds)}, from {_clock(s.start)}"
+            title = f"{s.kind}, {formats.duration(s.seconds)}, from {_clock(s.start)}"
             boxes.append(Box(s.kind, left, right - left, title))
     return boxes
 

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 from launcher.frozen import frozen
-from launcher.report.page import Told, changes, mean_speed
-from launcher.report.status import standing
-from launcher.report.text import plain_json
+from launcher.report.formats import plain_json
+from launcher.report.page.page import Told, changes, mean_speed
+from launcher.report.text.status import standing
 
 __all__ = ["Figures", "figures"]
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.report import text
-from launcher.report.drawing import bands, lanes
-from launcher.report.faults import in_words as fault_in_words
-from launcher.report.history import History, as_dict, as_list, as_number, as_text, in_order
-from launcher.report.ledger import Advice, Ledger, advise, ledger, shares
-from launcher.report.series import MAX_POINTS, RankSpread, Series, charts, metric_series, spreads, usage
-from launcher.report.status import past, said_nothing
-from launcher.report.summary import RunSummary
-from launcher.report.why import Why, explain
-from launcher.report.words import level, words
+from launcher.report import formats
+from launcher.report.diagnosis.why import Why, explain
+from launcher.report.model.history import History, as_dict, as_list, as_number, as_text, in_order
+from launcher.report.model.ledger import Advice, Ledger, advise, ledger, shares
+from launcher.report.model.problems import in_words as fault_in_words
+from launcher.report.model.series import MAX_POINTS, RankSpread, Series, charts, metric_series, spreads, usage
+from launcher.report.model.summary import RunSummary
+from launcher.report.page.drawing import bands, lanes
+from launcher.report.text.status import past, said_nothing
+from launcher.report.text.words import level, words
 from launcher.run.files import Damage, read_object, read_thinned
 from launcher.run.paths import RunPaths
 from launcher.run.redact import redact
@@ -115,11 +115,11 @@ def _lead(told: Told, now: float) -> str:
     if s.silent and s.heard is not None:
         return f"The leader has written {said_nothing(s, now)}; it may be dead or the file system slow."
     if s.state == "pending":
-        return f"The run waits in the queue{f' ({text.clean(s.reason, 60)})' if s.reason else ''}."
+        return f"The run waits in the queue{f' ({formats.clean(s.reason, 60)})' if s.reason else ''}."
     if s.missing:
-        return f"The run waits for {text.short_list([as_text(m.get('host')) for m in s.missing])}."
-    speed = f" at {text.rate(s.rate)}" if s.rate else ""
-    left = f", done in {text.duration(s.eta_s)}" if s.eta_s is not None else ""
+        return f"The run waits for {formats.short_list([as_text(m.get('host')) for m in s.missing])}."
+    speed = f" at {formats.rate(s.rate)}" if s.rate else ""
+    left = f", done in {formats.duration(s.eta_s)}" if s.eta_s is not None else ""
     return f"The run is {s.phase or 'running'}{speed}{left}."
 
 
@@ -128,21 +128,25 @@ def _tiles(told: Told, now: float) -> list[tuple[str, str, str]]:
     s, book = told.summary, told.book
     tiles: list[tuple[str, str, str]] = []
     if s.step is not None:
-        below = f"of {text.count(s.total_steps)}" if s.total_steps else ""
-        tiles.append(("step", text.count(s.step), below))
-    tiles += [(text.clean(name, 24), text.number(value), "newest") for name, value in list(s.metrics.items())[:2]]
+        below = f"of {formats.count(s.total_steps)}" if s.total_steps else ""
+        tiles.append(("step", formats.count(s.step), below))
+    tiles += [(formats.clean(name, 24), formats.number(value), "newest") for name, value in list(s.metrics.items())[:2]]
     if s.state == "running" and s.rate:
-        tiles.append(("speed", text.rate(s.rate), f"done in {text.duration(s.eta_s)}" if s.eta_s is not None else ""))
+        tiles.append(
+            ("speed", formats.rate(s.rate), f"done in {formats.duration(s.eta_s)}" if s.eta_s is not None else "")
+        )
     elif (speed := mean_speed(told)) is not None:
-        tiles.append(("speed", text.rate(speed), "mean while training"))
+        tiles.append(("speed", formats.rate(speed), "mean while training"))
     if book.goodput is not None and s.started is not None:
-        tiles.append(("goodput", text.percent(book.goodput, 1), f"of {text.duration(book.total_s)}"))
+        tiles.append(("goodput", formats.percent(book.goodput, 1), f"of {formats.duration(book.total_s)}"))
     if book.gpu_hours:
-        spare = f"{text.hours(book.spare_gpu_hours)} of them spare" if book.spare_gpu_hours else ""
-        tiles.append(("GPU-hours", text.hours(book.gpu_hours), spare))
+        spare = f"{formats.hours(book.spare_gpu_hours)} of them spare" if book.spare_gpu_hours else ""
+        tiles.append(("GPU-hours", formats.hours(book.gpu_hours), spare))
     elif book.cpu_hours:
-        tiles.append(("CPU-hours", text.hours(book.cpu_hours), ""))
-    tiles.append(("interruptions", str(len(book.interruptions)), f"{text.plural(book.lost_steps, 'step')} done again"))
+        tiles.append(("CPU-hours", formats.hours(book.cpu_hours), ""))
+    tiles.append(
+        ("interruptions", str(len(book.interruptions)), f"{formats.plural(book.lost_steps, 'step')} done again")
+    )
     return tiles
 
 
@@ -156,17 +160,17 @@ def _advice(told: Told) -> list[str]:
     """Sentences about saving, from what was measured."""
     a, out = told.advice, []
     if a.save_cost_s is not None:
-        out.append(f"A checkpoint holds training up for {text.duration(a.save_cost_s)} (median).")
+        out.append(f"A checkpoint holds training up for {formats.duration(a.save_cost_s)} (median).")
     if a.interval_s is not None:
         seen = (
-            f"an interruption per {text.duration(a.mttf_s)}"
+            f"an interruption per {formats.duration(a.mttf_s)}"
             if a.failures
-            else f"no failure in {text.duration(a.mttf_s)}"
+            else f"no failure in {formats.duration(a.mttf_s)}"
         )
-        out.append(f"Best time between checkpoints, given {seen}: {text.duration(a.interval_s)} (Young/Daly).")
+        out.append(f"Best time between checkpoints, given {seen}: {formats.duration(a.interval_s)} (Young/Daly).")
     if a.lead_s is not None:
         out.append(
-            f"To save before a time limit, {text.duration(a.lead_s)} of warning are enough (restart.signal_lead_s)."
+            f"To save before a time limit, {formats.duration(a.lead_s)} of warning are enough (restart.signal_lead_s)."
         )
     return out
 
@@ -176,7 +180,7 @@ def _charts(told: Told) -> list[dict[str, Any]]:
     out = []
     for group in charts(told.metrics):
         broken = sum(s.broken for s in group)
-        note = f"{text.plural(broken, 'value')} not finite" if broken else ""
+        note = f"{formats.plural(broken, 'value')} not finite" if broken else ""
         out.append(
             {"title": group[0].name, "unit": "", "x": "step", "note": note, "series": [s.as_json() for s in group]}
         )
@@ -195,8 +199,8 @@ def _shown(spread: list[RankSpread]) -> list[dict[str, Any]]:
     return [
         {
             "rank": s.rank, "host": s.host, "left": 100 * s.low / top, "width": 100 * (s.high - s.low) / top,
-            "middle": 100 * s.middle / top, "words": text.step_time(s.middle), "over": f"{s.over:+.0%}".replace("%", " %"),
-            "straggler": s.straggler, "range": f"{text.step_time(s.low)} to {text.step_time(s.high)}",
+            "middle": 100 * s.middle / top, "words": formats.step_time(s.middle), "over": f"{s.over:+.0%}".replace("%", " %"),
+            "straggler": s.straggler, "range": f"{formats.step_time(s.low)} to {formats.step_time(s.high)}",
         }
         for s in sorted(shown, key=lambda s: s.rank)
     ]  # fmt: skip
@@ -206,7 +210,7 @@ def _events(h: History, now: float) -> list[dict[str, str]]:
     hidden = {"progress_assumed", "digest", "save_started", "notified"}
     told = [e for e in h.events if e["type"] not in hidden]
     return [
-        {"when": text.clock(e["t"], now), "level": level(e), "words": words(e), "place": _place(e)}
+        {"when": formats.clock(e["t"], now), "level": level(e), "words": words(e), "place": _place(e)}
         for e in told[-MOST_EVENTS:]
     ]
 
@@ -226,9 +230,9 @@ def _facts(told: Told, now: float) -> list[tuple[str, str]]:
         ("submitted", _moment(s.submitted)),
         ("started", _moment(s.started)),
         ("ended", _moment(s.ended)),
-        ("nodes", text.short_list(s.nodes, 8)),
+        ("nodes", formats.short_list(s.nodes, 8)),
         ("ranks", str(s.world_size or "")),
-        ("saved", f"step {text.count(s.saved_step)}" if s.saved_step is not None else ""),
+        ("saved", f"step {formats.count(s.saved_step)}" if s.saved_step is not None else ""),
         ("command", " ".join(str(a) for a in as_list(env.get("command")))),
         ("submitted from", f"{as_text(env.get('user'))}@{as_text(env.get('host'))}".strip("@")),
         ("system", as_text(env.get("system"))),
@@ -274,18 +278,18 @@ def _table(all_told: list[Told], now: float) -> list[tuple[str, list[str]]]:
 
     names = list(dict.fromkeys(name for t in all_told for name in t.summary.metrics))
     rows = row("state", [t.summary.state for t in all_told])
-    rows += row("step", [text.count(t.summary.step) for t in all_told])
+    rows += row("step", [formats.count(t.summary.step) for t in all_told])
     for name in names[:12]:
-        rows += row(text.clean(name, 30), [text.number(t.summary.metrics.get(name)) for t in all_told])
-    rows += row("speed while training", [text.rate(mean_speed(t)) for t in all_told])
+        rows += row(formats.clean(name, 30), [formats.number(t.summary.metrics.get(name)) for t in all_told])
+    rows += row("speed while training", [formats.rate(mean_speed(t)) for t in all_told])
     rows += row("ranks", [str(t.summary.world_size or "") for t in all_told])
-    rows += row("time in all", [text.duration(t.book.total_s) for t in all_told])
+    rows += row("time in all", [formats.duration(t.book.total_s) for t in all_told])
     for kind in ("useful", "saving", "lost", "recovery", "start-up", "queued", "stopped"):
         parts = [shares(t.book).get(kind, 0) for t in all_told]
         rows += row(kind, [f"{part} %" for part in parts]) if any(parts) else []
-    rows += row("GPU-hours", [text.hours(t.book.gpu_hours) if t.book.gpu_hours else "" for t in all_told])
+    rows += row("GPU-hours", [formats.hours(t.book.gpu_hours) if t.book.gpu_hours else "" for t in all_told])
     rows += row("interruptions", [str(len(t.book.interruptions)) for t in all_told])
-    rows += row("steps done again", [text.count(t.book.lost_steps) for t in all_told])
+    rows += row("steps done again", [formats.count(t.book.lost_steps) for t in all_told])
     return rows
 
 

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from launcher.frozen import frozen
-from launcher.report.text import duration
+from launcher.report.formats import duration
 from launcher.run.spec import SiteSpec
 from launcher.run.units import size
 from launcher.slurm.probe import Look, ProbeResult
@@ -16,10 +16,10 @@ from launcher.slurm.site import Partition, Presence, Site, policy
 __all__ = ["Diagnosis", "Facts", "Finding", "Place", "Saves", "examine", "render"]
 
 SILENCE_S = 8
-"""Agents notice a dead node after this long (`launcher.runtime.protocol`)."""
+"""Agents notice a dead node after this long (`launcher.node.wire.messages`)."""
 OLDEST = (20, 11)
 RESERVE_S = 3.0
-"""The leader keeps so much of every warning time for requeueing and leaving (`launcher.runtime.handover`)."""
+"""The leader keeps so much of every warning time for requeueing and leaving (`launcher.node.allocation.allocation`)."""
 _MOST_PARTITIONS = 10
 _LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "ramfs")
 

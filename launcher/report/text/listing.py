@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.report import text
-from launcher.report.hearing import read_histories
-from launcher.report.history import History, as_dict, as_number, as_text, as_time
-from launcher.report.runs import Ask, Known, summarise_all
-from launcher.report.summary import RunSummary
-from launcher.report.verdict import State
+from launcher.report import formats
+from launcher.report.model.hearing import read_histories
+from launcher.report.model.history import History, as_dict, as_number, as_text, as_time
+from launcher.report.model.runs import Ask, Known, summarise_all
+from launcher.report.model.summary import RunSummary
+from launcher.report.model.verdict import State
 from launcher.run.files import NO_JSON
 from launcher.run.paths import RunPaths
 
@@ -163,7 +163,7 @@ def sweep_line(points: list[Row]) -> tuple[State, str]:
 def main_metric(metrics: dict[str, Any]) -> str:
     """The metric to show where there is room for one: the loss, else the first."""
     names = [n for n in metrics if n == "loss"] or [n for n in metrics if "loss" in n] or list(metrics)
-    return f"{text.clean(names[0], 16)} {text.number(metrics[names[0]])}" if names else ""
+    return f"{formats.clean(names[0], 16)} {formats.number(metrics[names[0]])}" if names else ""
 
 
 def best_metric(points: list[Row]) -> str | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from launcher.report import text
-from launcher.report.faults import shortened
-from launcher.report.history import as_number
-from launcher.report.ledger import Advice, Ledger
-from launcher.report.summary import RunSummary
-from launcher.report.words import MEANINGS
+from launcher.report import formats
+from launcher.report.model.history import as_number
+from launcher.report.model.ledger import Advice, Ledger
+from launcher.report.model.problems import shortened
+from launcher.report.model.summary import RunSummary
+from launcher.report.text.words import MEANINGS
 from launcher.run.units import named_ranks
 
 __all__ = ["colour", "failing_saves", "headline", "lines", "past", "said_nothing", "standing", "still_at_work"]
@@ -27,7 +27,7 @@ def headline(s: RunSummary) -> str:
     """``RUN  running  job 482913  attempt 2, round 0``."""
     parts = [s.run, s.state]
     if s.state == "pending" and s.reason:
-        parts[-1] += f" ({text.clean(s.reason, 60)})"
+        parts[-1] += f" ({formats.clean(s.reason, 60)})"
     if s.silent:
         parts[-1] += "?"
     if s.job_id and s.backend == "slurm":
@@ -74,14 +74,14 @@ def past(book: Ledger, now: float, limit: int = 3) -> str:
     """``08:42 preempted, 0 steps lost; 03:10 crash, 14 steps lost``: the newest interruptions first."""
     told = []
     for stop in reversed(book.interruptions[-limit:]):
-        lost = "" if stop.lost_steps is None else f", {text.plural(stop.lost_steps, 'step')} lost"
-        told.append(f"{text.clock(stop.t, now)} {MEANINGS.get(stop.cause, stop.cause)}{lost}")
+        lost = "" if stop.lost_steps is None else f", {formats.plural(stop.lost_steps, 'step')} lost"
+        told.append(f"{formats.clock(stop.t, now)} {MEANINGS.get(stop.cause, stop.cause)}{lost}")
     more = len(book.interruptions) - limit
     return "; ".join(told) + (f"; {more} earlier" if more > 0 else "")
 
 
 def _reason(s: RunSummary) -> str:
-    return "" if s.state == "pending" else text.clean(s.reason)
+    return "" if s.state == "pending" else formats.clean(s.reason)
 
 
 def _silence(s: RunSummary, now: float) -> str:
@@ -93,13 +93,13 @@ def _silence(s: RunSummary, now: float) -> str:
 def said_nothing(s: RunSummary, now: float) -> str:
     """``nothing for 3 min``, of a silent leader; without a time where the clocks do not tell it."""
     quiet_s = now - (s.heard or now)
-    return f"nothing for {text.duration(quiet_s)}" if quiet_s >= 1 else "nothing of late"
+    return f"nothing for {formats.duration(quiet_s)}" if quiet_s >= 1 else "nothing of late"
 
 
 def _waiting(s: RunSummary, now: float) -> str:
     if s.state == "pending":
-        queued = f"{text.duration(now - s.submitted)} in the queue" if s.submitted and s.backend == "slurm" else ""
-        start = f", starts about {text.clock(s.starts, now)} by SLURM's estimate" if queued and s.starts else ""
+        queued = f"{formats.duration(now - s.submitted)} in the queue" if s.submitted and s.backend == "slurm" else ""
+        start = f", starts about {formats.clock(s.starts, now)} by SLURM's estimate" if queued and s.starts else ""
         return queued + start
     if not s.missing:
         return ""
@@ -107,8 +107,8 @@ def _waiting(s: RunSummary, now: float) -> str:
     for m in s.missing:
         ranks = [r for r in m.get("ranks") or [] if isinstance(r, int)]
         who.append(f"{m.get('host', '?')}" + (f" ({named_ranks(ranks)})" if ranks else ""))
-    since = f", {text.duration(s.waited_s)} so far" if s.waited_s is not None else ""
-    return f"for {text.short_list(who)}{since}"
+    since = f", {formats.duration(s.waited_s)} so far" if s.waited_s is not None else ""
+    return f"for {formats.short_list(who)}{since}"
 
 
 def _phase(s: RunSummary) -> str:
@@ -124,37 +124,37 @@ def still_at_work(s: RunSummary, now: float) -> str:
         return ""
     since = max((t for t in ended.values() if t is not None), default=now)
     have, are = "has" if len(ended) == 1 else "have", "is" if len(others) == 1 else "are"
-    return f"{named_ranks(ended)} {have} ended; {named_ranks(others)} {are} still in the script, {text.duration(now - since)} so far"
+    return f"{named_ranks(ended)} {have} ended; {named_ranks(others)} {are} still in the script, {formats.duration(now - since)} so far"
 
 
 def _step(s: RunSummary) -> str:
     if s.step is None or (not s.step and not s.total_steps):  # a script that reports no steps stays at 0
         return ""
-    out = text.count(s.step)
+    out = formats.count(s.step)
     if s.total_steps:
-        out += f" of {text.count(s.total_steps)} ({text.percent(s.step, s.total_steps)})"
+        out += f" of {formats.count(s.total_steps)} ({formats.percent(s.step, s.total_steps)})"
     if s.state == "running" and s.rate:
-        out += f", {text.rate(s.rate)}"
+        out += f", {formats.rate(s.rate)}"
         if s.eta_s is not None:
-            out += f", done in {text.duration(s.eta_s)}"
+            out += f", done in {formats.duration(s.eta_s)}"
     return out
 
 
 def _saved(s: RunSummary, now: float) -> str:
-    when = f", {text.ago(now - s.saved_t)}" if s.saved_t else ""
+    when = f", {formats.ago(now - s.saved_t)}" if s.saved_t else ""
     if s.saved_step is not None:
-        return f"step {text.count(s.saved_step)}{when}"
-    return f"{text.clean(s.saved_path, 60)} (the script's own){when}" if s.saved_path else ""
+        return f"step {formats.count(s.saved_step)}{when}"
+    return f"{formats.clean(s.saved_path, 60)} (the script's own){when}" if s.saved_path else ""
 
 
 def failing_saves(s: RunSummary) -> str:
     """That no checkpoint could be written lately, and why; empty where saves work."""
     times = "failed" if s.save_failures == 1 else f"failed {s.save_failures} times in a row"
-    return f"{times}: {text.clean(s.save_error, 200)}" if s.save_failures and s.active else ""
+    return f"{times}: {formats.clean(s.save_error, 200)}" if s.save_failures and s.active else ""
 
 
 def _metrics(s: RunSummary) -> str:
-    return ", ".join(f"{text.clean(k, 30)} {text.number(v)}" for k, v in list(s.metrics.items())[:4])
+    return ", ".join(f"{formats.clean(k, 30)} {formats.number(v)}" for k, v in list(s.metrics.items())[:4])
 
 
 def _ranks(s: RunSummary) -> str:
@@ -162,7 +162,7 @@ def _ranks(s: RunSummary) -> str:
         return ""
     there = sum(1 for r in s.ranks if r.get("pid")) if s.state == "running" else s.world_size
     out = f"{there} of {s.world_size}" if s.state == "running" and s.ranks else f"{s.world_size}"
-    out += f" on {text.short_list(s.nodes)}"
+    out += f" on {formats.short_list(s.nodes)}"
     if s.spares:
         out += f", {len(s.spares)} spare"
     if s.state == "running" and s.slowest:
@@ -175,13 +175,13 @@ def _limit(s: RunSummary) -> str:
         return ""
     parts = []
     if s.left_here_s is not None and s.backend == "slurm":
-        parts.append(f"{text.duration(s.left_here_s)} left here")
+        parts.append(f"{formats.duration(s.left_here_s)} left here")
     if s.left_in_all_s is not None and s.backend == "slurm":
-        parts.append(f"{text.duration(s.left_in_all_s)} left in all")
+        parts.append(f"{formats.duration(s.left_in_all_s)} left in all")
     return "; ".join(parts)
 
 
 def _took(s: RunSummary, now: float) -> str:
     if s.active or s.started is None or s.ended is None:
         return ""
-    return f"{text.duration(s.ended - s.started)}, ended {text.clock(s.ended, now)}"
+    return f"{formats.duration(s.ended - s.started)}, ended {formats.clock(s.ended, now)}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from launcher.report import text
-from launcher.report.history import Event, as_dict, as_list, as_number
+from launcher.report import formats
+from launcher.report.model.history import Event, as_dict, as_list, as_number
 from launcher.run.units import named_ranks, size
 
 __all__ = ["LEVELS", "MEANINGS", "cause_words", "level", "signal_name", "words"]
@@ -46,16 +46,16 @@ def words(e: Event) -> str:
     """One line for one event; an unknown type is named as it is."""
     teller = _TELLERS.get(e["type"])
     if teller is None:
-        return text.clean(e["type"].replace("_", " "))
+        return formats.clean(e["type"].replace("_", " "))
     try:
-        return text.clean(teller(e), 300)
+        return formats.clean(teller(e), 300)
     except (TypeError, ValueError, KeyError, AttributeError, IndexError):  # another version's event
-        return text.clean(e["type"].replace("_", " "))
+        return formats.clean(e["type"].replace("_", " "))
 
 
 def _step(e: Event) -> str:
     step = as_number(e.get("step"))
-    return "" if step is None else f"step {text.count(step)}"
+    return "" if step is None else f"step {formats.count(step)}"
 
 
 def _at_step(e: Event) -> str:
@@ -68,7 +68,7 @@ def _reached(e: Event) -> str:
 
 
 def _hosts(value: object, limit: int = 4) -> str:
-    return text.short_list([str(h) for h in as_list(value)], limit)
+    return formats.short_list([str(h) for h in as_list(value)], limit)
 
 
 def _submitted(e: Event) -> str:
@@ -81,45 +81,45 @@ def _submitted(e: Event) -> str:
 
 def _attempt_started(e: Event) -> str:
     waited = as_number(e.get("submitted_t"))
-    after = f" after {text.duration(e['t'] - waited)}" if waited is not None and e["t"] > waited else ""
+    after = f" after {formats.duration(e['t'] - waited)}" if waited is not None and e["t"] > waited else ""
     return f"attempt {e.get('attempt')} started on {e.get('host', '?')}{after}"
 
 
 def _node_joined(e: Event) -> str:
     facts = as_dict(e.get("facts"))
     gpus, cpus = facts.get("gpus"), facts.get("cpus")
-    what = f": {text.plural(gpus, 'GPU')}" if isinstance(gpus, int) and gpus else f": {cpus} CPUs" if cpus else ""
+    what = f": {formats.plural(gpus, 'GPU')}" if isinstance(gpus, int) and gpus else f": {cpus} CPUs" if cpus else ""
     return f"{e.get('host', '?')} joined{what}"
 
 
 def _node_missing(e: Event) -> str:
     ranks = [r for r in as_list(e.get("ranks")) if isinstance(r, int)]
     who = f" ({named_ranks(ranks)})" if ranks else ""
-    return f"waiting for {_hosts(e.get('nodes'))}{who}, {text.duration(as_number(e.get('waited_s')))} so far"
+    return f"waiting for {_hosts(e.get('nodes'))}{who}, {formats.duration(as_number(e.get('waited_s')))} so far"
 
 
 def _preflight(e: Event) -> str:
     bad = [c for c in map(as_dict, as_list(e.get("checks"))) if not c.get("ok", True)]
     speed = as_number(e.get("bandwidth_gb_s"))
     if e.get("ok", True) and not bad:
-        return f"nodes checked in {text.duration(as_number(e.get('seconds')))}" + (
+        return f"nodes checked in {formats.duration(as_number(e.get('seconds')))}" + (
             f", all-reduce {speed:.3g} GB/s" if speed else ""
         )
     found = [f"{c.get('host', '?')}: {c.get('name', '?')} ({c.get('detail', '')})" for c in bad]
-    return f"node check failed: {text.short_list(found, 2)}"
+    return f"node check failed: {formats.short_list(found, 2)}"
 
 
 def _round_started(e: Event) -> str:
     hosts = list(dict.fromkeys(str(as_dict(r).get("host", "?")) for r in as_list(e.get("ranks"))))
     step = as_number(e.get("resume_step"))
-    origin = f"from step {text.count(step)}" if step else "from scratch"
-    where = f" on {text.short_list(hosts)}" if hosts else ""
-    return f"round {e.get('round')} started {origin}: {text.plural(int(e.get('world_size') or 0), 'rank')}{where}"
+    origin = f"from step {formats.count(step)}" if step else "from scratch"
+    where = f" on {formats.short_list(hosts)}" if hosts else ""
+    return f"round {e.get('round')} started {origin}: {formats.plural(int(e.get('world_size') or 0), 'rank')}{where}"
 
 
 def _evaluated(e: Event) -> str:
     metrics = as_dict(e.get("metrics"))
-    values = ", ".join(f"{k} {text.number(v)}" for k, v in list(metrics.items())[:4])
+    values = ", ".join(f"{k} {formats.number(v)}" for k, v in list(metrics.items())[:4])
     return f"evaluated{_at_step(e)}: {values}" if values else f"evaluated{_at_step(e)}"
 
 
@@ -127,8 +127,8 @@ def _saved(e: Event) -> str:
     saved_bytes, seconds = as_number(e.get("bytes")), as_number(e.get("seconds"))
     held = as_number(e.get("blocked_s"))
     details = [size(saved_bytes)] if saved_bytes else []
-    details += [f"in {text.duration(seconds)}"] if seconds is not None else []
-    details += [f"{text.duration(held)} of it held training up"] if held and seconds and held < seconds else []
+    details += [f"in {formats.duration(seconds)}"] if seconds is not None else []
+    details += [f"{formats.duration(held)} of it held training up"] if held and seconds and held < seconds else []
     return f"saved {_step(e)}" + (
         f": {' '.join(details[:2])}{', ' + details[2] if len(details) > 2 else ''}" if details else ""
     )
@@ -139,7 +139,7 @@ def cause_words(cause: dict[str, object]) -> str:
     if cause.get("oom"):
         return "killed for exceeding the memory limit"
     if cause.get("exception"):
-        message = text.clean(cause.get("message") or "", 160)
+        message = formats.clean(cause.get("message") or "", 160)
         return f"{cause['exception']}: {message}" if message else str(cause["exception"])
     if cause.get("signal"):
         return f"killed by {signal_name(cause['signal'])}"
@@ -181,8 +181,8 @@ def _node_lost(e: Event) -> str:
 
 def _hang(e: Event) -> str:
     slow = [f"rank {r.get('rank', '?')} on {r.get('host', '?')}" for r in map(as_dict, as_list(e.get("laggards")))]
-    who = f"; behind: {text.short_list(slow)}" if slow else ""
-    return f"no progress for {text.duration(as_number(e.get('limit_s')))}{who}"
+    who = f"; behind: {formats.short_list(slow)}" if slow else ""
+    return f"no progress for {formats.duration(as_number(e.get('limit_s')))}{who}"
 
 
 def _meaning(value: object) -> str:
@@ -192,12 +192,12 @@ def _meaning(value: object) -> str:
 def _stop_requested(e: Event) -> str:
     left = as_number(e.get("deadline_s"))
     save = "" if e.get("save", True) else ", without saving"
-    return f"stopping ({_meaning(e.get('cause'))}){f', {text.duration(left)} left' if left else ''}{save}"
+    return f"stopping ({_meaning(e.get('cause'))}){f', {formats.duration(left)} left' if left else ''}{save}"
 
 
 def _stopped(e: Event) -> str:
     lost = as_number(e.get("lost_steps"))
-    return f"stopped{_reached(e)}" + ("" if lost is None else f", {text.plural(int(lost), 'step')} lost")
+    return f"stopped{_reached(e)}" + ("" if lost is None else f", {formats.plural(int(lost), 'step')} lost")
 
 
 def _requeued(e: Event) -> str:
@@ -206,8 +206,8 @@ def _requeued(e: Event) -> str:
 
 
 def _first_step(e: Event) -> str:
-    took = text.duration(as_number(e.get("seconds")))
-    return f"first step ({text.count(e['step'])}){f' after {took}' if took else ''}"
+    took = formats.duration(as_number(e.get("seconds")))
+    return f"first step ({formats.count(e['step'])}){f' after {took}' if took else ''}"
 
 
 def _ended(e: Event) -> str:
@@ -220,11 +220,11 @@ _TELLERS: dict[str, Callable[[Event], str]] = {
     "attempt_started": _attempt_started,
     "node_joined": _node_joined,
     "node_missing": _node_missing,
-    "waiting": lambda e: f"waits for {text.short_list([str(r) for r in as_list(e.get('runs'))])}",
+    "waiting": lambda e: f"waits for {formats.short_list([str(r) for r in as_list(e.get('runs'))])}",
     "preflight": _preflight,
     "round_started": _round_started,
     "first_step": _first_step,
-    "epoch": lambda e: f"epoch {text.number(e.get('epoch'))} done, loss {text.number(e.get('loss'))}",
+    "epoch": lambda e: f"epoch {formats.number(e.get('epoch'))} done, loss {formats.number(e.get('loss'))}",
     "evaluated": _evaluated,
     "save_started": lambda e: f"saving {_step(e)}",
     "saved": _saved,

@@ -1,6 +1,6 @@
 """Runs a plan on this machine: detached through submitit's LocalExecutor, or as children of ``launcher run``.
 
-One local task stands for each node. ``python -m launcher.submission.local_backend`` is the detached starter: it reads
+One local task stands for each node. ``python -m launcher.submission.backends.local`` is the detached starter: it reads
 what to start from its standard input, and answers with the controller's process id.
 """
 
@@ -22,10 +22,10 @@ import psutil
 
 from launcher.errors import SubmitError
 from launcher.run.processes import is_alive
-from launcher.submission.slurm_backend import environment_for_sbatch
+from launcher.submission.backends.slurm import environment_for_sbatch
 
 if TYPE_CHECKING:
-    from launcher.submission.plan import SubmissionPlan
+    from launcher.submission.plan.plan import SubmissionPlan
 
 __all__ = ["Foreground", "submit", "terminate"]
 
@@ -50,7 +50,7 @@ def submit(plan: SubmissionPlan) -> int:
     with log.open("ab") as errors:
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "launcher.submission.local_backend"],
+                [sys.executable, "-m", "launcher.submission.backends.local"],
                 input=json.dumps(order).encode(),
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -71,7 +71,7 @@ def submit(plan: SubmissionPlan) -> int:
 def _environment(plan: SubmissionPlan) -> dict[str, str]:
     """This environment without an outer job's variables; the launcher itself stays importable in the starter."""
     env = environment_for_sbatch(os.environ, {}, plan.spec.pass_names)
-    own = str(Path(__file__).parents[2])
+    own = str(Path(__file__).parents[3])
     env["PYTHONPATH"] = os.pathsep.join([own, *filter(None, [env.get("PYTHONPATH")])])
     return env
 
@@ -80,7 +80,7 @@ def _start(order: dict[str, Any]) -> int:
     """In the starter: hand over to submitit. Its controller outlives this process."""
     from submitit import LocalExecutor
 
-    from launcher.runtime.main import AgentMain
+    from launcher.node.agent.main import AgentMain
 
     executor = LocalExecutor(folder=order["folder"], python=order["command"])
     executor.update_parameters(
@@ -109,7 +109,7 @@ class Foreground:
         """Start one agent per node. Raises SubmitError."""
         plan = self._plan
         for node in range(plan.spec.nodes + plan.spec.spare_nodes):
-            words = ["-m", "launcher.runtime.agent", plan.run_dir, "--node", str(node)]
+            words = ["-m", "launcher.node.agent", plan.run_dir, "--node", str(node)]
             line = f'exec {plan.command} -u "$@"'  # plan.command is a quoted piece of shell
             log = Path(plan.submitit_dir) / f"run_{node}_log.out"
             with log.open("ab") as out:

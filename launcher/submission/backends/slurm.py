@@ -78,7 +78,7 @@ def submit_array(
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    from launcher.runtime.main import AgentMain
+    from launcher.node.agent.main import AgentMain
 
     said = io.StringIO()
     environment = environment_for_sbatch(os.environ, parameters, secrets)

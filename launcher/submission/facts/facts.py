@@ -1,4 +1,4 @@
-"""What `plan` must know of this machine, gathered beforehand (`launcher.submission.gather`): plain frozen values."""
+"""What `plan` must know of this machine, gathered beforehand (`launcher.submission.facts.gather`): plain frozen values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.run.spec import SiteSpec
 from launcher.slurm.site import Partition
 
 if TYPE_CHECKING:
-    from launcher.config.calls import Call
+    from launcher.config.check.calls import Call
     from launcher.run.after import Predecessor
 
 __all__ = ["CodeFacts", "Facts", "Interpreter", "SlurmFacts"]

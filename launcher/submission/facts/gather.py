@@ -10,16 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from launcher.config.calls import attaches, calls, script_file
-from launcher.config.load import LoadedJob
-from launcher.config.schema import Job
-from launcher.config.site import SiteProfile
-from launcher.config.texts import leaves
+from launcher.config.check.calls import attaches, calls, script_file
+from launcher.config.document.schema import Job
+from launcher.config.document.texts import leaves
+from launcher.config.load.load import LoadedJob
+from launcher.config.load.site import SiteProfile
 from launcher.errors import ConfigError
 from launcher.run import index
 from launcher.slurm.site import ask_site, find_slurm, parse_site, policy
-from launcher.submission import files, interpreter
-from launcher.submission.facts import CodeFacts, Facts, SlurmFacts
+from launcher.submission.facts import code_files, interpreter
+from launcher.submission.facts.facts import CodeFacts, Facts, SlurmFacts
 
 if TYPE_CHECKING:
     from launcher.run.after import Predecessor
@@ -129,27 +129,27 @@ def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
     if not loaded.job.code.snapshot:
         return CodeFacts(root=str(root), **about)
     skip = [root / name for name in loaded.job.code.link] + [runs_dir]
-    found = files.listing(root, skip)
+    found = code_files.listing(root, skip)
     return CodeFacts(
         root=str(root),
         files=found.files,
         outside=found.outside,
         left_out=_left_out(loaded.job, root, found, runs_dir),
         git=found.git,
-        commit=files.commit(root) if found.git else "",
-        dirty=found.git and files.dirty(root),
+        commit=code_files.commit(root) if found.git else "",
+        dirty=found.git and code_files.dirty(root),
         **about,
     )
 
 
-def _left_out(job: Job, root: Path, found: files.Listing, runs_dir: Path) -> tuple[tuple[str, str], ...]:
+def _left_out(job: Job, root: Path, found: code_files.Listing, runs_dir: Path) -> tuple[tuple[str, str], ...]:
     """Key and path of what ``args`` and ``params`` name of the code directory that is not copied; runs themselves are not meant."""
     named: dict[str, str] = {}
     for key, value in [*leaves(job.args, "args"), *leaves(job.params, "params")]:
         for text in (value, value.partition("=")[2]) if isinstance(value, str) else ():
             named.setdefault(os.path.normpath(text), key.partition("[")[0])
     paths = [path for path in named if root / path not in (runs_dir, *runs_dir.parents)]
-    return tuple((named[path], path) for path in files.left_out(root, found, job.code.link, paths))
+    return tuple((named[path], path) for path in code_files.left_out(root, found, job.code.link, paths))
 
 
 def script_facts(script: str, root: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import InterpreterError
-from launcher.submission.facts import Interpreter
+from launcher.submission.facts.facts import Interpreter
 
 __all__ = ["find", "probe"]
 

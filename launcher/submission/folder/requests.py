@@ -11,7 +11,7 @@ from launcher.run import events
 from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, write_outcome
-from launcher.submission import rundir
+from launcher.submission.folder import rundir
 
 __all__ = ["bury", "request_stop"]
 

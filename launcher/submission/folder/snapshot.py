@@ -21,8 +21,9 @@ from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.redact import HIDDEN, redact
 from launcher.run.units import size
-from launcher.submission import files, rundir
-from launcher.submission.facts import CodeFacts, Interpreter
+from launcher.submission.facts import code_files
+from launcher.submission.facts.facts import CodeFacts, Interpreter
+from launcher.submission.folder import rundir
 
 __all__ = ["changed", "check_size", "copy_code", "copy_launcher", "environment", "write_environment"]
 
@@ -105,7 +106,7 @@ def changed(paths: RunPaths, root: Path, skip: Iterable[Path]) -> list[str]:
     removed file cannot be told from one that the run wrote, and is not named.
     """
     copied = read_object(paths.copied) or {}
-    today = {name for name, _ in files.listing(root, skip).files if "__pycache__" not in Path(name).parts}
+    today = {name for name, _ in code_files.listing(root, skip).files if "__pycache__" not in Path(name).parts}
 
     def same(name: str) -> bool:
         now = _stamp(root / name)
@@ -164,7 +165,7 @@ def environment(
 ) -> dict[str, Any]:
     """What the run was made from, secrets redacted."""
     root = Path(code.root)
-    patch = files.diff(root) if code.git and code.dirty else ""
+    patch = code_files.diff(root) if code.git and code.dirty else ""
     told = {k: v for k, v in environ.items() if _TOLD.match(k)}
     return {
         "submitted_t": round(time.time(), 3),
@@ -182,7 +183,7 @@ def environment(
             "git": code.git,
             "commit": code.commit,
             "dirty": code.dirty,
-            "remote": redact(files.remote(root)) if code.git else "",
+            "remote": redact(code_files.remote(root)) if code.git else "",
             "diff": redact(patch[:_DIFF_LIMIT]),
             "diff_cut": len(patch) > _DIFF_LIMIT,
         },

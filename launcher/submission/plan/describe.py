@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from launcher.config.schema import Job
+from launcher.config.document.schema import Job
 from launcher.run.spec import RunSpec
 from launcher.run.units import size
-from launcher.submission import limits
-from launcher.submission.facts import CodeFacts, Facts
+from launcher.submission.facts.facts import CodeFacts, Facts
+from launcher.submission.plan import limits
 
 if TYPE_CHECKING:
-    from launcher.submission.plan import SubmissionPlan
+    from launcher.submission.plan.plan import SubmissionPlan
 
 __all__ = ["clock", "saves_itself", "summary", "warnings"]
 

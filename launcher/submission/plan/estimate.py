@@ -20,7 +20,7 @@ from launcher.run import index, rehearsals
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 from launcher.slurm.commands import ask
-from launcher.submission.plan import SubmissionPlan
+from launcher.submission.plan.plan import SubmissionPlan
 
 __all__ = ["Estimate", "Speed", "ask_start", "measured", "nearest", "order", "parse_start"]
 

@@ -5,7 +5,7 @@ What its nodes do not have is an error. A limit on time or nodes is a warning: a
 
 from __future__ import annotations
 
-from launcher.config.schema import Job
+from launcher.config.document.schema import Job
 from launcher.errors import ConfigError
 from launcher.run.spec import RunSpec
 from launcher.slurm.site import Partition

@@ -13,15 +13,15 @@ from dataclasses import asdict, replace
 from pathlib import PurePath
 from typing import Any, Literal
 
-from launcher.config.load import LoadedJob, argument_texts, interpolate_run
-from launcher.config.schema import Backend, Ddp, Job
+from launcher.config.document.schema import Backend, Ddp, Job
+from launcher.config.load.load import LoadedJob, argument_texts, interpolate_run
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
 from launcher.frozen import frozen
 from launcher.run.spec import CHECKED_FREE_BYTES, CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
 from launcher.run.units import size
-from launcher.submission import describe, limits, script
-from launcher.submission.facts import CodeFacts, Facts, Interpreter
-from launcher.submission.script import Place
+from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
+from launcher.submission.plan import describe, limits, script
+from launcher.submission.plan.script import Place
 
 __all__ = ["PORTS", "SubmissionPlan", "plan", "sibling"]
 

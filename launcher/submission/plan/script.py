@@ -10,14 +10,14 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from launcher.config.schema import Job
+from launcher.config.document.schema import Job
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
 from launcher.run.asking import PATIENCE_S
 from launcher.run.batch import COMPLETED, GONE, JUDGED, MARK
 from launcher.run.spec import RunSpec
-from launcher.slurm.courier import VARIABLE
-from launcher.submission.facts import Facts
+from launcher.slurm.carry import VARIABLE
+from launcher.submission.facts.facts import Facts
 
 if TYPE_CHECKING:
     from launcher.run.after import Predecessor
@@ -310,7 +310,7 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
         f"give_up=$(($(up) + {PATIENCE_S:.0f}))",
         "while :; do",
         f"cd {shlex.quote(lib)} &&",
-        f"{python} -m launcher.runtime.teardown {run_dir} $told",
+        f"{python} -m launcher.node.allocation.teardown {run_dir} $told",
         "said=$?",
         f"[ $said = {COMPLETED} ] && exit 0",
         f"if [ $said = {JUDGED} ] || [ $(up) -ge $give_up ]; then break; fi",

@@ -17,7 +17,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.config.load import LoadedJob
+from launcher.config.load.load import LoadedJob
 from launcher.errors import DrillError, LauncherError, RunFailedError
 from launcher.frozen import frozen
 from launcher.run import events
@@ -26,10 +26,10 @@ from launcher.run.messages import NOT_REGISTERED, UNORDERED, UNRESTORED
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 from launcher.submission import submit
-from launcher.submission.describe import saves_itself
-from launcher.submission.facts import Facts
-from launcher.submission.plan import SubmissionPlan, plan
-from launcher.submission.stages import Agents, Stage
+from launcher.submission.facts.facts import Facts
+from launcher.submission.plan.describe import saves_itself
+from launcher.submission.plan.plan import SubmissionPlan, plan
+from launcher.submission.rehearsal.stages import Agents, Stage
 
 __all__ = ["Rehearsal", "Take", "rehearse", "verdict"]
 
@@ -259,7 +259,7 @@ def _digested(takes: list[Take], python: str) -> list[Take]:
     if not there:
         return takes
     done = subprocess.run(
-        [python, "-m", "launcher.training.digest", *there],
+        [python, "-m", "launcher.training.checkpoint.checkpoint_digest", *there],
         env={"PYTHONPATH": str(roots[0].lib), "PATH": "/usr/bin:/bin"},
         cwd=str(roots[0].root),
         capture_output=True,

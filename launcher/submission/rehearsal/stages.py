@@ -12,18 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
-from launcher.config.load import LoadedJob
-from launcher.config.schema import Resources
+from launcher.config.document.schema import Resources
+from launcher.config.load.load import LoadedJob
 from launcher.errors import LauncherError, SubmitError
 from launcher.frozen import frozen
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
 from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.site import Partition
-from launcher.submission.facts import Facts
-from launcher.submission.local_backend import Foreground
-from launcher.submission.plan import SubmissionPlan, plan
-from launcher.submission.slurm_backend import environment_for_sbatch
+from launcher.submission.backends.local import Foreground
+from launcher.submission.backends.slurm import environment_for_sbatch
+from launcher.submission.facts.facts import Facts
+from launcher.submission.plan.plan import SubmissionPlan, plan
 
 __all__ = ["MOST_RANKS", "Agents", "LocalStage", "SlurmStage", "Stage", "fit", "on_slurm"]
 
@@ -145,7 +145,7 @@ class Step:
         return [
             "srun", f"--jobid={self._job_id}", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1",
             f"--job-name={made.spec.id}", f"--output={made.submitit_dir}/run_%t_log.out", *gpus, *made.parameters["srun_args"],
-            "/bin/bash", "-c", line, "agent", "-m", "launcher.runtime.agent", made.run_dir,
+            "/bin/bash", "-c", line, "agent", "-m", "launcher.node.agent", made.run_dir,
         ]  # fmt: skip
 
     def _environment(self) -> dict[str, str]:

@@ -13,20 +13,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.config.load import LoadedJob
-from launcher.config.sweep import SWEPT
+from launcher.config.load.load import LoadedJob
+from launcher.config.load.sweep import SWEPT
 from launcher.errors import RunDirError, StateError
 from launcher.frozen import frozen
 from launcher.run.files import read_object, write_atomic
 from launcher.run.index import SWEEP_FILE
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_submission
-from launcher.submission import again, rundir, slurm_backend, snapshot, submit
-from launcher.submission.again import Again
-from launcher.submission.facts import Facts
-from launcher.submission.plan import SubmissionPlan, plan
-from launcher.submission.script import Place, array_place, render
-from launcher.submission.where import await_end, locate, states_of
+from launcher.submission import resubmit, submit
+from launcher.submission.backends import slurm
+from launcher.submission.facts.facts import Facts
+from launcher.submission.folder import rundir, snapshot
+from launcher.submission.liveness import await_end, locate, states_of
+from launcher.submission.plan.plan import SubmissionPlan, plan
+from launcher.submission.plan.script import Place, array_place, render
+from launcher.submission.resubmit import Again
 
 __all__ = ["AgainArray", "failed_of", "resubmit_points"]
 
@@ -73,7 +75,7 @@ def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list
             chunk.hand_over(how)
     except BaseException as error:
         if queued := [chunk.ids[0].partition("_")[0] for chunk in chunks if chunk.ids]:
-            slurm_backend.cancel_pending(queued)
+            slurm.cancel_pending(queued)
         for chunk in chunks:
             chunk.put_back(error)
         if isinstance(error, OSError):
@@ -102,8 +104,8 @@ def failed_of(points: Sequence[RunPaths]) -> list[RunPaths]:
 def _one(paths: RunPaths, how: Again) -> _One:
     before = read_submission(paths.submission)
     base = Path(str(before.get("base_dir") or paths.root))
-    step = again.choose_step(paths, how.step) if how.step is not None else None
-    return _One(paths, again.load_again(paths, base, how), base, str(before.get("code_root") or base), step)
+    step = resubmit.choose_step(paths, how.step) if how.step is not None else None
+    return _One(paths, resubmit.load_again(paths, base, how), base, str(before.get("code_root") or base), step)
 
 
 def _script_key(one: _One) -> str:
@@ -114,7 +116,7 @@ def _script_key(one: _One) -> str:
 
 def _chunks(sweep: Path, group: list[_One], how: Again) -> Iterator[_Chunk]:
     """The arrays of points that share a script: as many as the site's MaxArraySize makes necessary."""
-    facts = again.facts_again(group[0].loaded, group[0].paths, how.backend or "auto", how, group[0].code_root)
+    facts = resubmit.facts_again(group[0].loaded, group[0].paths, how.backend or "auto", how, group[0].code_root)
     size = max(1, facts.slurm.max_array_size)
     parts = [group[i : i + size] for i in range(0, len(group), size)]
     most = (read_object(sweep / SWEEP_FILE) or {}).get("array_parallelism")
@@ -137,7 +139,7 @@ def _plan(one: _One, facts: Facts, place: Place, how: Again) -> SubmissionPlan:
         raise StateError(
             "points of a sweep are submitted again as one array, which needs SLURM: resubmit them one by one"
         )
-    return again.with_loading(replace(made, spec=replace(made.spec, resume_step=one.step)), how)
+    return resubmit.with_loading(replace(made, spec=replace(made.spec, resume_step=one.step)), how)
 
 
 def _claim(sweep: Path, fresh_code: bool) -> Path:
@@ -185,7 +187,7 @@ class _Chunk:
                 (paths.root / name).symlink_to(f"../{self.root.name}/{name}")
             (self.root / "index" / str(number)).symlink_to(f"../../{paths.id}")
             _write_point(paths, made, how)
-        self.ids = slurm_backend.submit_array(
+        self.ids = slurm.submit_array(
             first.place.submitit,
             first.command,
             first.parameters,
@@ -212,9 +214,9 @@ class _Chunk:
             for name in self._names:
                 kept = paths.root / f"{_BEFORE}{name}"
                 if kept.is_symlink() or kept.exists():
-                    again.remove(paths.root / name)
+                    resubmit.remove(paths.root / name)
                     os.replace(kept, paths.root / name)
-            again.note_refusal(paths, error)
+            resubmit.note_refusal(paths, error)
         shutil.rmtree(self.root, ignore_errors=True)
 
     def keep(self) -> AgainArray:
@@ -223,7 +225,7 @@ class _Chunk:
             sweep = read_submission(paths.submission).get("sweep")
             submit.record(paths, made, job_id, by="resubmit", extra={"sweep": sweep} if sweep else None)
             for name in self._names:
-                again.remove(paths.root / f"{_BEFORE}{name}")
+                resubmit.remove(paths.root / f"{_BEFORE}{name}")
         return AgainArray(self.ids[0].partition("_")[0], tuple(p.id for p in self.points), self.plans[0])
 
 
@@ -231,7 +233,7 @@ def _set_aside(paths: RunPaths, names: Sequence[str]) -> None:
     for name in names:
         old, kept = paths.root / name, paths.root / f"{_BEFORE}{name}"
         if old.is_symlink() or old.exists():
-            again.remove(kept)
+            resubmit.remove(kept)
             os.replace(old, kept)
 
 

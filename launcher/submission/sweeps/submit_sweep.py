@@ -17,19 +17,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.config.load import LoadedJob
-from launcher.config.source import dump_yaml
-from launcher.config.sweep import Point, expand, point_jobs
+from launcher.config.document.source import dump_yaml
+from launcher.config.load.load import LoadedJob
+from launcher.config.load.points import point_jobs
+from launcher.config.load.sweep import Point, expand
 from launcher.errors import StateError, SubmitError
 from launcher.frozen import frozen
 from launcher.run import index
 from launcher.run.files import write_atomic
 from launcher.run.index import SWEEP_FILE
 from launcher.run.paths import RunPaths
-from launcher.submission import rundir, script, slurm_backend, snapshot, submit
-from launcher.submission.facts import Facts
-from launcher.submission.plan import SubmissionPlan, plan, sibling
-from launcher.submission.script import array_place
+from launcher.submission import submit
+from launcher.submission.backends import slurm
+from launcher.submission.facts.facts import Facts
+from launcher.submission.folder import rundir, snapshot
+from launcher.submission.plan import script
+from launcher.submission.plan.plan import SubmissionPlan, plan, sibling
+from launcher.submission.plan.script import array_place
 
 __all__ = ["PlannedPoint", "SubmittedSweep", "execute", "plan_points", "render"]
 
@@ -183,16 +187,14 @@ def _fill_and_submit(
             made = chunk[0].plan
             run_dirs = [p.plan.run_dir for p in chunk]
             ids.append(
-                slurm_backend.submit_array(
-                    made.place.submitit, made.command, made.parameters, run_dirs, made.spec.pass_names
-                )
+                slurm.submit_array(made.place.submitit, made.command, made.parameters, run_dirs, made.spec.pass_names)
             )
         flat = [job_id for part in ids for job_id in part]
         _record(root, points, flat)
         _write_sweep(root, points, flat, most)
     except BaseException as error:
         if ids:
-            slurm_backend.cancel_pending([part[0].partition("_")[0] for part in ids])
+            slurm.cancel_pending([part[0].partition("_")[0] for part in ids])
         shutil.rmtree(root, ignore_errors=True)
         if isinstance(error, OSError):
             raise rundir.refuse(root, error) from None

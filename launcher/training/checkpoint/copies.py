@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from launcher.training.plain import like
+from launcher.training.checkpoint.plain import like
 
 __all__ = ["Reference", "Snapshot"]
 

@@ -14,22 +14,22 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from launcher.training import checkpoint
-from launcher.training.digest import digest
+from launcher.training.checkpoint import write
+from launcher.training.checkpoint.digest import digest
 
 __all__ = ["of_folder"]
 
 
 def of_folder(path: Path, hashes: dict[str, str]) -> dict[str, str]:
     """Parts of a folder whose files have these hashes; what a saver makes anew at every save does not count."""
-    own = {name for name in hashes if name.startswith(f"{checkpoint.GENERATORS}/")}
+    own = {name for name in hashes if name.startswith(f"{write.GENERATORS}/")}
     parts = {name: its for name, its in hashes.items() if name not in own}
     for name in [name for name in parts if name.endswith(".metadata")]:  # DCP's: a fresh uuid, an absolute path
         del parts[name]
         if Path(name).name == ".metadata":
             parts = _with_dcp(path, Path(name).parent, parts)
     if own:
-        generators = [checkpoint.load_rank(path / checkpoint.GENERATORS, rank) for rank in range(len(own))]
+        generators = [write.load_rank(path / write.GENERATORS, rank) for rank in range(len(own))]
         parts["rng"] = digest([parts.get("rng"), generators])
     return parts
 

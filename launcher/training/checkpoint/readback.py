@@ -12,7 +12,7 @@ import torch
 from torch import _weights_only_unpickler as restricted
 
 from launcher.errors import CheckpointError
-from launcher.training.plain import ATOMS, is_stand_in, like
+from launcher.training.checkpoint.plain import ATOMS, is_stand_in, like
 
 __all__ = ["check_loadable"]
 

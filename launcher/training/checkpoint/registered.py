@@ -14,14 +14,14 @@ from torch.nn.parallel import DistributedDataParallel
 from launcher.errors import CheckpointError
 from launcher.run.asking import exists, names, patiently
 from launcher.run.messages import NOT_REGISTERED, UNORDERED
-from launcher.training import checkpoint, readback
-from launcher.training.determinism import seed_rank, set_rng_state
-from launcher.training.digest import digest
-from launcher.training.optimizers import bearer, parts
-from launcher.training.place import Place
-from launcher.training.plain import from_plain, to_plain
-from launcher.training.rehearsal import has_inexact_replica, unregistered
-from launcher.training.wrapping import is_exact, pin, replicas, unwrap
+from launcher.training.checkpoint import readback, write
+from launcher.training.checkpoint.digest import digest
+from launcher.training.checkpoint.plain import from_plain, to_plain
+from launcher.training.ddp.determinism import seed_rank, set_rng_state
+from launcher.training.ddp.optimizers import bearer, parts
+from launcher.training.ddp.wrapping import is_exact, pin, replicas, unwrap
+from launcher.training.process.place import Place
+from launcher.training.process.rehearsal import has_inexact_replica, unregistered
 
 __all__ = ["Registered"]
 
@@ -49,10 +49,10 @@ class Registered:
         )
         path = place.resume_path
         # Without one it is a script's own folder; a state that cannot be seen for a moment is still there.
-        has_state = path is not None and patiently(partial(exists, path / checkpoint.SHARED, path), path)
-        self.loaded: dict[str, Any] | None = checkpoint.load_shared(path, self._unsafe) if path and has_state else None
+        has_state = path is not None and patiently(partial(exists, path / write.SHARED, path), path)
+        self.loaded: dict[str, Any] | None = write.load_shared(path, self._unsafe) if path and has_state else None
         """The checkpoint's shared part; None from scratch, and once everything is loaded."""
-        self._generators = None if path is None else path if has_state else path / checkpoint.GENERATORS
+        self._generators = None if path is None else path if has_state else path / write.GENERATORS
         self._mine: dict[str, Any] | None = None
         if path and self.loaded and self.ranks_then == place.world_size:
             self._mine = self._of_rank(path, place.rank)
@@ -101,7 +101,7 @@ class Registered:
             raise TypeError(f"worker.register({name}=...): {error}") from error
 
     def _of_rank(self, path: Path, rank: int) -> dict[str, Any]:
-        return checkpoint.load_rank(path, rank, self._unsafe)
+        return write.load_rank(path, rank, self._unsafe)
 
     def _pin(self, replica: DistributedDataParallel) -> None:
         self._watch(replica)

@@ -25,9 +25,9 @@ from launcher.frozen import frozen
 from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, new_hash
 from launcher.run.messages import UNSAFE_LOAD, UNSAFE_LOAD_CODE, Channel
-from launcher.training import readback
-from launcher.training.plain import to_plain
-from launcher.training.snapshot import Snapshot
+from launcher.training.checkpoint import readback
+from launcher.training.checkpoint.copies import Snapshot
+from launcher.training.checkpoint.plain import to_plain
 
 __all__ = ["GENERATORS", "Saver", "load_rank", "load_shared", "rank_file", "remove", "write_file"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from launcher.training.data import derive_seed
+from launcher.training.ddp.data import derive_seed
 
 __all__ = ["make_deterministic", "rng_state", "seed_all", "seed_rank", "set_rng_state"]
 

@@ -11,7 +11,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from launcher.errors import LauncherError
 from launcher.run.spec import RunSpec
-from launcher.training.place import Place
+from launcher.training.process.place import Place
 
 __all__ = ["choose_device", "close_group", "open_group"]
 

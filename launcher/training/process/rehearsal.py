@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.training.optimizers import bearer, parts, saves_its_parts
-from launcher.training.place import Place
-from launcher.training.wrapping import is_exact
+from launcher.training.ddp.optimizers import bearer, parts, saves_its_parts
+from launcher.training.ddp.wrapping import is_exact
+from launcher.training.process.place import Place
 
 __all__ = ["Rehearsed", "die_behind_a_checkpoint", "has_inexact_replica", "unregistered"]
 

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from launcher.run.children import end_by_kill
-from launcher.training.place import here
+from launcher.training.process.place import here
 
 __all__ = ["TAKEN", "as_in_python", "take_over"]
 

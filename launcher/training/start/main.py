@@ -1,4 +1,4 @@
-"""The worker's entry point: called in a process forked from one that has torch, or ``python -m launcher.training.main``."""
+"""The worker's entry point: called in a process forked from one that has torch, or ``python -m launcher.training.start.main``."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def main() -> NoReturn:
 def _run() -> int:
     # SIGURG is ignored by default and free in torch and SLURM: the agent asks for every thread's stack with it.
     faulthandler.register(signal.SIGURG, all_threads=True, chain=False)
-    from launcher.training import place
+    from launcher.training.process import place
 
     where = place.take()
     if where.spec is None or where.channel is None:
         print(
-            "launcher.training.main runs inside a run alone: LAUNCHER_RUN_DIR and its socket are missing",
+            "launcher.training.start.main runs inside a run alone: LAUNCHER_RUN_DIR and its socket are missing",
             file=sys.stderr,
         )
         return 1
@@ -47,7 +47,7 @@ def _run() -> int:
         if where.spec.code_dir not in sys.path:
             sys.path.insert(0, where.spec.code_dir)
     if where.spec.work.kind in ("script", "module"):
-        from launcher.training.scripts import run_script
+        from launcher.training.start.scripts import run_script
 
         sys.exit(run_script(where))
     from launcher.training.loop import run_work

@@ -10,10 +10,10 @@ import torch.nn.parallel
 import torch.profiler
 
 import launcher.training.attach
-import launcher.training.checkpoint
+import launcher.training.checkpoint.write
 import launcher.training.loop
-import launcher.training.scripts
-import launcher.training.store
+import launcher.training.process.store
+import launcher.training.start.scripts
 
 __all__: list[str] = []
 _ = (torch, launcher)

@@ -16,9 +16,9 @@ from launcher.errors import CodeError
 from launcher.run.messages import Channel
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
-from launcher.training import failure, signals
-from launcher.training.place import Place
-from launcher.training.rehearsal import Rehearsed
+from launcher.training.process import failure, signals
+from launcher.training.process.place import Place
+from launcher.training.process.rehearsal import Rehearsed
 
 __all__ = ["run_script", "tracker_variables"]
 
@@ -53,7 +53,7 @@ def run_script(place: Place) -> int:
 def _prepare(spec: RunSpec) -> None:
     """What must be told to torch before the script is."""
     if spec.deterministic or spec.stop_after_steps is not None:
-        from launcher.training.determinism import make_deterministic, seed_all
+        from launcher.training.ddp.determinism import make_deterministic, seed_all
 
         if spec.deterministic:
             make_deterministic()

@@ -11,17 +11,17 @@ import torch
 
 from launcher.run.messages import UNRESTORED, Channel
 from launcher.run.spec import CheckpointSpec
-from launcher.training import checkpoint
-from launcher.training.data import Unit
-from launcher.training.determinism import rng_state, seed_rank
-from launcher.training.place import Place
-from launcher.training.position import Position
-from launcher.training.registered import Registered
-from launcher.training.rehearsal import Rehearsed, die_behind_a_checkpoint
-from launcher.training.reporter import Reporter
-from launcher.training.snapshot import Reference
-from launcher.training.stopping import Gate, Stopped
-from launcher.training.waits import Waits
+from launcher.training.checkpoint import write
+from launcher.training.checkpoint.copies import Reference
+from launcher.training.checkpoint.registered import Registered
+from launcher.training.ddp.data import Unit
+from launcher.training.ddp.determinism import rng_state, seed_rank
+from launcher.training.process.place import Place
+from launcher.training.process.rehearsal import Rehearsed, die_behind_a_checkpoint
+from launcher.training.process.reporter import Reporter
+from launcher.training.process.waits import Waits
+from launcher.training.step.position import Position
+from launcher.training.step.stopping import Gate, Stopped
 
 __all__ = ["Session"]
 
@@ -68,7 +68,7 @@ class Session:
         self._gap: Reference | None = None
         self._saved_at = 0
         self.folder_mode = _mode(place)
-        self.saver = checkpoint.Saver(place.channel, device, folder_mode=self.folder_mode) if place.channel else None
+        self.saver = write.Saver(place.channel, device, folder_mode=self.folder_mode) if place.channel else None
         self.registered = Registered(
             place,
             settle=self.settle,
@@ -139,17 +139,17 @@ class Session:
             "partial": dict(self.partial),
             "objects": {name: thing.state_dict() for name, thing in self.registered.per_rank.items()},
         }
-        files: list[tuple[str, Any]] = [(checkpoint.rank_file(self.place.rank), own)]
+        files: list[tuple[str, Any]] = [(write.rank_file(self.place.rank), own)]
         if self.place.rank == 0:
             shared = {
-                "format": checkpoint.FORMAT,
+                "format": write.FORMAT,
                 "position": dict(self.position.__dict__),
                 "world_size": self.place.world_size,
                 "seed": self.seed,
                 "notes": dict(self.notes),
                 "objects": {name: thing.state_dict() for name, thing in self.registered.shared.items()},
             }
-            files.insert(0, (checkpoint.SHARED, shared))
+            files.insert(0, (write.SHARED, shared))
         return files
 
     # -- units ---------------------------------------------------------------------------------------------------
@@ -382,8 +382,8 @@ class Session:
     def hear(self, message: dict[str, Any]) -> None:
         """The agent's other messages (control thread)."""
         if message["type"] == "save_lost" and "tmp" in message:
-            names = [checkpoint.rank_file(self.place.rank), checkpoint.SHARED if self.place.rank == 0 else ""]
-            checkpoint.remove(Path(str(message["tmp"])), [name for name in names if name])
+            names = [write.rank_file(self.place.rank), write.SHARED if self.place.rank == 0 else ""]
+            write.remove(Path(str(message["tmp"])), [name for name in names if name])
 
 
 def _mode(place: Place) -> int:

@@ -17,9 +17,10 @@ import psutil
 import pytest
 
 from launcher.errors import ProtocolError
+from launcher.node.forkserver import proctable
+from launcher.node.wire import connection
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
-from launcher.runtime import procs, wire
 
 sys.path.insert(0, str(Path(__file__).parent))
 WAIT_S = 240.0
@@ -100,8 +101,8 @@ import asyncio, os, sys
 from pathlib import Path
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.runtime import agent as module
-from launcher.runtime.environment import base_environment
+from launcher.node.agent import agent as module
+from launcher.node.agent.environment import base_environment
 
 paths = RunPaths(Path(sys.argv[1]))
 spec = RunSpec.read(paths.spec)
@@ -223,7 +224,7 @@ class World:
             with socket.create_server(("127.0.0.1", 0)) as probe:
                 self.port = probe.getsockname()[1]
             try:
-                self.stop = await wire.server(SECRET, [self.port], life=LIFE, local=True)(self.leader)
+                self.stop = await connection.server(SECRET, [self.port], life=LIFE, local=True)(self.leader)
                 return
             except ProtocolError:
                 continue
@@ -243,7 +244,7 @@ class World:
     def left(self) -> list[int]:
         """Every process that came out of this world's agents, themselves included; zombies count."""
         mark = f"MARK={self.paths.root}".encode()
-        return [pid for pid in procs.table() if procs.marked(pid, mark)]
+        return [pid for pid in proctable.table() if proctable.marked(pid, mark)]
 
     async def gone(self, agent: subprocess.Popen[bytes]) -> int:
         """Wait for an agent's end; its exit code."""

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from launcher.node.forkserver import proctable
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
-from launcher.runtime import procs
 
 WAIT_S = 240.0
 
@@ -35,7 +35,7 @@ def adds(worker):
 def spawned(worker):
     import sys
     adds(worker)
-    print("forked" if "launcher.runtime.forkserver" in sys.modules else "fresh")
+    print("forked" if "launcher.node.forkserver.server" in sys.modules else "fresh")
 
 def hangs(worker):
     import time
@@ -64,14 +64,14 @@ def start(paths: RunPaths, node: int) -> subprocess.Popen[bytes]:
     log = (paths.root / f"agent-{node}.log").open("ab")
     with log:
         return subprocess.Popen(
-            [sys.executable, "-m", "launcher.runtime.agent", str(paths.root), "--node", str(node)],
+            [sys.executable, "-m", "launcher.node.agent", str(paths.root), "--node", str(node)],
             env={**os.environ, "MARK": str(paths.root)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
 
 
 def left(paths: RunPaths) -> list[int]:
     """Every process of that run."""
-    return [pid for pid in procs.table() if procs.marked(pid, f"MARK={paths.root}".encode())]
+    return [pid for pid in proctable.table() if proctable.marked(pid, f"MARK={paths.root}".encode())]
 
 
 async def until(condition: Any) -> None:

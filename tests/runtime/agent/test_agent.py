@@ -14,8 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
+from launcher.node.checkpoints import fence
+from launcher.node.wire import connection
 from launcher.run.spec import Work
-from launcher.runtime import fence, wire
 
 TORCHRUN = {
     "RANK": "3",
@@ -406,7 +407,7 @@ def test_heartbeats_go_on_while_files_are_slow(world: Any) -> None:
     """While a log takes long to open, as on a stuck NFS, heartbeats come and orders are heard."""
 
     async def body(w: Any) -> None:
-        slow = "import time; from launcher.runtime import logs; was = logs.open_log"
+        slow = "import time; from launcher.node.agent import logs; was = logs.open_log"
         await start(
             w, tweak=f"{slow};logs.open_log = lambda *a, **k: (time.sleep(4), was(*a, **k))[1];module.HEARTBEAT_S = 0.2"
         )
@@ -432,7 +433,7 @@ def test_an_agent_waits_for_a_leader_that_starts_late(world: Any) -> None:
             agent = w.agent()
             await w.leader.until(lambda: psutil.Process(agent.pid).children())
             agent.send_signal(signal.SIGUSR2)
-            w.stop = await wire.server("5a" * 32, [port], life="test.0", local=True)(w.leader)
+            w.stop = await connection.server("5a" * 32, [port], life="test.0", local=True)(w.leader)
         await w.leader.heard("hello")
         assert (await w.leader.heard("signal"))[0]["name"] == "USR2"
         w.leader.tell("shutdown")
@@ -466,7 +467,7 @@ def test_a_leader_that_died_before_it_was_found(world: Any, life: str, said: str
         w.stop()
         w.spec(init_timeout_min=0.1 if life == "test.1" else 30.0)
         fence.claim(w.paths, life=life)
-        agent = w.agent(tweak="from launcher.runtime import agent; agent._UNANSWERED_S = 0.5")
+        agent = w.agent(tweak="from launcher.node.agent import agent; agent._UNANSWERED_S = 0.5")
         assert await w.gone(agent) == 15
         assert said in w.agent_log()
 

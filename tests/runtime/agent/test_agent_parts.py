@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from launcher.errors import ProtocolError
+from launcher.node.agent import description, logs, memory, preflight, usage
+from launcher.node.agent.environment import base_environment, cpu_shares
+from launcher.node.agent.membership import leader_address, node_index, node_names
+from launcher.node.forkserver import proctable
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
-from launcher.runtime import facts, logs, oom, preflight, procs, samples
-from launcher.runtime.environment import base_environment, cpu_shares
-from launcher.runtime.where import leader_address, node_index, node_names
 
 
 def spec(**values: Any) -> RunSpec:
@@ -130,12 +131,12 @@ def test_kills_for_memory_are_counted(tmp_path: Path, cgroup: str, counter: str,
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
 
-    assert oom.kills(tmp_path) == 3
+    assert memory.kills(tmp_path) == 3
 
 
 def test_no_counter_is_no_kill(tmp_path: Path) -> None:
     """Where nothing counts, nothing is claimed."""
-    assert oom.kills(tmp_path) == 0
+    assert memory.kills(tmp_path) == 0
 
 
 def test_a_process_name_cannot_mislead_the_table(tmp_path: Path) -> None:
@@ -150,10 +151,10 @@ def test_a_process_name_cannot_mislead_the_table(tmp_path: Path) -> None:
     ) as odd:
         assert odd.stdout is not None
         odd.stdout.readline()
-        found = procs.table()
+        found = proctable.table()
         assert (found[odd.pid].ppid, found[odd.pid].sid) == (os.getpid(), odd.pid)
-        assert odd.pid in [p.pid for p in procs.below(os.getpid(), found)]
-        assert odd.pid not in [p.pid for p in procs.below(os.getpid(), found, spare=[odd.pid])]
+        assert odd.pid in [p.pid for p in proctable.below(os.getpid(), found)]
+        assert odd.pid not in [p.pid for p in proctable.below(os.getpid(), found, spare=[odd.pid])]
         odd.kill()
 
 
@@ -225,9 +226,9 @@ def test_gpus_are_those_in_slurms_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are of the visible devices, in the mask's order, by number or by UUID; what is not told is left out."""
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
 
-    assert len(samples.Gpus({})) == 2
-    assert len(samples.Gpus({"CUDA_VISIBLE_DEVICES": ""})) == 0
-    masked = samples.Gpus({"CUDA_VISIBLE_DEVICES": "1, MIG-aa"})
+    assert len(usage.Gpus({})) == 2
+    assert len(usage.Gpus({"CUDA_VISIBLE_DEVICES": ""})) == 0
+    masked = usage.Gpus({"CUDA_VISIBLE_DEVICES": "1, MIG-aa"})
     assert masked.use() == [{"gpu_mem_bytes": 2**30, "gpu_percent": 87}, {"gpu_mem_bytes": 2**30}]
     assert masked.describe() == {
         "gpu_names": ["NVIDIA H200"] * 2,
@@ -246,7 +247,7 @@ def test_a_rank_is_shown_its_own_gpu_when_another_has_ended(monkeypatch: pytest.
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     workers = [(rank, local_rank, os.getpid()) for local_rank, rank in enumerate((4, 5, 6))]
-    sampler = samples.Sampler(lambda: workers, gpus=lambda: samples.Gpus({}))
+    sampler = usage.Sampler(lambda: workers, gpus=lambda: usage.Gpus({}))
     seen = []
     monkeypatch.setattr(sampler, "_loop", lambda look: look())  # once, not every second
     sampler._look_at_gpus()
@@ -261,7 +262,7 @@ def test_a_rank_is_shown_its_own_gpu_when_another_has_ended(monkeypatch: pytest.
 def test_without_nvml_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """No library is no crash: no devices, and why."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    gpus = samples.Gpus({})
+    gpus = usage.Gpus({})
 
     assert (len(gpus), gpus.use(), gpus.describe()) == (0, [], {})
     assert "pynvml" in (gpus.problem or "")
@@ -313,7 +314,7 @@ def test_facts_read_torchs_versions_without_importing_it() -> None:
     import subprocess
 
     code = (
-        "import sys; import launcher.runtime.entry, launcher.runtime.facts as f; print(f.torch_versions()['torch']);"
+        "import sys; import launcher.node.agent.entry, launcher.node.agent.description as f; print(f.torch_versions()['torch']);"
         "assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -325,8 +326,8 @@ def test_a_nodes_address(tmp_path: Path) -> None:
     """One machine is 127.0.0.1; a node is reached on the interface that reaches the leader; a named one wins."""
     there = spec(run_dir=str(tmp_path))
 
-    assert facts.node_address(spec(batch="local"), "h", "10.1.2.3") == "127.0.0.1"
-    assert facts.node_address(there, "h", "::ffff:10.1.2.3") == "10.1.2.3"
-    assert facts.node_address(spec(interface="lo"), "h", "10.1.2.3") == "127.0.0.1"
-    assert facts.master_address(there, "no-such-host.invalid", "10.1.2.3") == "10.1.2.3"
-    assert facts.disk(RunPaths(tmp_path).root)["free_bytes"]
+    assert description.node_address(spec(batch="local"), "h", "10.1.2.3") == "127.0.0.1"
+    assert description.node_address(there, "h", "::ffff:10.1.2.3") == "10.1.2.3"
+    assert description.node_address(spec(interface="lo"), "h", "10.1.2.3") == "127.0.0.1"
+    assert description.master_address(there, "no-such-host.invalid", "10.1.2.3") == "10.1.2.3"
+    assert description.disk(RunPaths(tmp_path).root)["free_bytes"]

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from real_agents import FUNCTION, WAIT_S, left, make_run, start, until
 
+from launcher.node.agent.agent import PRELOAD
+from launcher.node.agent.entry import Dismissal
+from launcher.node.forkserver.client import MARK_VARIABLE, ForkServer
+from launcher.node.wire import connection
 from launcher.run import events
 from launcher.run.spec import RestartSpec, Work
 from launcher.run.state import read_outcome
-from launcher.runtime import wire
-from launcher.runtime.agent import PRELOAD
-from launcher.runtime.entry import Dismissal
-from launcher.runtime.forkclient import MARK_VARIABLE, ForkServer
 
 REAL = (
     "options['preload'] = module.PRELOAD; options['store_main'] = module.STORE_MAIN;"
@@ -196,7 +196,9 @@ def test_killing_the_leader_ends_every_node(tmp_path: Path) -> None:
 def test_a_run_directory_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     """No spec: the code of RunDirError and one sentence, no traceback."""
     done = subprocess.run(
-        [sys.executable, "-m", "launcher.runtime.agent", str(tmp_path), "--node", "0"], capture_output=True, text=True
+        [sys.executable, "-m", "launcher.node.agent", str(tmp_path), "--node", "0"],
+        capture_output=True,
+        text=True,
     )
 
     assert done.returncode == 11
@@ -209,7 +211,7 @@ def test_a_node_outside_the_run(tmp_path: Path, node: int) -> None:
     """A number that is none of the run's is refused."""
     paths = make_run(tmp_path / "run-1", "job:adds")
     done = subprocess.run(
-        [sys.executable, "-m", "launcher.runtime.agent", str(paths.root), f"--node={node}"],
+        [sys.executable, "-m", "launcher.node.agent", str(paths.root), f"--node={node}"],
         capture_output=True,
         text=True,
     )
@@ -223,16 +225,16 @@ def test_agents_without_a_leader_are_dismissed() -> None:
     async def main() -> None:
         dismissal = Dismissal(2)
         ports = list(range(24200, 24260))
-        done = asyncio.ensure_future(dismissal.run(wire.server("ab", ports, life="1.0", local=True)))
+        done = asyncio.ensure_future(dismissal.run(connection.server("ab", ports, life="1.0", local=True)))
         for node in (1, 2):
-            peer = await wire.find_leader("127.0.0.1", ports, "ab", life="1.0", timeout_s=WAIT_S)
+            peer = await connection.find_leader("127.0.0.1", ports, "ab", life="1.0", timeout_s=WAIT_S)
             peer.send({"type": "hello", "node": node})
             assert [m["type"] async for m in first(peer)] == ["shutdown"]
             assert not done.done()
             await peer.hang_up()
         await asyncio.wait_for(done, WAIT_S)
 
-    async def first(peer: wire.Peer) -> Any:
+    async def first(peer: connection.Peer) -> Any:
         async for message in peer.messages():
             yield message
             return

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from launcher.errors import SiteError
+from launcher.node.allocation.allocation import HandedBack, Meaning, NotAnsweredError
+from launcher.node.leader.board import Timing
+from launcher.node.leader.leader import Ending, Leader
 from launcher.run import events
 from launcher.run.manifest import HASH_NAME, hash_bytes
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RestartSpec, RunSpec, SiteSpec, Work
 from launcher.run.state import read_outcome
-from launcher.runtime.board import Timing
-from launcher.runtime.handover import HandedBack, Meaning, NotAnsweredError
-from launcher.runtime.leader import Ending, Leader
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.node.allocation import teardown
+from launcher.node.checkpoints import committed
+from launcher.node.leader.verify import Proof
 from launcher.run import events
 from launcher.run.files import read_lines
-from launcher.runtime import checkpoints, teardown
-from launcher.runtime.proving import Proof
 
 
 def once(call):
@@ -379,7 +380,7 @@ def test_a_large_checkpoint_is_read_while_the_round_runs(world, virtual, monkeyp
         await asyncio.sleep(takes_s)
         await read(proof)
 
-    monkeypatch.setattr(checkpoints, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(committed, "_SMALL_BYTES", 0)
     monkeypatch.setattr(Proof, "_read", slowly)
     w = world(checkpoint={"interval_steps": 10})
 
@@ -404,7 +405,7 @@ def test_a_large_checkpoint_is_read_while_the_round_runs(world, virtual, monkeyp
 
 def test_a_stale_leader_goes_without_a_word(world, virtual):
     """A newer attempt is claimed: the old leader stops its round, commits nothing, writes no outcome."""
-    from launcher.runtime import fence
+    from launcher.node.checkpoints import fence
 
     w = world(checkpoint={"interval_steps": 10})
     w.total_steps = 2000

@@ -10,10 +10,10 @@ import pytest
 from acts import stop_at
 
 from launcher.errors import RunDirError
+from launcher.node.allocation.allocation import Meaning
+from launcher.node.checkpoints import committed, fence
 from launcher.run import events
 from launcher.run.asking import PATIENCE_S
-from launcher.runtime import checkpoints, fence
-from launcher.runtime.handover import Meaning
 
 
 def resumed(w):
@@ -95,7 +95,7 @@ def test_a_commit_gives_way_to_the_deadline(world, virtual, away):
     assert ending.state == "requeued"
     assert took_s < w.spec.site.grace_s + w.spec.site.kill_wait_s
     away.come_back()
-    assert checkpoints.newest_good(w.paths).step == 10
+    assert committed.newest_good(w.paths).step == 10
 
 
 @pytest.mark.parametrize("what", ["checkpoints", "checkpoints/step-00000025/manifest.json",
@@ -125,7 +125,7 @@ def test_an_attempt_that_cannot_begin_claims_nothing_of_the_run(world, virtual, 
 
     assert resumed(w) == [None]
     assert w.outcome is None
-    assert checkpoints.committed_steps(w.paths) == [10, 20, 25]
+    assert committed.committed_steps(w.paths) == [10, 20, 25]
 
 
 @pytest.mark.parametrize("may", [True, False])
@@ -139,7 +139,7 @@ def test_checkpoints_that_stay_unreadable_are_not_none(world, virtual, away, may
     assert ending.state == ("requeued" if may else "failed")
     assert "the run's folder did not answer for 5 minutes" in ending.reason.lower()
     assert resumed(w) == [None]
-    assert checkpoints.newest_good(w.paths).step == 20
+    assert committed.newest_good(w.paths).step == 20
     assert not w.events("node_lost")  # the leader's loop went on: heartbeats were answered
     w.spec.restart.requeue = True
     w.paths.outcome.unlink(missing_ok=True)
@@ -212,7 +212,7 @@ def test_a_checkpoint_that_the_disk_has_lost_is_kept_and_passed_over(world, virt
 
 def test_a_large_checkpoint_that_cannot_be_read_at_once_is_sound(world, virtual, away, monkeypatch):
     """Read while the round runs already: an error that passes is no damage, and ends no round."""
-    monkeypatch.setattr(checkpoints, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(committed, "_SMALL_BYTES", 0)
     w = world(checkpoint={"interval_steps": 10})
     w.step_s = 1.0
     dies_at(w, 25, lambda: away.refuse(w.paths.checkpoint(20) / "rank-00000", times=4))

@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from launcher.runtime.handover import Meaning
-from launcher.runtime.notify import owed
+from launcher.node.allocation.allocation import Meaning
+from launcher.node.sidecars.notify import owed
 
 
 class Hook:
@@ -52,7 +52,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
     pytest.importorskip("apprise")
     made = Hook()
     monkeypatch.setenv("HOOK", f"json://127.0.0.1:{made.server.server_port}/t0ken")
-    monkeypatch.setattr("launcher.runtime.ending._NOTIFY_S", 120.0)
+    monkeypatch.setattr("launcher.node.leader.finish._NOTIFY_S", 120.0)
     yield made
     made.over.set()
     made.server.shutdown()
@@ -77,7 +77,7 @@ def test_a_preempted_run_tells_everything_once_and_in_order(
     """Started, preempted, completed. A hook that hangs when the run is preempted is given up, and asked by the next attempt."""
     w = news(world)
     if not hangs:  # a slow machine's delivery counts, too
-        monkeypatch.setattr("launcher.runtime.ending._LEFT_OVER_S", 120.0)
+        monkeypatch.setattr("launcher.node.leader.finish._LEFT_OVER_S", 120.0)
 
     async def preempt() -> None:
         await w.until(lambda: bool(w.events("notified")))

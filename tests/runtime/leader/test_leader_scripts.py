@@ -8,9 +8,9 @@ import os
 import pytest
 from acts import plain_script, stop_at
 
+from launcher.node.allocation.allocation import Meaning
+from launcher.node.wire.messages import SHUTDOWN_S
 from launcher.run.spec import Work
-from launcher.runtime.handover import Meaning
-from launcher.runtime.protocol import SHUTDOWN_S
 
 LOADER = "DataLoader worker (pid 4242) is killed by signal: Terminated. "
 

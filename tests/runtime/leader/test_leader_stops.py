@@ -7,7 +7,7 @@ import random
 import pytest
 from acts import plain_script, stop_at
 
-from launcher.runtime.handover import Meaning
+from launcher.node.allocation.allocation import Meaning
 
 
 @pytest.mark.parametrize("kind", ["preempted", "time_limit"])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runtime import checkpoints
-from launcher.runtime.proving import Proof
+from launcher.node.checkpoints import committed
+from launcher.node.leader.verify import Proof
 
 REFUSED = (
     "the checkpoint holds a collections.deque and cannot be loaded safely; resubmit --unsafe-load loads it all the same"
@@ -76,7 +76,7 @@ def test_damage_that_looks_like_a_refused_type_is_damage(world, virtual, monkeyp
         await asyncio.sleep(takes_s)
         await read(proof)
 
-    monkeypatch.setattr(checkpoints, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(committed, "_SMALL_BYTES", 0)
     monkeypatch.setattr(Proof, "_read", slowly)
     w = world(checkpoint={"interval_steps": 10})
     w.worker_class = refuses(w, 20)

@@ -1,0 +1,1 @@
+"""Evidence in, one decision out. Pure: reads no file, no clock and no process."""

@@ -1,0 +1,1 @@
+"""The live view: screens and what they show. The terminal itself is the verb's."""

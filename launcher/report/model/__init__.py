@@ -1,0 +1,1 @@
+"""A run's files read into values. No sentence is made here."""

@@ -1,0 +1,1 @@
+"""What a site allows, and what that means for this user. Changes nothing."""

@@ -1,0 +1,1 @@
+"""Events, states and lists of runs in plain text. Pure."""

@@ -1,0 +1,47 @@
+"""SLURM's commands from inside a container that has none: the question goes out as a file, `launcher.slurm.courier` answers it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.run.files import read_object, write_atomic
+
+__all__ = ["COMMANDS", "VARIABLE", "carry"]
+
+VARIABLE = "LAUNCHER_COURIER"
+"""Names the folder, in the environment of agents."""
+COMMANDS = frozenset({"sacct", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "squeue"})
+LOOK_S = 0.1
+"""Seconds between two looks for a file."""
+
+
+def carry(words: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None) -> dict[str, Any] | None:
+    """Have ``words`` run outside; code, out and err, or None when there is no courier or it does not answer in time.
+
+    Only the words leave the container, never the environment: whether the allocation's own variables are to be hidden is
+    seen from their absence in ``environ``.
+    """
+    folder = os.environ.get(VARIABLE)
+    if not folder or words[0] not in COMMANDS:
+        return None
+    name = uuid.uuid4().hex
+    ask, answer = Path(folder, f"ask.{name}"), Path(folder, f"answer.{name}")
+    hidden = environ is not None and "SLURM_JOB_ID" not in environ
+    try:
+        write_atomic(ask, json.dumps({"words": list(words), "timeout_s": timeout_s, "hidden": hidden}), durable=False)
+    except OSError:
+        return None
+    end = time.monotonic() + timeout_s + 5 * LOOK_S
+    while time.monotonic() < end:
+        if (said := read_object(answer)) is not None:
+            answer.unlink(missing_ok=True)
+            return said
+        time.sleep(LOOK_S)
+    ask.unlink(missing_ok=True)
+    return None

@@ -1,0 +1,1 @@
+"""What planning must know of this machine. Reads; never submits."""

@@ -1,0 +1,1 @@
+"""The job in small, on this machine or on nodes, before it is submitted: ``launcher dry-run``."""

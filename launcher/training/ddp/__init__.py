@@ -1,0 +1,1 @@
+"""Data order, randomness, gradient buckets and optimizers: what must be equal for a resume to be exact."""

@@ -1,0 +1,1 @@
+"""What one process knows and says of itself: its place, its process group, its signals, its failure."""

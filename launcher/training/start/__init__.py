@@ -1,0 +1,1 @@
+"""From a new process to the user's code."""

@@ -1,0 +1,1 @@
+"""The boundary between two steps: position, saves, the agreed stop."""
