@@ -37,7 +37,7 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
     wanted = list(words) or [os.environ.get("SHELL", "/bin/bash")]
     env = {**os.environ, **_variables(paths, spec.variables, spec.python)}
     # By its path: -m would look into the code directory first, which may hold a folder called launcher.
-    wanted = [*_set_up(paths), spec.python, str(paths.lib / "launcher" / "runtime" / "shell.py"), *wanted]
+    wanted = [*_set_up(paths), spec.python, str(paths.lib / "launcher" / "node" / "agent" / "shell.py"), *wanted]
     if where.backend == "slurm":
         if (state := where.slurm_state()) != "RUNNING":
             raise StateError(f"{paths.id} is not running: SLURM says {state or 'nothing of it'}")

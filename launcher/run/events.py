@@ -31,7 +31,7 @@ signal             host, name ("TERM"|"USR2"), meaning ("preempted"|"preempted_n
 stop_requested     cause (as meaning above), deadline_s, save (bool)
 agreed             step
 stopped            step, lost_steps
-decision           evidence, action, reason                             (one row of runtime/decisions.py)
+decision           evidence, action, reason                             (one row of node/policy/decisions.py)
                    said: how the leader ended, only of leader_gone and where somebody knows
 excluded           hosts, why
 readmitted         hosts, why                                           (excluded ones that SLURM needs to start the job)

@@ -410,7 +410,7 @@ from launcher.node.forkserver import proctable
 from launcher.node.forkserver.client import ForkServer
 
 async def main(place):
-    procs.become_subreaper()
+    proctable.become_subreaper()
     server = ForkServer(preload=["json"], environ=dict(os.environ), on_exit=lambda *_: None)
     server.start()
     log = os.open(place + "/w.log", os.O_WRONLY | os.O_CREAT, 0o600)

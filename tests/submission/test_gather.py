@@ -92,7 +92,7 @@ def test_an_interpreter_that_fails_says_why(tmp_path: Path) -> None:
 def test_looking_for_torch_does_not_import_it() -> None:
     """The probe of this process leaves torch unimported."""
     text = (
-        "import sys, os; from launcher.submission import interpreter as i; "
+        "import sys, os; from launcher.submission.facts import interpreter as i; "
         "f = i.probe(sys.executable, 'x', os.environ); print('torch' in f.packages, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)

@@ -109,7 +109,7 @@ def test_a_submitted_run_has_everything_nodes_read(
 
     assert RunSpec.read(paths.spec) == one.plan.spec
     assert (paths.code / "train.py").read_text() == "print(1)\n"
-    assert (paths.lib / "launcher" / "runtime" / "entry.py").is_file()
+    assert (paths.lib / "launcher" / "node" / "agent" / "entry.py").is_file()
     assert (mode(paths.root), mode(paths.secret), mode(paths.passed)) == (0o700, 0o600, 0o600)
     assert len(paths.secret.read_text().strip()) == 64
     assert json.loads(paths.passed.read_text()) == {"WANDB_API_KEY": "hunter2hunter2"}
@@ -257,7 +257,7 @@ def local(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
 
     def with_stub(target: Path) -> None:
         copy(target)
-        (target / "launcher" / "runtime" / "main.py").write_text(STUB)
+        (target / "launcher" / "node" / "agent" / "main.py").write_text(STUB)
 
     monkeypatch.setattr(snapshot, "copy_launcher", with_stub)
 
@@ -571,11 +571,11 @@ def test_foreground_agents_end_with_their_parent(job: Make, home: Path) -> None:
     made = plan(job(), replace(_facts(home, backend="local")))
     assert rundir.claim(Path(made.run_dir))
     pid_file = home / "pid"
-    stub = home / "lib" / "launcher" / "runtime"
+    stub = home / "lib" / "launcher" / "node" / "agent"
     stub.mkdir(parents=True)
-    for folder in (stub, stub.parent):
+    for folder in (stub, stub.parent, stub.parent.parent):
         (folder / "__init__.py").write_text("")
-    (stub / "agent.py").write_text(
+    (stub / "__main__.py").write_text(
         "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_DFL)\n"
         f"open({str(pid_file) + '.tmp'!r}, 'w').write(str(os.getpid()))\n"
         f"os.rename({str(pid_file) + '.tmp'!r}, {str(pid_file)!r})\ntime.sleep(600)\n"

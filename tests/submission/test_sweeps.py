@@ -123,7 +123,7 @@ def test_teardown_finds_the_elements_run(job: Make, slurm: Path, tmp_path: Path)
         else None
     )
     assert one is not None
-    line = next(x for x in points_of(one.root)[0].sbatch.read_text().splitlines() if "runtime.teardown" in x)
+    line = next(x for x in points_of(one.root)[0].sbatch.read_text().splitlines() if "allocation.teardown" in x)
     word = line.partition("launcher.node.allocation.teardown ")[2].removesuffix(' "$status"')
     done = subprocess.run(
         ["bash", "-c", f"readlink -f {word}"], env={**os.environ, "SLURM_ARRAY_TASK_ID": "4"}, capture_output=True, text=True,
