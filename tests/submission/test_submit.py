@@ -583,12 +583,12 @@ def test_foreground_agents_end_with_their_parent(job: Make, home: Path) -> None:
     (Path(made.run_dir) / "lib").symlink_to(home / "lib")
     text = (
         "import pickle, sys, time\n"
-        "from launcher.submission import local_backend\n"
+        "from launcher.submission.backends import local as local_backend\n"
         "local_backend.Foreground(pickle.load(open(sys.argv[1], 'rb'))).start()\n"
         "time.sleep(600)\n"
     )
     (home / "plan.pkl").write_bytes(pickle.dumps(made))
-    env = {**os.environ, "PYTHONPATH": str(Path(local_backend.__file__).parents[2])}
+    env = {**os.environ, "PYTHONPATH": str(Path(local_backend.__file__).parents[3])}
     parent = subprocess.Popen([sys.executable, "-c", text, str(home / "plan.pkl")], env=env, cwd=home)
     try:
         _until(pid_file.exists, "the agent")

@@ -17,7 +17,7 @@ from launcher.errors import ConfigError
 
 GOLDEN = Path(__file__).parent / "golden"
 INPUTS = sorted(p for p in GOLDEN.iterdir() if not p.name.endswith(".job.yaml"))
-RECORD = "LAUNCHER_RECORD=1 python -m pytest tests/config/test_convert.py"
+RECORD = "LAUNCHER_RECORD=1 python -m pytest tests/config/convert/test_convert.py"
 
 
 @pytest.mark.parametrize("path", INPUTS, ids=lambda p: p.name)

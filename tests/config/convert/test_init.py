@@ -18,7 +18,7 @@ from launcher.errors import ConfigError, StateError
 from launcher.slurm.site import Partition, Site, SiteTexts, parse_site
 
 GOLDEN = Path(__file__).parent / "golden"
-SITES = sorted((Path(__file__).parents[1] / "slurm" / "sites").glob("*.txt"))
+SITES = sorted((Path(__file__).parents[2] / "slurm" / "sites").glob("*.txt"))
 
 
 @pytest.fixture

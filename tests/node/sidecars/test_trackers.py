@@ -244,7 +244,7 @@ def test_a_server_that_is_away_holds_the_end_no_longer_than_its_limit(
 def test_a_missing_package_is_said_and_left_out(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the package the run goes on, and one sentence says what to install."""
     (paths.root / "wandb.py").write_text("raise ImportError('No module named wandb')\n")
-    monkeypatch.setenv("PYTHONPATH", f"{paths.root}:{Path(__file__).parents[2]}")
+    monkeypatch.setenv("PYTHONPATH", f"{paths.root}:{Path(__file__).parents[3]}")
     said: list[str] = []
     asyncio.run(attempt(paths, said, wandb={}))
 

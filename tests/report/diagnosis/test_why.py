@@ -6,18 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from explained import gives_up, training, why
 from run_story import Story
 
 from launcher.report.diagnosis.tellers import TELLERS
-from launcher.report.diagnosis.why import Why, explain
 from launcher.report.model.summary import summarise_history
-
-
-def training(root: Path, **spec: object) -> Story:
-    """Four ranks on two hosts, at step 120, with step 100 saved."""
-    story = Story(root, code_dir="/runs/r/code", python="/env/bin/python", **spec).submitted().wait(10).begins().wait(5)
-    story.round_starts(resume_step=None).wait(5).event("first_step", step=1, seconds=5.0)
-    return story.wait(50).event("save_started", step=100).event("saved", step=100, seconds=1.0, blocked_s=0.1)
 
 
 def here(root: Path) -> Story:
@@ -31,19 +24,6 @@ def fails(story: Story, cause: dict[str, object], *, rank: int = 3, step: int | 
     others = [{"rank": r, "host": "node1", "after_s": 0.2 + 0.3 * r, "cause": {}} for r in range(4) if r != rank]
     story.event("victims", ranks=others).event("round_ended", why="x")
     return gives_up(story, "worker_failed", reason)
-
-
-def gives_up(story: Story, evidence: str, reason: str = "", state: str = "failed", **outcome: object) -> Story:
-    """The leader decides to end the run."""
-    text = f"It broke; {reason or 'restart.max_restarts restarts brought no progress'}."
-    story.event("decision", evidence=evidence, action="cancel" if state == "cancelled" else "fail", reason=text)
-    return story.event("attempt_ended", why=text).outcome(state, text, **outcome)
-
-
-def why(story: Story, slurm: dict[str, object] | None = None, later: float = 60.0) -> Why:
-    """The explanation a minute later."""
-    history = story.history()
-    return explain(history, summarise_history(history, slurm, story.t + later), story.t + later)
 
 
 def raised(exception: str, message: str, **more: object) -> dict[str, object]:

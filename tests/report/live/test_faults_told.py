@@ -15,7 +15,7 @@ from launcher.report.live.feed import Feed
 from launcher.report.live.live import View
 from launcher.run.files import append_line, read_lines
 
-OLDER = Path(__file__).parent / "older" / "digits-1122-1758-ys9"
+OLDER = Path(__file__).parents[1] / "older" / "digits-1122-1758-ys9"
 
 
 def test_a_run_of_an_older_launcher_is_read_and_said_to_be_one(home: Path) -> None:

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from explained import gives_up, training, why
 from in_process import launcher
-from test_why import gives_up, training, why
 
 from launcher.cli.main import main
 from launcher.run import index

@@ -19,7 +19,7 @@ from launcher.slurm.probe import Look, ProbeResult, look_here, parse_look
 from launcher.slurm.site import Presence, Site, SiteTexts, parse_site
 
 HERE = Path(__file__).parent
-SITES = HERE.parent / "slurm" / "sites"
+SITES = HERE.parents[1] / "slurm" / "sites"
 GOLDEN = HERE / "doctor"
 READY = Presence("ready", "sbatch is /usr/bin/sbatch.")
 GPU = Look(host="login", python="3.11.7", torch="2.13.0+cu126", cuda="12.6", nccl="2.27.3", nccl_cuda="12")
@@ -70,7 +70,7 @@ def test_the_words_for_a_site(name: str) -> None:
     if os.environ.get("RECORD"):
         path.write_text(text)
 
-    assert text == path.read_text(), "looked at and right? RECORD=1 pytest tests/report/test_doctor.py"
+    assert text == path.read_text(), "looked at and right? RECORD=1 pytest tests/report/site/test_doctor.py"
     assert diagnosis.works == (name in WORKS)
 
 

@@ -23,7 +23,7 @@ from launcher.submission.plan.script import python_command
 
 Make = Callable[..., LoadedJob]
 GOLDEN = Path(__file__).parent / "golden"
-RECORD = "LAUNCHER_RECORD_GOLDEN=1 .venv/bin/pytest tests/submission/test_script.py"
+RECORD = "LAUNCHER_RECORD_GOLDEN=1 .venv/bin/pytest tests/submission/plan/test_script.py"
 
 JOBS: dict[str, dict[str, Any]] = {
     "minimal": {},

@@ -55,7 +55,7 @@ def test_every_type_is_resumed_in_a_new_process(tmp_path: Path, kind: str) -> No
     for number, name in enumerate(("full", "again")):
         resume = tmp_path / "full" / "checkpoints" / "step-00000001" if number else None
         if kind == "script":
-            spec = script_spec(tmp_path / name, SCRIPT.format(folder=str(Path(__file__).parent)), 2)
+            spec = script_spec(tmp_path / name, SCRIPT.format(folder=str(Path(__file__).parents[1])), 2)
         else:
             spec = make_spec(tmp_path / name, "kept_types:steps", 2, kind="function", checkpoint=EVERY_STEP)
         ends.append(run(spec, 2, resume=resume, attempt=number))
@@ -79,7 +79,7 @@ def test_digests_of_equal_states_are_equal_in_all_processes(tmp_path: Path) -> N
     found = []
     for seed in ("1", "2", "3"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        command = [sys.executable, "-c", code, str(Path(__file__).parent)]
+        command = [sys.executable, "-c", code, str(Path(__file__).parents[1])]
         out = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
         found.append(json.loads(out))
 

@@ -16,7 +16,7 @@ needs_ptrace = pytest.mark.skipif(not CALLS, reason="system calls are known for 
 
 def campaign(tmp_path: Path, trials: int, *words: str) -> dict[str, Any]:
     """Killed saves in a process of their own, which has no thread when it forks. It asserts after every trial."""
-    program = Path(__file__).with_name("killed_saves.py")
+    program = Path(__file__).parents[1] / "killed_saves.py"
     command = [sys.executable, str(program), "--dir", str(tmp_path / "run"), "--trials", str(trials), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3000)
     assert done.returncode == 0, done.stderr

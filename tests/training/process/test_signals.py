@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from crew import Crew, wait_for
-from test_scripts import script, spec_of
+from scripted import script, spec_of
 
 LOADS = """
 import os, signal, sys, threading

@@ -8,17 +8,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from crew import Crew, make_spec, run, wait_for
+from scripted import script, spec_of
 
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
 from launcher.training.start.scripts import tracker_variables
-
-SELDOM = CheckpointSpec(interval_min=1000)
 
 LOOK = """
 import atexit, json, multiprocessing, os, pickle, signal, sys, threading, time
@@ -76,22 +74,6 @@ if __name__ == "__main__":
     json.dump(look(), open(f"{out}.{os.environ.get('RANK', 0)}", "w"))
     atexit.register(lambda: open(f"{out}.exit", "w").write("ran"))
 """
-
-
-def script(tmp_path: Path, text: str, name: str = "train.py") -> Path:
-    """A script in a folder of its own."""
-    folder = tmp_path / "code"
-    folder.mkdir(exist_ok=True)
-    path = folder / name
-    path.write_text(text)
-    return path
-
-
-def spec_of(tmp_path: Path, target: str, world_size: int = 1, kind: str = "script", **values: Any) -> Any:
-    """A script's spec; workers start in its folder."""
-    return make_spec(
-        tmp_path / "run", target, world_size, kind=kind, code_dir=str(tmp_path / "code"), checkpoint=SELDOM, **values
-    )
 
 
 def test_a_script_sees_what_python_would_show_it(tmp_path: Path) -> None:
@@ -424,7 +406,7 @@ def test_attach_does_nothing_outside_a_run(tmp_path: Path) -> None:
     path = script(tmp_path, ATTACHED)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(path)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("LAUNCHER_")}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    environment["PYTHONPATH"] = str(Path(__file__).parents[3])
     out = tmp_path / "out"
     subprocess.run([*command, "7", str(out), "0"], env=environment, check=True, timeout=300, capture_output=True)
 

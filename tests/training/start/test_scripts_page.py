@@ -10,7 +10,7 @@ from crew import interrupted
 
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 
-PAGE = Path(__file__).parents[2] / "docs" / "scripts.md"
+PAGE = Path(__file__).parents[3] / "docs" / "scripts.md"
 
 BEFORE = """
 import torch
