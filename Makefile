@@ -45,6 +45,7 @@ check: setup
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@$(PY) .ci/size
 
 lowest: setup
 	@.ci/lowest
