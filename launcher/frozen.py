@@ -20,7 +20,7 @@ else:
         return lambda decorator: decorator
 
 
-__all__ = ["frozen"]
+__all__ = ["field_values", "frozen"]
 
 T = TypeVar("T")
 
@@ -40,6 +40,11 @@ def frozen(cls: type[T] | None = None, /, *, kw_only: bool = False) -> type[T] |
         return _with_init(_with_slots(dataclass(init=False, eq=False, repr=False, kw_only=kw_only)(cls)))
 
     return make if cls is None else make(cls)
+
+
+def field_values(value: Any) -> dict[str, Any]:
+    """The fields of a frozen value by name, as ``vars`` gives those of other objects; nested values stay as they are."""
+    return dict(zip(value._frozen_fields, _values(value), strict=True))
 
 
 def _with_slots(cls: type[T]) -> type[T]:

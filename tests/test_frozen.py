@@ -9,7 +9,7 @@ from functools import cached_property
 
 import pytest
 
-from launcher.frozen import frozen
+from launcher.frozen import field_values, frozen
 
 
 @frozen
@@ -124,3 +124,8 @@ def test_a_frozen_class_can_extend_another() -> None:
     assert repr(Point3(1, z=2)) == ("test_a_frozen_class_can_extend_another.<locals>.Point3(x=1, y=0, seen=[], z=2)")
     with pytest.raises(dataclasses.FrozenInstanceError):
         Point3(1).x = 2  # type: ignore[misc]
+
+
+def test_fields_by_name() -> None:
+    """The fields are given as a dictionary, in their order, with nested values as they are."""
+    assert field_values(Named(name="a", point=Point(1))) == {"name": "a", "point": Point(1)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.frozen import frozen
+from launcher.frozen import field_values, frozen
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
@@ -95,7 +95,7 @@ class Objects:
         host = self._host(place) if place is not None else None
         for line in lines:
             one = Line(self._paths.id, file, attempt, round_, rank, host, line.decode("utf-8", "replace"))
-            click.echo(json.dumps(vars(one)))
+            click.echo(json.dumps(field_values(one)))
 
     @staticmethod
     def _place(path: Path) -> Place | None:

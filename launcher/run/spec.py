@@ -11,7 +11,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.frozen import frozen
+from launcher.frozen import field_values, frozen
 from launcher.run.paths import SPEC_VERSION
 
 __all__ = ["CHECKED_FREE_BYTES", "CheckpointSpec", "DdpSpec", "RestartSpec", "RunSpec", "SiteSpec", "Work"]
@@ -165,7 +165,7 @@ class RunSpec:
 
     def dumps(self) -> str:
         """As JSON, one line: indenting makes json ten times slower, and sweeps write a thousand."""
-        return json.dumps(vars(self), default=vars) + "\n"
+        return json.dumps(field_values(self), default=field_values) + "\n"
 
     def write(self, path: Path) -> None:
         """Write as JSON at ``path``, durably, replacing what is there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from launcher.frozen import frozen
+from launcher.frozen import field_values, frozen
 from launcher.report.formats import plain_json
 from launcher.report.page.page import Told, changes, mean_speed
 from launcher.report.text.status import standing
@@ -48,5 +48,5 @@ def figures(told: Told, previous: tuple[str, str] | None) -> dict[str, Any]:
         previous=previous[0] if previous is not None else None,
         changed=[line for _, line in changes(previous, told)],
     )
-    value: dict[str, Any] = plain_json({**standing(told.summary, told.book, told.advice), **vars(shown)})
+    value: dict[str, Any] = plain_json({**standing(told.summary, told.book, told.advice), **field_values(shown)})
     return value

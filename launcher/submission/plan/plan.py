@@ -16,7 +16,7 @@ from typing import Any, Literal
 from launcher.config.document.schema import Backend, Ddp, Job
 from launcher.config.load.load import LoadedJob, argument_texts, interpolate_run
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
-from launcher.frozen import frozen
+from launcher.frozen import field_values, frozen
 from launcher.run.spec import CHECKED_FREE_BYTES, CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
 from launcher.run.units import size
 from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
@@ -279,8 +279,8 @@ def _spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"], r
         pass_names=list(dict.fromkeys([*job.environment.pass_, *job.notify.urls])),
         code_dir=f"{run_dir}/code",
         python=facts.interpreter.path,
-        checkpoint=CheckpointSpec(**vars(job.checkpoint)),
-        restart=RestartSpec(**vars(job.restart)),
+        checkpoint=CheckpointSpec(**field_values(job.checkpoint)),
+        restart=RestartSpec(**field_values(job.restart)),
         site=facts.slurm.site,
         trackers=_trackers(job, loaded.name),
         notify={"urls": list(job.notify.urls), "on": list(job.notify.on)} if job.notify.urls else {},
