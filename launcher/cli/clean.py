@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launcher.frozen import frozen
+from launcher.frozen import field_values, frozen
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
@@ -52,7 +52,7 @@ def command(days: float | None, gb: float | None, keep: int, name: str | None, y
     if as_json:
         from launcher.report.formats import json_lines
 
-        click.echo(json_lines(map(vars, _removed(found) if yes and chosen else found)))
+        click.echo(json_lines(map(field_values, _removed(found) if yes and chosen else found)))
         return
     _show(found)
     if not found:

@@ -168,7 +168,7 @@ def test_a_leaders_sentence_is_found_in_its_log_where_nobody_acted(run, capfd: p
     ends_with(paths, RunDirError(SENTENCE), capfd)
     history = read_history(paths)
     now = history.events[-1]["t"] + 1000
-    summary = summarise_history(history, None, now)
-    summary.state, summary.reason = "failed", "The leader died without a word (SLURM says FAILED)."
+    reason = "The leader died without a word (SLURM says FAILED)."
+    summary = replace(summarise_history(history, None, now), state="failed", reason=reason)
 
     assert explain(history, summary, now).sentence == f"The leader could not begin: {SENTENCE}"

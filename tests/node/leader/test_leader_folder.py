@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -141,7 +142,7 @@ def test_checkpoints_that_stay_unreadable_are_not_none(world, virtual, away, may
     assert resumed(w) == [None]
     assert committed.newest_good(w.paths).step == 20
     assert not w.events("node_lost")  # the leader's loop went on: heartbeats were answered
-    w.spec.restart.requeue = True
+    w.spec = replace(w.spec, restart=replace(w.spec.restart, requeue=True))
     w.paths.outcome.unlink(missing_ok=True)
     w.hooks.clear()
     assert virtual(w.attempt_once()).state == "completed"
