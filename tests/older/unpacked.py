@@ -1,0 +1,45 @@
+"""Runs recorded by an older version (`record.py`), put where a test wants them."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+RECORDED = Path(__file__).parent / "2026-11-23.tar.xz"
+"""Recorded with the code as it was when modules of today's ``node`` still lay in ``launcher.runtime``."""
+SQUEUE = "{id}|{id}|{state}|0:05|10:00|2026-11-24T03:53:10|N/A|2026-11-24T03:53:00||{name}||{reason}"
+
+
+def unpack(here: Path) -> dict[str, Path]:
+    """Unpack into ``here`` what was recorded, as if it had been run there; the runs by name."""
+    with tarfile.open(RECORDED) as packed:
+        packed.extractall(here, **({"filter": "tar"} if sys.version_info >= (3, 12) else {}))  # type: ignore[arg-type]
+    for path in (here / "runs").rglob("*"):
+        if path.is_file() and not path.is_symlink() and "checkpoints" not in path.parts:
+            text = path.read_bytes()
+            path.write_bytes(text.replace(b"@HERE@", bytes(here)).replace(b"@VENV@", sys.prefix.encode()))
+    return {path.name.split("-")[0]: path for path in (here / "runs").iterdir()}
+
+
+def slurm_says(here: Path, monkeypatch: pytest.MonkeyPatch, *rows: str) -> Path:
+    """Put SLURM's commands on PATH: squeue answers ``rows``, the others write down how they were called, in the file returned.
+
+    After scancel squeue knows no job any more.
+    """
+    tools, asked, jobs = here / "tools", here / "asked", here / "jobs"
+    tools.mkdir()
+    jobs.write_text("\n".join(rows) + "\n")
+    (tools / "squeue").write_text(f"#!/bin/sh\ncat {jobs}\n")
+    for name in ("sacct", "scancel", "scontrol"):
+        (tools / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {asked}\n')
+    (tools / "scancel").write_text((tools / "scancel").read_text() + f"echo > {jobs}\n")
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(here / "runs"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "state"))
+    monkeypatch.chdir(here)
+    return asked
