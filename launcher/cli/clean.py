@@ -126,25 +126,24 @@ def _ends(runs: list[RunPaths]) -> dict[str, float | None]:
     """
     from launcher.errors import SiteError
     from launcher.run.state import read_outcome, read_submission
-    from launcher.submission.liveness import locate, states_of
+    from launcher.submission.liveness import ended, locate
 
     found: dict[str, float | None] = {}
-    slurm: dict[str, tuple[RunPaths, str, Where]] = {}
+    slurm: dict[str, Where] = {}
+    local: dict[str, Where] = {}
     for paths in runs:
         found[paths.id] = None
         if read_outcome(paths.outcome) is not None:
             found[paths.id] = _touched(paths.outcome)
         elif read_submission(paths.submission):
             where = locate(paths)
-            if where.backend == "slurm":
-                slurm[paths.id] = paths, where.job_id, where
-            elif not where.alive(fresh=True):
-                found[paths.id] = _touched(paths.events)
+            (slurm if where.backend == "slurm" else local)[paths.id] = where
+    over = ended(local)
     try:
-        left = states_of({job: where for _, job, where in slurm.values()})
+        over |= ended(slurm)
     except SiteError:
-        return found
-    return found | {run: _touched(paths.events) for run, (paths, job, _) in slurm.items() if job not in left}
+        pass
+    return found | {paths.id: _touched(paths.events) for paths in runs if paths.id in over}
 
 
 def _touched(path: Path) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 __all__ = ["boot", "follow", "now", "resume", "since", "stamp", "up_s"]
@@ -34,6 +35,7 @@ def follow(t: float) -> None:
     _base = t - up_s()
 
 
+@cache
 def boot() -> str:
     """Names this life of this host's kernel; "" where it has no name."""
     try:

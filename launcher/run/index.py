@@ -16,6 +16,7 @@ from pathlib import Path
 
 from launcher.errors import RunGoneError, RunNotFoundError
 from launcher.frozen import frozen
+from launcher.run import clock
 from launcher.run.files import read_object, write_atomic
 
 __all__ = [
@@ -125,7 +126,7 @@ def note_gone(root: Path, place: Path | None, reason: str, job_id: str | None, *
     try:
         folder = links.parent / _NOTES
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomic(folder / f"{root.name}.json", json.dumps({"t": time.time(), "reason": reason, "job_id": job_id}))
+        write_atomic(folder / f"{root.name}.json", json.dumps({"t": clock.now(), "reason": reason, "job_id": job_id}))
     except OSError:
         pass
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 
 from launcher.run import clock
 
-__all__ = ["age_s", "is_alive", "mark_of"]
+__all__ = ["age_s", "is_alive", "mark_of", "runs_here"]
 
 _SLACK_S = 5.0
 
@@ -26,6 +27,13 @@ def is_alive(pid: int, mark: object) -> bool:
     if isinstance(mark, (int, float)):
         return fields[0] not in ("Z", "X") and abs(time.time() - age_s(pid) - mark) < _SLACK_S
     return fields[0] not in ("Z", "X") and mark in (None, mark_of(pid))
+
+
+def runs_here(host: object, pid: object, mark: object) -> bool | None:
+    """Whether the process that a run's files name works on this host; None where it is another host's, and cannot be seen."""
+    if host not in (None, "", socket.gethostname()):
+        return None
+    return isinstance(pid, int) and is_alive(pid, mark)
 
 
 def age_s(pid: int) -> float:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,16 +13,16 @@ import psutil
 from launcher.errors import SiteError, StateError
 from launcher.run import events
 from launcher.run.paths import RunPaths
-from launcher.run.processes import is_alive
+from launcher.run.processes import runs_here
 from launcher.run.state import is_this_job, read_submission
+from launcher.slurm.commands import ask
+from launcher.slurm.jobs import ENDED
 from launcher.submission.backends import local as local_backend
 
-__all__ = ["Census", "Where", "await_end", "cancel_jobs", "locate", "states_of"]
+__all__ = ["Census", "Where", "await_end", "cancel_jobs", "ended", "locate", "states_of"]
 
-_GONE = {"", "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
-         "TIMEOUT"}  # fmt: skip
 _ASK_EVERY_S = 20.0
-_ANSWER_S = 60
+_ANSWER_S = 60.0
 _LEAVING_S = 60.0
 
 
@@ -56,11 +54,9 @@ class Where:
         if not fresh and time.monotonic() - self._asked < _ASK_EVERY_S:
             return self._state
         self._asked = time.monotonic()
-        done = _run(["squeue", "--noheader", "--states=all", f"--jobs={self.job_id}", "--format=%T %j %o"])
-        if done.returncode != 0 and "invalid job id" not in done.stderr.lower():
-            raise SiteError(f"SLURM does not answer: {done.stderr.strip() or 'squeue failed'}")
-        state, *job = done.stdout.partition("\n")[0].split(maxsplit=2) or [""]
-        self._state = state if done.returncode == 0 and self.has(*job) else ""
+        lines = _squeue("--states=all", f"--jobs={self.job_id}", "--format=%T %j %o")
+        state, *job = lines[0].split(maxsplit=2) if lines else [""]
+        self._state = state if self.has(*job) else ""
         return self._state
 
     def has(self, name: str = "", command: str = "") -> bool:
@@ -71,41 +67,41 @@ class Where:
         """Whether something works on the run or will. SLURM's silence counts as yes."""
         if self.backend == "slurm":
             try:
-                return self.slurm_state(fresh=fresh) not in _GONE
+                return self.slurm_state(fresh=fresh) not in {"", *ENDED}
             except SiteError:
                 return True
-        if self._submission.get("host") not in (None, socket.gethostname()):
-            return True  # its process cannot be looked at from here
-        pid = self._submission.get("pid")
-        return isinstance(pid, int) and is_alive(pid, self._submission.get("pid_started"))
+        return self._runs_here() is not False
+
+    def _runs_here(self) -> bool | None:
+        said = self._submission
+        return runs_here(said.get("host"), said.get("pid"), said.get("pid_started"))
 
     def ask_to_save(self) -> None:
         """Tell the leader that a request file is there. Raises SiteError or StateError."""
         if self.backend == "slurm":
-            _checked(["scancel", "--signal=USR2", self.job_id])
+            _checked("scancel", "--signal=USR2", self.job_id)
         else:
             self._signal_local()
 
     def cancel(self) -> None:
         """Cancel: SLURM's scancel, or TERM to the local controller. Raises SiteError or StateError."""
         if self.backend == "slurm":
-            _checked(["scancel", self.job_id])
+            _checked("scancel", self.job_id)
         else:
             self._signal_local()
 
     def _signal_local(self) -> None:
-        host = self._submission.get("host")
-        if host not in (None, socket.gethostname()):
-            raise StateError(f"{self._paths.id} runs on {host}: say this there")
-        pid = self._submission.get("pid")
-        if not isinstance(pid, int) or not local_backend.terminate(pid, self._submission.get("pid_started")):
+        alive = self._runs_here()
+        if alive is None:
+            raise StateError(f"{self._paths.id} runs on {self._submission.get('host')}: run this command there")
+        if not alive or not local_backend.terminate(self._submission["pid"], self._submission.get("pid_started")):
             raise StateError(f"{self._paths.id} is not running any more")
 
     def kill_local(self) -> None:
         """End a local run's processes at once, without a word to them."""
-        pid = self._submission.get("pid")
-        if not isinstance(pid, int) or not is_alive(pid, self._submission.get("pid_started")):
+        if not self._runs_here():
             return
+        pid = self._submission["pid"]
         for child in psutil.Process(pid).children(recursive=True):
             try:
                 child.kill()
@@ -130,13 +126,18 @@ def states_of(jobs: Mapping[str, Where]) -> dict[str, str]:
     parents = sorted({job.partition("_")[0] for job in jobs})
     if not parents:
         return {}
-    done = _run(["squeue", "--noheader", "--array", f"--jobs={','.join(parents)}", "--format=%i %T %j %o"])
-    if done.returncode != 0 and "invalid job id" not in done.stderr.lower():
-        raise SiteError(f"SLURM does not answer: {done.stderr.strip() or 'squeue failed'}")
-    rows = (line.split(maxsplit=3) for line in done.stdout.splitlines())
+    lines = _squeue("--array", f"--jobs={','.join(parents)}", "--format=%i %T %j %o")
+    rows = (line.split(maxsplit=3) for line in lines)
     found = {row[0]: row[1:] for row in rows if len(row) > 1}
     known = {job: found[job][0] for job, where in jobs.items() if job in found and where.has(*found[job][1:])}
-    return {job: state for job, state in known.items() if state not in _GONE}
+    return {job: state for job, state in known.items() if state not in ENDED}
+
+
+def ended(runs: Mapping[str, Where]) -> set[str]:
+    """Ids of the runs on which nothing works any more; SLURM is asked once about all. Raises SiteError."""
+    slurm = {run: where.job_id for run, where in runs.items() if where.backend == "slurm"}
+    left = states_of({job: runs[run] for run, job in slurm.items()})
+    return {run for run, w in runs.items() if (slurm[run] not in left if run in slurm else not w.alive(fresh=True))}
 
 
 def await_end(places: Sequence[Where]) -> bool:
@@ -146,9 +147,8 @@ def await_end(places: Sequence[Where]) -> bool:
     the leader had died.
     """
     end = time.monotonic() + _LEAVING_S
-    slurm = {where.job_id: where for where in places if where.backend == "slurm"}
-    local = [where for where in places if where.backend != "slurm"]
-    while states_of(slurm) or any(where.alive(fresh=True) for where in local):
+    runs = {str(number): where for number, where in enumerate(places)}
+    while len(ended(runs)) < len(runs):
         if time.monotonic() > end:
             return False
         time.sleep(0.5)
@@ -168,13 +168,10 @@ class Census:
         if time.monotonic() - self._asked < _ASK_EVERY_S:
             return set()
         self._asked = time.monotonic()
-        here = {p.id: self._places[p.id] for p in runs}
-        slurm = {run: where.job_id for run, where in here.items() if where.backend == "slurm"}
         try:
-            left = states_of({job: here[run] for run, job in slurm.items()})
+            over = ended({p.id: self._places[p.id] for p in runs})
         except SiteError:
             return set()
-        over = {run for run, w in here.items() if (slurm[run] not in left if run in slurm else not w.alive(fresh=True))}
         self._since = {run: self._since.get(run, 0) + 1 for run in over}
         return {run for run, times in self._since.items() if times > 1}
 
@@ -182,19 +179,18 @@ class Census:
 def cancel_jobs(job_ids: list[str]) -> None:
     """One scancel for all. Raises SiteError."""
     if job_ids:
-        _checked(["scancel", *job_ids])
+        _checked("scancel", *job_ids)
 
 
-def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
-    except FileNotFoundError:
-        raise SiteError(f"{words[0]} is not on the PATH: load SLURM's module") from None
-    except subprocess.TimeoutExpired:
-        raise SiteError(f"SLURM does not answer within {_ANSWER_S} s") from None
+def _squeue(*options: str) -> list[str]:
+    """The lines of squeue's answer; none where it knows no such job. Raises SiteError."""
+    answer = ask("squeue", "--noheader", *options, timeout_s=_ANSWER_S)
+    if not answer.ok and "invalid job id" not in answer.err.lower():
+        raise SiteError(f"SLURM does not answer: {answer.problem}")
+    return answer.out.splitlines() if answer.ok else []
 
 
-def _checked(words: list[str]) -> None:
-    done = _run(words)
-    if done.returncode != 0:
-        raise SiteError(f"{words[0]}: {done.stderr.strip() or 'failed'}")
+def _checked(*words: str) -> None:
+    answer = ask(*words, timeout_s=_ANSWER_S)
+    if not answer.ok:
+        raise SiteError(f"{words[0]} failed: {answer.problem}")

@@ -101,7 +101,7 @@ def test_a_local_run_on_another_machine_cannot_be_cancelled_here(
     _run(runs, "net-1121-0842-k7f", backend="local", pid=1, pid_started=None, host="elsewhere")
 
     assert main(["cancel", "k7f"]) == 16
-    assert capsys.readouterr().err == "launcher: net-1121-0842-k7f runs on elsewhere: say this there\n"
+    assert capsys.readouterr().err == "launcher: net-1121-0842-k7f runs on elsewhere: run this command there\n"
 
 
 def test_a_local_controller_is_sent_term(runs: Path, sleeper: subprocess.Popen[bytes]) -> None:

@@ -20,7 +20,7 @@ from launcher.node.agent.usage import Gpus
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.run.asking import patiently
 from launcher.run.paths import RunPaths
-from launcher.run.spec import CHECKED_FREE_BYTES, RunSpec
+from launcher.run.spec import CHECKED_FREE_BYTES, CHECKED_FREE_INODES, RunSpec
 from launcher.run.units import size
 
 __all__ = ["ALL_REDUCE_MAIN", "Check", "Preflight", "judge_disk", "judge_driver", "judge_gpus", "judge_memory"]
@@ -28,7 +28,6 @@ __all__ = ["ALL_REDUCE_MAIN", "Check", "Preflight", "judge_disk", "judge_driver"
 ALL_REDUCE_MAIN = "launcher.training.process.preflight:main"
 ROUND = -1
 """The number under which the store and the processes of the checks run; `end` clears it like a round."""
-_MIN_FREE_INODES = 1000
 _SCRATCH = (os.environ.get("TMPDIR") or "/tmp", "/dev/shm")  # noqa: S108 - not gettempdir: that steps aside when /tmp is full
 _SCRATCH_BYTES = 4 << 20
 _LOCAL_S = 20.0
@@ -94,7 +93,7 @@ def judge_disk(free_bytes: int | None, free_inodes: int | None) -> list[Check]:
         enough = free_bytes >= CHECKED_FREE_BYTES
         checks.append(Check("disk", enough, text if enough else f"{text}, {size(CHECKED_FREE_BYTES)} are needed"))
     if free_inodes is not None:
-        checks.append(Check("inodes", free_inodes >= _MIN_FREE_INODES, f"{free_inodes} inodes are free there"))
+        checks.append(Check("inodes", free_inodes >= CHECKED_FREE_INODES, f"{free_inodes} inodes are free there"))
     return checks
 
 

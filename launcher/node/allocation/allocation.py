@@ -19,12 +19,13 @@ __all__ = [
     "LocalAllocation",
     "Meaning",
     "NotAnsweredError",
+    "usable_s",
     "window_s",
 ]
 
 NEEDED = "SLURM could not start the job otherwise"
 """Why hosts that were to be excluded are not."""
-RESERVE_S = 3.0
+_RESERVE_S = 3.0
 """Kept back of every warning time for requeueing and leaving."""
 
 
@@ -195,4 +196,9 @@ def window_s(kind: str, spec: RunSpec, left_s: float | None = None) -> float | N
     }.get(kind, float(site.kill_wait_s))
     if left_s is not None:
         whole = left_s
-    return max(0.5, whole - min(RESERVE_S, 0.25 * whole))
+    return usable_s(whole)
+
+
+def usable_s(warning_s: float) -> float:
+    """Seconds of a warning that saving may take: the rest is for requeueing and leaving."""
+    return max(0.5, warning_s - min(_RESERVE_S, 0.25 * warning_s))

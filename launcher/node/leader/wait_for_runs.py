@@ -11,7 +11,7 @@ from launcher.node.policy.decisions import Evidence
 from launcher.run.after import Predecessor, broken, judge, read_predecessors, state_of
 from launcher.run.asking import PATIENCE_S, exists, load_object
 from launcher.run.paths import RunPaths
-from launcher.run.processes import is_alive
+from launcher.run.processes import runs_here
 
 __all__ = ["await_predecessors"]
 
@@ -62,6 +62,5 @@ def _state(one: Predecessor, answered: dict[str, float], now: float) -> str | No
 def _gone(paths: RunPaths) -> bool:
     """Its controller does not run any more, and it left no outcome: killed without a word. Raises OSError if that is unknown."""
     said = load_object(paths.submission, paths.root) or {}
-    pid = said.get("pid")
-    alive = isinstance(pid, int) and is_alive(pid, said.get("pid_started"))
-    return not alive and not exists(paths.outcome, paths.root)  # written before a sound one leaves
+    alive = runs_here(said.get("host"), said.get("pid"), said.get("pid_started"))
+    return alive is False and not exists(paths.outcome, paths.root)  # written before a sound one leaves

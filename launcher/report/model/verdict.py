@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 from launcher.report.model.hearing import STALE_S, heard, is_waiting, silence
 from launcher.report.model.history import History, as_number, as_text
 from launcher.report.model.local_process import local_process
-from launcher.run.processes import is_alive
+from launcher.run.processes import runs_here
 from launcher.run.state import is_this_job
 
 __all__ = ["SlurmView", "State", "Verdict", "verdict"]
@@ -106,13 +105,12 @@ def _local_state(h: History, now: float) -> Verdict:
     """A run on this or another machine, without SLURM: its process, where it can be looked at, else its silence."""
     quiet_s = silence(h, now)
     pid, begun, host = local_process(h)
-    here = host is None or host == socket.gethostname()
-    if here and pid is not None:
-        if is_alive(pid, begun):
-            return _local_alive(h, quiet_s)
-        if quiet_s > 5.0:
-            why = f"The leader died without a word: its process is gone. launcher resubmit {h.paths.id} goes on."
-            return "failed", why, {"ended": heard(h)}
+    alive = None if pid is None else runs_here(host, pid, begun)
+    if alive:
+        return _local_alive(h, quiet_s)
+    if alive is False and quiet_s > 5.0:
+        why = f"The leader died without a word: its process is gone. launcher resubmit {h.paths.id} goes on."
+        return "failed", why, {"ended": heard(h)}
     if quiet_s > LOST_S:
         where = f" from {host}" if host else ""
         return "failed", f"Nothing has been heard{where} since; the leader is taken for dead.", {"ended": heard(h)}

@@ -7,6 +7,8 @@ from dataclasses import field
 from typing import Any
 
 from launcher.frozen import frozen
+from launcher.node.allocation.allocation import usable_s
+from launcher.node.wire.messages import SILENCE_S
 from launcher.report.formats import duration
 from launcher.run.spec import SiteSpec
 from launcher.run.units import size
@@ -15,11 +17,7 @@ from launcher.slurm.site import Partition, Presence, Site, policy
 
 __all__ = ["Diagnosis", "Facts", "Finding", "Place", "Saves", "examine", "render"]
 
-SILENCE_S = 8
-"""Agents notice a dead node after this long (`launcher.node.wire.messages`)."""
 OLDEST = (20, 11)
-RESERVE_S = 3.0
-"""The leader keeps so much of every warning time for requeueing and leaving (`launcher.node.allocation.allocation`)."""
 _MOST_PARTITIONS = 10
 _LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "ramfs")
 
@@ -244,7 +242,7 @@ def _saves(facts: Facts, spec: SiteSpec) -> list[Finding]:
     out = []
     if spec.preempt_mode not in ("OFF", "SUSPEND", "GANG"):
         whole = float(spec.grace_s + spec.kill_wait_s)
-        room = whole - min(RESERVE_S, 0.25 * whole)
+        room = usable_s(whole)
         named = f"a {spec.grace_s} s grace" if spec.grace_s else f"the {spec.kill_wait_s} s between TERM and KILL"
         if saves.worst_s > room:
             text = (
@@ -275,7 +273,7 @@ def _requeue(site: Site, spec: SiteSpec) -> list[Finding]:
 def _limits(site: Site) -> list[Finding]:
     out = [
         Finding(
-            "ok", "dead nodes", f"SLURM notices after {site.slurmd_timeout_s} s, the launcher after {SILENCE_S} s."
+            "ok", "dead nodes", f"SLURM notices after {site.slurmd_timeout_s} s, the launcher after {SILENCE_S:.0f} s."
         ),
         Finding("ok", "arrays", f"Sweeps of more than {site.max_array_size:,} points are split (MaxArraySize)."),
     ]

@@ -17,7 +17,15 @@ from launcher.config.document.schema import Backend, Ddp, Job
 from launcher.config.load.load import LoadedJob, argument_texts, interpolate_run
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
 from launcher.frozen import field_values, frozen
-from launcher.run.spec import CHECKED_FREE_BYTES, CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
+from launcher.run.spec import (
+    CHECKED_FREE_BYTES,
+    CHECKED_FREE_INODES,
+    CheckpointSpec,
+    DdpSpec,
+    RestartSpec,
+    RunSpec,
+    Work,
+)
 from launcher.run.units import size
 from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
 from launcher.submission.plan import describe, limits, script
@@ -28,7 +36,6 @@ __all__ = ["PORTS", "SubmissionPlan", "plan", "sibling"]
 PORTS = 16
 """Candidate ports of the leader: enough that strangers on some of them do no harm."""
 _SPACE_RESERVE = 64 * 1024**2
-_INODE_RESERVE = 1000
 
 
 @frozen(kw_only=True)
@@ -229,7 +236,7 @@ def _check_space(facts: Facts, reserve: int) -> None:
             f"{facts.runs_dir}: {size(facts.free_bytes)} free, a run needs at least {size(need)}; "
             "runs_dir (or $LAUNCHER_RUNS_DIR) names another place"
         )
-    if facts.free_inodes is not None and facts.free_inodes < len(facts.code.files) + _INODE_RESERVE:
+    if facts.free_inodes is not None and facts.free_inodes < len(facts.code.files) + CHECKED_FREE_INODES:
         raise RunDirError(f"{facts.runs_dir}: only {facts.free_inodes} inodes free, too few for a run's files")
 
 

@@ -25,7 +25,7 @@ from launcher.submission import resubmit, submit
 from launcher.submission.backends import slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import rundir, snapshot
-from launcher.submission.liveness import await_end, locate, states_of
+from launcher.submission.liveness import await_end, ended, locate
 from launcher.submission.plan.plan import SubmissionPlan, plan
 from launcher.submission.plan.script import Place, array_place, render
 from launcher.submission.resubmit import Again
@@ -88,17 +88,8 @@ def failed_of(points: Sequence[RunPaths]) -> list[RunPaths]:
     """The points that failed, or whose processes died without an outcome; SLURM is asked once. Raises SiteError."""
     outcomes = {paths.id: read_outcome(paths.outcome) for paths in points}
     open_ = {paths.id: locate(paths) for paths in points if outcomes[paths.id] is None and paths.submission.exists()}
-    left = states_of({where.job_id: where for where in open_.values() if where.backend == "slurm"})
-
-    def has_failed(paths: RunPaths) -> bool:
-        outcome, where = outcomes[paths.id], open_.get(paths.id)
-        if outcome is not None:
-            return outcome.get("state") == "failed"
-        if where is None:
-            return False
-        return where.job_id not in left if where.backend == "slurm" else not where.alive(fresh=True)
-
-    return [paths for paths in points if has_failed(paths)]
+    failed = ended(open_) | {run for run, outcome in outcomes.items() if outcome and outcome.get("state") == "failed"}
+    return [paths for paths in points if paths.id in failed]
 
 
 def _one(paths: RunPaths, how: Again) -> _One:
