@@ -6,35 +6,29 @@ submit` executes.
 
 from __future__ import annotations
 
-import random
 import re
 import shlex
 from dataclasses import asdict, replace
 from pathlib import PurePath
 from typing import Any, Literal
 
-from launcher.config.document.schema import Backend, Ddp, Job
-from launcher.config.load.load import LoadedJob, argument_texts, interpolate_run
+from launcher.config.document.schema import Job
+from launcher.config.load.load import LoadedJob
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
-from launcher.frozen import field_values, frozen
+from launcher.frozen import frozen
 from launcher.run.spec import (
     CHECKED_FREE_BYTES,
     CHECKED_FREE_INODES,
-    CheckpointSpec,
-    DdpSpec,
-    RestartSpec,
     RunSpec,
-    Work,
 )
 from launcher.run.units import size
 from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
 from launcher.submission.plan import describe, limits, script
+from launcher.submission.plan.node_spec import node_spec
 from launcher.submission.plan.script import Place
 
-__all__ = ["PORTS", "SubmissionPlan", "plan", "sibling"]
+__all__ = ["SubmissionPlan", "plan", "sibling"]
 
-PORTS = 16
-"""Candidate ports of the leader: enough that strangers on some of them do no harm."""
 _SPACE_RESERVE = 64 * 1024**2
 
 
@@ -140,7 +134,7 @@ def _plan(
     _check_space(facts, CHECKED_FREE_BYTES if job.preflight else _SPACE_RESERVE)
     link, snapshot = tuple(PurePath(p).as_posix().rstrip("/") for p in job.code.link), job.code.snapshot
     _check_in_snapshot(job, facts.code, snapshot, link)
-    spec = _spec(loaded, facts, backend, run_dir)
+    spec = node_spec(loaded, facts, backend, run_dir)
     if backend == "slurm":
         limits.check(job, spec, facts.slurm.partition)
     place = place or Place(run_dir, spec.id, shlex.quote(run_dir))
@@ -172,7 +166,7 @@ def sibling(first: SubmissionPlan, loaded: LoadedJob, facts: Facts, *, run_dir: 
 
     Raises ConfigError where the point's script would be missing from the copy of the code.
     """
-    spec = _spec(loaded, facts, first.backend, run_dir)
+    spec = node_spec(loaded, facts, first.backend, run_dir)
     if spec.work.target != first.spec.work.target:
         with loaded.placing():
             _check_in_snapshot(loaded.job, facts.code, first.snapshot, first.link)
@@ -252,100 +246,6 @@ def _check_in_snapshot(job: Job, code: CodeFacts, snapshot: bool, link: tuple[st
             f"script: {path} would not be in the copy of the code: git ignores it. Take it out of .gitignore, or say "
             "code.snapshot=false"
         )
-
-
-def _spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"], run_dir: str) -> RunSpec:
-    job, res, dist = loaded.job, loaded.job.resources, loaded.job.distributed
-    run_id = PurePath(run_dir).name
-    gpus = res.gpus_per_node
-    chosen = dist.backend if dist.backend is not Backend.auto else (Backend.nccl if gpus else Backend.gloo)
-    fill = _Filler(run_dir, run_id, loaded.name)
-    return RunSpec(
-        id=run_id,
-        name=loaded.name,
-        run_dir=run_dir,
-        work=_work(job, fill),
-        batch=backend,
-        nodes=res.nodes,
-        spare_nodes=res.spare_nodes,
-        tasks_per_node=res.tasks_per_node or gpus or 1,
-        gpus_per_node=gpus,
-        cpus_per_task=res.cpus_per_task,
-        mem_gb=res.mem_gb,
-        timeout_min=int(res.timeout_min),
-        backend="nccl" if chosen is Backend.nccl else "gloo",
-        init_timeout_min=dist.init_timeout_min,
-        collective_timeout_min=dist.collective_timeout_min,
-        interface=dist.interface,
-        control_ports=_ports(dist.port_range, run_id),
-        start_method=dist.start_method.value,
-        ddp=_ddp(dist.ddp),
-        seed=job.seed,
-        deterministic=job.deterministic,
-        variables=fill(job.environment.variables),
-        pass_names=list(dict.fromkeys([*job.environment.pass_, *job.notify.urls])),
-        code_dir=f"{run_dir}/code",
-        python=facts.interpreter.path,
-        checkpoint=CheckpointSpec(**field_values(job.checkpoint)),
-        restart=RestartSpec(**field_values(job.restart)),
-        site=facts.slurm.site,
-        trackers=_trackers(job, loaded.name),
-        notify={"urls": list(job.notify.urls), "on": list(job.notify.on)} if job.notify.urls else {},
-        preflight=job.preflight,
-        container=facts.image or job.environment.container,
-        share=job.share.value,
-        after=[asdict(one) for one in facts.after],
-    )
-
-
-def _ddp(ddp: Ddp) -> DdpSpec:
-    return DdpSpec(
-        bucket_cap_mb=ddp.bucket_cap_mb,
-        static_graph=ddp.static_graph,
-        find_unused_parameters=ddp.find_unused_parameters,
-        gradient_as_bucket_view=ddp.gradient_as_bucket_view,
-    )
-
-
-class _Filler:
-    """Fills ``${run.dir}`` and its kin in, now that the run has a name."""
-
-    def __init__(self, run_dir: str, run_id: str, name: str) -> None:
-        self._known = (run_dir, run_id, name)
-
-    def __call__(self, values: Any) -> Any:
-        return interpolate_run(values, *self._known)
-
-
-def _work(job: Job, fill: _Filler) -> Work:
-    args = argument_texts(fill(list(job.args)))
-    params = fill(dict(job.params))
-    if job.task:
-        return Work(kind="task", target=job.task, params=params)
-    if job.function:
-        return Work(kind="function", target=job.function, params=params)
-    name = job.script or ""
-    if name.startswith("-m"):
-        return Work(kind="module", target=name[2:].strip(), args=args, params=params)
-    return Work(kind="script", target=name, args=args, params=params)
-
-
-def _trackers(job: Job, name: str) -> dict[str, Any]:
-    wanted: dict[str, Any] = {}
-    if job.trackers.tensorboard:
-        wanted["tensorboard"] = {}
-    if job.trackers.mlflow is not None:
-        wanted["mlflow"] = {"uri": job.trackers.mlflow.uri, "experiment": job.trackers.mlflow.experiment or name}
-    if job.trackers.wandb is not None:
-        wanted["wandb"] = {"project": job.trackers.wandb.project or name, "mode": job.trackers.wandb.mode}
-    return wanted
-
-
-def _ports(port_range: list[int], run_id: str) -> list[int]:
-    """Candidate ports drawn by the run's id: two runs on one node rarely try the same ones first."""
-    low, high = port_range[0], port_range[-1]
-    choice = range(low, high + 1)
-    return random.Random(run_id).sample(choice, min(PORTS, len(choice)))
 
 
 def _editable_inside(facts: Facts, root: str, snapshot: bool) -> tuple[str, ...]:

@@ -1,0 +1,112 @@
+"""What the nodes need of a job: the keys that they know by the same name, and what planning works out.
+
+The schema declares the keys. `RunSpec` takes those of `SECTIONS` that it has a field for; whatever else it holds is in
+`DERIVED` or `OWN`, and a key that stays with the command is in `COMMAND_ONLY`. A test finds a key that is in none of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from enum import Enum
+from functools import partial
+from pathlib import PurePath
+from typing import Any, Literal
+
+from launcher.config.document.schema import Backend, Job
+from launcher.config.load.load import LoadedJob, argument_texts, interpolate_run
+from launcher.run.spec import CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
+from launcher.submission.facts.facts import Facts
+
+__all__ = ["COMMAND_ONLY", "DERIVED", "OWN", "SECTIONS", "node_spec"]
+
+SECTIONS = ("", "resources", "distributed")
+"""Sections of the job (its top level is "") whose keys are fields of `RunSpec`."""
+DERIVED = {
+    "task": "work", "function": "work", "script": "work", "args": "work", "params": "work",
+    "environment.variables": "variables", "environment.pass_": "pass_names", "environment.python": "python",
+    "environment.container": "container", "notify.urls": "notify", "notify.on": "notify",
+    "distributed.port_range": "control_ports",
+    "trackers.tensorboard": "trackers", "trackers.mlflow": "trackers", "trackers.wandb": "trackers",
+}  # fmt: skip
+"""Keys of the job that reach the nodes in another form: the field of `RunSpec` that holds each."""
+OWN = ("version", "id", "run_dir", "batch", "code_dir", "site", "resume", "resume_step", "unsafe_load", "attempt_base",
+       "stop_after_steps", "kill_at")  # fmt: skip
+"""Fields of `RunSpec` that no key of the job sets."""
+COMMAND_ONLY = ("code.", "slurm.", "sweep", "runs_dir", "environment.setup", "environment.container_args")
+"""Keys and sections that the nodes do not need."""
+
+PORTS = 16
+"""Candidate ports of the leader: enough that other programs on some of them do no harm."""
+
+
+def node_spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"], run_dir: str) -> RunSpec:
+    """Project ``loaded`` onto what the nodes need, for a run in ``run_dir``."""
+    job, gpus = loaded.job, loaded.job.resources.gpus_per_node
+    run_id = PurePath(run_dir).name
+    fill = partial(interpolate_run, run_dir=run_dir, run_id=run_id, name=loaded.name)
+    chosen = job.distributed.backend
+    values = {k: v for name in SECTIONS for k, v in _same(RunSpec, getattr(job, name) if name else job).items()}
+    values |= {
+        "id": run_id,
+        "name": loaded.name,
+        "run_dir": run_dir,
+        "work": _work(job, fill),
+        "batch": backend,
+        "tasks_per_node": job.resources.tasks_per_node or gpus or 1,
+        "timeout_min": int(job.resources.timeout_min),
+        "backend": chosen.value if chosen is not Backend.auto else ("nccl" if gpus else "gloo"),
+        "control_ports": _ports(job.distributed.port_range, run_id),
+        "ddp": DdpSpec(**_same(DdpSpec, job.distributed.ddp)),
+        "variables": fill(job.environment.variables),
+        "pass_names": list(dict.fromkeys([*job.environment.pass_, *job.notify.urls])),
+        "code_dir": f"{run_dir}/code",
+        "python": facts.interpreter.path,
+        "checkpoint": CheckpointSpec(**_same(CheckpointSpec, job.checkpoint)),
+        "restart": RestartSpec(**_same(RestartSpec, job.restart)),
+        "site": facts.slurm.site,
+        "trackers": _trackers(job, loaded.name),
+        "notify": {"urls": list(job.notify.urls), "on": list(job.notify.on)} if job.notify.urls else {},
+        "container": facts.image or job.environment.container,
+        "after": [asdict(one) for one in facts.after],
+    }
+    return RunSpec(**values)
+
+
+def _same(spec: Any, section: Any) -> dict[str, Any]:
+    """The section's values that ``spec`` has a field of the same name for."""
+    known = {f.name for f in fields(spec)}
+    found = {f.name: getattr(section, f.name) for f in fields(section) if f.name in known}
+    return {name: value.value if isinstance(value, Enum) else value for name, value in found.items()}
+
+
+def _work(job: Job, fill: Callable[[Any], Any]) -> Work:
+    args = argument_texts(fill(list(job.args)))
+    params = fill(dict(job.params))
+    if job.task:
+        return Work(kind="task", target=job.task, params=params)
+    if job.function:
+        return Work(kind="function", target=job.function, params=params)
+    name = job.script or ""
+    if name.startswith("-m"):
+        return Work(kind="module", target=name[2:].strip(), args=args, params=params)
+    return Work(kind="script", target=name, args=args, params=params)
+
+
+def _trackers(job: Job, name: str) -> dict[str, Any]:
+    wanted: dict[str, Any] = {}
+    if job.trackers.tensorboard:
+        wanted["tensorboard"] = {}
+    if job.trackers.mlflow is not None:
+        wanted["mlflow"] = {"uri": job.trackers.mlflow.uri, "experiment": job.trackers.mlflow.experiment or name}
+    if job.trackers.wandb is not None:
+        wanted["wandb"] = {"project": job.trackers.wandb.project or name, "mode": job.trackers.wandb.mode}
+    return wanted
+
+
+def _ports(port_range: list[int], run_id: str) -> list[int]:
+    """Candidate ports drawn by the run's id: two runs on one node rarely try the same ones first."""
+    low, high = port_range[0], port_range[-1]
+    choice = range(low, high + 1)
+    return random.Random(run_id).sample(choice, min(PORTS, len(choice)))
