@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -11,7 +9,7 @@ from typing import Literal
 from launcher.config.load.load import LoadedJob, load_layers, renamed
 from launcher.config.load.merge import command_line
 from launcher.config.load.site import Layer, read_document, read_layers, site_paths
-from launcher.errors import CheckpointError, ConfigError, RunDirError, StateError
+from launcher.errors import CheckpointError, ConfigError, StateError
 from launcher.frozen import frozen
 from launcher.run import events, index
 from launcher.run.messages import UNSAFE_LOAD
@@ -20,7 +18,8 @@ from launcher.run.state import read_outcome, read_submission
 from launcher.submission import submit
 from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import CodeFacts, Facts
-from launcher.submission.folder import snapshot
+from launcher.submission.folder import rundir, snapshot
+from launcher.submission.folder.write import ReplacedFiles
 from launcher.submission.liveness import await_end, locate
 from launcher.submission.plan.plan import SubmissionPlan, plan
 from launcher.submission.submit import Submitted
@@ -33,7 +32,6 @@ __all__ = [
     "fork",
     "load_again",
     "note_refusal",
-    "remove",
     "resubmit",
     "with_loading",
 ]
@@ -159,63 +157,28 @@ def facts_again(loaded: LoadedJob, paths: RunPaths, backend: BackendName, how: A
 
 def _hand_over(paths: RunPaths, made: SubmissionPlan, how: Again, before: dict[str, object]) -> Submitted:
     """Set the old end aside, submit; when that fails, put it back."""
-    aside = paths.root / "outcome.before.json"
+    names = [paths.outcome.name, *((paths.code.name, paths.copied.name) if how.fresh_code else ())]
+    old = ReplacedFiles(paths.root, names)
     try:
         paths.request.unlink(missing_ok=True)
-        if paths.outcome.exists():
-            os.replace(paths.outcome, aside)
-    except OSError as error:
-        raise RunDirError(f"{paths.root}: {error.strerror}") from None
-    old_code = _set_code_aside(paths) if how.fresh_code else {}
-    try:
-        submit.prepare(made, paths, how.argv, code=how.fresh_code)
-        submit.note(paths, made, by="resubmit", changes=how.overrides)
+        old.set_aside()
+        submit.prepare(made, paths, how.argv, by="resubmit", changes=how.overrides, code=how.fresh_code)
         job_id = submit.start(made)
     except BaseException as error:
-        _put_back(paths, aside, old_code, error)
+        old.put_back()
+        note_refusal(paths, error)
+        if isinstance(error, OSError):
+            raise rundir.refuse(paths.root, error) from None
         raise
-    for old in old_code.values():
-        remove(old)
-    aside.unlink(missing_ok=True)
+    old.forget()
     submit.record(paths, made, job_id, by="resubmit", extra={k: before[k] for k in ("sweep",) if k in before})
     index.register(paths.root)
     return Submitted(made, job_id)
 
 
-def _set_code_aside(paths: RunPaths) -> dict[Path, Path]:
-    """Move the run's copy and the list of what is in it; returns where each is now."""
-    moved = {path: path.with_name(f"{path.name}.before") for path in (paths.code, paths.copied)}
-    for path, old in moved.items():
-        remove(old)
-        _move(path, old)
-    return moved
-
-
-def _move(path: Path, target: Path) -> None:
-    if path.is_symlink() or path.exists():
-        os.replace(path, target)
-
-
-def _put_back(paths: RunPaths, aside: Path, old_code: dict[Path, Path], error: BaseException) -> None:
-    for path, old in old_code.items():
-        remove(path)
-        _move(old, path)
-    if aside.exists():
-        os.replace(aside, paths.outcome)
-    note_refusal(paths, error)
-
-
 def note_refusal(paths: RunPaths, error: BaseException) -> None:
     """Write into the history that the submission noted last did not happen."""
     events.append(paths.events, events.event("warning", attempt=None, text=f"it was not submitted again: {error}"))
-
-
-def remove(path: Path) -> None:
-    """Remove a file, a folder or a link (not what it leads to), where there is one."""
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.exists():
-        shutil.rmtree(path)
 
 
 def fork(paths: RunPaths, name: str, how: Again) -> Submitted:

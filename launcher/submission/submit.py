@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from launcher.errors import LauncherError, SubmitError
 from launcher.frozen import frozen
-from launcher.run import events, index
+from launcher.run import index
 from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
@@ -24,6 +24,7 @@ from launcher.run.state import read_submission
 from launcher.submission.backends import local, slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import rundir, snapshot
+from launcher.submission.folder.write import write_own, write_shared
 from launcher.submission.plan.plan import SubmissionPlan
 
 __all__ = [
@@ -33,7 +34,6 @@ __all__ = [
     "record",
     "start",
     "submission_entry",
-    "submitted_event",
 ]
 
 _TRIES = 20
@@ -69,7 +69,6 @@ def execute(
     plan, paths = claim(make_plan, facts)
     try:
         prepare(plan, paths, argv)
-        note(paths, plan, by="submit")
         if foreground and job_id is not None:
             record(paths, plan, job_id, by="submit", extra={"job_name": None, "job_folder": None})  # the user's own job
         else:
@@ -98,62 +97,17 @@ def prepare(
     paths: RunPaths,
     argv: Sequence[str],
     *,
+    by: Literal["submit", "resubmit"] = "submit",
+    changes: Sequence[str] = (),
     code: bool = True,
     environ: Mapping[str, str] | None = None,
 ) -> None:
     """Write everything the nodes will read. ``code=False`` keeps the copy that is there (a resubmission)."""
-    env = os.environ if environ is None else environ
+    scripts = {paths.sbatch.name: plan.sbatch} if plan.backend == "slurm" else {}
+    made_from = (argv, os.environ if environ is None else environ) if code else None
     try:
-        if code:
-            snapshot.copy_code(
-                plan.code, paths.code, plan.link, snapshot=plan.snapshot, mode=rundir.mode_of(plan.spec.share)
-            )
-        if paths.lib.is_symlink():  # a point of a sweep, submitted again by itself
-            paths.lib.unlink()
-        elif paths.lib.exists():
-            shutil.rmtree(paths.lib)
-        snapshot.copy_launcher(paths.lib)
-        write_atomic(paths.job, plan.job_yaml)
-        plan.spec.write(paths.spec)
-        rundir.write_passed(paths, plan.spec.pass_names, env)
-        if not paths.secret.exists():
-            rundir.write_secret(paths)
-        if code:
-            made_from = snapshot.environment(plan.code, plan.interpreter, argv, env)
-            snapshot.write_environment(paths.environment, made_from)
-        if plan.backend == "slurm":
-            write_atomic(paths.sbatch, plan.sbatch)
-    except OSError as error:
-        raise rundir.refuse(paths.root, error) from None
-
-
-def submitted_event(
-    plan: SubmissionPlan, by: Literal["submit", "resubmit"], changes: Sequence[str] = ()
-) -> dict[str, Any]:
-    """The history's first word on a submission."""
-    spec = plan.spec
-    return events.event(
-        "submitted",
-        attempt=None,
-        job_id=None,
-        backend=plan.backend,
-        nodes=spec.nodes,
-        spare_nodes=spec.spare_nodes,
-        tasks_per_node=spec.tasks_per_node,
-        by=by,
-        changes=list(changes),
-    )
-
-
-def note(
-    paths: RunPaths, plan: SubmissionPlan, *, by: Literal["submit", "resubmit"], changes: Sequence[str] = ()
-) -> None:
-    """The history's ``submitted``. Written before SLURM has the job: from then on the leader is the only writer.
-
-    So it cannot know the job id, which submission.json and ``attempt_started`` hold.
-    """
-    try:
-        events.append(paths.events, submitted_event(plan, by, changes))
+        write_shared(paths.root, plan, scripts, code=code, made_from=made_from)
+        write_own(str(paths.root), plan, by=by, changes=changes, environ=environ)
     except OSError as error:
         raise rundir.refuse(paths.root, error) from None
 

@@ -29,6 +29,7 @@ from launcher.submission.backends import slurm as slurm_backend
 from launcher.submission.facts import code_files
 from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
 from launcher.submission.folder import rundir, snapshot
+from launcher.submission.folder.write import write_own
 from launcher.submission.liveness import locate
 from launcher.submission.plan.plan import SubmissionPlan, plan
 
@@ -217,11 +218,11 @@ def test_a_place_that_cannot_be_written_is_one_sentence(job: Make, slurm: Path, 
     assert not (slurm / "calls").exists()
 
 
-def test_a_shared_run_is_readable_by_the_group(home: Path) -> None:
+def test_a_shared_run_is_readable_by_the_group(job: Make, home: Path) -> None:
     """share: group makes the folder 0750 whatever the umask, and the secret stays private."""
     paths = RunPaths(home / "runs" / "a-1121-0842-k7f")
     assert rundir.claim(paths.root, "group")
-    rundir.write_secret(paths)
+    write_own(str(paths.root), plan(job(), _facts(home)), by="submit", new=True)
 
     assert stat.S_IMODE(paths.root.stat().st_mode) == 0o750
     assert stat.S_IMODE(paths.secret.stat().st_mode) == 0o600
@@ -268,7 +269,6 @@ def local(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
         here = _facts(home, backend="local", **changes)
         made, paths = submit.claim(make, here)
         submit.prepare(made, paths, [])
-        submit.note(paths, made, by="submit")
         if hold:
             (paths.root / "hold").touch()
         one = submit.Submitted(made, submit.start(made))

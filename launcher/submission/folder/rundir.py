@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.errors import RunDirError
-from launcher.run.files import write_atomic
-from launcher.run.paths import RunPaths
 
-__all__ = ["claim", "make", "mode_of", "refuse", "write_passed", "write_secret"]
+__all__ = ["claim", "make", "mode_of", "refuse"]
 
 _SUBFOLDERS = ("attempts", "checkpoints", "logs", "submitit")
 _PROBE_BYTES = 1024**2
@@ -69,14 +65,3 @@ def _probe(path: Path) -> None:
             os.fsync(f.fileno())
     finally:
         probe.unlink(missing_ok=True)
-
-
-def write_secret(paths: RunPaths) -> None:
-    """The key of the control plane's handshake: 32 random bytes in hex, 0600."""
-    write_atomic(paths.secret, secrets.token_hex(32) + "\n", mode=0o600)
-
-
-def write_passed(paths: RunPaths, names: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Values of the variables passed by name, 0600; names that are not set are left out."""
-    values = {name: environ[name] for name in names if name in environ}
-    write_atomic(paths.passed, json.dumps(values) + "\n", mode=0o600)

@@ -7,7 +7,6 @@ the points' links lead to it; points that still run keep the sweep's own.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from launcher.config.load.load import LoadedJob
 from launcher.config.load.sweep import SWEPT
 from launcher.errors import RunDirError, StateError
 from launcher.frozen import frozen
-from launcher.run.files import read_object, write_atomic
+from launcher.run.files import read_object
 from launcher.run.index import SWEEP_FILE
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_submission
@@ -25,14 +24,13 @@ from launcher.submission import resubmit, submit
 from launcher.submission.backends import slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import rundir, snapshot
+from launcher.submission.folder.write import ReplacedFiles, mode_in, write_own, write_shared
 from launcher.submission.liveness import await_end, ended, locate
 from launcher.submission.plan.plan import SubmissionPlan, plan
 from launcher.submission.plan.script import Place, array_place, render
 from launcher.submission.resubmit import Again
 
 __all__ = ["AgainArray", "failed_of", "resubmit_points"]
-
-_BEFORE = ".before."
 
 
 @frozen
@@ -138,7 +136,7 @@ def _claim(sweep: Path, fresh_code: bool) -> Path:
     for number in range(1, 10_000):
         root = sweep / f"again-{number}"
         try:
-            rundir.make(root, _mode(sweep))
+            rundir.make(root, mode_in(sweep))
             if not fresh_code:
                 (root / "code").symlink_to("../code")
             return root
@@ -149,11 +147,6 @@ def _claim(sweep: Path, fresh_code: bool) -> Path:
     raise RunDirError(f"{sweep}: it has been submitted again 9,999 times")
 
 
-def _mode(folder: Path) -> int:
-    """Who may enter a sweep may enter what is made in it."""
-    return folder.stat().st_mode & 0o777
-
-
 class _Chunk:
     """Points that become one array; until `keep`, all of it can be put back."""
 
@@ -162,22 +155,21 @@ class _Chunk:
         self.points = points
         self.plans = plans
         self.ids: list[str] = []
-        self._names: tuple[str, ...] = ()
-        self._touched: list[RunPaths] = []
+        self._replaced: dict[str, ReplacedFiles] = {}
 
     def hand_over(self, how: Again) -> None:
         """Set every point's old end aside, and submit."""
         first = self.plans[0]
         shared = ("lib", "submitit", "submit.sbatch", *(("code",) if how.fresh_code else ()))
-        self._names = (*shared, "outcome.json")
         self._write_shared(first, how)
         for number, (paths, made) in enumerate(zip(self.points, self.plans, strict=True)):
-            self._touched.append(paths)
-            _set_aside(paths, self._names)
+            old = self._replaced[paths.id] = ReplacedFiles(paths.root, (*shared, paths.outcome.name))
+            old.set_aside()
             for name in shared:
                 (paths.root / name).symlink_to(f"../{self.root.name}/{name}")
             (self.root / "index" / str(number)).symlink_to(f"../../{paths.id}")
-            _write_point(paths, made, how)
+            paths.request.unlink(missing_ok=True)
+            write_own(str(paths.root), made, by="resubmit", changes=how.overrides, durable=False)
         self.ids = slurm.submit_array(
             first.place.submitit,
             first.command,
@@ -188,26 +180,18 @@ class _Chunk:
 
     def _write_shared(self, first: SubmissionPlan, how: Again) -> None:
         for name in ("submitit", "index"):
-            rundir.make(self.root / name, _mode(self.root))
-        snapshot.copy_launcher(self.root / "lib")
+            rundir.make(self.root / name, mode_in(self.root))
         if how.fresh_code:
             snapshot.check_size(first.code, first.max_code_mb)
-            snapshot.copy_code(
-                first.code, self.root / "code", first.link, snapshot=first.snapshot, mode=_mode(self.root)
-            )
         points = len(self.points) if len(self.points) > 1 else None
         text = render(first.command, first.place.submitit, first.parameters, points=points)
-        write_atomic(self.root / "submit.sbatch", text, mode=0o600)
+        write_shared(self.root, first, {"submit.sbatch": text}, code=how.fresh_code)
 
     def put_back(self, error: BaseException) -> None:
         """Every point as it was; nothing of the array stays."""
-        for paths in self._touched:
-            for name in self._names:
-                kept = paths.root / f"{_BEFORE}{name}"
-                if kept.is_symlink() or kept.exists():
-                    resubmit.remove(paths.root / name)
-                    os.replace(kept, paths.root / name)
-            resubmit.note_refusal(paths, error)
+        for old in self._replaced.values():
+            old.put_back()
+            resubmit.note_refusal(RunPaths(old.root), error)
         shutil.rmtree(self.root, ignore_errors=True)
 
     def keep(self) -> AgainArray:
@@ -215,22 +199,5 @@ class _Chunk:
         for paths, made, job_id in zip(self.points, self.plans, self.ids, strict=True):
             sweep = read_submission(paths.submission).get("sweep")
             submit.record(paths, made, job_id, by="resubmit", extra={"sweep": sweep} if sweep else None)
-            for name in self._names:
-                resubmit.remove(paths.root / f"{_BEFORE}{name}")
+            self._replaced[paths.id].forget()
         return AgainArray(self.ids[0].partition("_")[0], tuple(p.id for p in self.points), self.plans[0])
-
-
-def _set_aside(paths: RunPaths, names: Sequence[str]) -> None:
-    for name in names:
-        old, kept = paths.root / name, paths.root / f"{_BEFORE}{name}"
-        if old.is_symlink() or old.exists():
-            resubmit.remove(kept)
-            os.replace(old, kept)
-
-
-def _write_point(paths: RunPaths, made: SubmissionPlan, how: Again) -> None:
-    paths.request.unlink(missing_ok=True)
-    write_atomic(paths.job, made.job_yaml, durable=False)
-    write_atomic(paths.spec, made.spec.dumps(), durable=False)
-    rundir.write_passed(paths, made.spec.pass_names, os.environ)
-    submit.note(paths, made, by="resubmit", changes=how.overrides)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from launcher.submission import submit
 from launcher.submission.backends import slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import rundir, snapshot
+from launcher.submission.folder.write import write_new, write_own, write_shared
 from launcher.submission.plan import script
 from launcher.submission.plan.plan import SubmissionPlan, plan, sibling
 from launcher.submission.plan.script import array_place
@@ -40,12 +40,7 @@ __all__ = ["PlannedPoint", "SubmittedSweep", "execute", "plan_points", "render"]
 _LINKED = ("code", "lib", "submitit", "environment.json")
 _FOLDERS = ("attempts", "checkpoints", "logs")
 _NAMES = RunPaths(Path())
-_JOB, _SPEC, _PASSED, _SECRET, _EVENTS, _SUBMISSION, _SBATCH = (
-    str(path)
-    for path in (
-        _NAMES.job, _NAMES.spec, _NAMES.passed, _NAMES.secret, _NAMES.events, _NAMES.submission, _NAMES.sbatch
-    )
-)  # fmt: skip
+_SUBMISSION, _SBATCH = str(_NAMES.submission), str(_NAMES.sbatch)
 _TRIES = 20
 _SCALARS = (str, int, float, bool, type(None))
 
@@ -205,15 +200,8 @@ def _fill_and_submit(
 
 def _write_shared(root: Path, chunks: list[list[PlannedPoint]], argv: Sequence[str]) -> None:
     first = chunks[0][0].plan
-    shared = RunPaths(root)
-    snapshot.copy_code(
-        first.code, shared.code, first.link, snapshot=first.snapshot, mode=rundir.mode_of(first.spec.share)
-    )
-    snapshot.copy_launcher(shared.lib)
-    made_from = snapshot.environment(first.code, first.interpreter, argv, os.environ)
-    snapshot.write_environment(shared.environment, made_from)
-    for number, chunk in enumerate(chunks):
-        write_atomic(root / f"submit-{number}.sbatch", render(chunk))
+    scripts = {f"submit-{number}.sbatch": render(chunk) for number, chunk in enumerate(chunks)}
+    write_shared(root, first, scripts, made_from=(argv, os.environ))
 
 
 def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> None:
@@ -222,7 +210,6 @@ def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> Non
     first = chunk[0].plan
     mode = rundir.mode_of(first.spec.share)
     _make(listing, mode)
-    passed = json.dumps({n: os.environ[n] for n in first.spec.pass_names if n in os.environ}) + "\n"
     for place, one in enumerate(chunk):
         folder = one.plan.run_dir  # text, not a Path: joining fifteen names a point takes its time
         _make(folder, mode)
@@ -232,12 +219,7 @@ def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> Non
             os.symlink(f"../{name}", f"{folder}/{name}")
         os.symlink(f"../submit-{number}.sbatch", f"{folder}/{_SBATCH}")
         os.symlink(f"../{os.path.basename(folder)}", f"{listing}/{place}")
-        _write(f"{folder}/{_JOB}", one.plan.job_yaml)
-        _write(f"{folder}/{_SPEC}", one.plan.spec.dumps())
-        _write(f"{folder}/{_PASSED}", passed, 0o600)
-        _write(f"{folder}/{_SECRET}", secrets.token_hex(32) + "\n", 0o600)
-        event = submit.submitted_event(one.plan, "submit", one.overrides)
-        _write(f"{folder}/{_EVENTS}", json.dumps(event) + "\n")
+        write_own(folder, one.plan, by="submit", changes=one.overrides, new=True)
 
 
 def _make(folder: str, mode: int) -> None:
@@ -245,22 +227,11 @@ def _make(folder: str, mode: int) -> None:
     os.chmod(folder, mode)  # mkdir's mode is cut by the umask
 
 
-def _write(path: str, text: str, mode: int = 0o640) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.fchmod(fd, mode)
-        left = memoryview(text.encode())
-        while left:  # a disk that fills up takes a part, and refuses the next
-            left = left[os.write(fd, left) :]
-    finally:
-        os.close(fd)
-
-
 def _record(root: Path, points: Sequence[PlannedPoint], job_ids: Sequence[str]) -> None:
     entry = submit.submission_entry(points[0].plan, job_ids[0], by="submit")
     for one, job_id in zip(points, job_ids, strict=True):
         mine = {**entry, "job_id": job_id, "sweep": {"id": root.name, "overrides": one.overrides}}
-        _write(f"{one.plan.run_dir}/{_SUBMISSION}", json.dumps({**mine, "submissions": [mine]}) + "\n")
+        write_new(f"{one.plan.run_dir}/{_SUBMISSION}", json.dumps({**mine, "submissions": [mine]}) + "\n")
 
 
 def _write_sweep(root: Path, points: Sequence[PlannedPoint], job_ids: Sequence[str], most: int | None) -> None:

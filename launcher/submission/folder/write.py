@@ -1,0 +1,145 @@
+"""Writes what the nodes read: what runs of one submission share, and what each has of its own. Every submission uses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from launcher.run import events
+from launcher.run.files import write_atomic
+from launcher.run.paths import RunPaths
+from launcher.submission.folder import snapshot
+from launcher.submission.plan.plan import SubmissionPlan
+
+__all__ = ["ReplacedFiles", "mode_in", "remove", "write_new", "write_own", "write_shared"]
+
+_NAMES = RunPaths(Path())
+_JOB, _SPEC, _PASSED, _SECRET, _EVENTS = map(
+    str, (_NAMES.job, _NAMES.spec, _NAMES.passed, _NAMES.secret, _NAMES.events)
+)
+_BEFORE = ".before."
+
+
+def mode_in(folder: Path) -> int:
+    """Permissions of a folder made in ``folder``: who may enter this one may enter that one."""
+    return folder.stat().st_mode & 0o777
+
+
+def write_shared(
+    root: Path,
+    plan: SubmissionPlan,
+    scripts: Mapping[str, str],
+    *,
+    code: bool = True,
+    made_from: tuple[Sequence[str], Mapping[str, str]] | None = None,
+) -> None:
+    """Write into ``root`` what runs share: the code, the launcher, the sbatch ``scripts`` by name.
+
+    ``code=False`` keeps the copy that is there. ``made_from``: the command line and the environment, for environment.json.
+    Raises OSError or SnapshotError.
+    """
+    paths = RunPaths(root)
+    if code:
+        snapshot.copy_code(plan.code, paths.code, plan.link, snapshot=plan.snapshot, mode=mode_in(root))
+    remove(paths.lib)  # a resubmission's; of a point of a sweep, a link
+    snapshot.copy_launcher(paths.lib)
+    if made_from is not None:
+        about = snapshot.environment(plan.code, plan.interpreter, *made_from)
+        snapshot.write_environment(paths.environment, about)
+    for name, text in scripts.items():
+        write_atomic(root / name, text)
+
+
+def write_own(
+    folder: str,
+    plan: SubmissionPlan,
+    *,
+    by: Literal["submit", "resubmit"],
+    changes: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    new: bool = False,
+    durable: bool = True,
+) -> None:
+    """Write into a run's ``folder`` its job, spec, passed variables, secret, and the history's ``submitted``.
+
+    The event is written before SLURM has the job: from then on the leader is the only writer. So it cannot hold the job
+    id, which submission.json and ``attempt_started`` do. ``new``: nothing of it is there yet; such files are not fsynced,
+    as a thousand points of a sweep would take a minute on a network file system. Raises OSError.
+    """
+    env = os.environ if environ is None else environ
+
+    def put(name: str, text: str, mode: int = 0o640) -> None:
+        if new:
+            write_new(f"{folder}/{name}", text, mode)
+        else:
+            write_atomic(Path(folder, name), text, mode=mode, durable=durable)
+
+    spec = plan.spec
+    put(_JOB, plan.job_yaml)
+    put(_SPEC, spec.dumps())
+    put(_PASSED, json.dumps({name: env[name] for name in spec.pass_names if name in env}) + "\n", 0o600)
+    if new or not os.path.exists(f"{folder}/{_SECRET}"):
+        put(_SECRET, secrets.token_hex(32) + "\n", 0o600)
+    submitted: dict[str, Any] = events.event(
+        "submitted", attempt=None, job_id=None, backend=plan.backend, nodes=spec.nodes, spare_nodes=spec.spare_nodes,
+        tasks_per_node=spec.tasks_per_node, by=by, changes=list(changes),
+    )  # fmt: skip
+    if new:
+        put(_EVENTS, json.dumps(submitted) + "\n")
+    else:
+        events.append(Path(folder, _EVENTS), submitted)
+
+
+def write_new(path: str, text: str, mode: int = 0o640) -> None:
+    """Write a file that is not there yet, without fsync. Paths are text: joining fifteen a point takes its time."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.fchmod(fd, mode)
+        left = memoryview(text.encode())
+        while left:  # a disk that fills up takes a part, and refuses the next
+            left = left[os.write(fd, left) :]
+    finally:
+        os.close(fd)
+
+
+class ReplacedFiles:
+    """Files of a run's folder that a resubmission replaces: kept under another name until it is known to stand."""
+
+    def __init__(self, root: Path, names: Sequence[str]) -> None:
+        self.root = root
+        self._names = names
+        self._moved: list[str] = []
+
+    def set_aside(self) -> None:
+        """Move them out of the way. Raises OSError."""
+        for name in self._names:
+            old, kept = self.root / name, self.root / f"{_BEFORE}{name}"
+            remove(kept)
+            if os.path.lexists(old):
+                os.replace(old, kept)
+            self._moved.append(name)
+
+    def put_back(self) -> None:
+        """Undo `set_aside`; what was written in their places goes."""
+        for name in self._moved:
+            remove(self.root / name)
+            if os.path.lexists(kept := self.root / f"{_BEFORE}{name}"):
+                os.replace(kept, self.root / name)
+
+    def forget(self) -> None:
+        """Remove the old ones."""
+        for name in self._moved:
+            remove(self.root / f"{_BEFORE}{name}")
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a folder or a link (not what it leads to), where there is one."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
