@@ -118,7 +118,7 @@ def test_when_slurm_refuses_no_request_stays(
     site.queue.write_text(f"{state}\n")
     site.command("scancel", "echo 'Access denied' >&2; exit 1")
 
-    assert end(site.paths, capsys) == "scancel: Access denied"
+    assert end(site.paths, capsys) == "scancel failed: Access denied"
     assert site.request() is None
     assert read_outcome(site.paths.outcome) is None
 
@@ -200,5 +200,5 @@ def test_when_slurm_refuses_no_points_request_stays(
     site.command("scancel", "echo 'Access denied' >&2; exit 1")
 
     assert main(["cancel", "swp"]) != 0
-    assert capsys.readouterr().err == "launcher: scancel: Access denied\n"
+    assert capsys.readouterr().err == "launcher: scancel failed: Access denied\n"
     assert [(p.request.exists(), p.outcome.exists()) for p in points.values()] == [(False, False), (False, False)]
