@@ -15,7 +15,7 @@ from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.processes import runs_here
 from launcher.run.state import is_this_job, read_submission
-from launcher.slurm.commands import ask
+from launcher.slurm.commands import Answer, ask
 from launcher.slurm.jobs import ENDED
 from launcher.submission.backends import local as local_backend
 
@@ -184,13 +184,20 @@ def cancel_jobs(job_ids: list[str]) -> None:
 
 def _squeue(*options: str) -> list[str]:
     """The lines of squeue's answer; none where it knows no such job. Raises SiteError."""
-    answer = ask("squeue", "--noheader", *options, timeout_s=_ANSWER_S)
+    answer = _ask("squeue", "--noheader", *options)
     if not answer.ok and "invalid job id" not in answer.err.lower():
         raise SiteError(f"SLURM does not answer: {answer.problem}")
     return answer.out.splitlines() if answer.ok else []
 
 
 def _checked(*words: str) -> None:
-    answer = ask(*words, timeout_s=_ANSWER_S)
+    answer = _ask(*words)
     if not answer.ok:
         raise SiteError(f"{words[0]} failed: {answer.problem}")
+
+
+def _ask(*words: str) -> Answer:
+    answer = ask(*words, timeout_s=_ANSWER_S)
+    if answer.missing:
+        raise SiteError(f"{words[0]} is not on the PATH: load SLURM's module")
+    return answer

@@ -123,6 +123,16 @@ def test_when_slurm_refuses_no_request_stays(
     assert read_outcome(site.paths.outcome) is None
 
 
+def test_without_slurms_commands_its_module_is_asked_for(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell in which SLURM's module is not loaded: the sentence says so, and the run is left alone."""
+    monkeypatch.setenv("PATH", str(site.paths.root))
+
+    assert _verb(site.paths, capsys) == "squeue is not on the PATH: load SLURM's module"
+    assert site.request() is None
+
+
 @both
 def test_what_is_over_is_left_alone(site: Site, end: End, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither SLURM's jobs nor files are touched of a run that has ended, or that SLURM does not know any more."""

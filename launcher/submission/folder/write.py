@@ -35,6 +35,7 @@ def write_shared(
     plan: SubmissionPlan,
     scripts: Mapping[str, str],
     *,
+    script_mode: int = 0o640,
     code: bool = True,
     made_from: tuple[Sequence[str], Mapping[str, str]] | None = None,
 ) -> None:
@@ -52,7 +53,7 @@ def write_shared(
         about = snapshot.environment(plan.code, plan.interpreter, *made_from)
         snapshot.write_environment(paths.environment, about)
     for name, text in scripts.items():
-        write_atomic(root / name, text)
+        write_atomic(root / name, text, mode=script_mode)
 
 
 def write_own(
@@ -69,19 +70,20 @@ def write_own(
 
     The event is written before SLURM has the job: from then on the leader is the only writer. So it cannot hold the job
     id, which submission.json and ``attempt_started`` do. ``new``: nothing of it is there yet; such files are not fsynced,
-    as a thousand points of a sweep would take a minute on a network file system. Raises OSError.
+    as a thousand points of a sweep would take a minute on a network file system. ``durable=False`` replaces the job and
+    the spec without fsync. Raises OSError.
     """
     env = os.environ if environ is None else environ
 
-    def put(name: str, text: str, mode: int = 0o640) -> None:
+    def put(name: str, text: str, mode: int = 0o640, durable: bool = True) -> None:
         if new:
             write_new(f"{folder}/{name}", text, mode)
         else:
             write_atomic(Path(folder, name), text, mode=mode, durable=durable)
 
     spec = plan.spec
-    put(_JOB, plan.job_yaml)
-    put(_SPEC, spec.dumps())
+    put(_JOB, plan.job_yaml, durable=durable)
+    put(_SPEC, spec.dumps(), durable=durable)
     put(_PASSED, json.dumps({name: env[name] for name in spec.pass_names if name in env}) + "\n", 0o600)
     if new or not os.path.exists(f"{folder}/{_SECRET}"):
         put(_SECRET, secrets.token_hex(32) + "\n", 0o600)

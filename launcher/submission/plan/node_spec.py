@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import asdict, fields
-from enum import Enum
-from functools import partial
+from functools import cache, partial
+from operator import attrgetter
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -57,6 +57,8 @@ def node_spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"
         "tasks_per_node": job.resources.tasks_per_node or gpus or 1,
         "timeout_min": int(job.resources.timeout_min),
         "backend": chosen.value if chosen is not Backend.auto else ("nccl" if gpus else "gloo"),
+        "start_method": job.distributed.start_method.value,
+        "share": job.share.value,
         "control_ports": _ports(job.distributed.port_range, run_id),
         "ddp": DdpSpec(**_same(DdpSpec, job.distributed.ddp)),
         "variables": fill(job.environment.variables),
@@ -76,9 +78,15 @@ def node_spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"
 
 def _same(spec: Any, section: Any) -> dict[str, Any]:
     """The section's values that ``spec`` has a field of the same name for."""
-    known = {f.name for f in fields(spec)}
-    found = {f.name: getattr(section, f.name) for f in fields(section) if f.name in known}
-    return {name: value.value if isinstance(value, Enum) else value for name, value in found.items()}
+    names = _common(spec, section.__class__)
+    return dict(zip(names, attrgetter(*names)(section), strict=True))
+
+
+@cache
+def _common(one: type, other: type) -> list[str]:
+    """Names of the fields that both have: the same for each of a sweep's thousand points."""
+    known = {f.name for f in fields(one)}
+    return [f.name for f in fields(other) if f.name in known]
 
 
 def _work(job: Job, fill: Callable[[Any], Any]) -> Work:

@@ -185,7 +185,7 @@ class _Chunk:
             snapshot.check_size(first.code, first.max_code_mb)
         points = len(self.points) if len(self.points) > 1 else None
         text = render(first.command, first.place.submitit, first.parameters, points=points)
-        write_shared(self.root, first, {"submit.sbatch": text}, code=how.fresh_code)
+        write_shared(self.root, first, {"submit.sbatch": text}, script_mode=0o600, code=how.fresh_code)
 
     def put_back(self, error: BaseException) -> None:
         """Every point as it was; nothing of the array stays."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import stat
 import subprocess
 import sys
 import time
@@ -18,14 +19,17 @@ from planning import facts
 
 from launcher.config.load.load import LoadedJob
 from launcher.errors import RunNotFoundError, StateError, SubmitError
-from launcher.run import events, index
+from launcher.run import events, files, index
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, SiteSpec
-from launcher.run.state import read_submission
+from launcher.run.state import read_submission, write_outcome
+from launcher.submission import resubmit
 from launcher.submission.backends import slurm as slurm_backend
 from launcher.submission.facts.facts import CodeFacts, Facts, SlurmFacts
+from launcher.submission.resubmit import Again
 from launcher.submission.sweeps import submit_sweep
 from launcher.submission.sweeps.points import points_of, runs_of
+from launcher.submission.sweeps.resubmit_points import resubmit_points
 
 Make = Callable[..., LoadedJob]
 
@@ -169,6 +173,39 @@ def test_sweeps_and_points_are_found_by_name(job: Make, slurm: Path, tmp_path: P
     assert index.resolve("k7f002") == points_of(one.root)[2].root
     with pytest.raises(RunNotFoundError):
         index.resolve("k7f009")
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_points_are_submitted_again_as_one_array(
+    job: Make, slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """Their script is private, their passed variables are on disk before SLURM has them; a refusal leaves all as it was."""
+    one = submit_sweep.execute(_sweep(job), _facts(tmp_path), [])
+    points = points_of(one.root)[:2]
+    for p in points:
+        write_outcome(p.outcome, {"state": "failed"})
+    if refused:
+        (slurm / "fails-at-1").touch()
+    monkeypatch.setattr(resubmit, "facts_again", lambda *_: _facts(tmp_path))
+    synced: list[str] = []
+    fsync = os.fsync
+    monkeypatch.setattr(files.os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
+    before = {p.id: sorted((f.name, f.is_symlink() and os.readlink(f)) for f in p.root.iterdir()) for p in points}
+
+    if refused:
+        with pytest.raises(SubmitError, match="QOSMaxSubmitJobPerUserLimit"):
+            resubmit_points(one.root, points, Again())
+    else:
+        assert [a.job_id for a in resubmit_points(one.root, points, Again())] == ["101"]
+
+    again = one.root / "again-1"
+    after = {p.id: sorted((f.name, f.is_symlink() and os.readlink(f)) for f in p.root.iterdir()) for p in points}
+    assert len([name for name in synced if f"/.{points[0].passed.name}." in name]) == 2
+    assert again.exists() is not refused
+    assert (before == after) is refused
+    assert [p.outcome.exists() for p in points] == [refused] * 2
+    assert refused or stat.S_IMODE((again / "submit.sbatch").stat().st_mode) == 0o600
+    assert [e["type"] for e in events.read(points[0].events)][1:] == ["submitted", *(["warning"] if refused else [])]
 
 
 def test_a_sweep_needs_slurm(job: Make, slurm: Path, tmp_path: Path) -> None:
