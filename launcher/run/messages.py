@@ -46,7 +46,7 @@ LAUNCHER_STOP_NOTE                 of scripts: the file that comes with TERM, {"
 LAUNCHER_RESUME_PATH, LAUNCHER_RESUME_STEP   the checkpoint to resume from, chosen by the leader; both unset: from scratch
 
 The entry points, as strings: ``launcher.training.start.main:main`` (no arguments; ends the process itself, exit code 0 when it
-finished or stopped as told) and ``launcher.training.process.store:main`` (one argument: the file descriptor it writes
+finished or stopped as told) and ``launcher.training.process.serve_store:main`` (one argument: the file descriptor it writes
 ``{"port": n}`` and a newline to, and whose end of file ends it).
 
 A fork server should preload the module ``launcher.training.start.preload`` (torch and everything torch and workers would import later:

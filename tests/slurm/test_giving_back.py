@@ -23,7 +23,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import write_outcome
 from launcher.node.checkpoints import fence
-from launcher.node.allocation.slurm import SlurmAllocation
+from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.slurm import handback
 
 signal.signal(signal.SIGTERM, lambda *_: None)

@@ -254,7 +254,7 @@ class Crew:
 
 
 def _serve_store(sock: socket.socket) -> None:
-    from launcher.training.process.store import main
+    from launcher.training.process.serve_store import main
 
     main(sock.fileno())
 

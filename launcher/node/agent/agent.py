@@ -38,7 +38,7 @@ PRELOAD = (
     "torch",
     "torch.distributed",
     "launcher.training.start.main",
-    "launcher.training.process.store",
+    "launcher.training.process.serve_store",
     "?launcher.training.start.preload",
 )
 """What the fork server imports, by name: this floor knows no torch. A question mark: only if it is there."""

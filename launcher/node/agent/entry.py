@@ -86,7 +86,7 @@ def _adopt(
 ) -> None:
     """This agent has lost its leader: see `launcher.node.allocation.leaderless`."""
     from launcher.node.allocation.leaderless import LEAD_S, adopt, host_answers
-    from launcher.node.allocation.slurm import SlurmAllocation
+    from launcher.node.allocation.slurm_allocation import SlurmAllocation
 
     silent = lost == "silent"
     try:

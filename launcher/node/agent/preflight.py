@@ -25,7 +25,7 @@ from launcher.run.units import size
 
 __all__ = ["ALL_REDUCE_MAIN", "Check", "Preflight", "judge_disk", "judge_driver", "judge_gpus", "judge_memory"]
 
-ALL_REDUCE_MAIN = "launcher.training.process.preflight:main"
+ALL_REDUCE_MAIN = "launcher.training.process.all_reduce:main"
 ROUND = -1
 """The number under which the store and the processes of the checks run; `end` clears it like a round."""
 _SCRATCH = (os.environ.get("TMPDIR") or "/tmp", "/dev/shm")  # noqa: S108 - not gettempdir: that steps aside when /tmp is full
@@ -50,7 +50,7 @@ def judge_gpus(
 ) -> list[Check]:
     """As many GPUs as the job asked for, and none that reports errors. Pure.
 
-    Without the library that asks NVML, which nodes may lack, torch alone counts them (`launcher.training.process.preflight`).
+    Without the library that asks NVML, which nodes may lack, torch alone counts them (`launcher.training.process.all_reduce`).
     """
     if not asked:
         return []

@@ -14,7 +14,7 @@ from launcher.node.forkserver.client import ForkServer, ForkServerError
 
 __all__ = ["STORE_MAIN", "Store", "Tell"]
 
-STORE_MAIN = "launcher.training.process.store:main"
+STORE_MAIN = "launcher.training.process.serve_store:main"
 
 Tell = Callable[..., None]
 """Sends one message to the leader: type, then keywords."""

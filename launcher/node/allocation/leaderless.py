@@ -17,7 +17,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from launcher.node.allocation.slurm import SlurmAllocation
+from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.node.allocation.teardown import act
 from launcher.node.wire.messages import SILENCE_S
 from launcher.run.paths import RunPaths

@@ -134,7 +134,7 @@ def _tear_down(paths: RunPaths, *, told: bool) -> int:
         raise OSError(f"{paths.spec.name}: {error}") from error
     if spec.batch != "slurm" or not os.environ.get("SLURM_JOB_ID"):
         return JUDGED
-    from launcher.node.allocation.slurm import SlurmAllocation
+    from launcher.node.allocation.slurm_allocation import SlurmAllocation
 
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # `scontrol requeue` sends TERM to this very process

@@ -386,7 +386,7 @@ _SIGNAL_TEXT = {
 
 def _allocation_of(spec: RunSpec, paths: RunPaths) -> Allocation:
     if spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
-        from launcher.node.allocation.slurm import SlurmAllocation
+        from launcher.node.allocation.slurm_allocation import SlurmAllocation
 
         return SlurmAllocation(spec, paths)
     return LocalAllocation(paths)

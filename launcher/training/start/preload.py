@@ -12,7 +12,7 @@ import torch.profiler
 import launcher.training.attach
 import launcher.training.checkpoint.write
 import launcher.training.loop
-import launcher.training.process.store
+import launcher.training.process.serve_store
 import launcher.training.start.scripts
 
 __all__: list[str] = []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.node.allocation import slurm
+from launcher.node.allocation import slurm_allocation as slurm
 from launcher.node.allocation.exclusions import affordable, excluded_before
-from launcher.node.allocation.slurm import SlurmAllocation
+from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work

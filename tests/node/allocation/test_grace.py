@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from launcher.node.allocation import slurm
-from launcher.node.allocation.slurm import SlurmAllocation
+from launcher.node.allocation import slurm_allocation as slurm
+from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
 from launcher.slurm.jobs import JobFacts

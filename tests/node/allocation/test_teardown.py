@@ -12,8 +12,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.errors import SiteError
-from launcher.node.allocation import slurm as slurm_allocation
-from launcher.node.allocation import teardown
+from launcher.node.allocation import slurm_allocation, teardown
 from launcher.node.allocation.allocation import HandedBack, Meaning
 from launcher.node.checkpoints import fence
 from launcher.node.policy.budgets import Budgets
