@@ -1,9 +1,8 @@
-"""What the leader asks of whoever gave it the nodes, and how it gives them back. Blocking calls; run in threads."""
+"""What the leader asks of the system that lent it the nodes, and how it gives them back. Blocking calls; run in threads."""
 
 from __future__ import annotations
 
 import os
-from typing import Protocol
 
 from launcher.errors import SiteError
 from launcher.frozen import frozen
@@ -16,9 +15,8 @@ __all__ = [
     "Allocation",
     "CancelledError",
     "HandedBack",
-    "LocalAllocation",
-    "Meaning",
     "NotAnsweredError",
+    "SignalMeaning",
     "usable_s",
     "window_s",
 ]
@@ -38,7 +36,7 @@ class CancelledError(SiteError):
 
 
 @frozen
-class Meaning:
+class SignalMeaning:
     """Why a signal came."""
 
     kind: str
@@ -58,38 +56,44 @@ class HandedBack:
     """Hosts that were to be excluded, and without which SLURM could not start the run."""
 
 
-class Allocation(Protocol):
-    """SLURM, or nobody."""
+class Allocation:
+    """The nodes of this run. This class is the one without SLURM: the user's own machine, until the run ends."""
 
-    @property
-    def job_id(self) -> str | None:
-        """SLURM's job id."""
+    job_id: str | None
+    """SLURM's job id."""
+    restart_count = 0
+    """SLURM_RESTART_COUNT."""
+    requeues = False
+    """Whether the run can be started again."""
 
-    @property
-    def restart_count(self) -> int:
-        """SLURM_RESTART_COUNT."""
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+        self.job_id = os.environ.get("SUBMITIT_LOCAL_JOB_ID")
 
-    @property
-    def requeues(self) -> bool:
-        """It can start the run again."""
-
-    def meaning(self, signal: str) -> Meaning:
-        """Why ``signal`` came; never raises."""
+    def meaning(self, signal: str) -> SignalMeaning:
+        """Why ``signal`` came; never raises. Without SLURM only a user sends TERM: a cancel."""
+        otherwise = "nothing" if signal == "USR2" else "cancelled"
+        return SignalMeaning("user" if is_requested(self._paths) else otherwise)
 
     def answers(self) -> bool:
-        """SLURM says something of this job."""
+        """Whether SLURM answers a question about this job."""
+        return False
 
     def taken(self) -> bool:
-        """It will run the job again, whoever asked for that; never raises."""
+        """Whether SLURM will run the job again, whoever asked for that; never raises."""
+        return False
 
     def cancelled(self) -> bool:
-        """Somebody has cancelled the job; never raises."""
+        """Whether somebody has cancelled the job; never raises."""
+        return False
 
     def let_go(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        """Give back hosts that do not answer, whose end would be waited for; those that are, never raises."""
+        """Give back hosts that do not answer, so that nobody waits for their end; returns those given back, never raises."""
+        return ()
 
     def ended_tasks(self) -> dict[str, str]:
         """Nodes whose agents have ended, and how, as far as is known without them; never raises."""
+        return {}
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         """Have the run start again, without ``exclude`` where that is possible, verified.
@@ -97,6 +101,7 @@ class Allocation(Protocol):
         Raises SiteError when SLURM refuses, NotAnsweredError when it does not answer, CancelledError when the job was
         cancelled meanwhile.
         """
+        raise SiteError("There is no SLURM here to start the run again.")
 
     def pull_forward(self) -> None:
         """Have the requeued job start some seconds after this process has ended; never raises."""
@@ -105,98 +110,33 @@ class Allocation(Protocol):
         """Have the requeued job start as soon as this process, the job's last one, has ended; never raises.
 
         Returns the command that this process must become, () when there is none. ``requeued_t`` is when the end of the
-        job began, ``srun_killed`` whether srun did not live to see its step end.
+        job began. ``srun_killed``: srun was killed before it saw its step end.
         """
+        return ()
 
     def forbid_requeue(self) -> None:
-        """See that nothing brings the job back; never raises."""
+        """Make sure that SLURM does not start the job again; never raises."""
 
     def remark(self, text: str) -> None:
-        """Note ``text`` on the job, where SLURM's commands show it; never raises."""
+        """Write ``text`` into the job's comment, where SLURM's commands show it; never raises."""
 
     def cancel(self, job_id: str) -> None:
         """Cancel another job of this run; never raises."""
 
     def end_step(self) -> None:
-        """End every process of the job's step, this one included; the very last act; never raises."""
-
-
-class LocalAllocation:
-    """No SLURM: this machine, until the run ends."""
-
-    job_id: str | None = None
-    restart_count = 0
-    requeues = False
-
-    def __init__(self, paths: RunPaths) -> None:
-        self._paths = paths
-        self.job_id = os.environ.get("SUBMITIT_LOCAL_JOB_ID")
-
-    def meaning(self, signal: str) -> Meaning:
-        """TERM is a cancel here: nobody else sends it."""
-        if signal == "USR2":
-            return Meaning("user" if is_requested(self._paths) else "nothing")
-        return Meaning("user" if is_requested(self._paths) else "cancelled")
-
-    def answers(self) -> bool:
-        """There is nobody to ask."""
-        return False
-
-    def taken(self) -> bool:
-        """There is nobody to take it."""
-        return False
-
-    def cancelled(self) -> bool:
-        """Only signals tell."""
-        return False
-
-    def let_go(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        """Nothing to do."""
-        return ()
-
-    def ended_tasks(self) -> dict[str, str]:
-        """Nobody tells."""
-        return {}
-
-    def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
-        """There is nobody to give it back to."""
-        raise SiteError("There is no SLURM here to start the run again.")
-
-    def pull_forward(self) -> None:
-        """Nothing to do."""
-
-    def last_act(self, requeued_t: float | None, *, srun_killed: bool) -> tuple[str, ...]:
-        """Nothing to do."""
-        return ()
-
-    def forbid_requeue(self) -> None:
-        """Nothing to do."""
-
-    def remark(self, text: str) -> None:
-        """Nobody shows it."""
-
-    def cancel(self, job_id: str) -> None:
-        """There are no jobs."""
-
-    def end_step(self) -> None:
-        """Nothing to do: the user's own processes are on the user's own machine."""
+        """End every process of the job's step, this one included: the last call of all. Never raises."""
 
 
 def window_s(kind: str, spec: RunSpec, left_s: float | None = None) -> float | None:
-    """Seconds from the signal until the stop must be complete; None: no hurry.
+    """Return the seconds from the signal until the stop must be complete; None: no limit.
 
     Preemption with grace: TERM at the beginning of GraceTime, TERM again at its end, KILL KillWait later.
     """
-    site = spec.site
-    if kind in ("user", "terminated", "idle") and left_s is None:
+    if left_s is None and kind in ("user", "terminated", "idle"):
         return None
-    whole = {
-        "preempted": float(site.grace_s + site.kill_wait_s),
-        "time_limit": float(spec.restart.signal_lead_s),
-    }.get(kind, float(site.kill_wait_s))
-    if left_s is not None:
-        whole = left_s
-    return usable_s(whole)
+    site = spec.site
+    known = {"preempted": site.grace_s + site.kill_wait_s, "time_limit": spec.restart.signal_lead_s}
+    return usable_s(float(known.get(kind, site.kill_wait_s)) if left_s is None else left_s)
 
 
 def usable_s(warning_s: float) -> float:

@@ -1,7 +1,7 @@
-"""Tasks of the step that ended before their agents had joined: srun says so in the batch script's log, on this very host.
+"""Tasks of the step that ended before their agents had joined: srun reports them in the batch script's log, on this very host.
 
-A node whose Python, setup line or view of the run directory is broken would otherwise be waited for until
-``init_timeout_min``, since it can tell nobody.
+A node whose Python, setup line or view of the run directory is broken cannot report that itself: without this the leader
+would wait for it until ``init_timeout_min``.
 """
 
 from __future__ import annotations
@@ -15,24 +15,21 @@ from launcher.run.batch import MARK
 from launcher.run.paths import RunPaths
 from launcher.slurm.hosts import expand_hosts
 
-__all__ = ["ended_tasks", "leader_words", "read_ended"]
+__all__ = ["ended_tasks", "hosts_in", "leader_words", "read_ended"]
 
 _ENDED = re.compile(r"^srun: error: (?P<hosts>\S+): tasks? [\d,-]+: (?P<how>.+)$")
 _UNSTARTED = re.compile(r"^srun: error: tasks? (?P<tasks>[\d,-]+) launch failed: (?P<how>.+)$")
 """slurmstepd could not open the task's log, for instance, since the run directory is not mounted there."""
 _REFUSED = re.compile(r"^srun: error: Task launch for \S+ failed on node (?P<hosts>\S+): (?P<how>.+)$")
 _LEADERS = re.compile(r"^error: (?:the leader failed: )?(?P<words>\S.*)$", re.MULTILINE)
-"""How the first node's agent ends that could not go on (`launcher.node.agent.entry`)."""
+"""The last line of a first node's agent that could not go on (`launcher.node.agent.entry`)."""
 _MOST_BYTES = 1 << 20
 
 
 def read_ended(paths: RunPaths, life: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """How the tasks that have ended in this life of the allocation did so, and their last words, by host; never raises."""
+    """Return how tasks have ended in this life of the allocation, with the last line of their log, by host; never raises."""
     shown = _shown_id(environ)
-    try:
-        names = expand_hosts(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
-    except ValueError:
-        names = []
+    names = hosts_in(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
     found = ended_tasks(_tail(paths.submitit / f"{shown}_0_log.out"), life, names)
     for index, name in enumerate(names):
         if name in found and index and (words := _last_words(paths.submitit / f"{shown}_{index}_log.out")):
@@ -41,14 +38,14 @@ def read_ended(paths: RunPaths, life: str, environ: Mapping[str, str] = os.envir
 
 
 def leader_words(paths: RunPaths, life: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The sentence with which the leader of this life ended, "" when it left none; never raises."""
+    """Return the sentence with which the leader of this life ended, "" when it left none; never raises."""
     _, mark, now = _tail(paths.submitit / f"{_shown_id(environ)}_0_log.out").rpartition(f"{MARK}{life}\n")
     said = _LEADERS.findall(now) if mark else []
     return str(said[-1]).strip().rstrip(".") if said else ""
 
 
 def _shown_id(environ: Mapping[str, str]) -> str:
-    """The job as submitit's files are called."""
+    """Return the job id as submitit's files have it."""
     job, array, task = (environ.get(f"SLURM_{name}", "") for name in ("JOB_ID", "ARRAY_JOB_ID", "ARRAY_TASK_ID"))
     return f"{array}_{task}" if array and task else job
 
@@ -74,16 +71,17 @@ def ended_tasks(log: str, life: str, names: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in now.splitlines() if mark else ():
         if (said := _ENDED.match(line) or _REFUSED.match(line)) is not None:
-            hosts = _expanded(said["hosts"])
+            hosts = hosts_in(said["hosts"])
         elif (said := _UNSTARTED.match(line)) is not None:
-            hosts = [names[int(n)] for n in _expanded(f"[{said['tasks']}]") if int(n) < len(names)]
+            hosts = [names[int(n)] for n in hosts_in(f"[{said['tasks']}]") if int(n) < len(names)]
         else:
             continue
         found.update(dict.fromkeys(hosts, said["how"].strip()))
     return found
 
 
-def _expanded(text: str) -> list[str]:
+def hosts_in(text: str) -> list[str]:
+    """Expand a host list; one that cannot be read holds no hosts."""
     try:
         return expand_hosts(text)
     except ValueError:

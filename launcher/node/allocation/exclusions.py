@@ -1,4 +1,4 @@
-"""Which hosts the next attempt is kept off: those that failed in the last day, as far as SLURM can start the job without them. Pure."""
+"""Which hosts the next attempt must not use: those that failed in the last day, as far as SLURM can start without them. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _GONE = ("down", "drain", "drng", "fail", "unk", "maint", "boot", "inval", "plan
 
 
 def excluded_before(history: list[dict[str, Any]], now: float) -> dict[str, bool]:
-    """Hosts that this run has excluded since it was last submitted, the oldest first, and whether that still counts.
+    """Return the hosts that this run has excluded since it was last submitted, the oldest first, and whether that still counts.
 
-    After a day it does not: what was wrong then has been seen to by SLURM or an administrator, or has passed. Nor does it
-    once the host was given up to start the job. Such hosts are named so that they are taken back.
+    After a day it does not: SLURM or an administrator has handled the fault, or it has passed. Nor does it once the host was
+    needed to start the job. Such hosts are named so that they are taken back.
     """
     found: dict[str, bool] = {}
     for e in history:
@@ -25,13 +25,13 @@ def excluded_before(history: list[dict[str, Any]], now: float) -> dict[str, bool
             found = {}
         elif e["type"] in ("excluded", "readmitted") and isinstance(hosts, list):
             for host in map(str, hosts):
-                found.pop(host, None)  # the newest word places it
+                found.pop(host, None)  # its newest event decides its place
                 found[host] = e["type"] == "excluded" and now - float(e["t"]) < _EXCLUDED_S
     return found
 
 
 def affordable(hosts: Sequence[str], could_start: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
-    """``hosts``, given the oldest first, without the oldest: as few of them less as the job needs to start.
+    """Drop as few of ``hosts`` (given the oldest first) as the job needs to start, the oldest first.
 
     ``could_start`` says whether the job could start without these hosts; it is asked log2(n) + 1 times.
     """

@@ -2,13 +2,13 @@
 
 Measured on 22.05: with ``--no-kill`` a job whose batch host dies is *not* requeued. SLURM drops the host from the job, and
 the job stays RUNNING, with no batch script, until its time limit. So the first few other agents stay a moment and hand the
-job back themselves; where the batch script lives on, its teardown finds that done.
+job back themselves; where the batch script still runs, its teardown finds that done.
 
-A host that fell silent is waited for until SLURM has dropped it: requeued earlier, the job would stay COMPLETING until
-then, and start with SLURM's full delay (121 s) after that. A host that still answers connections is alive, and only its
-leader stands still (SIGSTOP, a dead file system): SLURM would never drop it.
+When a host does not answer, the agents wait until SLURM has dropped it: requeued earlier, the job would stay COMPLETING
+until then, and start with SLURM's full delay (121 s) after that. A host that still answers connections is alive, and only
+its leader stands still (SIGSTOP, a dead file system): SLURM would never drop it.
 
-A leader that proves itself lives and leads: it was this host that was cut off for a while, and the others train on.
+A leader that answers is alive and leads: this host was cut off for a while, and the others train on.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
+from launcher.node.allocation.early_exits import hosts_in
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.node.allocation.teardown import act
 from launcher.node.wire.messages import SILENCE_S
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.jobs import JobFacts
 from launcher.slurm.meaning import meaning_of
 
-__all__ = ["LEAD_S", "MOST", "adopt", "host_answers"]
+__all__ = ["LEAD_S", "adopt", "host_answers"]
 
 LEAD_S = 25
 """Lead of StartTime when the first host is dead: step ends are told along a tree whose root it was, and SLURM took 11 s
 (2 of 2) after the last process to see the end; a StartTime before that would be replaced by the full delay."""
 
-MOST = 3
-"""So many agents stay: one acts, the others stand in for it."""
+_MOST_AGENTS = 3
+"""So many agents stay: one acts, the others replace it if it fails."""
 _DROP_S = 660.0
-"""SlurmdTimeout is 300 s by default; two of it."""
+"""Twice SlurmdTimeout, which is 300 s by default, and some more."""
 _FROZEN_S = 20.0
-"""A leader on a live host may come back for so long; what it decides then stands."""
+"""A leader on a live host may come back for so long; what it decides then is valid."""
 _ENDING_S = 10
 """SLURM takes so long, beyond KillWait, to end a process that stands still and to see that."""
 _POLL_S = 2.0
@@ -61,12 +61,12 @@ def adopt(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
-    """Hand the job back unless somebody else has; true when this call did. ``place`` is this node's index, from 1.
+    """Hand the job back unless somebody else has; returns whether this call did. ``place`` is this node's index, from 1.
 
-    ``leads`` says whether the leader proves itself, ``alive`` whether at least its host answers. Without an answer from
-    SLURM nothing is done: this host may be the one that is cut off.
+    ``leads`` says whether the leader answers, ``alive`` whether at least its host does. Without an answer from SLURM
+    nothing is done: this host may be the one that is cut off.
     """
-    if place > MOST:
+    if place > _MOST_AGENTS:
         return False
     said = _awaited(allocation, leader_host, leads, alive, sleep, clock) if silent else ""
     if said is None:
@@ -74,8 +74,8 @@ def adopt(
     turn = clock() + _TURN_S * (place - 1)
     while True:
         facts = allocation.facts()
-        if facts is None or not (_ours(facts, allocation) or _orphaned(facts, allocation)):
-            return False  # whoever stays longer than the one that acted would cost the full delay
+        if facts is None or not (_ours(facts, allocation) or _script_gone(facts, allocation)):
+            return False  # an agent that stays longer than the one that acted would cost the full delay
         if clock() >= turn:
             break
         sleep(_WATCH_S)
@@ -96,9 +96,9 @@ def _awaited(
     sleep: Callable[[float], None],
     clock: Callable[[], float],
 ) -> str | None:
-    """Wait until SLURM has dropped the silent leader's host, or it is clear that it never will.
+    """Wait until SLURM has dropped the leader's host, or it is clear that it never will.
 
-    How the leader ended; None: leave it alone.
+    Returns how the leader ended; None: do nothing.
     """
     began = heard = clock()
     answering: float | None = None
@@ -108,7 +108,7 @@ def _awaited(
             heard = clock()
             if not _ours(facts, allocation):
                 return None
-            if leader_host not in _hosts(facts):
+            if leader_host not in hosts_in(facts.nodes):
                 return f"{leader_host}, the leader's host, fell silent and SLURM has dropped it"
             if not alive():
                 answering = None
@@ -139,19 +139,12 @@ def host_answers(host: str, ports: Sequence[int]) -> bool:
 
 
 def _ours(facts: JobFacts, allocation: SlurmAllocation) -> bool:
-    """The job still runs, in the life that this agent belongs to."""
+    """Whether the job still runs, in the life that this agent belongs to."""
     return facts.state == "RUNNING" and (facts.restarts is None or facts.restarts == allocation.restart_count)
 
 
-def _orphaned(facts: JobFacts, allocation: SlurmAllocation) -> bool:
-    """SLURM ends the job since its batch script was killed: with the leader gone, too, nobody else will requeue it."""
-    # The time of day tells what ends a job that runs; nothing else is asked here.
+def _script_gone(facts: JobFacts, allocation: SlurmAllocation) -> bool:
+    """Whether SLURM ends the job since its batch script was killed: with the leader gone, too, nobody else requeues it."""
+    # ``now`` decides what ends a job that runs; nothing else is asked here.
     said = meaning_of(facts, "TERM", restart_count=allocation.restart_count, now=0.0, lead_s=0.0)
     return said.kind == "script_gone"
-
-
-def _hosts(facts: JobFacts) -> list[str]:
-    try:
-        return expand_hosts(facts.nodes)
-    except ValueError:
-        return []

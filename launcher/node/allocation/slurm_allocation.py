@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from launcher.errors import SiteError
-from launcher.node.allocation.allocation import CancelledError, HandedBack, Meaning, NotAnsweredError
+from launcher.node.allocation.allocation import Allocation, CancelledError, HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.allocation.early_exits import read_ended
 from launcher.node.allocation.exclusions import affordable, excluded_before, schedulable_without
 from launcher.node.wire.connection import allocation_life
@@ -26,8 +26,7 @@ from launcher.slurm import handback
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
 from launcher.slurm.jobs import JobFacts, controller_time, job_facts
-from launcher.slurm.meaning import Meaning as Understood
-from launcher.slurm.meaning import meaning_of
+from launcher.slurm.meaning import Meaning, meaning_of
 from launcher.slurm.restart import NET_LEAD_S, last_act
 
 __all__ = ["SlurmAllocation"]
@@ -39,7 +38,7 @@ _EARLY_S = 2.0
 """SLURM counts seconds, and looks at grace times late, never early."""
 
 
-class SlurmAllocation:
+class SlurmAllocation(Allocation):
     """This process's SLURM job (or array element)."""
 
     requeues = True
@@ -53,7 +52,7 @@ class SlurmAllocation:
         self._paths = paths
         self._environ = environ
         self._job = job_environ(environ)
-        self.job_id: str | None = self._job.own_id or None
+        self.job_id = self._job.own_id or None
         self.restart_count = self._job.restart_count
         self._slurm_requeues = False
         self._grace_end: float | None = None
@@ -61,22 +60,21 @@ class SlurmAllocation:
         self._began_up_s = clock.up_s() - _life_s(environ)
 
     def facts(self) -> JobFacts | None:
-        """What SLURM says of the job now; None when it does not answer. Never raises.
+        """Return what SLURM says of the job now; None when it does not answer. Never raises.
 
         A slurmctld that was killed when it had just started the job again comes back with its record of the life before: a job
         that is being ended, though this life runs. That is no answer.
         """
         facts = job_facts(self._job.own_id, timeout_s=_ASK_S)
-        return None if self._is_of_life_before(facts) else facts
-
-    def _is_of_life_before(self, facts: JobFacts | None) -> bool:
         if facts is None or facts.state in (*handback.RUNNING, *_WAITING):
-            return False
+            return facts
         if facts.ahead:  # that life is ending, and then this one is to begin, if its number is this one's
-            return facts.restarts is not None and facts.restarts <= self.restart_count
-        return self._is_older(facts)
+            is_old = facts.restarts is not None and facts.restarts <= self.restart_count
+        else:
+            is_old = facts.end_t is not None and facts.end_t < _slurm_now() - (clock.up_s() - self._began_up_s) - 1
+        return None if is_old else facts
 
-    def meaning(self, signal: str) -> Meaning:
+    def meaning(self, signal: str) -> SignalMeaning:
         """See `Allocation`; a SLURM that does not answer at once is asked again for some seconds."""
         end = time.monotonic() + _ASK_S
         facts = self.facts()
@@ -87,9 +85,9 @@ class SlurmAllocation:
         if said.kind in ("preempted", "user") and said.left_s is not None:
             self.in_grace_until(clock.now() + said.left_s)
         left = None if said.left_s is None else said.left_s + self._spec.site.kill_wait_s
-        return Meaning(said.kind, left)
+        return SignalMeaning(said.kind, left)
 
-    def _understood(self, facts: JobFacts | None, signal: str) -> Understood:
+    def _understood(self, facts: JobFacts | None, signal: str) -> Meaning:
         said = meaning_of(
             facts,
             signal,
@@ -105,14 +103,8 @@ class SlurmAllocation:
             return replace(said, kind="cancelled")
         return said
 
-    def _is_older(self, facts: JobFacts | None) -> bool:
-        """What these facts tell of was over before this life began. A pending job's times lie ahead."""
-        if facts is None or facts.end_t is None:
-            return False
-        return facts.end_t < _slurm_now() - (clock.up_s() - self._began_up_s) - 1
-
     def in_grace_until(self, t: float) -> None:
-        """The job is being preempted and has until ``t`` of `launcher.run.clock`: whoever ends it sooner cancels it."""
+        """Note that the job is being preempted at ``t`` of `launcher.run.clock`: whoever ends it sooner cancels it."""
         self._grace_end = t
 
     def answers(self) -> bool:
@@ -139,7 +131,8 @@ class SlurmAllocation:
         if self._slurm_requeues or self._spec.site.requeue_allowed:
             done = handback.requeue(own, restart_count=self.restart_count)
             if done.ended:
-                self._refuse_cancelled()
+                if self.cancelled():
+                    raise CancelledError("it was cancelled meanwhile")
                 done = handback.requeue(own, restart_count=self.restart_count)  # its grace or time was over meanwhile
             if done.ok:
                 given_up = self._exclude(exclude)
@@ -150,16 +143,12 @@ class SlurmAllocation:
                 raise NotAnsweredError(f"scontrol requeue: {done.why}")
         return self._continue(exclude, delay_s)
 
-    def _refuse_cancelled(self) -> None:
-        if self.cancelled():
-            raise CancelledError("it was cancelled meanwhile")
-
     def let_go(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
         """See `Allocation`."""
         done = handback.let_go(self._job.own_id, hosts)
         self._let_go = done.ok
         if not done.ok:
-            print(f"{', '.join(hosts)} could not be given back: {done.why}", file=sys.stderr, flush=True)
+            print(f"SLURM did not take {', '.join(hosts)} back: {done.why}", file=sys.stderr, flush=True)
         return hosts if done.ok else ()
 
     def _exclude(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -170,7 +159,7 @@ class SlurmAllocation:
         return given_up
 
     def _chosen(self, hosts: tuple[str, ...]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-        """What to exclude, the user's own hosts included (None: leave that as it is), and the hosts that are given up."""
+        """Return what to exclude, the user's own hosts included (None: no change), and the hosts that are given up."""
         before = excluded_before(events.read(self._paths.events), clock.now())
         if not (hosts or before):
             return None, ()
@@ -198,8 +187,7 @@ class SlurmAllocation:
         extra = [] if chosen is None else [f"--exclude={','.join(chosen)}"]  # in place of the script's own
         if delay_s > 0:
             extra.append(f"--begin=now+{int(delay_s)}")
-        task = self._job.array_task_id
-        if task is not None:
+        if (task := self._job.array_task_id) is not None:
             extra.append(f"--array={task}")
         handback.forbid_requeue(self._job.own_id)  # from 24.05 on SLURM may requeue a job that leaves in its grace time
         # The job it continues is this one alone, not the array: its last element's plain id names them all.
@@ -207,13 +195,11 @@ class SlurmAllocation:
             str(self._paths.sbatch), self._job.own_id, name=self._job.job_name, environ=self._environ, extra=extra
         )
         if not done.ok:
-            raise SiteError(f"requeueing is forbidden here, and sbatch did not take a continuation: {done.why}")
+            raise SiteError(f"this cluster forbids requeueing, and sbatch refused a continuation job: {done.why}")
         new = done.job_id if task is None else f"{done.job_id}_{task}"
-        try:
-            self._refuse_cancelled()  # asked before, too; but a scancel may have come in between
-        except CancelledError:
+        if self.cancelled():  # asked before, too; but a scancel may have come in between
             handback.cancel(new)
-            raise
+            raise CancelledError("it was cancelled meanwhile")
         handback.move_dependents(self._job.own_id, new)
         _copy_pickle(self._paths.submitit, self._job.own_id, new)
         return HandedBack("continuation", new, given_up)
@@ -224,33 +210,28 @@ class SlurmAllocation:
             self._end_srun()
         done = handback.pull_forward(self._job.own_id, max(NET_LEAD_S, self._least_lead_s))
         if not done.ok:
-            print(f"StartTime could not be pulled forward: {done.why}", file=sys.stderr, flush=True)
+            print(f"SLURM did not set an earlier StartTime: {done.why}", file=sys.stderr, flush=True)
 
     def ends_slowly(self, seconds: int) -> None:
-        """Some process of the job ends by SLURM's KILL alone, that long after KillWait: it must not start before."""
+        """Keep the job from starting before its slowest process has ended: SLURM's KILL ends it so long after KillWait."""
         self._least_lead_s = max(self._least_lead_s, self._spec.site.kill_wait_s + seconds)
 
     def _end_srun(self) -> None:
-        """srun would wait KillWait + 2 s for the tasks of hosts that do not answer, and slurmd kills the batch script then."""
+        """Kill srun: it would wait KillWait + 2 s for hosts that do not answer, and slurmd kills the batch script then."""
+        own = {"SLURM_JOB_ID": self._job.job_id, "SLURM_CONF": self._environ.get("SLURM_CONF")}
         for process in psutil.process_iter(["name"]):
             try:
                 env = process.environ() if process.info["name"] == "srun" else {}
-                if env.get("SLURM_JOB_ID") == self._job.job_id and env.get("SLURM_CONF") == self._environ.get(
-                    "SLURM_CONF"
-                ):
+                if own == {name: env.get(name) for name in own}:
                     process.kill()
             except psutil.Error:
                 continue
 
     def last_act(self, requeued_t: float | None, *, srun_killed: bool) -> tuple[str, ...]:
         """See `Allocation`."""
-        epilog = self._spec.site.has_epilog
+        own, epilog = self._job, self._spec.site.has_epilog
         return last_act(
-            self._job.own_id,
-            own_host=self._job.node_name,
-            requeued_t=requeued_t,
-            has_epilog=epilog,
-            srun_killed=srun_killed,
+            own.own_id, own_host=own.node_name, requeued_t=requeued_t, has_epilog=epilog, srun_killed=srun_killed
         )
 
     def forbid_requeue(self) -> None:
@@ -275,13 +256,13 @@ class SlurmAllocation:
 
 
 def _slurm_now() -> float:
-    """By slurmctld's clock, with which alone its times may be compared; where that is not said, by this process's."""
+    """Return the time by slurmctld's clock, the only one its times may be compared with; where unknown, by this process's."""
     said = controller_time(timeout_s=_ASK_S)
     return clock.now() if said is None else said
 
 
 def _life_s(environ: Mapping[str, str]) -> float:
-    """The age of the oldest process of this life of the job that this one comes from: the batch script, or the step's task."""
+    """Return the age of this process's oldest ancestor in this life of the job: the batch script, or the step's task."""
     age = 0.0
     me = psutil.Process()
     for process in (me, *me.parents()):
@@ -300,11 +281,9 @@ def _is_ended(facts: JobFacts | None) -> bool:
 
 
 def _copy_pickle(folder: Path, old: str, new: str) -> None:
-    """submitit looks for the work under the job's own id."""
-    source, target = folder / f"{old}_submitted.pkl", folder / f"{new}_submitted.pkl"
+    """Copy what submitit wrote: it looks for the work under the job's own id."""
+    target = folder / f"{new}_submitted.pkl"
     try:
-        tmp = target.with_suffix(".tmp")
-        shutil.copyfile(source, tmp)
-        os.replace(tmp, target)
+        os.replace(shutil.copyfile(folder / f"{old}_submitted.pkl", target.with_suffix(".tmp")), target)
     except OSError as error:
-        raise SiteError(f"the continuation's work could not be put in place: {error}") from error
+        raise SiteError(f"the continuation job's work could not be copied for submitit: {error}") from error

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from launcher.errors import ProtocolError, RunDirError
-from launcher.node.allocation.allocation import Allocation, LocalAllocation, Meaning, window_s
+from launcher.node.allocation.allocation import Allocation, SignalMeaning, window_s
 from launcher.node.checkpoints import fence
 from launcher.node.leader import past
 from launcher.node.leader.agreed_stop import AgreedStop
@@ -318,11 +318,11 @@ class Leader(Hub):
 
     async def _ask(self, board: Board, name: str, host: str) -> None:
         try:
-            meaning: Meaning = await board.blocking(lambda: board.allocation.meaning(name))
+            meaning: SignalMeaning = await board.blocking(lambda: board.allocation.meaning(name))
         except Exception as error:  # whatever is wrong, a signal must not go unheard
             traceback.print_exc()
             board.history.warn(f"why {name} came could not be asked: {error!r}")
-            meaning = Meaning("unknown")
+            meaning = SignalMeaning("unknown")
         left = None if meaning.left_s is None else round(meaning.left_s, 1)
         board.history.event("signal", host=host, name=name, meaning=meaning.kind, left_s=left)
         if meaning.kind == "user":
@@ -389,7 +389,7 @@ def _allocation_of(spec: RunSpec, paths: RunPaths) -> Allocation:
         from launcher.node.allocation.slurm_allocation import SlurmAllocation
 
         return SlurmAllocation(spec, paths)
-    return LocalAllocation(paths)
+    return Allocation(paths)
 
 
 def _forget_request(paths: RunPaths) -> None:

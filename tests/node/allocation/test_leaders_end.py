@@ -12,7 +12,7 @@ import pytest
 from launcher.errors import RunDirError
 from launcher.node.agent import entry
 from launcher.node.allocation import teardown
-from launcher.node.allocation.allocation import HandedBack, Meaning
+from launcher.node.allocation.allocation import HandedBack, SignalMeaning
 from launcher.node.allocation.early_exits import leader_words
 from launcher.node.checkpoints import fence
 from launcher.report.diagnosis.why import explain
@@ -35,8 +35,8 @@ class Slurm:
     def __init__(self) -> None:
         self.said: list[object] = []
 
-    def meaning(self, signal: str) -> Meaning:
-        return Meaning("unknown")
+    def meaning(self, signal: str) -> SignalMeaning:
+        return SignalMeaning("unknown")
 
     def answers(self) -> bool:
         return True

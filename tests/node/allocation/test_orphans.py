@@ -148,4 +148,4 @@ def test_a_host_that_is_cut_off_does_nothing(adopt):
 
 def test_only_a_few_agents_stay(adopt):
     """A thousand agents must not all ask SLURM."""
-    assert adopt(Slurm(running("n2")), place=leaderless.MOST + 1) == ([], 0.0)
+    assert adopt(Slurm(running("n2")), place=leaderless._MOST_AGENTS + 1) == ([], 0.0)

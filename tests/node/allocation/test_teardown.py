@@ -13,7 +13,7 @@ import pytest
 
 from launcher.errors import SiteError
 from launcher.node.allocation import slurm_allocation, teardown
-from launcher.node.allocation.allocation import HandedBack, Meaning
+from launcher.node.allocation.allocation import HandedBack, SignalMeaning
 from launcher.node.checkpoints import fence
 from launcher.node.policy.budgets import Budgets
 from launcher.run import asking, events
@@ -33,7 +33,7 @@ class Slurm:
         self.said = []
 
     def meaning(self, signal):
-        return Meaning(self._meaning)
+        return SignalMeaning(self._meaning)
 
     def answers(self):
         return self._answers
@@ -263,7 +263,7 @@ def test_the_cap_over_all_attempts_holds_when_leaders_die(attempts, hours, actio
             {"t": t + 36000.0, "type": "attempt_ended", "attempt": n},
         ]
 
-    verdict = teardown.judge(
+    verdict = teardown.decide_end(
         outcome=False, history=history[:-1], life=("5", attempts - 1), lives_without_attempt=0, meaning="running",
         may_requeue=True, max_restarts=3, max_total_hours=168.0, now=now,
     )  # fmt: skip
@@ -280,7 +280,7 @@ def test_the_queue_before_a_life_without_a_leader_is_no_allocation_time():
         {"t": 60.0, "type": "saved", "attempt": 0, "step": 1},
     ]
 
-    verdict = teardown.judge(
+    verdict = teardown.decide_end(
         outcome=False, history=history, life=("5", 1), lives_without_attempt=1, meaning="running",
         may_requeue=True, max_restarts=3, max_total_hours=168.0, now=200 * 3600.0,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import SiteError
-from launcher.node.allocation.allocation import HandedBack, Meaning, NotAnsweredError
+from launcher.node.allocation.allocation import HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.leader.board import Timing
 from launcher.node.leader.leader import Ending, Leader
 from launcher.run import events
@@ -101,7 +101,7 @@ class FakeAllocation:
         self.job_id: str | None = "77"
         self.restart_count = 0
         self.requeues = True
-        self.means = Meaning("preempted")
+        self.means = SignalMeaning("preempted")
         self.is_cancelled = False
         self.how = "requeue"
         self.given_up: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class FakeAllocation:
         self.ended: dict[str, str] = {}
         self.said: list[Any] = []
 
-    def meaning(self, signal: str) -> Meaning:
+    def meaning(self, signal: str) -> SignalMeaning:
         return self.means
 
     def answers(self) -> bool:

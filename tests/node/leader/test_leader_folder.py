@@ -11,7 +11,7 @@ import pytest
 from acts import stop_at
 
 from launcher.errors import RunDirError
-from launcher.node.allocation.allocation import Meaning
+from launcher.node.allocation.allocation import SignalMeaning
 from launcher.node.checkpoints import committed, fence
 from launcher.run import events
 from launcher.run.asking import PATIENCE_S
@@ -264,7 +264,7 @@ def test_a_request_that_cannot_be_asked_for_is_looked_for_longer(world, virtual,
     """USR2 and nothing to be seen for two minutes, since nothing can be: the minute of NFS's delay begins after that."""
     w = world(checkpoint={"interval_steps": 10})
     w.step_s, w.total_steps = 5.0, 400
-    w.allocation.means = Meaning("nothing")
+    w.allocation.means = SignalMeaning("nothing")
 
     async def script():
         await w.until(lambda: any(x.entered >= 5 for n in w.nodes for x in n.workers))

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from launcher.node.allocation.allocation import Meaning
+from launcher.node.allocation.allocation import SignalMeaning
 from launcher.node.sidecars.notify import owed
 
 
@@ -65,7 +65,7 @@ def news(world):
     kinds = ["started", "preempted", "failed", "completed", "cancelled"]
     w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 20}, python=sys.executable,
               notify={"urls": ["HOOK"], "on": kinds})  # fmt: skip
-    w.allocation.means = Meaning("preempted")
+    w.allocation.means = SignalMeaning("preempted")
     w.step_s, w.max_delay_s, w.total_steps = 0.002, 0.002, 10**6
     return w
 

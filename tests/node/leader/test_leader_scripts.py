@@ -8,7 +8,7 @@ import os
 import pytest
 from acts import plain_script, stop_at
 
-from launcher.node.allocation.allocation import Meaning
+from launcher.node.allocation.allocation import SignalMeaning
 from launcher.node.wire.messages import SHUTDOWN_S
 from launcher.run.spec import Work
 
@@ -183,7 +183,7 @@ def test_a_script_that_has_finished_is_not_killed_while_it_ends(world, virtual):
 def test_an_exception_after_term_is_no_failure_of_a_plain_script(world, virtual):
     """A plain script's exception after TERM is no failure either: many handlers end by an exception."""
     w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, site={"grace_s": 20})
-    w.allocation.means = Meaning("preempted")
+    w.allocation.means = SignalMeaning("preempted")
     w.worker_class = plain_script(w)
 
     async def script():
@@ -219,7 +219,7 @@ def test_a_script_that_saves_on_usr2_and_leaves_has_stopped(world, virtual, hand
         checkpoint={"enabled": False},
         restart={"max_restarts": 0 if state == "failed" else 3},
     )
-    w.allocation.means = Meaning(meaning, 3600.0 if meaning == "time_limit" else None)
+    w.allocation.means = SignalMeaning(meaning, 3600.0 if meaning == "time_limit" else None)
     w.worker_class = plain_script(w)
 
     async def script():
@@ -299,7 +299,7 @@ def test_what_a_script_saves_when_a_handler_ends_it_is_not_kept(world, virtual):
 def test_a_stop_that_some_have_heard_as_term_is_not_withdrawn(world, virtual):
     """`cancel --save` in a long set-up that survives TERM: what ends later has stopped, so the stop must go on to a verdict."""
     w = scripts(world)
-    w.allocation.means = Meaning("user")
+    w.allocation.means = SignalMeaning("user")
     w.total_steps = 3
 
     class Late(w.worker_class):
@@ -327,7 +327,7 @@ def test_a_stop_that_some_have_heard_as_term_is_not_withdrawn(world, virtual):
 def test_a_stop_without_a_deadline_does_not_wait_for_ever(world, virtual):
     """A script takes TERM for something else and goes on: `cancel --save` ends it in the end."""
     w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False})
-    w.allocation.means = Meaning("user")
+    w.allocation.means = SignalMeaning("user")
 
     class Deaf(plain_script(w)):
         attached = True
@@ -351,14 +351,14 @@ def test_a_stop_without_a_deadline_does_not_wait_for_ever(world, virtual):
 def test_ranks_that_lose_the_one_that_saves_on_usr2_have_stopped_too(world, virtual):
     """Rank 0 alone handles USR2 and leaves upon it; the others' collectives break, before or after its end is heard."""
     w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, restart={"max_restarts": 0})
-    w.allocation.means = Meaning("preempted")
+    w.allocation.means = SignalMeaning("preempted")
     w.worker_class = plain_script(w)
 
     async def script():
         await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
         await asyncio.sleep(3)
         w.find(0).say("handles_usr2")
-        w.allocation.means = Meaning("time_limit", 3600.0)
+        w.allocation.means = SignalMeaning("time_limit", 3600.0)
         w.signal("USR2")
         await asyncio.sleep(0.3)
         for rank in (1, 2, 3):
@@ -401,7 +401,7 @@ def test_a_scripts_last_files_are_progress_too(world, virtual):
 def test_a_request_that_is_seen_late_outranks_the_end_that_its_signal_brought(world, virtual):
     """`cancel --save` sends USR2; its file shows seconds later on NFS, and the scripts have left upon the signal: cancelled."""
     w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False})
-    w.allocation.means = Meaning("nothing")
+    w.allocation.means = SignalMeaning("nothing")
     w.worker_class = plain_script(w)
 
     async def script():

@@ -7,14 +7,14 @@ import random
 import pytest
 from acts import plain_script, stop_at
 
-from launcher.node.allocation.allocation import Meaning
+from launcher.node.allocation.allocation import SignalMeaning
 
 
 @pytest.mark.parametrize("kind", ["preempted", "time_limit"])
 def test_a_preempted_run_saves_and_is_requeued(world, virtual, kind):
     """Agreed stop, save at that step, requeue, StartTime pulled forward last; the next attempt goes on from there."""
     w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 20})
-    w.allocation.means = Meaning(kind)
+    w.allocation.means = SignalMeaning(kind)
 
     ending = virtual(w.attempt_once(stop_at(w, 17)))
 
@@ -37,7 +37,7 @@ def test_each_excluded_host_is_told_with_its_own_reason(world, virtual):
     """A host that had failed before a preemption is not used again, and the history does not blame the preemption for it."""
     w = world(spare_nodes=1, checkpoint={"interval_steps": 5}, site={"grace_s": 20})
     w.total_steps = 400
-    w.allocation.means = Meaning("preempted")
+    w.allocation.means = SignalMeaning("preempted")
     w.hooks[22] = [lambda worker: w.nodes[1].die() if worker.round == 0 and worker.rank == 2 else None]
 
     ending = virtual(w.attempt_once(stop_at(w, 60)))
@@ -49,7 +49,7 @@ def test_each_excluded_host_is_told_with_its_own_reason(world, virtual):
 def test_a_cancelled_run_saves_and_never_comes_back(world, virtual):
     """scancel: saved where time allows, requeueing forbidden, outcome cancelled."""
     w = world(checkpoint={"interval_steps": 1000})
-    w.allocation.means = Meaning("cancelled")
+    w.allocation.means = SignalMeaning("cancelled")
 
     ending = virtual(w.attempt_once(stop_at(w, 17)))
 
@@ -83,7 +83,7 @@ def test_a_cancel_after_a_preemption_outranks_it(world, virtual, how):
 def test_slurm_not_answering_saves_and_does_not_requeue(world, virtual):
     """Nobody says why TERM came: saved, failed, and the reason says how to go on."""
     w = world(checkpoint={"interval_steps": 1000})
-    w.allocation.means = Meaning("unknown")
+    w.allocation.means = SignalMeaning("unknown")
 
     ending = virtual(w.attempt_once(stop_at(w, 17)))
 
@@ -95,7 +95,7 @@ def test_slurm_not_answering_saves_and_does_not_requeue(world, virtual):
 def test_a_users_request_is_read_once(world, virtual):
     """`cancel --save`: agreed stop without a deadline, saved, cancelled, the request file gone."""
     w = world(checkpoint={"interval_steps": 1000})
-    w.allocation.means = Meaning("user")
+    w.allocation.means = SignalMeaning("user")
     w.save_s = 100.0
 
     async def script():
@@ -172,7 +172,7 @@ def test_a_save_that_does_not_fit_costs_work_not_the_run(world, virtual):
     """The save takes longer than the grace: requeued in time with the older checkpoint."""
     w = world(checkpoint={"interval_steps": 10}, site={"grace_s": 0, "kill_wait_s": 10})
     w.step_s = 1.0
-    w.allocation.means = Meaning("preempted_now")
+    w.allocation.means = SignalMeaning("preempted_now")
     ended = {}
 
     async def script():
@@ -267,12 +267,12 @@ def test_stops_always_agree_and_never_deadlock(world, virtual, seed):
 def test_slurm_is_asked_again_when_the_stop_is_over(world, virtual):
     """No answer at the signal, one at the end: what it says then counts."""
     w = world(checkpoint={"interval_steps": 1000})
-    w.allocation.means = Meaning("unknown")
+    w.allocation.means = SignalMeaning("unknown")
 
     async def script():
         await stop_at(w, 17)()
         await w.until(lambda: bool(w.events("stop_requested")))
-        w.allocation.means = Meaning("preempted")
+        w.allocation.means = SignalMeaning("preempted")
 
     ending = virtual(w.attempt_once(script))
 
@@ -284,7 +284,7 @@ def test_a_signal_that_comes_early_leaves_the_time_to_training(world, virtual):
     """SLURM sends USR2 up to 60 s before it was asked to: the stop begins signal_lead_s before the limit."""
     w = world(checkpoint={"interval_steps": 1000}, restart={"signal_lead_s": 20}, site={"kill_wait_s": 30})
     w.total_steps, w.step_s = 5000, 0.5
-    w.allocation.means = Meaning("time_limit", 30 + 20 + 45)
+    w.allocation.means = SignalMeaning("time_limit", 30 + 20 + 45)
     times = {}
 
     async def script():
@@ -309,14 +309,14 @@ def test_a_scancel_in_the_window_before_the_time_limit_ends_the_run(world, virtu
     """USR2 has announced the time limit; then somebody cancels, by TERM or, unheard, in SLURM alone: cancelled, not requeued."""
     w = world(checkpoint={"interval_steps": 1000}, restart={"signal_lead_s": 20}, site={"kill_wait_s": 30})
     w.total_steps, w.step_s, w.save_s = 5000, 0.5, 5.0
-    w.allocation.means = Meaning("time_limit", 30 + 20 + 45)
+    w.allocation.means = SignalMeaning("time_limit", 30 + 20 + 45)
     seen = {"time left to training": "signal", "stopping": "stop_requested", "saving": "save_started"}[when]
 
     async def script():
         await stop_at(w, 5, "USR2")()
         await w.until(lambda: bool(w.events(seen)))
         w.allocation.is_cancelled = True
-        w.allocation.means = Meaning("cancelled", 0.0)
+        w.allocation.means = SignalMeaning("cancelled", 0.0)
         if told == "by TERM":
             w.signal("TERM")
 
@@ -332,12 +332,12 @@ def test_a_scancel_in_the_window_before_the_time_limit_ends_the_run(world, virtu
 def test_a_false_alarm_costs_no_step(world, virtual):
     """SLURM was silent at the signal and says afterwards that it wants nothing: on in the same allocation, from the same step."""
     w = world(checkpoint={"interval_steps": 1000})
-    w.allocation.means = Meaning("unknown")
+    w.allocation.means = SignalMeaning("unknown")
 
     async def script():
         await stop_at(w, 17, "USR2")()
         await w.until(lambda: bool(w.events("stopped")))
-        w.allocation.means = Meaning("nothing")
+        w.allocation.means = SignalMeaning("nothing")
 
     ending = virtual(w.attempt_once(script))
 
@@ -350,7 +350,7 @@ def test_a_false_alarm_costs_no_step(world, virtual):
 def test_a_false_alarm_while_nodes_are_waited_for(world, virtual):
     """A signal that nobody explains comes before all nodes are here, and means nothing: they are waited for again."""
     w = world()
-    w.allocation.means = Meaning("unknown")
+    w.allocation.means = SignalMeaning("unknown")
 
     async def script():
         import asyncio
@@ -358,7 +358,7 @@ def test_a_false_alarm_while_nodes_are_waited_for(world, virtual):
         await asyncio.sleep(7)
         w.signal("USR2")
         await asyncio.sleep(10)
-        w.allocation.means = Meaning("nothing")
+        w.allocation.means = SignalMeaning("nothing")
         await asyncio.sleep(10)
         w.nodes[1].join()
 
@@ -371,7 +371,7 @@ def test_a_false_alarm_while_nodes_are_waited_for(world, virtual):
 def test_a_signal_that_means_nothing_stops_nothing(world, virtual):
     """`scancel --signal=USR2`: the workers do not even pause."""
     w = world(checkpoint={"interval_steps": 1000})
-    w.allocation.means = Meaning("nothing")
+    w.allocation.means = SignalMeaning("nothing")
 
     ending = virtual(w.attempt_once(stop_at(w, 17, "USR2")))
 
@@ -384,7 +384,7 @@ def test_a_request_that_a_slow_file_system_shows_late_is_found(world, virtual):
     """USR2 announces `cancel --save`, and the leader's node sees the file half a minute later: cancelled all the same."""
     w = world(checkpoint={"interval_steps": 1000})
     w.step_s, w.total_steps = 0.5, 5000
-    w.allocation.means = Meaning("nothing")
+    w.allocation.means = SignalMeaning("nothing")
 
     async def script():
         import asyncio
@@ -403,7 +403,7 @@ def test_a_request_that_a_slow_file_system_shows_late_is_found(world, virtual):
 def test_term_sent_by_hand_ends_the_run_for_good(world, virtual):
     """`scancel --signal=TERM`: SLURM kills nothing, so there is time to save; cancelled, requeueing forbidden."""
     w = world(checkpoint={"interval_steps": 1000})
-    w.allocation.means = Meaning("terminated")
+    w.allocation.means = SignalMeaning("terminated")
     w.save_s = 100.0
 
     ending = virtual(w.attempt_once(stop_at(w, 17)))
@@ -420,12 +420,12 @@ def test_a_users_cancel_outranks_what_takes_the_nodes(world, virtual, kind, firs
     w = world(checkpoint={"interval_steps": 1000}, site={"grace_s": 60, "kill_wait_s": 30})
     w.save_s = 5.0
     kinds = ["user", kind] if first == "user" else [kind, "user"]
-    w.allocation.means = Meaning(kinds[0])
+    w.allocation.means = SignalMeaning(kinds[0])
 
     async def script():
         await stop_at(w, 10)()
         await w.until(lambda: bool(w.events("agreed")))
-        w.allocation.means = Meaning(kinds[1])
+        w.allocation.means = SignalMeaning(kinds[1])
         w.signal("USR2")
 
     ending = virtual(w.attempt_once(script))
@@ -445,7 +445,7 @@ def test_a_second_term_within_a_second_is_asked_about(world, virtual):
 
         await stop_at(w, 10)()
         await asyncio.sleep(0.3)
-        w.allocation.means = Meaning("cancelled")
+        w.allocation.means = SignalMeaning("cancelled")
         w.signal()
 
     ending = virtual(w.attempt_once(script))
