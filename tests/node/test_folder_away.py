@@ -94,7 +94,7 @@ def test_a_tracker_run_is_not_begun_anew(run, away: Away) -> None:
     paths.trackers.mkdir()
     (paths.trackers / "one.json").write_text('{"id": "abc", "offset": 0}')
     away.refuse(paths.trackers / "one.json", times=3)
-    feed = trackers.Feed(SimpleNamespace(name="one"), paths, print)
+    feed = trackers.TrackerFeed(SimpleNamespace(name="one"), paths, print)
     assert feed.memory["id"] == "abc"
 
     events.append(paths.events, events.event("round_started", attempt=1, round_=0, resume_step=40))

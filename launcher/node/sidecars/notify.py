@@ -1,16 +1,17 @@
-"""Notifications through apprise: who is told when a run starts, is preempted, fails or ends.
+"""Notifications through apprise, when a run starts, is preempted, fails or ends.
 
-The URLs are secrets: they come from variables passed by name (0600 in the run), go to the helper process over its
-standard input, and never appear in arguments, logs or events. apprise takes a quarter of a second to import and speaks
-to the network: it lives in a process of its own, so that the leader never waits for it.
+The URLs are secrets: they come from variables passed by name (0600 in the run), go to the sending process over its
+standard input, and never appear in arguments, logs or events. apprise takes a quarter of a second to import and uses the
+network: it runs in a process of its own, so that the leader never waits for it.
 
-A run that is requeued has no time for that (`drain`): what was delivered is an event, ``notified``, and the next attempt tells
+A run that is requeued has no time for that (`drain`): what was delivered is an event, ``notified``, and the next attempt sends
 what was not (`owed`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -21,21 +22,19 @@ from typing import Any
 from launcher.run.spec import RunSpec
 from launcher.slurm.commands import spared
 
-__all__ = ["KINDS", "Notifier", "main", "owed"]
-
-KINDS = ("started", "preempted", "failed", "completed", "cancelled")
+__all__ = ["Notifier", "main", "owed"]
 
 _PREEMPTIONS = ("preempted", "preempted_now")
 SEND_S = 60.0
-"""A message not delivered by then is given up."""
+"""A message not delivered by then is dropped."""
 _WHY_S = 4.0
-"""`launcher why` reads a few files; the end of a run waits for news of it only so long."""
+"""`launcher why` reads a few files; the end of a run waits no longer for its sentence."""
 
 
 class Notifier:
-    """Tells the job's `notify.urls` what happened, in that order; a failure is a warning, never an error.
+    """Sends what happened to the job's `notify.urls`, in order; a failure is a warning, never an error.
 
-    ``told`` is called with the kind of each letter that everybody took; ``past``: the history of earlier attempts.
+    ``told`` is called with the kind of each notification that every address took; ``past``: the history of earlier attempts.
     """
 
     def __init__(
@@ -60,14 +59,14 @@ class Notifier:
         self._running: set[asyncio.subprocess.Process] = set()
 
     def tell(self, kind: str, text: str, *, once: bool = False) -> None:
-        """Send ``text`` if the job asked for this ``kind`` of news; returns at once.
+        """Send ``text`` if the job asked for this ``kind`` of notification; returns at once.
 
         ``once``: not if this or an earlier attempt has delivered this kind.
         """
         if kind not in self._on or (once and kind in self._delivered):
             return
         for name in self._missing:
-            self._warn(f"nobody is told by {name}: the variable was not set at submission")
+            self._warn(f"no notification is sent to {name}: the variable was not set at submission")
         self._missing = []
         if not self._urls:
             return
@@ -76,7 +75,7 @@ class Notifier:
         task.add_done_callback(self._pending.discard)
 
     async def drain(self, limit_s: float) -> None:
-        """Wait for what is on its way, at most ``limit_s``; then it is given up, and said."""
+        """Wait for what is being sent, at most ``limit_s``; then drop it, with a warning."""
         if not self._pending:
             return
         _, late = await asyncio.wait(set(self._pending), timeout=limit_s)
@@ -94,25 +93,21 @@ class Notifier:
                 self._told(kind)
 
     async def _deliver(self, kind: str, text: str) -> bool:
-        """Whether everybody took it; what went wrong is warned of here, unless it was given up by `drain`."""
+        """Whether every address took it; warns of what went wrong, unless `drain` dropped it."""
+        words, pipe = (self._python, "-m", "launcher.node.sidecars.notify"), subprocess.PIPE
         try:
-            with spared():  # the TERM of a preemption, or of the job's own requeue, is not for the messenger
+            with spared():  # the TERM of a preemption, or of the job's own requeue, must not end this process
                 process = await asyncio.create_subprocess_exec(
-                    self._python,
-                    "-m",
-                    "launcher.node.sidecars.notify",
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.PIPE,
+                    *words, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe
                 )
         except OSError as error:
             self._warn(f"a notification could not be sent: {error.strerror}")
             return False
         asks = {"run_dir": self._run_dir} if kind == "failed" else {}
-        letter = json.dumps({"urls": self._urls, "title": self._title, "body": text, **asks}).encode()
+        message = json.dumps({"urls": self._urls, "title": self._title, "body": text, **asks}).encode()
         self._running.add(process)
         try:
-            _, err = await asyncio.wait_for(process.communicate(letter), SEND_S)
+            _, err = await asyncio.wait_for(process.communicate(message), SEND_S)
         except asyncio.TimeoutError:
             _kill(process)
             await process.wait()
@@ -121,14 +116,12 @@ class Notifier:
         finally:
             self._running.discard(process)
         if process.returncode and process.returncode > 0:
-            self._warn(
-                err.decode(errors="replace").strip().splitlines()[-1] if err.strip() else "a notification failed"
-            )
+            self._warn((err.decode(errors="replace").strip().splitlines() or ["a notification failed"])[-1])
         return process.returncode == 0
 
 
 def owed(past: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why the attempt before was preempted, if it could not deliver that any more; None when nothing is owed."""
+    """Return why the attempt before was preempted, if it could not send that any more; None when nothing is owed."""
     for e in reversed(past):
         if e["type"] == "decision" and e.get("action") == "requeue" and e.get("evidence") in _PREEMPTIONS:
             return str(e.get("reason"))
@@ -140,40 +133,35 @@ def owed(past: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         process.kill()
-    except ProcessLookupError:
-        pass
 
 
-def _sentence(letter: Mapping[str, str]) -> str:
-    """What ``launcher why`` says of a failure, where the command line's packages are installed; else the leader's reason."""
-    if "run_dir" not in letter:
-        return letter["body"]
-    words = [sys.executable, "-m", "launcher", "why", letter["run_dir"], "--json"]
-    try:
-        said = subprocess.run(words, capture_output=True, timeout=_WHY_S, check=True)
-        return str(json.loads(said.stdout)["sentence"])
-    except (OSError, ValueError, KeyError, subprocess.SubprocessError):
-        return letter["body"]
+def _sentence(message: Mapping[str, str]) -> str:
+    """Return what ``launcher why`` says of a failure; the leader's reason where the command line's packages are missing."""
+    if "run_dir" in message:
+        words = [sys.executable, "-m", "launcher", "why", message["run_dir"], "--json"]
+        with contextlib.suppress(OSError, ValueError, KeyError, subprocess.SubprocessError):
+            said = subprocess.run(words, capture_output=True, timeout=_WHY_S, check=True)
+            return str(json.loads(said.stdout)["sentence"])
+    return message["body"]
 
 
 def main() -> int:
-    """Send one letter read from standard input; the exit code says whether every address took it."""
-    letter = json.load(sys.stdin)
+    """Send one message read from standard input; the exit code says whether every address took it."""
+    message = json.load(sys.stdin)
     try:
         import apprise  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         print("notifications need apprise: pip install 'ddp-launcher[notify]'", file=sys.stderr)
         return 1
     sender = apprise.Apprise()
-    refused = sum(not sender.add(url) for url in letter["urls"])
-    sent = sender.notify(title=letter["title"], body=_sentence(letter))
+    refused = sum(not sender.add(url) for url in message["urls"])
+    sent = sender.notify(title=message["title"], body=_sentence(message))
     if refused or not sent:
-        # The URL itself is a secret: only how many failed is said.
-        print(
-            f"a notification was not delivered ({refused} of {len(letter['urls'])} addresses unknown)", file=sys.stderr
-        )
+        # The URL itself is a secret: only how many are invalid is said.
+        invalid = f"{refused} of {len(message['urls'])} addresses invalid"
+        print(f"a notification was not delivered ({invalid})", file=sys.stderr)
         return 1
     return 0
 

@@ -11,13 +11,12 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from launcher.frozen import frozen
 
-__all__ = ["About", "End", "Row", "Sink", "make_sinks"]
+__all__ = ["About", "End", "MetricsRow", "Sink", "make_sinks"]
 
 _REQUEST_S = 30
 """Time-out of one request to an MLflow server: beyond a slow one's ten seconds, and far below MLflow's own 120."""
@@ -28,7 +27,7 @@ _LONGEST_PARAM = 500
 
 
 @frozen
-class Row:
+class MetricsRow:
     """Numbers of one step."""
 
     step: int
@@ -71,51 +70,49 @@ Memory = dict[str, Any]
 """What a sink keeps for later attempts, written by calling ``keep``."""
 
 
-class Sink(Protocol):
+class Sink:
     """One tracker."""
 
     name: str
-    rewinds: bool
-    """Steps can be taken back, as the ones done again after a restart must be; others leave out what they have."""
+    rewinds = False
+    """Whether steps can be taken back, as the ones done again after a restart must be. Other sinks skip steps they have."""
+
+    def __init__(self, about: About, settings: Mapping[str, Any]) -> None:
+        self.about, self.settings = about, settings
 
     def open(self, memory: Memory, keep: Callable[[], None]) -> None:
         """Begin or continue the tracker run that ``memory`` knows."""
+        raise NotImplementedError
 
     def rewind(self, step: int) -> None:
-        """What was written beyond ``step`` is void."""
+        """Declare void what was written beyond ``step``; asked only of those that can (`rewinds`)."""
 
-    def write(self, rows: list[Row]) -> None:
+    def write(self, rows: list[MetricsRow]) -> None:
         """Take rows in, all of them or (raising) none."""
+        raise NotImplementedError
 
     def close(self, end: End) -> None:
         """Finish this attempt's part."""
+        raise NotImplementedError
 
 
 def make_sinks(trackers: Mapping[str, Any], about: About) -> list[Sink]:
-    """The trackers that a job asks for. A script's own Weights & Biases run must not get a second writer."""
-    made: list[Sink] = []
-    if "tensorboard" in trackers:
-        made.append(_TensorBoard(about))
-    if "mlflow" in trackers:
-        made.append(_MLflow(about, trackers["mlflow"] or {}))
-    if "wandb" in trackers and not about.script:
-        made.append(_Wandb(about, trackers["wandb"] or {}))
-    return made
+    """Make the trackers that a job asks for. A script's own Weights & Biases run must not get a second writer."""
+    kinds: tuple[type[Sink], ...] = (_TensorBoard, _MLflow) if about.script else (_TensorBoard, _MLflow, _Wandb)
+    return [kind(about, trackers[kind.name] or {}) for kind in kinds if kind.name in trackers]
 
 
-@dataclass
-class _TensorBoard:
-    """Event files written record by record: a full disk is told at once, and nothing torn is left behind."""
+class _TensorBoard(Sink):
+    """Event files written record by record: a full disk raises at once, and no torn record is left behind."""
 
-    about: About
-    name: str = "tensorboard"
-    rewinds: bool = True
+    name = "tensorboard"
+    rewinds = True
     _file: Any = None
     _void: int | None = None
     """Steps from here on are void; said before the next row."""
 
     def open(self, memory: Memory, keep: Callable[[], None]) -> None:
-        """See `Sink`. The file is made by the first row: a script's own writer should not find an empty neighbour."""
+        """See `Sink`. The first row makes the file, so that no empty one lies beside those of a script's own writer."""
         import tensorboard.compat.proto.event_pb2 as events
         import tensorboard.compat.proto.summary_pb2 as summaries
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -127,7 +124,7 @@ class _TensorBoard:
         """See `Sink`."""
         self._void = step + 1 if self._void is None else min(self._void, step + 1)
 
-    def write(self, rows: list[Row]) -> None:
+    def write(self, rows: list[MetricsRow]) -> None:
         """See `Sink`."""
         if self._file is None:
             self._new_file()
@@ -135,7 +132,7 @@ class _TensorBoard:
         self._void, self._memory["described"] = None, True
 
     def _append(self, events: list[Any]) -> None:
-        """All or none: a torn record would hide everything behind it."""
+        """Write all or none: a torn record would hide everything behind it."""
         data = io.BytesIO()
         for event in events:
             self._writer(data).write(event.SerializeToString())
@@ -148,28 +145,24 @@ class _TensorBoard:
             self._file.seek(whole)
             raise
 
-    def _events(self, rows: list[Row]) -> Any:
+    def _events(self, rows: list[MetricsRow]) -> Any:
         make, now = self._protos.Event, time.time()
         if self._void is not None:
             start = self._protos.SessionLog(status=self._protos.SessionLog.START)
             yield make(wall_time=now, step=self._void, session_log=start)
         if not self._memory.get("described"):
-            yield make(wall_time=now, step=0, summary=self._text("job", "```\n" + self.about.job + "\n```"))
+            from tensorboard.plugins.text.summary_v2 import text_pb
+
             listed = "\n".join(f"| {k} | {v} |" for k, v in {**self.about.params, **self.about.tags}.items())
-            yield make(
-                wall_time=now, step=0, summary=self._text("parameters", f"| name | value |\n|---|---|\n{listed}")
-            )
+            texts = {"job": f"```\n{self.about.job}\n```", "parameters": f"| name | value |\n|---|---|\n{listed}"}
+            for tag, text in texts.items():
+                yield make(wall_time=now, step=0, summary=text_pb(tag, text))
         for row in rows:
             values = [self._summaries.Summary.Value(tag=k, simple_value=v) for k, v in row.numbers.items()]
             yield make(wall_time=row.t, step=row.step, summary=self._summaries.Summary(value=values))
 
-    def _text(self, tag: str, text: str) -> Any:
-        from tensorboard.plugins.text.summary_v2 import text_pb
-
-        return text_pb(tag, text)
-
     def _new_file(self) -> None:
-        """Files are read in the order of their names: seconds as TensorBoard's own writers have them, then finer."""
+        """Make a file. TensorBoard reads files in the order of their names: seconds as its own writers have them, then finer."""
         folder = self.about.folder / "tensorboard"
         folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         now = time.time_ns()
@@ -183,19 +176,10 @@ class _TensorBoard:
             self._file.close()
 
 
-_STATUS = {"completed": "FINISHED", "failed": "FAILED", "cancelled": "KILLED", "requeued": "SCHEDULED"}
+class _MLflow(Sink):
+    """One MLflow run through all attempts. Steps done again are skipped: MLflow cannot take metrics back."""
 
-
-@dataclass
-class _MLflow:
-    """One MLflow run through all attempts. Steps done again are left out: MLflow cannot take metrics back."""
-
-    about: About
-    settings: Mapping[str, Any]
-    name: str = "mlflow"
-    rewinds: bool = False
-    _run: str = ""
-    _client: Any = field(default=None, repr=False)
+    name = "mlflow"
 
     def open(self, memory: Memory, keep: Callable[[], None]) -> None:
         """See `Sink`."""
@@ -210,7 +194,7 @@ class _MLflow:
             keep()
         else:
             self._client.update_run(memory["id"], status="RUNNING")
-        self._run = memory["id"]
+        self._run = str(memory["id"])
         if not memory.get("described"):
             self._describe()
             memory["described"] = True
@@ -218,7 +202,7 @@ class _MLflow:
         self._client.log_batch(self._run, tags=self._tags({k: self.about.tags[k] for k in _OF_ATTEMPT}))
 
     def _found_or_new(self) -> str:
-        """A run whose creation was not heard to succeed is found again by its tag."""
+        """Find this run's MLflow run by its tag (its creation may have succeeded without an answer), or create it."""
         client, title = self._client, self.settings.get("experiment") or self.about.name
         experiment = client.get_experiment_by_name(title)
         if experiment is None:
@@ -255,10 +239,7 @@ class _MLflow:
 
         return [RunTag(k, v) for k, v in tags.items()]
 
-    def rewind(self, step: int) -> None:
-        """See `Sink`."""
-
-    def write(self, rows: list[Row]) -> None:
+    def write(self, rows: list[MetricsRow]) -> None:
         """See `Sink`. A batch sent twice counts once: same name, time, step and value."""
         from mlflow.entities import Metric
 
@@ -273,32 +254,27 @@ class _MLflow:
         if end.state == "requeued":
             self._client.update_run(self._run, status="SCHEDULED")
         else:
-            self._client.set_terminated(self._run, _STATUS.get(end.state, "FAILED"))
+            status = {"completed": "FINISHED", "cancelled": "KILLED"}.get(end.state, "FAILED")
+            self._client.set_terminated(self._run, status)
 
 
 _OF_ATTEMPT = ("launcher.attempt", "launcher.job_id", "launcher.host")
 """Tags that change with every attempt."""
 
 
-@dataclass
-class _Wandb:
-    """One run of Weights & Biases through all attempts; it buffers on disk by itself while its server is away."""
+class _Wandb(Sink):
+    """One run of Weights & Biases through all attempts; wandb itself buffers on disk while its server is away."""
 
-    about: About
-    settings: Mapping[str, Any]
-    name: str = "wandb"
-    rewinds: bool = False
-    _run: Any = field(default=None, repr=False)
+    name = "wandb"
 
     def open(self, memory: Memory, keep: Callable[[], None]) -> None:
         """See `Sink`."""
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
-        self._wandb = wandb
         about = self.about
         more: dict[str, Any] = {"mode": self.settings["mode"]} if self.settings.get("mode") else {}
-        self._run = wandb.init(
+        self._run: Any = wandb.init(
             project=self.settings.get("project") or about.name,
             id=memory.setdefault("id", about.run),
             name=about.run,
@@ -319,10 +295,7 @@ class _Wandb:
         )
         keep()
 
-    def rewind(self, step: int) -> None:
-        """See `Sink`."""
-
-    def write(self, rows: list[Row]) -> None:
+    def write(self, rows: list[MetricsRow]) -> None:
         """See `Sink`."""
         for row in rows:
             self._run.log(row.numbers, step=row.step)

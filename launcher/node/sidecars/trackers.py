@@ -1,9 +1,9 @@
-"""``python -m launcher.node.sidecars.trackers RUN_DIR [ATTEMPT]``: carries a run's metrics to its trackers.
+"""``python -m launcher.node.sidecars.trackers RUN_DIR [ATTEMPT]``: sends a run's metrics to its trackers.
 
-The run's own metrics.jsonl is the source of truth; this process follows it, beside training and never in its way. A
-tracker that is slow, hangs or is away gets its rows later, in this attempt or the next. With ATTEMPT it is the leader's
-child: orders come over standard input, whose end of file ends it, and words for the leader go to standard output.
-Without, it sends what is missing of a run that has ended.
+The run's own metrics.jsonl is the source of truth; this process reads it, beside training and without slowing it. A
+tracker that is slow, hangs or cannot be reached gets its rows later, in this attempt or the next. With ATTEMPT it is the
+leader's child: orders come over standard input, whose end of file ends it, and answers go to standard output. Without, it
+sends what is missing of a run that has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher.node.sidecars.sinks import About, End, Row, Sink, make_sinks
+from launcher.node.sidecars.sinks import About, End, MetricsRow, Sink, make_sinks
 from launcher.run import events
 from launcher.run.asking import load_object, patiently
 from launcher.run.files import read_object, write_atomic
@@ -27,12 +27,14 @@ from launcher.run.redact import redact
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_submission
 
-__all__ = ["Feed", "Tail", "about_run", "main"]
+__all__ = ["Tail", "TrackerFeed", "main"]
 
 _POLL_S = 1.0
 _PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 """Between tries while a tracker fails; the last one again and again."""
 _READ_BYTES = 2**18
+_SETTINGS = ("seed", "deterministic", "world_size", "nodes", "tasks_per_node", "gpus_per_node", "backend")
+"""Settings that decide over results: parameters of the tracker's run."""
 _NICE = 5
 """Training comes first on a busy node, and yet a tracker gets its turn."""
 
@@ -63,8 +65,8 @@ class Tail:
         return rows
 
 
-class Feed(threading.Thread):
-    """Feeds one sink until the attempt is over; every failure is tried again, the first one is told."""
+class TrackerFeed(threading.Thread):
+    """Feeds one sink until the attempt is over; retries after every failure and reports the first one."""
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class Feed(threading.Thread):
         """Everything has been delivered, the end included."""
 
     def finish(self, end: End) -> None:
-        """The attempt is over: deliver the rest, say how it ended, stop."""
+        """Deliver the rest, report how the attempt ended, and stop."""
         self._end = end
         self._over.set()
 
@@ -110,12 +112,12 @@ class Feed(threading.Thread):
                 return
             except ImportError as error:
                 extra = f"pip install 'ddp-launcher[{self.sink.name}]'"
-                self._tell(
-                    f"tracker {self.sink.name} is left out, it is not installed where the run trains ({extra}): {error}"
-                )
+                self._tell(f"tracker {self.sink.name} is not used: it is not installed here ({extra}): {error}")
                 return
             except Exception as error:
-                self._tell(f"tracker {self.sink.name} fails and is tried again, the run goes on: {_short(error)}")
+                text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                text = text if len(text) <= 300 else text[:300] + "..."
+                self._tell(f"tracker {self.sink.name} failed and is retried, the run continues: {text}")
             if last:
                 return
             tries = 0 if self._tail.offset > before else tries + 1
@@ -125,9 +127,10 @@ class Feed(threading.Thread):
         while True:
             over = self._over.is_set()  # asked before reading: whatever was written before the end is read
             rows = self._tail.read()
-            for group in _by_round(rows):
-                self._deliver([value for value, _ in group])
-                self._tail.offset = self.memory["offset"] = group[-1][1]
+            for _, group in itertools.groupby(rows, lambda row: (row[0].get("attempt"), row[0].get("round"))):
+                values, offsets = zip(*group, strict=True)
+                self._deliver(list(values))
+                self._tail.offset = self.memory["offset"] = offsets[-1]
                 self._keep()
             if rows:
                 continue
@@ -137,7 +140,7 @@ class Feed(threading.Thread):
             self._over.wait(_POLL_S)
 
     def _deliver(self, values: list[dict[str, Any]]) -> None:
-        """Rows of one round; what the memory says of them changes only when the sink has taken them."""
+        """Deliver rows of one round; the memory changes only when the sink has taken them."""
         memory = {"round": self.memory.get("round")} | {k: dict(self.memory.get(k, {})) for k in ("marks", "floor")}
         here = [values[0].get("attempt"), values[0].get("round")]
         if memory["round"] != here:
@@ -147,7 +150,7 @@ class Feed(threading.Thread):
         self.memory.update(memory)
 
     def _new_round(self, memory: dict[str, Any], here: list[Any]) -> None:
-        """Steps beyond its checkpoint are done again: taken back where that is possible, else left out."""
+        """Prepare for steps done again, those beyond the round's checkpoint: take them back where possible, else skip them."""
         first = memory["round"] is None
         memory["round"] = here
         if self.sink.rewinds and not first:
@@ -170,22 +173,15 @@ class Feed(threading.Thread):
             self._say(text)
 
     def shortfall(self) -> str | None:
-        """What a tracker has not been given when time was up, in words; None when nothing was said of it before."""
+        """Return the warning for a tracker that has not received everything in time; None when one was given before."""
         if self.done or self._told:
             return None
-        return (
-            f"tracker {self.sink.name} is too slow and has not taken everything in: "
-            f"python -m launcher.node.sidecars.trackers {self._paths.root} sends the rest"
-        )
+        command = f"python -m launcher.node.sidecars.trackers {self._paths.root}"
+        return f"tracker {self.sink.name} was too slow to receive all metrics: `{command}` sends the rest"
 
 
-def _by_round(rows: list[tuple[dict[str, Any], int]]) -> Iterator[list[tuple[dict[str, Any], int]]]:
-    for _, group in itertools.groupby(rows, lambda row: (row[0].get("attempt"), row[0].get("round"))):
-        yield list(group)
-
-
-def _fresh(values: list[dict[str, Any]], memory: dict[str, Any]) -> Iterator[Row]:
-    """Rows without what an earlier round has delivered already."""
+def _fresh(values: list[dict[str, Any]], memory: dict[str, Any]) -> Iterator[MetricsRow]:
+    """Yield rows without what an earlier round has delivered already."""
     for value in values:
         step = value.get("step")
         if not isinstance(step, int):
@@ -196,11 +192,11 @@ def _fresh(values: list[dict[str, Any]], memory: dict[str, Any]) -> Iterator[Row
                 numbers[name] = plain
                 memory["marks"][name] = max(step, memory["marks"].get(name, -1))
         if numbers:
-            yield Row(step, float(value.get("t") or 0.0), numbers)
+            yield MetricsRow(step, float(value.get("t") or 0.0), numbers)
 
 
 def _number(value: Any) -> float | None:
-    """A metric as a number; infinities and NaN lie in the file as words."""
+    """Return a metric as a number; the file holds infinities and NaN as words."""
     if isinstance(value, (int, float)):
         return float(value)
     return float(value) if value in ("nan", "inf", "-inf") else None
@@ -213,26 +209,12 @@ def _resume_step(paths: RunPaths, here: list[Any]) -> int:
     return 0
 
 
-def _short(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    text = lines[0] if lines else type(error).__name__
-    return text if len(text) <= 300 else text[:300] + "..."
-
-
-def about_run(spec: RunSpec, paths: RunPaths, attempt: int | None) -> About:
-    """What trackers are told of the run."""
+def _about_run(spec: RunSpec, paths: RunPaths, attempt: int | None) -> About:
+    """Return what trackers are told of the run."""
     made = read_object(paths.environment) or {}
     code = made.get("code") or {}
     submitted = read_submission(paths.submission)
-    settings = {
-        "seed": spec.seed,
-        "deterministic": spec.deterministic,
-        "world_size": spec.world_size,
-        "nodes": spec.nodes,
-        "tasks_per_node": spec.tasks_per_node,
-        "gpus_per_node": spec.gpus_per_node,
-        "backend": spec.backend,
-    }
+    settings = {name: getattr(spec, name) for name in _SETTINGS}
     tags = {
         "launcher.run": spec.id,
         "launcher.job": spec.name,
@@ -272,7 +254,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class _Leader:
-    """The leader's end: JSON lines on what was standard output; the libraries' own words go to standard error."""
+    """The way to the leader: JSON lines on what was standard output; the libraries' own output goes to standard error."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = list(secrets)
@@ -281,11 +263,11 @@ class _Leader:
         self._lock = threading.Lock()
 
     def warn(self, text: str) -> None:
-        """One sentence for the history."""
+        """Send one sentence for the history."""
         self._tell({"warning": redact(text, self._secrets)})
 
     def opened(self, sink: Sink, memory: dict[str, Any]) -> None:
-        """A script's workers are to continue the same tracker run."""
+        """Send the variables with which a script's workers continue the same tracker run."""
         if sink.name == "mlflow":
             self._tell({"variables": {"MLFLOW_RUN_ID": memory["id"]}})
 
@@ -298,11 +280,11 @@ class _Leader:
 
 
 def main() -> int:
-    """See the module; returns the exit code of catching up."""
+    """Send metrics until the attempt is over, or what is missing; returns the exit code."""
     paths = RunPaths(Path(sys.argv[1]).absolute())
     spec = RunSpec.read(paths.spec)
     attempt = int(sys.argv[2]) if len(sys.argv) > 2 else None
-    about = about_run(spec, paths, attempt)
+    about = _about_run(spec, paths, attempt)
     passed = patiently(lambda: load_object(paths.passed, paths.root) or {}, paths.root)
     os.environ.update({**spec.variables, **passed})
     paths.trackers.mkdir(mode=0o750, exist_ok=True)
@@ -312,7 +294,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)  # SLURM sends its signals to every process of a step
     os.nice(_NICE)
     leader = _Leader(passed.values())
-    feeds = [Feed(sink, paths, leader.warn, opened=leader.opened) for sink in make_sinks(spec.trackers, about)]
+    feeds = [TrackerFeed(sink, paths, leader.warn, opened=leader.opened) for sink in make_sinks(spec.trackers, about)]
     for feed in feeds:
         feed.start()
     threading.Thread(target=_obey, args=(feeds, leader), daemon=True).start()
@@ -321,8 +303,8 @@ def main() -> int:
     return 0
 
 
-def _obey(feeds: list[Feed], leader: _Leader) -> None:
-    """Orders of the leader: ``end`` with a state; ``late``: time is up. Its death is the end of its words."""
+def _obey(feeds: list[TrackerFeed], leader: _Leader) -> None:
+    """Do what the leader orders: ``end`` with a state; ``late``: time is up. Its death ends standard input."""
     for line in sys.stdin:
         order = json.loads(line)
         if order["order"] == "end":
@@ -338,10 +320,10 @@ def _obey(feeds: list[Feed], leader: _Leader) -> None:
 def _catch_up(spec: RunSpec, paths: RunPaths, about: About) -> int:
     outcome = read_outcome(paths.outcome)
     if outcome is None:
-        print(f"{paths.root.name} has not ended: its own leader feeds its trackers", file=sys.stderr)
+        print(f"{paths.root.name} has not ended: its leader still sends its metrics", file=sys.stderr)
         return 1
     say = lambda text: print(redact(text, (read_object(paths.passed) or {}).values()), file=sys.stderr)  # noqa: E731
-    feeds = [Feed(sink, paths, say) for sink in make_sinks(spec.trackers, about)]
+    feeds = [TrackerFeed(sink, paths, say) for sink in make_sinks(spec.trackers, about)]
     for feed in feeds:
         feed.finish(End(str(outcome["state"]), str(outcome.get("reason") or "")))
         feed.start()

@@ -103,7 +103,7 @@ def test_an_unset_variable_is_named_once():
 
     asyncio.run(go())
 
-    assert ["nobody is told by HOOK: the variable was not set at submission"] == warnings
+    assert ["no notification is sent to HOOK: the variable was not set at submission"] == warnings
 
 
 def test_a_real_run_tells_that_it_started_and_why_it_failed(server, tmp_path, monkeypatch):

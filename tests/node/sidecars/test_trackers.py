@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from launcher.node.leader.tracking import Tracking
-from launcher.node.sidecars.sinks import End, Row
-from launcher.node.sidecars.trackers import Feed, Tail
+from launcher.node.sidecars.sinks import End, MetricsRow
+from launcher.node.sidecars.trackers import Tail, TrackerFeed
 from launcher.run import events
 from launcher.run.files import append_line
 from launcher.run.paths import RunPaths
@@ -57,7 +57,7 @@ class Recorder:
     def rewind(self, step: int) -> None:
         self.rewound.append(step)
 
-    def write(self, rows: list[Row]) -> None:
+    def write(self, rows: list[MetricsRow]) -> None:
         self.gate.wait(LIMIT_S)
         if self.fails:
             self.fails -= 1
@@ -68,9 +68,9 @@ class Recorder:
         self.ends.append(end)
 
 
-def feed(paths: RunPaths, sink: Recorder, said: list[str] | None = None, state: str = "completed") -> Feed:
+def feed(paths: RunPaths, sink: Recorder, said: list[str] | None = None, state: str = "completed") -> TrackerFeed:
     """Deliver everything there is to ``sink``, to the end."""
-    one = Feed(sink, paths, (said if said is not None else []).append, pauses_s=(0.01,))
+    one = TrackerFeed(sink, paths, (said if said is not None else []).append, pauses_s=(0.01,))
     one.start()
     one.finish(End(state))
     one.join(LIMIT_S)
@@ -102,7 +102,7 @@ def test_a_failing_tracker_gets_its_rows_later_and_is_told_once(paths: RunPaths)
     for step in range(1, 11):
         row(paths, step)
     sink, said = Recorder(fails=5), []
-    one = Feed(sink, paths, said.append, pauses_s=(0.01,))
+    one = TrackerFeed(sink, paths, said.append, pauses_s=(0.01,))
     one.start()
     deadline = time.monotonic() + LIMIT_S
     while len(sink.rows) < 10 and time.monotonic() < deadline:
@@ -111,7 +111,7 @@ def test_a_failing_tracker_gets_its_rows_later_and_is_told_once(paths: RunPaths)
     one.join(LIMIT_S)
 
     assert list(range(1, 11)) == [s for s, _ in sink.rows]
-    assert ["tracker recorder fails and is tried again, the run goes on: the server is away"] == said
+    assert ["tracker recorder failed and is retried, the run continues: the server is away"] == said
 
 
 def test_the_next_attempt_goes_on_where_this_one_stopped(paths: RunPaths) -> None:

@@ -225,7 +225,7 @@ def test_a_run_with_all_three_killed_once_is_one_clean_curve(tmp_path: Path, ser
     board = scalars(run.paths.trackers / "tensorboard")
     tracked = server.only_run("killed once")
     remote, seen = server.points(tracked, "loss"), wandb_run(run.paths.trackers)
-    failed = [e["text"] for e in run.told("warning") if "fails" in e["text"] or "left out" in e["text"]]
+    failed = [e["text"] for e in run.told("warning") if "failed" in e["text"] or "is not used" in e["text"]]
 
     assert ("completed", []) == (outcome["state"], failed)
     assert len(run.told("round_started")) == 2
