@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "report")]
 
 from rich_run import make  # noqa: E402
 
-from launcher.report.live.feed import Feed  # noqa: E402
+from launcher.report.live.feed import LiveFeed  # noqa: E402
 from launcher.report.live.screen import detail_screen  # noqa: E402
 from launcher.report.page.page import read_told, run_page  # noqa: E402
 from launcher.run.paths import RunPaths  # noqa: E402
@@ -37,7 +37,7 @@ def main() -> None:
     now = time.time()
     with tempfile.TemporaryDirectory() as folder:
         run = RunPaths(make(Path(folder), now=now)["running"])
-        detail = Feed().detail(run, now)
+        detail = LiveFeed().detail(run, now)
         console = Console(width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True)
         console.print(Text("\n").join(detail_screen(detail, 0, COLUMNS, ROWS, now)), end="")
         console.save_svg(str(HERE / "watch.svg"), title=f"launcher watch {run.id}")

@@ -60,11 +60,11 @@ def _live(paths: RunPaths | None, sweep: str | None) -> None:
     from rich.console import Console, Group
     from rich.live import Live
 
-    from launcher.report.live.feed import Feed
+    from launcher.report.live.feed import LiveFeed
     from launcher.report.live.live import View
     from launcher.report.live.screen import in_ascii
 
-    view = View(Feed(), _save_and_end, run=paths, sweep=sweep, only_one=paths is not None or sweep is not None)
+    view = View(LiveFeed(), _save_and_end, run=paths, sweep=sweep, only_one=paths is not None or sweep is not None)
     console = Console()
 
     # The kernel's own console has a font of 256 characters; elsewhere the encoding tells.
@@ -187,10 +187,10 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
 def _follow_sweep(sweep: str, as_json: bool) -> None:
     """Each point's state whenever it changes, until all have ended; then the sweep in one line."""
     from launcher.report import formats
-    from launcher.report.live.feed import LISTING_EVERY_S, Feed
+    from launcher.report.live.feed import LISTING_EVERY_S, LiveFeed
     from launcher.report.text.listing import sweep_line
 
-    feed, told = Feed(), dict[str, str]()
+    feed, told = LiveFeed(), dict[str, str]()
     while True:
         now = time.time()
         points = [row for group in feed.overview(now, sweep=sweep) for row in group]

@@ -20,7 +20,7 @@ from rich_run import make
 
 from launcher.cli.main import main
 from launcher.errors import LauncherError
-from launcher.report.live.feed import Feed
+from launcher.report.live.feed import LiveFeed
 from launcher.report.live.live import View
 from launcher.report.model.history import as_time
 from launcher.run.paths import RunPaths
@@ -204,7 +204,7 @@ def test_no_wound_breaks_a_reading_verb(originals: dict[str, Path], place: Path,
         if words == ["status", "--json", "{run}"] and value is not None:
             named = {fault.partition(":")[0] for fault in value["file_faults"]}
             assert named == faulty(runs / name, active=value["state"] in ("pending", "running")), value
-    view = View(Feed(), stop=lambda paths: "")
+    view = View(LiveFeed(), stop=lambda paths: "")
     for keys in ([], ["enter"], ["l"]):
         for key in keys:
             view.press(key)
@@ -226,7 +226,7 @@ def test_a_run_that_goes_away_while_it_is_read(originals: dict[str, Path], place
     shutil.rmtree(runs / originals["completed"].name)
     assert [row.run for row in listing.rows(known, NOW)] == [originals["failed"].name]
 
-    view = View(Feed(), stop=lambda paths: "")
+    view = View(LiveFeed(), stop=lambda paths: "")
     view.render(80, 24, NOW)
     view.press("enter")
     shutil.rmtree(runs / originals["failed"].name)

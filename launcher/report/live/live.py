@@ -1,14 +1,15 @@
-"""The live view: which screen is shown, what keys do; the terminal itself is `launcher.cli.watch`'s."""
+"""The live view: which screen is shown and what keys do. The terminal itself belongs to `launcher.cli.watch`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.text import Text
 
 from launcher.report.diagnosis.traces import tail
-from launcher.report.live.feed import Detail, Feed
+from launcher.report.live.feed import Detail, LiveFeed
 from launcher.report.live.screen import detail_screen, folded, log_screen, overview_screen, sorted_groups
 from launcher.report.model.history import as_list
 from launcher.report.text.listing import Row
@@ -16,20 +17,21 @@ from launcher.run.paths import RunPaths
 
 __all__ = ["View"]
 
-BACK = ("left", "esc", "backspace", "h")
+_SAME = {"k": "up", "j": "down", "esc": "left", "backspace": "left", "h": "left", "enter": "right"}
+"""Keys that do what another does."""
 
 
 @dataclass
 class View:
-    """The state of the live view. ``stop`` saves and ends a run and says in one line what came of it."""
+    """The state of the live view. ``stop`` saves and cancels a run and returns one line about what came of it."""
 
-    feed: Feed
+    feed: LiveFeed
     stop: Callable[[RunPaths], str]
     run: RunPaths | None = None
     sweep: str | None = None
     """Its points are shown, not all runs."""
     only_one: bool = False
-    """Begun with a RUN or a sweep: going back leaves."""
+    """Begun with a RUN or a sweep: going back quits."""
     place: int = 0
     """The marked line of the overview."""
     rank: int = 0
@@ -39,126 +41,105 @@ class View:
     """Lines above the log's end."""
     asking: RunPaths | None = None
     ending: RunPaths | None = None
-    """To be ended once the screen says so: it may take SLURM some seconds."""
+    """To be cancelled once the screen says so: SLURM may take some seconds."""
     note: str = ""
     done: bool = False
     _groups: list[list[Row]] = field(default_factory=list)
     _detail: Detail | None = None
 
     def render(self, width: int, height: int, now: float) -> list[Text]:
-        """The screen as it is now: exactly ``height`` lines."""
-        note = f"Save and end {self.asking.id}? y n" if self.asking else self.note
+        """Return the screen as it is now: exactly ``height`` lines."""
+        note = f"Save and cancel {self.asking.id}? y/n" if self.asking else self.note
         if self.run is None:
             self._groups = sorted_groups(self.feed.overview(now, sweep=self.sweep))
             self.place = min(self.place, max(0, len(self._groups) - 1))
             hidden = self.feed.hidden
             return overview_screen(self._groups, self.place, width, height, now, note, hidden, sweep=self.sweep)
-        self._detail = self.feed.detail(self.run, now)
-        self.rank = min(self.rank, max(0, len(self._detail.summary.ranks) - 1))
-        if self.log:
-            title, log = self._log()
-            lines = folded(log, width)
-            self.back = min(self.back, max(0, len(lines) - height + 2))
-            return log_screen(title, lines, self.back, width, height, note)
-        return detail_screen(self._detail, self.rank, width, height, self._detail.now, note)
+        self._detail = detail = self.feed.detail(self.run, now)
+        self.rank = min(self.rank, max(0, len(detail.summary.ranks) - 1))
+        if not self.log:
+            return detail_screen(detail, self.rank, width, height, detail.now, note)
+        title, path = self._log(detail, self.run)
+        lines = folded(tail(path), width)
+        self.back = min(self.back, max(0, len(lines) - height + 2))
+        return log_screen(title, lines, self.back, width, height, note)
 
-    def _log(self) -> tuple[str, list[str]]:
-        """Title and lines of the marked rank's newest log."""
-        detail = self._detail
-        if detail is None or self.run is None:
-            return "", []
-        s, number = detail.summary, 0
-        if s.ranks:
-            number = s.ranks[self.rank].get("rank", self.rank)
-        begun = detail.history.last("round_started") or {}
-        attempt = begun.get("attempt", s.attempt) or 0
-        path = self.run.rank_log(attempt, begun.get("round") or 0, number if isinstance(number, int) else 0)
+    def _log(self, detail: Detail, run: RunPaths) -> tuple[str, Path]:
+        """Return the title and the path of the marked rank's newest log."""
+        s, begun = detail.summary, detail.history.last("round_started") or {}
+        rank = s.ranks[self.rank].get("rank", self.rank) if s.ranks else 0
+        attempt, round_ = begun.get("attempt", s.attempt) or 0, begun.get("round") or 0
+        path = run.rank_log(attempt, round_, rank if isinstance(rank, int) else 0)
         ranks = len(as_list(begun.get("ranks"))) or s.world_size or 1
-        title = f"rank {number} of {ranks}, attempt {attempt}, round {begun.get('round') or 0}   {path}"
-        return title, tail(path)
+        return f"rank {rank} of {ranks}, attempt {attempt}, round {round_}   {path}", path
 
     def press(self, key: str) -> None:
-        """One key."""
+        """Do what one key says."""
         self.note = ""
+        key = _SAME.get(key, key)
         if self.asking is not None:
             run, self.asking = self.asking, None
             if key == "y":
-                self.ending, self.note = run, f"ending {run.id} ..."
-            return
-        if key in ("q", "ctrl-c"):
+                self.ending, self.note = run, f"saving and cancelling {run.id} ..."
+        elif key in ("q", "ctrl-c"):
             self.done = True
         elif key == "c":
             self.asking = self._marked()
-        elif self.run is None:
-            self._press_overview(key)
-        elif self.log:
-            self._press_log(key)
-        else:
-            self._press_detail(key)
+        elif key in ("up", "down"):
+            by = 1 if key == "down" else -1
+            if self.run is None:
+                self.place = max(0, self.place + by)
+            else:
+                self.rank, self.back = max(0, self.rank + by), 0
+        elif key == "left" or (key == "l" and self.log):
+            self._leave()
+        elif key in ("right", "l") and not self.log:
+            self._open()
+        elif key in ("pgup", "pgdn") and self.log:
+            self.back = max(0, self.back + (10 if key == "pgup" else -10))
+
+    def _open(self) -> None:
+        """Go from the overview to a sweep or a run, from a run to a log."""
+        if self.run is not None:
+            self.log, self.back = True, 0
+        elif self._groups and (sweep := self._marked_sweep()) is not None:
+            self.sweep, self.place = sweep, 0
+        elif self._groups:
+            self.run, self.rank = RunPaths(Path(self._groups[self.place][0].dir)), 0
+
+    def _leave(self) -> None:
+        """Go back by one screen."""
+        if self.log:
+            self.log = False
+        elif self.run is not None:
+            self.run, self._detail, self.done = None, None, self.only_one and self.sweep is None
+        elif self.only_one:
+            self.done = True
+        elif self.sweep is not None:
+            self.sweep, self.place = None, 0
 
     def obey(self) -> bool:
-        """Do what the last key ordered; whether there was anything. What came of it is the note."""
+        """Cancel the run that the last key named and note what came of it. Returns False when there is none."""
         run, self.ending = self.ending, None
         if run is not None:
             self.note = self.stop(run)
         return run is not None
 
+    def _marked_sweep(self) -> str | None:
+        """Return the sweep whose line is marked in the overview of all runs."""
+        return self._groups[self.place][0].sweep if self.sweep is None else None
+
     def _marked(self) -> RunPaths | None:
-        """The run that a key is about; None for a sweep, and for runs that are over."""
+        """Return the run that a key is about. None, with a note, for a sweep and for a run that has ended."""
         if self.run is not None:
-            over = self._detail is not None and not self._detail.summary.active
-            self.note = "this run is over" if over else ""
-            return None if over else self.run
-        if not self._groups:
+            run, active = self.run, self._detail is None or self._detail.summary.active
+        elif not self._groups:
             return None
-        group = self._groups[self.place]
-        if group[0].sweep is not None and self.sweep is None:
-            self.note = f"launcher cancel {group[0].sweep} --save ends all points of a sweep"
+        elif (sweep := self._marked_sweep()) is not None:
+            self.note = f"launcher cancel {sweep} --save ends all points of the sweep"
             return None
-        if group[0].state not in ("running", "pending"):
-            self.note = "this run is over"
-            return None
-        return _paths(group[0])
-
-    def _press_overview(self, key: str) -> None:
-        if key in ("up", "k"):
-            self.place = max(0, self.place - 1)
-        elif key in ("down", "j"):
-            self.place += 1
-        elif key in ("enter", "right", "l") and self._groups:
-            group = self._groups[self.place]
-            if group[0].sweep is not None and self.sweep is None:
-                self.sweep, self.place = group[0].sweep, 0
-            else:
-                self.run, self.rank, self.log, self.back = _paths(group[0]), 0, False, 0
-        elif key in BACK and self.sweep is not None:
-            self.done = self.only_one
-            self.sweep, self.place = None if not self.only_one else self.sweep, 0
-
-    def _press_detail(self, key: str) -> None:
-        if key in ("up", "k"):
-            self.rank = max(0, self.rank - 1)
-        elif key in ("down", "j"):
-            self.rank += 1
-        elif key in ("l", "enter", "right"):
-            self.log, self.back = True, 0
-        elif key in BACK:
-            self.run, self._detail, self.done = None, None, self.only_one and self.sweep is None
-
-    def _press_log(self, key: str) -> None:
-        if key in ("up", "k"):
-            self.rank, self.back = max(0, self.rank - 1), 0
-        elif key in ("down", "j"):
-            self.rank, self.back = self.rank + 1, 0
-        elif key == "pgup":
-            self.back += 10
-        elif key == "pgdn":
-            self.back = max(0, self.back - 10)
-        elif key in (*BACK, "l"):
-            self.log = False
-
-
-def _paths(row: Row) -> RunPaths:
-    from pathlib import Path
-
-    return RunPaths(Path(row.dir))
+        else:
+            row = self._groups[self.place][0]
+            run, active = RunPaths(Path(row.dir)), row.state in ("running", "pending")
+        self.note = "" if active else "this run has ended"
+        return run if active else None

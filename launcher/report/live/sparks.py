@@ -1,4 +1,4 @@
-"""Bars and sparklines out of characters; pure."""
+"""Bars and sparklines made of characters. Pure."""
 
 from __future__ import annotations
 
@@ -12,31 +12,20 @@ _PARTS = " ▏▎▍▌▋▊▉█"
 
 
 def bar(share: float, width: int) -> str:
-    """``share`` (0 to 1) of ``width`` characters, in eighths."""
-    share = min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
-    eighths = int(share * width * 8)
-    full, part = divmod(eighths, 8)
-    return ("█" * full + (_PARTS[part] if part else "")).ljust(width, "─")[:width]
+    """Draw ``share`` (0 to 1) of ``width`` characters, in eighths."""
+    full, part = divmod(int(min(max(share, 0.0), 1.0) * width * 8) if math.isfinite(share) else 0, 8)
+    return ("█" * full + _PARTS[part].strip()).ljust(width, "─")
 
 
 def spark(values: Sequence[float | None], width: int) -> str:
-    """The values, averaged into ``width`` columns, as a line of blocks; a gap is a space."""
-    if not values or width <= 0:
+    """Draw the values, averaged into at most ``width`` columns, as a line of blocks. A gap is a space."""
+    columns = min(width, len(values))
+    parts = [values[i * len(values) // columns : (i + 1) * len(values) // columns] for i in range(columns)]
+    known = [[v for v in part if v is not None] for part in parts]
+    means = [sum(part) / len(part) for part in known if part]
+    if not means:
         return ""
-    columns = _columns(values, width)
-    known = [v for v in columns if v is not None]
-    if not known:
-        return ""
-    low, high = min(known), max(known)
+    low, high = min(means), max(means)
     span = high - low
-    return "".join(" " if v is None else _LEVELS[min(7, int((v - low) / span * 8)) if span > 0 else 3] for v in columns)
-
-
-def _columns(values: Sequence[float | None], width: int) -> list[float | None]:
-    if len(values) <= width:
-        return list(values)
-    out: list[float | None] = []
-    for i in range(width):
-        part = [v for v in values[i * len(values) // width : (i + 1) * len(values) // width] if v is not None]
-        out.append(sum(part) / len(part) if part else None)
-    return out
+    blocks = iter(_LEVELS[min(7, int((v - low) / span * 8)) if span > 0 else 3] for v in means)
+    return "".join(next(blocks) if part else " " for part in known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,9 @@ from launcher.report.model.verdict import State
 from launcher.run.files import NO_JSON
 from launcher.run.paths import RunPaths
 
-__all__ = ["Row", "best_metric", "group_sweeps", "has_ended", "main_metric", "rows", "sort_by_metric", "sweep_line"]
+__all__ = [
+    "Row", "best_metric", "group_sweeps", "has_ended", "main_metric", "main_metric_name", "rows", "sort_by_metric", "sweep_line",
+]  # fmt: skip
 
 _SMALL = 8192
 """Bytes read at once: a buffer of a megabyte costs 27 µs to make, an outcome is a few hundred bytes."""
@@ -160,10 +162,15 @@ def sweep_line(points: list[Row]) -> tuple[State, str]:
     return next(s for s in order if counts[s]), f"{len(points)} points: {', '.join(words)}"
 
 
-def main_metric(metrics: dict[str, Any]) -> str:
+def main_metric_name(names: Iterable[str]) -> str:
     """The metric to show where there is room for one: the loss, else the first."""
-    names = [n for n in metrics if n == "loss"] or [n for n in metrics if "loss" in n] or list(metrics)
-    return f"{formats.clean(names[0], 16)} {formats.number(metrics[names[0]])}" if names else ""
+    return min(names, key=lambda n: (n != "loss", "loss" not in n), default="")
+
+
+def main_metric(metrics: dict[str, Any]) -> str:
+    """The name and value of the metric to show where there is room for one."""
+    name = main_metric_name(metrics)
+    return f"{formats.clean(name, 16)} {formats.number(metrics[name])}" if metrics else ""
 
 
 def best_metric(points: list[Row]) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 from in_process import launcher
 from run_story import Story, training
 
-from launcher.report.live.feed import Feed
+from launcher.report.live.feed import LiveFeed
 from launcher.report.live.live import View
 from launcher.run.files import append_line, read_lines
 
@@ -26,7 +26,7 @@ def test_a_run_of_an_older_launcher_is_read_and_said_to_be_one(home: Path) -> No
     why = json.loads(launcher("why", "ys9", "--json").output)
     launcher("report", "ys9", "-o", "page.html")
     launcher("report", "ys9", "ys9", "-o", "both.html")
-    view = View(Feed(), stop=lambda paths: "")
+    view = View(LiveFeed(), stop=lambda paths: "")
     view.render(100, 30, value["ended"] + 1)
     view.press("enter")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -18,7 +19,7 @@ from rich_run import make
 from run_story import Story
 
 from launcher.cli.watch import decode
-from launcher.report.live.feed import Feed, tail_objects
+from launcher.report.live.feed import LiveFeed, tail_objects
 from launcher.report.live.live import View
 from launcher.report.live.screen import detail_screen, folded, in_ascii, log_screen, overview_screen
 from launcher.report.live.sparks import bar, spark
@@ -41,7 +42,7 @@ def view(rich: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(rich["running"].parent))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    return View(Feed(), stop=lambda paths: f"stopped {paths.id}")
+    return View(LiveFeed(), stop=lambda paths: f"stopped {paths.id}")
 
 
 def shown(view: View, width: int = 80, height: int = 24) -> list[str]:
@@ -88,24 +89,46 @@ def test_keys_lead_through_the_view(view: View) -> None:
     assert view.done
 
 
+def test_a_sweep_opens_to_its_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enter shows the sweep's points, then one of them; left leads back; the sweep as a whole is cancelled by the verb."""
+    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    sweep = tmp_path / "lr-1121-0842-abc"
+    points = [Story(sweep, "lr", f"1121-0842-abc-{i}").submitted().paths.root for i in range(2)]
+    (sweep / "sweep.json").write_text(json.dumps({"points": [{"run": p.name, "overrides": [f"lr={p.name[-1]}"]} for p in points]}))  # fmt: skip
+    view = View(LiveFeed(), stop=lambda paths: "")
+    assert "2 points: 2 pending" in shown(view)[2]
+    view.press("c")
+    assert shown(view)[-1].startswith("launcher cancel lr-1121-0842-abc --save")
+    view.press("enter")
+    assert [line[:6] for line in shown(view)[2:4]] == ["▶ lr=0", "  lr=1"]
+    view.press("down")
+    view.press("l")
+    assert shown(view)[0].startswith(points[1].name)
+    view.press("h")
+    view.press("esc")
+    assert (view.run, view.sweep, view.place, view.done) == (None, None, 0, False)
+
+
 def test_cancelling_asks_first(view: View) -> None:
     """One key asks, only y does it, any other key leaves the run alone; runs that are over cannot be cancelled."""
     shown(view)
     view.press("c")
-    assert shown(view)[-1].startswith("Save and end resnet50-1121-0842-k7f? y n")
+    assert shown(view)[-1].startswith("Save and cancel resnet50-1121-0842-k7f? y/n")
     view.press("x")
     assert "stopped" not in shown(view)[-1]
     assert not view.obey()
     view.press("c")
     view.press("y")
-    assert shown(view)[-1].startswith("ending resnet50-1121-0842-k7f ...")
+    assert shown(view)[-1].startswith("saving and cancelling resnet50-1121-0842-k7f ...")
     assert view.obey()
     assert not view.obey()
     assert shown(view)[-1].startswith("stopped resnet50-1121-0842-k7f")
     view.press("down")
     shown(view)
     view.press("c")
-    assert shown(view)[-1].startswith("this run is over")
+    assert shown(view)[-1].startswith("this run has ended")
 
 
 def test_a_log_is_shown_from_its_end(tmp_path: Path) -> None:
@@ -130,7 +153,7 @@ def test_slow_and_silent_ranks_stand_out(tmp_path: Path) -> None:
     ranks = [{"rank": r, "host": "n1", "pid": 1, "step": 5, "step_time_s": 0.5 if r != 2 else 0.7, "heartbeat_t": story.t - 12 * (r == 1)}
              for r in range(4)]  # fmt: skip
     story.state(step=5, ranks=ranks)
-    lines = [line.plain for line in detail_screen(Feed().detail(story.paths, story.t), 0, 80, 24, story.t)]
+    lines = [line.plain for line in detail_screen(LiveFeed().detail(story.paths, story.t), 0, 80, 24, story.t)]
 
     assert next(line for line in lines if "▲ 700 ms" in line).split()[:2] == ["n1", "2"]
     assert " 12 s" in next(line for line in lines if line.split()[:2] == ["n1", "1"])
@@ -140,7 +163,7 @@ def test_many_ranks_are_scrolled(tmp_path: Path) -> None:
     """Of 256 ranks those around the marked one are shown, and how many are not."""
     story = Story(tmp_path).submitted().begins().round_starts()
     story.state(step=5, ranks=[{"rank": r, "host": f"n{r // 8}", "pid": 1} for r in range(256)])
-    detail = Feed().detail(story.paths, story.t)
+    detail = LiveFeed().detail(story.paths, story.t)
     lines = [line.plain for line in detail_screen(detail, 200, 80, 24, story.t)]
 
     assert any(line.startswith("▶ n25") and " 200 " in line for line in lines)
@@ -159,7 +182,7 @@ def test_three_hundred_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)  # ./runs is looked into, too: `make demo` leaves one in the repository
     for number in range(300):
         Story(tmp_path, "many", f"1121-0842-{number:03d}").outcome("completed", "All steps are done.", exit_code=0)
-    view = View(Feed(), stop=lambda paths: "")
+    view = View(LiveFeed(), stop=lambda paths: "")
     shown(view)
     for _ in range(250):
         view.press("down")
@@ -226,7 +249,7 @@ def test_unchanged_files_are_not_read_again(rich: dict[str, Path], monkeypatch: 
     reads: list[Path] = []
     original = module.tail_objects
     monkeypatch.setattr(module, "tail_objects", lambda path, *a: reads.append(path) or original(path, *a))
-    feed = Feed()
+    feed = LiveFeed()
     for _ in range(3):
         feed.detail(RunPaths(rich["completed"]), NOW)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from run_story import Story
 
-from launcher.report.live.feed import Feed
+from launcher.report.live.feed import LiveFeed
 from launcher.report.live.live import View
 from launcher.report.live.screen import detail_screen
 
@@ -18,7 +18,7 @@ COST = "  12.2 GPU-h, 4.06 of them of spares"
 
 def screen(story: Story, width: int = 80, height: int = 24, chosen: int = 0) -> list[str]:
     """One run's screen as plain lines, ends stripped."""
-    detail = Feed().detail(story.paths, story.t)
+    detail = LiveFeed().detail(story.paths, story.t)
     return [line.plain.rstrip() for line in detail_screen(detail, chosen, width, height, story.t)]
 
 
@@ -76,7 +76,7 @@ def test_a_ranks_row_in_full(tmp_path: Path) -> None:
 
 def test_a_rank_fails_that_ends_a_round(tmp_path: Path) -> None:
     """The first to fail and those that lag behind in a hang count; the victims of another's failure do not."""
-    assert Feed().detail(hour(tmp_path).paths, 0.0).failures == {5: 2, 2: 1}
+    assert LiveFeed().detail(hour(tmp_path).paths, 0.0).failures == {5: 2, 2: 1}
 
 
 def test_goodput_cost_and_advice(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_beat_tells_silence_of_runs_that_go_on_alone(tmp_path: Path) -> None:
 def test_a_log_is_followed(tmp_path: Path) -> None:
     """What a rank writes is there at the next look, at the end; pgup shows what stands above."""
     story = picture(begun(tmp_path))
-    view = View(Feed(), stop=lambda paths: "", run=story.paths)
+    view = View(LiveFeed(), stop=lambda paths: "", run=story.paths)
 
     def look() -> list[str]:
         return [line.plain.rstrip() for line in view.render(80, 6, story.t)[1:-1]]

@@ -10,7 +10,7 @@ import pytest
 from run_story import T0, Story, training
 
 from launcher.report.diagnosis.why import explain
-from launcher.report.live.feed import Feed
+from launcher.report.live.feed import LiveFeed
 from launcher.report.model import hearing
 from launcher.report.model.hearing import read_histories, run_now
 from launcher.report.model.history import read_history
@@ -153,7 +153,7 @@ def test_a_live_view_goes_on_when_its_clock_is_set_back(tmp_path: Path, monkeypa
     passed = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: passed[0])
     story = training(tmp_path, batch="local")
-    feed = Feed()
+    feed = LiveFeed()
     ((row,),) = feed.overview(story.t)
     assert row.step == 120
 
