@@ -21,7 +21,7 @@ from rich_run import make  # noqa: E402
 
 from launcher.report.live.feed import LiveFeed  # noqa: E402
 from launcher.report.live.screen import detail_screen  # noqa: E402
-from launcher.report.page.page import read_told, run_page  # noqa: E402
+from launcher.report.page.page import read_page_data, run_page  # noqa: E402
 from launcher.run.paths import RunPaths  # noqa: E402
 
 COLUMNS, ROWS = 96, 28
@@ -42,7 +42,7 @@ def main() -> None:
         console.print(Text("\n").join(detail_screen(detail, 0, COLUMNS, ROWS, now)), end="")
         console.save_svg(str(HERE / "watch.svg"), title=f"launcher watch {run.id}")
         page = Path(folder, "page.html")
-        page.write_text(run_page(read_told(detail.history, detail.summary, now), None, now))
+        page.write_text(run_page(read_page_data(detail.history, detail.summary, now), None, now))
         shot = [f"--screenshot={HERE / 'report.png'}", f"--window-size={PAGE}", "--hide-scrollbars"]
         quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000"]
         subprocess.run([chromium, *quiet, *shot, page.as_uri()], check=True, capture_output=True, timeout=120)

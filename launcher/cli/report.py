@@ -9,7 +9,7 @@ import click
 from launcher.cli._options import complete_run
 
 if TYPE_CHECKING:
-    from launcher.report.page.page import Told
+    from launcher.report.page.page import PageData
 
 
 @click.command()
@@ -25,11 +25,13 @@ def command(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:
 
     from launcher.report.model.hearing import read_histories, run_now
     from launcher.report.model.runs import find, summarise_all
-    from launcher.report.page.page import read_told
+    from launcher.report.page.page import read_page_data
 
     now = time.time()
     histories = read_histories([find(name) for name in runs or ("@last",)], now)
-    told = [read_told(h, s, run_now(h, now)) for h, s in zip(histories, summarise_all(histories, now), strict=True)]
+    told = [
+        read_page_data(h, s, run_now(h, now)) for h, s in zip(histories, summarise_all(histories, now), strict=True)
+    ]
     text = _figures(told) if as_json else _page(told, now)
     if as_json and output is None:
         click.echo(text)
@@ -38,14 +40,14 @@ def command(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:
     _write(output or default, text)
 
 
-def _page(told: list[Told], now: float) -> str:
+def _page(told: list[PageData], now: float) -> str:
     from launcher.report.model.runs import previous_of
     from launcher.report.page.page import compare_page, run_page
 
     return run_page(told[0], previous_of(told[0].history.paths), now) if len(told) == 1 else compare_page(told, now)
 
 
-def _figures(told: list[Told]) -> str:
+def _figures(told: list[PageData]) -> str:
     """One object for one run, in one line; a list for several, which are compared with the first."""
     import json
 

@@ -223,9 +223,9 @@ def test_status_and_page_tell_cost_and_advice(home: Path) -> None:
     assert (value["ledger"]["gpu_hours"], value["advice"]["failures"]) == (pytest.approx(6), 2)
     assert value["advice"]["interval_s"] == pytest.approx((2 * 6 * 2700) ** 0.5 - 6)
     for sentence in (
-        "A checkpoint holds training up for 6.0 s (median).",
-        "Best time between checkpoints, given an interruption per 45 min: 3 min (Young/Daly).",
-        "To save before a time limit, 80 s of warning are enough (restart.signal_lead_s).",
+        "A checkpoint pauses training for 6.0 s (median).",
+        "With one interruption every 45 min, checkpoints are best 3 min apart (Young/Daly).",
+        "Saving before a time limit needs 80 s of warning (restart.signal_lead_s).",
     ):
         assert sentence in page, sentence
 

@@ -1,36 +1,28 @@
-"""Where a page draws what: the goodput bar and the timeline's lanes, in per cent of their width; pure."""
+"""Where a page draws the timeline's lanes, in per cent of their width. Pure."""
 
 from __future__ import annotations
 
 import bisect
 import math
 import time
+from itertools import accumulate
 
 from launcher.frozen import frozen
 from launcher.report import formats
 from launcher.report.model.history import History
-from launcher.report.model.ledger import COUNTED, Ledger, shares
 from launcher.report.model.timeline import Segment
 
-__all__ = ["Band", "Box", "Lane", "Timeline", "bands", "lanes"]
+__all__ = ["Box", "Lane", "Timeline", "lanes"]
 
 AWAY_SHARE = 3.0
-"""Per cent of the width that a time in which nobody wanted the run to run takes, however long it was."""
+"""Per cent of the width that a time takes in which nobody wanted the run to run, however long it was."""
 LEAST = 0.03
-"""Boxes narrower than this many per cent are left out: they could not be seen."""
+"""Boxes narrower than this many per cent are left out: nobody could see them."""
 LEAST_MARKED = 3.0
-"""Attempts narrower than this many per cent get no marks of their rounds: these would hide what they mark."""
+"""Attempts narrower than this many per cent get no marks of their rounds: the marks would hide the attempt."""
 MOST_LANES = 40
-
-
-@frozen
-class Band:
-    """One kind of time in the goodput bar."""
-
-    kind: str
-    share: float
-    percent: int
-    words: str
+_NICE = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600)
+"""Seconds between ticks of the axis."""
 
 
 @frozen
@@ -62,44 +54,30 @@ class Timeline:
     """Attempts left out."""
 
 
-def bands(book: Ledger) -> list[Band]:
-    """The goodput bar: kinds that took any time, useful first."""
-    total, whole = book.total_s, shares(book)
-    if total <= 0:
-        return []
-    return [
-        Band(kind, 100 * book.seconds[kind] / total, whole[kind], formats.duration(book.seconds[kind]))
-        for kind in COUNTED
-        if book.seconds[kind] > 0
-    ]
-
-
 class _Axis:
-    """Time to per cent: even, but for times away, which all look alike."""
+    """Time to per cent: even, except that all times away have the same width."""
 
     def __init__(self, segments: list[Segment]) -> None:
-        away = sum(1 for s in segments if s.kind == "away")
+        away = sum(s.kind == "away" for s in segments)
         counted = sum(s.seconds for s in segments if s.kind != "away")
         scale = max(10.0, 100 - AWAY_SHARE * away) / counted if counted > 0 else 0.0
-        self.points: list[tuple[float, float]] = []
-        x = 0.0
-        for s in segments:
-            self.points.append((s.start, x))
-            x += 100 * AWAY_SHARE / max(100, AWAY_SHARE * away + 10) if s.kind == "away" else s.seconds * scale
-            self.points.append((s.end, x))
-        self.ends = [t for t, _ in self.points[1::2]]
+        gap = 100 * AWAY_SHARE / max(100, AWAY_SHARE * away + 10)
+        self._widths = [gap if s.kind == "away" else s.seconds * scale for s in segments]
+        self._lefts = list(accumulate(self._widths, initial=0.0))
+        self._ends = [s.end for s in segments]
+        self._segments = segments
 
     def at(self, t: float) -> float:
-        """Where ``t`` lies."""
-        place = bisect.bisect_left(self.ends, t)
-        if place == len(self.ends):
+        """Return where ``t`` lies."""
+        i = bisect.bisect_left(self._ends, t)
+        if i == len(self._ends):
             return 100.0
-        (t0, x0), (t1, x1) = self.points[2 * place : 2 * place + 2]
-        return x0 + (x1 - x0) * (max(t, t0) - t0) / (t1 - t0)
+        s = self._segments[i]
+        return self._lefts[i] + self._widths[i] * (max(t, s.start) - s.start) / s.seconds
 
 
 def lanes(segments: list[Segment], h: History) -> Timeline:
-    """The timeline: one lane an attempt, the time in the queue before it included."""
+    """Draw the timeline: one lane an attempt, with the time in the queue before it."""
     if not segments:
         return Timeline([], [], 0)
     groups = _by_attempt(segments)
@@ -111,7 +89,6 @@ def lanes(segments: list[Segment], h: History) -> Timeline:
 
 
 def _by_attempt(segments: list[Segment]) -> list[list[Segment]]:
-    """An attempt's segments together, the time in the queue before it included."""
     groups: list[list[Segment]] = [[]]
     for s in segments:
         if groups[-1] and s.kind in ("queued", "away") and groups[-1][-1].kind not in ("queued", "away"):
@@ -121,25 +98,21 @@ def _by_attempt(segments: list[Segment]) -> list[list[Segment]]:
 
 
 def _lane(group: list[Segment], axis: _Axis, starts: list[tuple[float, object]]) -> Lane:
-    numbers = [s.attempt for s in group if s.attempt is not None]
+    number = next((s.attempt for s in group if s.attempt is not None), None)
     first, last = group[0].start, group[-1].end
-    wide = axis.at(last) - axis.at(first) >= LEAST_MARKED
-    rounds = [(axis.at(t), f"round {r} began {_clock(t)}") for t, r in starts if wide and first <= t <= last]
-    return Lane(f"attempt {numbers[0]}" if numbers else "queue", _boxes(group, axis), rounds)
-
-
-def _boxes(group: list[Segment], axis: _Axis) -> list[Box]:
     boxes = []
     for s in _joined(group):
         left, right = axis.at(s.start), axis.at(s.end)
         if right - left >= LEAST:
-            title = f"{s.kind}, {formats.duration(s.seconds)}, from {_clock(s.start)}"
+            title = f"{s.kind}, {formats.duration(s.seconds)}, from {_moment(s.start)}"
             boxes.append(Box(s.kind, left, right - left, title))
-    return boxes
+    wide = axis.at(last) - axis.at(first) >= LEAST_MARKED
+    rounds = [(axis.at(t), f"round {r} began {_moment(t)}") for t, r in starts if wide and first <= t <= last]
+    return Lane("queue" if number is None else f"attempt {number}", boxes, rounds)
 
 
 def _joined(group: list[Segment]) -> list[Segment]:
-    """Pieces of one kind that follow each other as one."""
+    """Join pieces of one kind that follow each other."""
     out: list[Segment] = []
     for s in group:
         if out and out[-1].kind == s.kind and s.start - out[-1].end < 0.01:
@@ -149,15 +122,12 @@ def _joined(group: list[Segment]) -> list[Segment]:
     return out
 
 
-def _clock(t: float) -> str:
+def _moment(t: float) -> str:
     return time.strftime("%m-%d %H:%M:%S", time.localtime(t))
 
 
-_NICE = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600)
-
-
 def _ticks(segments: list[Segment], axis: _Axis) -> list[tuple[float, str]]:
-    """About five round local times along the axis."""
+    """Return about five round local times along the axis."""
     begin, end = segments[0].start, segments[-1].end
     span = sum(s.seconds for s in segments if s.kind != "away")
     step = next((n for n in _NICE if span / n <= 6), _NICE[-1])
@@ -167,7 +137,7 @@ def _ticks(segments: list[Segment], axis: _Axis) -> list[tuple[float, str]]:
     ticks: list[tuple[float, str]] = []
     while t <= end and len(ticks) < 2000:
         x = axis.at(t)
-        if not ticks or x - ticks[-1][0] >= 8:
+        if x <= 97 and (not ticks or x - ticks[-1][0] >= 8):
             ticks.append((x, time.strftime(form, time.localtime(t))))
         t += step
-    return [tick for tick in ticks if tick[0] <= 97]
+    return ticks

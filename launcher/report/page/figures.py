@@ -1,4 +1,4 @@
-"""What a run's page shows as values for other programs: ``report --json``; pure."""
+"""What a run's page shows as values for other programs: ``report --json``. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.frozen import field_values, frozen
 from launcher.report.formats import plain_json
-from launcher.report.page.page import Told, changes, mean_speed
+from launcher.report.page.page import PageData, changes, mean_speed
 from launcher.report.text.status import standing
 
 __all__ = ["Figures", "figures"]
@@ -36,17 +36,17 @@ class Figures:
     """How its job differs from that one's: lines of a unified diff."""
 
 
-def figures(told: Told, previous: tuple[str, str] | None) -> dict[str, Any]:
-    """The object of ``report --json``; ``previous``: name and job YAML of the run that it is compared with."""
+def figures(run: PageData, previous: tuple[str, str] | None) -> dict[str, Any]:
+    """Return the object of ``report --json``; ``previous``: name and job YAML of the run that it is compared with."""
     shown = Figures(
-        why=told.why.as_json(),
-        mean_rate=mean_speed(told),
-        curves=[one.as_json() for one in told.metrics],
-        usage={name: [one.as_json() for one in group] for name, group in told.usage.items()},
-        spread=[dataclasses.asdict(one) for one in told.spread],
-        environment=told.environment,
+        why=run.why.as_json(),
+        mean_rate=mean_speed(run),
+        curves=[one.as_json() for one in run.metrics],
+        usage={name: [one.as_json() for one in group] for name, group in run.usage.items()},
+        spread=[dataclasses.asdict(one) for one in run.spread],
+        environment=run.environment,
         previous=previous[0] if previous is not None else None,
-        changed=[line for _, line in changes(previous, told)],
+        changed=[line for _, line in changes(previous, run)],
     )
-    value: dict[str, Any] = plain_json({**standing(told.summary, told.book, told.advice), **field_values(shown)})
+    value: dict[str, Any] = plain_json({**standing(run.summary, run.book, run.advice), **field_values(shown)})
     return value

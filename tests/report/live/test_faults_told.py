@@ -65,7 +65,10 @@ def test_half_written_lines_are_counted(home: Path) -> None:
     assert value["file_faults"] == told
     assert f"  files    {'; '.join(told)}" in launcher("status", "k7f").output.splitlines()
     more = ["metrics.jsonl: 1 line could not be read", "environment.json: could not be read (Is a directory)"]
-    assert f"This page lacks what could not be read. {'; '.join(told + more)}." in Path("page.html").read_text()
+    assert (
+        f"Some files could not be read, and this page is without them: {'; '.join(told + more)}."
+        in Path("page.html").read_text()
+    )
 
 
 def test_a_line_being_written_is_no_fault(home: Path) -> None:

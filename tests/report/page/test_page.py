@@ -19,7 +19,7 @@ from launcher.report.model.ledger import ledger
 from launcher.report.model.series import Series, charts, metric_series, spreads
 from launcher.report.model.summary import summarise_history
 from launcher.report.page.drawing import lanes
-from launcher.report.page.page import Told, compare_page, read_told, run_page
+from launcher.report.page.page import PageData, compare_page, read_page_data, run_page
 from launcher.run.paths import RunPaths
 
 NOW = 1_790_050_000.0
@@ -58,10 +58,10 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return make(tmp_path_factory.mktemp("runs"), now=NOW, scale=0.2)
 
 
-def told(root: Path) -> Told:
+def told(root: Path) -> PageData:
     """What a page says of the run at ``root``."""
     history = read_history(RunPaths(root))
-    return read_told(history, summarise_history(history, None, NOW), NOW)
+    return read_page_data(history, summarise_history(history, None, NOW), NOW)
 
 
 def chart_data(page: str) -> list[dict[str, object]]:
@@ -242,5 +242,5 @@ def test_comparing_shows_figures_side_by_side(rich: dict[str, Path]) -> None:
 
     assert [s["name"] for s in chart_data(page)[0]["series"]] == ["pq2", "m3x"]  # type: ignore[attr-defined]
     assert "+  lr: 0.4" in text
-    assert "The same versions everywhere." in text
+    assert "All runs had the same versions." in text
     assert "interruptions" in text
