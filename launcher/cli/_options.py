@@ -127,7 +127,7 @@ def sweep_option(function: F) -> F:
 
 def load(words: Sequence[str], module: str | None, sweep: Sequence[str] = ()) -> LoadedJob:
     """The job that the words of a command line name. Raises ConfigError."""
-    from launcher.config.document.explain import homes, keys_at
+    from launcher.config.document.validation import homes, keys_at
     from launcher.config.load.load import load_job
     from launcher.errors import ConfigError
 

@@ -60,7 +60,7 @@ def _facts(partition: str | None, qos: str | None) -> tuple[Facts, Job]:
     import os
 
     from launcher.config.load.load import site_job
-    from launcher.config.load.site import load_site
+    from launcher.config.load.site_profile import load_site
     from launcher.report.site.doctor import Facts
     from launcher.slurm.probe import look_here
     from launcher.slurm.site import ask_site, find_slurm, parse_site
@@ -86,7 +86,7 @@ def _runs_dir() -> Path:
     import os
     from pathlib import Path
 
-    from launcher.config.load.site import load_site
+    from launcher.config.load.site_profile import load_site
     from launcher.submission.facts.gather import runs_dir_of
 
     return runs_dir_of(None, Path.cwd(), load_site(), os.environ)[0]
@@ -155,7 +155,7 @@ def _probed(facts: Facts, partition: str | None, account: str | None, wait_s: fl
 
     if facts.site is None:
         raise SiteError(f"--probe needs SLURM: {facts.silence or facts.presence.reason}")
-    from launcher.config.load.site import load_site
+    from launcher.config.load.site_profile import load_site
 
     partition = partition or load_site().debug_partition or facts.partition
     click.echo(f"probing {partition or 'the default partition'} (up to {wait_s:g} s) ...", err=True)

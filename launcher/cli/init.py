@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from launcher.config.convert.first import Place
+    from launcher.config.convert.first_job import Place
     from launcher.slurm.site import Partition, Site
 
 
@@ -59,7 +59,7 @@ def _converted(file: Path) -> str:
 
 
 def _first() -> str:
-    from launcher.config.convert.first import find_work, first_job
+    from launcher.config.convert.first_job import find_work, first_job
 
     place, source = _place()
     return first_job(find_work(Path.cwd()), place, f"this directory and {source}")
@@ -67,7 +67,7 @@ def _first() -> str:
 
 def _place() -> tuple[Place, str]:
     """What SLURM says is here; this machine alone where there is no SLURM."""
-    from launcher.config.convert.first import Place
+    from launcher.config.convert.first_job import Place
     from launcher.slurm.site import ask_site, find_slurm, parse_site
 
     presence = find_slurm()
@@ -84,7 +84,7 @@ def _place() -> tuple[Place, str]:
 
 def place_of(site: Site) -> Place:
     """The default partition, or the first with GPUs where the default has none."""
-    from launcher.config.convert.first import Place
+    from launcher.config.convert.first_job import Place
 
     usable = [p for p in site.partitions if p.up]
     if not usable:

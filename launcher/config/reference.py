@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 
 from launcher.config.check.rules import OWNED_OPTIONS
 from launcher.config.document import schema
-from launcher.config.document.explain import alias
 from launcher.config.document.schema import Job
-from launcher.config.load import site
+from launcher.config.document.validation import alias
+from launcher.config.load import site_profile
 
 __all__ = ["field_docs", "json_schema", "json_schema_text", "page"]
 
@@ -207,7 +207,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def _site_part() -> str:
-    docs = field_docs(site, "SiteProfile")
+    docs = field_docs(site_profile, "SiteProfile")
     lines = [
         "\n## Site profiles\n",
         "A site profile holds any key of a job, as a default for every job, and these keys of its own. An administrator's",
@@ -215,7 +215,7 @@ def _site_part() -> str:
         "| key | unless given | means |",
         "| --- | --- | --- |",
     ]
-    for field in dataclasses.fields(site.SiteProfile):
+    for field in dataclasses.fields(site_profile.SiteProfile):
         if field.name != "paths":
             lines.append(
                 f"| `{field.name}` | {_default(field) if field.default != () else ''} | {_cell(docs[field.name])} |"

@@ -8,7 +8,7 @@ from typing import Literal
 
 from launcher.config.load.load import LoadedJob, load_layers, renamed
 from launcher.config.load.merge import command_line
-from launcher.config.load.site import Layer, read_document, read_layers, site_paths
+from launcher.config.load.site_profile import Layer, read_document, read_layers, site_paths
 from launcher.errors import CheckpointError, ConfigError, StateError
 from launcher.frozen import frozen
 from launcher.run import events, index

@@ -149,7 +149,7 @@ def test_a_silent_slurm_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_example_of_a_site_profile_is_one() -> None:
     """slurm/site.yaml is accepted as a profile."""
-    from launcher.config.load.site import load_site
+    from launcher.config.load.site_profile import load_site
 
     profile = load_site([SITES.parents[2] / "slurm" / "site.yaml"])
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.config.check.symbols import find_module, parse
+from launcher.config.check.user_code import find_module, parse
 from launcher.frozen import frozen
 
 __all__ = ["Call", "attaches", "calls", "script_file"]

@@ -7,9 +7,9 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.config.document.explain import alias
 from launcher.config.document.schema import Job
 from launcher.config.document.source import dump_yaml
+from launcher.config.document.validation import alias
 
 __all__ = ["Draft"]
 

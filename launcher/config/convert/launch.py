@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from launcher.config.convert.directives import options
-from launcher.config.convert.shell import Piece, Ref, Scope, commands, plain, source
+from launcher.config.convert.shell_script import Piece, Ref, Scope, commands, plain, source
 
 __all__ = ["Launch", "find_launch"]
 

@@ -9,7 +9,7 @@ from launcher.config.convert.amounts import Amounts, amounts, number, put_resour
 from launcher.config.convert.directives import directives
 from launcher.config.convert.draft import Draft
 from launcher.config.convert.launch import Launch, find_launch, references
-from launcher.config.convert.shell import Command, Piece, Scope, commands, plain, source
+from launcher.config.convert.shell_script import Command, Piece, Scope, commands, plain, source
 from launcher.config.convert.slurm_keys import put_slurm
 from launcher.config.document.texts import secret_name
 from launcher.errors import ConfigError

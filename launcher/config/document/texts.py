@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
-from launcher.config.document.explain import nearest
 from launcher.config.document.source import Problem, join
+from launcher.config.document.validation import nearest
 
 __all__ = ["check_texts", "leaves", "secret_name"]
 

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from launcher.config.document.explain import nearest
-from launcher.config.document.problems import Report
+from launcher.config.document.problem_list import Report
 from launcher.config.document.source import join
+from launcher.config.document.validation import nearest
 
 __all__ = ["interpolate_run", "readable", "resolve"]
 

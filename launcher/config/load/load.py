@@ -17,14 +17,14 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from launcher.config.document.explain import explain
-from launcher.config.document.problems import Report
+from launcher.config.document.problem_list import Report
 from launcher.config.document.schema import Job
 from launcher.config.document.source import COMMAND_LINE, Document, Origin, Problem, dump_yaml, join, parent
 from launcher.config.document.texts import leaves
+from launcher.config.document.validation import explain
 from launcher.config.load.interpolate import interpolate_run, resolve
 from launcher.config.load.merge import command_line, merge, target_layer
-from launcher.config.load.site import Layer, SiteProfile, read_document, read_layers, site_paths
+from launcher.config.load.site_profile import Layer, SiteProfile, read_document, read_layers, site_paths
 from launcher.config.load.sweep import axes, flatten, place, read_flags
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
@@ -140,7 +140,7 @@ def load_layers(
     check_code: bool = True,
 ) -> LoadedJob:
     """Merge, resolve, validate and check; raise everything that is wrong at once."""
-    from launcher.config.check import code
+    from launcher.config.check import named_code
 
     report = Report(source)
     for layer in layers:
@@ -150,7 +150,7 @@ def load_layers(
     report.stop_if(_unreadable)  # then every further complaint would mislead
     job = check_values(_first_point(container, report), report)
     if check_code and not any(_concerns_code(p) for p in report.problems):
-        report.problems += code.check(job, (base_dir / Path(job.code.dir).expanduser()).resolve())
+        report.problems += named_code.check(job, (base_dir / Path(job.code.dir).expanduser()).resolve())
     report.stop_if(lambda _: True)
     return LoadedJob(job=job, container=container, origin=report.origin, base_dir=base_dir, source=source, site=profile)
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.config.document.explain import shown
-from launcher.config.document.problems import Report
+from launcher.config.document.problem_list import Report
 from launcher.config.document.source import COMMAND_LINE, Document, Origin, Problem, join, parent, read_value
+from launcher.config.document.validation import shown
 from launcher.config.load.interpolate import readable
-from launcher.config.load.site import Layer
+from launcher.config.load.site_profile import Layer
 
 __all__ = ["command_line", "merge", "target_layer"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launcher.config.document.problems import Report
+from launcher.config.document.problem_list import Report
 from launcher.config.document.source import Problem
 from launcher.config.load.load import LoadedJob, check_values
 from launcher.config.load.sweep import Point, expand, place

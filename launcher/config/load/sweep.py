@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from launcher.config.document.explain import keys_at, nearest, shown
 from launcher.config.document.source import COMMAND_LINE, Origin, Problem, read_value
+from launcher.config.document.validation import keys_at, nearest, shown
 from launcher.frozen import frozen
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ def kept_off(h: History, s: RunSummary) -> KeptOff | None:
 
 def _users(h: History) -> str:
     """What the user excludes."""
-    from launcher.config.load.site import read_document
+    from launcher.config.load.site_profile import read_document
 
     slurm = (read_document(h.paths.job).data or {}).get("slurm")
     return as_text(slurm.get("exclude")) if isinstance(slurm, dict) else ""

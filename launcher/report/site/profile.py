@@ -13,7 +13,7 @@ _DEBUG_NAMES = ("debug", "test", "dev", "devel", "interactive", "short")
 
 
 def site_profile(site: Site, partition: str | None, saves: Saves | None) -> str:
-    """YAML that `launcher.config.load.site` reads; comments say where each line comes from."""
+    """YAML that `launcher.config.load.site_profile` reads; comments say where each line comes from."""
     lines = [
         f"# Site profile of {site.cluster or 'this cluster'} (SLURM {site.version}), written by launcher doctor --write-site.",
         "# Defaults of every job; a job file and the command line override them.",

@@ -14,7 +14,7 @@ from launcher.config.check.calls import attaches, calls, script_file
 from launcher.config.document.schema import Job
 from launcher.config.document.texts import leaves
 from launcher.config.load.load import LoadedJob
-from launcher.config.load.site import SiteProfile
+from launcher.config.load.site_profile import SiteProfile
 from launcher.errors import ConfigError
 from launcher.run import index
 from launcher.slurm.site import ask_site, find_slurm, parse_site, policy

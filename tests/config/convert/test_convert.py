@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from launcher.config.convert import convert
-from launcher.config.convert.shell import Scope, commands, plain
+from launcher.config.convert.shell_script import Scope, commands, plain
 from launcher.config.document.source import read_yaml
 from launcher.config.load.load import load_job
 from launcher.errors import ConfigError

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from launcher.cli.init import place_of
 from launcher.cli.main import cli
-from launcher.config.convert.first import Place, find_work, first_job
+from launcher.config.convert.first_job import Place, find_work, first_job
 from launcher.config.document.source import read_yaml
 from launcher.config.load.load import load_job
 from launcher.errors import ConfigError, StateError

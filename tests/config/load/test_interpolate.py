@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.config.document.problems import Report
+from launcher.config.document.problem_list import Report
 from launcher.config.load import interpolate
 
 TEXTS = st.lists(

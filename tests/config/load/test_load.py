@@ -9,7 +9,7 @@ import pytest
 
 from launcher.config.document.schema import Job
 from launcher.config.load.load import LoadedJob, argument_texts, interpolate_run, load_job, load_values, site_job
-from launcher.config.load.site import ADMIN_PROFILE, load_site, site_paths
+from launcher.config.load.site_profile import ADMIN_PROFILE, load_site, site_paths
 from launcher.errors import ConfigError
 
 

@@ -182,7 +182,7 @@ def test_a_look_that_says_nonsense_is_an_error() -> None:
 
 def test_the_profile_is_one_that_is_read(tmp_path: Path) -> None:
     """What --write-site writes is accepted as a profile, with the site's GPU request and debug partition."""
-    from launcher.config.load.site import load_site
+    from launcher.config.load.site_profile import load_site
 
     path = tmp_path / "site.yaml"
     path.write_text(site_profile(site("lab-20.11"), None, None))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.config.load.load import LoadedJob
-from launcher.config.load.site import SiteProfile
+from launcher.config.load.site_profile import SiteProfile
 from launcher.errors import ConfigError, InterpreterError
 from launcher.submission.facts import gather, interpreter
 from launcher.submission.plan.plan import plan

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from launcher.config.document.explain import nearest, shown
 from launcher.config.document.source import Document, Origin, Problem, read_yaml
+from launcher.config.document.validation import nearest, shown
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
 
@@ -131,7 +131,7 @@ def _wrong_own(key: str, value: Any) -> str | None:
 
 
 def _unknown(name: str) -> str | None:
-    from launcher.config.document.explain import keys_at
+    from launcher.config.document.validation import keys_at
 
     parent, _, key = name.rpartition(".")
     known = keys_at(parent)

@@ -6,7 +6,7 @@ import ast
 import math
 from pathlib import Path
 
-from launcher.config.check.symbols import parse
+from launcher.config.check.user_code import parse
 from launcher.config.convert.draft import Draft
 from launcher.config.document.clock_times import clock
 from launcher.frozen import frozen

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.config.check.symbols import Module, Symbol, find_module, find_symbol, names_in, parse
-from launcher.config.document.explain import nearest
+from launcher.config.check.user_code import Module, Symbol, find_module, find_symbol, names_in, parse
 from launcher.config.document.schema import Job
 from launcher.config.document.source import Problem, dump_yaml
+from launcher.config.document.validation import nearest
 
 __all__ = ["check"]
 
