@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from launcher.config.convert.first_job import Place
+    from launcher.config.convert.first_job import DefaultPartition
     from launcher.slurm.site import Partition, Site
 
 
@@ -65,33 +65,33 @@ def _first() -> str:
     return first_job(find_work(Path.cwd()), place, f"this directory and {source}")
 
 
-def _place() -> tuple[Place, str]:
+def _place() -> tuple[DefaultPartition, str]:
     """What SLURM says is here; this machine alone where there is no SLURM."""
-    from launcher.config.convert.first_job import Place
+    from launcher.config.convert.first_job import DefaultPartition
     from launcher.slurm.site import ask_site, find_slurm, parse_site
 
     presence = find_slurm()
     if presence.state != "ready":
         click.echo(presence.reason, err=True)
-        return Place(), "without SLURM"
+        return DefaultPartition(), "without SLURM"
     texts = ask_site()
     if isinstance(texts, str):
         click.echo(texts, err=True)
-        return Place(), "without an answer from SLURM"
+        return DefaultPartition(), "without an answer from SLURM"
     site = parse_site(texts)
     return place_of(site), f"SLURM {site.version}".strip()
 
 
-def place_of(site: Site) -> Place:
+def place_of(site: Site) -> DefaultPartition:
     """The default partition, or the first with GPUs where the default has none."""
-    from launcher.config.convert.first_job import Place
+    from launcher.config.convert.first_job import DefaultPartition
 
     usable = [p for p in site.partitions if p.up]
     if not usable:
-        return Place()
+        return DefaultPartition()
     ranked = sorted(usable, key=lambda p: (p.gpus_per_node == 0, not p.default))
     chosen = ranked[0]
-    return Place(
+    return DefaultPartition(
         partition=chosen.name,
         gpus=chosen.gpus_per_node,
         cpus=chosen.cpus_per_node,

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from launcher.config.check.rules import OWNED_OPTIONS
 from launcher.config.document import schema
 from launcher.config.document.schema import Job
-from launcher.config.document.validation import alias
+from launcher.config.document.validation import key_name
 from launcher.config.load import site_profile
 
 __all__ = ["field_docs", "json_schema", "json_schema_text", "page"]
@@ -145,7 +145,7 @@ def _sections(cls: Any, above: str) -> list[tuple[str, Any]]:
     for field in dataclasses.fields(cls):
         inner = _dataclass_in(hints[field.name])
         if inner is not None:
-            path = f"{above}.{alias(field)}" if above else alias(field)
+            path = f"{above}.{key_name(field)}" if above else key_name(field)
             found += [(path, inner), *_sections(inner, path)]
     return found
 
@@ -158,7 +158,7 @@ def _table(cls: Any, docs: dict[str, str], path: str) -> str:
     properties = TypeAdapter(cls).json_schema()
     lines = ["| key | is | unless given | means |", "| --- | --- | --- | --- |"]
     for field in dataclasses.fields(cls):
-        name = alias(field)
+        name = key_name(field)
         full = f"{path}.{name}" if path else name
         prop = properties["properties"].get(name, {})
         section = _dataclass_in(get_type_hints(cls)[field.name])

@@ -96,25 +96,25 @@ ROWS: dict[str, Row] = {
     # --- what YAML itself cannot read
     "not YAML": Row(
         "script: train.py\nresources: {nodes: 2\n",
-        ["job.yaml:3:1: this is no valid YAML: expected ',' or '}', but got '<stream end>'"],
+        ["job.yaml:3:1: this is not valid YAML: expected ',' or '}', but got '<stream end>'"],
     ),
     "tab": Row(
         "script: train.py\nresources:\n\tnodes: 2\n",
-        ["job.yaml:3:1: this is no valid YAML: a tab cannot indent; use spaces"],
+        ["job.yaml:3:1: this is not valid YAML: tabs cannot indent; use spaces"],
     ),
     "colon in a value": Row(
         "script: train.py\nname: a: b\n",
         [
-            'job.yaml:2:8: this is no valid YAML: a ":" does not fit here; check the indentation, or put quotes around the value'
+            'job.yaml:2:8: this is not valid YAML: a ":" is not allowed here; check the indentation, or put quotes around the value'
         ],
     ),
     "duplicate key": Row(
         "script: train.py\nresources: {nodes: 2, nodes: 3}\n",
-        ["job.yaml:2:23: resources.nodes: this key is given twice; the first is on line 2"],
+        ["job.yaml:2:23: resources.nodes: this key is set twice, first on line 2; remove one"],
     ),
     "duplicate section": Row(
         "script: train.py\nslurm: {qos: a}\nslurm: {qos: b}\n",
-        ["job.yaml:3:1: slurm: this key is given twice; the first is on line 2"],
+        ["job.yaml:3:1: slurm: this key is set twice, first on line 2; remove one"],
     ),
     "a list": Row("- script: train.py\n", ["job.yaml:1:1: the file must be a mapping of keys to values, not a list"]),
     "a word": Row("train.py\n", ['job.yaml:1:1: the file must be a mapping of keys to values, not "train.py"']),
@@ -127,43 +127,43 @@ ROWS: dict[str, Row] = {
     ),
     "an alias to itself": Row(
         "script: train.py\nparams: &a {x: *a}\n",
-        ["job.yaml:2:9: params.x: this refers to itself or is nested too deeply"],
+        ["job.yaml:2:9: params.x: this value contains itself or is nested too deeply"],
     ),
     "a number as a key": Row(
         "script: train.py\nparams: {1: a}\n", ['job.yaml:2:10: params.1: a key must be text; put quotes around it: "1"']
     ),
     "two documents": Row(
-        "script: train.py\n---\nscript: train.py\n", ["job.yaml:2:1: this is no valid YAML: but found another document"]
+        "script: train.py\n---\nscript: train.py\n",
+        ["job.yaml:2:1: this is not valid YAML: but found another document"],
     ),
     "an alias of nothing": Row(
         "script: train.py\nparams: {x: *gone}\n",
-        ["job.yaml:2:13: this is no valid YAML: found undefined alias 'gone'"],
+        ["job.yaml:2:13: this is not valid YAML: found undefined alias 'gone'"],
     ),
     "a list as a key": Row(
         "script: train.py\nparams: {? [a]: b}\n",
         ["job.yaml:2:12: params: a key must be a word, not a list or mapping"],
     ),
-    "empty": Row("", ["job.yaml:1:1: nothing to run: give one of task, function and script"]),
+    "empty": Row("", ["job.yaml:1:1: the job does not say what to run; set task, function or script"]),
     # --- what YAML reads otherwise than it looks
     "clock time without quotes": Row(
         "script: train.py\nresources: {timeout_min: 12:30:00}\n",
         [
-            'job.yaml:2:26: resources.timeout_min: put quotes around "12:30:00"; '
-            "without them some YAML readers take it for the number 45000"
+            'job.yaml:2:26: resources.timeout_min: put quotes around "12:30:00"; without quotes some YAML readers'
+            " take it for the number 45000"
         ],
     ),
     "leading zero": Row(
         "script: train.py\nslurm: {account: 0123}\n",
         [
-            'job.yaml:2:18: slurm.account: put quotes around "0123", or leave out the leading zero; '
-            "without quotes YAML readers may take it for another number"
+            'job.yaml:2:18: slurm.account: put quotes around "0123", or remove the leading zero; without quotes '
+            "some YAML readers take it for another number"
         ],
     ),
     "yes": Row(
         "script: train.py\nslurm: {exclusive: yes}\n",
         [
-            "job.yaml:2:20: slurm.exclusive: yes is text to some YAML readers and true to others; "
-            'write true, or "yes" in quotes'
+            'job.yaml:2:20: slurm.exclusive: some YAML readers take yes for text, others for true; write true, or "yes" in quotes'
         ],
     ),
     # --- keys
@@ -232,15 +232,15 @@ ROWS: dict[str, Row] = {
     ),
     "null": Row(
         "script: train.py\nresources: {nodes: }\n",
-        ["job.yaml:2:19: resources.nodes: has no value; give a whole number, or leave the key out"],
+        ["job.yaml:2:19: resources.nodes: has no value; set a whole number, or remove this key"],
     ),
     "a number in quotes": Row(
         "script: train.py\nresources: {nodes: '2'}\n",
-        ['job.yaml:2:20: resources.nodes: must be a whole number, not "2"; leave out the quotes'],
+        ['job.yaml:2:20: resources.nodes: must be a whole number, not "2"; remove the quotes'],
     ),
     "true in quotes": Row(
         "script: train.py\nslurm: {exclusive: 'true'}\n",
-        ['job.yaml:2:20: slurm.exclusive: must be true or false, not "true"; leave out the quotes'],
+        ['job.yaml:2:20: slurm.exclusive: must be true or false, not "true"; remove the quotes'],
     ),
     "no memory": Row(
         "script: train.py\nresources: {mem_gb: 0}\n", ["job.yaml:2:21: resources.mem_gb: must be more than 0, not 0"]
@@ -260,8 +260,8 @@ ROWS: dict[str, Row] = {
     "an impossible clock time": Row(
         "script: train.py\nresources: {timeout_min: '99:99:99'}\n",
         [
-            'job.yaml:2:26: resources.timeout_min: "99:99:99" is no time: write minutes, or a quoted clock time such as '
-            '"24:00:00" or "1-12:00:00"'
+            'job.yaml:2:26: resources.timeout_min: "99:99:99" is not a valid time; write minutes, or a quoted '
+            'clock time such as "24:00:00" or "1-12:00:00"'
         ],
     ),
     "no tasks": Row(
@@ -274,7 +274,7 @@ ROWS: dict[str, Row] = {
     ),
     "an empty section": Row(
         "script: train.py\nresources:\n",
-        ["job.yaml:2:11: resources: has no value; give a mapping of keys to values, or leave the key out"],
+        ["job.yaml:2:11: resources: has no value; set a mapping of keys to values, or remove this key"],
     ),
     "shared with everyone": Row(
         "script: train.py\nshare: everyone\n", ['job.yaml:2:8: share: must be none or group, not "everyone"']
@@ -313,7 +313,7 @@ ROWS: dict[str, Row] = {
     ),
     "passed and given": Row(
         "script: train.py\nenvironment: {pass: [A], variables: {A: x}}\n",
-        ["job.yaml:2:22: environment.pass[0]: A is given under environment.variables too"],
+        ["job.yaml:2:22: environment.pass[0]: A is also set under environment.variables; keep one of the two"],
     ),
     "a watch outside the run": Row(
         "script: train.py\ncheckpoint: {watch: ../x}\n",
@@ -321,7 +321,7 @@ ROWS: dict[str, Row] = {
     ),
     "brackets that do not match": Row(
         "script: train.py\nslurm: {exclude: 'gpu[01'}\n",
-        ["job.yaml:2:18: slurm.exclude: is no host list: its brackets do not match; write gpu[01-04],gpu09"],
+        ["job.yaml:2:18: slurm.exclude: is not a host list: its brackets do not match; write gpu[01-04],gpu09"],
     ),
     "no nodes": Row(
         "script: train.py\nresources: {nodes: 0}\n", ["job.yaml:2:20: resources.nodes: must be at least 1, not 0"]
@@ -353,31 +353,31 @@ ROWS: dict[str, Row] = {
     "an odd clock time": Row(
         'script: train.py\nresources: {timeout_min: "1 day"}\n',
         [
-            'job.yaml:2:26: resources.timeout_min: "1 day" is no time: write minutes, or a quoted clock time such as '
-            '"24:00:00" or "1-12:00:00"'
+            'job.yaml:2:26: resources.timeout_min: "1 day" is not a valid time; write minutes, or a quoted clock '
+            'time such as "24:00:00" or "1-12:00:00"'
         ],
     ),
     "an ambiguous clock time": Row(
         'script: train.py\nresources: {timeout_min: "12:30"}\n',
         [
-            'job.yaml:2:26: resources.timeout_min: "12:30" can mean hours and minutes or, to SLURM, minutes and seconds; '
-            'write "12:30:00" for the first or "0:12:30" for the second'
+            'job.yaml:2:26: resources.timeout_min: "12:30" is ambiguous: hours and minutes, or to SLURM minutes '
+            'and seconds; write "12:30:00" for the first or "0:12:30" for the second'
         ],
     ),
     # --- contradictions
     "two kinds of work": Row(
         "script: train.py\ntask: tasks:Net\n",
-        ["job.yaml:1:1: script: give only one of task, function and script, not task and script"],
+        ["job.yaml:1:1: script: set only one of task, function and script, not task and script"],
     ),
     "nccl without GPUs": Row(
         "script: train.py\ndistributed: {backend: nccl}\n",
-        ["job.yaml:2:24: distributed.backend: nccl needs GPUs, but resources.gpus_per_node is 0; use auto or gloo"],
+        ["job.yaml:2:24: distributed.backend: nccl needs GPUs, but resources.gpus_per_node is 0; set auto or gloo"],
     ),
     "more workers than GPUs": Row(
         "script: train.py\nresources: {gpus_per_node: 2, tasks_per_node: 4}\n",
         [
-            "job.yaml:2:47: resources.tasks_per_node: 4 workers cannot share 2 GPUs: NCCL takes one rank per GPU; "
-            "ask for 4 GPUs, or leave the key out"
+            "job.yaml:2:47: resources.tasks_per_node: 4 workers cannot share 2 GPUs: NCCL takes one rank per GPU;"
+            " request 4 GPUs, or remove this key"
         ],
     ),
     "gres and gpus differ": Row(
@@ -397,11 +397,11 @@ ROWS: dict[str, Row] = {
     ),
     "more hosts than nodes": Row(
         'script: train.py\nresources: {nodes: 2, spare_nodes: 1}\nslurm: {nodelist: "gpu[01-04]"}\n',
-        ["job.yaml:3:19: slurm.nodelist: names 4 hosts, but resources.nodes and spare_nodes ask for 3"],
+        ["job.yaml:3:19: slurm.nodelist: names 4 hosts, but resources.nodes and spare_nodes request 3"],
     ),
     "wanted and excluded": Row(
         'script: train.py\nslurm: {nodelist: "gpu01", exclude: "gpu01,gpu02"}\n',
-        ["job.yaml:2:37: slurm.exclude: gpu01 is both in nodelist and excluded"],
+        ["job.yaml:2:37: slurm.exclude: gpu01 is in both nodelist and exclude; remove it from one"],
     ),
     "waiting longer than running": Row(
         "script: train.py\nresources: {timeout_min: 10}\ndistributed: {init_timeout_min: 10}\n",
@@ -414,7 +414,7 @@ ROWS: dict[str, Row] = {
     "all attempts shorter than one": Row(
         'script: train.py\nresources: {timeout_min: "24:00:00"}\nrestart: {max_total_hours: 12}\n',
         [
-            "job.yaml:3:28: restart.max_total_hours: 12 h over all attempts is less than one attempt may take "
+            "job.yaml:3:28: restart.max_total_hours: 12 h for all attempts is less than the limit of one "
             "(resources.timeout_min: 1440)"
         ],
     ),
@@ -430,34 +430,36 @@ ROWS: dict[str, Row] = {
     ),
     "an interval for no checkpoints": Row(
         "script: train.py\ncheckpoint: {enabled: false, interval_min: 5}\n",
-        ["job.yaml:2:30: checkpoint.interval_min: has no meaning while checkpoint.enabled is false"],
+        ["job.yaml:2:30: checkpoint.interval_min: has no effect while checkpoint.enabled is false"],
     ),
     "args for a task": Row(
         "task: tasks:Net\nparams: {lr: 1}\nargs: [--fast]\n",
-        ["job.yaml:3:1: args: a task or function takes params; args are for scripts"],
+        ["job.yaml:3:1: args: is only for scripts; a task or function takes params"],
     ),
     "arguments within script": Row(
         "script: -m train --lr 1\n",
-        ['job.yaml:1:9: script: must be a file, or "-m package.module" and nothing else; arguments belong into args'],
+        [
+            'job.yaml:1:9: script: must be a file, or "-m package.module" and nothing else; write the arguments under args'
+        ],
     ),
     "dependency twice": Row(
         "script: train.py\nslurm: {dependency: afterok:1}\nafter: k7f\n",
-        ["job.yaml:3:1: after: give slurm.dependency or after, not both"],
+        ["job.yaml:3:1: after: set either slurm.dependency or after, not both"],
     ),
     "an owned option": Row(
         "script: train.py\nslurm: {extra: {ntasks: 4, output: x.log, mem_per_cpu: 1G, -p: debug}}\nresources: {mem_gb: 4}\n",
         [
-            "job.yaml:2:17: slurm.extra.ntasks: use resources.tasks_per_node",
-            "job.yaml:2:28: slurm.extra.output: --output is the launcher's own business",
-            "job.yaml:2:43: slurm.extra.mem_per_cpu: give resources.mem_gb or this, not both",
-            'job.yaml:2:60: slurm.extra.-p: "-p" is no long sbatch option without its dashes, such as mem-per-gpu',
+            "job.yaml:2:17: slurm.extra.ntasks: set resources.tasks_per_node instead",
+            "job.yaml:2:28: slurm.extra.output: the launcher sets --output itself; remove it",
+            "job.yaml:2:43: slurm.extra.mem_per_cpu: set either resources.mem_gb or this option, not both",
+            'job.yaml:2:60: slurm.extra.-p: "-p" is not an sbatch option; write its long name without dashes, such as mem-per-gpu',
         ],
     ),
     "a link outside": Row(
         "script: train.py\ncode: {link: [/data, ../data, .]}\n",
         [
             f"job.yaml:2:{column}: code.link[{i}]: must be a directory below code.dir, such as data; "
-            "absolute paths work in a run as they are"
+            "an absolute path needs no link"
             for i, column in enumerate((15, 22, 31))
         ],
     ),
@@ -469,21 +471,23 @@ ROWS: dict[str, Row] = {
     ),
     "watching a task": Row(
         "function: tasks:loop\nparams: {lr: 1}\ncheckpoint: {watch: 'out/*.pt'}\n",
-        ["job.yaml:3:14: checkpoint.watch: is for scripts; a task's or function's checkpoints need no watching"],
+        [
+            "job.yaml:3:14: checkpoint.watch: is only for scripts; the launcher itself saves the checkpoints of a task or function"
+        ],
     ),
     # --- secrets
     "a secret by value": Row(
         "script: train.py\nenvironment: {variables: {WANDB_API_KEY: abc}}\n",
         [
-            "job.yaml:2:27: environment.variables.WANDB_API_KEY: WANDB_API_KEY is a secret: set it where you submit and write "
-            "environment: {pass: [WANDB_API_KEY]} instead"
+            "job.yaml:2:27: environment.variables.WANDB_API_KEY: WANDB_API_KEY is a secret; export it before you "
+            "submit and write environment: {pass: [WANDB_API_KEY]} instead"
         ],
     ),
     "a secret that is a number": Row(
         "script: train.py\nenvironment: {variables: {DB_PASSWORD: 123456}}\n",
         [
-            "job.yaml:2:27: environment.variables.DB_PASSWORD: DB_PASSWORD is a secret: set it where you submit and write "
-            "environment: {pass: [DB_PASSWORD]} instead"
+            "job.yaml:2:27: environment.variables.DB_PASSWORD: DB_PASSWORD is a secret; export it before you "
+            "submit and write environment: {pass: [DB_PASSWORD]} instead"
         ],
     ),
     "a variable that is a list": Row(
@@ -497,29 +501,29 @@ ROWS: dict[str, Row] = {
     "a variable that YAML readers read differently": Row(
         "script: train.py\nenvironment: {variables: {A: off}}\n",
         [
-            "job.yaml:2:30: environment.variables.A: off is text to some YAML readers and false to others; write false, or "
-            '"off" in quotes'
+            "job.yaml:2:30: environment.variables.A: some YAML readers take off for text, others for false; write"
+            ' false, or "off" in quotes'
         ],
     ),
     "a secret read from the environment": Row(
         "script: train.py\nargs: ['--token', '${oc.env:HF_TOKEN,none}']\n",
         [
-            "job.yaml:2:19: args[1]: the value of HF_TOKEN is a secret and would be written down; "
-            "list HF_TOKEN under environment.pass instead"
+            "job.yaml:2:19: args[1]: the value of HF_TOKEN is a secret and would be written into files; list "
+            "HF_TOKEN under environment.pass instead"
         ],
     ),
     "what looks like a secret": Row(
         f"script: train.py\nargs: [--token, ghp_{'a1' * 18}]\n",
         [
-            "job.yaml:2:17: args[1]: looks like a secret; put it into an environment variable and list its name "
+            "job.yaml:2:17: args[1]: looks like a secret; export it as an environment variable and list its name "
             "under environment.pass"
         ],
     ),
     "a secret in a line of setup": Row(
         "script: train.py\nenvironment: {setup: [module load cuda, export HF_TOKEN=abc, 'export A_TOKEN=$B']}\n",
         [
-            "job.yaml:2:41: environment.setup[1]: sets the secret HF_TOKEN; set it where you submit and list HF_TOKEN "
-            "under environment.pass instead"
+            "job.yaml:2:41: environment.setup[1]: sets the secret HF_TOKEN; export it before you submit and list "
+            "HF_TOKEN under environment.pass instead"
         ],
     ),
     "pass is pass": Row(
@@ -530,31 +534,30 @@ ROWS: dict[str, Row] = {
         "script: train.py\nnotify: {urls: ['slack://T/B/x']}\n",
         [
             "job.yaml:2:17: notify.urls[0]: must be the name of an environment variable that holds the URL, "
-            "for the URL is a secret"
+            "because the URL is a secret"
         ],
     ),
     "a variable every worker has": Row(
         "script: train.py\nenvironment: {variables: {RANK: '0', 1A: x}}\n",
         [
-            "job.yaml:2:27: environment.variables.RANK: RANK is set for every worker by the launcher or SLURM",
-            "job.yaml:2:38: environment.variables.1A: the name of an environment variable holds letters, digits and "
-            "underscores only",
+            "job.yaml:2:27: environment.variables.RANK: the launcher or SLURM sets RANK for every worker; remove it",
+            "job.yaml:2:38: environment.variables.1A: the name of an environment variable has only letters, digits and underscores",
         ],
     ),
     # --- interpolation
     "an unknown key in ${}": Row(
         "script: train.py\nargs: ['${params.lr}']\n",
-        ["job.yaml:2:8: args[0]: ${params.lr} names a key that is not there"],
+        ["job.yaml:2:8: args[0]: ${params.lr} names a key that is not set"],
     ),
     "an unknown run value": Row(
         "script: train.py\nargs: ['${run.dri}']\n",
-        ['job.yaml:2:8: args[0]: there is no ${run.dri}; did you mean "run.dir"?'],
+        ['job.yaml:2:8: args[0]: ${run.dri} does not exist; did you mean "run.dir"?'],
     ),
     "an open ${": Row(
         "script: train.py\nargs: ['${params.lr']\n",
         [
-            'job.yaml:2:8: args[0]: this "${" opens no interpolation such as ${params.lr}; '
-            'write "\\${" for the characters themselves'
+            'job.yaml:2:8: args[0]: this "${" does not begin an interpolation such as ${params.lr}; write "\\${" '
+            "for the characters themselves"
         ],
     ),
     "a circle": Row(
@@ -571,12 +574,12 @@ ROWS: dict[str, Row] = {
     # --- overrides
     "an override without =": Row(
         "script: train.py\n",
-        ['command line: "nodes" is no override; write key=value, such as resources.nodes=2'],
+        ['command line: "nodes" is not an override; write key=value, such as resources.nodes=2'],
         ("nodes",),
     ),
     "a Hydra override": Row(
         "script: train.py\n",
-        ['command line: "+params.lr=1": leave out the "+"; write params.lr=value'],
+        ['command line: "+params.lr=1": remove the "+"; write params.lr=value'],
         ("+params.lr=1",),
     ),
     "an override of an unknown key": Row(
@@ -591,68 +594,68 @@ ROWS: dict[str, Row] = {
     ),
     "an override below a value": Row(
         "script: train.py\n",
-        ['command line: script.x: does not fit: script is "train.py", which has nothing below it'],
+        ['command line: script.x: script is "train.py", so no key can be set below it'],
         ("script.x=1",),
     ),
     "an override beyond a list": Row(
         "script: train.py\n",
-        ["command line: args[5]: does not fit: there is no list that long"],
+        ["command line: args[5]: the list has no such item"],
         ("args[5]=x",),
     ),
     "an override without a value": Row(
         "script: train.py\n",
-        ["command line: resources.nodes: has no value; give a whole number, or leave the key out"],
+        ["command line: resources.nodes: has no value; set a whole number, or remove this key"],
         ("resources.nodes=",),
     ),
     "an override with open brackets": Row(
         "script: train.py\n",
-        ["command line: args: the value '[a' is no valid YAML: check brackets and quotes"],
+        ["command line: args: the value '[a' is not valid YAML: check brackets and quotes"],
         ("args=[a",),
     ),
     # --- the named code
     "no such script": Row(
         "script: trian.py\n",
-        ['job.yaml:1:9: script: there is no file {dir}/trian.py; did you mean "train.py"?'],
+        ['job.yaml:1:9: script: file not found: {dir}/trian.py; did you mean "train.py"?'],
         error=CodeError,
     ),
     "a script with its arguments": Row(
         "script: train.py --lr 3 --name 'a b'\n",
         [
-            "job.yaml:1:9: script: there is no file {dir}/train.py --lr 3 --name 'a b'; arguments belong into args: "
-            "write script: train.py and args: [--lr, '3', --name, a b]"
+            "job.yaml:1:9: script: file not found: {dir}/train.py --lr 3 --name 'a b'; write the arguments under "
+            "args, as in script: train.py and args: [--lr, '3', --name, a b]"
         ],
         error=CodeError,
     ),
     "a script that is no Python": Row(
         "script: broken.py\n",
-        ["job.yaml:1:9: script: {dir}/broken.py:2 is no valid Python: '(' was never closed"],
+        ["job.yaml:1:9: script: {dir}/broken.py:2 is not valid Python: '(' was never closed"],
         error=CodeError,
         extra={"broken.py": "x = 1\ny = (\n"},
     ),
     "a script outside": Row(
         "script: ../outside.py\n",
-        ["job.yaml:1:9: script: ../outside.py lies outside the code directory {dir}; set code.dir"],
+        ["job.yaml:1:9: script: ../outside.py is outside the code directory {dir}; set code.dir to its directory"],
         error=CodeError,
         extra={"../outside.py": "x = 1\n"},
     ),
     "no code directory": Row(
         "script: train.py\ncode: {dir: sorce}\n",
-        ["job.yaml:2:13: code.dir: there is no directory {dir}/sorce"],
+        ["job.yaml:2:13: code.dir: directory not found: {dir}/sorce"],
         error=CodeError,
     ),
     "nothing to link": Row(
         "script: train.py\ncode: {link: [data]}\n",
-        ["job.yaml:2:15: code.link[0]: there is nothing at {dir}/data"],
+        ["job.yaml:2:15: code.link[0]: not found: {dir}/data"],
         error=CodeError,
     ),
     "no such module": Row(
         "task: task:Net\n",
-        ['job.yaml:1:7: task: there is no module task in {dir}, nor an installed one; did you mean "tasks"?'],
+        ['job.yaml:1:7: task: module task not found: it is neither in {dir} nor installed; did you mean "tasks"?'],
         error=CodeError,
     ),
     "no such class": Row(
         "task: tasks:Ned\n",
-        ['job.yaml:1:7: task: there is no class Ned in {dir}/tasks.py; did you mean "Net"?'],
+        ['job.yaml:1:7: task: class Ned not found in {dir}/tasks.py; did you mean "Net"?'],
         error=CodeError,
     ),
     "no class but a name": Row(
@@ -660,7 +663,7 @@ ROWS: dict[str, Row] = {
     ),
     "a class that is no Training": Row(
         "task: tasks:Plain\n",
-        ["job.yaml:1:7: task: Plain is no subclass of launcher.Training: it has no base class"],
+        ["job.yaml:1:7: task: Plain is not a subclass of launcher.Training: it has no base class"],
         error=CodeError,
     ),
     "a model as a task": Row(
@@ -670,12 +673,12 @@ ROWS: dict[str, Row] = {
     ),
     "a task without all its methods": Row(
         "task: tasks:Half\n",
-        ["job.yaml:1:7: task: Half has no optimizer and no train_data, which launcher.Training asks for"],
+        ["job.yaml:1:7: task: Half does not define optimizer or train_data, which launcher.Training requires"],
         error=CodeError,
     ),
     "a task whose base lacks a method": Row(
         "task: tasks:Other\n",
-        ["job.yaml:1:7: task: Other has no train_data, which launcher.Training asks for"],
+        ["job.yaml:1:7: task: Other does not define train_data, which launcher.Training requires"],
         error=CodeError,
     ),
     "a function as a task": Row(
@@ -685,23 +688,27 @@ ROWS: dict[str, Row] = {
     ),
     "a task as a function": Row(
         "function: tasks:Net\n",
-        ["job.yaml:1:11: function: Net is a class; write task: for a subclass of launcher.Training"],
+        [
+            "job.yaml:1:11: function: Net is a class; write task: instead of function:, with a subclass of launcher.Training"
+        ],
         error=CodeError,
     ),
     "a function without a worker": Row(
         "function: tasks:nothing\n",
-        ["job.yaml:1:11: function: nothing takes no argument, but is called with a launcher.Worker"],
+        ["job.yaml:1:11: function: nothing takes no argument, but the launcher calls it with a launcher.Worker"],
         error=CodeError,
     ),
     "an async function": Row(
         "function: tasks:later\n",
-        ["job.yaml:1:11: function: later is async, but is called like any other function"],
+        [
+            "job.yaml:1:11: function: later is an async function; the launcher calls it without await, so write a plain function"
+        ],
         error=CodeError,
     ),
     "wrong parameters": Row(
         "task: tasks:Net\nparams:\n  lrr: 0.1\n  depth: 3\n",
         [
-            'job.yaml:2:1: params: Net needs the parameter "lr", which is not given',
+            'job.yaml:2:1: params: Net needs the parameter "lr", which is not set',
             'job.yaml:3:3: params.lrr: Net has no parameter "lrr"; did you mean "lr"?',
         ],
         error=CodeError,
@@ -714,7 +721,7 @@ ROWS: dict[str, Row] = {
     "wrong parameters of a dataclass": Row(
         "task: tasks:Small\nparams: {hidden: 1}\n",
         [
-            'job.yaml:2:1: params: Small needs the parameter "lr", which is not given',
+            'job.yaml:2:1: params: Small needs the parameter "lr", which is not set',
             'job.yaml:2:10: params.hidden: Small has no parameter "hidden"; allowed here: lr, depth',
         ],
         error=CodeError,
@@ -726,29 +733,29 @@ ROWS: dict[str, Row] = {
     ),
     "no parameter of that shape": Row(
         "task: tasks:Free\nparams: {'a b': 1}\n",
-        ['job.yaml:2:10: params.a b: "a b" cannot be the name of a parameter'],
+        ['job.yaml:2:10: params.a b: "a b" is not a valid parameter name'],
         error=CodeError,
     ),
     "a package without a main": Row(
         "script: -m package\n",
-        ["job.yaml:1:9: script: package is a package without __main__.py, so -m cannot run it"],
+        ["job.yaml:1:9: script: -m cannot run package: this package has no __main__.py"],
         error=CodeError,
         extra={"package/__init__.py": ""},
     ),
     "a directory as a script": Row(
         "script: package\n",
-        ["job.yaml:1:9: script: {dir}/package is a directory"],
+        ["job.yaml:1:9: script: {dir}/package is a directory, not a file"],
         error=CodeError,
         extra={"package/__init__.py": ""},
     ),
     "a module that is a file's name": Row(
         "script: -m train.py\n",
-        ['job.yaml:1:9: script: there is no module train.py in {dir}; did you mean "-m train"?'],
+        ['job.yaml:1:9: script: module train.py not found in {dir}; did you mean "-m train"?'],
         error=CodeError,
     ),
     "no such module to run": Row(
         "script: -m lab.train\n",
-        ["job.yaml:1:9: script: there is no module lab.train in {dir}, nor an installed one"],
+        ["job.yaml:1:9: script: module lab.train not found: it is neither in {dir} nor installed"],
         error=CodeError,
     ),
     # --- everything at once
@@ -758,8 +765,8 @@ ROWS: dict[str, Row] = {
             "command line: seed: must be at least 0, not -1",
             'job.yaml:2:1: nam: unknown key "nam"; did you mean "name"?',
             "job.yaml:4:10: resources.nodes: must be at least 1, not 0",
-            "job.yaml:6:19: resources.tasks_per_node: 4 workers cannot share 2 GPUs: NCCL takes one rank per GPU; "
-            "ask for 4 GPUs, or leave the key out",
+            "job.yaml:6:19: resources.tasks_per_node: 4 workers cannot share 2 GPUs: NCCL takes one rank per GPU;"
+            " request 4 GPUs, or remove this key",
             'job.yaml:7:20: slurm.partition: must be partition names joined by commas, not "a b"',
         ],
         ("seed=-1",),
@@ -767,7 +774,7 @@ ROWS: dict[str, Row] = {
     "configuration and code": Row(
         "task: tasks:Ned\nresources: {nodes: 0}\n",
         [
-            'job.yaml:1:7: task: there is no class Ned in {dir}/tasks.py; did you mean "Net"?',
+            'job.yaml:1:7: task: class Ned not found in {dir}/tasks.py; did you mean "Net"?',
             "job.yaml:2:20: resources.nodes: must be at least 1, not 0",
         ],
     ),

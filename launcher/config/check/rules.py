@@ -1,4 +1,4 @@
-"""Rules that hold between keys. Each names the keys it needs and is skipped where one of them is wrong by itself."""
+"""Check the rules between keys. Each names the keys it needs and is skipped where one of them is wrong by itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.config.document.schema import Backend, Job
 from launcher.config.document.source import Problem
 from launcher.config.document.texts import check_texts, secret_name
 
-__all__ = ["OWNED_OPTIONS", "check", "count_hosts"]
+__all__ = ["OWNED_OPTIONS", "check_rules"]
 
 Rule = Callable[[Job, dict[str, Any]], Iterator[Problem]]
 _RULES: list[tuple[tuple[str, ...], Rule]] = []
@@ -26,8 +26,8 @@ def rule(*needs: str) -> Callable[[Rule], Rule]:
     return add
 
 
-def check(values: dict[str, Any], container: dict[str, Any], job: Job, wrong: set[str]) -> list[Problem]:
-    """Every broken rule. ``job`` has defaults where a key is among the ``wrong`` ones.
+def check_rules(values: dict[str, Any], container: dict[str, Any], job: Job, wrong: set[str]) -> list[Problem]:
+    """List every broken rule. ``job`` has defaults where a key is among the ``wrong`` ones.
 
     ``values`` are those of the job after interpolation, ``container`` before.
     """
@@ -43,8 +43,8 @@ def _touches(path: str, need: str) -> bool:
     return path == need or path.startswith((need + ".", need + "[")) or need.startswith((path + ".", path + "["))
 
 
-def given(values: dict[str, Any], path: str) -> bool:
-    """Whether the job says this key itself, rather than leaving it to its default."""
+def is_set(values: dict[str, Any], path: str) -> bool:
+    """Tell whether the job sets this key itself rather than leaving it to its default."""
     node: Any = values
     for part in path.split("."):
         if not isinstance(node, dict) or node.get(part) is None:
@@ -61,16 +61,16 @@ def one_kind_of_work(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     """Exactly one of task, function and script."""
     named = [key for key in ("task", "function", "script") if getattr(job, key) is not None]
     if not named:
-        yield Problem("", "nothing to run: give one of task, function and script")
+        yield Problem("", "the job does not say what to run; set task, function or script")
     elif len(named) > 1:
-        yield Problem(named[1], f"give only one of task, function and script, not {' and '.join(named)}")
+        yield Problem(named[1], f"set only one of task, function and script, not {' and '.join(named)}")
 
 
 @rule("task", "function", "script", "args")
 def args_are_for_scripts(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     """A task or function takes keyword arguments only."""
     if job.args and job.script is None and (job.task or job.function):
-        yield Problem("args", "a task or function takes params; args are for scripts")
+        yield Problem("args", "is only for scripts; a task or function takes params")
 
 
 @rule("script")
@@ -81,7 +81,7 @@ def script_form(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
         return
     if not re.fullmatch(r"-m\s+[^\W\d]\w*(\.[^\W\d]\w*)*", script):
         yield Problem(
-            "script", 'must be a file, or "-m package.module" and nothing else; arguments belong into args', "value"
+            "script", 'must be a file, or "-m package.module" and nothing else; write the arguments under args', "value"
         )
 
 
@@ -92,7 +92,9 @@ def watch_is_for_scripts(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     if pattern is None:
         return
     if job.task or job.function:
-        yield Problem("checkpoint.watch", "is for scripts; a task's or function's checkpoints need no watching")
+        yield Problem(
+            "checkpoint.watch", "is only for scripts; the launcher itself saves the checkpoints of a task or function"
+        )
     if pattern.startswith(("/", "~")) or ".." in pattern.split("/"):
         yield Problem("checkpoint.watch", "must be a pattern below the run directory, such as out/*.pt", "value")
 
@@ -102,10 +104,10 @@ def watch_is_for_scripts(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 @rule("distributed.backend", "resources.gpus_per_node")
 def nccl_needs_gpus(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """NCCL speaks GPU to GPU only."""
+    """NCCL works between GPUs only."""
     if job.distributed.backend is Backend.nccl and job.resources.gpus_per_node == 0:
         yield Problem(
-            "distributed.backend", "nccl needs GPUs, but resources.gpus_per_node is 0; use auto or gloo", "value"
+            "distributed.backend", "nccl needs GPUs, but resources.gpus_per_node is 0; set auto or gloo", "value"
         )
 
 
@@ -114,13 +116,13 @@ def one_rank_per_gpu(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     """NCCL refuses two ranks on one GPU ("Duplicate GPU detected")."""
     gpus, tasks = job.resources.gpus_per_node, job.resources.tasks_per_node
     if tasks is not None and 0 < gpus < tasks and job.distributed.backend is not Backend.gloo:
-        said = f"{tasks} workers cannot share {gpus} GPUs: NCCL takes one rank per GPU; ask for {tasks} GPUs, or leave the key out"
+        said = f"{tasks} workers cannot share {gpus} GPUs: NCCL takes one rank per GPU; request {tasks} GPUs, or remove this key"
         yield Problem("resources.tasks_per_node", said, "value")
 
 
 @rule("resources.nodes", "resources.tasks_per_node", "resources.gpus_per_node", "resources.spare_nodes")
-def a_thinkable_size(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """A slip of the finger is caught before it is multiplied out."""
+def possible_size(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """The size is one that a cluster can have: a typing error is caught here."""
     r = job.resources
     ranks = r.nodes * (r.tasks_per_node or max(r.gpus_per_node, 1))
     if ranks > 1_000_000 or r.spare_nodes > 100_000:
@@ -146,17 +148,21 @@ def enough_hosts(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     hosts = count_hosts(job.slurm.nodelist or "")
     for key in ("nodelist", "exclude"):
         if count_hosts(getattr(job.slurm, key) or "") is None:
-            yield Problem(f"slurm.{key}", "is no host list: its brackets do not match; write gpu[01-04],gpu09", "value")
+            yield Problem(
+                f"slurm.{key}", "is not a host list: its brackets do not match; write gpu[01-04],gpu09", "value"
+            )
     if hosts and hosts > total:
-        said = f"names {hosts} hosts, but resources.nodes and spare_nodes ask for {total}"
+        said = f"names {hosts} hosts, but resources.nodes and spare_nodes request {total}"
         yield Problem("slurm.nodelist", said, "value")
     both = set((job.slurm.nodelist or "").split(",")) & set((job.slurm.exclude or "").split(",")) - {""}
     if both and "[" not in (job.slurm.nodelist or "") + (job.slurm.exclude or ""):
-        yield Problem("slurm.exclude", f"{sorted(both)[0]} is both in nodelist and excluded", "value")
+        yield Problem(
+            "slurm.exclude", f"{sorted(both)[0]} is in both nodelist and exclude; remove it from one", "value"
+        )
 
 
 def count_hosts(text: str) -> int | None:
-    """Number of hosts in a host list such as ``gpu[01-04,7],login1``; None when its brackets do not match."""
+    """Count the hosts in a host list such as ``gpu[01-04,7],login1``; None when its brackets do not match."""
     total = 0
     for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+|[\[\]]", text):
         if part in "[]":
@@ -183,7 +189,7 @@ def _range(piece: str) -> int:
 def stragglers_fit(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     """Waiting for stragglers longer than the job may run says nothing when it ends."""
     wait, limit = job.distributed.init_timeout_min, job.resources.timeout_min
-    if given(values, "distributed.init_timeout_min") and wait >= limit:
+    if is_set(values, "distributed.init_timeout_min") and wait >= limit:
         yield Problem(
             "distributed.init_timeout_min", f"must be less than resources.timeout_min ({limit}), not {wait:g}", "value"
         )
@@ -193,7 +199,7 @@ def stragglers_fit(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 def the_signal_comes_in_time(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     """A lead longer than the limit would stop every attempt as it starts."""
     lead, limit = job.restart.signal_lead_s, job.resources.timeout_min
-    if given(values, "restart.signal_lead_s") and lead >= limit * 60:
+    if is_set(values, "restart.signal_lead_s") and lead >= limit * 60:
         yield Problem(
             "restart.signal_lead_s", f"must be less than resources.timeout_min ({limit * 60} s), not {lead}", "value"
         )
@@ -203,17 +209,17 @@ def the_signal_comes_in_time(job: Job, values: dict[str, Any]) -> Iterator[Probl
 def all_attempts_hold_one(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     """The limit over all attempts cannot be below that of one."""
     total, limit = job.restart.max_total_hours, job.resources.timeout_min
-    if given(values, "restart.max_total_hours") and total * 60 < limit:
-        said = f"{total:g} h over all attempts is less than one attempt may take (resources.timeout_min: {limit})"
+    if is_set(values, "restart.max_total_hours") and total * 60 < limit:
+        said = f"{total:g} h for all attempts is less than the limit of one (resources.timeout_min: {limit})"
         yield Problem("restart.max_total_hours", said, "value")
 
 
 @rule("checkpoint")
 def intervals(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """Bounds in order; what is kept for ever is something that is saved; nothing is asked of saving that is off."""
+    """The bounds are in order, the steps to keep are saved steps, and nothing is set for saving that is off."""
     c = job.checkpoint
     if c.min_interval_min > c.max_interval_min:
-        key = "min" if given(values, "checkpoint.min_interval_min") else "max"
+        key = "min" if is_set(values, "checkpoint.min_interval_min") else "max"
         said = f"min_interval_min ({c.min_interval_min:g}) must not exceed max_interval_min ({c.max_interval_min:g})"
         yield Problem(f"checkpoint.{key}_interval_min", said, "value")
     if c.interval_steps and c.keep_every_steps and c.keep_every_steps % c.interval_steps:
@@ -222,7 +228,7 @@ def intervals(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     if not c.enabled:
         for key in ("interval_steps", "interval_min", "keep_every_steps"):
             if getattr(c, key) is not None:
-                yield Problem(f"checkpoint.{key}", "has no meaning while checkpoint.enabled is false")
+                yield Problem(f"checkpoint.{key}", "has no effect while checkpoint.enabled is false")
 
 
 # --- the process group --------------------------------------------------------------------------------------------------
@@ -230,7 +236,7 @@ def intervals(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 @rule("distributed.port_range")
 def ports(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """Two ports with room between them for the candidates."""
+    """The range has two ends with room between them for the candidates."""
     ports = job.distributed.port_range
     if len(ports) != 2 or ports[1] - ports[0] < 31:
         said = f"must be the first and the last of at least 32 ports, such as [20000, 32000], not {ports}"
@@ -284,24 +290,28 @@ OWNED_OPTIONS = {
 
 @rule("slurm.extra", "resources.mem_gb")
 def extra_options(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """Long option names that nothing else here sets."""
+    """Extra options are long names that no key of their own sets."""
     for name in job.slurm.extra:
         option = name.replace("_", "-")
         path = f"slurm.extra.{name}"
         if not re.fullmatch(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*", name) or len(name) < 2:
-            yield Problem(path, f'"{name[:60]}" is no long sbatch option without its dashes, such as mem-per-gpu')
+            yield Problem(
+                path, f'"{name[:60]}" is not an sbatch option; write its long name without dashes, such as mem-per-gpu'
+            )
         elif option in ("mem-per-cpu", "mem-per-gpu") and job.resources.mem_gb is not None:
-            yield Problem(path, "give resources.mem_gb or this, not both")
+            yield Problem(path, "set either resources.mem_gb or this option, not both")
         elif option in OWNED_OPTIONS:
             instead = OWNED_OPTIONS[option]
-            yield Problem(path, f"use {instead}" if instead else f"--{option} is the launcher's own business")
+            yield Problem(
+                path, f"set {instead} instead" if instead else f"the launcher sets --{option} itself; remove it"
+            )
 
 
 @rule("slurm.dependency", "after")
 def one_dependency(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     """``after`` becomes a dependency."""
     if job.slurm.dependency and job.after:
-        yield Problem("after", "give slurm.dependency or after, not both")
+        yield Problem("after", "set either slurm.dependency or after, not both")
 
 
 # --- environment --------------------------------------------------------------------------------------------------------
@@ -314,16 +324,16 @@ _OWNED_VARIABLES = re.compile(
 
 @rule("environment.variables")
 def variables(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """Names that are names, no secret by value, nothing that every worker gets anyway."""
+    """Variables have valid names, hold no secret, and are none that the launcher sets."""
     for name in job.environment.variables:
         path = f"environment.variables.{name}"
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            yield Problem(path, "the name of an environment variable holds letters, digits and underscores only")
+            yield Problem(path, "the name of an environment variable has only letters, digits and underscores")
         elif secret_name(name):
-            said = f"{name} is a secret: set it where you submit and write environment: {{pass: [{name}]}} instead"
+            said = f"{name} is a secret; export it before you submit and write environment: {{pass: [{name}]}} instead"
             yield Problem(path, said)
         elif _OWNED_VARIABLES.fullmatch(name):
-            yield Problem(path, f"{name} is set for every worker by the launcher or SLURM")
+            yield Problem(path, f"the launcher or SLURM sets {name} for every worker; remove it")
 
 
 @rule("environment.setup")
@@ -332,18 +342,22 @@ def no_secret_in_setup(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     for index, line in enumerate(job.environment.setup):
         for name in re.findall(r"(?:^|[\s;&])([A-Za-z_]\w*)=(?![\"']?[$`]|\s|$)", line):
             if secret_name(name):
-                said = f"sets the secret {name}; set it where you submit and list {name} under environment.pass instead"
+                said = f"sets the secret {name}; export it before you submit and list {name} under environment.pass instead"
                 yield Problem(f"environment.setup[{index}]", said, "value")
 
 
 @rule("environment")
 def passed_once(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """A variable has one source; the key is ``pass``, whatever Python calls it."""
+    """A variable has one source; the key is ``pass``, not Python's ``pass_``."""
     if "pass_" in (values.get("environment") or {}):
         yield Problem("environment.pass_", 'unknown key "pass_"; did you mean "pass"?')
     for index, name in enumerate(job.environment.pass_):
         if name in job.environment.variables:
-            yield Problem(f"environment.pass[{index}]", f"{name} is given under environment.variables too", "value")
+            yield Problem(
+                f"environment.pass[{index}]",
+                f"{name} is also set under environment.variables; keep one of the two",
+                "value",
+            )
 
 
 @rule("code.link")
@@ -351,5 +365,5 @@ def links(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     """A link lies inside the code directory: only there does the copy need it."""
     for index, path in enumerate(job.code.link):
         if path.startswith(("/", "~")) or ".." in path.split("/") or path.strip("./") == "":
-            said = "must be a directory below code.dir, such as data; absolute paths work in a run as they are"
+            said = "must be a directory below code.dir, such as data; an absolute path needs no link"
             yield Problem(f"code.link[{index}]", said, "value")

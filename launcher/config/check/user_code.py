@@ -1,10 +1,9 @@
-"""Finds modules, classes and functions in source files with ast. Nothing of them is imported or executed."""
+"""Read the user's Python files: modules, names, imports and calls. Nothing of them is imported or executed."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-import sys
 import warnings
 from collections.abc import Iterator
 from functools import lru_cache
@@ -13,10 +12,32 @@ from pathlib import Path
 
 from launcher.frozen import frozen
 
-__all__ = ["Module", "Symbol", "find_module", "find_symbol", "names_in", "parse"]
+__all__ = [
+    "UNREADABLE",
+    "Call",
+    "Module",
+    "Symbol",
+    "attaches",
+    "calls",
+    "find_module",
+    "find_symbol",
+    "full_name",
+    "imported_names",
+    "imports",
+    "names_in",
+    "parse",
+    "parse_or_none",
+    "script_file",
+]
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+UNREADABLE = (SyntaxError, ValueError, OSError, RecursionError)
+"""What reading a file may raise: it is no valid Python, cannot be opened, or is nested too deeply."""
 _MOST_HOPS = 8
+_MOST_FILES = 256
+"""Of a script's own modules: reading more of them would make every plan slower."""
+_TORCHRUN = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"}
+"""A script that reads one of them has a branch for torchrun, and the launcher sets them as torchrun does."""
 
 
 @frozen
@@ -31,22 +52,63 @@ class Module:
 
 @frozen
 class Symbol:
-    """A name in a module; ``node`` None: it is there, but what it is cannot be told without running code."""
+    """A name in a module; ``node`` None: it exists, but only running the code tells what it is."""
 
     module: Module
     node: Definition | None
 
 
+@frozen
+class Import:
+    """One name that an import statement binds."""
+
+    module: str
+    """The module after ``import`` or ``from``; empty in ``from . import x``."""
+    name: str
+    """The name taken from the module; empty for ``import module``."""
+    bound: str
+    """The name that the file uses."""
+    level: int
+    """Leading dots: 0 for an absolute import."""
+    full: str
+    """The dotted name that ``bound`` stands for; empty for a relative import."""
+
+
+@frozen
+class Call:
+    """A call of another module's function."""
+
+    name: str
+    """In full: torch.multiprocessing.spawn."""
+    place: str
+    """``train.py:41``."""
+    arguments: tuple[str, ...]
+    """Names of what is passed by keyword, a number for what is passed by position, ``**`` for keywords unknown."""
+    guarded: bool
+    """It stands in a choice that depends on torchrun's variables."""
+
+
 @lru_cache(maxsize=256)
 def parse(path: Path) -> ast.Module:
-    """The syntax tree of a file. Raises SyntaxError (also for wrong encodings), ValueError (NUL bytes) and OSError."""
+    """Return the syntax tree of a file. Raises what `UNREADABLE` lists."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in a user's file are not this command's to report
         return ast.parse(path.read_bytes(), str(path))
 
 
+def parse_or_none(path: Path) -> ast.Module | None:
+    """Return the syntax tree of a file, or None where the file cannot be read."""
+    try:
+        return parse(path)
+    except UNREADABLE:
+        return None
+
+
+# --- modules ------------------------------------------------------------------------------------------------------------
+
+
 def find_module(name: str, code_dir: Path) -> Module | None:
-    """The module ``name``, below ``code_dir`` or else installed; None when there is none."""
+    """Find the module ``name`` below ``code_dir``, else among the installed ones; None where there is none."""
     here = code_dir.joinpath(*name.split("."))
     if (here / "__init__.py").is_file():
         return Module(name, here / "__init__.py", code_dir, True)
@@ -63,7 +125,7 @@ def find_module(name: str, code_dir: Path) -> Module | None:
 
 
 def _is_regular(top: str) -> bool:
-    """Whether a top-level name is an installed package, which wins over a mere directory of that name."""
+    """Tell whether a top-level name is an installed package, which wins over a mere directory of that name."""
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
@@ -72,7 +134,7 @@ def _is_regular(top: str) -> bool:
 
 
 def _installed(name: str, code_dir: Path) -> Module | None:
-    """Installed in this interpreter; parents are searched, not imported as ``find_spec`` of a dotted name would."""
+    """Find an installed module; parents are searched, not imported as ``find_spec`` of a dotted name would."""
     top, *rest = name.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -88,8 +150,63 @@ def _installed(name: str, code_dir: Path) -> Module | None:
     return Module(name, path, code_dir, spec.submodule_search_locations is not None)
 
 
+def script_file(script: str, code_dir: Path) -> Path | None:
+    """Return the file that ``script: train.py`` or ``script: -m package.module`` runs; None where it is not in the code."""
+    if not script.startswith("-m"):
+        return code_dir / script if script else None
+    name = script[2:].strip()
+    module = find_module(name, code_dir)
+    if module is not None and module.is_package:
+        module = find_module(f"{name}.__main__", code_dir)
+    return module.path if module is not None and module.path is not None and code_dir in module.path.parents else None
+
+
+# --- names --------------------------------------------------------------------------------------------------------------
+
+
+def imports(tree: ast.AST) -> Iterator[Import]:
+    """Yield every name that an import in the tree binds, inside functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from _imports_of(node)
+
+
+def _imports_of(node: ast.Import | ast.ImportFrom) -> Iterator[Import]:
+    for alias in node.names:
+        if isinstance(node, ast.ImportFrom):
+            full = "" if node.level else f"{node.module}.{alias.name}"
+            yield Import(node.module or "", alias.name, alias.asname or alias.name, node.level, full)
+        else:
+            top = alias.name.split(".")[0]
+            yield Import(alias.name, "", alias.asname or top, 0, alias.name if alias.asname else top)
+
+
+def imported_names(tree: ast.Module) -> dict[str, str]:
+    """Map each imported name to what it stands for; a name that the file also binds to anything else is left out."""
+    bound = [(found.bound, found.full) for found in imports(tree)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound.append((node.id, ""))
+        elif isinstance(node, ast.arg):
+            bound.append((node.arg, ""))
+        elif isinstance(node, Definition):
+            bound.append((node.name, ""))
+    names: dict[str, set[str]] = {}
+    for name, full in bound:
+        names.setdefault(name, set()).add(full)
+    return {name: min(full) for name, full in names.items() if len(full) == 1 and "" not in full}
+
+
+def full_name(node: ast.expr, names: dict[str, str]) -> str:
+    """Return ``torch.multiprocessing.spawn`` for ``mp.spawn``; "" where the imported ``names`` do not tell."""
+    if isinstance(node, ast.Attribute):
+        above = full_name(node.value, names)
+        return f"{above}.{node.attr}" if above else ""
+    return names.get(node.id, "") if isinstance(node, ast.Name) else ""
+
+
 def find_symbol(module: Module, name: str, hops: int = 0) -> Symbol | None:
-    """A name at the top of a module, followed through imports; None when it is surely not there.
+    """Find a name at the top of a module, through its imports; None when it is surely not there.
 
     Raises what `parse` raises.
     """
@@ -116,57 +233,109 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _defines(module: Module, node: ast.stmt, name: str, hops: int) -> Symbol | None:
     if isinstance(node, Definition):
-        # A module-level __getattr__ can make any name.
-        return (
-            Symbol(module, node) if node.name == name else Symbol(module, None) if node.name == "__getattr__" else None
-        )
-    if isinstance(node, ast.Import):
-        return Symbol(module, None) if any((a.asname or a.name.split(".")[0]) == name for a in node.names) else None
-    if isinstance(node, ast.ImportFrom):
-        return _imported(module, node, name, hops)
-    return Symbol(module, None) if name in _assigned(node) else None
-
-
-def _assigned(node: ast.stmt) -> set[str]:
+        if node.name == name:
+            return Symbol(module, node)
+        return Symbol(module, None) if node.name == "__getattr__" else None  # at a module's top it can make any name
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return next(filter(None, (_through(module, found, name, hops) for found in _imports_of(node))), None)
     targets: list[ast.expr] = []
     if isinstance(node, ast.Assign):
         targets = node.targets
-    elif isinstance(node, (ast.AnnAssign, ast.For, ast.AsyncFor)):
+    elif isinstance(node, ast.AnnAssign | ast.For | ast.AsyncFor):
         targets = [node.target]
-    return {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+    assigned = (n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
+    return Symbol(module, None) if name in assigned else None
 
 
-def _imported(module: Module, node: ast.ImportFrom, name: str, hops: int) -> Symbol | None:
-    source = _source_of(module, node)
-    for alias in node.names:
-        if alias.name == "*":
-            there = find_module(source, module.code_dir)
-            if there is None:
-                return Symbol(module, None)
-            if found := find_symbol(there, name, hops + 1):
-                return found
-        elif (alias.asname or alias.name) == name:
-            there = find_module(source, module.code_dir)
-            return (find_symbol(there, alias.name, hops + 1) if there else None) or Symbol(module, None)
-    return None
-
-
-def _source_of(module: Module, node: ast.ImportFrom) -> str:
-    """The absolute name of the module that an import names."""
-    if not node.level:
-        return node.module or ""
+def _through(module: Module, found: Import, name: str, hops: int) -> Symbol | None:
+    """The name as one import brings it."""
+    if found.bound not in (name, "*"):
+        return None
+    if not found.name:
+        return Symbol(module, None)
     parts = module.name.split(".") if module.is_package else module.name.split(".")[:-1]
-    parts = parts[: len(parts) - (node.level - 1)]
-    return ".".join([*parts, *([node.module] if node.module else [])])
+    above = parts[: len(parts) - (found.level - 1)] if found.level else []
+    there = find_module(".".join(filter(None, [*above, found.module])), module.code_dir)
+    if found.name == "*":
+        return find_symbol(there, name, hops + 1) if there else Symbol(module, None)
+    return (find_symbol(there, found.name, hops + 1) if there else None) or Symbol(module, None)
 
 
 def names_in(module: Module, kind: type[ast.ClassDef] | type[ast.FunctionDef]) -> list[str]:
-    """Public classes or functions a module defines, for suggestions."""
+    """List the public classes or functions that a module defines, for suggestions."""
     if module.path is None:
         return []
     return [n.name for n in _statements(parse(module.path).body) if isinstance(n, kind) and not n.name.startswith("_")]
 
 
-def is_standard(name: str) -> bool:
-    """Whether a module belongs to Python itself."""
-    return name.split(".")[0] in sys.stdlib_module_names
+# --- calls --------------------------------------------------------------------------------------------------------------
+
+
+def calls(path: Path) -> list[Call]:
+    """List the calls in a file whose function its imports tell, in order; none where the file cannot be read."""
+    try:
+        tree = parse(path)
+        names = imported_names(tree)
+        found = [(call, full_name(call.func, names), guarded) for call, guarded in _calls(tree)]
+    except UNREADABLE:
+        return []
+    return [
+        Call(name, f"{path.name}:{call.lineno}", _arguments(call), guarded) for call, name, guarded in found if name
+    ]
+
+
+def _calls(node: ast.AST, guarded: bool = False) -> Iterator[tuple[ast.Call, bool]]:
+    guarded = guarded or (isinstance(node, ast.If | ast.IfExp) and _asks_for_torchrun(node.test))
+    if isinstance(node, ast.Call):
+        yield node, guarded
+    for child in ast.iter_child_nodes(node):
+        yield from _calls(child, guarded)
+
+
+def _asks_for_torchrun(test: ast.expr) -> bool:
+    return any(
+        (isinstance(n, ast.Constant) and n.value in _TORCHRUN)
+        or (isinstance(n, ast.Attribute) and n.attr == "is_torchelastic_launched")
+        for n in ast.walk(test)
+    )
+
+
+def _arguments(call: ast.Call) -> tuple[str, ...]:
+    return (*(str(index) for index, _ in enumerate(call.args)), *(k.arg or "**" for k in call.keywords))
+
+
+def attaches(script: Path, code_dir: Path) -> bool:
+    """Tell whether a script, or a module of its own code that it imports, calls ``launcher.attach``."""
+    return any(_calls_attach(path) for path in _own_files(script, code_dir))
+
+
+def _calls_attach(path: Path) -> bool:
+    try:  # the text alone, for a file that binds ``launcher`` twice: it works without the package, too
+        if "launcher.attach" in path.read_text(encoding="utf-8", errors="replace"):
+            return True
+    except OSError:
+        return False
+    return any(call.name == "launcher.attach" for call in calls(path))
+
+
+def _own_files(script: Path, code_dir: Path) -> Iterator[Path]:
+    """The script and the files below ``code_dir`` that its imports lead to, the nearest first."""
+    files = [script]
+    for path in files:
+        yield path
+        tree = parse_or_none(path)
+        for found in imports(tree) if tree else ():
+            name = ".".join(filter(None, (found.module, found.name)))  # `from a import b` names a, and perhaps a.b
+            level = found.level
+            folders = [path.parents[level - 1]] if 0 < level <= len(path.parents) else [script.parent, code_dir]
+            new = dict.fromkeys(file for folder in folders for file in _module_files(name, folder))
+            files += [file for file in new if file not in files][: _MOST_FILES - len(files)]
+
+
+def _module_files(name: str, folder: Path) -> Iterator[Path]:
+    """The files that importing ``name`` runs where it lies in ``folder``: those of its packages, and its own."""
+    here = folder
+    parts = name.split(".")
+    for part in parts if parts[0] != "launcher" else ():  # no package of a user's can have that name
+        here = here / part
+        yield from (file for file in (here / "__init__.py", here.with_suffix(".py")) if file.is_file())

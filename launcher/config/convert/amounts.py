@@ -10,7 +10,7 @@ from launcher.config.convert.draft import Draft
 from launcher.config.convert.launch import Launch
 from launcher.config.document.clock_times import minutes
 
-__all__ = ["Amounts", "amounts", "number", "put_resources", "time_limit"]
+__all__ = ["Amounts", "put_resources", "read_amounts", "smallest_count", "time_limit"]
 
 
 @dataclass
@@ -25,20 +25,20 @@ class Amounts:
     cpus_per_slurm_task: int | None = None
 
 
-def number(text: str | None) -> int | None:
+def smallest_count(text: str | None) -> int | None:
     """A whole number, the smallest of a range such as ``2-4``; None for anything else."""
     found = re.fullmatch(r"(\d{1,9})(?:-\d+)?", text or "")
     return int(found.group(1)) if found else None
 
 
-def amounts(given: dict[str, str]) -> Amounts:
+def read_amounts(given: dict[str, str]) -> Amounts:
     """Read ``--nodes``, ``--ntasks`` and the many ways to ask for GPUs."""
-    per_node, total = number(given.get("ntasks-per-node")), number(given.get("ntasks"))
-    nodes = number(given.get("nodes"))
+    per_node, total = smallest_count(given.get("ntasks-per-node")), smallest_count(given.get("ntasks"))
+    nodes = smallest_count(given.get("nodes"))
     if nodes is None:
         nodes = math.ceil(total / per_node) if total and per_node else 1
     result = Amounts(nodes, per_node or (math.ceil(total / nodes) if total else 1))
-    result.cpus_per_slurm_task = number(given.get("cpus-per-task"))
+    result.cpus_per_slurm_task = smallest_count(given.get("cpus-per-task"))
     for option, scale in (
         ("gpus-per-node", 1.0),
         ("gres", 1.0),
@@ -60,7 +60,7 @@ def _gpus(text: str, *, named: bool) -> tuple[int, str]:
             continue
         words = words[1:] if named else words
         kind = words[0] if words and not words[0].isdigit() else ""
-        count = number(words[-1]) if words and words[-1].isdigit() else 1
+        count = smallest_count(words[-1]) if words and words[-1].isdigit() else 1
         if text:
             return count or 0, kind
     return 0, ""
@@ -93,14 +93,14 @@ def _workers(launch: Launch | None, has: Amounts) -> int:
     settings = launch.settings
     if launch.kind == "torchrun":
         wanted = settings.get("nproc-per-node", "1")
-        return number(wanted) or max(has.gpus, 1)
+        return smallest_count(wanted) or max(has.gpus, 1)
     if launch.kind == "accelerate":
-        total = number(settings.get("num-processes"))
+        total = smallest_count(settings.get("num-processes"))
         return max(total // has.nodes, 1) if total else max(has.gpus, 1)
     if launch.kind == "deepspeed":
-        return number(settings.get("num-gpus")) or max(has.gpus, 1)
+        return smallest_count(settings.get("num-gpus")) or max(has.gpus, 1)
     if launch.kind == "srun":
-        per_node, total = number(launch.srun.get("ntasks-per-node")), number(launch.srun.get("ntasks"))
+        per_node, total = smallest_count(launch.srun.get("ntasks-per-node")), smallest_count(launch.srun.get("ntasks"))
         return per_node or (math.ceil(total / has.nodes) if total else has.slurm_tasks)
     return 1
 
@@ -109,7 +109,7 @@ def _cpus(given: dict[str, str], has: Amounts) -> int | None:
     """CPUs per node."""
     if has.cpus_per_slurm_task:
         return has.cpus_per_slurm_task * has.slurm_tasks
-    per_gpu = number(given.get("cpus-per-gpu"))
+    per_gpu = smallest_count(given.get("cpus-per-gpu"))
     return per_gpu * has.gpus if per_gpu else None
 
 

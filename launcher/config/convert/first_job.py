@@ -6,19 +6,19 @@ import ast
 import math
 from pathlib import Path
 
-from launcher.config.check.user_code import parse
+from launcher.config.check.user_code import imports, parse_or_none
 from launcher.config.convert.draft import Draft
-from launcher.config.document.clock_times import clock
+from launcher.config.document.clock_times import time_limit_text
 from launcher.frozen import frozen
 
-__all__ = ["Place", "find_work", "first_job"]
+__all__ = ["DefaultPartition", "find_work", "first_job"]
 
 _LIKELY = ("train.py", "main.py", "run.py", "pretrain.py", "finetune.py")
 _MOST_FILES = 200
 
 
 @frozen(kw_only=True)
-class Place:
+class DefaultPartition:
     """Where the job would run."""
 
     partition: str = ""
@@ -38,9 +38,8 @@ def find_work(folder: Path) -> tuple[str, str]:
     files = sorted(folder.glob("*.py"), key=lambda p: (p.name not in _LIKELY, p.name))[:_MOST_FILES]
     scripts = []
     for path in files:
-        try:
-            tree = parse(path)
-        except (SyntaxError, ValueError, OSError, RecursionError):
+        tree = parse_or_none(path)
+        if tree is None:
             continue
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and any(ast.unparse(b).endswith("Training") for b in node.bases):
@@ -54,8 +53,7 @@ def find_work(folder: Path) -> tuple[str, str]:
 
 def _is_training_script(tree: ast.Module) -> bool:
     """It imports torch or something around it, and does something when run."""
-    tops = {a.name.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-    tops |= {(n.module or "").split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    tops = {found.module.split(".")[0] for found in imports(tree)}
     runs = any(isinstance(n, (ast.If, ast.Expr, ast.With, ast.For)) and not _is_docstring(n) for n in tree.body)
     return bool(tops & {"torch", "lightning", "pytorch_lightning", "accelerate", "transformers"}) and runs
 
@@ -64,7 +62,7 @@ def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def first_job(work: tuple[str, str], place: Place, source: str) -> str:
+def first_job(work: tuple[str, str], place: DefaultPartition, source: str) -> str:
     """The text of a job file."""
     draft = Draft(source, heading="Left to you:")
     key, value = work
@@ -90,8 +88,8 @@ def first_job(work: tuple[str, str], place: Place, source: str) -> str:
     return draft.text()
 
 
-def _limit(place: Place) -> str:
+def _limit(place: DefaultPartition) -> str:
     """What may be asked for."""
     if place.limit_min is None:
         return 'minutes, or a quoted clock time such as "24:00:00"'
-    return f'minutes, or a quoted clock time; at most "{clock(place.limit_min)}" here'
+    return f'minutes, or a quoted clock time; at most "{time_limit_text(place.limit_min)}" here'

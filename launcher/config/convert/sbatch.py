@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from launcher.config.convert.amounts import Amounts, amounts, number, put_resources
+from launcher.config.convert.amounts import Amounts, put_resources, read_amounts, smallest_count
 from launcher.config.convert.directives import directives
 from launcher.config.convert.draft import Draft
 from launcher.config.convert.launch import Launch, find_launch, references
@@ -42,7 +42,7 @@ def convert_sbatch(text: str, filename: str) -> str:
     """The job file for an sbatch script. Raises ConfigError when it holds neither ``#SBATCH`` nor a training command."""
     text = text.replace("\r\n", "\n")
     given, late = directives(text)
-    state = _State(Draft(filename), Scope(), amounts(given))
+    state = _State(Draft(filename), Scope(), read_amounts(given))
     _know(state, given)
     for command in commands(text):
         _read(state, command)
@@ -77,7 +77,7 @@ def _know(state: _State, given: dict[str, str]) -> None:
 
 def _raise_amounts(has: Amounts, launch: Launch) -> None:
     """Without ``--nodes`` the launcher's own count holds."""
-    nodes = number(launch.settings.get("nnodes")) or number(launch.settings.get("num-machines")) or 1
+    nodes = smallest_count(launch.settings.get("nnodes")) or smallest_count(launch.settings.get("num-machines")) or 1
     has.nodes = max(has.nodes, nodes) if has.nodes == 1 else has.nodes
 
 
@@ -274,7 +274,7 @@ def _argument(state: _State, pieces: list[Piece]) -> str | None:
 
 def _put_launcher_settings(state: _State, launch: Launch) -> None:
     """What torchrun and accelerate were told beside the rendezvous."""
-    restarts = number(launch.settings.get("max-restarts"))
+    restarts = smallest_count(launch.settings.get("max-restarts"))
     if restarts is not None:
         state.draft.put("restart.max_restarts", restarts)
     for name, raw in launch.variables.items():

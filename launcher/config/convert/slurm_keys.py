@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.config.convert.amounts import number
+from launcher.config.convert.amounts import smallest_count
 from launcher.config.convert.draft import Draft
 
 __all__ = ["put_slurm"]
@@ -82,8 +82,8 @@ def _array(draft: Draft, value: str) -> None:
     sweep: dict[str, object] = {
         "params.array_task_id": f"range({values[0]}, {values[-1] + 1})" if whole and len(values) > 4 else values
     }
-    if number(most):
-        sweep["array_parallelism"] = number(most)
+    if smallest_count(most):
+        sweep["array_parallelism"] = smallest_count(most)
     draft.put("sweep", sweep)
 
 

@@ -1,10 +1,10 @@
-"""Clock times as SLURM writes them, to minutes."""
+"""Read and write clock times as SLURM writes them."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["clock", "minutes"]
+__all__ = ["minutes", "time_limit_text"]
 
 _CLOCK = re.compile(r"(?:(?P<d>\d+)-)?(?P<h>\d+):(?P<m>[0-5]?\d):(?P<s>[0-5]?\d)")
 _DAYS = re.compile(r"(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>[0-5]?\d))?")
@@ -12,7 +12,7 @@ _LIMIT_MIN = 365 * 24 * 60
 
 
 def minutes(value: object) -> object:
-    """Minutes of a clock time (``"24:00:00"``, ``"1-12"``, ``"1-12:30:00"``, ``"90"``), seconds rounded up.
+    """Return the minutes of a clock time (``"24:00:00"``, ``"1-12"``, ``"1-12:30:00"``, ``"90"``), seconds rounded up.
 
     Anything but text is returned as it is. Raises ValueError with a sentence for text that is no clock time.
     """
@@ -23,13 +23,13 @@ def minutes(value: object) -> object:
         return _bounded(int(text), value)
     if re.fullmatch(r"\d+:\d+", text):
         raise ValueError(
-            f'"{text}" can mean hours and minutes or, to SLURM, minutes and seconds; '
+            f'"{text}" is ambiguous: hours and minutes, or to SLURM minutes and seconds; '
             f'write "{text}:00" for the first or "0:{text}" for the second'
         )
     found = _CLOCK.fullmatch(text) or _DAYS.fullmatch(text)
     if not found or not text.isascii():
         raise ValueError(
-            f'"{text}" is no time: write minutes, or a quoted clock time such as "24:00:00" or "1-12:00:00"'
+            f'"{text}" is not a valid time; write minutes, or a quoted clock time such as "24:00:00" or "1-12:00:00"'
         )
     part = {k: int(v or 0) for k, v in found.groupdict().items()}
     whole = part.get("d", 0) * 1440 + part["h"] * 60 + part.get("m", 0)
@@ -42,8 +42,8 @@ def _bounded(value: int, text: str) -> int:
     return value
 
 
-def clock(value_min: int) -> str:
-    """Minutes as SLURM shows them: ``24:00:00`` for 1440 is ``1-00:00:00``."""
+def time_limit_text(value_min: int) -> str:
+    """Write minutes as SLURM shows a time limit: 1440 is ``1-00:00:00``."""
     days, rest = divmod(value_min, 1440)
     text = f"{rest // 60:02d}:{rest % 60:02d}:00"
     return f"{days}-{text}" if days else text

@@ -1,4 +1,4 @@
-"""Problems as they come up, and the lines a user reads: ``file:line:column: key.path: what is wrong``."""
+"""Collect problems and print each as ``file:line:column: key.path: what is wrong``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from launcher.config.document.source import COMMAND_LINE, Origin, Problem, parent
 from launcher.errors import CodeError, ConfigError
 
-__all__ = ["Report"]
+__all__ = ["ProblemList"]
 
 
-class Report:
-    """Problems as they come up, and where every key was set last."""
+class ProblemList:
+    """The problems found so far, and where every key was set last."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -19,25 +19,25 @@ class Report:
         self.problems: list[Problem] = []
 
     def add(self, path: str, message: str, place: str = "value", origin: Origin | None = None) -> None:
-        """Note one fault at a key path ("" is the whole job)."""
+        """Add one fault at a key path ("" is the whole job)."""
         self.problems.append(Problem(path, message, place, origin))
 
     def line(self, problem: Problem) -> str:
-        """The line a user reads."""
+        """Return the line that a user reads."""
         where = problem.origin or self.nearest(problem.path)
         head = where.at(problem.place)
         text = f"{head}: {problem.path}: {problem.message}" if problem.path else f"{head}: {problem.message}"
         return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
     def nearest(self, path: str) -> Origin:
-        """Where ``path`` was set, or the nearest key above it; the top of the job where none was."""
+        """Return where ``path`` was set, or the nearest key above it; the top of the job where none was."""
         while path and path not in self.origin:
             path = parent(path)
         start = Origin(self.source) if self.source == COMMAND_LINE else Origin(self.source, 1, 1, 1, 1)
         return self.origin.get(path, start) if path else start
 
     def stop_if(self, serious: Callable[[Problem], bool]) -> None:
-        """Raise every problem so far when one of them is serious."""
+        """Raise every problem found so far when one of them is serious."""
         if not any(serious(p) for p in self.problems):
             return
         lines = dict.fromkeys(self.line(p) for p in sorted(self.problems, key=self._order))

@@ -1,4 +1,4 @@
-"""A YAML text as plain values, with the place of every key and value. One meaning per text, or a problem.
+"""Read a YAML text as plain values, with the place of every key and value. A value with two meanings is a problem.
 
 YAML 1.1 (PyYAML) and 1.2 (most else) read some plain words differently: ``12:30:00`` is 45000 to one and text to
 the other, ``0123`` is 83 or 123, ``no`` is false or text. Such a value is a problem that says how to write it;
@@ -110,11 +110,11 @@ _BOOL_WORD = re.compile(r"yes|no|on|off", re.IGNORECASE)
 
 
 def read_yaml(text: str, source: str) -> Document:
-    """Read a whole file; everything wrong with it is in ``problems``."""
+    """Read a whole file; its faults are in ``problems``."""
     document = Document()
     if len(text) > _MAX_BYTES:
         document.problems.append(
-            Problem("", "the file is larger than 4 MiB: this is no job file", origin=Origin(source, 1, 1))
+            Problem("", "the file is larger than 4 MiB, too large for a job file", origin=Origin(source, 1, 1))
         )
         return document
     try:
@@ -145,7 +145,7 @@ def read_value(text: str, key: str = "") -> tuple[Any, str | None]:
     except yaml.YAMLError:
         # A plain word that YAML cannot read (``a: b``, ``@x``, ``[``) is taken for text unless it opens a list or mapping.
         if text[:1] in "[{\"'":
-            return None, f"the value {text!r} is no valid YAML: check brackets and quotes"
+            return None, f"the value {text!r} is not valid YAML: check brackets and quotes"
         return text, None
     except RecursionError:
         return None, "the value is nested too deeply"
@@ -208,16 +208,16 @@ def _char(error: yaml.reader.ReaderError) -> str:
 def _syntax(error: yaml.MarkedYAMLError, source: str) -> Problem:
     mark = error.problem_mark or error.context_mark
     where = Origin(source, mark.line + 1, mark.column + 1) if mark else Origin(source, 1, 1)
-    said = (error.problem or "it cannot be read").replace("\n", " ")
+    said = (error.problem or "the parser stopped here").replace("\n", " ")
     if "\\t" in said or "'\t'" in said:
-        said = "a tab cannot indent; use spaces"
+        said = "tabs cannot indent; use spaces"
     elif said.startswith("mapping values are not allowed"):
-        said = 'a ":" does not fit here; check the indentation, or put quotes around the value'
-    return Problem("", f"this is no valid YAML: {said}", origin=where)
+        said = 'a ":" is not allowed here; check the indentation, or put quotes around the value'
+    return Problem("", f"this is not valid YAML: {said}", origin=where)
 
 
 class _Builder:
-    """Walks PyYAML's nodes once: values, origins, duplicate keys, ambiguous words, foreign tags."""
+    """Builds a document from PyYAML's nodes: values, origins, duplicate keys, ambiguous words, unknown tags."""
 
     def __init__(self, document: Document, source: str, *, strict: bool = True) -> None:
         self.document, self.source, self.strict = document, source, strict
@@ -227,10 +227,10 @@ class _Builder:
         self.count += 1
         if self.count > _MAX_NODES:
             if self.count == _MAX_NODES + 1:
-                self.wrong(node, path, "the file holds more than 100,000 values; check its aliases (*name)")
+                self.wrong(node, path, "the file has more than 100,000 values; check its aliases (*name)")
             return None
         if id(node) in above or len(above) > 100:
-            self.wrong(node, path, "this refers to itself or is nested too deeply")
+            self.wrong(node, path, "this value contains itself or is nested too deeply")
             return None
         above = (*above, id(node))
         if isinstance(node, yaml.MappingNode):
@@ -262,7 +262,7 @@ class _Builder:
                 continue
             if name in result:
                 first = self.document.origins[join(path, name)]
-                self.wrong(key, join(path, name), f"this key is given twice; the first is on line {first.line}")
+                self.wrong(key, join(path, name), f"this key is set twice, first on line {first.line}; remove one")
                 continue
             self.document.origins[join(path, name)] = self.origin(key, value)
             result[name] = self.build(value, join(path, name), above)
@@ -307,7 +307,7 @@ class _Builder:
         try:
             return _SCALARS[kind](text)
         except OverflowError:
-            self.wrong(node, path, "this number does not fit into 64 bits; put quotes around it if it is text")
+            self.wrong(node, path, "this number exceeds 64 bits; put quotes around it if it is text")
             return None
         except (KeyError, ValueError):
             self.wrong(node, path, f"the tag {_tag(node)} is not allowed")
@@ -331,16 +331,18 @@ _SCALARS: dict[str, Any] = {
 
 
 def _ambiguous(text: str, *, strict: bool) -> str | None:
-    """A sentence when YAML readers differ over this plain word, or None."""
+    """Return a sentence when YAML readers differ over this plain word, else None."""
     if _BOOL_WORD.fullmatch(text):
         boolean = "true" if text.lower() in ("yes", "on") else "false"
-        return f'{text} is text to some YAML readers and {boolean} to others; write {boolean}, or "{text}" in quotes'
+        return f'some YAML readers take {text} for text, others for {boolean}; write {boolean}, or "{text}" in quotes'
     if not strict:
         return None
     if _SEXAGESIMAL.fullmatch(text):
-        return f'put quotes around "{text}"; without them some YAML readers take it for the number {_sexagesimal(text)}'
+        return (
+            f'put quotes around "{text}"; without quotes some YAML readers take it for the number {_sexagesimal(text)}'
+        )
     if _LEADING_ZERO.fullmatch(text):
-        return f'put quotes around "{text}", or leave out the leading zero; without quotes YAML readers may take it for another number'
+        return f'put quotes around "{text}", or remove the leading zero; without quotes some YAML readers take it for another number'
     return None
 
 

@@ -1,4 +1,4 @@
-"""What every text of a job may hold: nothing that could end up as another option, line or command than was meant."""
+"""Check every text of a job: none may become another option, line or command than was meant."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from launcher.config.document.source import Problem, join
-from launcher.config.document.validation import nearest
+from launcher.config.document.validation import suggestion
 
 __all__ = ["check_texts", "leaves", "secret_name"]
 
@@ -35,7 +35,7 @@ _ITEMS: dict[str, tuple[str, str]] = {
     "environment.pass": (r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable"),
     "notify.urls": (
         r"[A-Za-z_][A-Za-z0-9_]*",
-        "the name of an environment variable that holds the URL, for the URL is a secret",
+        "the name of an environment variable that holds the URL, because the URL is a secret",
     ),
 }
 _CHOICES: dict[str, list[str]] = {
@@ -58,12 +58,12 @@ _OC_ENV = re.compile(r"\$\{oc\.env:\s*([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def secret_name(name: str) -> bool:
-    """Whether a variable of this name holds a secret, as names like WANDB_API_KEY or HF_TOKEN do."""
+    """Tell whether a variable of this name holds a secret, as WANDB_API_KEY and HF_TOKEN do."""
     return bool(_SECRET_NAME.search(name))
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is no mapping or list, with its key path."""
+    """Yield every value that is not a mapping or list, with its key path."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from leaves(item, join(path, key))
@@ -75,14 +75,14 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check_texts(values: dict[str, Any], container: dict[str, Any]) -> Iterator[Problem]:
-    """Every text that may not be what it is; ``container`` holds the texts before interpolation."""
+    """Yield a problem for every text that is not allowed; ``container`` holds the texts before interpolation."""
     for path, value in leaves(values):
         if isinstance(value, str) and (said := _wrong(path, value)):
             yield Problem(path, said, "value")
     for path, value in leaves(container):
         for name in _OC_ENV.findall(value) if isinstance(value, str) else ():
             if secret_name(name):
-                said = f"the value of {name} is a secret and would be written down; list {name} under environment.pass instead"
+                said = f"the value of {name} is a secret and would be written into files; list {name} under environment.pass instead"
                 yield Problem(path, said, "value")
 
 
@@ -91,9 +91,9 @@ def _wrong(path: str, value: str) -> str | None:
     if bad := _unprintable(value, free):
         return f"holds the character U+{ord(bad):04X}, which is not allowed here"
     if _SECRET_TEXT.search(value):
-        return "looks like a secret; put it into an environment variable and list its name under environment.pass"
+        return "looks like a secret; export it as an environment variable and list its name under environment.pass"
     if not free and not value.strip():
-        return "is empty; leave the key out"
+        return "is empty; remove this key"
     if not free and len(value) > _LONGEST:
         return f"is longer than {_LONGEST:,} characters"
     return None if "${" in value else _mismatch(path, value)
@@ -126,5 +126,5 @@ def _quoted(path: str, value: str) -> str:
 
 
 def _close(value: str, choices: list[str]) -> str:
-    said = nearest(value, choices)
+    said = suggestion(value, choices)
     return said if "did you mean" in said else ""

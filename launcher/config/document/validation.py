@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in words: one sentence a fault, with what is allowed and the nearest valid key."""
+"""Say what pydantic found wrong: one sentence a fault, with what is allowed and the nearest valid key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from launcher.config.document.schema import Job
 from launcher.config.document.source import Problem, join
 
-__all__ = ["explain", "homes", "keys_at", "nearest", "shown"]
+__all__ = ["describe_errors", "homes", "key_name", "keys_at", "suggestion", "value_text"]
 
 _TYPES = {
     "string_type": "text",
@@ -39,8 +39,8 @@ _BOUNDS = {
 }
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """``; did you mean "x"?`` or the list of what there is."""
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean "x"?``, or the list of what is allowed."""
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if close:
@@ -48,10 +48,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; allowed here: {', '.join(known)}" if known else ""
 
 
-def shown(value: Any) -> str:
-    """A value as a message shows it, at most 60 characters."""
+def value_text(value: Any) -> str:
+    """Show a value in a message, in at most 60 characters."""
     if value is None:
-        return "nothing (null)"
+        return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
@@ -62,8 +62,8 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + '..."'
 
 
-def explain(error: ValidationError, data: Any) -> list[Problem]:
-    """One problem a key path, in the order of the schema."""
+def describe_errors(error: ValidationError, data: Any) -> list[Problem]:
+    """List one problem a key path, in the order of the schema."""
     found: dict[str, list[Any]] = {}
     for item in error.errors(include_url=False):
         path = _path(item["loc"], data)
@@ -99,13 +99,15 @@ def _problem(path: str, items: list[Any]) -> Problem:
     for item in items:
         if item["type"] in _BOUNDS:
             word, name = _BOUNDS[item["type"]]
-            return Problem(path, f"must be {word} {_plain(item['ctx'][name])}, not {shown(item['input'])}", "value")
+            return Problem(
+                path, f"must be {word} {_plain(item['ctx'][name])}, not {value_text(item['input'])}", "value"
+            )
         if item["type"] == "value_error":
             return Problem(path, str(item["ctx"]["error"]), "value")
         if item["type"] == "enum":
             allowed = item["ctx"]["expected"].replace("'", "")
             return Problem(
-                path, f"must be {allowed}, not {shown(item['input'])}{_maybe(item['input'], allowed)}", "value"
+                path, f"must be {allowed}, not {value_text(item['input'])}{_maybe(item['input'], allowed)}", "value"
             )
     if kinds == ["string_type"] and isinstance(items[0]["input"], (bool, int, float)):
         value = json.dumps(items[0]["input"])
@@ -116,9 +118,9 @@ def _problem(path: str, items: list[Any]) -> Problem:
     if all(wanted):
         said = wanted[0] if len(wanted) == 1 else ", ".join(wanted[:-1]) + " or " + wanted[-1]
         if items[0]["input"] is None:
-            return Problem(path, f"has no value; give {said}, or leave the key out", "value")
+            return Problem(path, f"has no value; set {said}, or remove this key", "value")
         return Problem(
-            path, f"must be {said}, not {shown(items[0]['input'])}{_quoted(said, items[0]['input'])}", "value"
+            path, f"must be {said}, not {value_text(items[0]['input'])}{_quoted(said, items[0]['input'])}", "value"
         )
     return Problem(path, items[0]["msg"].lower(), "value")
 
@@ -129,13 +131,13 @@ def _plain(bound: float) -> str:
 
 
 def _meant(key: str, known: list[str]) -> str:
-    """A key in the wrong place is told its own, before any that only looks like it."""
+    """Suggest the right section of a key in the wrong place, before any key that only looks like it."""
     own = homes(key)
-    return f'; did you mean "{own[0]}.{key}"?' if own else nearest(key, known)
+    return f'; did you mean "{own[0]}.{key}"?' if own else suggestion(key, known)
 
 
 def homes(key: str) -> list[str]:
-    """The sections that have a key of this name, the outer ones first."""
+    """List the sections that have a key of this name, the outer ones first."""
     return [home for home in _sections() if key in keys_at(home)]
 
 
@@ -154,7 +156,7 @@ def _quoted(wanted: str, value: Any) -> str:
         return ""
     truth = wanted == "true or false" and value in ("true", "false")
     number = wanted.endswith(" number") and re.fullmatch(r"-?\d+(\.\d+)?", value)
-    return "; leave out the quotes" if truth or number else ""
+    return "; remove the quotes" if truth or number else ""
 
 
 def _maybe(value: Any, allowed: str) -> str:
@@ -164,10 +166,10 @@ def _maybe(value: Any, allowed: str) -> str:
 
 
 def keys_at(path: str) -> list[str]:
-    """The keys the schema knows below a key path, as they are written in a job file."""
+    """List the keys that the schema has below a key path, as they are written in a job file."""
     current: Any = Job
     for part in path.split(".") if path else []:
-        fields = {alias(f): f for f in dataclasses.fields(current)}
+        fields = {key_name(f): f for f in dataclasses.fields(current)}
         if part not in fields:
             return []
         hints = _hints(current)
@@ -175,12 +177,12 @@ def keys_at(path: str) -> list[str]:
         current = next((o for o in options if dataclasses.is_dataclass(o)), None)
         if current is None:
             return []
-    return [alias(f) for f in dataclasses.fields(current)]
+    return [key_name(f) for f in dataclasses.fields(current)]
 
 
 _hints = functools.cache(typing.get_type_hints)
 
 
-def alias(field: dataclasses.Field[Any]) -> str:
+def key_name(field: dataclasses.Field[Any]) -> str:
     """A field's name in a job file: ``pass_`` is ``pass``."""
     return field.name.rstrip("_")

@@ -1,4 +1,4 @@
-"""``${params.x}`` and OmegaConf's other interpolations when loading; ``${run.x}`` once the run has a directory."""
+"""Fill in ``${params.x}`` and OmegaConf's other interpolations when loading, ``${run.x}`` once the run has a directory."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import re
 from pathlib import Path
 from typing import Any
 
-from launcher.config.document.problem_list import Report
+from launcher.config.document.problem_list import ProblemList
 from launcher.config.document.source import join
-from launcher.config.document.validation import nearest
+from launcher.config.document.validation import suggestion
 
-__all__ = ["interpolate_run", "readable", "resolve"]
+__all__ = ["interpolate_run", "readable", "resolve_interpolations"]
 
 RUN_KEYS = ("dir", "id", "name")
 _MARK = "\ue000run.{}\ue001"  # stands for ${run.x} while OmegaConf resolves the rest
 
 
-def resolve(container: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Plain values with every interpolation but ``${run.x}`` replaced."""
+def resolve_interpolations(container: dict[str, Any], faults: ProblemList) -> dict[str, Any]:
+    """Return plain values with every interpolation but ``${run.x}`` replaced."""
     try:
         return {key: _quick(value, container, ()) for key, value in container.items()}
     except _NotSimpleError:
-        return _resolve(container, report)
+        return _resolve(container, faults)
 
 
 _SIMPLE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 
 
 class _NotSimpleError(Exception):
-    """Something for OmegaConf: its grammar, or a fault that it can tell."""
+    """The value needs OmegaConf: for its grammar, or to say what is wrong."""
 
 
 def _quick(value: Any, container: dict[str, Any], above: tuple[str, ...]) -> Any:
-    """What OmegaConf would make of the value, in a hundredth of the time, as long as it holds but ``${a.b}``."""
+    """Do what OmegaConf does for values that hold nothing but ``${a.b}``, in a hundredth of the time."""
     if isinstance(value, dict):
         return {key: _quick(item, container, above) for key, item in value.items()}
     if isinstance(value, list):
@@ -71,7 +71,7 @@ def _quick_text(path: str, container: dict[str, Any], above: tuple[str, ...]) ->
 
 
 def readable(text: str) -> bool:
-    """Whether every ``${`` in a text opens an interpolation that OmegaConf's grammar takes."""
+    """Tell whether every ``${`` in a text opens an interpolation that OmegaConf can read."""
     if "${" not in text or ("\\" not in text and "${" not in _SIMPLE.sub("", text)):
         return True
     from omegaconf import OmegaConf
@@ -84,42 +84,42 @@ def readable(text: str) -> bool:
     return True
 
 
-def _resolve(container: dict[str, Any], report: Report) -> dict[str, Any]:
-    """The whole way; OmegaConf is imported here alone, since most jobs do without and it takes 70 ms."""
+def _resolve(container: dict[str, Any], faults: ProblemList) -> dict[str, Any]:
+    """Resolve with OmegaConf. It is imported here alone: most jobs do not need it, and it takes 70 ms."""
     from omegaconf import OmegaConf
 
     taken = container.get("run")
     config = OmegaConf.create({**container, "run": {key: _MARK.format(key) for key in RUN_KEYS}})
-    result: dict[str, Any] = _plain(config, "", report)
+    result: dict[str, Any] = _plain(config, "", faults)
     del result["run"]
     if taken is not None:
         result["run"] = taken  # an unknown key like any other: validation says so
     return result
 
 
-def _plain(node: Any, path: str, report: Report) -> Any:
+def _plain(node: Any, path: str, faults: ProblemList) -> Any:
     from omegaconf import DictConfig, ListConfig
 
     if isinstance(node, DictConfig):
-        return {str(k): _plain(_get(node, k, join(path, str(k)), report), join(path, str(k)), report) for k in node}
+        return {str(k): _plain(_get(node, k, join(path, str(k)), faults), join(path, str(k)), faults) for k in node}
     if isinstance(node, ListConfig):
-        return [_plain(_get(node, i, join(path, i), report), join(path, i), report) for i in range(len(node))]
+        return [_plain(_get(node, i, join(path, i), faults), join(path, i), faults) for i in range(len(node))]
     if isinstance(node, str):
         return re.sub("\ue000(run\\.\\w+)\ue001", r"${\1}", node)
     return node
 
 
-def _get(node: Any, key: Any, path: str, report: Report) -> Any:
+def _get(node: Any, key: Any, path: str, faults: ProblemList) -> Any:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     if OmegaConf.is_missing(node, key):
-        report.add(path, "is marked ??? and must be given")
+        faults.add(path, "is marked ??? and must be set")
         return None
     try:
         return node[key]
     except (OmegaConfBaseException, RecursionError) as error:
-        report.add(path, _interpolation(error, OmegaConf.to_container(node, resolve=False)[key]))  # type: ignore[index,call-overload]
+        faults.add(path, _interpolation(error, OmegaConf.to_container(node, resolve=False)[key]))  # type: ignore[index,call-overload]
         return None
 
 
@@ -128,17 +128,17 @@ def _interpolation(error: Exception, text: Any) -> str:
     if found := re.search(r"Interpolation key '(.*)' not found", said):
         name = found.group(1)
         if name.startswith("run."):
-            return f"there is no ${{{name}}}{nearest(name, [f'run.{k}' for k in RUN_KEYS])}"
-        return f"${{{name}}} names a key that is not there"
+            return f"${{{name}}} does not exist{suggestion(name, [f'run.{k}' for k in RUN_KEYS])}"
+        return f"${{{name}}} names a key that is not set"
     if found := re.search(r"Environment variable '(.*)' not found", said):
         return f"the environment variable {found.group(1)} is not set"
     if isinstance(error, RecursionError) or "ecursive" in said:
         return f"{text} refers to itself"
-    return f"{text} cannot be resolved: {said}"
+    return f"{text} is not valid: {said}"
 
 
 def interpolate_run(values: Any, run_dir: str | Path, run_id: str, name: str) -> Any:
-    """A copy of ``values`` (text, lists, mappings) with ``${run.dir}``, ``${run.id}`` and ``${run.name}`` filled in."""
+    """Return a copy of ``values`` (text, lists, mappings) with ``${run.dir}``, ``${run.id}`` and ``${run.name}`` filled in."""
     known = {"dir": str(run_dir), "id": run_id, "name": name}
     if isinstance(values, str):
         return re.sub(r"\$\{run\.(dir|id|name)\}", lambda found: known[found.group(1)], values)

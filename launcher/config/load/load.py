@@ -1,6 +1,6 @@
-"""From files and overrides to a checked job: site profiles < job file < command line.
+"""Load a job from files and overrides and check it: site profiles < job file < command line.
 
-Everything wrong is reported at once, each fault as ``file:line:column: key.path: what is wrong``.
+Every fault is reported at once, as ``file:line:column: key.path: what is wrong``.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from launcher.config.document.problem_list import Report
+from launcher.config.document.problem_list import ProblemList
 from launcher.config.document.schema import Job
 from launcher.config.document.source import COMMAND_LINE, Document, Origin, Problem, dump_yaml, join, parent
 from launcher.config.document.texts import leaves
-from launcher.config.document.validation import explain
-from launcher.config.load.interpolate import interpolate_run, resolve
+from launcher.config.document.validation import describe_errors
+from launcher.config.load.interpolate import interpolate_run, resolve_interpolations
 from launcher.config.load.merge import command_line, merge, target_layer
 from launcher.config.load.site_profile import Layer, SiteProfile, read_document, read_layers, site_paths
-from launcher.config.load.sweep import axes, flatten, place, read_flags
+from launcher.config.load.sweep import Point, axes, expand, flatten, read_flags, set_values
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
 
 _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
-__all__ = ["LoadedJob", "interpolate_run", "load_job", "load_values", "site_job"]
+__all__ = ["LoadedJob", "interpolate_run", "load_job", "load_values", "point_jobs", "site_job"]
 
 
 @frozen(kw_only=True)
@@ -63,7 +63,7 @@ class LoadedJob:
 
     @contextlib.contextmanager
     def placing(self) -> Iterator[None]:
-        """Faults raised inside as ``key.path: what is wrong`` get the place where the key was set in front of them."""
+        """Put the place where a key was set in front of faults raised inside as ``key.path: what is wrong``."""
         try:
             yield
         except ConfigError as error:
@@ -77,7 +77,7 @@ class LoadedJob:
 
     @property
     def yaml(self) -> str:
-        """The merged job as a YAML text that loads to the same job."""
+        """The merged job, as a YAML text that loads to the same job."""
         return dump_yaml(self.container)
 
 
@@ -95,7 +95,7 @@ def load_job(
 
     ``overrides`` are ``key.path=value``; ``script_args`` replace ``args``; ``sites`` replaces the site profiles found
     on this machine; ``sweep`` are ``key=a,b`` and ``key=range(5)``, and with a sweep the job is its first point
-    (`launcher.config.load.points.point_jobs` gives them all). Raises ConfigError, or CodeError when the named code alone is at fault.
+    (`point_jobs` gives them all). Raises ConfigError, or CodeError when the named code alone is at fault.
     """
     profile, layers = read_layers(site_paths() if sites is None else sites)
     base = Path.cwd()
@@ -106,7 +106,7 @@ def load_job(
         layers.append(Layer(str(path), read_document(Path(path))))
         base = Path(path).absolute().parent
     else:
-        raise ConfigError("name a job file, a .py file or -m module")
+        raise ConfigError("no job is named; name a job file, a .py file or -m MODULE")
     layers.append(command_line(overrides, script_args))
     source = str(path) if path is not None else COMMAND_LINE
     return load_layers(layers, base, source, profile, sweep=sweep, check_code=check_code)
@@ -121,13 +121,13 @@ def load_values(
 
 
 def site_job(sites: list[Path] | None = None) -> Job:
-    """What a job is here before it says anything: the site profiles' values, else the defaults.
+    """Return an empty job on this machine: the site profiles' values, else the defaults.
 
-    A value that no job could have is left out: loading a job complains of it, with its place.
+    A wrong value is left out: loading a job reports it, with its place.
     """
-    report = Report("site profile")
+    faults = ProblemList("site profile")
     _, layers = read_layers(site_paths() if sites is None else sites)
-    return check_values(merge(layers, report), report) if layers else Job()
+    return check_values(merge(layers, faults), faults) if layers else Job()
 
 
 def load_layers(
@@ -139,46 +139,46 @@ def load_layers(
     sweep: Sequence[str] = (),
     check_code: bool = True,
 ) -> LoadedJob:
-    """Merge, resolve, validate and check; raise everything that is wrong at once."""
+    """Merge, resolve, validate and check the layers; raise every fault at once."""
     from launcher.config.check import named_code
 
-    report = Report(source)
+    faults = ProblemList(source)
     for layer in layers:
-        report.problems += layer.document.problems
-    container = merge(layers, report)
-    _add_sweep(container, sweep, report)
-    report.stop_if(_unreadable)  # then every further complaint would mislead
-    job = check_values(_first_point(container, report), report)
-    if check_code and not any(_concerns_code(p) for p in report.problems):
-        report.problems += named_code.check(job, (base_dir / Path(job.code.dir).expanduser()).resolve())
-    report.stop_if(lambda _: True)
-    return LoadedJob(job=job, container=container, origin=report.origin, base_dir=base_dir, source=source, site=profile)
+        faults.problems += layer.document.problems
+    container = merge(layers, faults)
+    _add_sweep(container, sweep, faults)
+    faults.stop_if(_unreadable)  # then every further complaint would mislead
+    job = check_values(_first_point(container, faults), faults)
+    if check_code and not any(_concerns_code(p) for p in faults.problems):
+        faults.problems += named_code.check_code(job, (base_dir / Path(job.code.dir).expanduser()).resolve())
+    faults.stop_if(lambda _: True)
+    return LoadedJob(job=job, container=container, origin=faults.origin, base_dir=base_dir, source=source, site=profile)
 
 
-def _add_sweep(container: dict[str, Any], flags: Sequence[str], report: Report) -> None:
+def _add_sweep(container: dict[str, Any], flags: Sequence[str], faults: ProblemList) -> None:
     """Bring ``sweep`` into the form of key paths and values, those of the command line last."""
     found, problems = read_flags(flags)
-    report.problems += problems
+    faults.problems += problems
     written = container.get("sweep") or {}
     if (found or written) and isinstance(written, dict):
         container["sweep"] = {**flatten(written), **found}
-    report.origin.update({f"sweep.{key}": Origin(COMMAND_LINE) for key in found})
+    faults.origin.update({f"sweep.{key}": Origin(COMMAND_LINE) for key in found})
 
 
-def _first_point(container: dict[str, Any], report: Report) -> dict[str, Any]:
+def _first_point(container: dict[str, Any], faults: ProblemList) -> dict[str, Any]:
     """The values of a sweep's first point: keys that are only swept are there, as for every point."""
     written = container.get("sweep")
     if not isinstance(written, dict):
         return container
     found, problems = axes(written)
-    report.problems += problems
-    report.origin.update({key: report.nearest(f"sweep.{key}") for key in found})
-    return place(container, {key: values[0] for key, values in found.items()})
+    faults.problems += problems
+    faults.origin.update({key: faults.nearest(f"sweep.{key}") for key in found})
+    return set_values(container, {key: values[0] for key, values in found.items()})
 
 
-def check_values(container: dict[str, Any], report: Report) -> Job:
-    """Resolve and validate merged values; whatever is wrong is in the report."""
-    return _validate(resolve(container, report), container, report)
+def check_values(container: dict[str, Any], faults: ProblemList) -> Job:
+    """Resolve and validate merged values; faults go into the problem list."""
+    return _validate(resolve_interpolations(container, faults), container, faults)
 
 
 def _unreadable(problem: Problem) -> bool:
@@ -205,25 +205,25 @@ def _adapter() -> TypeAdapter[Job]:
             os.environ[_NO_PLUGINS] = before
 
 
-def _validate(values: dict[str, Any], container: dict[str, Any], report: Report) -> Job:
+def _validate(values: dict[str, Any], container: dict[str, Any], faults: ProblemList) -> Job:
     """The job, with defaults where a value is wrong, so that the rules between the right ones still apply."""
     from launcher.config.check import rules
 
-    report.problems += (bad := _wrong_texts(values))
+    faults.problems += (bad := _wrong_texts(values))
     values = _without(values, {p.path for p in bad})
     try:
         job = _parse(values)
     except ValidationError as error:
-        known = {p.path for p in report.problems if p.path}
-        found = explain(error, values)
-        report.problems += [p for p in found if p.path not in known]
+        known = {p.path for p in faults.problems if p.path}
+        found = describe_errors(error, values)
+        faults.problems += [p for p in found if p.path not in known]
         pruned = _without(values, {p.path for p in found})
         try:
             job = _parse(pruned)
         except ValidationError:  # a fault that only appears beside others: what was found is enough
             job = Job()
-    wrong = {p.path for p in report.problems if p.path}
-    report.problems += rules.check(_without(values, wrong), container, job, wrong)
+    wrong = {p.path for p in faults.problems if p.path}
+    faults.problems += rules.check_rules(_without(values, wrong), container, job, wrong)
     return job
 
 
@@ -235,7 +235,7 @@ def _parse(values: dict[str, Any]) -> Job:
 def _wrong_texts(values: dict[str, Any]) -> list[Problem]:
     """Lone surrogates, which no encoding and so no validator can take."""
     return [
-        Problem(path, "holds half a character (a lone surrogate), which cannot be written anywhere", "value")
+        Problem(path, "holds a lone surrogate (half a character), which no file can hold", "value")
         for path, value in leaves(values)
         if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value)
     ]
@@ -255,7 +255,7 @@ def _dropped(value: Any, paths: set[str], path: str) -> bool:
 
 
 def default_name(job: Job) -> str:
-    """A run's name from what it runs: ``train`` of train.py, ``package.module``, ``Class``."""
+    """Make a run's name from what it runs: ``train`` of train.py, ``package.module``, ``Class``."""
     text = job.script or job.task or job.function or "job"
     if text.startswith("-m"):
         text = text[2:].strip()
@@ -267,10 +267,36 @@ def default_name(job: Job) -> str:
 
 
 def argument_texts(args: Sequence[str | int | float | bool]) -> list[str]:
-    """A script's arguments as text, as YAML writes them: ``true``, not ``True``."""
+    """Return a script's arguments as text, as YAML writes them: ``true``, not ``True``."""
     return [str(a).lower() if isinstance(a, bool) else str(a) for a in args]
 
 
 def renamed(loaded: LoadedJob, name: str) -> LoadedJob:
-    """The same job under another name."""
+    """Return the same job under another name."""
     return replace(loaded, job=replace(loaded.job, name=name), container={**loaded.container, "name": name})
+
+
+# --- sweeps -------------------------------------------------------------------------------------------------------------
+
+
+def point_jobs(loaded: LoadedJob) -> list[tuple[Point, LoadedJob]]:
+    """Return each point as a checked job of its own, named after the base job and the point. Raises ConfigError or CodeError.
+
+    The parameter names were checked with the base job, which is the first point.
+    """
+    faults = ProblemList(loaded.source)
+    found = []
+    base = {key: value for key, value in loaded.container.items() if key != "sweep"}
+    for point in expand(loaded.job.sweep).points:
+        name = f"{loaded.name[: 63 - len(point.label)].rstrip('-._')}-{point.label}"
+        container = {**set_values(base, point.overrides), "name": name}
+        faults.origin = loaded.origin
+        faults.origin = {**loaded.origin, **{k: faults.nearest(f"sweep.{k}") for k in point.overrides}}
+        before = len(faults.problems)
+        job = check_values(container, faults)
+        faults.problems[before:] = [  # a point's fault points at the sweep's own place
+            replace(p, origin=p.origin or faults.nearest(p.path)) for p in faults.problems[before:]
+        ]
+        found.append((point, replace(loaded, job=job, container=container)))
+    faults.stop_if(lambda _: True)
+    return found

@@ -1,4 +1,4 @@
-"""Layers become one mapping: mappings merge, lists are replaced (as OmegaConf does), the command line comes last."""
+"""Merge layers into one mapping: mappings merge, lists are replaced (as OmegaConf does), the command line comes last."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.config.document.problem_list import Report
+from launcher.config.document.problem_list import ProblemList
 from launcher.config.document.source import COMMAND_LINE, Document, Origin, Problem, join, parent, read_value
-from launcher.config.document.validation import shown
+from launcher.config.document.validation import value_text
 from launcher.config.load.interpolate import readable
 from launcher.config.load.site_profile import Layer
 
@@ -20,7 +20,7 @@ _KEY = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+|\[\d+\])*")
 
 
 def target_layer(target: str) -> tuple[Layer, Path]:
-    """A job with defaults of a script; its code directory is the working directory where the script is below that."""
+    """Make a job of a script; its code directory is the working directory where the script is below that."""
     base = Path.cwd()
     if not target.startswith("-m "):
         file = Path(target).expanduser()
@@ -33,7 +33,7 @@ def target_layer(target: str) -> tuple[Layer, Path]:
 
 
 def command_line(overrides: Sequence[str], script_args: Sequence[str]) -> Layer:
-    """Overrides as a layer whose data is a list of (key, value), for they are applied one by one."""
+    """Make a layer of overrides; its data is a list of (key, value), applied one by one."""
     document = Document([])
     where = Origin(COMMAND_LINE)
     for text in overrides:
@@ -52,26 +52,26 @@ def command_line(overrides: Sequence[str], script_args: Sequence[str]) -> Layer:
 
 def _wrong_override(text: str, key: str, equals: str) -> str | None:
     if not equals:
-        return f'"{text}" is no override; write key=value, such as resources.nodes=2'
+        return f'"{text}" is not an override; write key=value, such as resources.nodes=2'
     if key[:1] in "+~" and _KEY.fullmatch(key[1:].lstrip("+")):
-        return f'"{text}": leave out the "{key[0]}"; write {key.lstrip("+~")}=value'
+        return f'"{text}": remove the "{key[0]}"; write {key.lstrip("+~")}=value'
     if not _KEY.fullmatch(key):
-        return f'"{text}" is no override: "{key}" is no key; write key=value, such as resources.nodes=2'
+        return f'"{text}" is not an override: "{key}" is not a key; write key=value, such as resources.nodes=2'
     return None
 
 
-def merge(layers: list[Layer], report: Report) -> dict[str, Any]:
-    """The layers' values: mappings merge, anything else replaces; locked keys are guarded."""
+def merge(layers: list[Layer], faults: ProblemList) -> dict[str, Any]:
+    """Merge the layers' values: mappings merge, anything else replaces; locked keys do not change."""
     merged: dict[str, Any] = {}
     locked: dict[str, Origin] = {}
     for layer in layers:
         if layer.source == COMMAND_LINE and isinstance(layer.document.data, list):
-            _apply(merged, layer.document.data, locked, report)
+            _apply(merged, layer.document.data, locked, faults)
         else:
-            _check_grammar(layer.document.data, "", report, layer.document.origins)
-            _guard(merged, layer, locked, report)
+            _check_grammar(layer.document.data, "", faults, layer.document.origins)
+            _guard(merged, layer, locked, faults)
             _merge_into(merged, layer.document.data)
-            _replace_origins(report.origin, layer.document)
+            _replace_origins(faults.origin, layer.document)
         for name in layer.locked:
             locked.setdefault(name, Origin(layer.source))
     return merged
@@ -99,14 +99,14 @@ def _replace_origins(origin: dict[str, Origin], document: Document) -> None:
 # --- locks --------------------------------------------------------------------------------------------------------------
 
 
-def _guard(merged: dict[str, Any], layer: Layer, locked: dict[str, Origin], report: Report) -> None:
+def _guard(merged: dict[str, Any], layer: Layer, locked: dict[str, Origin], faults: ProblemList) -> None:
     """A layer may repeat a locked key with the same value, not change it."""
     for path, where in layer.document.origins.items():
         value = _at(layer.document.data, path)
         if "[" in path or isinstance(value, dict):
             continue  # the whole list, or what is in the mapping, is looked at by itself
         if changed := _changes_locked(merged, path, value, locked):
-            report.add(path, f"is locked by {changed[1]} and cannot be changed", "key", where)
+            faults.add(path, f"is locked by {changed[1]}; remove it here", "key", where)
 
 
 def _changes_locked(
@@ -140,20 +140,22 @@ def _at(data: Any, path: str) -> Any:
 # --- overrides ----------------------------------------------------------------------------------------------------------
 
 
-def _apply(merged: dict[str, Any], items: list[tuple[str, Any]], locked: dict[str, Origin], report: Report) -> None:
+def _apply(
+    merged: dict[str, Any], items: list[tuple[str, Any]], locked: dict[str, Origin], faults: ProblemList
+) -> None:
     where = Origin(COMMAND_LINE)
     for key, value in items:
         values = {key: value}
         if changed := _changes_locked(merged, key, value, locked):
-            report.add(changed[0], f"is locked by {changed[1]} and cannot be changed", "key", where)
-        elif _check_grammar(values, "", report, {}, where):
+            faults.add(changed[0], f"is locked by {changed[1]}; remove it here", "key", where)
+        elif _check_grammar(values, "", faults, {}, where):
             said = _set(merged, key, values[key])
             if said:
-                report.add(key, said, "key", where)
+                faults.add(key, said, "key", where)
                 continue
-            for old in [o for o in report.origin if o.startswith((key + "[", key + "."))]:
-                report.origin[old] = where
-            report.origin[key] = where
+            for old in [o for o in faults.origin if o.startswith((key + "[", key + "."))]:
+                faults.origin[old] = where
+            faults.origin[key] = where
 
 
 def _set(merged: dict[str, Any], key: str, value: Any) -> str | None:
@@ -178,12 +180,12 @@ def _set(merged: dict[str, Any], key: str, value: Any) -> str | None:
 def _misfit(node: Any, part: str, path: str) -> str | None:
     if part.startswith("["):
         fits = isinstance(node, list) and int(part[1:-1]) < len(node)
-        return None if fits else "does not fit: there is no list that long"
-    return None if isinstance(node, dict) else f"does not fit: {path} is {shown(node)}, which has nothing below it"
+        return None if fits else "the list has no such item"
+    return None if isinstance(node, dict) else f"{path} is {value_text(node)}, so no key can be set below it"
 
 
 def _check_grammar(
-    data: Any, path: str, report: Report, origins: dict[str, Origin], where: Origin | None = None
+    data: Any, path: str, faults: ProblemList, origins: dict[str, Origin], where: Origin | None = None
 ) -> bool:
     """Find ``${`` that cannot be read, in place: each becomes a problem and an empty text. False when there was one."""
     items = list(data.items()) if isinstance(data, dict) else list(enumerate(data)) if isinstance(data, list) else []
@@ -191,10 +193,10 @@ def _check_grammar(
     for key, value in items:
         here = str(key) if where and not path else join(path, key)
         if not isinstance(value, str):
-            good = _check_grammar(value, here, report, origins, where) and good
+            good = _check_grammar(value, here, faults, origins, where) and good
         elif not readable(value):
-            said = 'this "${" opens no interpolation such as ${params.lr}; write "\\${" for the characters themselves'
-            report.add(here, said, "value", where or origins.get(here))
+            said = 'this "${" does not begin an interpolation such as ${params.lr}; write "\\${" for the characters themselves'
+            faults.add(here, said, "value", where or origins.get(here))
             data[key] = ""
             good = False
     return good

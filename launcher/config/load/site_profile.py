@@ -1,4 +1,4 @@
-"""Site profiles: defaults for every job of a site or user, and keys an administrator has locked."""
+"""Read site profiles: defaults for every job of a site or user, and keys that an administrator has locked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.document.source import Document, Origin, Problem, read_yaml
-from launcher.config.document.validation import nearest, shown
+from launcher.config.document.validation import suggestion, value_text
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
 
@@ -21,7 +21,7 @@ GPU_REQUESTS = ("gpus-per-node", "gres")
 
 @frozen(kw_only=True)
 class SiteProfile:
-    """What a site profile says beside defaults of job keys; later profiles override earlier ones."""
+    """The keys of a site profile beside defaults of job keys; later profiles override earlier ones."""
 
     runs_dir: str | None = None
     """Where runs lie unless $LAUNCHER_RUNS_DIR or the job says otherwise; may hold $USER and other variables."""
@@ -48,7 +48,7 @@ class Layer:
 
 
 def site_paths(environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """The profiles of this machine and user that exist, weakest first; $LAUNCHER_SITE must exist when set."""
+    """List the profiles of this machine and user, weakest first; the file of $LAUNCHER_SITE must exist."""
     home = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "launcher" / "site.yaml"
     paths = [p for p in (ADMIN_PROFILE, home) if p.is_file()]
     named = environ.get("LAUNCHER_SITE")
@@ -58,7 +58,7 @@ def site_paths(environ: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 def load_site(sites: list[Path] | None = None) -> SiteProfile:
-    """The merged profile of ``sites`` (default: this machine's). Raises ConfigError."""
+    """Return the merged profile of ``sites`` (default: this machine's). Raises ConfigError."""
     profile, layers = read_layers(site_paths() if sites is None else sites)
     problems = [p for layer in layers for p in layer.document.problems]
     if problems:
@@ -67,7 +67,7 @@ def load_site(sites: list[Path] | None = None) -> SiteProfile:
 
 
 def read_layers(paths: list[Path]) -> tuple[SiteProfile, list[Layer]]:
-    """The merged profile and one layer of job keys per file; faults are problems of the layers' documents."""
+    """Return the merged profile and a layer of job keys per file; faults are problems of the layers' documents."""
     merged: dict[str, Any] = {}
     locked: list[str] = []
     layers = []
@@ -82,7 +82,7 @@ def read_layers(paths: list[Path]) -> tuple[SiteProfile, list[Layer]]:
 
 
 def read_document(path: Path) -> Document:
-    """Read a YAML file whose top is a mapping; what cannot be read is a problem."""
+    """Read a YAML file whose top is a mapping; a file that cannot be read is a problem."""
     source = str(path)
     start = Origin(source, 1, 1, 1, 1)
     try:
@@ -90,16 +90,14 @@ def read_document(path: Path) -> Document:
     except UnicodeDecodeError as error:
         return Document({}, problems=[Problem("", f"the file is not UTF-8 text (byte {error.start})", origin=start)])
     except OSError as error:
-        said = (
-            "there is no such file" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
-        )
+        said = "file not found" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
         return Document({}, problems=[Problem("", said, origin=Origin(source))])
     document = read_yaml(text, source)
     if document.data is None:
         document.data = {}
     elif not isinstance(document.data, dict):
         document.problems.append(
-            Problem("", f"the file must be a mapping of keys to values, not {shown(document.data)}", origin=start)
+            Problem("", f"the file must be a mapping of keys to values, not {value_text(document.data)}", origin=start)
         )
         document.data = {}
     return document
@@ -121,12 +119,12 @@ def _take_own(document: Document) -> dict[str, Any]:
 def _wrong_own(key: str, value: Any) -> str | None:
     if key == "locked":
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            return f"must be a list of job keys, such as [slurm.account], not {shown(value)}"
+            return f"must be a list of job keys, such as [slurm.account], not {value_text(value)}"
         return next((said for name in value if (said := _unknown(name))), None)
     if not isinstance(value, str):
-        return f"must be text, not {shown(value)}"
+        return f"must be text, not {value_text(value)}"
     if key == "gpu_request" and value not in GPU_REQUESTS:
-        return f"must be gpus-per-node or gres, not {shown(value)}"
+        return f"must be gpus-per-node or gres, not {value_text(value)}"
     return None
 
 
@@ -141,4 +139,4 @@ def _unknown(name: str) -> str | None:
         or parent in ("slurm.extra", "environment.variables")
     ):
         return None
-    return f'there is no job key "{name}"{nearest(key, known)}'
+    return f'unknown job key "{name}"{suggestion(key, known)}'

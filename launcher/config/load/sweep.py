@@ -1,4 +1,4 @@
-"""Sweeps: lists of values by key path become points, each a job of its own, all of them one array submission."""
+"""Make points of a sweep: lists of values by key path become jobs, all of them one array submission."""
 
 from __future__ import annotations
 
@@ -7,31 +7,19 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.config.document.source import COMMAND_LINE, Origin, Problem, read_value
-from launcher.config.document.validation import keys_at, nearest, shown
+from launcher.config.document.validation import keys_at, suggestion, value_text
 from launcher.frozen import frozen
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["MOST_POINTS", "SWEPT", "Point", "Sweep", "axes", "expand", "flatten", "place", "read_flags"]
+__all__ = ["MOST_POINTS", "SWEPT", "Point", "Sweep", "axes", "expand", "flatten", "read_flags", "set_values"]
 
 MOST_POINTS = 10_000
 PARALLELISM = "array_parallelism"
 SWEPT = (
-    "params",
-    "args",
-    "seed",
-    "deterministic",
-    "task",
-    "function",
-    "script",
-    "distributed",
-    "checkpoint",
-    "trackers",
-)
+    "params", "args", "seed", "deterministic", "task", "function", "script", "distributed", "checkpoint", "trackers",
+)  # fmt: skip
 """Sections that a point may change: none of them is part of the sbatch script, which all points share."""
 _RANGE = re.compile(r"range\(\s*(-?\d{1,12})\s*(?:,\s*(-?\d{1,12})\s*)?(?:,\s*(-?\d{1,12})\s*)?\)")
 _LABEL = 40
@@ -62,27 +50,27 @@ class Sweep:
 
 
 def read_flags(flags: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
-    """``key=a,b`` and ``key=range(5)`` as they come after ``--sweep``."""
+    """Read ``key=a,b`` and ``key=range(5)``, the values of ``--sweep``."""
     found: dict[str, Any] = {}
     problems = []
     for text in flags:
         key, equals, spec = text.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", key):
-            said = f'"{text}" is no sweep; write --sweep key=a,b or --sweep key=range(5)'
+            said = f'"{text}" is not a sweep; write --sweep key=a,b or --sweep key=range(5)'
             problems.append(Problem("", said, origin=Origin(COMMAND_LINE)))
         elif _RANGE.fullmatch(spec.strip()):
             found[key] = spec.strip()
         else:
             value, wrong = read_value(f"[{spec}]")
             if wrong:
-                problems.append(Problem(f"sweep.{key}", f'"{spec}" is no list of values: check brackets and quotes'))
+                problems.append(Problem(f"sweep.{key}", f'"{spec}" is not a list of values; check brackets and quotes'))
             else:
                 found[key] = value[0] if len(value) == 1 and isinstance(value[0], list) else value
     return found, problems
 
 
 def flatten(sweep: dict[str, Any], above: str = "") -> dict[str, Any]:
-    """Nested keys as key paths: ``{params: {lr: [1]}}`` is ``{params.lr: [1]}``."""
+    """Write nested keys as key paths: ``{params: {lr: [1]}}`` is ``{params.lr: [1]}``."""
     flat: dict[str, Any] = {}
     for key, value in sweep.items():
         path = f"{above}.{key}" if above else key
@@ -94,13 +82,13 @@ def flatten(sweep: dict[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def axes(sweep: dict[str, Any]) -> tuple[dict[str, list[Any]], list[Problem]]:
-    """The values of each key path, and what is wrong with them."""
+    """Return the values of each key path, and what is wrong with them."""
     found: dict[str, list[Any]] = {}
     problems = []
     for key, value in sweep.items():
         if key == PARALLELISM:
             if type(value) is not int or value < 1:
-                said = f"must be a whole number of at least 1, not {shown(value)}"
+                said = f"must be a whole number of at least 1, not {value_text(value)}"
                 problems.append(Problem(f"sweep.{key}", said, "value"))
             continue
         values, said_of_key = _values(value), _may_be_swept(key)
@@ -112,9 +100,9 @@ def axes(sweep: dict[str, Any]) -> tuple[dict[str, list[Any]], list[Problem]]:
             found[key] = values
     count = math.prod(len(v) for v in found.values())
     if count > MOST_POINTS:
-        problems.append(Problem("sweep", f"makes {count:,} points; at most {MOST_POINTS:,} are allowed"))
+        problems.append(Problem("sweep", f"has {count:,} points; at most {MOST_POINTS:,} are allowed"))
     if PARALLELISM in sweep and len(sweep) == 1:
-        problems.append(Problem("sweep", "has no key to vary; give lists of values, such as params.lr: [0.1, 0.01]"))
+        problems.append(Problem("sweep", "varies no key; add lists of values, such as params.lr: [0.1, 0.01]"))
     return found, problems
 
 
@@ -124,9 +112,9 @@ def _may_be_swept(key: str) -> str | None:
         return f"{top} cannot be swept"
     if top not in SWEPT:
         if top in keys_at(""):
-            return f"{top} cannot be swept: all points are one array submission, whose sbatch script they share"
-        return f'there is no key "{key}"{nearest(top, SWEPT)}'
-    return "give the keys below params, such as params.lr" if key == "params" else None
+            return f"{top} cannot be swept: all points share one sbatch script"
+        return f'unknown key "{key}"{suggestion(top, SWEPT)}'
+    return "name the keys below params, such as params.lr" if key == "params" else None
 
 
 def _values(value: Any) -> list[Any] | str:
@@ -143,14 +131,14 @@ def _values(value: Any) -> list[Any] | str:
             return f"{value} has {len(steps):,} values; at most {MOST_POINTS:,} points are allowed"
         value = list(steps)
     if not isinstance(value, list):
-        return f"must be a list of values or range(n), not {shown(value)}"
+        return f"must be a list of values or range(n), not {value_text(value)}"
     if not value:
-        return "holds no value"
+        return "has no values"
     seen: set[str] = set()
     for item in value:
         text = json.dumps(item, sort_keys=True)
         if text in seen:
-            return f"{shown(item)} is given twice"
+            return f"has {value_text(item)} twice"
         seen.add(text)
     return value
 
@@ -159,7 +147,7 @@ def _values(value: Any) -> list[Any] | str:
 
 
 def expand(sweep: dict[str, Any]) -> Sweep:
-    """Every combination of a sweep whose `axes` are right."""
+    """Return every combination of a sweep whose `axes` are right."""
     found, _ = axes(sweep)
     words = _words(list(found))
     points: list[Point] = []
@@ -193,13 +181,12 @@ def _short(value: Any) -> str:
         text = f"{value:.6g}"
     else:
         text = str(value)
-    return re.sub(r"[^A-Za-z0-9.]+", "_", text.replace("-", "m") if not isinstance(value, str) else text).strip("_")[
-        :16
-    ]
+    text = text if isinstance(value, str) else text.replace("-", "m")
+    return re.sub(r"[^A-Za-z0-9.]+", "_", text).strip("_")[:16]
 
 
-def place(container: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """A copy of ``container`` with values set by key path; only the mappings on the way are copied."""
+def set_values(container: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of ``container`` with values set by key path; only the mappings on the way are copied."""
     result = dict(container)
     for path, value in overrides.items():
         node = result

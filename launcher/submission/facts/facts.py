@@ -10,7 +10,7 @@ from launcher.run.spec import SiteSpec
 from launcher.slurm.site import Partition
 
 if TYPE_CHECKING:
-    from launcher.config.check.calls import Call
+    from launcher.config.check.user_code import Call
     from launcher.run.after import Predecessor
 
 __all__ = ["CodeFacts", "Facts", "Interpreter", "SlurmFacts"]

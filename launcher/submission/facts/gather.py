@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from launcher.config.check.calls import attaches, calls, script_file
+from launcher.config.check.user_code import attaches, calls, script_file
 from launcher.config.document.schema import Job
 from launcher.config.document.texts import leaves
 from launcher.config.load.load import LoadedJob

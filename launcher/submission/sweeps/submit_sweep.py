@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.document.source import dump_yaml
-from launcher.config.load.load import LoadedJob
-from launcher.config.load.points import point_jobs
+from launcher.config.load.load import LoadedJob, point_jobs
 from launcher.config.load.sweep import Point, expand
 from launcher.errors import StateError, SubmitError
 from launcher.frozen import frozen

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from launcher.config.check.calls import calls, script_file
+from launcher.config.check.user_code import calls, script_file
 
 SPAWN = "torch.multiprocessing.spawn"
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from launcher.cli.init import place_of
 from launcher.cli.main import cli
-from launcher.config.convert.first_job import Place, find_work, first_job
+from launcher.config.convert.first_job import DefaultPartition, find_work, first_job
 from launcher.config.document.source import read_yaml
 from launcher.config.load.load import load_job
 from launcher.errors import ConfigError, StateError
@@ -108,7 +108,7 @@ def test_the_site_fills_the_first_job() -> None:
     assert "cpu (no GPUs)" in text
     assert "down" not in text
     assert "slurm.account: this site wants one" in text
-    assert place_of(Site(version="1")) == Place()
+    assert place_of(Site(version="1")) == DefaultPartition()
 
 
 @pytest.mark.parametrize("path", SITES, ids=lambda p: p.stem)

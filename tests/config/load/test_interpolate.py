@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.config.document.problem_list import Report
+from launcher.config.document.problem_list import ProblemList
 from launcher.config.load import interpolate
 
 TEXTS = st.lists(
@@ -25,9 +25,9 @@ VALUES = st.integers() | st.booleans() | st.none() | st.floats(allow_nan=False) 
 def test_both_ways_agree(a: Any, c: Any, seed: Any, name: Any, args: list[Any]) -> None:
     """Whatever the quick way resolves at all, it resolves as OmegaConf does; where that finds a fault, so does `resolve`."""
     container = {"params": {"a": a, "b": {"c": c}}, "seed": seed, "name": name, "args": args}
-    slow, quick = Report("job"), Report("job")
+    slow, quick = ProblemList("job"), ProblemList("job")
     expected = interpolate._resolve(container, slow)
-    found = interpolate.resolve(container, quick)
+    found = interpolate.resolve_interpolations(container, quick)
 
     assert (repr(found), quick.problems) == (repr(expected), slow.problems)
 
@@ -37,4 +37,4 @@ def test_escapes_and_resolvers_are_omegaconfs(monkeypatch: Any) -> None:
     monkeypatch.setenv("SOME_NAME", "n")
     container = {"args": [r"\${x}", "${oc.env:SOME_NAME}", "${oc.select:params.z,3}", "${args[1]}"], "params": {"a": 1}}
 
-    assert interpolate.resolve(container, Report("job"))["args"] == ["${x}", "n", 3, "n"]
+    assert interpolate.resolve_interpolations(container, ProblemList("job"))["args"] == ["${x}", "n", 3, "n"]

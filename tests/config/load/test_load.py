@@ -146,8 +146,8 @@ def test_layers_and_locks(project: Path) -> None:
         load("script: train.py\nslurm: {account: mine}\n", "slurm.account=theirs", sites=[admin])
 
     assert caught.value.problems == [
-        f"command line: slurm.account: is locked by {admin} and cannot be changed",
-        f"job.yaml:2:9: slurm.account: is locked by {admin} and cannot be changed",
+        f"command line: slurm.account: is locked by {admin}; remove it here",
+        f"job.yaml:2:9: slurm.account: is locked by {admin}; remove it here",
     ]
 
 
@@ -162,12 +162,12 @@ def test_faults_of_profiles_are_said_with_their_place(project: Path) -> None:
 
     assert caught.value.problems == [
         f'{site}:1:14: gpu_request: must be gpus-per-node or gres, not "gress"',
-        f'{site}:2:9: locked: there is no job key "slurm.acount"; did you mean "account"?',
+        f'{site}:2:9: locked: unknown job key "slurm.acount"; did you mean "account"?',
         f"{site}:3:11: runs_dir: must be text, not 3",
         f'{site}:4:9: slurm.partion: unknown key "partion"; did you mean "partition"?',
         f"{site}:5:20: resources.nodes: must be at least 1, not 0",
     ]
-    with pytest.raises(ConfigError, match=r"nowhere.yaml: there is no such file"):
+    with pytest.raises(ConfigError, match=r"nowhere.yaml: file not found"):
         load("script: train.py\n", sites=[project / "nowhere.yaml"])
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.load.load import LoadedJob, load_job
-from launcher.config.load.points import point_jobs
+from launcher.config.load.load import LoadedJob, load_job, point_jobs
 from launcher.config.load.sweep import MOST_POINTS, Point, axes, expand, flatten
 from launcher.errors import ConfigError
 
@@ -125,11 +124,10 @@ def test_wrong_sweeps_are_said_with_their_place(project: Path) -> None:
     head = "script: train.py\n"
 
     assert wrong(head + "sweep: {resources.nodes: [1, 2]}\n") == [
-        "job.yaml:2:9: sweep.resources.nodes: resources cannot be swept: all points are one array submission, "
-        "whose sbatch script they share"
+        "job.yaml:2:9: sweep.resources.nodes: resources cannot be swept: all points share one sbatch script"
     ]
     assert wrong(head + "sweep: {prams.lr: [1]}\n") == [
-        'job.yaml:2:9: sweep.prams.lr: there is no key "prams.lr"; did you mean "params"?'
+        'job.yaml:2:9: sweep.prams.lr: unknown key "prams.lr"; did you mean "params"?'
     ]
     assert wrong(head + "sweep: {params.lr: 0.1, params.a: [], params.b: 'range(1,2,0)', params.c: [1, 1]}\n") == [
         "job.yaml:2:20: sweep.params.lr: must be a list of values or range(n), not 0.1",
@@ -155,7 +153,7 @@ def test_a_wrong_point_is_said_once(project: Path) -> None:
         "job.yaml:2:15: seed: must be at least 0, not -1"
     ]
     assert wrong("task: tasks:Net\nsweep: {params.lrr: [1, 2]}\n") == [
-        'job.yaml:1:1: params: Net needs the parameter "lr", which is not given',
+        'job.yaml:1:1: params: Net needs the parameter "lr", which is not set',
         'job.yaml:2:9: params.lrr: Net has no parameter "lrr"; did you mean "lr"?',
     ]
 
