@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 
 import click
+import reference_page as reference
 
 from launcher.cli import _log_lines, clean, watch
 from launcher.cli.main import cli
-from launcher.config import reference
 from launcher.report.diagnosis import why
 from launcher.report.model import ledger, summary
 from launcher.report.page import figures

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "launcher"
 ROOMS = (
     "frozen", "errors",
-    "config.document", "config.check", "config.convert", "config.load", "config.reference",
+    "config.document", "config.check", "config.convert", "config.load",
     "run", "slurm",
     "training.ddp", "training.process", "training.checkpoint", "training.step", "training.folder", "training.evaluation",
     "training.worker", "training.attach", "training.task", "training.loop", "training.start",

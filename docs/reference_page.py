@@ -1,4 +1,4 @@
-"""The schema for people and editors: ``docs/reference.md`` and a JSON Schema, both made from schema.py and site.py."""
+"""Make the schema's pages: ``docs/reference.md`` and a JSON Schema for editors, both from schema.py and site_profile.py."""
 
 from __future__ import annotations
 

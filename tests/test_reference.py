@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,15 @@ from typing import Any
 from click.testing import CliRunner
 
 from launcher.cli.main import cli
-from launcher.config import reference
 from launcher.config.document import schema
 from launcher.config.load.load import load_job
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
+_SPEC = importlib.util.spec_from_file_location("reference_page", ROOT / "docs" / "reference_page.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+reference = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(reference)
 
 
 def sections() -> list[type]:
