@@ -35,7 +35,7 @@ def slurm_says(here: Path, monkeypatch: pytest.MonkeyPatch, *rows: str) -> Path:
     (tools / "squeue").write_text(f"#!/bin/sh\ncat {jobs}\n")
     for name in ("sacct", "scancel", "scontrol"):
         (tools / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {asked}\n')
-    (tools / "scancel").write_text((tools / "scancel").read_text() + f"echo > {jobs}\n")
+    (tools / "scancel").write_text((tools / "scancel").read_text() + f": > {jobs}\n")
     for tool in tools.iterdir():
         tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
