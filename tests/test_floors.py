@@ -27,8 +27,8 @@ ROOMS = (
 FLOORS = list(dict.fromkeys(room.partition(".")[0] for room in ROOMS))
 NODE_SIDE = ("run", "node", "training")
 NODE_PACKAGES = {"torch", "numpy", "xxhash", "psutil", "submitit", "pynvml"}
-"""What a node may need; trackers, notifications and stamina are used where they are installed."""
-EXTRAS = {"tensorboard", "mlflow", "wandb", "apprise", "stamina"}
+"""What a node may need; trackers and notifications are used where they are installed."""
+EXTRAS = {"tensorboard", "mlflow", "wandb", "apprise"}
 
 
 @cache

@@ -1,4 +1,4 @@
-"""SLURM's commands from inside a container that has none: the question goes out as a file, `launcher.slurm.courier` answers it."""
+"""Run SLURM's commands from a container that has none: write the question to a file, which `launcher.slurm.courier` answers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["COMMANDS", "VARIABLE", "carry"]
 VARIABLE = "LAUNCHER_COURIER"
 """Names the folder, in the environment of agents."""
 COMMANDS = frozenset({"sacct", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "squeue"})
-LOOK_S = 0.1
+POLL_S = 0.1
 """Seconds between two looks for a file."""
 
 
 def carry(words: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None) -> dict[str, Any] | None:
-    """Have ``words`` run outside; code, out and err, or None when there is no courier or it does not answer in time.
+    """Have ``words`` run outside and return code, out and err; None without a courier, or when it does not answer in time.
 
     Only the words leave the container, never the environment: whether the allocation's own variables are to be hidden is
     seen from their absence in ``environ``.
@@ -37,11 +37,11 @@ def carry(words: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] 
         write_atomic(ask, json.dumps({"words": list(words), "timeout_s": timeout_s, "hidden": hidden}), durable=False)
     except OSError:
         return None
-    end = time.monotonic() + timeout_s + 5 * LOOK_S
+    end = time.monotonic() + timeout_s + 5 * POLL_S
     while time.monotonic() < end:
-        if (said := read_object(answer)) is not None:
+        if (answered := read_object(answer)) is not None:
             answer.unlink(missing_ok=True)
-            return said
-        time.sleep(LOOK_S)
+            return answered
+        time.sleep(POLL_S)
     ask.unlink(missing_ok=True)
     return None

@@ -1,7 +1,6 @@
-"""SLURM's commands as subprocesses: a time-out, a plain environment, retries while the controller is busy.
+"""Run SLURM's commands as subprocesses: a time-out, a plain environment, retries while the controller is busy.
 
-Standard library only: agents and the leader use it too. Where stamina is installed (the login side) it does the waiting
-between tries.
+Standard library only: agents and the leader use it too.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from launcher.slurm.carry import VARIABLE, carry
 
 __all__ = ["Answer", "ask", "ask_patiently", "clean_environment", "spared"]
 
-TIMEOUT_S = 30.0
+_TIMEOUT_S = 30.0
 _TRIES = 4
 
 _BUSY = re.compile(
@@ -34,7 +33,7 @@ _DROPPED = frozenset({"SLURM_CLUSTERS", "SLURM_BITSTR_LEN", "SLURM_JSON", "SLURM
 
 @frozen
 class Answer:
-    """What a command of SLURM's said."""
+    """What one of SLURM's commands answered."""
 
     words: tuple[str, ...]
     """The command."""
@@ -53,9 +52,8 @@ class Answer:
     @property
     def busy(self) -> bool:
         """The controller (or slurmdbd) did not answer, or the command was killed: asking again may help."""
-        if self.ok or self.missing:
-            return False
-        return self.code is None or self.code < 0 or bool(_BUSY.search(self.err))
+        refused = self.code is not None and self.code >= 0 and not _BUSY.search(self.err)
+        return not (self.ok or self.missing or refused)
 
     @property
     def problem(self) -> str:
@@ -73,14 +71,14 @@ class Answer:
 
 
 def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """``environ`` without what would change the format or the cluster of an answer; times as seconds since the epoch."""
+    """Return ``environ`` without what would change the format or the cluster of an answer; times as epoch seconds."""
     env = os.environ if environ is None else environ
     kept = {k: v for k, v in env.items() if not _FORMATTING.match(k) and k not in _DROPPED}
     return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
 def ask(
-    *words: str, timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] | None = None, cwd: str | None = None
+    *words: str, timeout_s: float = _TIMEOUT_S, environ: Mapping[str, str] | None = None, cwd: str | None = None
 ) -> Answer:
     """Run one of SLURM's commands once, in the folder ``cwd``. Never raises: the answer says what went wrong."""
     try:
@@ -96,10 +94,12 @@ def ask(
                 process.kill()
                 raise
     except FileNotFoundError:
-        said = carry(words, timeout_s=timeout_s, environ=environ)  # inside a container the batch script's courier asks
-        if said is None:
-            return Answer(words, None, missing=VARIABLE not in os.environ, err=f"{words[0]} cannot be asked from here")
-        return Answer(words, said["code"], said["out"], said["err"], said["missing"])
+        carried = carry(
+            words, timeout_s=timeout_s, environ=environ
+        )  # from a container: the batch script's courier asks
+        if carried is None:
+            return Answer(words, None, missing=VARIABLE not in os.environ, err=f"{words[0]} is not available here")
+        return Answer(words, carried["code"], carried["out"], carried["err"], carried["missing"])
     except subprocess.TimeoutExpired:
         return Answer(words, None, err=f"{words[0]} did not answer within {timeout_s:g} s")
     except (OSError, ValueError) as error:
@@ -109,7 +109,7 @@ def ask(
 
 @contextlib.contextmanager
 def spared() -> Iterator[None]:
-    """Commands started inside have TERM and USR2 blocked.
+    """Block TERM and USR2 in the commands started inside.
 
     SLURM sends them to every process of a step: a requeue's own TERM would kill the scontrol that comes after it.
     """
@@ -121,44 +121,16 @@ def spared() -> Iterator[None]:
 
 
 def ask_patiently(
-    *words: str, timeout_s: float = TIMEOUT_S, tries: int = _TRIES, environ: Mapping[str, str] | None = None
+    *words: str, timeout_s: float = _TIMEOUT_S, tries: int = _TRIES, environ: Mapping[str, str] | None = None
 ) -> Answer:
-    """As `ask`, again while the controller is busy: at most ``tries`` times, about 10 s of waiting in all.
+    """Ask again while the controller is busy: at most ``tries`` times, with 7 s of waiting in all.
 
     Only for commands that may be repeated.
     """
     answer = ask(*words, timeout_s=timeout_s, environ=environ)
-    if not answer.busy or tries <= 1:
-        return answer
-    try:
-        import stamina  # only now: importing it takes longer than most answers
-    except ImportError:
-        return _again(words, timeout_s, tries, environ)
-
-    def once() -> Answer:
-        again = ask(*words, timeout_s=timeout_s, environ=environ)
-        if again.busy:
-            raise _BusyError(again)
-        return again
-
-    try:
-        caller = stamina.RetryingCaller(attempts=tries - 1, timeout=None, wait_initial=1.0, wait_max=5.0)
-        return caller.on(_BusyError)(once)
-    except _BusyError as busy:
-        return busy.answer
-
-
-class _BusyError(Exception):
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.problem)
-        self.answer = answer
-
-
-def _again(words: tuple[str, ...], timeout_s: float, tries: int, environ: Mapping[str, str] | None) -> Answer:
-    answer = Answer(words, None)
     for number in range(1, tries):
-        time.sleep(min(5.0, float(2 ** (number - 1))))
-        answer = ask(*words, timeout_s=timeout_s, environ=environ)
         if not answer.busy:
             break
+        time.sleep(2.0 ** (number - 1))
+        answer = ask(*words, timeout_s=timeout_s, environ=environ)
     return answer

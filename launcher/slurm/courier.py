@@ -1,4 +1,4 @@
-"""SLURM's commands for agents in a container that has none of them.
+"""Run SLURM's commands for agents in a container that has none of them.
 
 The batch script runs outside the container, on the host where the leader is: ``python -m launcher.slurm.courier FOLDER``,
 started by it beside srun, carries questions out and answers back, as files in a folder of the run that both sides see.
@@ -7,6 +7,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,11 +17,11 @@ from pathlib import Path
 
 from launcher.run.asking import load_object, patiently
 from launcher.run.files import write_atomic
-from launcher.slurm.carry import COMMANDS, LOOK_S, VARIABLE
+from launcher.slurm.carry import COMMANDS, POLL_S, VARIABLE
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import without_slurm
 
-__all__ = ["main"]
+__all__ = ["answer_all", "main"]
 
 
 def main() -> int:
@@ -31,31 +32,32 @@ def main() -> int:
     patiently(lambda: folder.mkdir(mode=0o700, exist_ok=True), folder.parent)
     os.environ.pop(VARIABLE, None)  # a command that is missing here is missing
     while os.getppid() == parent:
-        for path in _asked(folder):
-            try:
-                _deliver(path)
-            except (OSError, LookupError, TypeError, ValueError) as error:  # the next one must be heard
-                print(f"{path}: {error!r}", file=sys.stderr, flush=True)
-        time.sleep(LOOK_S)
+        answer_all(folder)
+        time.sleep(POLL_S)
     return 0
 
 
-def _asked(folder: Path) -> list[Path]:
+def answer_all(folder: Path) -> None:
+    """Answer the questions in ``folder``. Never raises: what cannot be read now is read the next time."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            if name.startswith("ask."):
+                _answer(folder / name)
+
+
+def _answer(path: Path) -> None:
+    """Run the command that the file ``path`` asks for. Never raises: the next question must be answered, too."""
     try:
-        return [folder / name for name in os.listdir(folder) if name.startswith("ask.")]
-    except OSError:  # the next look may hear an answer
-        return []
-
-
-def _deliver(path: Path) -> None:
-    request = load_object(path, path.parent)
-    path.unlink(missing_ok=True)
-    if request is None or request["words"][0] not in COMMANDS:
-        return
-    environ = without_slurm(os.environ) if request["hidden"] else None
-    said = ask(*request["words"], timeout_s=float(request["timeout_s"]), environ=environ)
-    values = {"code": said.code, "out": said.out, "err": said.err, "missing": said.missing}
-    write_atomic(path.with_name(path.name.replace("ask.", "answer.", 1)), json.dumps(values), durable=False)
+        request = load_object(path, path.parent)
+        path.unlink(missing_ok=True)
+        if request is None or request["words"][0] not in COMMANDS:
+            return
+        environ = without_slurm(os.environ) if request["hidden"] else None
+        answer = ask(*request["words"], timeout_s=float(request["timeout_s"]), environ=environ)
+        values = {"code": answer.code, "out": answer.out, "err": answer.err, "missing": answer.missing}
+        write_atomic(path.with_name(path.name.replace("ask.", "answer.", 1)), json.dumps(values), durable=False)
+    except (OSError, LookupError, TypeError, ValueError) as error:
+        print(f"{path}: {error!r}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The SLURM_* environment: read once into a frozen value, and kept from leaking into jobs of its own."""
+"""Read the SLURM_* environment into a frozen value, and keep it from leaking into jobs submitted from inside a job."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from launcher.frozen import frozen
 
 __all__ = ["JobEnviron", "job_environ", "own_job_id", "without_slurm"]
 
-KEPT = frozenset({"SLURM_CONF"})
 _PREFIXES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_", "PMI2_")
 
 
 def without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
-    """``environ`` without an allocation's variables; SLURM_CONF stays, as without it no command finds its cluster."""
-    return {k: v for k, v in environ.items() if k in KEPT or not k.startswith(_PREFIXES)}
+    """Return ``environ`` without an allocation's variables; SLURM_CONF stays, as without it no command finds its cluster."""
+    return {k: v for k, v in environ.items() if k == "SLURM_CONF" or not k.startswith(_PREFIXES)}
 
 
 @frozen(kw_only=True)
@@ -34,12 +33,8 @@ class JobEnviron:
     """SLURM_NODEID."""
     node_name: str = ""
     """SLURMD_NODENAME: SLURM's name for this host; the host's own may differ."""
-    task_count: int | None = None
     restart_count: int = 0
     """SLURM_RESTART_COUNT: requeues of every cause."""
-    cpus_per_task: int | None = None
-    cpus_on_node: int | None = None
-    submit_dir: str = ""
 
     @property
     def inside(self) -> bool:
@@ -58,7 +53,7 @@ class JobEnviron:
 
 
 def job_environ(environ: Mapping[str, str] = os.environ) -> JobEnviron:
-    """Read SLURM's variables; garbled numbers are unknown."""
+    """Read SLURM's variables; a garbled number is unknown."""
     get = environ.get
     return JobEnviron(
         job_id=get("SLURM_JOB_ID") or get("SLURM_JOBID") or "",
@@ -69,16 +64,12 @@ def job_environ(environ: Mapping[str, str] = os.environ) -> JobEnviron:
         node_list=get("SLURM_STEP_NODELIST") or get("SLURM_JOB_NODELIST") or get("SLURM_NODELIST") or "",
         node_index=_number(get("SLURM_NODEID")),
         node_name=get("SLURMD_NODENAME", ""),
-        task_count=_number(get("SLURM_NTASKS")),
         restart_count=_number(get("SLURM_RESTART_COUNT")) or 0,
-        cpus_per_task=_number(get("SLURM_CPUS_PER_TASK")),
-        cpus_on_node=_number(get("SLURM_CPUS_ON_NODE")),
-        submit_dir=get("SLURM_SUBMIT_DIR", ""),
     )
 
 
 def own_job_id(environ: Mapping[str, str] = os.environ) -> str:
-    """The id under which this very job is asked for and requeued; "" outside SLURM."""
+    """Return the id by which this very job is queried and requeued; "" outside SLURM."""
     return job_environ(environ).own_id
 
 

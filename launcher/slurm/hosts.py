@@ -1,20 +1,19 @@
-"""Lists of hosts as SLURM writes them: ``node[1-3,5],rack[1-2]n[01-10]`` and back. Standard library only."""
+"""Expand lists of hosts as SLURM writes them: ``node[1-3,5],rack[1-2]n[01-10]``. Standard library only."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
-from launcher.slurm.commands import ask
-
-__all__ = ["compress_hosts", "expand_hosts", "hosts_of"]
+__all__ = ["expand_hosts"]
 
 _MOST = 65536
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def expand_hosts(text: str) -> list[str]:
-    """The host names that ``text`` stands for, in its order; [] for "" and SLURM's "(null)" and "None assigned".
+    """Return the host names that ``text`` stands for, in its order; [] for "" and SLURM's "(null)" and "None assigned".
 
     Several brackets in one name vary from the last (rightmost) one first, and leading zeros are kept, as in SLURM.
     Raises ValueError when the text is no host list, or stands for more than 65,536 names.
@@ -28,7 +27,7 @@ def expand_hosts(text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """At the commas outside brackets."""
+    """Split at the commas outside brackets."""
     words, word, depth = [], "", 0
     for c in text:
         depth += {"[": 1, "]": -1}.get(c, 0)
@@ -47,10 +46,7 @@ def _split(text: str) -> list[str]:
 def _expand(word: str, most: int) -> list[str]:
     pieces = re.split(r"\[([^\]]*)\]", word)
     choices = [_numbers(p, word) if i % 2 else [p] for i, p in enumerate(pieces)]
-    count = 1
-    for choice in choices:
-        count *= len(choice)
-    if count > most:
+    if math.prod(map(len, choices)) > most:
         raise ValueError(f"{word!r} stands for more than {_MOST} hosts")
     names = ["".join(parts) for parts in itertools.product(*choices)]
     if any(not n or any(c.isspace() for c in n) for n in names):
@@ -69,39 +65,3 @@ def _numbers(text: str, word: str) -> list[str]:
             raise ValueError(f"{word!r}: {part!r} is no range of at most {_MOST}")
         out += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
     return out
-
-
-def hosts_of(text: str) -> list[str]:
-    """As `expand_hosts`; what it cannot read is given to ``scontrol show hostnames``. Raises ValueError."""
-    try:
-        return expand_hosts(text)
-    except ValueError:
-        answer = ask("scontrol", "show", "hostnames", text)
-        if answer.ok and answer.out.split():
-            return answer.out.split()
-        raise
-
-
-def compress_hosts(names: list[str] | tuple[str, ...]) -> str:
-    """A short host list for ``names``: runs of numbers at the end of a name become one bracket, order is kept."""
-    groups: list[tuple[str, list[str]]] = []
-    for name in names:
-        found = re.fullmatch(r"(.*?)(\d*)", name)
-        stem, number = (found[1], found[2]) if found else (name, "")
-        if groups and groups[-1][0] == stem and number and groups[-1][1] != [""]:
-            groups[-1][1].append(number)
-        else:
-            groups.append((stem, [number]))
-    return ",".join(stem + _bracket(numbers) for stem, numbers in groups)
-
-
-def _bracket(numbers: list[str]) -> str:
-    if len(numbers) == 1:
-        return numbers[0]
-    runs: list[list[str]] = []
-    for n in numbers:
-        if runs and int(n) == int(runs[-1][-1]) + 1 and len(n) == len(runs[-1][-1]):
-            runs[-1].append(n)
-        else:
-            runs.append([n])
-    return "[" + ",".join(r[0] if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs) + "]"

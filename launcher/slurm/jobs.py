@@ -1,10 +1,10 @@
-"""What SLURM says of jobs: one batched query for many, one exact one for a signal handler. Times are epoch seconds."""
+"""Ask SLURM about jobs: one batched query for many, one exact query for a signal handler. Times are epoch seconds."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from launcher.frozen import frozen
@@ -12,8 +12,8 @@ from launcher.slurm.commands import ask, ask_patiently
 from launcher.slurm.hosts import expand_hosts
 
 __all__ = [
-    "ENDED", "JobFacts", "JobView", "controller_time", "job_facts", "job_views", "newest_of_name", "parse_facts", "parse_sacct",
-    "parse_squeue", "parse_time",
+    "ENDED", "JobFacts", "JobView", "controller_time", "duration_s", "job_facts", "job_views", "newest_of_name", "parse_facts",
+    "parse_sacct", "parse_squeue", "parse_time", "rows",
 ]  # fmt: skip
 
 ENDED = frozenset(
@@ -22,11 +22,13 @@ ENDED = frozenset(
         "REVOKED", "TIMEOUT",
     }
 )  # fmt: skip
-"""States a job does not leave."""
+"""SLURM's terminal states."""
 
-SQUEUE_FORMAT = "%i|%A|%T|%M|%l|%S|%e|%V|%N|%j|%o|%r"
-SACCT_FIELDS = "JobID,JobIDRaw,State,ExitCode,Submit,Start,End,TimelimitRaw,NodeList,JobName,Reason"
+SQUEUE_FORMAT = "%i|%A|%T|%S|%e|%V|%N|%j|%o|%r"
+SACCT_FIELDS = "JobID,JobIDRaw,State,ExitCode,Submit,Start,End,NodeList,JobName,Reason"
 _MANY = 200
+_NONE = ("None", "None assigned", "(null)", "")
+"""SLURM's words for nothing."""
 
 
 @frozen(kw_only=True)
@@ -47,16 +49,14 @@ class JobView:
     start_t: float | None = None
     """When it started; of a pending job, when SLURM expects to start it."""
     end_t: float | None = None
-    time_limit_s: float | None = None
     name: str = ""
     """Its job name."""
     command: str = ""
     """Path of its batch script, of squeue; "(null)" when it has none."""
-    source: str = "squeue"
 
     @property
     def ended(self) -> bool:
-        """It will not run (again)."""
+        """Whether its state is terminal."""
         return self.state in ENDED
 
     @property
@@ -66,10 +66,10 @@ class JobView:
 
 
 def job_views(job_ids: Iterable[str], *, patient: bool = True) -> dict[str, JobView] | None:
-    """What SLURM knows of each of ``job_ids`` (``J`` or ``J_T``), by id; unknown ones are missing.
+    """Return what SLURM knows of each of ``job_ids`` (``J`` or ``J_T``), by id; unknown ones are missing.
 
     One squeue, and one sacct for those that squeue has forgotten (MinJobAge), where there is accounting. None: SLURM does
-    not answer, so that nothing is known about any of them.
+    not answer.
     """
     wanted = list(dict.fromkeys(j for j in job_ids if re.fullmatch(r"\d+(_\d+)?", j)))
     if not wanted:
@@ -87,7 +87,7 @@ def job_views(job_ids: Iterable[str], *, patient: bool = True) -> dict[str, JobV
 
 
 def newest_of_name(name: str) -> JobView | None:
-    """This user's newest job of that name: a run's id. None when SLURM knows none, or does not answer."""
+    """Return this user's newest job of that name, a run's id; None when SLURM knows none or does not answer."""
     mine = (f"--user={os.getuid()}", f"--name={name}")
     shown = ask_patiently("squeue", "--noheader", "--states=all", *mine, f"--format={SQUEUE_FORMAT}", tries=1)
     found = parse_squeue(shown.out)
@@ -98,7 +98,7 @@ def newest_of_name(name: str) -> JobView | None:
 
 
 def _which(job_ids: Sequence[str]) -> tuple[str, ...]:
-    """All of one's own jobs are a short question; thousands of ids are a long one, and may not fit a command line."""
+    """Ask for all of one's own jobs where the list of ids may not fit a command line."""
     return (f"--user={os.getuid()}",) if len(job_ids) > _MANY else (f"--jobs={','.join(job_ids)}",)
 
 
@@ -107,46 +107,44 @@ def _pick(wanted: Sequence[str], views: dict[str, JobView]) -> dict[str, JobView
 
 
 def parse_squeue(text: str) -> dict[str, JobView]:
-    """Rows of ``squeue -o SQUEUE_FORMAT`` by each id a row answers to."""
+    """Read the rows of ``squeue -o SQUEUE_FORMAT``, by each id a row answers to."""
     out: dict[str, JobView] = {}
-    for line in text.splitlines():
-        parts = line.split("|", 11)
-        if len(parts) != 12:
-            continue
-        shown, raw, state, _, limit, start, end, submit, nodes, name, command, reason = (p.strip() for p in parts)
+    for shown, raw, state, start, end, submit, nodes, name, command, reason in rows(text, 10):
         for job_id in dict.fromkeys((shown, raw)):
             view = JobView(
-                job_id=job_id, state=state, reason="" if reason in ("None", "(null)") else reason, nodes=nodes,
-                submit_t=_time(submit), start_t=_time(start), end_t=_time(end), time_limit_s=_duration(limit),
-                name=name, command=command,
+                job_id=job_id, state=state, reason="" if reason in _NONE else reason, nodes=nodes,
+                submit_t=_time(submit), start_t=_time(start), end_t=_time(end), name=name, command=command,
             )  # fmt: skip
             if job_id == shown or job_id not in out:
                 out[job_id] = view
     return out
 
 
-def parse_sacct(text: str) -> dict[str, JobView]:
-    """Rows of ``sacct -nPX -o SACCT_FIELDS`` by each id a row answers to; of several lives the last one counts."""
-    out: dict[str, JobView] = {}
+def rows(text: str, columns: int) -> Iterator[list[str]]:
+    """Yield the lines of ``text`` that have that many columns, split at ``|``; the last column may hold one."""
     for line in text.splitlines():
-        parts = line.split("|", 10)
-        if len(parts) != 11:
-            continue
-        shown, raw, state, code, submit, start, end, limit, nodes, name, reason = (p.strip() for p in parts)
+        parts = [part.strip() for part in line.split("|", columns - 1)]
+        if len(parts) == columns:
+            yield parts
+
+
+def parse_sacct(text: str) -> dict[str, JobView]:
+    """Read the rows of ``sacct -nPX -o SACCT_FIELDS``, by each id a row answers to; of several lives the last one counts."""
+    out: dict[str, JobView] = {}
+    for shown, raw, state, code, submit, start, end, nodes, name, reason in rows(text, 10):
         word, _, by = state.partition(" ")
         exit_code, signal = _exit(code)
         for job_id in dict.fromkeys((*_elements(shown), raw)):
             out[job_id] = JobView(
-                job_id=job_id, state=word.rstrip("+"), reason=by or ("" if reason == "None" else reason),
-                nodes="" if nodes in ("None assigned", "None") else nodes, exit_code=exit_code, signal=signal,
-                submit_t=_time(submit), start_t=_time(start), end_t=_time(end),
-                time_limit_s=60.0 * int(limit) if limit.isdigit() else None, name=name, source="sacct",
+                job_id=job_id, state=word.rstrip("+"), reason=by or ("" if reason in _NONE else reason),
+                nodes="" if nodes in _NONE else nodes, exit_code=exit_code, signal=signal,
+                submit_t=_time(submit), start_t=_time(start), end_t=_time(end), name=name,
             )  # fmt: skip
     return out
 
 
 def _elements(shown: str) -> list[str]:
-    """``24_[2-3%1]``, an array's elements that never ran, as ``24_2`` and ``24_3``."""
+    """Expand ``24_[2-3%1]``, an array's elements that never ran, to ``24_2`` and ``24_3``."""
     if "[" not in shown:
         return [shown]
     try:
@@ -166,29 +164,23 @@ class JobFacts:
     exit_code: int | None = None
     signal: int | None = None
     """ExitCode is ``exit_code:signal``."""
-    requeue: bool | None = None
-    """Requeue=1: SLURM may requeue it."""
     restarts: int | None = None
     """Restarts: goes up in the same moment in which SLURM decides to requeue, while the old processes still run."""
     run_time_s: float | None = None
-    time_limit_s: float | None = None
-    """None: unlimited."""
     start_t: float | None = None
     end_t: float | None = None
     """When the time limit, or the grace time once it has begun, is over."""
     preempt_t: float | None = None
     """PreemptTime: when SLURM began to preempt it."""
     nodes: str = ""
-    array_job_id: str = ""
-    array_task_id: int | None = None
-    dependency: str = ""
 
     @property
     def ahead(self) -> bool:
-        """SLURM means to start it: its times lie ahead, whatever the state.
+        """Whether SLURM means to start it: its times lie ahead, whatever the state.
 
-        JobState is COMPLETING, too, while the processes of the life before a requeue end (PENDING and COMPLETING at once): StartTime is
-        then now, RunTime 0 and EndTime a whole time limit later. Of a job that was ended, EndTime - StartTime is RunTime.
+        JobState is COMPLETING, too, while the processes of the life before a requeue end (PENDING and COMPLETING at once).
+        StartTime is then now, RunTime 0 and EndTime a whole time limit later. Of a job that was ended, EndTime - StartTime is
+        RunTime.
         """
         if self.run_time_s != 0 or self.start_t is None:
             return False
@@ -196,13 +188,13 @@ class JobFacts:
 
 
 def job_facts(job_id: str, *, timeout_s: float = 10.0, tries: int = 1) -> JobFacts | None:
-    """What SLURM says of one job now, or None when it does not answer or knows no such job. Never raises."""
+    """Return what SLURM says of one job now; None when it does not answer or knows no such job. Never raises."""
     answer = ask_patiently("scontrol", "show", "job", job_id, timeout_s=timeout_s, tries=tries)
     return parse_facts(answer.out, job_id) if answer.ok else None
 
 
 def controller_time(*, timeout_s: float = 10.0) -> float | None:
-    """What slurmctld's clock shows now, cut down to the second; None when it does not say. Never raises.
+    """Return slurmctld's clock, cut down to the second; None when it does not answer. Never raises.
 
     A job's times are by that clock. ``scontrol`` and ``squeue`` know no other than that of the host they run on, from which
     they also make RunTime.
@@ -211,7 +203,7 @@ def controller_time(*, timeout_s: float = 10.0) -> float | None:
 
 
 def parse_time(sdiag: str) -> float | None:
-    """slurmctld's clock in the output of ``sdiag``; None when that says something else."""
+    """Read slurmctld's clock in the output of ``sdiag``; None when that is something else."""
     found = re.search(r"^sdiag output at .*\((\d+)\)\s*$", sdiag, re.MULTILINE)
     return float(found[1]) if found else None
 
@@ -219,9 +211,9 @@ def parse_time(sdiag: str) -> float | None:
 _RECORD = re.compile(r"^JobId=(\d+)(?: ArrayJobId=(\d+))?(?: ArrayTaskId=(\S+))?", re.MULTILINE)
 # Keys at the beginning of a line: job names and comments, which users choose, cannot imitate them.
 _LINES = re.compile(
-    r"^ +(?:JobState=(?P<state>\S+) Reason=(?P<reason>\S*)(?: Dependency=(?P<dependency>\S*))?"
-    r"|Requeue=(?P<requeue>\d+) Restarts=(?P<restarts>\d+) .*?\bExitCode=(?P<code>\d+:\d+)"
-    r"|RunTime=(?P<run>\S+) TimeLimit=(?P<limit>\S+)"
+    r"^ +(?:JobState=(?P<state>\S+) Reason=(?P<reason>\S*)"
+    r"|Requeue=\d+ Restarts=(?P<restarts>\d+) .*?\bExitCode=(?P<code>\d+:\d+)"
+    r"|RunTime=(?P<run>\S+)"
     r"|StartTime=(?P<start>\S+) EndTime=(?P<end>\S+)"
     r"|(?:PreemptEligibleTime=\S+ )?PreemptTime=(?P<preempt>\S+)"
     r"|NodeList=(?P<nodes>\S*))",
@@ -230,39 +222,31 @@ _LINES = re.compile(
 
 
 def parse_facts(text: str, job_id: str) -> JobFacts | None:
-    """The record of ``job_id`` in the output of ``scontrol show job`` (which shows a whole array for its own id)."""
+    """Read the record of ``job_id`` in the output of ``scontrol show job`` (which shows a whole array for its own id)."""
     heads = list(_RECORD.finditer(text))
     for head, next_ in zip(heads, [*heads[1:], None], strict=False):
-        raw, array, task = head[1], head[2] or "", head[3] or ""
-        if job_id not in (raw, f"{array}_{task}") and len(heads) > 1:
+        if job_id not in (head[1], f"{head[2]}_{head[3]}") and len(heads) > 1:
             continue
-        return _facts(text[head.start() : next_.start() if next_ else None], raw, array, task)
+        record = text[head.start() : next_.start() if next_ else None]
+        got: dict[str, str] = {}
+        for found in _LINES.finditer(record):
+            got = {key: value for key, value in found.groupdict().items() if value is not None} | got
+        return _facts(head[1], got) if "state" in got else None
     return None
 
 
-def _facts(record: str, raw: str, array: str, task: str) -> JobFacts | None:
-    got: dict[str, str] = {}
-    for found in _LINES.finditer(record):
-        for key, value in found.groupdict().items():
-            if value is not None:
-                got.setdefault(key, value)
-    if "state" not in got:
-        return None
+def _facts(job_id: str, got: dict[str, str]) -> JobFacts:
     exit_code, signal = _exit(got.get("code", ""))
-    none = ("None", "(null)", "")
+    reason, nodes = ("" if got.get(key, "") in _NONE else got[key] for key in ("reason", "nodes"))
     return JobFacts(
-        job_id=raw, state=got["state"], reason="" if got.get("reason") in none else got["reason"],
-        exit_code=exit_code, signal=signal, requeue=got["requeue"] == "1" if "requeue" in got else None,
-        restarts=int(got["restarts"]) if "restarts" in got else None, run_time_s=_duration(got.get("run", "")),
-        time_limit_s=_duration(got.get("limit", "")), start_t=_time(got.get("start", "")), end_t=_time(got.get("end", "")),
-        preempt_t=_time(got.get("preempt", "")), nodes="" if got.get("nodes", "") in none else got["nodes"],
-        array_job_id=array, array_task_id=int(task) if task.isdigit() else None,
-        dependency="" if got.get("dependency", "") in none else got["dependency"],
+        job_id=job_id, state=got["state"], reason=reason, exit_code=exit_code, signal=signal, nodes=nodes,
+        restarts=int(got["restarts"]) if "restarts" in got else None, run_time_s=duration_s(got.get("run", "")),
+        start_t=_time(got.get("start", "")), end_t=_time(got.get("end", "")), preempt_t=_time(got.get("preempt", "")),
     )  # fmt: skip
 
 
 def _time(text: str) -> float | None:
-    """Epoch seconds (SLURM_TIME_FORMAT=%s), or ISO time of this machine's zone (a SLURM that ignores it)."""
+    """Read epoch seconds (SLURM_TIME_FORMAT=%s), or ISO time of this machine's zone (a SLURM that ignores it)."""
     if text.isdigit():
         return float(text) or None
     try:
@@ -271,9 +255,9 @@ def _time(text: str) -> float | None:
         return None
 
 
-def _duration(text: str) -> float | None:
-    """``[D-][[HH:]MM:]SS`` in seconds; None for UNLIMITED, INVALID, Partition_Limit and the like."""
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", text)
+def duration_s(text: str) -> float | None:
+    """Read ``[D-][[HH:]MM:]SS`` as seconds; None for UNLIMITED, INVALID, Partition_Limit and the like."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", text.strip())
     if not found:
         return None
     days, hours, minutes, seconds = (int(g or 0) for g in found.groups())

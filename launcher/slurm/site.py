@@ -1,4 +1,4 @@
-"""What this site's SLURM is and allows: found, asked, and read into frozen values. Parsing is pure.
+"""Find this site's SLURM, ask for its configuration and read that into frozen values. Parsing is pure.
 
 Standard library only.
 """
@@ -14,6 +14,7 @@ from dataclasses import field
 from launcher.frozen import frozen
 from launcher.run.spec import SiteSpec
 from launcher.slurm.commands import ask_patiently
+from launcher.slurm.jobs import duration_s, rows
 
 __all__ = ["Partition", "Presence", "Qos", "Site", "SiteTexts", "ask_site", "find_slurm", "parse_site", "policy"]
 
@@ -33,7 +34,7 @@ class Presence:
 
 
 def find_slurm(environ: Mapping[str, str] = os.environ) -> Presence:
-    """Look for SLURM's commands and other traces; asks it nothing."""
+    """Look for SLURM's commands and other traces of it, without asking it anything."""
     path = environ.get("PATH", os.defpath)
     there = [c for c in (*_NEEDED, "sinfo") if shutil.which(c, path=path)]
     lacking = [c for c in _NEEDED if c not in there]
@@ -57,7 +58,7 @@ def find_slurm(environ: Mapping[str, str] = os.environ) -> Presence:
 
 @frozen(kw_only=True)
 class Partition:
-    """One partition; None is unlimited or unknown."""
+    """A partition; None is unlimited or unknown."""
 
     name: str
     default: bool = False
@@ -88,7 +89,7 @@ class Partition:
 
 @frozen(kw_only=True)
 class Qos:
-    """One quality of service, as far as preemption goes."""
+    """A quality of service, as far as preemption goes."""
 
     name: str
     grace_s: int = 0
@@ -143,11 +144,8 @@ class Site:
     """Version as (year, month)."""
 
     def partition(self, name: str | None) -> Partition | None:
-        """The partition of that name; None: the default one."""
-        for p in self.partitions:
-            if p.name == name or (name is None and p.default):
-                return p
-        return None
+        """Return the partition of that name; None: the default one."""
+        return next((p for p in self.partitions if p.name == name or (name is None and p.default)), None)
 
 
 @frozen
@@ -169,26 +167,25 @@ QOS_FIELDS = "name,gracetime,preemptmode,preempt,maxwall"
 
 
 def ask_site(*, tries: int = 4, all_qos: bool = True) -> SiteTexts | str:
-    """Ask SLURM; a sentence when it does not answer. Three or four commands, whatever the size of the cluster.
+    """Ask SLURM for its configuration, in three or four commands; return a sentence when it does not answer.
 
     ``all_qos=False`` asks for QOS only where preemption depends on them.
     """
-    config = ask_patiently("scontrol", "show", "config", tries=tries)
-    if not config.ok:
-        return f"SLURM does not answer: {config.problem}."
-    partitions = ask_patiently("scontrol", "show", "partition", tries=tries)
-    nodes = ask_patiently("sinfo", "--noheader", f"--format={SINFO_FORMAT}", tries=tries)
-    for answer in (partitions, nodes):
+    texts = []
+    sinfo = ("sinfo", "--noheader", f"--format={SINFO_FORMAT}")
+    for words in (("scontrol", "show", "config"), ("scontrol", "show", "partition"), sinfo):
+        answer = ask_patiently(*words, tries=tries)
         if not answer.ok:
             return f"SLURM does not answer: {answer.problem}."
-    qos = ""
-    if "accounting_storage/none" not in config.out and (all_qos or "preempt/qos" in config.out):
+        texts.append(answer.out)
+    qos, config = "", texts[0]
+    if "accounting_storage/none" not in config and (all_qos or "preempt/qos" in config):
         qos = ask_patiently("sacctmgr", "-n", "-P", "show", "qos", f"format={QOS_FIELDS}", tries=2).out
-    return SiteTexts(config.out, partitions.out, nodes.out, qos)
+    return SiteTexts(texts[0], texts[1], texts[2], qos)
 
 
 def parse_site(texts: SiteTexts) -> Site:
-    """Read what SLURM printed; what an old or new version does not say keeps its default."""
+    """Read what SLURM printed; what this version of SLURM does not print keeps its default."""
     c = _config(texts.config)
     version = c.get("SLURM_VERSION", "")
     numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
@@ -220,7 +217,7 @@ def parse_site(texts: SiteTexts) -> Site:
 
 
 def _config(text: str) -> dict[str, str]:
-    """``Key = value`` lines of ``scontrol show config``; the sections after the first are skipped, as they repeat keys."""
+    """Read the ``Key = value`` lines of ``scontrol show config``; later sections repeat keys and are skipped."""
     out: dict[str, str] = {}
     for line in text.splitlines():
         key, eq, value = line.partition("=")
@@ -240,48 +237,37 @@ def _int(config: Mapping[str, str], key: str, default: int) -> int:
 
 
 def _set(config: Mapping[str, str], key: str) -> bool:
-    """Newer versions number these keys: ``Epilog[0]``."""
+    """Return whether a key has a value; newer versions number these keys: ``Epilog[0]``."""
     values = [v for k, v in config.items() if k == key or k.startswith(f"{key}[")]
     return any(v not in ("", "(null)", "none") for v in values)
 
 
-def seconds(text: str) -> float | None:
-    """``[D-]HH:MM:SS`` or ``MM:SS``; None for UNLIMITED, NONE and the like."""
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
-    if not found:
-        return None
-    days, hours, minutes, rest = (int(g or 0) for g in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
-
-
 def _partitions(text: str, nodes: str, cluster_mode: str) -> tuple[Partition, ...]:
-    rows: dict[str, list[list[str]]] = {}
-    for line in nodes.splitlines():
-        parts = line.split("|")
-        if len(parts) == 7:
-            rows.setdefault(parts[0], []).append(parts)
+    found: dict[str, list[list[str]]] = {}
+    for parts in rows(nodes, 7):
+        found.setdefault(parts[0], []).append(parts)
     out = []
     for record in re.split(r"\n\s*\n", text):
         k = dict(re.findall(r"(\S+?)=(\S*)", record))
         if "PartitionName" in k:
-            out.append(_partition(k, rows.get(k["PartitionName"], []), cluster_mode))
+            out.append(_partition(k, found.get(k["PartitionName"], []), cluster_mode))
     return tuple(out)
 
 
-def _partition(k: Mapping[str, str], rows: list[list[str]], cluster_mode: str) -> Partition:
-    usable = [r for r in rows if not re.match(r"down|drain|fail|unknown|maint|power|reboot|no_respond", r[3])]
-    gpus = [(_gpus(r[6]), int(r[2])) for r in rows if r[2].isdigit()]
+def _partition(k: Mapping[str, str], nodes: list[list[str]], cluster_mode: str) -> Partition:
+    usable = [r for r in nodes if not re.match(r"down|drain|fail|unknown|maint|power|reboot|no_respond", r[3])]
+    gpus = [(_gpus(r[6]), int(r[2])) for r in nodes if r[2].isdigit()]
     types = dict.fromkeys(t for (_, kinds), _ in gpus for t in kinds)
     mode = k.get("PreemptMode", "OFF").upper()
     return Partition(
         name=k["PartitionName"], default=k.get("Default") == "YES", up=k.get("State", "UP") == "UP",
-        nodes=sum(int(r[2]) for r in rows if r[2].isdigit()) or _plain(k.get("TotalNodes", "0")) or 0,
+        nodes=sum(int(r[2]) for r in nodes if r[2].isdigit()) or _plain(k.get("TotalNodes", "0")) or 0,
         usable_nodes=sum(int(r[2]) for r in usable if r[2].isdigit()),
-        cpus_per_node=max((_plain(r[4]) or 0 for r in rows), default=0),
-        mem_gb_per_node=max((round((_plain(r[5]) or 0) / 1024, 1) for r in rows), default=0.0),
+        cpus_per_node=max((_plain(r[4]) or 0 for r in nodes), default=0),
+        mem_gb_per_node=max((round((_plain(r[5]) or 0) / 1024, 1) for r in nodes), default=0.0),
         gpus_per_node=max((n for (n, _), _ in gpus), default=0), gpu_types=tuple(types),
         gpu_nodes=sum(count for (n, _), count in gpus if n),
-        max_time_s=seconds(k.get("MaxTime", "")), default_time_s=seconds(k.get("DefaultTime", "")),
+        max_time_s=duration_s(k.get("MaxTime", "")), default_time_s=duration_s(k.get("DefaultTime", "")),
         max_nodes=_plain(k.get("MaxNodes", "")), min_nodes=_plain(k.get("MinNodes", "")) or 0,
         grace_s=_plain(k.get("GraceTime", "")) or 0,
         preempt_mode="OFF" if not cluster_mode else mode.split(",")[-1] if mode != "GANG,SUSPEND" else "SUSPEND",
@@ -292,13 +278,13 @@ def _partition(k: Mapping[str, str], rows: list[list[str]], cluster_mode: str) -
 
 
 def _plain(text: str) -> int | None:
-    """A number, also with sinfo's "+" for "at least"."""
+    """Read a number, also with sinfo's "+" for "at least"."""
     found = re.fullmatch(r"(\d+)\+?", text.strip())
     return int(found[1]) if found else None
 
 
 def _gpus(gres: str) -> tuple[int, tuple[str, ...]]:
-    """Count and types of ``gpu:a100:4(S:0-1),gpu:v100:2``, ``gpu:4``, ``gpu``."""
+    """Read count and types of ``gpu:a100:4(S:0-1),gpu:v100:2``, ``gpu:4``, ``gpu``."""
     total, types = 0, []
     for found in re.finditer(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?(?=[,(]|$)", gres):
         total += int(found[2] or 1)
@@ -308,21 +294,18 @@ def _gpus(gres: str) -> tuple[int, tuple[str, ...]]:
 
 
 def _qos(text: str) -> tuple[Qos, ...]:
-    out = []
-    for line in text.splitlines():
-        parts = line.split("|")
-        if len(parts) >= 5 and parts[0]:
-            out.append(
-                Qos(
-                    name=parts[0], grace_s=int(seconds(parts[1]) or 0), preempt_mode=parts[2].upper(),
-                    preempts=tuple(p for p in parts[3].split(",") if p), max_wall_s=seconds(parts[4]),
-                )
-            )  # fmt: skip
-    return tuple(out)
+    return tuple(
+        Qos(
+            name=name, grace_s=int(duration_s(grace) or 0), preempt_mode=mode.upper(),
+            preempts=tuple(p for p in preempts.split(",") if p), max_wall_s=duration_s(wall),
+        )
+        for name, grace, mode, preempts, wall in rows(text, 5)
+        if name
+    )  # fmt: skip
 
 
 def policy(site: Site, partition: str | None = None, qos: str | None = None) -> SiteSpec:
-    """What a job of that partition and QOS has to reckon with, for `launcher.run.spec.RunSpec`."""
+    """Return what SLURM may do to a job of that partition and QOS, for `launcher.run.spec.RunSpec`."""
     part = site.partition(partition)
     mode, grace = "OFF", 0
     if site.preempt_type == "qos":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cluster import Cluster
 
-from launcher.slurm.hosts import compress_hosts, expand_hosts, hosts_of
+from launcher.slurm.hosts import expand_hosts
 
 CASES = [
     ("", []),
@@ -52,21 +52,3 @@ def test_what_is_no_list_is_refused(text: str) -> None:
     """Broken brackets, letters in ranges, blanks and absurd sizes raise ValueError."""
     with pytest.raises(ValueError, match=r"."):
         expand_hosts(text)
-
-
-@pytest.mark.parametrize(("text", "names"), [c for c in CASES if c[1] and "]n" not in c[0] and "]b" not in c[0]])
-def test_compressed_lists_expand_to_the_same(text: str, names: list[str]) -> None:
-    """compress_hosts is the inverse of expand_hosts."""
-    assert expand_hosts(compress_hosts(names)) == names
-
-
-def test_runs_of_numbers_become_one_bracket() -> None:
-    """Neighbours are shown as a range, padding is kept."""
-    assert compress_hosts(["n01", "n02", "n03", "n07", "login"]) == "n[01-03,07],login"
-
-
-def test_without_scontrol_a_strange_list_is_still_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fallback to scontrol does not hide what is wrong when there is none."""
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(ValueError, match="brackets"):
-        hosts_of("a[1")

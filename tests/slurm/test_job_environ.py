@@ -16,12 +16,12 @@ def test_a_step_knows_its_place() -> None:
     here = job_environ(
         {
             "SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-4]", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NODEID": "1",
-            "SLURM_RESTART_COUNT": "3", "SLURM_CPUS_PER_TASK": "eight", "SLURMD_NODENAME": "n2",
+            "SLURM_RESTART_COUNT": "3", "SLURM_ARRAY_TASK_ID": "eight", "SLURMD_NODENAME": "n2",
         }
     )  # fmt: skip
 
     assert (here.own_id, here.node_list, here.node_index, here.restart_count) == ("12", "n[1-2]", 1, 3)
-    assert here.cpus_per_task is None
+    assert here.array_task_id is None
 
 
 def test_an_array_element_is_asked_for_by_array_and_task() -> None:

@@ -12,31 +12,30 @@ from launcher.slurm.jobs import job_facts, job_views, parse_facts, parse_sacct, 
 RECORDED = Path(__file__).parent / "jobs"
 
 SQUEUE = """\
-24_2|24|PENDING|0:00|1:00:00|N/A|N/A|1795311918||||JobArrayTaskLimit
-24_3|24|PENDING|0:00|1-02:03:04|1795320000|N/A|1795311918||||Priority
-24_1|25|RUNNING|0:01|UNLIMITED|1795311919|1795315519|1795311918|node[1,3]|lab|/runs/a b/submit.sh|None
-30|30|PENDING|0:00|1:00:00|N/A|N/A|1795311918|||(null)|ReqNodeNotAvail, UnavailableNodes:node[1|2]
+24_2|24|PENDING|N/A|N/A|1795311918||||JobArrayTaskLimit
+24_3|24|PENDING|1795320000|N/A|1795311918||||Priority
+24_1|25|RUNNING|1795311919|1795315519|1795311918|node[1,3]|lab|/runs/a b/submit.sh|None
+30|30|PENDING|N/A|N/A|1795311918|||(null)|ReqNodeNotAvail, UnavailableNodes:node[1|2]
 half a line
 """
 
 SACCT = """\
-13|13|COMPLETED|0:0|1795311019|1795311050|1795311050|60|node[1-4]|lab|None
-14|14|OUT_OF_ME+|0:125|1795311053|1795311053|1795311054|60|node[1-4]||None
-16|16|CANCELLED|0:0|1795311100|1795311100|1795311100|60|None assigned||None
-18|18|TIMEOUT|0:0|2026-11-22T01:31:44|2026-11-22T01:31:45|Unknown|UNLIMITED|node1||None
-24_1|25|CANCELLED by 1000|0:15|1795311918|1795311919|1795311920|60|node1||None
-24_[2-3%1]|24|CANCELLED by 1000|0:0|1795311918|Unknown|1795311920|60|None assigned||None
+13|13|COMPLETED|0:0|1795311019|1795311050|1795311050|node[1-4]|lab|None
+14|14|OUT_OF_ME+|0:125|1795311053|1795311053|1795311054|node[1-4]||None
+16|16|CANCELLED|0:0|1795311100|1795311100|1795311100|None assigned||None
+18|18|TIMEOUT|0:0|2026-11-22T01:31:44|2026-11-22T01:31:45|Unknown|node1||None
+24_1|25|CANCELLED by 1000|0:15|1795311918|1795311919|1795311920|node1||None
+24_[2-3%1]|24|CANCELLED by 1000|0:0|1795311918|Unknown|1795311920|None assigned||None
 """
 
 
 def test_squeue_rows_answer_to_every_id() -> None:
-    """An element is found by ``ARRAY_TASK`` and by its own id; limits, estimates and reasons are read."""
+    """An element is found by ``ARRAY_TASK`` and by its own id; estimates and reasons are read."""
     views = parse_squeue(SQUEUE)
 
     assert set(views) == {"24_1", "24_2", "24_3", "24", "25", "30"}
-    assert (views["25"].state, views["24_1"].nodes, views["24_1"].time_limit_s) == ("RUNNING", "node[1,3]", None)
+    assert (views["25"].state, views["24_1"].nodes) == ("RUNNING", "node[1,3]")
     assert views["24_3"].start_estimate_t == 1795320000
-    assert views["24_3"].time_limit_s == 93784
     assert views["24_1"].start_estimate_t is None
     assert views["24_1"].reason == ""
     assert (views["24_1"].name, views["24_1"].command, views["30"].command) == ("lab", "/runs/a b/submit.sh", "(null)")
@@ -51,7 +50,7 @@ def test_sacct_rows_tell_how_jobs_ended() -> None:
     assert views["14"].state == "OUT_OF_ME"
     assert views["16"].nodes == ""
     assert views["18"].start_t is not None
-    assert (views["18"].end_t, views["18"].time_limit_s) == (None, None)
+    assert views["18"].end_t is None
     assert (views["25"].state, views["25"].reason, views["25"].signal) == ("CANCELLED", "by 1000", 15)
     assert {"24_2", "24_3"} <= set(views)
 
@@ -64,7 +63,7 @@ def test_every_recorded_job_is_read(path: Path) -> None:
     facts = parse_facts(text, job_id)
 
     assert facts is not None
-    assert (facts.job_id, facts.requeue is None, facts.restarts is None) == (job_id, False, False)
+    assert (facts.job_id, facts.restarts is None) == (job_id, False)
     assert facts.exit_code == 0
     assert (facts.start_t is None) == (facts.state == "PENDING")
 
@@ -76,7 +75,7 @@ def test_an_arrays_elements_are_told_apart() -> None:
 
     assert first is not None
     assert rest is not None
-    assert (first.job_id, first.array_task_id, first.state) == ("25", 1, "RUNNING")
+    assert (first.job_id, first.state) == ("25", "RUNNING")
     assert (rest.job_id, rest.state) == ("24", "PENDING")
 
 
@@ -118,13 +117,7 @@ def test_other_versions_are_read() -> None:
     facts = parse_facts(NEWER, "70_7")
 
     assert facts is not None
-    assert (facts.job_id, facts.restarts, facts.time_limit_s, facts.end_t, facts.preempt_t) == (
-        "77",
-        2,
-        None,
-        None,
-        None,
-    )
+    assert (facts.job_id, facts.restarts, facts.end_t, facts.preempt_t) == ("77", 2, None, None)
     assert (facts.nodes, facts.run_time_s) == ("gpu[001-002,007]", 93784)
 
 
@@ -168,7 +161,7 @@ def test_one_question_for_many_jobs(cluster: Cluster, monkeypatch: pytest.Monkey
     assert {j: v.state for j, v in views.items()} == {
         running: "RUNNING", waiting: "PENDING", failed: "FAILED", f"{array}_1": "PENDING",
     }  # fmt: skip
-    assert (views[failed].exit_code, views[failed].source, views[waiting].reason) == (3, "sacct", "BeginTime")
+    assert (views[failed].exit_code, views[waiting].reason) == (3, "BeginTime")
     assert facts is not None
     assert (facts.state, facts.nodes, facts.restarts) == ("RUNNING", views[running].nodes, 0)
 

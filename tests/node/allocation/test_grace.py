@@ -74,9 +74,7 @@ def test_a_record_of_an_earlier_life_is_no_answer(allocation, monkeypatch):
 def test_a_life_that_is_to_begin_is_no_answer_in_that_life(allocation, monkeypatch):
     """Such a slurmctld may show the life before being ended for the requeue: its times lie ahead. Of a later life it is a requeue."""
     now = float(int(time.time()))
-    ending = JobFacts(
-        job_id="5", state="COMPLETING", restarts=1, run_time_s=0, time_limit_s=1800, start_t=now, end_t=now + 1800
-    )
+    ending = JobFacts(job_id="5", state="COMPLETING", restarts=1, run_time_s=0, start_t=now, end_t=now + 1800)
     monkeypatch.setattr(slurm, "job_facts", lambda *a, **k: ending)
     monkeypatch.setattr(slurm, "_ASK_S", 0.1)
 

@@ -54,7 +54,7 @@ def test_slurm_is_asked_by_the_runs_name(
     facts = "JobId=17 JobName=x\n   JobState=FAILED Reason=NonZeroExitCode Dependency=(null)\n   Requeue=0 Restarts=0 x ExitCode=66:0"
     rows = {
         "squeue": ROW.format(state="FAILED", name=name),
-        "sacct": f"17|17|FAILED|66:0|1790000000|1790000000|1790000300|60|node1|{name}|None",
+        "sacct": f"17|17|FAILED|66:0|1790000000|1790000000|1790000300|node1|{name}|None",
     }
     slurm(tmp_path, monkeypatch, scontrol=facts, **{where: rows[where]})
 
