@@ -1,11 +1,23 @@
-"""Children of a worker that has TERM blocked. Agents' and workers' sides both need it, so it lives where they meet."""
+"""The end of a worker and of its child processes. Agents' and workers' sides both need it, so it lives where they meet."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
+import sys
 from multiprocessing import popen_fork, resource_tracker
+from typing import NoReturn
 
-__all__ = ["end_by_kill"]
+__all__ = ["end_by_kill", "exit_now"]
+
+
+def exit_now(code: int) -> NoReturn:
+    """Write what is buffered and end the process at once: a stuck thread or loader worker would hang a normal exit."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def end_by_kill() -> None:

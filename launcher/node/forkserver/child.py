@@ -1,21 +1,23 @@
-"""What happens in a forked worker between fork and its main: it becomes what a process of its own would have been."""
+"""What happens in a forked worker between fork and its main: it becomes like a process started by itself."""
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import importlib
 import os
 import signal
 import sys
+import threading
 import traceback
 import types
 from pathlib import Path
 from typing import Any, NoReturn
 
-from launcher.run.children import end_by_kill
+from launcher.run.children import end_by_kill, exit_now
 from launcher.run.messages import FD_VARIABLE
 
-__all__ = ["GUARDED", "leave", "run_exec", "start"]
+__all__ = ["GUARDED", "become_worker", "exit_like_python", "run_exec"]
 
 GUARDED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 """Signals that only the agent hears."""
@@ -23,10 +25,17 @@ _EXEC = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launche
 _ROOT = str(Path(__file__).parents[3])
 
 
-def start(request: dict[str, Any], fds: list[int]) -> int:
-    """Become what ``request`` asks for: descriptors, environment, place, signals; then run it."""
+def become_worker(request: dict[str, Any], fds: list[int]) -> int:
+    """Take the descriptors, environment, directory and signals that ``request`` asks for, then run its main."""
     log, *rest = fds
-    _take_standard_streams(log)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for fd, number in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(fd, number)
+    for fd in {null, log} - {0, 1, 2}:
+        os.close(fd)
+    # as under PYTHONUNBUFFERED: what a worker printed last must be in its log when it is killed
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]
     environ = {key: str(value) for key, value in request["env"].items()}
     if rest:
         environ[FD_VARIABLE] = str(rest[0])
@@ -34,35 +43,19 @@ def start(request: dict[str, Any], fds: list[int]) -> int:
         os.sched_setaffinity(0, request["cpus"])
     os.chdir(request["cwd"])
     os.environ.update({"PWD": request["cwd"], **environ})
-    _set_signals(script=bool(request.get("script")))
+    if request.get(
+        "script"
+    ):  # gets TERM as it would under torchrun, and survives USR2; others leave signals to the agent
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, GUARDED)
     if request.get("exec"):
         for fd in rest:
             os.set_inheritable(fd, True)
         command = [sys.executable, "-u", "-c", _EXEC, _ROOT, request["main"], request["cwd"]]
         os.execv(sys.executable, command)  # noqa: S606
     return _run(request["main"], request["cwd"], [rest[0]] if request.get("pass_fd") else [])
-
-
-def _take_standard_streams(log: int) -> None:
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    for fd in {null, log} - {0, 1, 2}:
-        os.close(fd)
-    # as under PYTHONUNBUFFERED: what a worker said last must be in its log when it is killed
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]
-
-
-def _set_signals(*, script: bool) -> None:
-    """Workers leave signals to the agent; a script gets TERM as it would under torchrun, and survives USR2."""
-    if not script:
-        return
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, GUARDED)
 
 
 def _run(main: str, cwd: str, args: list[int]) -> int:
@@ -105,24 +98,16 @@ def _look_like_a_fresh_process(cwd: str) -> None:
         sys.modules["multiprocessing"].set_start_method(None, force=True)
 
 
-def leave(code: int) -> NoReturn:
-    """End the way a Python program does, but never hang behind a fork server's frames, nor abort with gloo's threads still there."""
+def exit_like_python(code: int) -> NoReturn:
+    """End as a Python program does, but never hang in the fork server's code, nor abort with gloo's threads still there."""
     try:
-        import atexit
-        import threading
-
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
     except BaseException:
         traceback.print_exc()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass
-    os._exit(code)
+    exit_now(code)
 
 
 def run_exec() -> NoReturn:
-    """``start_method: spawn``: a fresh interpreter in the forked worker's place; its argv is root, module:function, directory."""
+    """Run ``start_method: spawn``: a fresh interpreter replaces the forked worker; its argv is root, module:function, directory."""
     sys.exit(_run(sys.argv[2], sys.argv[3], []))

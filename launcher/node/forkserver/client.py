@@ -1,8 +1,9 @@
-"""The agent's side of the fork server: start it, ask for workers, hear of their ends, survive its death."""
+"""The agent's side of the fork server: start it, ask for workers, learn of their ends, survive its death."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
@@ -25,9 +26,9 @@ MARK_VARIABLE = "LAUNCHER_FORKSERVER"
 _START = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.node.forkserver.server import main; main()"
 _ROOT = str(Path(__file__).parents[3])
 """Where this package lies: last on the fork server's path, so that it is found however the agent found it."""
-CLEAR_POLL_S = 0.005
+_SWEEP_POLL_S = 0.005
 _CLEAR_S = 6.0
-"""A fork server that has not cleared a round by then stands still (SIGSTOP): it is killed, and another one started."""
+"""A fork server that has not cleared a round by then is stopped (SIGSTOP): it is killed, and another one started."""
 
 OnExit = Callable[[str, int, float], None]
 """Key, status as `os.waitstatus_to_exitcode` gives it (negative: killed by that signal), time."""
@@ -138,13 +139,11 @@ class ForkServer:
         The server does it, being the parent: it alone knows that the pid is still that worker's.
         """
         if key in self._pids:
-            try:
+            with contextlib.suppress(ForkServerError):
                 await self._send({"op": "signal", "key": key, "signal": int(signum), "group": group})
-            except ForkServerError:
-                pass
 
     def pid_of(self, key: str) -> int | None:
-        """The live process of ``key``."""
+        """Return the live process of ``key``."""
         return self._pids.get(key)
 
     async def clear(self, round_: int) -> None:
@@ -158,10 +157,8 @@ class ForkServer:
             waiting = self._clears.get(round_)
             if waiting is None:
                 waiting = self._clears[round_] = asyncio.get_running_loop().create_future()
-                try:
+                with contextlib.suppress(ForkServerError):
                     await self._send({"op": "clear", "round": round_})
-                except ForkServerError:
-                    pass
             if self._frames is not None:
                 await asyncio.wait({waiting}, timeout=_CLEAR_S)
                 if not waiting.done() and self._process is not None:
@@ -170,7 +167,7 @@ class ForkServer:
                 return
         await self._sweep()
 
-    # --- what the server says ---
+    # --- what the server reports ---
 
     def _readable(self) -> None:
         frames = self._frames
@@ -202,7 +199,7 @@ class ForkServer:
             done.set_result(None)
 
     def _lost(self) -> None:
-        """The process is gone. Workers die with it (PDEATHSIG); make sure of it, then report their ends."""
+        """Handle the server's death: workers die with it (PDEATHSIG); make sure of it, then report their ends."""
         if self._frames is None:
             return
         was_ready = self._ready is not None and self._ready.done() and self._ready.exception() is None
@@ -229,18 +226,19 @@ class ForkServer:
             self.start()  # at once: the next round is about to be asked for
 
     async def _sweep(self) -> None:
-        """Without a fork server its orphans are this process's children (subreaper): end and reap them."""
+        """End and reap the fork server's orphans: without it they are this process's children (subreaper)."""
         while left := self._orphans():
             proctable.kill_all(left)
             for proc in left:
-                if proc.ppid == os.getpid() and not (self._process and proc.pid == self._process.pid):
-                    _reap(proc.pid)
+                if proc.ppid == os.getpid() and proc.pid != self.pid:
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(proc.pid, os.WNOHANG)
             if self._process is not None:
                 self._process.poll()
-            await asyncio.sleep(CLEAR_POLL_S)
+            await asyncio.sleep(_SWEEP_POLL_S)
 
     def _orphans(self) -> list[proctable.Proc]:
-        """Descendants of this process that came out of the fork server, told by their environment.
+        """Return the descendants of this process that came out of the fork server, known by their environment.
 
         Others, such as the leader's ``scontrol``, have another environment. A zombie's cannot be read any more: those
         of another session than ours are the fork server's, whose processes all have sessions of their own.
@@ -269,17 +267,10 @@ class ForkServer:
             await asyncio.gather(*self._losses)
         if self._process is not None:
             while self._process.poll() is None:
-                await asyncio.sleep(CLEAR_POLL_S)
+                await asyncio.sleep(_SWEEP_POLL_S)
 
 
 def _fail(future: asyncio.Future[Any], text: str) -> None:
     if not future.done():
         future.set_exception(ForkServerError(text))
-        future.exception()  # nobody may be waiting: that is no fault
-
-
-def _reap(pid: int) -> None:
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        pass
+        future.exception()  # that nobody is waiting is no error

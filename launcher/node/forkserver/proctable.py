@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from launcher.frozen import frozen
 
@@ -24,7 +25,6 @@ class Proc:
 
     pid: int
     ppid: int
-    pgid: int
     sid: int
     state: str
     """The state letter of proc(5): R, S, D, T (stopped), Z (zombie), ..."""
@@ -39,7 +39,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Orphans below this process become its children instead of init's, so that they can be found and ended."""
+    """Make orphans below this process its children instead of init's, so that they can be found and ended."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -56,28 +56,18 @@ def _read(pid: int) -> Proc | None:
         return None
     # the command's name stands in parentheses and may hold anything, ") R 1" included
     rest = raw[raw.rfind(b")") + 2 :].split()
-    return Proc(
-        pid=pid,
-        ppid=int(rest[1]),
-        pgid=int(rest[2]),
-        sid=int(rest[3]),
-        state=rest[0].decode(),
-        cpu_s=(int(rest[11]) + int(rest[12])) / _TICKS,
-        rss_bytes=int(rest[21]) * _PAGE,
-    )
+    cpu_s = (int(rest[11]) + int(rest[12])) / _TICKS
+    return Proc(pid, int(rest[1]), int(rest[3]), rest[0].decode(), cpu_s, rss_bytes=int(rest[21]) * _PAGE)
 
 
 def table() -> dict[int, Proc]:
-    """Every process that can be seen now, by pid."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (proc := _read(int(name))) is not None:
-            found[proc.pid] = proc
-    return found
+    """Read every process that can be seen now, by pid."""
+    procs = (_read(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {proc.pid: proc for proc in procs if proc is not None}
 
 
 def below(root: int, procs: dict[int, Proc], *, spare: Iterable[int] = ()) -> list[Proc]:
-    """The descendants of ``root``, parents before children; trees whose top is in ``spare`` are left out."""
+    """Return the descendants of ``root``, parents before children, without the trees whose top is in ``spare``."""
     children: dict[int, list[Proc]] = {}
     for proc in procs.values():
         children.setdefault(proc.ppid, []).append(proc)
@@ -101,11 +91,9 @@ def marked(pid: int, mark: bytes) -> bool:
         return False
 
 
-def kill_all(procs: Iterable[Proc], send: Callable[[int, int], None] = os.kill) -> None:
-    """KILL every one of ``procs`` that is no zombie; those gone meanwhile are fine."""
+def kill_all(procs: Iterable[Proc]) -> None:
+    """KILL every one of ``procs`` that is no zombie; one that has ended meanwhile is no error."""
     for proc in procs:
         if proc.state != "Z":
-            try:
-                send(proc.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(proc.pid, signal.SIGKILL)

@@ -1,12 +1,12 @@
 """The fork server: a process that has imported torch once and forks a worker in milliseconds.
 
-Not multiprocessing's: that one cannot hand a worker its log, session and socket, tells its exits through the
+Python's own (multiprocessing.forkserver) cannot give a worker its log, session and socket, reports exits through the
 resource tracker's rules, and leaves orphans behind. This one
 
-- has one thread (asked after importing torch), so forking it is safe;
+- has one thread (counted after importing torch), so forking it is safe;
 - runs with TERM, USR2 and INT blocked from before its first instruction: SLURM sends a step's signals to every process;
 - gives every worker a session of its own and SIGKILL when the fork server ends (PDEATHSIG);
-- is a subreaper: what a worker leaves behind comes to it, whatever session it fled to, and is ended with the round;
+- is a subreaper: a worker's orphans become its children, whatever their session, and are ended with the round;
 - ends everything and itself when the agent's end of the socket closes, however the agent died.
 
 Requests and answers are frames over one socket pair: length, JSON, and with ``fork`` the worker's descriptors.
@@ -16,6 +16,7 @@ This module is the server's side; `launcher.node.forkserver.client` is the agent
 from __future__ import annotations
 
 import array
+import contextlib
 import gc
 import importlib
 import importlib.util
@@ -35,8 +36,8 @@ from launcher.node.forkserver.child import GUARDED
 
 __all__ = ["Frames", "main"]
 
-CLEAR_POLL_S = 0.02
-"""How often a round that is being cleared is looked at, beside every exit."""
+_CLEAR_POLL_S = 0.02
+"""How often a round that is being cleared is checked, beside every exit."""
 
 
 class Frames:
@@ -64,7 +65,7 @@ class Frames:
             return None
 
     def receive(self) -> bool:
-        """Take in what has arrived; False when the other side is gone."""
+        """Read what has arrived; False when the other side is gone."""
         try:
             data, fds, _, _ = socket.recv_fds(self.sock, 2**18, 64)
         except (BlockingIOError, InterruptedError):
@@ -76,7 +77,7 @@ class Frames:
         return bool(data)
 
     def take(self) -> tuple[dict[str, Any], list[int]] | None:
-        """The next whole frame and its descriptors, or None."""
+        """Return the next whole frame and its descriptors, or None."""
         if len(self._buffer) < 4:
             return None
         (size,) = struct.unpack_from("!I", self._buffer)
@@ -116,9 +117,10 @@ class _Server:
         poller.register(self.wakeup, select.POLLIN)
         try:
             while True:
-                ready = {fd for fd, _ in poller.poll(CLEAR_POLL_S * 1000 if self.clearing else None)}
-                if self.wakeup.fileno() in ready:
-                    self._drain_wakeup()
+                ready = {fd for fd, _ in poller.poll(_CLEAR_POLL_S * 1000 if self.clearing else None)}
+                with contextlib.suppress(BlockingIOError):
+                    while self.wakeup.fileno() in ready and self.wakeup.recv(4096):
+                        pass
                 self.reap()
                 if self.frames.sock.fileno() in ready and not self.frames.receive():
                     return
@@ -131,15 +133,8 @@ class _Server:
             if os.getpid() == self.pid:  # a script that is over leaves by this way, too
                 self.end_all()
 
-    def _drain_wakeup(self) -> None:
-        try:
-            while self.wakeup.recv(4096):
-                pass
-        except BlockingIOError:
-            pass
-
     def obey(self, request: dict[str, Any], fds: list[int]) -> None:
-        """Do one request."""
+        """Carry out one request."""
         op = request["op"]
         if op == "fork":
             self.fork(request, fds)
@@ -182,16 +177,16 @@ class _Server:
                 os._exit(1)
             for sock in (self.frames.sock, self.wakeup, self.alarm):
                 sock.close()
-            code = child.start(request, fds)
+            code = child.become_worker(request, fds)
         except BaseException:
             traceback.print_exc()
         if request.get("script"):
             # Out of the server's loop to the end of its main program, where Python closes what the script left open.
             sys.exit(code)
-        child.leave(code)
+        child.exit_like_python(code)
 
     def reap(self) -> None:
-        """Report every child that has ended; what is left of a group whose head failed is ended with it."""
+        """Report every child that has ended; kill what is left of a group whose head failed."""
         while True:
             try:
                 # WNOWAIT: as long as the zombie holds its pid, the group's number cannot be somebody else's
@@ -209,7 +204,7 @@ class _Server:
                 self.frames.send({"op": "exit", "key": known[0], "status": exit_code, "t": time.time()})
 
     def signal(self, key: str, signum: int, group: bool) -> None:
-        """Signal one worker, or its whole group; one that has ended is fine."""
+        """Signal one worker, or its whole group; one that has ended is no error."""
         for pid, (name, _) in self.running.items():
             if name == key:
                 if group:
@@ -218,12 +213,12 @@ class _Server:
                     os.kill(pid, signum)
 
     def clear_step(self) -> None:
-        """KILL what is left of the rounds being cleared; say so when nothing is."""
+        """KILL what is left of the rounds being cleared; report it when nothing is."""
         if not self.clearing:
             return
         newest = max(self.clearing)
         heads = [pid for pid, (_, round_) in self.running.items() if round_ <= newest]
-        if heads:  # their exits are told; reading the whole table (5 ms) can wait for the last one
+        if heads:  # their exits are reported; reading the whole table (5 ms) can wait for the last one
             for pid in heads:
                 _kill_group(pid, signal.SIGKILL)
             return
@@ -236,14 +231,12 @@ class _Server:
             self.clearing.clear()
 
     def end_all(self) -> None:
-        """The agent is gone: nothing below may survive, and nothing is reported any more."""
+        """End everything below, reporting nothing: the agent is gone."""
         while left := proctable.below(os.getpid(), proctable.table()):
             proctable.kill_all(left)
-            try:
+            with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
-            except ChildProcessError:
-                pass
             time.sleep(0.005)
 
 
@@ -252,21 +245,11 @@ def _kill_group(pid: int, signum: int) -> None:
         os.killpg(pid, signum)
     except (ProcessLookupError, PermissionError):
         # between fork and setsid the group does not exist yet
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signum)
-        except ProcessLookupError:
-            pass
 
 
 # --- the process ---
-
-
-def _fork_once() -> None:
-    """OpenBLAS (numpy's) starts threads when imported with OMP_NUM_THREADS > 1, and ends them before the first fork."""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
 
 
 def _exists(name: str) -> bool:
@@ -280,7 +263,7 @@ def main() -> None:
     """``python -c … ROOT FD PARENT_PID MODULE…``: import the modules, then serve the agent at the other end of FD."""
     _, fd, parent, *preload = sys.argv[1:]
     begun = time.monotonic()
-    proctable.die_with_parent()  # while importing nobody reads the socket; afterwards its end says the same, more kindly
+    proctable.die_with_parent()  # only while importing, when the socket is not read; afterwards its end is seen
     if os.getppid() != int(parent):
         sys.exit(1)  # it ended before the line above
     proctable.become_subreaper()
@@ -289,7 +272,7 @@ def main() -> None:
     sock = socket.socket(fileno=int(fd))
     frames = Frames(sock)
     environ = dict(os.environ)
-    gc.disable()  # what is imported stays: looking through it again and again took a tenth of torch's import time
+    gc.disable()  # what is imported stays: collections took a tenth of torch's import time
     try:
         for name in preload:
             if not name.startswith("?") or _exists(name[1:]):
@@ -300,7 +283,10 @@ def main() -> None:
     # torch._dynamo sets TORCHINDUCTOR_CACHE_DIR at its import: a script's own setdefault would have no effect.
     os.environ.clear()
     os.environ.update(environ)
-    _fork_once()
+    # OpenBLAS (numpy's) starts threads when imported with OMP_NUM_THREADS > 1, and ends them before the first fork.
+    if (pid := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
     gc.collect()
     gc.freeze()  # a collection in a worker would touch, and so copy, every page of torch's objects
     gc.enable()

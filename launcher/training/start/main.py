@@ -11,6 +11,8 @@ import signal
 import sys
 from typing import Any, NoReturn
 
+from launcher.run.children import exit_now
+
 __all__ = ["main"]
 
 
@@ -25,7 +27,7 @@ def main() -> NoReturn:
         import traceback
 
         traceback.print_exc()
-    leave(code)
+    exit_now(code)
 
 
 def _run() -> int:
@@ -69,16 +71,6 @@ def forget_parent() -> None:
     module._forkserver = server = module.ForkServer()
     for name in ("ensure_running", "get_inherited_fds", "connect_to_new_process", "set_forkserver_preload"):
         setattr(module, name, getattr(server, name))
-
-
-def leave(code: int) -> NoReturn:
-    """End the process at once: a stuck thread or loader worker would hang a normal exit."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass
-    os._exit(code)
 
 
 if __name__ == "__main__":
