@@ -80,7 +80,7 @@ def test_the_check_of_the_folder_is_repeated(run, away: Away, number: int, times
 
 def test_an_agent_that_cannot_look_for_a_leader_goes_on_looking(run, away: Away) -> None:
     """`attempts` cannot be listed: no leader is known to have begun, and none to have gone."""
-    fence.claim(run[1], life="l")
+    fence.claim_attempt(run[1], life="l")
     agent = SimpleNamespace(paths=run[1], _life="l")
     assert Agent._claimed(agent)
 

@@ -46,7 +46,7 @@ def die():
 if os.environ["SLURM_NODEID"] != "0":
     wait(f"leave-{a.restart_count}")
     sys.exit()
-attempt = fence.claim(paths, job_id=a.job_id)
+attempt = fence.claim_attempt(paths, job_id=a.job_id)
 tell("attempt_started", job_id=a.job_id, restart_count=a.restart_count, host=os.environ["SLURM_JOB_NODELIST"])
 if attempt == 0:
     BODY

@@ -107,7 +107,7 @@ class _Lines:
 
 async def lead(lines: list[socket.socket], paths: RunPaths) -> None:
     """The leader's half: claim, clear up, choose, then commit what is reported, until all is done or a worker is gone."""
-    attempt = fence.claim(paths)
+    attempt = fence.claim_attempt(paths)
     fence.drop_stale(paths, attempt)
     found = committed.newest_good(paths)
     first = found.step if found else 0
@@ -120,7 +120,7 @@ async def lead(lines: list[socket.socket], paths: RunPaths) -> None:
     hearing = [asyncio.create_task(_hear(saver, rank, line)) for rank, line in enumerate(lines)]
     await asyncio.wait(hearing, return_when=asyncio.FIRST_COMPLETED)  # done, or dead: the round is over
     await saver.quiesce(lambda: False)
-    fence.sweep(paths, attempt)
+    fence.discard_unfinished(paths, attempt)
     history.close()
 
 

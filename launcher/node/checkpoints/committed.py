@@ -1,8 +1,8 @@
 """Checkpoints on disk: commit, find the newest good one, keep the last k. Blocking; the leader calls it in threads.
 
-The commit: every shard is durable already (workers fsync and report sizes and hashes); the manifest is written last and
+The commit: every shard is durable already (workers fsync and report sizes and hashes). The manifest is written last and
 fsynced, the folder is renamed to ``step-<step>/``, the parent is fsynced. A kill between any two of these leaves either a
-``tmp.`` folder, which counts for nothing, or a whole checkpoint.
+``tmp.`` folder, which nobody reads, or a whole checkpoint.
 """
 
 from __future__ import annotations
@@ -25,22 +25,15 @@ from launcher.run.manifest import HASH_NAME, MANIFEST, why_damaged
 from launcher.run.paths import RunPaths
 
 __all__ = [
-    "Checkpoint",
-    "RefusedError",
-    "Shard",
-    "collect_garbage",
-    "commit",
-    "committed_steps",
-    "foreign",
-    "newest_good",
-    "set_aside_beyond",
-]
+    "Checkpoint", "RefusedError", "Shard", "collect_garbage", "commit_checkpoint", "committed_steps",
+    "newest_good", "open_foreign", "set_aside_beyond",
+]  # fmt: skip
 
 _STEP = re.compile(r"step-(\d+)$")
 _LOST = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
-"""What a disk says that has lost a block, and a file system whose own hash of it differs."""
+"""The errors of a disk that has lost a block, and of a file system whose own hash of it differs."""
 _SMALL_BYTES = 2 * 1024**3
-"""Up to this size the content is verified before every resume: xxh3 reads it in about a second. Beyond, see `proving`."""
+"""Up to this size the content is verified before every resume: xxh3 reads it in about a second. Larger: `launcher.node.leader.verify`."""
 
 
 @frozen
@@ -51,7 +44,7 @@ class Checkpoint:
     path: Path
     bytes: int = 0
     unread: bool = False
-    """Names and sizes are right; its content is still to be verified."""
+    """Names and sizes are right; its content has not been verified yet."""
 
 
 @frozen
@@ -65,27 +58,27 @@ class Shard:
 
 
 class RefusedError(OwnError):
-    """What the ranks wrote makes no checkpoint."""
+    """The files that the ranks wrote are no checkpoint."""
 
 
 def committed_steps(paths: RunPaths) -> list[int]:
-    """Steps of the committed checkpoints, ascending; nothing is verified. Raises OSError when they are not known."""
+    """Return the steps of the committed checkpoints, ascending; nothing is verified. Raises OSError when they are not known."""
     return sorted(int(m.group(1)) for name in names(paths.checkpoints, paths.root) if (m := _STEP.match(name)))
 
 
 def step_of(path: str | Path) -> int:
-    """The step in a committed checkpoint's name; -1 when it is none."""
+    """Return the step in a committed checkpoint's name; -1 when it is none."""
     match = _STEP.match(Path(path).name)
     return int(match.group(1)) if match else -1
 
 
-def commit(
+def commit_checkpoint(
     paths: RunPaths, *, step: int, attempt: int, round_: int, world_size: int, shards: list[Shard], reason: str
 ) -> Checkpoint:
     """Make the folder of (attempt, round, step) the checkpoint of ``step``.
 
     Raises OSError: the disk refused, RefusedError: a shard is not what its rank reported, StaleError: this attempt is over.
-    It may be called again then, which also finds what has been committed behind an error's back.
+    It may be called again then, and finds a commit that succeeded although an error was reported.
     """
     tmp, target = paths.checkpoint_tmp(attempt, round_, step), paths.checkpoint(step)
     files = [{**entry, "rank": shard.rank} for shard in shards for entry in shard.files]
@@ -94,6 +87,9 @@ def commit(
         fsync_dir(paths.checkpoints)
         fence.discard(tmp)
         return Checkpoint(step, target, size)
+    hash_names = {s.hash_name for s in shards} or {HASH_NAME}
+    if len(hash_names) > 1:
+        raise RefusedError(errno.EIO, "ranks use different hashes (xxhash is installed on some nodes only)")
     manifest = {
         "version": 1,
         "step": step,
@@ -102,7 +98,7 @@ def commit(
         "round": round_,
         "t": clock.now(),
         "reason": reason,
-        "hash_name": _one_hash_name(shards),
+        "hash_name": hash_names.pop(),
         "bytes": size,
         "files": files,
         "meta": {str(s.rank): s.meta for s in shards if s.meta},
@@ -132,11 +128,11 @@ def newest_good(
     damaged: Callable[[Path, str], None] = lambda path, why: None,
     patient: bool = True,
 ) -> Checkpoint | None:
-    """The newest checkpoint that verifies; ``damaged`` hears of each newer one that does not.
+    """Find the newest checkpoint that verifies; ``damaged`` is called with each newer one that does not.
 
-    ``trusted`` steps were committed by this very leader: large ones are compared by names and sizes alone for now, and come
-    back ``unread``. Raises OSError when a newer one could not be read; not ``patient`` any more: one that the disk has lost
-    is damaged.
+    ``trusted`` steps were committed by this very leader: large ones are checked by names and sizes alone for now, and come
+    back ``unread``. Raises OSError when a newer one could not be read. Unless ``patient``, one that the disk has lost counts
+    as damaged instead.
     """
     for step in reversed(committed_steps(paths)):
         folder = paths.checkpoint(step)
@@ -191,15 +187,8 @@ def collect_garbage(paths: RunPaths, *, attempt: int, keep_last: int, keep_every
             fence.take_away(paths, paths.checkpoint(step), attempt)
 
 
-def _one_hash_name(shards: list[Shard]) -> str:
-    names = {s.hash_name for s in shards}
-    if len(names) > 1:
-        raise RefusedError(errno.EIO, "ranks hash differently (xxhash is installed on some nodes only)")
-    return names.pop() if names else HASH_NAME
-
-
-def foreign(path: str) -> Checkpoint:
-    """Another run's checkpoint, as named by ``--fork``. Raises CheckpointError when it does not verify, and OSError."""
+def open_foreign(path: str) -> Checkpoint:
+    """Verify another run's checkpoint, as named by ``--fork``. Raises CheckpointError when it is damaged, and OSError."""
     folder = Path(path)
     if why := "it is missing" if not exists(folder, folder) else why_damaged(folder):
         raise CheckpointError(f"The checkpoint {folder} cannot be used: {why}.")

@@ -1,14 +1,14 @@
-"""Attempts are claimed, and only the newest claim may commit or delete.
+"""Each attempt is claimed, and only the newest claim may commit or delete.
 
 A claim is ``attempts/N``, made by exclusive ``mkdir``: two leaders can never hold the same number, also when SLURM's own
 requeue and a continuation job both happen. A leader that finds a higher number is stale. The check alone could race
-with a newer claim; therefore a new leader also takes away every ``tmp.<older attempt>.*`` folder, and the rename that
-commits a checkpoint has such a folder as its source: a stale leader's commit finds nothing to rename. A committed
-checkpoint is deleted by moving it out of sight *before* the check, and put back when the check fails: whoever claims
-later finds it in place or gone, and none of its own can be hit.
+with a newer claim. Therefore a new leader also removes every ``tmp.<older attempt>.*`` folder. The rename that commits a
+checkpoint has such a folder as its source: a stale leader's commit finds nothing to rename. To delete a committed
+checkpoint, it is renamed *before* the check, and put back when the check fails: a later claimant finds it in place or
+gone, and never loses one of its own.
 
-An agent that hands the job back for a leader that stands still marks the leader's attempt first: should it go on, it is
-over before a newer attempt begins.
+An agent that hands the job back for a leader that stands still marks the leader's attempt first: if that leader goes on,
+its attempt is over before a newer one begins.
 """
 
 from __future__ import annotations
@@ -29,40 +29,30 @@ from launcher.run.files import fsync_dir, read_object, write_atomic
 from launcher.run.paths import RunPaths
 
 __all__ = [
-    "TRASH",
-    "StaleError",
-    "attempts",
-    "claim",
-    "claimant",
-    "depose",
-    "discard",
-    "drop_stale",
-    "is_current",
-    "is_over",
-    "sweep",
-    "take_away",
-]
+    "TRASH", "StaleError", "attempts", "claim_attempt", "claimant", "depose", "discard", "discard_unfinished",
+    "drop_stale", "is_current", "is_over", "take_away",
+]  # fmt: skip
 
 TRASH = "trash."
-"""Folders on their way out begin with this; nobody reads them."""
+"""Folders that are being deleted begin with this; nobody reads them."""
 _DEPOSED = "deposed"
 _LEAVING = "leaving."
-"""Checkpoints out of sight, their deletion not yet allowed; the attempt and the name follow."""
+"""Begins the names of checkpoints whose deletion is not yet allowed; the attempt and the name follow."""
 
 
 class StaleError(OwnError):
-    """A newer attempt has begun. (ESTALE alone does not say so: NFS does, too, behind a server that has failed over.)"""
+    """A newer attempt has begun. (ESTALE alone is no proof: NFS gives it, too, after its server has failed over.)"""
 
 
 def attempts(paths: RunPaths) -> list[int]:
-    """Every attempt number that was ever claimed, ascending. Raises OSError when that is not known."""
+    """Return every attempt number that was ever claimed, ascending. Raises OSError when that is not known."""
     return sorted(int(name) for name in names(paths.attempts, paths.root) if name.isdigit())
 
 
-def claim(paths: RunPaths, **who: Any) -> int:
+def claim_attempt(paths: RunPaths, **who: Any) -> int:
     """Take the next attempt number; ``who`` (job id, host, pid) is noted inside.
 
-    Raises RunDirError, and OSError for what may pass: a number that was taken then is nobody's.
+    Raises RunDirError, and OSError for errors that may pass: a number that was taken then is used by nobody.
     """
     try:
         paths.attempts.mkdir(mode=0o750, exist_ok=True)
@@ -83,18 +73,18 @@ def claim(paths: RunPaths, **who: Any) -> int:
 
 
 def claimant(paths: RunPaths, attempt: int) -> dict[str, Any]:
-    """Who claimed ``attempt``; empty when unknown."""
+    """Return who claimed ``attempt``; empty when unknown."""
     return read_object(paths.attempts / str(attempt) / "claim.json") or {}
 
 
 def depose(paths: RunPaths, attempt: int) -> None:
-    """Others decide what becomes of the run: its leader, should it live, writes nothing more."""
-    with contextlib.suppress(OSError):  # of a folder that cannot be written: the leader cannot write there either
+    """Mark ``attempt`` as over, since another process decides on the run: its leader, if alive, writes nothing more."""
+    with contextlib.suppress(OSError):  # the folder cannot be written: the leader cannot write there either
         (paths.attempts / str(attempt) / _DEPOSED).touch()
 
 
 def is_over(paths: RunPaths, attempt: int) -> bool:
-    """A newer attempt has been claimed, or others act for this one's leader. A folder that cannot be read says neither."""
+    """Whether a newer attempt has been claimed, or this one was deposed. False when the folder cannot be read."""
     try:
         return max(attempts(paths), default=attempt) > attempt or _is_deposed(paths, attempt)
     except OSError:
@@ -102,7 +92,7 @@ def is_over(paths: RunPaths, attempt: int) -> bool:
 
 
 def is_current(paths: RunPaths, attempt: int) -> bool:
-    """Nothing has ended this attempt. Raises OSError when that is not known: also where its own claim is gone."""
+    """Whether this is the newest attempt and not deposed. Raises OSError when that is not known, or its own claim is gone."""
     newest = max(attempts(paths), default=-1)
     if newest < attempt:  # somebody is deleting the run's folder, or it is another folder of that name
         raise FileNotFoundError(errno.ENOENT, f"attempts/{attempt} is gone")
@@ -114,9 +104,9 @@ def _is_deposed(paths: RunPaths, attempt: int) -> bool:
 
 
 def drop_stale(paths: RunPaths, attempt: int) -> None:
-    """Take away what older attempts were still writing, put back what they were about to delete, finish deletions.
+    """Delete what older attempts were still writing, put back what they were about to delete, finish deletions.
 
-    Raises OSError when what there is of these is not known, or one of them stays.
+    Raises OSError when the folder cannot be listed, or one of them stays.
     """
     for folder in _folders(paths):
         if folder.name.startswith(TRASH):
@@ -127,33 +117,27 @@ def drop_stale(paths: RunPaths, attempt: int) -> None:
             _discard(folder)
 
 
-def sweep(paths: RunPaths, attempt: int) -> None:
-    """Take away what rounds of this attempt were still writing: all of them are over. What is missed the next sweep finds."""
-    try:
+def discard_unfinished(paths: RunPaths, attempt: int) -> None:
+    """Delete what earlier rounds of this attempt were still writing. What is missed now the next call finds."""
+    with contextlib.suppress(OSError):
         for folder in _folders(paths):
             if _attempt_of(folder.name) == attempt:
                 discard(folder)
-    except OSError:
-        pass
 
 
 def take_away(paths: RunPaths, checkpoint: Path, attempt: int) -> None:
-    """Delete a committed checkpoint, unless a newer attempt has begun. A missing one is fine.
+    """Delete a committed checkpoint, unless a newer attempt has begun. A missing one is no error.
 
     Raises OSError when that is not known: the checkpoint is put back, here or by the next attempt.
     """
     leaving = checkpoint.parent / f"{_LEAVING}{attempt}.{checkpoint.name}"
     if not _renamed(checkpoint, leaving):
         return
+    current = False
     try:
         current = is_current(paths, attempt)
-    except OSError:
-        _put_back(leaving)
-        raise
-    if current:
-        discard(leaving)
-    else:
-        _put_back(leaving)
+    finally:
+        (discard if current else _put_back)(leaving)
 
 
 def _put_back(leaving: Path) -> None:
@@ -166,11 +150,9 @@ def _put_back(leaving: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Delete a folder: renamed first, so that nobody ever sees half of it. One that is missing, or stays, is fine."""
-    try:
+    """Delete a folder: renamed first, so that nobody ever sees half of it. One that is missing, or stays, is no error."""
+    with contextlib.suppress(OSError):
         _discard(folder)
-    except OSError:
-        pass
 
 
 def _discard(folder: Path) -> None:
@@ -180,7 +162,7 @@ def _discard(folder: Path) -> None:
 
 
 def _renamed(folder: Path, target: Path) -> bool:
-    """Rename a folder in ``checkpoints``; false when it is certainly missing. Raises OSError."""
+    """Rename a folder in ``checkpoints``; False when it is certainly missing. Raises OSError."""
     try:
         os.rename(folder, target)
     except FileNotFoundError:
@@ -192,11 +174,9 @@ def _renamed(folder: Path, target: Path) -> bool:
 
 def _attempt_of(name: str) -> int | None:
     parts = name.split(".")
-    if len(parts) == 4 and parts[0] == "tmp" and parts[1].isdigit():
-        return int(parts[1])
-    return None
+    return int(parts[1]) if len(parts) == 4 and parts[0] == "tmp" and parts[1].isdigit() else None
 
 
 def _folders(paths: RunPaths) -> list[Path]:
-    """What lies in ``checkpoints``. Raises OSError when that is not known."""
+    """List ``checkpoints``. Raises OSError when that is not possible."""
     return [paths.checkpoints / name for name in names(paths.checkpoints, paths.root)]

@@ -138,7 +138,7 @@ class Leader(Hub):
         allocation, paths, spec = self._allocation, self.paths, self.spec
         life = connection.allocation_life(os.environ)
         who = {"job_id": allocation.job_id, "life": life, "host": self.host, "pid": os.getpid()}
-        attempt: int = await self._patiently(lambda: fence.claim(paths, **who))
+        attempt: int = await self._patiently(lambda: fence.claim_attempt(paths, **who))
         await self._patiently(lambda: paths.checkpoints.mkdir(mode=0o750, exist_ok=True))
         await self._patiently(lambda: fence.drop_stale(paths, attempt))
         anchor: Anchor = await self._patiently(lambda: Anchor(paths.root))

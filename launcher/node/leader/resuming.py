@@ -34,7 +34,7 @@ async def choose_resume(board: Board) -> Checkpoint | Evidence | None:
             found = await board.blocking(lambda: _older(board, heard)) or found
         if found is None and board.spec.resume:
             origin = board.spec.resume
-            found = await _asked(board, lambda: committed.foreign(origin))
+            found = await _asked(board, lambda: committed.open_foreign(origin))
     except OSError as error:
         raise RunDirError(f"The checkpoints in {board.paths.checkpoints} cannot be read: {error}.") from error
     if isinstance(found, Evidence):

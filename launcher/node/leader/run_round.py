@@ -254,7 +254,7 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
                 node.bad = f"it could not end its workers within {board.timing.clear_s:.0f} s"
                 board.history.event("excluded", hosts=[node.host], why=node.bad)
     await board.saver.quiesce(lambda: board.interrupt is not None or board.fenced)
-    await board.blocking(lambda: fence.sweep(board.paths, board.attempt))
+    await board.blocking(lambda: fence.discard_unfinished(board.paths, board.attempt))
     await board.look_at_own_files()  # nobody writes any more; what came since the last look is progress, too
     evidence = _explain(board, round_, evidence)
     _blame(board, evidence)

@@ -332,7 +332,7 @@ class Saver:
         attempt, keep = self.history.attempt, self.spec
 
         def work() -> Checkpoint:
-            return committed.commit(
+            return committed.commit_checkpoint(
                 self.paths,
                 step=save.step,
                 attempt=attempt,

@@ -466,7 +466,7 @@ def test_a_leader_that_died_before_it_was_found(world: Any, life: str, said: str
     async def body(w: Any) -> None:
         w.stop()
         w.spec(init_timeout_min=0.1 if life == "test.1" else 30.0)
-        fence.claim(w.paths, life=life)
+        fence.claim_attempt(w.paths, life=life)
         agent = w.agent(tweak="from launcher.node.agent import agent; agent._UNANSWERED_S = 0.5")
         assert await w.gone(agent) == 15
         assert said in w.agent_log()

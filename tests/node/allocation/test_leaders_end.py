@@ -104,7 +104,7 @@ def test_an_attempt_that_ended_with_a_sentence_is_told_by_it(
     """Before it claimed anything, or later: in the decision, in the history and by `why`; requeued as ever."""
     spec, paths = run
     if began:
-        fence.claim(paths, job_id="5")
+        fence.claim_attempt(paths, job_id="5")
         events.append(paths.events, events.event("attempt_started", attempt=0, job_id="5", host="n0", restart_count=0))
     ends_with(paths, RunDirError(SENTENCE), capfd)
     slurm = Slurm()
@@ -152,7 +152,7 @@ def test_what_an_earlier_life_said_is_not_this_ones(run, capfd, monkeypatch: pyt
 def test_a_leader_that_stood_still_did_not_die(run) -> None:
     """The agent that acts for it knows better, and `why` has it from there."""
     spec, paths = run
-    fence.claim(paths, job_id="5")
+    fence.claim_attempt(paths, job_id="5")
     events.append(paths.events, events.event("attempt_started", attempt=0, job_id="5", host="n0", restart_count=0))
 
     assert teardown.act(spec, paths, Slurm(), said="The leader on n0 stood still for 28 s") is True

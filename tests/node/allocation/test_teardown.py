@@ -68,7 +68,7 @@ def run(tmp_path):
         tasks_per_node=1, timeout_min=5, backend="gloo", control_ports=[20000],
     )  # fmt: skip
     paths = RunPaths(tmp_path)
-    fence.claim(paths, job_id="5")
+    fence.claim_attempt(paths, job_id="5")
     events.append(paths.events, events.event("attempt_started", attempt=0, job_id="5"))
     return spec, paths
 
@@ -194,7 +194,7 @@ def test_a_cancel_that_comes_after_the_continuation_was_submitted_takes_it_along
 def test_a_job_whose_run_another_job_leads_ends_quietly(run):
     """Two jobs of one run: the one that was fenced off requeues nothing, or both would go on for ever."""
     spec, paths = run
-    fence.claim(paths, job_id="6")
+    fence.claim_attempt(paths, job_id="6")
     events.append(paths.events, events.event("attempt_started", attempt=1, job_id="6", restart_count=0))
     slurm = Slurm()
 
@@ -239,7 +239,7 @@ def test_it_is_bounded(run):
     spec, paths = run
     for n in range(1, 4):
         events.append(paths.events, events.event("attempt_started", attempt=n, job_id="5"))
-        fence.claim(paths, job_id="5")
+        fence.claim_attempt(paths, job_id="5")
     slurm = Slurm()
     slurm.restart_count = 3
 

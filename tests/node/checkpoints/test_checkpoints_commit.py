@@ -24,7 +24,7 @@ from launcher.run.paths import RunPaths
 def paths(tmp_path: Path) -> RunPaths:
     paths = RunPaths(tmp_path)
     paths.checkpoints.mkdir()
-    fence.claim(paths, host="h")
+    fence.claim_attempt(paths, host="h")
     return paths
 
 
@@ -43,7 +43,7 @@ def write(paths, step, *, attempt=0, round_=0, ranks=2, text="x"):
 
 
 def commit(paths, step, shards, *, attempt=0, round_=0):
-    return committed.commit(
+    return committed.commit_checkpoint(
         paths, step=step, attempt=attempt, round_=round_, world_size=len(shards), shards=shards, reason="interval"
     )
 
@@ -112,7 +112,7 @@ def test_a_writer_killed_anywhere_leaves_a_whole_checkpoint(paths, monkeypatch):
     save_durably(paths, 10, 0)
     good, attempt, finished = 10, 0, 0
     for trial in range(300):
-        attempt = fence.claim(paths)
+        attempt = fence.claim_attempt(paths)
         fence.drop_stale(paths, attempt)
         pid = os.fork()
         if pid == 0:
@@ -204,7 +204,7 @@ def test_resubmit_from_a_step_sets_later_ones_aside(paths):
     for step in (10, 20, 30):
         commit(paths, step, write(paths, step))
 
-    moved = committed.set_aside_beyond(paths, 10, attempt=fence.claim(paths))
+    moved = committed.set_aside_beyond(paths, 10, attempt=fence.claim_attempt(paths))
 
     assert [p.name for p in moved] == ["aside.1.step-00000020", "aside.1.step-00000030"]
     assert committed.newest_good(paths).step == 10
@@ -213,16 +213,16 @@ def test_resubmit_from_a_step_sets_later_ones_aside(paths):
 def test_another_runs_checkpoint_must_verify(paths):
     """--fork: a good one is used, a damaged one is one sentence."""
     commit(paths, 7, write(paths, 7))
-    assert committed.foreign(str(paths.checkpoint(7))).step == 7
+    assert committed.open_foreign(str(paths.checkpoint(7))).step == 7
 
     (paths.checkpoint(7) / "rank-0").unlink()
     with pytest.raises(CheckpointError, match="rank-0 is missing"):
-        committed.foreign(str(paths.checkpoint(7)))
+        committed.open_foreign(str(paths.checkpoint(7)))
 
 
 def test_attempts_are_claimed_once(paths):
     """Numbers go up; the newest is current; who claimed is noted."""
-    assert fence.claim(paths, host="b", job_id="7") == 1
+    assert fence.claim_attempt(paths, host="b", job_id="7") == 1
     assert fence.attempts(paths) == [0, 1]
     assert fence.is_current(paths, 1)
     assert not fence.is_current(paths, 0)
@@ -242,7 +242,7 @@ def test_racing_claims_get_different_numbers(paths, monkeypatch):
 
     monkeypatch.setattr(fence, "attempts", stale)
 
-    assert fence.claim(paths) == 2
+    assert fence.claim_attempt(paths) == 2
 
 
 def test_a_stale_attempt_can_neither_commit_nor_delete(paths):
@@ -250,7 +250,7 @@ def test_a_stale_attempt_can_neither_commit_nor_delete(paths):
     for step in (1, 2, 3):
         commit(paths, step, write(paths, step))
     shards = write(paths, 4)
-    fence.claim(paths)
+    fence.claim_attempt(paths)
 
     with pytest.raises(OSError, match="attempt 0 is over") as caught:
         commit(paths, 4, shards)
@@ -262,7 +262,7 @@ def test_a_stale_attempt_can_neither_commit_nor_delete(paths):
 def test_a_stale_commit_that_passed_its_check_finds_nothing_to_rename(paths, monkeypatch):
     """The check and the newer claim race: the new leader has taken the temporary folder away, the rename fails."""
     shards = write(paths, 4)
-    monkeypatch.setattr(fence, "is_current", lambda p, attempt: fence.drop_stale(p, fence.claim(p)) or True)
+    monkeypatch.setattr(fence, "is_current", lambda p, attempt: fence.drop_stale(p, fence.claim_attempt(p)) or True)
 
     with pytest.raises(FileNotFoundError):
         commit(paths, 4, shards)
@@ -279,7 +279,7 @@ def test_a_stale_commit_that_passed_its_check_leaves_the_newer_ones_alone(paths,
 
     def checked(p, attempt):
         monkeypatch.setattr(fence, "is_current", lambda p, attempt: True)
-        newer = fence.claim(p)
+        newer = fence.claim_attempt(p)
         commit(p, 4, write(p, 4, attempt=newer, text="newer"), attempt=newer)
         return True
 
@@ -299,7 +299,7 @@ def test_a_damaged_one_that_a_newer_attempt_has_replaced_is_put_back(paths, monk
 
     def replaced(*args):
         monkeypatch.setattr(committed, "write_atomic", real)
-        newer = fence.claim(paths)
+        newer = fence.claim_attempt(paths)
         commit(paths, 4, write(paths, 4, attempt=newer, text="newer"), attempt=newer)
         real(*args)
 
@@ -316,7 +316,7 @@ def test_a_stale_garbage_collection_that_passed_its_check_deletes_nothing(paths,
         commit(paths, step, write(paths, step))
     answers = iter([True])
     monkeypatch.setattr(fence, "is_current", lambda p, attempt: next(answers, False))
-    fence.claim(paths)
+    fence.claim_attempt(paths)
 
     committed.collect_garbage(paths, attempt=0, keep_last=2, keep_every_steps=None, good=3)
 
@@ -328,7 +328,7 @@ def test_a_deletion_that_was_not_yet_allowed_is_undone(paths):
     commit(paths, 1, write(paths, 1))
     os.rename(paths.checkpoint(1), paths.checkpoints / "leaving.0.step-00000001")
 
-    fence.drop_stale(paths, fence.claim(paths))
+    fence.drop_stale(paths, fence.claim_attempt(paths))
 
     assert committed.newest_good(paths).step == 1
     assert [p.name for p in paths.checkpoints.iterdir()] == ["step-00000001"]
@@ -337,7 +337,7 @@ def test_a_deletion_that_was_not_yet_allowed_is_undone(paths):
 def test_a_stale_attempt_sets_nothing_aside(paths):
     """`resubmit --from` of an older attempt: checkpoints beyond that step may be the newer one's."""
     commit(paths, 9, write(paths, 9))
-    fence.claim(paths)
+    fence.claim_attempt(paths)
 
     assert committed.set_aside_beyond(paths, 1, attempt=0) == []
     assert committed.committed_steps(paths) == [9]
@@ -347,7 +347,7 @@ def test_a_new_attempt_takes_away_what_older_ones_were_writing(paths):
     """tmp folders of older attempts and unfinished deletions go; committed ones and its own stay."""
     commit(paths, 1, write(paths, 1))
     write(paths, 2)
-    attempt = fence.claim(paths)
+    attempt = fence.claim_attempt(paths)
     write(paths, 3, attempt=attempt)
     (paths.checkpoints / "trash.1.2.step-00000000").mkdir()
 
@@ -424,7 +424,7 @@ def test_what_cannot_be_put_back_is_not_deleted(paths, away):
     leaving = paths.checkpoints / "leaving.0.step-00000001"
     os.rename(paths.checkpoint(1), leaving)
     away.refuse(leaving, times=1)
-    attempt = fence.claim(paths)
+    attempt = fence.claim_attempt(paths)
 
     with pytest.raises(OSError, match="Input/output"):
         fence.drop_stale(paths, attempt)
@@ -436,7 +436,7 @@ def test_what_cannot_be_put_back_is_not_deleted(paths, away):
 def test_what_an_older_attempt_was_writing_is_taken_away_or_it_is_said(paths, away):
     """Its rename would still commit it: an attempt does not begin before that is gone."""
     write(paths, 2)
-    attempt = fence.claim(paths)
+    attempt = fence.claim_attempt(paths)
     away.refuse(paths.checkpoint_tmp(0, 0, 2), times=1)
 
     with pytest.raises(OSError, match="Input/output"):
@@ -451,7 +451,7 @@ def test_a_run_directory_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "attempts").write_text("")
 
     with pytest.raises(RunDirError, match="cannot be written"):
-        fence.claim(RunPaths(tmp_path))
+        fence.claim_attempt(RunPaths(tmp_path))
 
 
 def test_reading_stops_when_the_round_is_over(paths):

@@ -412,7 +412,7 @@ def test_a_stale_leader_goes_without_a_word(world, virtual):
 
     async def newer():
         await w.until(lambda: bool(w.events("saved")))
-        fence.claim(w.paths)
+        fence.claim_attempt(w.paths)
 
     ending = virtual(w.attempt_once(newer))
 
