@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.config.document.schema import Job
-    from launcher.report.site.doctor import Diagnosis, Facts, Place, Saves
+    from launcher.report.site.doctor import Diagnosis
+    from launcher.report.site.findings import RunsFolder, Saves, SiteFacts
 
 
 @click.command()
@@ -35,7 +36,7 @@ def command(
     import json
 
     from launcher.errors import SiteError
-    from launcher.report.site.doctor import examine, render
+    from launcher.report.site.doctor import diagnosis_lines, examine
 
     facts, job = _facts(partition, qos)
     if probing:
@@ -45,7 +46,7 @@ def command(
         click.echo(json.dumps(_as_json(diagnosis, facts), indent=1))
     else:
         colours = {"problem": "red", "warning": "yellow"}
-        head, *rest = render(diagnosis)
+        head, *rest = diagnosis_lines(diagnosis)
         click.echo(click.style(head, fg="green" if diagnosis.works else "red", bold=True))
         for line in rest:
             click.echo(click.style(line, fg=colours.get(line.split(maxsplit=1)[0] if line.split() else "")))
@@ -55,13 +56,13 @@ def command(
     return 0 if diagnosis.works else SiteError.exit_code
 
 
-def _facts(partition: str | None, qos: str | None) -> tuple[Facts, Job]:
+def _facts(partition: str | None, qos: str | None) -> tuple[SiteFacts, Job]:
     """What there is, and a job that says nothing of its own: the site profile's defaults count as a job's would."""
     import os
 
     from launcher.config.load.load import site_job
     from launcher.config.load.site_profile import load_site
-    from launcher.report.site.doctor import Facts
+    from launcher.report.site.findings import SiteFacts
     from launcher.slurm.probe import look_here
     from launcher.slurm.site import ask_site, find_slurm, parse_site
     from launcher.submission.facts import interpreter
@@ -74,9 +75,9 @@ def _facts(partition: str | None, qos: str | None) -> tuple[Facts, Job]:
     profile = load_site()
     job = site_job()
     python = interpreter.find(job.environment.python, None, os.environ)
-    return Facts(
+    return SiteFacts(
         presence=presence, site=site, silence=silence, partition=partition or job.slurm.partition, qos=qos or job.slurm.qos,
-        python=python.path, python_origin=python.origin, look=look_here(python.path), place=_place(profile), saves=_saves(),
+        python=python.path, look=look_here(python.path), runs=_runs_folder(), saves=_saves(),
         gpu_request=profile.gpu_request, signal_lead_s=job.restart.signal_lead_s,
         debug_detail=os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
     ), job  # fmt: skip
@@ -92,17 +93,17 @@ def _runs_dir() -> Path:
     return runs_dir_of(None, Path.cwd(), load_site(), os.environ)[0]
 
 
-def _place(profile: object) -> Place:
+def _runs_folder() -> RunsFolder:
     import os
     import shutil
 
-    from launcher.report.site.doctor import Place
+    from launcher.report.site.findings import RunsFolder
 
     path = _runs_dir()
     there = next(p for p in (path, *path.parents) if p.is_dir())
     home = os.path.expanduser("~")
     shown = f"~{str(path)[len(home) :]}" if str(path).startswith(home + "/") else str(path)
-    return Place(
+    return RunsFolder(
         shown=shown, writable=os.access(there, os.W_OK | os.X_OK), free_bytes=shutil.disk_usage(there).free,
         filesystem=_filesystem(there),
     )  # fmt: skip
@@ -130,23 +131,21 @@ def _saves() -> Saves | None:
     """Save times of the newest runs and rehearsals."""
     import statistics
 
-    from launcher.report.site.doctor import Saves
+    from launcher.report.site.findings import Saves
     from launcher.run import events, index, rehearsals
     from launcher.run.paths import RunPaths
 
-    told = [(e.get("save_s"), str(e.get("name"))) for e in rehearsals.read()]
-    taken = [(float(s), f"a rehearsal of {name}") for s, name in told if isinstance(s, int | float)]
+    taken = [float(s) for e in rehearsals.read() if isinstance(s := e.get("save_s"), int | float)]
     for ref in reversed(index.list_runs()[-50:]):
         for e in events.read(RunPaths(ref.path).events):
             if e["type"] == "saved" and isinstance(e.get("seconds"), int | float):
-                taken.append((float(e["seconds"]), ref.id))
+                taken.append(float(e["seconds"]))
     if not taken:
         return None
-    worst, run = max(taken)
-    return Saves(count=len(taken), typical_s=statistics.median(t for t, _ in taken), worst_s=worst, worst_run=run)
+    return Saves(count=len(taken), typical_s=statistics.median(taken), worst_s=max(taken))
 
 
-def _probed(facts: Facts, partition: str | None, account: str | None, wait_s: float) -> Facts:
+def _probed(facts: SiteFacts, partition: str | None, account: str | None, wait_s: float) -> SiteFacts:
     """Without ``partition`` the profile's debug partition runs the probe: it answers soonest."""
     import dataclasses
 
@@ -163,14 +162,14 @@ def _probed(facts: Facts, partition: str | None, account: str | None, wait_s: fl
     return dataclasses.replace(facts, probe=result)
 
 
-def _as_json(diagnosis: Diagnosis, facts: Facts) -> dict[str, object]:
+def _as_json(diagnosis: Diagnosis, facts: SiteFacts) -> dict[str, object]:
     import dataclasses
 
     site = dataclasses.asdict(facts.site) if facts.site else None
     return {**diagnosis.as_json(), "policy": dataclasses.asdict(diagnosis.policy), "site": site}
 
 
-def _write_site(facts: Facts, force: bool) -> Path:
+def _write_site(facts: SiteFacts, force: bool) -> Path:
     """Raises SiteError where there is nothing to write, StateError when a profile is there already."""
     import os
     from pathlib import Path

@@ -64,7 +64,9 @@ def test_the_profile_it_wrote_is_what_it_goes_by(doctor: Doctor, tmp_path: Path)
     before = doctor("center-24.05", "--write-site", "--force")
     after = doctor("center-24.05")
 
-    assert texts(before, "warning", "partition") == ["There is no default partition: jobs must say slurm.partition."]
+    assert texts(before, "warning", "partition") == [
+        "There is no default partition: set slurm.partition in the job file."
+    ]
     assert any(t.startswith("Set restart.signal_lead_s to 150:") for t in texts(before, "warning", "saving"))
     assert texts(after, "warning", "partition") == []
     assert not any("signal_lead_s" in t for t in texts(after, "warning", "saving"))
@@ -94,9 +96,9 @@ def test_measured_saves_are_held_against_the_grace(doctor: Doctor, tmp_path: Pat
     slow = doctor("debian-22.05")
     unhurried = doctor("bare-22.05")
 
-    assert none.startswith("No save of yours has been measured yet")
+    assert none.startswith("None of your saves has been measured yet")
     assert texts(fits, "ok", "saving") == [
-        "Your saves took 6.5 s, at worst 9.0 s (2 measured): that fits the 30 s between TERM and KILL."
+        "Your saves took 6.5 s, at worst 9.0 s (2 measured). That fits the 30 s from preemption to SIGKILL."
     ]
     assert texts(fits, "warning", "saving") == []
     assert texts(slow, "warning", "saving")[0].startswith("Your 40 s save does not fit a 20 s grace: ")

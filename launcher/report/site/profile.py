@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from launcher.report.site.doctor import Saves
+from launcher.report.site.findings import Saves
 from launcher.slurm.site import Site
 
 __all__ = ["site_profile"]
@@ -34,6 +34,6 @@ def site_profile(site: Site, partition: str | None, saves: Saves | None) -> str:
 
 
 def _debug_partition(site: Site) -> str | None:
-    """A partition that is called so, the shortest time limit first."""
+    """Return the partition for tests: by its name, and the one with the shortest time limit."""
     named = [p for p in site.partitions if p.up and p.name.lower().startswith(_DEBUG_NAMES)]
     return min(named, key=lambda p: p.max_time_s or float("inf")).name if named else None

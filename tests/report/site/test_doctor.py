@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 
-from launcher.report.site.doctor import Facts, Place, Saves, examine, render
+from launcher.report.site.doctor import diagnosis_lines, examine
+from launcher.report.site.findings import RunsFolder, Saves, SiteFacts
 from launcher.report.site.profile import site_profile
 from launcher.slurm.probe import Look, ProbeResult, look_here, parse_look
 from launcher.slurm.site import Presence, Site, SiteTexts, parse_site
@@ -24,7 +25,7 @@ GOLDEN = HERE / "doctor"
 READY = Presence("ready", "sbatch is /usr/bin/sbatch.")
 GPU = Look(host="login", python="3.11.7", torch="2.13.0+cu126", cuda="12.6", nccl="2.27.3", nccl_cuda="12")
 CPU = Look(host="login", python="3.11.7", torch="2.13.0+cpu")
-SHARED = Place(shown="~/runs", free_bytes=310 * 10**9, filesystem="nfs4")
+SHARED = RunsFolder(shown="~/runs", free_bytes=310 * 10**9, filesystem="nfs4")
 
 
 def site(name: str) -> Site:
@@ -33,10 +34,10 @@ def site(name: str) -> Site:
     return parse_site(SiteTexts(*parts))
 
 
-def facts(name: str, **changes: object) -> Facts:
+def facts(name: str, **changes: object) -> SiteFacts:
     """A user's situation at a recorded site."""
-    usual = Facts(
-        presence=READY, site=site(name), python="~/envs/ml/bin/python", look=GPU, place=SHARED,
+    usual = SiteFacts(
+        presence=READY, site=site(name), python="~/envs/ml/bin/python", look=GPU, runs=SHARED,
         saves=Saves(count=12, typical_s=6.0, worst_s=9.0),
     )  # fmt: skip
     return dataclasses.replace(usual, **changes)
@@ -48,7 +49,9 @@ CASES = {
     "debian": facts("debian-22.05", look=CPU, saves=None),
     "debian-slow-saves": facts("debian-22.05", saves=Saves(count=3, typical_s=31.0, worst_s=40.0)),
     "cancel": facts("cancel-22.05"),
-    "bare": facts("bare-22.05", look=CPU, place=Place(shown="/scratch/ann", free_bytes=9 * 10**12, filesystem="xfs")),
+    "bare": facts(
+        "bare-22.05", look=CPU, runs=RunsFolder(shown="/scratch/ann", free_bytes=9 * 10**12, filesystem="xfs")
+    ),
     "signal": facts("signal-22.05", saves=Saves(count=40, typical_s=70.0, worst_s=95.0)),
     "suspend": facts("suspend-22.05"),
     "lab": facts("lab-20.11"),
@@ -65,7 +68,7 @@ WORKS = set(CASES) - {"campus-free", "campus-debug"}
 def test_the_words_for_a_site(name: str) -> None:
     """What is printed for each recorded site is what was looked at and found right."""
     diagnosis = examine(CASES[name])
-    text = "\n".join(render(diagnosis)) + "\n"
+    text = "\n".join(diagnosis_lines(diagnosis)) + "\n"
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("RECORD"):
         path.write_text(text)
@@ -77,19 +80,19 @@ def test_the_words_for_a_site(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_lines_fit_a_terminal(name: str) -> None:
     """No line is wider than 80 columns."""
-    assert [line for line in render(examine(CASES[name])) if len(line) > 80] == []
+    assert [line for line in diagnosis_lines(examine(CASES[name])) if len(line) > 80] == []
 
 
 PROBLEMS = {
-    "traces": (Facts(presence=Presence("traces", "Load it."), look=GPU), "Load it."),
-    "silent": (Facts(presence=READY, silence="SLURM does not answer: timed out.", look=GPU), "timed out"),
+    "traces": (SiteFacts(presence=Presence("traces", "Load it."), look=GPU), "Load it."),
+    "silent": (SiteFacts(presence=READY, silence="SLURM does not answer: timed out.", look=GPU), "timed out"),
     "no torch": (facts("debian-22.05", look=dataclasses.replace(CPU, torch=None)), "has no torch"),
     "bad python": (facts("debian-22.05", look=Look(error="Permission denied")), "Permission denied"),
-    "no partition": (facts("debian-22.05", partition="gpu"), "There is no partition gpu; there are batch, high."),
+    "no partition": (facts("debian-22.05", partition="gpu"), "There is no partition gpu. Available: batch, high."),
     "partition down": (facts("campus-23.11", partition="gpu-debug"), "gpu-debug does not start jobs"),
-    "not writable": (facts("debian-22.05", place=Place(shown="/", writable=False)), "cannot be written"),
+    "not writable": (facts("debian-22.05", runs=RunsFolder(shown="/", writable=False)), "cannot be written"),
     "not shared": (facts("debian-22.05", probe=ProbeResult(ok=False, why="a compute node does not see ~/runs")), "A compute"),
-    "driver": (facts("debian-22.05", look=OLD), "serves CUDA 11.4 at most"),
+    "driver": (facts("debian-22.05", look=OLD), "supports CUDA 11.4 at most"),
     "torch lost": (
         facts("debian-22.05", probe=ProbeResult(ok=True, look=Look(host="n1", python="3.9.2"))), "On n1 ~/envs/ml/bin/python"
     ),

@@ -1,0 +1,166 @@
+"""What a site's SLURM means for this user's jobs: partitions, GPUs, preemption, requeueing, limits. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.node.allocation.allocation import usable_s
+from launcher.node.wire.messages import SILENCE_S
+from launcher.report.formats import duration, plural
+from launcher.report.site.findings import Finding, SiteFacts, note, ok, problem, warning
+from launcher.run.spec import SiteSpec
+from launcher.slurm.site import Partition, Site
+
+__all__ = ["slurm_findings"]
+
+OLDEST = (20, 11)
+_MOST_PARTITIONS = 10
+
+
+def slurm_findings(facts: SiteFacts, site: Site, part: Partition | None, spec: SiteSpec) -> Iterator[Finding]:
+    """Yield the findings about ``site``, for jobs in the partition ``part``, which preempts them as ``spec`` says."""
+    yield _version(site)
+    yield from _partitions(site, facts, part)
+    yield from _gpus(site, facts, part)
+    where = f"QOS {facts.qos or 'normal'}" if site.preempt_type == "qos" else part.name if part else "this cluster"
+    yield from _preemption(site, where, spec)
+    yield from _saves(facts, spec)
+    yield _requeue(site, spec)
+    yield from _limits(site)
+
+
+def _version(site: Site) -> Finding:
+    if site.numbers < OLDEST:
+        oldest = f"{OLDEST[0]}.{OLDEST[1]}"
+        return warning("version", f"SLURM {site.version} is older than {oldest}, the oldest version that was tested.")
+    if site.numbers >= (22, 5):
+        return ok(
+            "srun", "srun does not inherit --cpus-per-task from sbatch (22.05 and later). The launcher passes it."
+        )
+    return ok("srun", "srun inherits --cpus-per-task from sbatch. The launcher passes it anyway.")
+
+
+def _partitions(site: Site, facts: SiteFacts, part: Partition | None) -> Iterator[Finding]:
+    if not site.partitions:
+        yield problem("partition", "No partition is open to you.")
+        return
+    shown = sorted(site.partitions, key=lambda p: p != part)[:_MOST_PARTITIONS]
+    for p in shown:
+        yield ok("partition", _in_words(p))
+    if len(shown) < len(site.partitions):
+        yield ok("partition", f"and {len(site.partitions) - len(shown)} more")
+    if part is not None:
+        yield from _partition(part)
+    elif facts.partition:
+        names = ", ".join(p.name for p in site.partitions)
+        yield problem("partition", f"There is no partition {facts.partition}. Available: {names}.")
+    else:
+        yield warning("partition", "There is no default partition: set slurm.partition in the job file.")
+
+
+def _in_words(p: Partition) -> str:
+    gpus = ""
+    if p.gpus_per_node:
+        kind = "/".join(p.gpu_types)
+        some = f" on {p.gpu_nodes} of them" if p.gpu_nodes < p.nodes else ""
+        gpus = f", {plural(p.gpus_per_node, f'{kind} GPU'.strip())}{some}"
+    limit = duration(p.max_time_s) if p.max_time_s else "none"
+    most = f", at most {plural(p.max_nodes, 'node')} a job" if p.max_nodes else ""
+    size = f"{plural(p.nodes, 'node')} of {p.cpus_per_node} CPUs, {p.mem_gb_per_node:g} GB{gpus}"
+    return f"{p.name}{' (default)' if p.default else ''}: {size}; time limit {limit}{most}"
+
+
+def _partition(part: Partition) -> Iterator[Finding]:
+    if not part.up:
+        yield problem("partition", f"{part.name} does not start jobs: its state is not UP.")
+    elif not part.usable_nodes:
+        yield problem("partition", f"No node of {part.name} is in service.")
+    elif down := part.nodes - part.usable_nodes:
+        yield note("nodes", f"Out of service: {down} of the {plural(part.nodes, 'node')} of {part.name}.")
+    for key, value in (("accounts", part.allow_accounts), ("groups", part.allow_groups), ("QOS", part.allow_qos)):
+        if value not in ("ALL", "", "(null)"):
+            yield note("access", f"Only {key} {value.replace(',', ', ')} may use {part.name}.")
+    if part.default_time_s and part.max_time_s and part.default_time_s < part.max_time_s:
+        most = duration(part.max_time_s)
+        yield ok("limit", f"{part.name} ends each job after at most {most}. Longer runs continue in another attempt.")
+
+
+def _gpus(site: Site, facts: SiteFacts, part: Partition | None) -> Iterator[Finding]:
+    names = ", ".join(p.name for p in site.partitions if p.gpus_per_node)
+    if not names:
+        yield note("gpus", "SLURM lists no GPUs: jobs train on CPUs, with gloo.")
+    else:
+        how = "--gpus-per-node" if site.gpu_request == "gpus-per-node" else f"--gres=gpu:N (select/{site.select_type})"
+        yield ok("gpus", f"GPUs are requested with {how}.")
+        if site.gpu_request == "gres" != facts.gpu_request:
+            yield warning("gpus", "Set gpu_request: gres in the site profile. launcher doctor --write-site does it.")
+        if part and not part.gpus_per_node:
+            yield note("gpus", f"{part.name} has no GPUs. Partitions with GPUs: {names}.")
+    if site.memory_is_allocated:
+        yield ok("memory", "SLURM allocates memory: resources.mem_gb, or the site's default per CPU.")
+
+
+def _preemption(site: Site, where: str, spec: SiteSpec) -> Iterator[Finding]:
+    kill = f"and SIGKILL {spec.kill_wait_s} s"
+    if spec.preempt_mode == "OFF":
+        yield ok("preemption", f"Jobs of {where} are not preempted. At the time limit they get SIGTERM {kill} later.")
+        return
+    if spec.preempt_mode in ("SUSPEND", "GANG"):
+        yield warning("preemption", f"Preempted jobs of {where} are suspended and keep their memory. After a suspension longer "
+                                    "than distributed.collective_timeout_min the workers restart from the last checkpoint.")  # fmt: skip
+        return
+    first = "SIGUSR2" if site.send_user_signal else "SIGTERM"
+    again = "" if site.send_user_signal else " again"
+    grace = f", SIGTERM{again} after {spec.grace_s} s," if spec.grace_s else " without grace"
+    yield ok("preemption", f"Preempted jobs of {where} get {first}{grace} {kill} later.")
+    if spec.preempt_mode == "CANCEL":
+        how = "requeues them itself" if spec.requeue_allowed else "submits a continuation"
+        yield note("preemption", f"Preempted jobs are cancelled, not requeued: the launcher {how}.")
+    if site.send_user_signal:
+        yield ok("signal", "Preemption sends SIGUSR2 instead of SIGTERM (send_user_signal). The launcher handles it.")
+
+
+def _saves(facts: SiteFacts, spec: SiteSpec) -> Iterator[Finding]:
+    saves = facts.saves
+    if saves is None:
+        yield note("saving", "None of your saves has been measured yet: launcher dry-run measures one.")
+        return
+    took = f"Your saves took {duration(saves.typical_s)}, at worst {duration(saves.worst_s)} ({saves.count} measured)."
+    whole = float(spec.grace_s + spec.kill_wait_s)
+    if spec.preempt_mode in ("OFF", "SUSPEND", "GANG"):
+        yield ok("saving", took)
+    elif saves.worst_s <= usable_s(whole):
+        yield ok("saving", f"{took} That fits the {duration(whole)} from preemption to SIGKILL.")
+    else:
+        limit = f"a {spec.grace_s} s grace" if spec.grace_s else f"the {spec.kill_wait_s} s from SIGTERM to SIGKILL"
+        yield warning("saving", f"Your {duration(saves.worst_s)} save does not fit {limit}: a preemption loses the work since the "
+                                "last checkpoint. Save more often (checkpoint.interval_min) or save less.")  # fmt: skip
+    if saves.worst_s > 0.5 * facts.signal_lead_s:
+        lead, now = int(-(-2 * saves.worst_s // 30) * 30), facts.signal_lead_s
+        yield warning(
+            "saving", f"Set restart.signal_lead_s to {lead}: {now} s before the time limit is too late to save."
+        )
+
+
+def _requeue(site: Site, spec: SiteSpec) -> Finding:
+    if not spec.requeue_allowed:
+        return note("requeue", "Requeueing is off (JobRequeue=0): a run continues in a new job with another job id.")
+    lead = "6 s (the site has an epilog)" if spec.has_epilog else "2 s"
+    return ok("requeue", f"A requeued job waits {site.requeue_delay_s} s. The launcher shortens that to {lead}.")
+
+
+def _limits(site: Site) -> Iterator[Finding]:
+    slurm_s = site.slurmd_timeout_s
+    yield ok("dead nodes", f"SLURM notices a dead node after {slurm_s} s, the launcher after {SILENCE_S:.0f} s.")
+    yield ok("arrays", f"Sweeps of more than {site.max_array_size:,} points are split (MaxArraySize).")
+    if site.accounting == "none":
+        kept_s = site.min_job_age_s
+        yield note(
+            "accounting", f"There is none: SLURM forgets a job {kept_s} s after its end. The run keeps its outcome."
+        )
+    else:
+        yield ok("accounting", f"sacct answers ({site.accounting}).")
+    if any(word in site.enforces for word in ("associations", "limits", "qos", "safe")):
+        yield note("accounting", "Jobs need a valid account: slurm.account, or your default account.")
+    if site.submit_plugins:
+        yield note("plugins", f"The site's submit plugin ({site.submit_plugins}) may change or refuse jobs.")
