@@ -68,7 +68,7 @@ def json_schema() -> dict[str, Any]:
         _describe(section, docs.get(name, {}))
     for section in (made, *made["$defs"].values()):
         for prop in section.get("properties", {}).values():
-            _allow_interpolation(prop, made["$defs"])
+            _allow_interpolation(prop)
     made["properties"]["sweep"] = _sweep_schema(docs["Job"]["sweep"])
     made["oneOf"] = [{"required": [key]} for key in ("task", "function", "script")]
     made["title"] = "A job of ddp-launcher"
@@ -94,15 +94,12 @@ _INTERPOLATED = {"type": "string", "pattern": r"^\$\{.+\}$"}
 _KEPT = ("description", "default")
 
 
-def _allow_interpolation(prop: dict[str, Any], defs: dict[str, Any]) -> None:
+def _allow_interpolation(prop: dict[str, Any]) -> None:
     """``nodes: ${params.n}`` is no fault before it is filled in; keys that take any text take that already."""
     value = {key: prop[key] for key in prop if key not in _KEPT}
     options = value.get("anyOf", [value])
-    kinds = {
-        o.get("type") or ("enum" if "enum" in defs.get(o.get("$ref", "").rpartition("/")[2], {}) else "")
-        for o in options
-    }
-    if kinds & {"integer", "number", "boolean", "enum"} and "string" not in kinds:
+    kinds = {o.get("type") for o in options if "enum" not in o}
+    if (kinds & {"integer", "number", "boolean"} or any("enum" in o for o in options)) and "string" not in kinds:
         for key in value:
             del prop[key]
         prop["anyOf"] = [*options, _INTERPOLATED]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import json
 import os
 import re
@@ -75,7 +74,7 @@ def text_fields(kind: Any, path: str) -> set[str]:
         hints = typing.get_type_hints(kind, vars(schema))
         found = {f"{path}.{name.rstrip('_')}".lstrip("."): hint for name, hint in hints.items()}
         return set().union(*(text_fields(hint, where) for where, hint in found.items()))
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+    if typing.get_origin(kind) is typing.Literal:
         return {path}
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):

@@ -466,7 +466,8 @@ ROWS: dict[str, Row] = {
     "notify on what": Row(
         "script: train.py\nnotify: {on: [fail]}\n",
         [
-            'job.yaml:2:15: notify.on[0]: "fail" is none of started, preempted, failed, completed, cancelled; did you mean "failed"?'
+            'job.yaml:2:15: notify.on[0]: must be started, preempted, failed, completed or cancelled, not "fail";'
+            ' did you mean "failed"?'
         ],
     ),
     "watching a task": Row(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
-from launcher.config.document.schema import Backend, Job
+from launcher.config.document.schema import Job, Slurm
 from launcher.config.document.source import Problem
 from launcher.config.document.texts import check_texts, secret_name
 
@@ -105,7 +106,7 @@ def watch_is_for_scripts(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 @rule("distributed.backend", "resources.gpus_per_node")
 def nccl_needs_gpus(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     """NCCL works between GPUs only."""
-    if job.distributed.backend is Backend.nccl and job.resources.gpus_per_node == 0:
+    if job.distributed.backend == "nccl" and job.resources.gpus_per_node == 0:
         yield Problem(
             "distributed.backend", "nccl needs GPUs, but resources.gpus_per_node is 0; set auto or gloo", "value"
         )
@@ -115,7 +116,7 @@ def nccl_needs_gpus(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 def one_rank_per_gpu(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     """NCCL refuses two ranks on one GPU ("Duplicate GPU detected")."""
     gpus, tasks = job.resources.gpus_per_node, job.resources.tasks_per_node
-    if tasks is not None and 0 < gpus < tasks and job.distributed.backend is not Backend.gloo:
+    if tasks is not None and 0 < gpus < tasks and job.distributed.backend != "gloo":
         said = f"{tasks} workers cannot share {gpus} GPUs: NCCL takes one rank per GPU; request {tasks} GPUs, or remove this key"
         yield Problem("resources.tasks_per_node", said, "value")
 
@@ -246,44 +247,20 @@ def ports(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 # --- SLURM --------------------------------------------------------------------------------------------------------------
 
 OWNED_OPTIONS = {
+    **{f.name.replace("_", "-"): f"slurm.{f.name}" for f in fields(Slurm) if f.name not in ("extra", "srun_args")},
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), "resources.gpus_per_node"),
+    **dict.fromkeys(("ntasks", "ntasks-per-node"), "resources.tasks_per_node"),
+    **dict.fromkeys(("requeue", "no-requeue"), "restart.requeue"),
+    **dict.fromkeys(("error", "input", "no-kill", "open-mode", "output", "parsable", "test-only", "wait", "wrap"), ""),
     "array": "sweep",
     "chdir": "code.dir",
-    "comment": "slurm.comment",
-    "constraint": "slurm.constraint",
     "cpus-per-task": "resources.cpus_per_task",
-    "dependency": "slurm.dependency",
-    "error": "",
-    "exclude": "slurm.exclude",
-    "exclusive": "slurm.exclusive",
     "export": "environment.pass",
-    "account": "slurm.account",
-    "gpus": "resources.gpus_per_node",
-    "gpus-per-node": "resources.gpus_per_node",
-    "gpus-per-task": "resources.gpus_per_node",
-    "gres": "slurm.gres",
-    "input": "",
     "job-name": "name",
-    "mail-type": "slurm.mail_type",
-    "mail-user": "slurm.mail_user",
     "mem": "resources.mem_gb",
-    "no-kill": "",
-    "no-requeue": "restart.requeue",
-    "nodelist": "slurm.nodelist",
     "nodes": "resources.nodes",
-    "ntasks": "resources.tasks_per_node",
-    "ntasks-per-node": "resources.tasks_per_node",
-    "open-mode": "",
-    "output": "",
-    "parsable": "",
-    "partition": "slurm.partition",
-    "qos": "slurm.qos",
-    "requeue": "restart.requeue",
-    "reservation": "slurm.reservation",
     "signal": "restart.signal_lead_s",
-    "test-only": "",
     "time": "resources.timeout_min",
-    "wait": "",
-    "wrap": "",
 }
 """sbatch options that have a key of their own ("" where the launcher alone decides)."""
 

@@ -12,24 +12,6 @@ from pathlib import Path
 
 from launcher.frozen import frozen
 
-__all__ = [
-    "UNREADABLE",
-    "Call",
-    "Module",
-    "Symbol",
-    "attaches",
-    "calls",
-    "find_module",
-    "find_symbol",
-    "full_name",
-    "imported_names",
-    "imports",
-    "names_in",
-    "parse",
-    "parse_or_none",
-    "script_file",
-]
-
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 UNREADABLE = (SyntaxError, ValueError, OSError, RecursionError)
 """What reading a file may raise: it is no valid Python, cannot be opened, or is nested too deeply."""

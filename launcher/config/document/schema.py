@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
@@ -42,28 +41,6 @@ Whole = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Minutes = Positive
 Limit = Annotated[Count, BeforeValidator(minutes, json_schema_input_type=Count | str)]
-
-
-class Backend(str, Enum):
-    """torch.distributed's backends."""
-
-    auto = "auto"
-    nccl = "nccl"
-    gloo = "gloo"
-
-
-class StartMethod(str, Enum):
-    """How workers are started."""
-
-    forkserver = "forkserver"
-    spawn = "spawn"
-
-
-class Share(str, Enum):
-    """Who may read a run's directory."""
-
-    none = "none"
-    group = "group"
 
 
 @frozen(kw_only=True)
@@ -154,7 +131,7 @@ class Ddp(_Section):
 class Distributed(_Section):
     """The process group."""
 
-    backend: Backend = Backend.auto
+    backend: Literal["auto", "nccl", "gloo"] = "auto"
     """auto: nccl on GPUs, gloo on CPUs."""
     init_timeout_min: Minutes = 30.0
     """How long stragglers are waited for at start-up."""
@@ -164,7 +141,7 @@ class Distributed(_Section):
     """Network interface, e.g. ib0; unset: found out."""
     port_range: list[Annotated[int, Field(ge=1024, le=65535)]] = field(default_factory=lambda: [20000, 32000])
     """First and last port the leader may listen on."""
-    start_method: StartMethod = StartMethod.forkserver
+    start_method: Literal["forkserver", "spawn"] = "forkserver"
     """forkserver imports torch once per node; spawn is the way out when a library cannot be forked."""
     ddp: Ddp = field(default_factory=Ddp)
     """Options of DistributedDataParallel."""
@@ -249,7 +226,7 @@ class Wandb(_Section):
 
     project: str | None = None
     """Project; unset: the job's name."""
-    mode: str | None = None
+    mode: Literal["online", "offline", "disabled"] | None = None
     """online, offline or disabled; unset: $WANDB_MODE, or online."""
 
 
@@ -271,7 +248,9 @@ class Notify(_Section):
 
     urls: list[str] = field(default_factory=_no_items)
     """Names of environment variables that hold apprise URLs; the URLs themselves are secrets."""
-    on: list[str] = field(default_factory=lambda: ["started", "preempted", "failed", "completed"])
+    on: list[Literal["started", "preempted", "failed", "completed", "cancelled"]] = field(
+        default_factory=lambda: ["started", "preempted", "failed", "completed"]
+    )
     """Which of started, preempted, failed, completed, cancelled."""
 
 
@@ -333,5 +312,5 @@ class Job(_Section):
     """Check nodes before the first round."""
     runs_dir: str | None = None
     """Where runs lie; unset: $LAUNCHER_RUNS_DIR, the site's, ./runs."""
-    share: Share = Share.none
+    share: Literal["none", "group"] = "none"
     """Who may read the run's directory: none (0700) or group (0750)."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from launcher.config.document.source import Problem, join
-from launcher.config.document.validation import suggestion
 
 __all__ = ["check_texts", "leaves", "secret_name"]
 
@@ -37,10 +36,6 @@ _ITEMS: dict[str, tuple[str, str]] = {
         r"[A-Za-z_][A-Za-z0-9_]*",
         "the name of an environment variable that holds the URL, because the URL is a secret",
     ),
-}
-_CHOICES: dict[str, list[str]] = {
-    "notify.on": ["started", "preempted", "failed", "completed", "cancelled"],
-    "trackers.wandb.mode": ["online", "offline", "disabled"],
 }
 _FREE = ("params", "args", "sweep", "environment.variables")
 """Below these a text may hold line ends and tabs: no shell and no sbatch ever reads it."""
@@ -113,18 +108,7 @@ def _unprintable(value: str, free: bool) -> str | None:
 def _mismatch(path: str, value: str) -> str | None:
     item = re.sub(r"\[\d+\]$", "", path)
     pattern = _PATTERNS.get(path) or (_ITEMS.get(item) if item != path else None)
-    if pattern and not re.fullmatch(pattern[0], value):
-        return f"must be {pattern[1]}" + ("" if path in ("notify.urls", "environment.pass") else _quoted(path, value))
-    choices = _CHOICES.get(path) or (_CHOICES.get(item) if item != path else None)
-    if choices and value not in choices:
-        return f'"{value}" is none of {", ".join(choices)}' + _close(value, choices)
-    return None
-
-
-def _quoted(path: str, value: str) -> str:
-    return "" if path.startswith(("notify", "environment")) else f', not "{value[:60]}"'
-
-
-def _close(value: str, choices: list[str]) -> str:
-    said = suggestion(value, choices)
-    return said if "did you mean" in said else ""
+    if pattern is None or re.fullmatch(pattern[0], value):
+        return None
+    # What was written for an item may be a secret: it is not shown.
+    return f"must be {pattern[1]}" + (f', not "{value[:60]}"' if item == path else "")

@@ -104,7 +104,7 @@ def _problem(path: str, items: list[Any]) -> Problem:
             )
         if item["type"] == "value_error":
             return Problem(path, str(item["ctx"]["error"]), "value")
-        if item["type"] == "enum":
+        if item["type"] == "literal_error":
             allowed = item["ctx"]["expected"].replace("'", "")
             return Problem(
                 path, f"must be {allowed}, not {value_text(item['input'])}{_maybe(item['input'], allowed)}", "value"

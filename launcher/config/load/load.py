@@ -228,7 +228,7 @@ def _validate(values: dict[str, Any], container: dict[str, Any], faults: Problem
 
 
 def _parse(values: dict[str, Any]) -> Job:
-    """JSON, for only there does strict pydantic take an enum by its value."""
+    """Validate as JSON: of Python values, strict pydantic takes no mapping for a section."""
     return _adapter().validate_json(json.dumps(values))
 
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import PurePath
 from typing import Any, Literal
 
-from launcher.config.document.schema import Backend, Job
+from launcher.config.document.schema import Job
 from launcher.config.load.load import LoadedJob, argument_texts, interpolate_run
 from launcher.run.spec import CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
 from launcher.submission.facts.facts import Facts
@@ -56,9 +56,7 @@ def node_spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"
         "batch": backend,
         "tasks_per_node": job.resources.tasks_per_node or gpus or 1,
         "timeout_min": int(job.resources.timeout_min),
-        "backend": chosen.value if chosen is not Backend.auto else ("nccl" if gpus else "gloo"),
-        "start_method": job.distributed.start_method.value,
-        "share": job.share.value,
+        "backend": chosen if chosen != "auto" else "nccl" if gpus else "gloo",
         "control_ports": _ports(job.distributed.port_range, run_id),
         "ddp": DdpSpec(**_same(DdpSpec, job.distributed.ddp)),
         "variables": fill(job.environment.variables),

@@ -169,8 +169,8 @@ def _plan(loaded: LoadedJob, stage: Stage) -> tuple[SubmissionPlan, list[str]]:
     job = loaded.job
     resources, notes = stage.fit(job.resources)
     distributed = job.distributed
-    if not resources.gpus_per_node and distributed.backend.value == "nccl":
-        distributed = replace(distributed, backend=type(distributed.backend).gloo)
+    if not resources.gpus_per_node and distributed.backend == "nccl":
+        distributed = replace(distributed, backend="gloo")
     quiet = replace(job, resources=resources, distributed=distributed, sweep={}, after=None)
     quiet = replace(quiet, trackers=replace(job.trackers, tensorboard=False, mlflow=None, wandb=None))
     quiet = replace(quiet, notify=replace(job.notify, urls=[]), restart=replace(job.restart, requeue=False))

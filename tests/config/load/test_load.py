@@ -40,7 +40,7 @@ def test_values_reach_the_job(project: Path) -> None:
     ).job
 
     assert (job.resources.nodes, job.resources.timeout_min, job.resources.mem_gb) == (2, 2160, 16)
-    assert (job.distributed.backend.value, job.environment.pass_, job.seed) == ("gloo", ["WANDB_API_KEY"], 0)
+    assert (job.distributed.backend, job.environment.pass_, job.seed) == ("gloo", ["WANDB_API_KEY"], 0)
 
 
 def test_overrides_win_and_are_named_as_origin(project: Path) -> None:

@@ -131,12 +131,12 @@ def test_wrong_sweeps_are_said_with_their_place(project: Path) -> None:
     ]
     assert wrong(head + "sweep: {params.lr: 0.1, params.a: [], params.b: 'range(1,2,0)', params.c: [1, 1]}\n") == [
         "job.yaml:2:20: sweep.params.lr: must be a list of values or range(n), not 0.1",
-        "job.yaml:2:35: sweep.params.a: holds no value",
+        "job.yaml:2:35: sweep.params.a: has no values",
         "job.yaml:2:49: sweep.params.b: range(1,2,0) has a step of 0",
-        "job.yaml:2:75: sweep.params.c: 1 is given twice",
+        "job.yaml:2:75: sweep.params.c: has 1 twice",
     ]
     assert wrong(head + "sweep: {array_parallelism: 0}\n") == [
-        "job.yaml:2:1: sweep: has no key to vary; give lists of values, such as params.lr: [0.1, 0.01]",
+        "job.yaml:2:1: sweep: varies no key; add lists of values, such as params.lr: [0.1, 0.01]",
         "job.yaml:2:28: sweep.array_parallelism: must be a whole number of at least 1, not 0",
     ]
     assert wrong(head, sweep=("params.a=range(1000)", "params.b=range(11)")) == [
