@@ -140,7 +140,7 @@ def test_wrong_sweeps_are_said_with_their_place(project: Path) -> None:
         "job.yaml:2:28: sweep.array_parallelism: must be a whole number of at least 1, not 0",
     ]
     assert wrong(head, sweep=("params.a=range(1000)", "params.b=range(11)")) == [
-        f"job.yaml:1:1: sweep: makes 11,000 points; at most {MOST_POINTS:,} are allowed"
+        f"job.yaml:1:1: sweep: has 11,000 points; at most {MOST_POINTS:,} are allowed"
     ]
     assert wrong(head, sweep=("seed",)) == [
         'command line: "seed" is no sweep; write --sweep key=a,b or --sweep key=range(5)'
