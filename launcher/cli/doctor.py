@@ -63,7 +63,7 @@ def _facts(partition: str | None, qos: str | None) -> tuple[SiteFacts, Job]:
     from launcher.config.load.load import site_job
     from launcher.config.load.site_profile import load_site
     from launcher.report.site.findings import SiteFacts
-    from launcher.slurm.probe import look_here
+    from launcher.slurm.probe import software_here
     from launcher.slurm.site import ask_site, find_slurm, parse_site
     from launcher.submission.facts import interpreter
 
@@ -77,7 +77,7 @@ def _facts(partition: str | None, qos: str | None) -> tuple[SiteFacts, Job]:
     python = interpreter.find(job.environment.python, None, os.environ)
     return SiteFacts(
         presence=presence, site=site, silence=silence, partition=partition or job.slurm.partition, qos=qos or job.slurm.qos,
-        python=python.path, look=look_here(python.path), runs=_runs_folder(), saves=_saves(),
+        python=python.path, look=software_here(python.path), runs=_runs_folder(), saves=_saves(),
         gpu_request=profile.gpu_request, signal_lead_s=job.restart.signal_lead_s,
         debug_detail=os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
     ), job  # fmt: skip
@@ -150,7 +150,7 @@ def _probed(facts: SiteFacts, partition: str | None, account: str | None, wait_s
     import dataclasses
 
     from launcher.errors import SiteError
-    from launcher.slurm.probe import probe
+    from launcher.slurm.probe import probe_node
 
     if facts.site is None:
         raise SiteError(f"--probe needs SLURM: {facts.silence or facts.presence.reason}")
@@ -158,7 +158,7 @@ def _probed(facts: SiteFacts, partition: str | None, account: str | None, wait_s
 
     partition = partition or load_site().debug_partition or facts.partition
     click.echo(f"probing {partition or 'the default partition'} (up to {wait_s:g} s) ...", err=True)
-    result = probe(_runs_dir(), facts.python, partition=partition, account=account, wait_s=wait_s)
+    result = probe_node(_runs_dir(), facts.python, partition=partition, account=account, wait_s=wait_s)
     return dataclasses.replace(facts, probe=result)
 
 

@@ -1,4 +1,4 @@
-"""Giving an allocation back so that the run starts again. Used from inside the job, by its leader.
+"""Give an allocation back so that the run starts again. Used from inside the job, by its leader.
 
 Standard library only. Nothing here raises for what SLURM refuses or does not answer: each call returns a `Done`.
 Job ids are those of `launcher.slurm.environ.own_job_id`: an array element is ``ARRAY_TASK``, as the plain id of an array's
@@ -11,13 +11,13 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.frozen import frozen
 from launcher.slurm.commands import Answer, ask
 from launcher.slurm.environ import without_slurm
 from launcher.slurm.hosts import expand_hosts
-from launcher.slurm.jobs import JobFacts, job_facts
+from launcher.slurm.jobs import JobFacts, job_facts, table_rows
 from launcher.slurm.restart import NET_LEAD_S
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "move_dependents", "pull_forward", "remark", "requeue", "wishes",
 ]  # fmt: skip
 
-TIMEOUT_S = 10.0
+_ASK_S = 10.0
 _COMMENT_CHARS = 1000
 RUNNING = ("RUNNING", "SIGNALING", "SUSPENDED", "STOPPED", "CONFIGURING")
 """States of a job that nobody has ended."""
@@ -45,7 +45,7 @@ _OPTIONS = {
 
 @frozen
 class Done:
-    """How a request went."""
+    """The result of a request to SLURM."""
 
     ok: bool
     why: str = ""
@@ -59,7 +59,7 @@ class Done:
 
 
 def requeue(job_id: str, *, restart_count: int, limit_s: float = 20.0) -> Done:
-    """Have SLURM run this job again under its id, and see that it has taken it.
+    """Have SLURM run this job again under its id, and check that it will.
 
     ``restart_count`` is this life's SLURM_RESTART_COUNT: SLURM's own count goes up in the moment in which it accepts, so
     that a request whose answer was lost, or another's that came first, is known to have taken. A job that was cancelled
@@ -68,19 +68,19 @@ def requeue(job_id: str, *, restart_count: int, limit_s: float = 20.0) -> Done:
     scancel that comes in between stands (`Done.ended`). ``limit_s`` bounds everything.
     """
     end = time.monotonic() + limit_s
-    facts = job_facts(job_id, timeout_s=min(TIMEOUT_S, limit_s))
+    facts = job_facts(job_id, timeout_s=min(_ASK_S, limit_s))
     if _taken(facts, restart_count):
         return Done(True)
     running = facts is None or facts.state in RUNNING
     words = ("scontrol", "requeue", *(["Incomplete"] if running else []), job_id)
     while True:
-        answer = ask(*words, timeout_s=min(TIMEOUT_S, max(1.0, end - time.monotonic())))
-        facts = job_facts(job_id, timeout_s=min(TIMEOUT_S, max(1.0, end - time.monotonic())))
+        answer = ask(*words, timeout_s=min(_ASK_S, max(1.0, end - time.monotonic())))
+        facts = job_facts(job_id, timeout_s=min(_ASK_S, max(1.0, end - time.monotonic())))
         if _taken(facts, restart_count):
             return Done(True)
         if running and answer.ok and facts is not None and facts.state not in RUNNING:
-            return Done(False, "the job was ended meanwhile", ended=True)
-        why = answer.problem or "SLURM said yes, and yet the job is not to run again"
+            return Done(False, "the job was ended in the meantime", ended=True)
+        why = answer.problem or "SLURM accepted the requeue, but the job will not run again"
         if not answer.ok and _FORBIDDEN.search(answer.err) and not _ALREADY.search(answer.err):
             return Done(False, why, forbidden=True)
         if time.monotonic() > end:
@@ -91,9 +91,7 @@ def requeue(job_id: str, *, restart_count: int, limit_s: float = 20.0) -> Done:
 def _taken(facts: JobFacts | None, restart_count: int) -> bool:
     if facts is None:
         return False
-    if facts.restarts is not None and facts.restarts > restart_count:
-        return True
-    return facts.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
+    return (facts.restarts or 0) > restart_count or facts.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
 
 
 def pull_forward(job_id: str, lead_s: int = NET_LEAD_S) -> Done:
@@ -108,13 +106,13 @@ def pull_forward(job_id: str, lead_s: int = NET_LEAD_S) -> Done:
 def exclude(job_id: str, hosts: Sequence[str]) -> Done:
     """Keep the requeued job off ``hosts`` and no others. It must be pending or completing."""
     if bad := [h for h in hosts if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", h)]:
-        return Done(False, f"no host names: {', '.join(map(repr, bad))}")
+        return Done(False, f"invalid host names: {', '.join(map(repr, bad))}")
     return _update(job_id, f"ExcNodeList={','.join(hosts)}")
 
 
 def wishes(job_id: str) -> dict[str, str]:
-    """What decides where the job may run, as options of sbatch: from its script, its submitter's SBATCH_* or later updates."""
-    out = ask("scontrol", "show", "job", job_id, timeout_s=TIMEOUT_S).out
+    """Return what decides where the job may run, as options of sbatch: from its script, SBATCH_* or later updates."""
+    out = ask("scontrol", "show", "job", job_id, timeout_s=_ASK_S).out
     found: dict[str, str] = {}
     # Lines that begin with these keys: job names and comments, which users choose, cannot imitate them.
     for line in re.findall(r"^ +(?:Priority|Partition|ReqNodeList|Features|Reservation)=.*", out, re.MULTILINE):
@@ -125,7 +123,7 @@ def wishes(job_id: str) -> dict[str, str]:
 
 
 def excluded(wished: Mapping[str, str]) -> list[str]:
-    """The hosts that a job of these `wishes` is kept off now."""
+    """Return the hosts that a job of these `wishes` does not run on."""
     names = wished.get("exclude", "")
     try:
         return expand_hosts(names)
@@ -134,44 +132,42 @@ def excluded(wished: Mapping[str, str]) -> list[str]:
 
 
 def could_start(script: str, options: Mapping[str, str], *, environ: Mapping[str, str]) -> bool | None:
-    """Whether SLURM could start ``script`` with ``options`` sooner or later on the hosts that are up; None: it does not say.
+    """Return whether SLURM could ever start ``script`` with ``options`` on the hosts that are up; None: not known.
 
     ``sbatch --test-only`` weighs everything that sbatch knows. Any user may ask it, and it queues nothing. Busy hosts count,
     those of this very job too; hosts that are down or drained do not. What the script waited for has been.
     """
     words = ["sbatch", "--test-only", *(f"--{key}={value}" for key, value in options.items()), "--dependency=", script]
-    answer = ask(*words, timeout_s=TIMEOUT_S, environ=without_slurm(environ))
+    answer = ask(*words, timeout_s=_ASK_S, environ=without_slurm(environ))
     return answer.ok if answer.ok or _NO_HOSTS.search(answer.err) else None
 
 
 def let_go(job_id: str, hosts: Sequence[str]) -> Done:
-    """Take ``hosts``, not this one, out of the running job; what is requeued later is the whole job again.
+    """Release ``hosts``, not this one, from the running job; what is requeued later is the whole job again.
 
     For hosts that do not answer: the job would end only when SLURM has noticed (SlurmdTimeout, 300 s by default), and then
     wait for its credential besides. A site may forbid it (disable_job_shrink).
     """
-    facts = job_facts(job_id, timeout_s=TIMEOUT_S)
+    facts = job_facts(job_id, timeout_s=_ASK_S)
     try:
         before = expand_hosts(facts.nodes) if facts is not None else []
     except ValueError:
         before = []
     kept = [h for h in before if h not in hosts]
     if facts is None or facts.state != "RUNNING" or not kept or len(kept) == len(before):
-        return Done(False, "there is nothing to let go of")
-    with (
-        tempfile.TemporaryDirectory() as folder
-    ):  # scontrol leaves two scripts there, for those who use the job by hand
+        return Done(False, "none of these hosts can be released")
+    with tempfile.TemporaryDirectory() as folder:  # scontrol leaves two scripts there
         return _update(job_id, f"NodeList={','.join(kept)}", cwd=folder)
 
 
 def forbid_requeue(job_id: str) -> Done:
-    """See that nothing, ``scontrol requeue`` included, brings this job back."""
+    """Forbid every requeue of this job, also by ``scontrol requeue``."""
     return _update(job_id, "Requeue=0")
 
 
 def remark(job_id: str, text: str) -> Done:
     """Add ``text`` to the job's comment. Its owner may do so; AdminComment is for operators."""
-    shown = ask("scontrol", "show", "job", job_id, timeout_s=TIMEOUT_S).out
+    shown = ask("scontrol", "show", "job", job_id, timeout_s=_ASK_S).out
     before = re.search(r"^ +Comment=(.*)$", shown, re.MULTILINE)
     mine = f"launcher: {text}"[:_COMMENT_CHARS]
     said = before[1].strip() if before else ""
@@ -180,8 +176,8 @@ def remark(job_id: str, text: str) -> Done:
 
 
 def cancel(job_id: str) -> Done:
-    """Take back that the job is to run again. SLURM keeps the processes that are ending."""
-    answer = ask("scancel", job_id, timeout_s=TIMEOUT_S)
+    """Cancel the requeued job. SLURM keeps the processes that are ending."""
+    answer = ask("scancel", job_id, timeout_s=_ASK_S)
     return Done(answer.ok, answer.problem)
 
 
@@ -194,7 +190,7 @@ def continuation(
     extra: Sequence[str] = (),
     timeout_s: float = 30.0,
 ) -> Done:
-    """Submit ``script`` (a path) again, to start when ``job_id`` has ended however it ends: where requeueing is forbidden.
+    """Submit ``script`` (a path) again, to start when ``job_id`` has ended: where requeueing is forbidden.
 
     ``name`` is the job's name: a job of that name that waits for ``job_id`` already is taken instead (whoever asked for it
     was killed before it could tell). ``environ`` is this process's; the allocation's own variables are kept from the new job.
@@ -207,7 +203,7 @@ def continuation(
     found = re.match(r"\s*(\d+)", answer.out) if answer.ok else None
     if found:
         return Done(True, job_id=found[1])
-    return Done(False, answer.problem or f"sbatch said {answer.out.strip()!r}", forbidden=not answer.busy)
+    return Done(False, answer.problem or f"sbatch printed {answer.out.strip()!r}", forbidden=not answer.busy)
 
 
 def move_dependents(old: str, new: str) -> list[str]:
@@ -215,12 +211,8 @@ def move_dependents(old: str, new: str) -> list[str]:
 
     For SLURM ``old`` is about to have ended well, and they would start.
     """
-    answer = ask(
-        "squeue", "--noheader", f"--user={os.getuid()}", "--states=PENDING", "--format=%i|%E", timeout_s=TIMEOUT_S
-    )
     moved = []
-    for line in answer.out.splitlines():
-        job_id, _, said = line.strip().partition("|")
+    for job_id, said in _pending("%i|%E"):
         plain = re.sub(r"\([^)]*\)", "", said)  # afterok:12(unfulfilled)
         changed = re.sub(rf"(?<=:){re.escape(old)}(?![\d_])", new, plain)
         if job_id != new and changed != plain and _update(job_id, f"Dependency={changed}").ok:
@@ -229,21 +221,23 @@ def move_dependents(old: str, new: str) -> list[str]:
 
 
 def _waiting_for(job_id: str, name: str) -> str | None:
-    """The id of a pending job called ``name`` that starts after ``job_id``; of an array element its array's."""
-    words = ("squeue", "--noheader", "--array", "--states=PENDING", f"--user={os.getuid()}", "--format=%F|%E|%j")
-    for line in ask(*words, timeout_s=TIMEOUT_S).out.splitlines():
-        heir, _, rest = line.strip().partition("|")
-        dependency, _, called = rest.partition("|")
-        if called == name and re.search(rf"\bafterany:{re.escape(job_id)}(?!\w)", dependency):
-            return heir
-    return None
+    """Return the id of a pending job called ``name`` that starts after ``job_id``; of an array element its array's."""
+    waits = re.compile(rf"\bafterany:{re.escape(job_id)}(?!\w)")
+    found = _pending("%F|%E|%j", "--array")
+    return next((heir for heir, dependency, called in found if called == name and waits.search(dependency)), None)
+
+
+def _pending(columns: str, *options: str) -> Iterator[list[str]]:
+    """Yield rows of squeue about this user's pending jobs."""
+    words = ("squeue", "--noheader", *options, "--states=PENDING", f"--user={os.getuid()}", f"--format={columns}")
+    return table_rows(ask(*words, timeout_s=_ASK_S).out, columns.count("|") + 1)
 
 
 def _update(job_id: str, setting: str, *, cwd: str | None = None) -> Done:
     answer: Answer = Answer((), None)
     for wait_s in (0.0, 0.3, 1.0):
         time.sleep(wait_s)
-        answer = ask("scontrol", "update", f"JobId={job_id}", setting, timeout_s=TIMEOUT_S, cwd=cwd)
+        answer = ask("scontrol", "update", f"JobId={job_id}", setting, timeout_s=_ASK_S, cwd=cwd)
         if not answer.busy:
             break
     forbidden = bool(_FORBIDDEN.search(answer.err)) and not answer.ok

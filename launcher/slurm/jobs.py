@@ -13,7 +13,7 @@ from launcher.slurm.hosts import expand_hosts
 
 __all__ = [
     "ENDED", "JobFacts", "JobView", "controller_time", "duration_s", "job_facts", "job_views", "newest_of_name", "parse_facts",
-    "parse_sacct", "parse_squeue", "parse_time", "rows",
+    "parse_sacct", "parse_squeue", "parse_time", "table_rows",
 ]  # fmt: skip
 
 ENDED = frozenset(
@@ -109,7 +109,7 @@ def _pick(wanted: Sequence[str], views: dict[str, JobView]) -> dict[str, JobView
 def parse_squeue(text: str) -> dict[str, JobView]:
     """Read the rows of ``squeue -o SQUEUE_FORMAT``, by each id a row answers to."""
     out: dict[str, JobView] = {}
-    for shown, raw, state, start, end, submit, nodes, name, command, reason in rows(text, 10):
+    for shown, raw, state, start, end, submit, nodes, name, command, reason in table_rows(text, 10):
         for job_id in dict.fromkeys((shown, raw)):
             view = JobView(
                 job_id=job_id, state=state, reason="" if reason in _NONE else reason, nodes=nodes,
@@ -120,7 +120,7 @@ def parse_squeue(text: str) -> dict[str, JobView]:
     return out
 
 
-def rows(text: str, columns: int) -> Iterator[list[str]]:
+def table_rows(text: str, columns: int) -> Iterator[list[str]]:
     """Yield the lines of ``text`` that have that many columns, split at ``|``; the last column may hold one."""
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|", columns - 1)]
@@ -131,7 +131,7 @@ def rows(text: str, columns: int) -> Iterator[list[str]]:
 def parse_sacct(text: str) -> dict[str, JobView]:
     """Read the rows of ``sacct -nPX -o SACCT_FIELDS``, by each id a row answers to; of several lives the last one counts."""
     out: dict[str, JobView] = {}
-    for shown, raw, state, code, submit, start, end, nodes, name, reason in rows(text, 10):
+    for shown, raw, state, code, submit, start, end, nodes, name, reason in table_rows(text, 10):
         word, _, by = state.partition(" ")
         exit_code, signal = _exit(code)
         for job_id in dict.fromkeys((*_elements(shown), raw)):

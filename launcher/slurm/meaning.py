@@ -1,4 +1,4 @@
-"""Why SLURM sent a signal, from what ``scontrol show job`` says in that moment. Pure.
+"""Tell why SLURM sent a signal, from what ``scontrol show job`` says in that moment. Pure.
 
 Measured on 22.05.8 with a handler that asks at once (tests/slurm/test_meaning_real.py measures again):
 
@@ -50,7 +50,7 @@ class Meaning:
 def meaning_of(
     facts: JobFacts | None, signal: str, *, restart_count: int, now: float, lead_s: float, requested: bool = False
 ) -> Meaning:
-    """Why ``signal`` ("TERM" or "USR2") came.
+    """Return why ``signal`` ("TERM" or "USR2") came.
 
     ``facts`` is what SLURM says now (None: it does not answer), ``restart_count`` this life's SLURM_RESTART_COUNT,
     ``lead_s`` the N of ``--signal=USR2@N``, ``requested`` whether the user has left a request for the leader.
@@ -59,9 +59,7 @@ def meaning_of(
         return Meaning("user") if requested and signal == "USR2" else Meaning("unknown")
     if facts.state in ("RUNNING", "SIGNALING", "STOPPED", "SUSPENDED"):
         return _running(facts, signal, now, lead_s, requested)
-    if facts.restarts is not None and facts.restarts > restart_count:
-        return Meaning("preempted_now", 0.0, slurm_requeues=True)
-    if facts.state in ("PENDING", "REQUEUED"):
+    if (facts.restarts or 0) > restart_count or facts.state in ("PENDING", "REQUEUED"):
         return Meaning("preempted_now", 0.0, slurm_requeues=True)
     return _ending(facts)
 

@@ -1,4 +1,4 @@
-"""A look at an interpreter and its machine, here or as a tiny job on a compute node. Standard library only."""
+"""Find out what software a host has: this one, or a compute node by a tiny job. Standard library only."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from launcher.slurm.commands import ask
 from launcher.slurm.environ import without_slurm
 from launcher.slurm.jobs import job_views
 
-__all__ = ["Look", "ProbeResult", "look_here", "parse_look", "probe"]
+__all__ = ["HostSoftware", "ProbeResult", "parse_software", "probe_node", "software_here"]
 
-# Run by the interpreter in question, which may hold nothing but itself. torch is looked for, never imported: its version.py
-# is plain assignments.
+# Run by the interpreter in question, which may have no packages. torch is found, never imported.
 _LOOK = r"""
-import ast, importlib.util, json, os, socket, sys
+import importlib.util, json, os, re, socket, sys
 
 def torch_facts():
     try:
@@ -32,21 +31,12 @@ def torch_facts():
         spec = None
     if spec is None or not spec.submodule_search_locations:
         return {}
-    found = {"torch": "?"}
     try:
         with open(os.path.join(list(spec.submodule_search_locations)[0], "version.py")) as f:
-            tree = ast.parse(f.read())
-    except (OSError, SyntaxError):
-        return found
-    for node in tree.body:
-        names = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        for name in names:
-            if isinstance(name, ast.Name) and isinstance(node.value, ast.Constant):
-                if name.id == "__version__":
-                    found["torch"] = node.value.value
-                elif name.id in ("cuda", "hip"):
-                    found[name.id] = node.value.value
-    return found
+            said = dict(re.findall(r"^(__version__|cuda|hip)\b[^=\n]*= *['\"]([^'\"]+)['\"]", f.read(), re.M))
+    except (OSError, ValueError):
+        said = {}
+    return {"torch": said.pop("__version__", "?"), **said}
 
 def nccl(cuda):
     from importlib import metadata
@@ -82,8 +72,8 @@ found.update(nccl(found.get("cuda")))
 
 
 @frozen(kw_only=True)
-class Look:
-    """What was seen of an interpreter and the machine it runs on; None is not there."""
+class HostSoftware:
+    """An interpreter and the host it runs on; None: not there."""
 
     host: str = ""
     python: str = ""
@@ -102,39 +92,41 @@ class Look:
 
 @frozen(kw_only=True)
 class ProbeResult:
-    """How the tiny job went."""
+    """What the tiny job found out."""
 
     ok: bool
     why: str = ""
     """One sentence when it is not `ok`."""
     seconds: float = 0.0
     """From submission to its answer."""
-    look: Look = field(default_factory=Look)
+    look: HostSoftware = field(default_factory=HostSoftware)
     job_id: str = ""
 
 
-def parse_look(text: str) -> Look:
-    """Read what the look printed; anything else is its error."""
+def parse_software(text: str) -> HostSoftware:
+    """Read what the interpreter printed; anything else is its error."""
     try:
         said = json.loads(text.strip().splitlines()[-1])
-        return Look(**{k: v for k, v in said.items() if k in Look.__dataclass_fields__ and isinstance(v, str)})
+        return HostSoftware(
+            **{k: v for k, v in said.items() if k in HostSoftware.__dataclass_fields__ and isinstance(v, str)}
+        )
     except (ValueError, IndexError, AttributeError, TypeError):
-        return Look(error=text.strip()[-200:] or "it said nothing")
+        return HostSoftware(error=text.strip()[-200:] or "it printed nothing")
 
 
-def look_here(python: str) -> Look:
-    """Look with ``python`` on this machine."""
+def software_here(python: str) -> HostSoftware:
+    """Ask the interpreter ``python`` on this host."""
     try:
         done = subprocess.run(
             [python, "-c", _LOOK + "\nprint(json.dumps(found))"], capture_output=True, text=True, timeout=60, check=False,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Look(error=str(error))
-    return parse_look(done.stdout) if done.returncode == 0 else Look(error=done.stderr.strip()[-200:])
+        return HostSoftware(error=str(error))
+    return parse_software(done.stdout) if done.returncode == 0 else HostSoftware(error=done.stderr.strip()[-200:])
 
 
-def probe(
+def probe_node(
     folder: Path,
     python: str,
     *,
@@ -143,7 +135,7 @@ def probe(
     wait_s: float = 300.0,
     environ: Mapping[str, str] = os.environ,
 ) -> ProbeResult:
-    """Submit a tiny job that must find what was written below ``folder`` here, and answer there.
+    """Submit a tiny job that must read a file written below ``folder`` here, and answer there.
 
     It is cancelled when it has not answered after ``wait_s``. Leaves nothing behind. Never raises for what SLURM or the
     file system refuse.
@@ -167,7 +159,7 @@ def probe(
         )  # fmt: skip
         job_id = answer.out.strip().split(";")[0] if answer.ok else ""
         if not job_id.isdigit():
-            return ProbeResult(ok=False, why=f"sbatch refused it: {answer.problem or answer.out.strip()}")
+            return ProbeResult(ok=False, why=f"sbatch refused the probe: {answer.problem or answer.out.strip()}")
         result = _await(place, token, job_id, began + wait_s)
         return ProbeResult(
             ok=not result[0], why=result[0], look=result[1], seconds=time.monotonic() - began, job_id=job_id
@@ -179,7 +171,7 @@ def probe(
 
 
 def _script(place: Path, python: str) -> str:
-    """The job: it reads the token, and leaves its answer beside it by rename."""
+    """Return the job's script: it reads the token and writes its answer beside it by rename."""
     code = (
         f"{_LOOK}\nplace = {str(place)!r}\n"
         "found['token'] = open(os.path.join(place, 'token')).read()\n"
@@ -189,8 +181,8 @@ def _script(place: Path, python: str) -> str:
     return f"#!/bin/sh\nexec {shlex.quote(python)} -c {shlex.quote(code)}\n"
 
 
-def _await(place: Path, token: str, job_id: str, end: float) -> tuple[str, Look]:
-    """("", what the job saw), or why there is no answer."""
+def _await(place: Path, token: str, job_id: str, end: float) -> tuple[str, HostSoftware]:
+    """Wait for the answer; return ("", what the job found), or why there is none."""
     pause = 0.2
     while time.monotonic() < end:
         os.listdir(place)  # makes an NFS client look again
@@ -201,18 +193,18 @@ def _await(place: Path, token: str, job_id: str, end: float) -> tuple[str, Look]
             time.sleep(1.0)
             if (answer := _answer(place, token)) is not None:
                 return "", answer
-            return _why_silent(place, view.state), Look()
+            return _why_silent(place, view.state), HostSoftware()
         time.sleep(pause)
         pause = min(5.0, pause * 1.5)
     view = (job_views([job_id], patient=False) or {}).get(job_id)
     waiting = f"{view.state}{f' ({view.reason})' if view.reason else ''}" if view else "unknown to SLURM"
-    return f"the probe has not run in time: job {job_id} is {waiting}", Look()
+    return f"the probe has not run in time: job {job_id} is {waiting}", HostSoftware()
 
 
-def _answer(place: Path, token: str) -> Look | None:
+def _answer(place: Path, token: str) -> HostSoftware | None:
     try:
         text = (place / "answer").read_text()
-        return parse_look(text) if json.loads(text).get("token") == token else None
+        return parse_software(text) if json.loads(text).get("token") == token else None
     except (OSError, ValueError, AttributeError):
         return None
 
@@ -226,4 +218,4 @@ def _why_silent(place: Path, state: str) -> str:
         return f"a compute node does not see {place.parent}: put runs_dir on a shared file system"
     if said:
         return f"the probe ended {state}: {said.splitlines()[-1][:200]}"
-    return f"the probe ended {state} without a word: a compute node does not see {place.parent}, or cannot write there"
+    return f"the probe ended {state} without output: a compute node does not see {place.parent}, or cannot write there"

@@ -1,4 +1,4 @@
-"""Having a requeued job start soon: the right StartTime, said at the right moment, by the job's last process.
+"""Let a requeued job start soon: the job's last process sets the right StartTime at the right moment.
 
 What SLURM does (22.05 to 25.05 by source; measured on 22.05.8, docs/benchmarks.md):
 
@@ -25,7 +25,7 @@ from launcher.run import clock as own_clock
 from launcher.slurm.commands import ask
 from launcher.slurm.jobs import job_facts, parse_time
 
-__all__ = ["NET_LEAD_S", "Look", "last_act", "parse_sdiag", "start_time"]
+__all__ = ["NET_LEAD_S", "SchedulerState", "last_act", "parse_sdiag", "start_time"]
 
 NET_LEAD_S = 15
 """Lead of a StartTime that holds if nothing else is said: the job's end takes less on any host that can be used."""
@@ -46,7 +46,7 @@ _ASK_S = 5.0
 
 
 @frozen
-class Look:
+class SchedulerState:
     """What slurmctld says of its main scheduler."""
 
     cycles: int
@@ -57,20 +57,20 @@ class Look:
     """The same moment by this host's clock."""
 
     def there(self, here: float) -> float:
-        """What slurmctld's clock shows when this host's shows ``here``; at most a second too much."""
+        """Return what slurmctld's clock shows when this host's shows ``here``; at most a second too much."""
         least = self.t + (here - self.heard)
         return here if least - 0.2 <= here <= least + 1.2 else least + 1.0
 
 
-def parse_sdiag(text: str, heard: float) -> Look | None:
-    """`Look` from the output of ``sdiag``; None when it says something else."""
+def parse_sdiag(text: str, heard: float) -> SchedulerState | None:
+    """Read the output of ``sdiag``; None when it is something else."""
     at = parse_time(text)
     cycles = re.search(r"^Main schedule statistics.*?^\s*Total cycles:\s*(\d+)", text, re.MULTILINE | re.DOTALL)
-    return Look(int(cycles[1]), int(at), heard) if at and cycles else None
+    return SchedulerState(int(cycles[1]), int(at), heard) if at and cycles else None
 
 
-def start_time(before: Look | None, delay_s: int, *, now: float, needed_s: float) -> str:
-    """StartTime for the last request. Pure.
+def start_time(before: SchedulerState | None, delay_s: int, *, now: float, needed_s: float) -> str:
+    """Return the StartTime for the last request. Pure.
 
     ``before`` is the last look at slurmctld's clock before the scheduler's cycle (None: no cycle was seen), ``delay_s``
     batch_sched_delay, ``now`` this host's clock, ``needed_s`` how long the job's end may take.
@@ -90,7 +90,7 @@ def last_act(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = own_clock.now,
 ) -> tuple[str, ...]:
-    """Everything but the last act of the job's last process; returns the command that is it, to be exec'ed.
+    """Prepare the last act of the job's last process; return the command to exec.
 
     ``own_host`` is SLURM's name of this host, ``requeued_t`` when SLURM began to end the job, as far as that is known.
     ``srun_killed``: the step was left to itself. Takes 1 to 7 s. Never raises.
@@ -112,7 +112,7 @@ def last_act(
 
 
 class _Slowest:
-    """How long the slowest of some calls took, in seconds."""
+    """Measure the slowest of some calls, in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -129,16 +129,13 @@ def _start_at(job_id: str, when: str) -> bool:
 
 
 def _batch_sched_delay_s() -> int:
-    found = re.search(r"^SchedulerParameters +=.*\bbatch_sched_delay=(\d+)", _config(), re.MULTILINE)
+    config = ask("scontrol", "show", "config", timeout_s=_ASK_S).out
+    found = re.search(r"^SchedulerParameters +=.*\bbatch_sched_delay=(\d+)", config, re.MULTILINE)
     return int(found[1]) if found else 3
 
 
-def _config() -> str:
-    return ask("scontrol", "show", "config", timeout_s=_ASK_S).out
-
-
 def _others_are_gone(job_id: str, own_host: str, sleep: Callable[[float], None], clock: Callable[[], float]) -> bool:
-    """Wait until the job has ended on every other host: each one's end makes the scheduler look, and would be mistaken."""
+    """Wait until the job has ended on every other host: each one's end starts a cycle of the scheduler, too."""
     end = clock() + _OTHERS_S
     while True:
         facts = job_facts(job_id, timeout_s=_ASK_S)
@@ -151,24 +148,17 @@ def _others_are_gone(job_id: str, own_host: str, sleep: Callable[[float], None],
 
 def _see_a_cycle(
     job_id: str, delay_s: int, slowest: _Slowest, sleep: Callable[[float], None], clock: Callable[[], float]
-) -> Look | None:
-    """Ask for a cycle of the main scheduler and wait for it; returns the last look before it, None when it was not seen."""
-    before = _look(clock)
+) -> SchedulerState | None:
+    """Ask for a cycle of the main scheduler and wait for it; return its state before, None when no cycle was seen."""
+    before = parse_sdiag(ask("sdiag", timeout_s=_ASK_S).out, clock())
     if before is None:
         return None
     slowest.time(lambda: _start_at(job_id, f"now+{NET_LEAD_S}seconds"))
     end = clock() + delay_s + 2.5
     while clock() < end:
         sleep(_POLL_S)
-        look = _look(clock)
-        if look is None:
-            return None
-        if look.cycles != before.cycles:
-            return before
-        before = look
+        now = parse_sdiag(ask("sdiag", timeout_s=_ASK_S).out, clock())
+        if now is None or now.cycles != before.cycles:
+            return before if now else None
+        before = now
     return None
-
-
-def _look(clock: Callable[[], float]) -> Look | None:
-    answer = ask("sdiag", timeout_s=_ASK_S)
-    return parse_sdiag(answer.out, clock())

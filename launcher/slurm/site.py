@@ -14,7 +14,7 @@ from dataclasses import field
 from launcher.frozen import frozen
 from launcher.run.spec import SiteSpec
 from launcher.slurm.commands import ask_patiently
-from launcher.slurm.jobs import duration_s, rows
+from launcher.slurm.jobs import duration_s, table_rows
 
 __all__ = ["Partition", "Presence", "Qos", "Site", "SiteTexts", "ask_site", "find_slurm", "parse_site", "policy"]
 
@@ -244,7 +244,7 @@ def _set(config: Mapping[str, str], key: str) -> bool:
 
 def _partitions(text: str, nodes: str, cluster_mode: str) -> tuple[Partition, ...]:
     found: dict[str, list[list[str]]] = {}
-    for parts in rows(nodes, 7):
+    for parts in table_rows(nodes, 7):
         found.setdefault(parts[0], []).append(parts)
     out = []
     for record in re.split(r"\n\s*\n", text):
@@ -299,7 +299,7 @@ def _qos(text: str) -> tuple[Qos, ...]:
             name=name, grace_s=int(duration_s(grace) or 0), preempt_mode=mode.upper(),
             preempts=tuple(p for p in preempts.split(",") if p), max_wall_s=duration_s(wall),
         )
-        for name, grace, mode, preempts, wall in rows(text, 5)
+        for name, grace, mode, preempts, wall in table_rows(text, 5)
         if name
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.slurm import restart
 from launcher.slurm.commands import Answer
-from launcher.slurm.restart import Look, parse_sdiag, start_time
+from launcher.slurm.restart import SchedulerState, parse_sdiag, start_time
 
 SDIAG = """*******************************************************
 sdiag output at Sun Nov 22 05:00:00 2026 (1795323600)
@@ -30,7 +30,7 @@ Backfilling stats
 
 def test_sdiag_is_read() -> None:
     """The main scheduler's cycles, not the backfill's, and slurmctld's clock."""
-    assert parse_sdiag(SDIAG % 12, 5.0) == Look(12, 1795323600, 5.0)
+    assert parse_sdiag(SDIAG % 12, 5.0) == SchedulerState(12, 1795323600, 5.0)
     assert parse_sdiag("sdiag: error: no answer", 5.0) is None
 
 
@@ -41,12 +41,12 @@ def test_sdiag_is_read() -> None:
 )
 def test_slurmctlds_clock_is_the_one_that_counts(here: float, heard: float, t: int, there: float) -> None:
     """Clocks that agree are trusted to the fraction of a second; of others the latest that slurmctld's may show is taken."""
-    assert Look(1, t, heard).there(here) == pytest.approx(there)
+    assert SchedulerState(1, t, heard).there(here) == pytest.approx(there)
 
 
 def test_start_time_lies_between_the_jobs_end_and_the_schedulers_next_look() -> None:
     """The second of the last cycle plus batch_sched_delay, if the job can have ended by then; a safe lead otherwise."""
-    before = Look(7, 1000, 1000.4)
+    before = SchedulerState(7, 1000, 1000.4)
 
     assert start_time(before, 3, now=1001.2, needed_s=1.3) == "uts1003"
     assert start_time(before, 3, now=1002.2, needed_s=1.3) == "now+3seconds"

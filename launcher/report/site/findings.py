@@ -6,7 +6,7 @@ from dataclasses import field
 from functools import partial
 
 from launcher.frozen import frozen
-from launcher.slurm.probe import Look, ProbeResult
+from launcher.slurm.probe import HostSoftware, ProbeResult
 from launcher.slurm.site import Presence, Site
 
 __all__ = ["Finding", "RunsFolder", "Saves", "SiteFacts", "note", "ok", "problem", "warning"]
@@ -58,7 +58,7 @@ class SiteFacts:
     gpu_request: str = "gpus-per-node"
     """The site profile's."""
     python: str = ""
-    look: Look = field(default_factory=Look)
+    look: HostSoftware = field(default_factory=HostSoftware)
     runs: RunsFolder = field(default_factory=lambda: RunsFolder(shown="runs"))
     saves: Saves | None = None
     probe: ProbeResult | None = None

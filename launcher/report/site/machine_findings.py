@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from launcher.report.formats import duration
 from launcher.report.site.findings import Finding, SiteFacts, note, ok, problem, warning
 from launcher.run.units import size
-from launcher.slurm.probe import Look
+from launcher.slurm.probe import HostSoftware
 from launcher.slurm.site import Partition
 
 __all__ = ["machine_findings"]
@@ -43,7 +43,7 @@ def _python(facts: SiteFacts, part: Partition | None) -> Iterator[Finding]:
         yield warning("torch", "TORCH_DISTRIBUTED_DEBUG=DETAIL is set, which crashes DDP with gloo: unset it.")
 
 
-def _driver(look: Look, where: str) -> Iterator[Finding]:
+def _driver(look: HostSoftware, where: str) -> Iterator[Finding]:
     if not look.driver_cuda or not look.cuda:
         return
     if int(look.driver_cuda.split(".")[0]) < int(look.cuda.split(".")[0]):
@@ -55,7 +55,7 @@ def _driver(look: Look, where: str) -> Iterator[Finding]:
         yield ok("driver", f"The driver of {where}{named} supports CUDA {look.driver_cuda}, enough for torch.")
 
 
-def _nccl(look: Look) -> Iterator[Finding]:
+def _nccl(look: HostSoftware) -> Iterator[Finding]:
     """Compare NCCL with torch: its packages for CUDA 11, 12 and 13 share a folder, and torch loads whichever is there."""
     if look.cuda and look.nccl_cuda and (major := look.cuda.split(".")[0]) != look.nccl_cuda:
         where = f" on {look.host}" if look.host else ""
@@ -100,7 +100,7 @@ def _probe(facts: SiteFacts) -> Iterator[Finding]:
         yield from _nccl(there)
 
 
-def _differences(there: Look, here: Look) -> str:
+def _differences(there: HostSoftware, here: HostSoftware) -> str:
     """Say what a node has otherwise than this machine, "" for nothing: ranks with different NCCLs or torches do not connect."""
     rows = [
         ("Python", there.python, here.python), ("torch", there.torch, here.torch), ("CUDA", there.cuda, here.cuda),

@@ -16,15 +16,15 @@ from cluster import Cluster
 from launcher.report.site.doctor import diagnosis_lines, examine
 from launcher.report.site.findings import RunsFolder, Saves, SiteFacts
 from launcher.report.site.profile import site_profile
-from launcher.slurm.probe import Look, ProbeResult, look_here, parse_look
+from launcher.slurm.probe import HostSoftware, ProbeResult, parse_software, software_here
 from launcher.slurm.site import Presence, Site, SiteTexts, parse_site
 
 HERE = Path(__file__).parent
 SITES = HERE.parents[1] / "slurm" / "sites"
 GOLDEN = HERE / "doctor"
 READY = Presence("ready", "sbatch is /usr/bin/sbatch.")
-GPU = Look(host="login", python="3.11.7", torch="2.13.0+cu126", cuda="12.6", nccl="2.27.3", nccl_cuda="12")
-CPU = Look(host="login", python="3.11.7", torch="2.13.0+cpu")
+GPU = HostSoftware(host="login", python="3.11.7", torch="2.13.0+cu126", cuda="12.6", nccl="2.27.3", nccl_cuda="12")
+CPU = HostSoftware(host="login", python="3.11.7", torch="2.13.0+cpu")
 SHARED = RunsFolder(shown="~/runs", free_bytes=310 * 10**9, filesystem="nfs4")
 
 
@@ -87,14 +87,14 @@ PROBLEMS = {
     "traces": (SiteFacts(presence=Presence("traces", "Load it."), look=GPU), "Load it."),
     "silent": (SiteFacts(presence=READY, silence="SLURM does not answer: timed out.", look=GPU), "timed out"),
     "no torch": (facts("debian-22.05", look=dataclasses.replace(CPU, torch=None)), "has no torch"),
-    "bad python": (facts("debian-22.05", look=Look(error="Permission denied")), "Permission denied"),
+    "bad python": (facts("debian-22.05", look=HostSoftware(error="Permission denied")), "Permission denied"),
     "no partition": (facts("debian-22.05", partition="gpu"), "There is no partition gpu. Available: batch, high."),
     "partition down": (facts("campus-23.11", partition="gpu-debug"), "gpu-debug does not start jobs"),
     "not writable": (facts("debian-22.05", runs=RunsFolder(shown="/", writable=False)), "cannot be written"),
     "not shared": (facts("debian-22.05", probe=ProbeResult(ok=False, why="a compute node does not see ~/runs")), "A compute"),
     "driver": (facts("debian-22.05", look=OLD), "supports CUDA 11.4 at most"),
     "torch lost": (
-        facts("debian-22.05", probe=ProbeResult(ok=True, look=Look(host="n1", python="3.9.2"))), "On n1 ~/envs/ml/bin/python"
+        facts("debian-22.05", probe=ProbeResult(ok=True, look=HostSoftware(host="n1", python="3.9.2"))), "On n1 ~/envs/ml/bin/python"
     ),
 }  # fmt: skip
 
@@ -124,7 +124,7 @@ MISFITS = {
         ["probe: h001 has NCCL 2.10.0 (here 2.27.3) under the same path."],
     ),
     "another Python and torch, no NCCL there": (
-        facts("center-24.05", probe=ProbeResult(ok=True, look=Look(host="h001", python="3.9.2", torch="1.13.0", cuda="11.7"))),
+        facts("center-24.05", probe=ProbeResult(ok=True, look=HostSoftware(host="h001", python="3.9.2", torch="1.13.0", cuda="11.7"))),
         ["probe: h001 has Python 3.9.2 (here 3.11.7), torch 1.13.0 (here 2.13.0+cu126), CUDA 11.7 (here 12.6), "
          "NCCL none (here 2.27.3) under the same path."],
     ),
@@ -166,7 +166,7 @@ def test_the_nccl_of_torchs_cuda_is_looked_at(
         (tmp_path / f"{name}-{version}.dist-info").mkdir()
         (tmp_path / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    look = look_here(sys.executable)
+    look = software_here(sys.executable)
     agents = "import json, launcher.node.agent.description as f; print(json.dumps(f.torch_versions()))"
     told = subprocess.run([sys.executable, "-c", agents], capture_output=True, check=True).stdout
 
@@ -176,9 +176,9 @@ def test_the_nccl_of_torchs_cuda_is_looked_at(
 
 def test_a_look_that_says_nonsense_is_an_error() -> None:
     """A crash or garbage instead of an answer is no look."""
-    assert parse_look("Traceback\nImportError: x").error.endswith("ImportError: x")
-    assert parse_look("").error == "it said nothing"
-    assert parse_look('{"host": "n1", "torch": null, "unknown": 1, "python": "3.11.7"}') == Look(
+    assert parse_software("Traceback\nImportError: x").error.endswith("ImportError: x")
+    assert parse_software("").error == "it printed nothing"
+    assert parse_software('{"host": "n1", "torch": null, "unknown": 1, "python": "3.11.7"}') == HostSoftware(
         host="n1", python="3.11.7"
     )
 
