@@ -143,7 +143,7 @@ def test_wrong_sweeps_are_said_with_their_place(project: Path) -> None:
         f"job.yaml:1:1: sweep: has 11,000 points; at most {MOST_POINTS:,} are allowed"
     ]
     assert wrong(head, sweep=("seed",)) == [
-        'command line: "seed" is no sweep; write --sweep key=a,b or --sweep key=range(5)'
+        'command line: "seed" is not a sweep; write --sweep key=a,b or --sweep key=range(5)'
     ]
 
 
