@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from launcher.run.messages import Channel
-from launcher.training.checkpoint.write import Saver
+from launcher.training.checkpoint.write import CheckpointWriter
 
 KINDS = ("task", "function")
 """A task's weights are copied behind the next passes, too; a function's own code may write to them, so they are not."""
@@ -62,7 +62,7 @@ def lone_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: t
 
 
 def overlapped(
-    saver: Saver,
+    saver: CheckpointWriter,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     folder: Path,
@@ -108,7 +108,7 @@ def main() -> None:
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=arguments.dir))
     _agent, worker = socket.socketpair()
-    saver = Saver(Channel(worker), torch.device("cpu"))
+    saver = CheckpointWriter(Channel(worker), torch.device("cpu"))
     model, optimizer = build(arguments.mb)
     batch = torch.randn(arguments.batch, 2048)
     rows: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in KINDS}

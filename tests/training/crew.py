@@ -283,7 +283,7 @@ def save_until_write(sock: socket.socket, tmp: str, number: int) -> None:
     import torch
 
     from launcher.run.messages import Channel
-    from launcher.training.checkpoint.write import Saver
+    from launcher.training.checkpoint.write import CheckpointWriter
 
     done, original = 0, os.write
 
@@ -295,7 +295,7 @@ def save_until_write(sock: socket.socket, tmp: str, number: int) -> None:
         return original(fd, data)
 
     os.write = dying
-    saver = Saver(Channel(sock), torch.device("cpu"))
+    saver = CheckpointWriter(Channel(sock), torch.device("cpu"))
     parts = [("state.pt", {"w": torch.zeros(1000)}), ("rank-00000.pt", {"v": 1})]
     saver.save(1, Path(tmp), lambda: parts, {}, copy=True)
     saver.drain()

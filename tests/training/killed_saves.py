@@ -34,7 +34,7 @@ from launcher.run.events import read
 from launcher.run.messages import Channel, decode_lines, encode
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
-from launcher.training.checkpoint.write import Saver, load_rank, load_shared, rank_file
+from launcher.training.checkpoint.write import CheckpointWriter, load_rank, load_shared, rank_file
 
 WORLD = 2
 INTERVAL = 10
@@ -76,7 +76,7 @@ def work(rank: int, line: socket.socket, paths: RunPaths) -> None:
     first = int(go["step"])
     if first:
         check(paths.checkpoint(first), first)
-    saver = Saver(channel, torch.device("cpu"))
+    saver = CheckpointWriter(channel, torch.device("cpu"))
     for step in (first + INTERVAL, first + 2 * INTERVAL):
         parts = [(rank_file(rank), own_of(rank, step))]
         if rank == 0:

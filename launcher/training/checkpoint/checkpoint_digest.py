@@ -18,17 +18,15 @@ __all__ = ["digest_checkpoint"]
 
 
 def digest_checkpoint(path: Path) -> dict[str, str]:
-    """Digest of each part of the checkpoint at ``path``: every registered object, rng, order, position, and ``all``.
+    """Return the digest of each part of the checkpoint at ``path``: every registered object, rng, order, position, ``all``.
 
-    Of a folder that a script filled itself: each part of what DCP saved there, and each file of any other saver. Raises
+    For a folder that a script filled itself: each part of what DCP saved there, and each file of any other saver. Raises
     CheckpointError when it cannot be loaded.
     """
     if not exists(path / write.SHARED, path) and (manifest := read_manifest(path)):
-        from launcher.training.checkpoint.folder_digest import (
-            of_folder,  # DCP's import: workers, which digest too, do without
-        )
+        from launcher.training.checkpoint import folder_digest  # imports DCP, which takes long and only this case needs
 
-        parts = of_folder(path, {str(file["name"]): str(file["hash"]) for file in manifest["files"]})
+        parts = folder_digest.of_folder(path, {str(file["name"]): str(file["hash"]) for file in manifest["files"]})
         return {**parts, "all": digest(parts)}
     shared = write.load_shared(path)
     ranks = [write.load_rank(path, rank) for rank in range(int(shared["world_size"]))]

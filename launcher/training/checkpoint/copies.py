@@ -1,4 +1,4 @@
-"""Copies of a state that training may go on changing: taken at a boundary, into memory that is used again."""
+"""Copies of a state that training continues to change: taken at a boundary, into memory that is used again."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from launcher.training.checkpoint.plain import like
 
 __all__ = ["Reference", "Snapshot"]
 
+_Path = tuple[Any, ...]
 _SMALL = 65536
 """Tensors up to so many bytes are copied even where references would do."""
 
@@ -23,7 +24,7 @@ class Snapshot:
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
-        self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._buffers: dict[_Path, torch.Tensor] = {}
         self._stream: Any = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
         self._event: Any = None
         self._late: Container[int] = ()
@@ -33,13 +34,13 @@ class Snapshot:
         """Whether a tensor was written to before its late copy was made."""
 
     def take(self, tree: Any, late: Container[int] = ()) -> Any:
-        """A copy of ``tree``; valid until the next call, complete after `wait`.
+        """Copy ``tree``; the copy is valid until the next call, complete after `wait`.
 
         ``late`` holds addresses of tensors that nobody writes to before `settle`: they are copied meanwhile, by whoever
         calls `wait` or `settle` (a step's forward and backward pass hide them).
         """
         self._late, self.torn = (() if self._cuda else late), False
-        fresh: dict[tuple[Any, ...], torch.Tensor] = {}
+        fresh: dict[_Path, torch.Tensor] = {}
         if not self._cuda:
             copied = self._copy(tree, (), fresh, {})
         else:
@@ -53,13 +54,13 @@ class Snapshot:
         return copied
 
     def wait(self) -> None:
-        """Until the copies are complete."""
+        """Wait until the copies are complete."""
         self.settle()
         if self._event is not None:
             self._event.synchronize()
 
     def settle(self) -> None:
-        """Make every late copy that has not been made; any thread may."""
+        """Make every late copy that has not been made; any thread may call this."""
         while self._pending:
             with self._lock:
                 if not self._pending:
@@ -69,27 +70,17 @@ class Snapshot:
                 self.torn = self.torn or source._version != version
                 self._pending.popleft()
 
-    def _copy(
-        self, node: Any, path: tuple[Any, ...], fresh: dict[tuple[Any, ...], torch.Tensor], seen: dict[Any, Any]
-    ) -> Any:
-        if isinstance(node, torch.Tensor):
-            return self._tensor(node.detach(), path, fresh, seen)
+    def _copy(self, node: Any, path: _Path, fresh: dict[_Path, torch.Tensor], seen: dict[Any, torch.Tensor]) -> Any:
         if isinstance(node, dict):
             return like(node, {k: self._copy(v, (*path, k), fresh, seen) for k, v in node.items()})
         if type(node) in (list, tuple):
             return type(node)(self._copy(v, (*path, i), fresh, seen) for i, v in enumerate(node))
-        return copy.deepcopy(node)
-
-    def _tensor(
-        self,
-        tensor: torch.Tensor,
-        path: tuple[Any, ...],
-        fresh: dict[tuple[Any, ...], torch.Tensor],
-        seen: dict[Any, Any],
-    ) -> torch.Tensor:
+        if not isinstance(node, torch.Tensor):
+            return copy.deepcopy(node)
+        tensor = node.detach()
         identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         if tensor.numel() and identity in seen:
-            return seen[identity]  # type: ignore[no-any-return]
+            return seen[identity]
         buffer = self._buffers.get(path)
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
             buffer = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)

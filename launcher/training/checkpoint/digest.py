@@ -12,7 +12,7 @@ __all__ = ["digest"]
 
 
 def digest(value: Any) -> str:
-    """sha256 over a tree of dicts, lists, tensors and plain values: bits, types, shapes and names; not memory layout."""
+    """Return the sha256 of a tree of dicts, lists, tensors and plain values: bits, types, shapes and names; not memory layout."""
     hasher = hashlib.sha256()
     _feed(hasher, value)
     return hasher.hexdigest()

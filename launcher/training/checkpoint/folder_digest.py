@@ -21,7 +21,7 @@ __all__ = ["of_folder"]
 
 
 def of_folder(path: Path, hashes: dict[str, str]) -> dict[str, str]:
-    """Parts of a folder whose files have these hashes; what a saver makes anew at every save does not count."""
+    """Return the parts of a folder whose files have these hashes, without what a saver makes anew at every save."""
     own = {name for name in hashes if name.startswith(f"{write.GENERATORS}/")}
     parts = {name: its for name, its in hashes.items() if name not in own}
     for name in [name for name in parts if name.endswith(".metadata")]:  # DCP's: a fresh uuid, an absolute path
@@ -35,17 +35,17 @@ def of_folder(path: Path, hashes: dict[str, str]) -> dict[str, str]:
 
 
 def _with_dcp(path: Path, folder: Path, parts: dict[str, str]) -> dict[str, str]:
-    """The parts, with what DCP saved in this folder below ``path`` in place of its files."""
+    """Replace the parts that are DCP's files in this folder below ``path`` by what DCP saved in them."""
     try:
         found = _of_dcp(path / folder)
-    except Exception:  # another saver's metadata, of classes that this process lacks: its files must do
+    except Exception:  # another saver's metadata, of classes that this process lacks: compare its files
         return parts
     others = {name: its for name, its in parts.items() if Path(name).parent != folder or Path(name).suffix != ".distcp"}
     return others | {str(folder / part): its for part, its in found.items()}
 
 
 def _of_dcp(folder: Path) -> dict[str, str]:
-    """Digest of each part of a state that DCP saved, whichever rank wrote which piece of it.
+    """Return the digest of each part of a state that DCP saved, whichever rank wrote which piece of it.
 
     A part is a key of the saved state; where there is one key alone, a key below it. One part at a time is in memory.
     """
@@ -60,13 +60,13 @@ def _of_dcp(folder: Path) -> dict[str, str]:
 
 def _read(folder: Path, state: dict[str, Any]) -> str:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is no process group: none is wanted
+        warnings.simplefilter("ignore")  # DCP warns that there is no process group: none is needed
         load(state, storage_reader=FileSystemReader(folder), planner=_Planner(False, False))
     return digest(state)
 
 
 class _Planner(DefaultLoadPlanner):
-    """Of what is no tensor: plain values; an object of a class that torch does not know is compared by its pickle."""
+    """Loads what is no tensor as plain values, or as its pickle where torch does not know the class."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Keep what was read."""

@@ -1,9 +1,8 @@
 """State as plain values: what a checkpoint holds in place of objects that torch's restricted unpickler does not make.
 
-``torch.load(weights_only=True)`` makes tensors, numbers, text, lists, tuples, dicts and sets. Everything else that states are
-made of every day is stored as a stand-in: an OrderedDict of ``type`` and ``value``, told apart by an attribute of its own, so
-that no key or value of a user can be taken for one. Any torch reads the file, and reading it imports nothing; `from_plain`
-makes the objects again.
+``torch.load(weights_only=True)`` makes tensors, numbers, text, lists, tuples, dicts and sets. Other common types are stored as
+stand-ins: an OrderedDict of ``type`` and ``value``, marked by an attribute of its own, so that no key or value of a user can
+be mistaken for one. Any torch reads the file, and reading it imports nothing; `from_plain` makes the objects again.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _VALUES = {
         *(Decimal, Fraction, PosixPath, PurePosixPath, slice, range),
     )
 }
-"""Made of the arguments that their own ``__reduce_ex__`` gives."""
+"""Made from the arguments that their own ``__reduce_ex__`` gives."""
 _NAMESPACES = {kind.__name__: kind for kind in (SimpleNamespace, argparse.Namespace)}
 _MAPPINGS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter)}
 _FACTORIES: dict[str, Any] = {
@@ -48,12 +47,12 @@ _FACTORIES: dict[str, Any] = {
 
 
 def is_stand_in(node: Any) -> bool:
-    """Whether a value of a checkpoint stands for an object of another type."""
+    """Whether a value of a checkpoint is a stand-in for an object of another type."""
     return type(node) is OrderedDict and hasattr(node, _MARK)
 
 
 def like(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
-    """A dict of the type of ``original`` with other items; of types that are not the standard library's a plain dict."""
+    """Make a dict of the type of ``original`` with other items; a plain dict for types outside the standard library."""
     if isinstance(original, defaultdict):
         return defaultdict(original.default_factory, items)
     if isinstance(original, Counter):
@@ -67,7 +66,7 @@ def like(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def to_plain(node: Any) -> Any:
-    """``node`` with stand-ins for what is neither plain nor a tensor; what cannot be replaced stays as it is."""
+    """Return ``node`` with stand-ins for what is neither plain nor a tensor; what cannot be replaced stays as it is."""
     kind = type(node)
     if isinstance(node, torch.Tensor) or kind in ATOMS:
         return node
@@ -77,14 +76,11 @@ def to_plain(node: Any) -> Any:
         return like(node, {key: to_plain(value) for key, value in node.items()})
     if kind is set and all(map(_is_plain_key, node)):
         return node
-    found = _described(node, kind)
-    return node if found is None else _stand_in(found[0], to_plain(found[1]))
-
-
-def _stand_in(tag: str, value: Any) -> Any:
-    made = OrderedDict(type=tag, value=value)
-    setattr(made, _MARK, 1)
-    return made
+    if (found := _described(node, kind)) is None:
+        return node
+    stand_in = OrderedDict(type=found[0], value=to_plain(found[1]))
+    setattr(stand_in, _MARK, 1)
+    return stand_in
 
 
 def _is_plain_key(key: Any) -> bool:
@@ -92,7 +88,7 @@ def _is_plain_key(key: Any) -> bool:
 
 
 def _described(node: Any, kind: Any) -> tuple[str, Any] | None:
-    """The tag and the value of the stand-in for ``node``; None where there can be none."""
+    """Return the tag and the value of the stand-in for ``node``; None where there can be none."""
     name = kind.__name__
     if kind is _VALUES.get(name):
         return name, list(node.__reduce_ex__(4)[1])
@@ -120,7 +116,7 @@ def _numpy(node: Any, kind: Any) -> tuple[str, Any] | None:
         return None
     if kind is not numpy.ndarray:
         return "numpy scalar", [dtype.str, node.tobytes()]
-    # Sums depend on the order in memory, in the last bits.
+    # The last bits of sums depend on the order in memory.
     order = "F" if node.flags.f_contiguous and not node.flags.c_contiguous else "C"
     # A copy: torch does not save two views of one memory as different types, and a tensor may share the array's.
     data = torch.from_numpy(node.flatten(order).view(numpy.uint8))
@@ -128,7 +124,7 @@ def _numpy(node: Any, kind: Any) -> tuple[str, Any] | None:
 
 
 def _of_a_class(node: Any, kind: Any) -> tuple[str, Any] | None:
-    """An enum's member, a named tuple, a dataclass of nothing but fields: by the name of a class that can be found by it."""
+    """Describe an enum's member, a named tuple or a dataclass of nothing but fields, whose class can be found by its name."""
     if _named(kind.__module__, kind.__qualname__) is not kind:
         return None
     where = [kind.__module__, kind.__qualname__]
@@ -151,7 +147,7 @@ def _is_record(kind: Any) -> bool:
 
 
 def _named(module: str, name: str) -> Any:
-    """The object of a module that is imported; None when there is none of that name."""
+    """Return the object of a module that is imported; None when there is none of that name."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -159,7 +155,7 @@ def _named(module: str, name: str) -> Any:
 
 
 def from_plain(node: Any, *, code_dir: str = "", tensor: Callable[[torch.Tensor], Any] = lambda value: value) -> Any:
-    """What `to_plain` was given, tensors through ``tensor``. Classes come from ``code_dir`` or are imported already.
+    """Undo `to_plain`, with tensors passed through ``tensor``. Classes come from ``code_dir`` or are imported already.
 
     No constructor and no function of a name that the file holds is called: of an Enum a member is looked up, a named tuple
     and a dataclass get their fields. Raises Exception of any kind when a stand-in does not fit.
@@ -228,7 +224,7 @@ def _class_made(tag: str, where: tuple[str, str], value: Any, code_dir: str) -> 
 
 
 def _class(module: str, name: str, code_dir: str) -> Any:
-    """A class by its own name; nothing is imported but files below ``code_dir``, the code that this process runs anyway."""
+    """Find a class by its name; nothing is imported but files below ``code_dir``, the code that this process runs anyway."""
     if module not in sys.modules and code_dir:
         root = importlib.util.find_spec(module.partition(".")[0])
         places = [root.origin] if root and root.origin else list(root.submodule_search_locations or []) if root else []

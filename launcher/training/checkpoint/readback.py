@@ -1,4 +1,4 @@
-"""Whether a state can be loaded again: torch's own restricted unpickler reads it before anything is reported as saved."""
+"""Checks that a state can be loaded again: torch's own restricted unpickler reads it before it is reported as saved."""
 
 from __future__ import annotations
 
@@ -22,14 +22,22 @@ _CONTENT = {"deque": 0, "defaultdict": 1, "namedtuple": 2, "dataclass": 2}
 
 
 def check_loadable(tree: Any) -> None:
-    """Raises CheckpointError, which names key and type, when ``tree`` would be saved and could not be loaded again.
+    """Raise CheckpointError, which names key and type, when ``tree`` could be saved and not loaded again.
 
     Tensors that are torch's own are left out: they can always be loaded, and are nearly all that there is to read.
     """
     try:
         _read_back(_without_tensors(tree))
     except Exception as error:
-        raise CheckpointError(_explained(tree, error)) from error
+        for path, leaf in _leaves(tree, ()):
+            try:
+                _read_back(leaf)
+            except Exception as its:
+                # Of what cannot even be written (a lock, a lambda) Python says why; torch's words only name the type.
+                why = "" if isinstance(its, pickle.UnpicklingError) else f": {_first_line(its)}"
+                text = f"{_named(path)} is {_what(leaf)}, which cannot be loaded again safely ({_PLAIN}){why}"
+                raise CheckpointError(text) from error
+        raise CheckpointError(f"the state cannot be loaded again: {_first_line(error)}") from error
 
 
 def _without_tensors(node: Any) -> Any:
@@ -47,10 +55,10 @@ def _is_torchs(node: Any) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    """As torch.save pickles, without the data of storages."""
+    """Pickles as torch.save does, without the data of storages."""
 
     def persistent_id(self, obj: Any) -> Any:
-        """Storages go by a tuple, as torch's unpickler demands."""
+        """Replace storages by a tuple, as torch's unpickler demands."""
         if isinstance(obj, torch.storage.TypedStorage):
             kind = getattr(torch, obj._pickle_storage_type())  # type: ignore[no-untyped-call]
             return ("storage", kind, "", "cpu", obj._size())  # type: ignore[no-untyped-call]
@@ -67,20 +75,11 @@ def _read_back(node: Any) -> None:
 
 
 def _empty(identity: Any) -> Any:
-    """A storage on torch's device without memory."""
+    """Make a storage on torch's device without memory."""
     _, kind, _, _, count = identity
     dtype = getattr(kind, "dtype", torch.uint8)
     storage = torch.UntypedStorage(count * torch.empty((), dtype=dtype).element_size(), device="meta")  # type: ignore[no-untyped-call]
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
-
-
-def _explained(tree: Any, error: Exception) -> str:
-    for path, leaf in _leaves(tree, ()):
-        try:
-            _read_back(leaf)
-        except Exception as its:
-            return f"{_said(path)} is {_what(leaf)}, which cannot be loaded again safely ({_PLAIN}){_reason(its)}"
-    return f"the state cannot be loaded again: {_first_line(error)}"
 
 
 def _leaves(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -97,25 +96,19 @@ def _leaves(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...],
         yield path, node
 
 
-def _said(path: tuple[Any, ...]) -> str:
-    """``the state of 'optimizer': param_groups[0].foo``."""
-    named = path[:1] == ("objects",)
-    inner = "".join(
-        f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]" for key in path[2 if named else 0 :]
-    )
-    key = inner.removeprefix(".") or "what state_dict() returns"
-    return f"the state of {path[1]!r}: {key}" if named else key
+def _named(path: tuple[Any, ...]) -> str:
+    """Return ``the state of 'optimizer': param_groups[0].foo``."""
+    registered = path[:1] == ("objects",)
+    inner = path[2:] if registered else path
+    words = (f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]" for key in inner)
+    key = "".join(words).removeprefix(".") or "what state_dict() returns"
+    return f"the state of {path[1]!r}: {key}" if registered else key
 
 
 def _what(leaf: Any) -> str:
     kind = type(leaf)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return f"a {name}"
-
-
-def _reason(error: Exception) -> str:
-    """What Python says of an object that cannot even be written (a lock, a lambda); torch's words only name the type."""
-    return "" if isinstance(error, pickle.UnpicklingError) else f": {_first_line(error)}"
 
 
 def _first_line(error: Exception) -> str:

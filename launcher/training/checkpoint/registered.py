@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from launcher.errors import CheckpointError
 from launcher.run.asking import exists, names, patiently
@@ -62,7 +61,7 @@ class Registered:
 
     @property
     def ranks_then(self) -> int:
-        """How many ranks wrote the checkpoint; 0 without one."""
+        """Return how many ranks wrote the checkpoint; 0 without one."""
         if self.loaded:
             return int(self.loaded["world_size"])
         folder = self._generators
@@ -73,8 +72,7 @@ class Registered:
         """Remember what has a state; load it when there is a checkpoint. Raises CheckpointError, TypeError."""
         for name, thing in objects.items():
             inner = bearer(unwrap(thing))
-            _check(name, inner)
-            self._try(name, inner, per_rank)
+            self._check(name, inner, per_rank)
             (self.per_rank if per_rank else self.shared)[name] = inner
             source = self._mine if per_rank else self.loaded
             if source is not None:
@@ -84,29 +82,34 @@ class Registered:
                     self.optimizers.append(part)
                     part.register_step_pre_hook(lambda *_: self._settle())
             for replica in replicas(thing):
-                self._pin(replica)
+                self._watch(replica)
+                if self._place.channel is not None and not is_exact(replica) and (why := pin(replica)):
+                    self._tell_unordered(f"run.register() could not change that: {why}")
 
-    def _try(self, name: str, thing: Any, per_rank: bool) -> None:
-        """Raises TypeError when the state of ``thing`` could not be loaded again: now, not after the first fault."""
-        place = self._place
-        if place.spec is None or not place.spec.checkpoint.enabled or (place.rank and not per_rank):
+    def _check(self, name: str, thing: Any, per_rank: bool) -> None:
+        """Raise TypeError when the state of ``thing`` cannot be saved or loaded again: now, not at the first checkpoint."""
+        kind, place = type(thing).__name__, self._place
+        if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+            raise TypeError(f"worker.register({name}=...): {kind} has no state_dict and load_state_dict")
+        is_saved_here = place.spec is not None and place.spec.checkpoint.enabled and (per_rank or place.rank == 0)
+        is_optimizer = isinstance(thing, torch.optim.Optimizer)
+        if not (is_saved_here or is_optimizer):
             return
         try:
             state = thing.state_dict()
-        except Exception:  # it may have none before the first step: the first save tells
-            return
+        except Exception as error:
+            if is_optimizer:
+                fails = f"its state_dict() fails: {type(error).__name__}: {error}"
+                raise TypeError(f"worker.register({name}=...): {kind} cannot be saved, {fails}") from error
+            return  # it may have no state before the first step: the first save shows that
         try:
-            readback.check_loadable(to_plain({"objects": {name: state}}))
+            if is_saved_here:
+                readback.check_loadable(to_plain({"objects": {name: state}}))
         except CheckpointError as error:
             raise TypeError(f"worker.register({name}=...): {error}") from error
 
     def _of_rank(self, path: Path, rank: int) -> dict[str, Any]:
         return write.load_rank(path, rank, self._unsafe)
-
-    def _pin(self, replica: DistributedDataParallel) -> None:
-        self._watch(replica)
-        if self._place.channel is not None and not is_exact(replica) and (why := pin(replica)):
-            self._tell_unordered(f"run.register() could not change that: {why}")
 
     def _tell_unordered(self, why: str) -> None:
         if self._place.rank == 0 and not self._told_unordered:
@@ -114,7 +117,7 @@ class Registered:
             self._warn(f"{UNORDERED}; {why}. Use run.wrap(model) instead of DistributedDataParallel(model)")
 
     def tell_missing(self, is_script: bool) -> None:
-        """Warn of what lives in this process and is not resumed, or not bit for bit: the end of a rehearsal."""
+        """Warn of objects in this process that are not resumed, or not bit for bit: the end of a rehearsal."""
         mine = [*self.shared.values(), *self.per_rank.values()]
         missing = unregistered(mine) if mine or not is_script else []
         if missing:
@@ -124,7 +127,7 @@ class Registered:
 
     def _load(self, name: str, thing: Any, states: dict[str, Any]) -> None:
         if name not in states:
-            self._warn(f"the checkpoint holds no state of {name!r}: it starts afresh")
+            self._warn(f"the checkpoint holds no state of {name!r}: it starts from scratch")
             return
         # The file is mapped; what keeps the tensors it is given must not keep the mapping.
         tensor = (lambda value: value) if isinstance(thing, torch.nn.Module) else torch.clone
@@ -135,17 +138,19 @@ class Registered:
             raise CheckpointError(f"the checkpoint's state of {name!r} does not fit: {error}") from error
 
     def complete(self) -> None:
-        """Raises CheckpointError when the checkpoint holds state of an object that is not registered."""
+        """Release the checkpoint. Raises CheckpointError when it holds state of an object that is not registered."""
         saved = set(self.loaded["objects"]) - set(self.shared) if self.loaded else set()
         saved |= set(self._mine["objects"]) - set(self.per_rank) if self._mine else set()
         if saved:
             names = ", ".join(sorted(saved))
             raise CheckpointError(f"the checkpoint holds state that nothing is registered for: {names}")
+        self.loaded = self._mine = self._generators = None
 
     def restore_generators(self, seed: int, step: int, *, alike: bool) -> None:
-        """This rank's random numbers go on where the checkpoint has them; from scratch nothing changes.
+        """Restore this rank's random numbers from the checkpoint; from scratch nothing changes.
 
-        Other ranks than then: with ``alike``, a state that all ranks had is everybody's again; else streams begin anew.
+        If the number of ranks has changed: with ``alike``, a state that all ranks had in common is restored on every rank;
+        else each rank is seeded anew.
         """
         folder, ranks = self._generators, self.ranks_then
         if folder is None or ranks == 0:
@@ -160,7 +165,7 @@ class Registered:
             seed_rank(seed, step, self._place.rank)
 
     def partial_sums(self, device: torch.device) -> dict[str, Any]:
-        """This rank's sums over the epoch under way; those of other ranks than now are added up on rank 0."""
+        """Return this rank's sums over the epoch under way; if the number of ranks has changed, rank 0 has the sum of all."""
         if self._mine is not None:
             return {name: _on(device, value) for name, value in self._mine["partial"].items()}
         path, total = self._place.resume_path, dict[str, Any]()
@@ -169,25 +174,7 @@ class Registered:
                 total[name] = _on(device, value) + total[name] if name in total else _on(device, value)
         return total
 
-    def forget(self) -> None:
-        """Everything is loaded: let go of the checkpoint."""
-        self.loaded = self._mine = self._generators = None
-
-
-def _check(name: str, thing: Any) -> None:
-    """Raises TypeError when ``thing`` cannot be saved: before the first step, not at the first checkpoint."""
-    if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
-        raise TypeError(f"worker.register({name}=...): {type(thing).__name__} has no state_dict and load_state_dict")
-    if isinstance(thing, torch.optim.Optimizer):
-        try:
-            thing.state_dict()
-        except Exception as error:
-            raise TypeError(
-                f"worker.register({name}=...): {type(thing).__name__} cannot be saved, its state_dict() fails: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-
 
 def _on(device: torch.device, value: Any) -> Any:
-    """A copy of a loaded sum: its file is mapped."""
+    """Copy a loaded sum to ``device``: its file is mapped."""
     return value.clone().to(device) if isinstance(value, torch.Tensor) else value

@@ -7,6 +7,7 @@ and are hashed on the way. Only the leader commits: what lies in a ``tmp`` folde
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pickle
@@ -29,24 +30,24 @@ from launcher.training.checkpoint import readback
 from launcher.training.checkpoint.copies import Snapshot
 from launcher.training.checkpoint.plain import to_plain
 
-__all__ = ["GENERATORS", "Saver", "load_rank", "load_shared", "rank_file", "remove", "write_file"]
+__all__ = ["GENERATORS", "CheckpointWriter", "load_rank", "load_shared", "rank_file", "remove_files", "write_file"]
 
 Unsafe = Callable[[str], None] | None
-"""Hears that a file was unpickled in full; None: no file may be."""
+"""Called with a warning when a file was unpickled in full; None: no file may be."""
 _UNSAFE = re.compile(r"GLOBAL (\S+) was not an allowed global")
 _NAMED = re.compile(r"attribute '([^']+)'")
 SHARED = "state.pt"
 GENERATORS = "launcher"
-"""In a folder that user code fills: where each rank's random numbers lie."""
+"""The folder for each rank's random numbers, in a folder that user code fills."""
 FORMAT = 1
 
 
 def rank_file(rank: int) -> str:
-    """The name of one rank's own file."""
+    """Return the name of one rank's own file."""
     return f"rank-{rank:05d}.pt"
 
 
-class _Writer:
+class _HashingFile:
     """The file object torch.save writes to: whole writes, hashed; errors keep their errno."""
 
     def __init__(self, fd: int) -> None:
@@ -77,12 +78,12 @@ def write_file(path: Path, value: Any, mode: int) -> dict[str, Any]:
     readback.check_loadable(value)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
-        writer = _Writer(fd)
-        torch.save(value, writer)  # type: ignore[arg-type]
+        file = _HashingFile(fd)
+        torch.save(value, file)  # type: ignore[arg-type]
         os.fsync(fd)
     finally:
         os.close(fd)
-    return {"name": path.name, "size": writer.size, "hash": writer.hash.hexdigest()}
+    return {"name": path.name, "size": file.size, "hash": file.hash.hexdigest()}
 
 
 @frozen
@@ -93,12 +94,8 @@ class _Task:
     meta: dict[str, Any]
 
 
-class _TornError(RuntimeError):
-    """The state was changed while it was being copied."""
-
-
-class Saver:
-    """Saves this rank's parts; the main thread takes the snapshot, a thread writes it."""
+class CheckpointWriter:
+    """Saves this rank's parts: the main thread takes the snapshot, a thread writes it."""
 
     def __init__(self, channel: Channel, device: torch.device, *, folder_mode: int = 0o700) -> None:
         self._channel = channel
@@ -108,13 +105,13 @@ class Saver:
         self._ok = True
         self._blocked_s = 0.0
         self.torn = False
-        """A tensor was written to before its late copy was made: none is copied late any more."""
+        """A tensor was written to before its late copy was made: no tensor is copied late any more."""
         self.saved_step = -1
         """The last step whose parts are durable here."""
         self.last = False
-        """The run's last save is under way: it is tried again, so the other ranks' parts are kept."""
+        """The run's last save is under way: it is retried, so the other ranks' parts are kept."""
         self.hopeless = False
-        """The latest save failed for a reason that another try does not mend."""
+        """The latest save failed for a reason that a retry does not change."""
 
     def save(
         self,
@@ -138,22 +135,27 @@ class Saver:
         if copy:
             try:
                 task = replace(task, parts=self._snapshot.take(task.parts, late))
-            except Exception as error:  # an object that can neither be copied nor saved (a lock, a generator)
-                self._lose(task, _named(task.parts, error))
+            except Exception:  # an object that can neither be copied nor saved (a lock, a generator)
+                try:
+                    for _, value in task.parts:
+                        readback.check_loadable(to_plain(value))
+                except Exception as named:  # names its key and type
+                    error = named
+                self._lose(task, error)
                 return
         self._blocked_s = time.perf_counter() - began
         self._thread = threading.Thread(target=self._write, args=(task,), name="launcher-save", daemon=True)
         self._thread.start()
 
     def settle(self) -> None:
-        """Before anything is changed that a save in flight may still be copying."""
+        """Make the copies that a save in flight still needs, before anything is changed."""
         if self._thread is not None:
             began = time.perf_counter()
             self._snapshot.settle()
             self._blocked_s += time.perf_counter() - began
 
     def drain(self) -> bool:
-        """Wait until nothing is in flight; whether the last save was written."""
+        """Wait until nothing is in flight; returns whether the last save was written."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -165,7 +167,7 @@ class Saver:
             self._snapshot.wait()
             if self._snapshot.torn:
                 self.torn = True
-                raise _TornError(
+                raise RuntimeError(
                     "the state was changed outside the optimizer's step while it was being saved; "
                     "from now on training waits for the copy"
                 )
@@ -195,30 +197,20 @@ class Saver:
         self.hopeless = cannot_mend(error)
         values = {"error": str(error), "errno": number, "permanent": self.hopeless, "last": self.last}
         self._channel.send("save_failed", step=task.step, tmp=str(task.tmp), **values)
-        # After the word: other ranks then miss the folder, which goes with the last file.
-        remove(task.tmp, [name for name, _ in task.parts])
+        # After the message: other ranks then miss the folder, which goes with the last file.
+        remove_files(task.tmp, [name for name, _ in task.parts])
 
 
 def cannot_mend(error: BaseException) -> bool:
-    """Whether a save that failed with ``error`` would fail again: what cannot be pickled, what may not be written."""
+    """Whether a save that failed with ``error`` would fail again: an object cannot be pickled, a file may not be written."""
     number = error_number(error)
     if number is not None:
         return number in (errno.EACCES, errno.EPERM, errno.EROFS)
     return isinstance(error, (CheckpointError, pickle.PicklingError, TypeError, AttributeError, RecursionError))
 
 
-def _named(parts: list[tuple[str, Any]], error: Exception) -> Exception:
-    """What key and type it is that could not be copied, where it cannot be saved either."""
-    try:
-        for _, value in parts:
-            readback.check_loadable(to_plain(value))
-    except Exception as named:
-        return named
-    return error
-
-
 def error_number(error: BaseException | None) -> int | None:
-    """The errno behind an exception, through what it was raised from; None when there is none."""
+    """Return the errno behind an exception, through what it was raised from; None when there is none."""
     while error is not None:
         if isinstance(error, OSError) and error.errno is not None:
             return error.errno
@@ -227,9 +219,9 @@ def error_number(error: BaseException | None) -> int | None:
 
 
 def make_folder(tmp: Path, mode: int) -> None:
-    """Make the folder that all ranks write into; whoever comes first makes it. Raises OSError.
+    """Make the folder that all ranks write into; the first rank to come makes it. Raises OSError.
 
-    The run's folder is never made: what is written where its mount is away, nobody finds again.
+    The run's folder is never made: files written where its mount is missing would be lost.
     """
     for folder in (tmp.parent, tmp):
         try:
@@ -239,21 +231,17 @@ def make_folder(tmp: Path, mode: int) -> None:
         fsync_dir(folder.parent)
 
 
-def remove(tmp: Path, names: list[str]) -> None:
-    """Remove this rank's own files of a checkpoint that will not be; the folder too once it is empty."""
+def remove_files(tmp: Path, names: list[str]) -> None:
+    """Remove this rank's own files of a checkpoint that will not be committed; the folder too once it is empty."""
     for name in names:
-        try:
+        with contextlib.suppress(OSError):
             os.unlink(tmp / name)
-        except OSError:
-            pass
-    try:
+    with contextlib.suppress(OSError):
         os.rmdir(tmp)
-    except OSError:
-        pass
 
 
 def load_shared(path: Path, unsafe: Unsafe = None) -> dict[str, Any]:
-    """What all ranks share, on the CPU, mapped from the file. Raises CheckpointError."""
+    """Load what all ranks share, on the CPU, mapped from the file. Raises CheckpointError."""
     state = _load(path / SHARED, unsafe)
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"checkpoint {path} has no state of a kind this version reads")
@@ -261,7 +249,7 @@ def load_shared(path: Path, unsafe: Unsafe = None) -> dict[str, Any]:
 
 
 def load_rank(path: Path, rank: int, unsafe: Unsafe = None) -> dict[str, Any]:
-    """One rank's own part. Raises CheckpointError."""
+    """Load one rank's own part. Raises CheckpointError."""
     state = _load(path / rank_file(rank), unsafe)
     if not isinstance(state, dict):
         raise CheckpointError(f"checkpoint {path}: {rank_file(rank)} holds no state of a rank")
@@ -285,11 +273,6 @@ def _load(file: Path, unsafe: Unsafe = None) -> Any:
                 lasting=True,
             ) from error
         unsafe(f"the checkpoint holds a {held[1]}: it was unpickled in full ({UNSAFE_LOAD}): {file}")
-        return _unpickled(file)
-
-
-def _unpickled(file: Path) -> Any:
-    """All of it, by Python's own unpickler. Raises CheckpointError."""
     try:
         return torch.load(file, map_location="cpu", weights_only=False, mmap=True)
     except (AttributeError, ImportError) as error:
@@ -300,8 +283,3 @@ def _unpickled(file: Path) -> Any:
             f"launcher.attach(), then resubmit {UNSAFE_LOAD_CODE}: {file}",
             lasting=True,
         ) from error
-
-
-def is_disk_full(number: int | None) -> bool:
-    """Whether an errno says that the disk or the quota is full."""
-    return number in (errno.ENOSPC, errno.EDQUOT)

@@ -68,7 +68,9 @@ class Session:
         self._gap: Reference | None = None
         self._saved_at = 0
         self.folder_mode = _mode(place)
-        self.saver = write.Saver(place.channel, device, folder_mode=self.folder_mode) if place.channel else None
+        self.saver = (
+            write.CheckpointWriter(place.channel, device, folder_mode=self.folder_mode) if place.channel else None
+        )
         self.registered = Registered(
             place,
             settle=self.settle,
@@ -128,7 +130,6 @@ class Session:
     def _begin(self) -> None:
         self.begun = True
         self.registered.complete()
-        self.registered.forget()
         self.phase("train")
         self._progress(last=True)
 
@@ -383,7 +384,7 @@ class Session:
         """The agent's other messages (control thread)."""
         if message["type"] == "save_lost" and "tmp" in message:
             names = [write.rank_file(self.place.rank), write.SHARED if self.place.rank == 0 else ""]
-            write.remove(Path(str(message["tmp"])), [name for name in names if name])
+            write.remove_files(Path(str(message["tmp"])), [name for name in names if name])
 
 
 def _mode(place: Place) -> int:

@@ -27,15 +27,15 @@ SELDOM = CheckpointSpec(interval_min=1000)
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[write.Saver, socket.socket]]:
+def pair() -> Iterator[tuple[write.CheckpointWriter, socket.socket]]:
     """A saver and the agent's end of its channel."""
     agent, worker = socket.socketpair()
     agent.settimeout(LIMIT_S)
     with agent, worker:
-        yield write.Saver(Channel(worker), torch.device("cpu")), agent
+        yield write.CheckpointWriter(Channel(worker), torch.device("cpu")), agent
 
 
-Pair = tuple[write.Saver, socket.socket]
+Pair = tuple[write.CheckpointWriter, socket.socket]
 
 
 def heard(agent: socket.socket, until: str) -> dict[str, Any]:
