@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from launcher.training.ddp.data import check_dataset, fetch, split, to_device
+from launcher.training.ddp.data import Collate, check_dataset, fetch, split, to_device
 from launcher.training.ddp.determinism import rng_state, set_rng_state
 from launcher.training.ddp.wrapping import unwrap
 from launcher.training.step.session import Session
@@ -19,16 +19,11 @@ Measure = Callable[[Any, Any], dict[str, Any]]
 
 
 def evaluate(
-    session: Session,
-    model: Any,
-    dataset: Any,
-    batch_size: int,
-    measure: Measure,
-    collate: Callable[[list[Any]], Any] | None,
+    session: Session, model: Any, dataset: Any, batch_size: int, measure: Measure, collate: Collate
 ) -> dict[str, float]:
-    """Averages over ``dataset`` of what ``measure(model, batch)`` returns. Raises Stopped when all ranks leave.
+    """Average over ``dataset`` what ``measure(model, batch)`` returns. Raises AgreedStop when all ranks stop.
 
-    Each rank goes through its own contiguous share on the bare module, without collectives; one sum ends it.
+    Each rank evaluates its own contiguous share on the bare module, without collectives; one sum over the ranks ends it.
     """
     check_dataset(dataset)
     module = unwrap(model)
@@ -45,7 +40,7 @@ def evaluate(
     if session.must_leave:
         session.stop()
     if session.in_gap:
-        session.pass_boundary()  # from here on nobody leaves, so the sum below is joined by all
+        session.pass_boundary()  # from here on no rank stops, so all of them join the sum below
     totals = sum_over_ranks({**sums, "": torch.tensor(float(count))}, session.device)
     counted = totals.pop("")
     session.phase("between" if session.in_gap else "train")
@@ -53,13 +48,9 @@ def evaluate(
 
 
 def _share(
-    session: Session,
-    module: Any,
-    dataset: Any,
-    batch_size: int,
-    measure: Measure,
-    collate: Callable[[list[Any]], Any] | None,
+    session: Session, module: Any, dataset: Any, batch_size: int, measure: Measure, collate: Collate
 ) -> tuple[dict[str, torch.Tensor], int]:
+    """Return the sums over this rank's share, and its size."""
     start, size = split(len(dataset), session.place.world_size, session.place.rank)
     sums: dict[str, torch.Tensor] = {}
     with torch.no_grad():
@@ -88,7 +79,7 @@ def _total(name: str, value: Any, n: int) -> torch.Tensor:
 
 
 def sum_over_ranks(values: dict[str, Any], device: torch.device) -> dict[str, float]:
-    """Sums over all ranks, in double precision; every rank gives the same names."""
+    """Return the sums over all ranks, in double precision; every rank gives the same names."""
     names = sorted(values)
     row = torch.stack([torch.as_tensor(values[name]).detach().double().reshape(()).to(device) for name in names])
     if dist.is_initialized() and dist.get_world_size() > 1:

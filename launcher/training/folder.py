@@ -26,7 +26,7 @@ __all__ = ["save_folder"]
 
 @contextlib.contextmanager
 def save_folder(session: Session) -> Iterator[Path | None]:
-    """The folder to fill; when the block ends, every file in it is made durable and reported, shared out among the ranks."""
+    """Give the folder to fill; when the block ends, the ranks share the work of syncing and reporting every file in it."""
     if session.channel is None:
         yield None
         return
@@ -36,7 +36,7 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     session.wanted = None
     step = session.position.step
     if session.folder_step == step:  # the state of a step is one, and the leader may be committing it
-        tmp = tmp.with_name(f"{tmp.name}.again")  # taken away with the round
+        tmp = tmp.with_name(f"{tmp.name}.again")  # deleted with the round
         _made(tmp, session.folder_mode)
         yield tmp
         session.phase("train")
@@ -48,7 +48,7 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     session.folder_step = step
     try:
         names = _mine(tmp, session.place.rank, session.place.world_size)  # first: all ranks meet in it
-        files = [*_generators(tmp, session.place.rank, session.folder_mode), *(_durable(tmp, name) for name in names)]
+        files = [_generators(tmp, session.place.rank, session.folder_mode), *(_durable(tmp, name) for name in names)]
         fsync_dir(tmp)
         seconds = round(time.perf_counter() - began, 6)
         values: dict[str, Any] = {"files": files, "seconds": seconds, "blocked_s": seconds, "hash_name": HASH_NAME}
@@ -62,43 +62,40 @@ def save_folder(session: Session) -> Iterator[Path | None]:
 
 
 def _made(tmp: Path, mode: int) -> None:
-    """User code is about to fill it, so a run's folder that does not answer is waited for."""
+    """Make the folder; waits while the run's folder does not answer, as user code is about to fill it."""
     patiently(lambda: make_folder(tmp, mode), tmp.parents[1])
 
 
 def _mine(tmp: Path, rank: int, world_size: int) -> list[str]:
-    if world_size > 1 and dist.is_initialized():
-        # Nobody lists before everybody has written; and a folder's listing may lag on NFS, so what any rank sees counts.
-        dist.barrier()
-        seen: list[list[str] | OSError] = [[] for _ in range(world_size)]
-        # One rank's error is everybody's: the others would wait for it.
-        dist.all_gather_object(seen, _names_or_error(tmp))
-        names: set[str] = set()
-        for listing in seen:
-            if isinstance(listing, OSError):
-                raise listing
-            names |= set(listing)
-        return sorted(names)[rank::world_size]
-    return _names(tmp) if rank == 0 or world_size == 1 else []
-
-
-def _names_or_error(tmp: Path) -> list[str] | OSError:
+    """Return the files that this rank makes durable."""
+    if world_size == 1 or not dist.is_initialized():
+        return _names(tmp) if rank == 0 or world_size == 1 else []
+    dist.barrier()  # no rank lists before all have written
+    own: list[str] | OSError
     try:
-        return _names(tmp)
-    except OSError as error:
-        return error
+        own = _names(tmp)
+    except OSError as error:  # raised on every rank: the others would wait for this one
+        own = error
+    seen: list[list[str] | OSError] = [[] for _ in range(world_size)]
+    dist.all_gather_object(seen, own)
+    names: set[str] = set()
+    for listing in seen:  # a folder's listing may lag on NFS, so what any rank sees counts
+        if isinstance(listing, OSError):
+            raise listing
+        names |= set(listing)
+    return sorted(names)[rank::world_size]
 
 
-def _generators(tmp: Path, rank: int, mode: int) -> list[dict[str, Any]]:
-    """Beside what user code wrote: this rank's random numbers, for `Worker.restore_rng`."""
+def _generators(tmp: Path, rank: int, mode: int) -> dict[str, Any]:
+    """Write this rank's random numbers beside the user's files, for `Worker.restore_rng`."""
     folder = tmp / GENERATORS
     make_folder(folder, mode)
     entry = write_file(folder / rank_file(rank), {"rng": rng_state()}, mode & 0o660)
-    return [{**entry, "name": f"{GENERATORS}/{entry['name']}"}]
+    return {**entry, "name": f"{GENERATORS}/{entry['name']}"}
 
 
 def _names(tmp: Path) -> list[str]:
-    """Every file. Raises OSError: one that was not seen would be missing in a checkpoint that verifies."""
+    """List every file. Raises OSError: one that was not seen would be missing in a checkpoint that verifies."""
     found = []
     for folder, _, names in os.walk(tmp, onerror=_refuse):
         found += [os.path.relpath(path, tmp) for name in names if _is_file(path := os.path.join(folder, name))]

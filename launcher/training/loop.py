@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,11 +25,11 @@ from launcher.training.step.stopping import Gate, Stopped, listen
 from launcher.training.task import Training
 from launcher.training.worker import Worker
 
-__all__ = ["find", "run_task", "run_work"]
+__all__ = ["find_target", "run_task", "run_work"]
 
 
 def run_work(place: Place) -> int:
-    """Run the task or function of ``place``; 0 when it finished or stopped as told, 1 after reporting what failed."""
+    """Run the task or function of ``place``; returns 0 when it finished or stopped as agreed, 1 after reporting a failure."""
     spec, channel = place.spec, place.channel
     if spec is None or channel is None:
         raise ValueError("a task or function runs inside a run")
@@ -59,7 +61,7 @@ def _work(place: Place, spec: RunSpec, gate: Gate, reporter: Reporter, heard: li
     session = Session(place, gate, reporter, device)
     heard.append(session)
     worker = Worker(session)
-    target = find(spec.work.target)
+    target = find_target(spec.work.target)
     if spec.work.kind == "task":
         run_task(worker, session, target(**spec.work.params))
     else:
@@ -68,8 +70,8 @@ def _work(place: Place, spec: RunSpec, gate: Gate, reporter: Reporter, heard: li
     session.finish()
 
 
-def find(target: str) -> Any:
-    """What ``module:name`` names. Raises CodeError; an exception inside the module passes through."""
+def find_target(target: str) -> Any:
+    """Import what ``module:name`` names. Raises CodeError; an exception inside the module passes through."""
     module_name, _, name = target.partition(":")
     module = importlib.import_module(module_name)
     try:
@@ -79,7 +81,7 @@ def find(target: str) -> Any:
 
 
 def run_task(worker: Worker, session: Session, task: Training) -> None:
-    """The shared loop."""
+    """Train ``task`` in the shared loop."""
     if not isinstance(task, Training):
         raise CodeError(f"{type(task).__name__} is no launcher.Training")
     task.worker = worker
@@ -87,6 +89,8 @@ def run_task(worker: Worker, session: Session, task: Training) -> None:
 
 
 class _TaskLoop:
+    """The shared loop: epochs, optimizer steps, evaluation."""
+
     def __init__(self, worker: Worker, session: Session, task: Training) -> None:
         self.worker, self.session, self.task = worker, session, task
         bare = task.model()
@@ -99,7 +103,10 @@ class _TaskLoop:
         session.shared_loop = True
         self.train_data = task.train_data()
         self.test_data = task.test_data()
-        self.autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(task.precision)
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(task.precision)
+        self.autocast: Callable[[], contextlib.AbstractContextManager[Any]] = (
+            partial(torch.autocast, worker.device.type, dtype=dtype) if dtype else contextlib.nullcontext
+        )
 
     def run(self) -> None:
         task, session = self.task, self.session
@@ -109,11 +116,8 @@ class _TaskLoop:
             session.reporter.epoch(session.position.step, epoch, loss)
             task.after_epoch(epoch, loss)
             if self.test_data is not None and ((epoch + 1) % task.evaluate_every == 0 or epoch + 1 == task.epochs):
-                size = task.test_batch_size or task.batch_size
-                results = self.worker.evaluate(
-                    self.model, self.test_data, size, self._measure, collate=task.collate, prefix="test_"
-                )
-                task.after_evaluation(epoch, results)
+                what = (self.model, self.test_data, task.test_batch_size or task.batch_size, self._measure)
+                task.after_evaluation(epoch, self.worker.evaluate(*what, collate=task.collate, prefix="test_"))
 
     def _epoch(self, epoch: int) -> None:
         worker, task = self.worker, self.task
@@ -138,11 +142,8 @@ class _TaskLoop:
                     self._end_epoch()
 
     def _backward(self, batch: Any) -> torch.Tensor:
-        if self.autocast is None:
+        with self.autocast():
             loss = self.task.loss(self.model, batch)
-        else:
-            with torch.autocast(self.worker.device.type, dtype=self.autocast):
-                loss = self.task.loss(self.model, batch)
         scaled = self.worker.scale(loss)
         (scaled if self.scaler is None else self.scaler.scale(scaled)).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
@@ -171,7 +172,7 @@ class _TaskLoop:
         partial["count"] += n
 
     def _end_epoch(self) -> None:
-        """Still inside the epoch's last step: every rank is here, and what is saved next contains it."""
+        """End an epoch, still inside its last step: every rank is here, and the next save contains it."""
         if self.scheduler is not None and self.task.scheduler_every == "epoch":
             self.scheduler.step()
         sums = self.session.partial
@@ -182,7 +183,5 @@ class _TaskLoop:
         sums.clear()
 
     def _measure(self, model: Any, batch: Any) -> dict[str, Any]:
-        if self.autocast is None:
-            return self.task.metrics(model, batch)
-        with torch.autocast(self.worker.device.type, dtype=self.autocast):
+        with self.autocast():
             return self.task.metrics(model, batch)

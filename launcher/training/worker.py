@@ -1,9 +1,9 @@
-"""`Worker`: what user code sees of the launcher."""
+"""`Worker`: the launcher as user code sees it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from launcher.errors import CheckpointError, CodeError
 from launcher.run.spec import DdpSpec
 from launcher.training.ddp import wrapping
-from launcher.training.ddp.data import Micro, Plan, Stream, Unit, check_dataset
+from launcher.training.ddp.data import Collate, Micro, Plan, Stream, Unit, check_dataset
 from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
 from launcher.training.folder import save_folder
 from launcher.training.step.session import Session
@@ -94,7 +94,7 @@ class Worker:
     # -- setting up ----------------------------------------------------------------------------------------------
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
-        """``model`` on this worker's device, in DistributedDataParallel set up so that resumes are exact."""
+        """Move ``model`` to this worker's device and wrap it in DistributedDataParallel, set up so that resumes are exact."""
         spec = self._session.place.spec
         if not dist.is_initialized():
             return model.to(self.device)
@@ -116,7 +116,7 @@ class Worker:
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Epochs, from the one a resume is in; `batches` inside the body iterates over that one epoch.
+        """Iterate over epochs, from the one a resume is in; `batches` inside the body iterates over that one epoch.
 
         What follows `batches` in the body (evaluation, a scheduler's step per epoch) runs again on a resume from an
         epoch's end, on the state as it was right after the epoch's last step.
@@ -139,16 +139,16 @@ class Worker:
         *,
         epochs: int | None = None,
         accumulate: int | None = None,
-        collate: Callable[[list[Any]], Any] | None = None,
+        collate: Collate = None,
         num_workers: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> Iterator[Any]:
-        """This rank's batches, on its device: one optimizer step per item; the boundary is where the next item is asked for.
+        """Iterate over this rank's batches, on its device: one optimizer step per item; saves and stops come between items.
 
         ``batch_size`` is per rank. With ``accumulate`` an item is a micro-batch: step when `is_last_micro`, under `sync`.
-        `scale` the loss: shares are uneven in an epoch's last batch and after the number of ranks changed. A resume goes on
-        with the first sample that no step has seen; the global batch stays, unless ``batch_size`` was changed.
+        `scale` the loss: shares are uneven in an epoch's last batch and after the number of ranks changed. A resume continues
+        with the first sample that no step has used; the global batch stays, unless ``batch_size`` was changed.
         Raises CodeError when the data set has no length and index access, CheckpointError when it is not the one saved.
         """
         session, at = self._session, self._session.position
@@ -166,13 +166,14 @@ class Worker:
             first, end = self._epoch, self._epoch + 1
         check_dataset(dataset)
         plan = self._plan(len(dataset), batch_size, accumulate, shuffle, drop_last)
-        stream = Stream(dataset, plan, device=self.device, collate=collate, num_workers=num_workers)
+        stream = Stream(dataset=dataset, plan=plan, device=self.device, collate=collate, num_workers=num_workers)
         yield from self._units(stream, first, end)
 
     def _units(self, stream: Stream, first: int, end: int) -> Iterator[Any]:
-        session, at = self._session, self._session.position
+        session, at, plan = self._session, self._session.position, stream.plan
         start = at.consumed if at.epoch == first else 0
-        session.total_steps = self._total_steps(stream.plan, first, start)
+        left = -(-max(plan.samples_per_epoch - start, 0) // plan.global_batch)
+        session.total_steps = at.step + left + max((session.epochs or 1) - first - 1, 0) * plan.units_per_epoch
         session.begin()
         for unit, pairs in stream.units(first, start, end):
             if session.limit_reached:
@@ -223,13 +224,8 @@ class Worker:
             drop_last=drop_last,
         )
 
-    def _total_steps(self, plan: Plan, first: int, start: int) -> int:
-        left = -(-max(plan.samples_per_epoch - start, 0) // plan.global_batch)
-        further = max((self._session.epochs or 1) - first - 1, 0) * plan.units_per_epoch
-        return self._session.position.step + left + further
-
     def _share_buffers(self) -> None:
-        # DDP gives rank 0's buffers (batch norm) to all at the next forward pass; evaluation comes before that.
+        # DDP sends rank 0's buffers (batch norm) to all ranks at the next forward pass; evaluation comes before that.
         if self.world_size > 1 and dist.is_initialized():
             for model in self._wrapped:
                 for buffer in model.buffers():
@@ -237,12 +233,12 @@ class Worker:
 
     @property
     def weight(self) -> float:
-        """What the mean loss of the current item is to be multiplied by; 1.0 where all shares are equal."""
+        """The factor for the mean loss of the current item; 1.0 where all shares are equal."""
         return self._micro.weight
 
     @property
     def samples(self) -> int:
-        """Samples of the current item that count: 0 where this rank's share is empty and a stand-in was given."""
+        """Samples of the current item that count: 0 where this rank's share is empty and it holds a substitute sample."""
         return self._micro.size
 
     @property
@@ -251,11 +247,11 @@ class Worker:
         return self._unit is not None and self._unit.last
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """``loss`` times `weight`: makes the average of gradients over ranks the mean over the step's samples."""
+        """Return ``loss`` times `weight`: makes the average of gradients over ranks the mean over the step's samples."""
         return loss if self._micro.weight == 1.0 else loss * self._micro.weight
 
     def sync(self, model: Any) -> contextlib.AbstractContextManager[Any]:
-        """Forward and backward pass of a micro-batch go under this: gradients are exchanged in a step's last one alone."""
+        """Use around a micro-batch's forward and backward pass: gradients are exchanged only in a step's last one."""
         if self.is_last_micro or not hasattr(model, "no_sync"):
             return _NOTHING
         context: contextlib.AbstractContextManager[Any] = model.no_sync()
@@ -264,7 +260,7 @@ class Worker:
     # -- numbers -------------------------------------------------------------------------------------------------
 
     def log(self, **metrics: Any) -> None:
-        """Numbers of the current step; rank 0's count, the others' are ignored.
+        """Log numbers of the current step; rank 0's are recorded, the others' ignored.
 
         A tensor of one element is a number, too: pass ``loss`` itself. ``loss.item()`` waits for the device in every step.
         """
@@ -272,12 +268,13 @@ class Worker:
         session.reporter.log(session.position.step + session.in_unit, self.epoch, metrics)
 
     def gather_sum(self, **values: Any) -> dict[str, float]:
-        """Sums over all ranks, in double precision; all ranks must call it, with the same names."""
-        self._agree()
+        """Return the sums over all ranks, in double precision; all ranks must call it, with the same names."""
+        if self._session.in_gap:
+            self._session.pass_boundary()
         return sum_over_ranks(values, self.device)
 
     def all_reduce_mean(self, value: Any) -> float:
-        """The mean of one number over all ranks; all ranks must call it."""
+        """Return the mean of one number over all ranks; all ranks must call it."""
         return self.gather_sum(value=value)["value"] / self.world_size
 
     def evaluate(
@@ -287,13 +284,13 @@ class Worker:
         batch_size: int,
         measure: Measure,
         *,
-        collate: Callable[[list[Any]], Any] | None = None,
+        collate: Collate = None,
         prefix: str = "",
     ) -> dict[str, float]:
-        """Averages over the whole data set, every sample once, of what ``measure(model, batch)`` returns.
+        """Average what ``measure(model, batch)`` returns over the whole data set, every sample once.
 
-        ``measure`` returns name to mean over the batch, or to one value per sample. Called after `batches`, it is left at
-        once when all ranks are to stop, and done again after the resume.
+        ``measure`` returns name to mean over the batch, or to one value per sample. Called after `batches`, it ends at once
+        when all ranks are to stop, and is done again after the resume.
         """
         session = self._session
         results = evaluate(session, model, dataset, batch_size, measure, collate)
@@ -301,18 +298,14 @@ class Worker:
         session.reporter.evaluated(session.position.step + session.in_unit, results)
         return results
 
-    def _agree(self) -> None:
-        if self._session.in_gap:
-            self._session.pass_boundary()
-
     # -- loops of one's own --------------------------------------------------------------------------------------
 
     def steps(self, count: int | None = None) -> Iterator[int]:
-        """Numbers of the steps to do, from `steps_done` up to ``count`` (without: no end); ends when `should_stop`.
+        """Iterate over the numbers of the steps to do, from `steps_done` up to ``count`` (None: no end); ends when `should_stop`.
 
-        The first one restores this rank's random numbers to what they were at the checkpoint (`restore_rng`), so what
-        draws from them without being resumed itself (building a model, a loader's ``iter``) belongs before the loop. A
-        body that has not called `step` has done one step all the same.
+        The first one restores this rank's random numbers to what they were at the checkpoint (`restore_rng`). Code that
+        draws from them and is not resumed itself (building a model, a loader's ``iter``) belongs before the loop. A body
+        that has not called `step` has done one step all the same.
         """
         self._session.total_steps = count
         self.restore_rng()
@@ -326,17 +319,17 @@ class Worker:
             self._session.phase("script")  # an evaluation or an upload may take long, on one rank alone
 
     def restore_rng(self) -> None:
-        """For loops that use neither `batches` nor `steps`: random numbers of python, numpy, torch and CUDA as saved.
+        """Restore the saved random numbers of python, numpy, torch and CUDA: for loops that use neither `batches` nor `steps`.
 
-        Call it right before the first step's own draws. From scratch it changes nothing. Where the number of ranks has
-        changed, a state that all ranks had in common is every rank's again; else streams begin anew.
+        Call it right before the first step draws. From scratch it changes nothing. Where the number of ranks has changed, a
+        state that all ranks had in common is restored on every rank; else each rank is seeded anew.
         """
         self._session.begin_own_loop()
 
     def step(self, **metrics: Any) -> int:
-        """One optimizer step is done (for loops that do not use `batches`); returns how many.
+        """Report one optimizer step as done (for loops that do not use `batches`); returns how many.
 
-        Saves what is registered when a save is due. At an agreed stop a function's worker ends here; a script goes on and
+        Saves what is registered when a save is due. At an agreed stop a function's worker ends here; a script continues and
         asks `should_stop`.
         """
         if metrics:
@@ -345,7 +338,7 @@ class Worker:
         return self.steps_done
 
     def should_stop(self) -> bool:
-        """Whether the script is to save (`save_dir`, unless its state is registered) and leave now; the same on every rank."""
+        """Whether the script must save (`save_dir`, unless its state is registered) and exit now; the same on every rank."""
         return self._session.stopping or self._session.rehearsed
 
     def should_save(self) -> bool:
@@ -353,14 +346,14 @@ class Worker:
         return self._session.wanted is not None
 
     def save_dir(self) -> contextlib.AbstractContextManager[Path | None]:
-        """``with run.save_dir() as path``: a folder that all ranks fill (DCP, FSDP, anything) and the leader commits.
+        """Give a folder that all ranks fill (DCP, FSDP, anything) and the leader commits: ``with run.save_dir() as path``.
 
         Its files must be written when the block ends; all ranks must enter it. None outside a run.
         """
         return save_folder(self._session)
 
     def close(self) -> None:
-        """The script is at its end: whoever did not say otherwise has finished."""
+        """End the script's work: without an agreed stop it has finished."""
         session = self._session
         if session.stopping:
             session.stopped(saved=False)

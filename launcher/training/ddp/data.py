@@ -1,7 +1,7 @@
-"""Which samples belong to which unit, and to which rank's share of it.
+"""Which samples belong to which optimizer step (unit), and which of them each rank takes.
 
 One global permutation per epoch, from (seed, epoch) alone, and one global count of consumed samples: a resume is exact in
-the middle of an epoch, and every sample is met once per epoch however often the number of ranks changes in between.
+the middle of an epoch, and every sample is used once per epoch however often the number of ranks changes in between.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 from launcher.errors import CodeError
 from launcher.frozen import frozen
 
-__all__ = ["Micro", "Plan", "Stream", "Unit", "derive_seed", "split", "to_device"]
+__all__ = ["Collate", "Micro", "Plan", "Stream", "Unit", "derive_seed", "split", "to_device"]
+
+Collate = Callable[[list[Any]], Any] | None
 
 
 def derive_seed(*parts: int) -> int:
-    """A 63-bit seed from whole numbers; the same on every machine, unrelated for neighbouring inputs (SplitMix64)."""
+    """Derive a 63-bit seed from whole numbers; the same on every machine, unrelated for neighbouring inputs (SplitMix64)."""
     value = 0x9E3779B97F4A7C15
     for part in parts:
         value = (value ^ (part & 0xFFFFFFFFFFFFFFFF)) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
@@ -33,7 +35,7 @@ def derive_seed(*parts: int) -> int:
 
 
 def split(total: int, parts: int, index: int) -> tuple[int, int]:
-    """(start, size) of share ``index`` when ``total`` things go to ``parts`` shares whose sizes differ by one at most."""
+    """Return (start, size) of share ``index`` when ``total`` is split into ``parts`` shares whose sizes differ by at most one."""
     base, extra = divmod(total, parts)
     return index * base + min(index, extra), base + (index < extra)
 
@@ -98,39 +100,31 @@ class Plan:
         return self.units_per_epoch * self.global_batch if self.drop_last else self.length
 
     def order(self, epoch: int) -> torch.Tensor:
-        """The epoch's permutation of all samples."""
+        """Return the epoch's permutation of all samples."""
         if not self.shuffle:
             return torch.arange(self.length)
         generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
         return torch.randperm(self.length, generator=generator)
 
     def unit(self, order: torch.Tensor, epoch: int, start: int) -> Unit:
-        """The unit that begins after ``start`` samples of the epoch."""
+        """Return the unit that begins after ``start`` samples of the epoch."""
         end = self.samples_per_epoch
         size = min(self.global_batch, end - start)
         offset, share = split(size, self.world_size, self.rank)
         mine = order[start + offset : start + offset + share].tolist()
-        count = self._micros(size)
-        stand_in = [] if share >= count else [int(order[start])]
-        micros = [self._micro(mine, split(share, count, j), size, stand_in) for j in range(count)]
+        count = self.accumulate
+        if self.elastic_micros:  # a short last batch needs no more micro-batches than its samples fill
+            least = self.accumulate if size == self.global_batch else 1
+            count = max(least, math.ceil(math.ceil(size / self.world_size) / self.batch_size))
+        micros = []
+        for first, n in (split(share, count, j) for j in range(count)):
+            scaled = n * self.world_size
+            weight = 1.0 if scaled == size else scaled / size
+            micros.append(Micro(mine[first : first + n] if n else [int(order[start])], n, weight))
         return Unit(epoch, start, size, micros, start + size >= end)
 
-    def _micros(self, size: int) -> int:
-        largest = math.ceil(size / self.world_size)
-        if not self.elastic_micros:
-            return self.accumulate
-        # A short last batch needs no more of them than its samples fill.
-        return max(self.accumulate if size == self.global_batch else 1, math.ceil(largest / self.batch_size))
-
-    def _micro(self, mine: list[int], part: tuple[int, int], size: int, stand_in: list[int]) -> Micro:
-        first, n = part
-        if n == 0:
-            return Micro(stand_in, 0, 0.0)
-        scaled = n * self.world_size
-        return Micro(mine[first : first + n], n, 1.0 if scaled == size else scaled / size)
-
     def units(self, epoch: int, start: int, end_epoch: int) -> Iterator[Unit]:
-        """Every unit from ``start`` samples into ``epoch`` up to the end of ``end_epoch - 1``."""
+        """Yield every unit from ``start`` samples into ``epoch`` up to the end of ``end_epoch - 1``."""
         while epoch < end_epoch:
             order = self.order(epoch) if start < self.samples_per_epoch else None
             while order is not None and start < self.samples_per_epoch:
@@ -140,27 +134,18 @@ class Plan:
             epoch, start = epoch + 1, 0
 
 
+@frozen(kw_only=True)
 class Stream:
-    """Units with their data on the device, in order; loader processes run ahead where there are any."""
+    """Units with their data on the device, in order; loader processes, if any, read ahead."""
 
-    def __init__(
-        self,
-        dataset: Any,
-        plan: Plan,
-        *,
-        device: torch.device,
-        collate: Callable[[list[Any]], Any] | None = None,
-        num_workers: int = 0,
-    ) -> None:
-        check_dataset(dataset)
-        self.dataset = dataset
-        self.plan = plan
-        self.device = device
-        self.collate = collate
-        self.num_workers = num_workers
+    dataset: Any
+    plan: Plan
+    device: torch.device
+    collate: Collate = None
+    num_workers: int = 0
 
     def units(self, epoch: int, start: int, end_epoch: int) -> Iterator[tuple[Unit, Iterator[tuple[Micro, Any]]]]:
-        """(unit, its (micro, data) pairs); the pairs must be consumed before the next unit is asked for."""
+        """Yield (unit, its (micro, data) pairs); the pairs must be consumed before the next unit is asked for."""
         loaded = self._loader(epoch, start, end_epoch) if self.num_workers else None
         try:
             for unit in self.plan.units(epoch, start, end_epoch):
@@ -182,18 +167,18 @@ class Stream:
         )
         loader: DataLoader[Any] = DataLoader(
             _Seeded(self.dataset),
-            batch_sampler=_Once(keys),
+            batch_sampler=keys,  # type: ignore[arg-type]
             collate_fn=self.collate,
             num_workers=self.num_workers,
             pin_memory=self.device.type == "cuda",
-            # A generator of its own: torch would draw the workers' base seed from the global one, at every resume once more.
+            # A generator of its own: torch would draw the workers' base seed from the global one, once more at every resume.
             generator=torch.Generator().manual_seed(0),
         )
         return iter(loader)
 
 
 def check_dataset(dataset: Any) -> None:
-    """Raises CodeError when ``dataset`` cannot be read by index."""
+    """Raise CodeError when ``dataset`` cannot be read by index."""
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise CodeError(
             f"data set {type(dataset).__name__} has no length and index access (__len__, __getitem__): "
@@ -201,8 +186,8 @@ def check_dataset(dataset: Any) -> None:
         )
 
 
-def fetch(dataset: Any, indices: list[int], collate: Callable[[list[Any]], Any] | None = None) -> Any:
-    """One batch, in this process."""
+def fetch(dataset: Any, indices: list[int], collate: Collate = None) -> Any:
+    """Read one batch, in this process."""
     if collate is None and type(dataset) is TensorDataset:
         # Equal to collating sample by sample, without a Python call per sample.
         where = torch.tensor(indices)
@@ -212,7 +197,7 @@ def fetch(dataset: Any, indices: list[int], collate: Callable[[list[Any]], Any] 
 
 
 def to_device(data: Any, device: torch.device) -> Any:
-    """``data`` with every tensor in it on ``device``."""
+    """Return ``data`` with every tensor in it on ``device``."""
     if isinstance(data, torch.Tensor):
         return data if data.device == device else data.to(device, non_blocking=True)
     if isinstance(data, dict):
@@ -224,18 +209,8 @@ def to_device(data: Any, device: torch.device) -> Any:
     return data
 
 
-class _Once:
-    """A batch sampler that is run through once."""
-
-    def __init__(self, keys: Iterator[list[tuple[int, int, int]]]) -> None:
-        self.keys = keys
-
-    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
-        return self.keys
-
-
 class _Seeded(torch.utils.data.Dataset[Any]):
-    """In loader processes: every sample's randomness comes from (seed, epoch, index), so no process has a state to save."""
+    """The data set in loader processes: each sample's randomness comes from (seed, epoch, index), so nothing needs saving."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset

@@ -27,7 +27,7 @@ def seed_rank(seed: int, step: int, rank: int) -> None:
 
 
 def rng_state() -> dict[str, Any]:
-    """Every generator of this process, as tensors and plain values (loads with ``weights_only=True``)."""
+    """Return every generator's state of this process, as tensors and plain values (loads with ``weights_only=True``)."""
     version, words, gauss = random.getstate()
     state: dict[str, Any] = {
         "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
@@ -46,7 +46,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Undo to what `rng_state` found."""
+    """Restore what `rng_state` returned."""
     python = state["python"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
     torch.set_rng_state(state["torch"].cpu())
@@ -58,8 +58,8 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 
 def make_deterministic() -> None:
-    """Ask torch and cuDNN for results that do not vary. cuBLAS and NCCL read variables, which the agent has set."""
+    """Make torch and cuDNN deterministic. cuBLAS and NCCL read environment variables, which the agent has set."""
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
-    # Filling fresh memory is for finding bugs and costs a pass over every new tensor.
+    # Filling new memory is for finding bugs and costs a pass over every new tensor.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ __all__ = ["bearer", "parts", "saves_its_parts"]
 
 
 def bearer(thing: Any) -> Any:
-    """What is saved for ``thing``: the optimizer inside a wrapper that adds nothing to its state, else ``thing`` itself.
+    """Return what is saved for ``thing``: the optimizer inside a wrapper that adds nothing to its state, else ``thing``.
 
     Lightning's wrapper inherits ``load_state_dict`` from torch, which fills the wrapper and leaves the optimizer inside
     as it was. A wrapper with a state of its own (apex's loss scale) is saved as a whole.
@@ -26,17 +26,17 @@ def bearer(thing: Any) -> Any:
 def _adds_nothing(wrapper: Any, held: Optimizer) -> bool:
     try:
         return set(wrapper.state_dict()) <= set(held.state_dict())
-    except Exception:  # whatever it raises: what cannot be saved is refused elsewhere
+    except Exception:  # of any kind: an object that cannot be saved is refused elsewhere
         return False
 
 
 def saves_its_parts(thing: Any) -> bool:
-    """Whether the state of ``thing`` holds that of its attributes; torch's own ``state_dict`` of optimizers knows none."""
+    """Whether the state of ``thing`` holds that of its attributes; torch's own optimizers save none of them."""
     return not isinstance(thing, Optimizer) or type(thing).state_dict is not Optimizer.state_dict
 
 
 def parts(thing: Any, depth: int = 3) -> Iterator[Any]:
-    """``thing`` and what its attributes hold: wrappers and chains save what they are made of (schedulers no optimizer)."""
+    """Yield ``thing`` and what its attributes hold: wrappers and chains save their parts (schedulers save no optimizer)."""
     yield thing
     if depth and saves_its_parts(thing) and not isinstance(thing, torch.nn.Module | torch.Tensor):
         is_scheduler = hasattr(thing, "get_last_lr")

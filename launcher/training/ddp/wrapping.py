@@ -29,7 +29,7 @@ _PRIVATE = (
 
 
 def wrap(model: torch.nn.Module, device: torch.device, options: DdpSpec) -> torch.nn.Module:
-    """``model`` on ``device``, wrapped for data-parallel training; a model without trainable parameters comes back bare."""
+    """Move ``model`` to ``device`` and wrap it in DDP; a model without trainable parameters is not wrapped."""
     model = model.to(device)
     if not any(p.requires_grad for p in model.parameters()):
         return model
@@ -56,7 +56,7 @@ def _can_pin() -> bool:
 
 
 def replicas(model: Any) -> list[DistributedDataParallel]:
-    """Every DDP that ``model`` is or holds: torch.compile and other libraries put modules of their own around it."""
+    """Return every DDP that ``model`` is or holds: torch.compile and other libraries wrap it in modules of their own."""
     modules = model.modules() if isinstance(model, torch.nn.Module) else ()
     return [module for module in modules if isinstance(module, DistributedDataParallel)]
 
@@ -67,7 +67,7 @@ def is_exact(ddp: DistributedDataParallel) -> bool:
 
 
 def _keeps_buckets(ddp: Any) -> bool:
-    # The last: with delay_all_reduce_named_params for all of them, DDP reduces everything in one piece.
+    # Without a reducer (delay_all_reduce_named_params names all parameters) DDP reduces everything in one piece.
     never_rebuilds = ddp.find_unused_parameters and not ddp.static_graph
     return ddp in _pinned or never_rebuilds or not hasattr(ddp, "reducer")
 
@@ -114,7 +114,7 @@ def _obstacle(ddp: Any) -> str:
 
 
 def unwrap(model: Any) -> Any:
-    """The module inside DDP and torch.compile, or ``model`` itself."""
+    """Return the module inside DDP and torch.compile, or ``model`` itself."""
     while True:
         if isinstance(model, DistributedDataParallel):
             model = model.module
