@@ -33,7 +33,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RunSpec, Work
 from launcher.training.ddp.data import fetch
 from launcher.training.loop import run_task
-from launcher.training.process.place import Place
+from launcher.training.process.place import WorkerPlace
 from launcher.training.process.reporter import Reporter
 from launcher.training.step.session import Session
 from launcher.training.step.stopping import Gate, listen
@@ -59,7 +59,7 @@ def network(hidden: int) -> torch.nn.Module:
 class Plain:
     """A loop by hand, some steps at a time; data is read and shuffled the same way."""
 
-    def __init__(self, place: Place, dataset: TensorDataset, hidden: int) -> None:
+    def __init__(self, place: WorkerPlace, dataset: TensorDataset, hidden: int) -> None:
         self.place, self.dataset = place, dataset
         self.model = torch.nn.parallel.DistributedDataParallel(network(hidden), gradient_as_bucket_view=True)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
@@ -119,7 +119,7 @@ class Task(Training):
         return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-def in_turns(place: Place, arguments: argparse.Namespace) -> list[tuple[float, float]]:
+def in_turns(place: WorkerPlace, arguments: argparse.Namespace) -> list[tuple[float, float]]:
     """Seconds per step, pair by pair: our block, and the mean of the plain ones around it. The first tenth warms up."""
     dataset = data((arguments.pairs + 2) * arguments.block * BATCH * arguments.ranks)
     gate, reporter = Gate(), Reporter(place.channel, metrics=place.rank == 0)
@@ -144,7 +144,7 @@ def rank_main(rank: int, arguments: argparse.Namespace, port: int, folder: str, 
     listen(channel, Gate(), lambda message: None)
     paths = RunPaths(Path(folder))
     spec = RunSpec.read(paths.spec)
-    place = Place(rank=rank, local_rank=rank, world_size=arguments.ranks, spec=spec, paths=paths, channel=channel)
+    place = WorkerPlace(rank=rank, local_rank=rank, world_size=arguments.ranks, spec=spec, paths=paths, channel=channel)
     pairs = in_turns(place, arguments)
     if rank == 0:
         results.put(pairs)

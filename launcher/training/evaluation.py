@@ -21,7 +21,7 @@ Measure = Callable[[Any, Any], dict[str, Any]]
 def evaluate(
     session: Session, model: Any, dataset: Any, batch_size: int, measure: Measure, collate: Collate
 ) -> dict[str, float]:
-    """Average over ``dataset`` what ``measure(model, batch)`` returns. Raises AgreedStop when all ranks stop.
+    """Average over ``dataset`` what ``measure(model, batch)`` returns. Raises StopTraining when all ranks stop.
 
     Each rank evaluates its own contiguous share on the bare module, without collectives; one sum over the ranks ends it.
     """

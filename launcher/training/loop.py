@@ -17,18 +17,18 @@ from launcher.run.spec import RunSpec
 from launcher.training.ddp.determinism import make_deterministic, seed_all
 from launcher.training.process import failure
 from launcher.training.process.group import choose_device, close_group, open_group
-from launcher.training.process.place import Place
+from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import Rehearsed
 from launcher.training.process.reporter import Reporter
 from launcher.training.step.session import Session
-from launcher.training.step.stopping import Gate, Stopped, listen
+from launcher.training.step.stopping import Gate, StopTraining, listen
 from launcher.training.task import Training
 from launcher.training.worker import Worker
 
 __all__ = ["find_target", "run_task", "run_work"]
 
 
-def run_work(place: Place) -> int:
+def run_work(place: WorkerPlace) -> int:
     """Run the task or function of ``place``; returns 0 when it finished or stopped as agreed, 1 after reporting a failure."""
     spec, channel = place.spec, place.channel
     if spec is None or channel is None:
@@ -39,7 +39,7 @@ def run_work(place: Place) -> int:
     listen(channel, gate, lambda message: heard[0].hear(message) if heard else None)
     try:
         _work(place, spec, gate, reporter, heard)
-    except Stopped:
+    except StopTraining:
         pass
     except BaseException as error:
         step = heard[0].position.step if heard else place.resume_step
@@ -49,7 +49,7 @@ def run_work(place: Place) -> int:
     return 0
 
 
-def _work(place: Place, spec: RunSpec, gate: Gate, reporter: Reporter, heard: list[Session]) -> None:
+def _work(place: WorkerPlace, spec: RunSpec, gate: Gate, reporter: Reporter, heard: list[Session]) -> None:
     reporter.send("phase", name="init")
     if spec.deterministic:
         make_deterministic()

@@ -19,7 +19,7 @@ from launcher.training.checkpoint.plain import from_plain, to_plain
 from launcher.training.ddp.determinism import seed_rank, set_rng_state
 from launcher.training.ddp.optimizers import bearer, parts
 from launcher.training.ddp.wrapping import is_exact, pin, replicas, unwrap
-from launcher.training.process.place import Place
+from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import has_inexact_replica, unregistered
 
 __all__ = ["Registered"]
@@ -30,7 +30,7 @@ class Registered:
 
     def __init__(
         self,
-        place: Place,
+        place: WorkerPlace,
         *,
         settle: Callable[[], None],
         warn: Callable[[str], None],

@@ -27,14 +27,14 @@ def main(fd: int) -> None:
         device = _device()
         local = False
         answer["gb_s"] = _measure(device)
-    except Exception as error:  # whatever it is, the agent makes one sentence of it
+    except Exception as error:  # of any kind: the agent makes one sentence of it
         answer.update(error=f"{type(error).__name__}: {error}".splitlines()[0], local=local)
     os.write(fd, (json.dumps(answer) + "\n").encode())
-    os._exit(0)  # the others may still be inside a collective: no farewell
+    os._exit(0)  # other ranks may still be inside a collective: Python's normal end could wait for them
 
 
 def _device() -> Any:
-    """Where to reduce; on the way every GPU is used once: one that fell off the bus fails here and not in the first step."""
+    """Return the device to reduce on; uses every GPU once, so that a broken one fails here and not in the first step."""
     import torch
 
     if os.environ["LAUNCHER_BACKEND"] != "nccl":
@@ -50,7 +50,7 @@ def _device() -> Any:
 
 
 def _measure(device: Any) -> float:
-    """Gigabytes per second each link carried (bus bandwidth: 2(n-1)/n of the size in the time), the best of a few."""
+    """Return the gigabytes per second each link carried (bus bandwidth: 2(n-1)/n of the size in the time), the best of a few."""
     import torch
     import torch.distributed as dist
 

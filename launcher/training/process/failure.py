@@ -1,14 +1,13 @@
-"""An exception as a message: its kind, and the user's own frame first."""
+"""Turns an exception into a message: its kind, and the user's own frames first."""
 
 from __future__ import annotations
 
 import errno
-import linecache
 import os
 import sys
 import sysconfig
 from pathlib import Path
-from traceback import print_exception
+from traceback import extract_tb, print_exception
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +15,7 @@ import launcher
 from launcher.errors import CheckpointError
 from launcher.run.messages import Channel
 
-__all__ = ["describe", "report", "user_traceback"]
+__all__ = ["describe_error", "report", "user_traceback"]
 
 _PACKAGE = str(Path(launcher.__file__).parent) + os.sep
 _LIBRARIES = tuple(
@@ -40,13 +39,9 @@ _MOST_FRAMES = 20
 
 def report(channel: Channel, error: BaseException, step: int | None) -> None:
     """Tell the leader first, then the log, at once: the agent may end this process as soon as a peer fails, too."""
-    channel.send("failed", step=step, **describe(error))
-    _show(error.with_traceback(user_traceback(error)))
-
-
-def _show(error: BaseException) -> None:
-    """As Python shows what nobody caught: by ``sys.excepthook``, which torch, rich and sentry replace."""
-    try:
+    channel.send("failed", step=step, **describe_error(error))
+    error = error.with_traceback(user_traceback(error))
+    try:  # as Python shows an uncaught exception: by ``sys.excepthook``, which torch, rich and sentry replace
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as wrong:
         wrong.__context__ = None
@@ -56,16 +51,15 @@ def _show(error: BaseException) -> None:
         print_exception(error)
 
 
-def describe(error: BaseException) -> dict[str, Any]:
-    """The values of a ``failed`` message (see CAUSE in `launcher.run.events`), and ``victim``."""
-    name = type(error).__name__
-    module = type(error).__module__
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """Return the values of a ``failed`` message (see CAUSE in `launcher.run.events`), and ``victim``."""
+    name, module, text = type(error).__name__, type(error).__module__, str(error).lower()
     return {
         "exception": name if module in ("builtins", "__main__") else f"{module}.{name}",
         "message": str(error)[:_MOST_CHARS],
         "frames": _frames(error),
         "kind": _kind(error),
-        "victim": _lost_peer(error),
+        "victim": _from_collective(error) and any(words in text for words in _LOST),
     }
 
 
@@ -99,43 +93,23 @@ def _from_collective(error: BaseException) -> bool:
     )
 
 
-def _lost_peer(error: BaseException) -> bool:
-    text = str(error).lower()
-    return _from_collective(error) and any(words in text for words in _LOST)
-
-
 def _frames(error: BaseException) -> list[dict[str, Any]]:
-    """Innermost first; the user's own frames alone, or all when there are none."""
-    every = []
-    traceback = error.__traceback__
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        line = linecache.getline(code.co_filename, traceback.tb_lineno).strip()
-        every.append({"file": code.co_filename, "line": traceback.tb_lineno, "function": code.co_name, "code": line})
-        traceback = traceback.tb_next
+    """Return the user's own frames alone, or all when there are none; innermost first."""
+    every = [(f.filename, f.lineno, f.name, f.line) for f in extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
-        every.append(
-            {
-                "file": error.filename,
-                "line": error.lineno or 0,
-                "function": "<module>",
-                "code": (error.text or "").strip(),
-            }
-        )
-    own = [frame for frame in every if _is_user(str(frame["file"]))]
-    return (own or every)[::-1][:_MOST_FRAMES]
+        every.append((error.filename, error.lineno or 0, "<module>", (error.text or "").strip()))
+    own = [frame for frame in every if _is_users(frame[0])]
+    names = ("file", "line", "function", "code")
+    return [dict(zip(names, frame, strict=True)) for frame in (own or every)[::-1][:_MOST_FRAMES]]
 
 
-def _is_user(file: str) -> bool:
-    return not (
-        file.startswith(("<frozen", _PACKAGE))
-        or str(Path(file).resolve()).startswith(_LIBRARIES)
-        or "site-packages" in file
-    )
+def _is_users(file: str) -> bool:
+    is_librarys = str(Path(file).resolve()).startswith(_LIBRARIES) or "site-packages" in file
+    return not (is_librarys or file.startswith(("<frozen", _PACKAGE)))
 
 
 def user_traceback(error: BaseException) -> TracebackType | None:
-    """The traceback without the launcher's own frames at its top: what the program's author would see under python."""
+    """Return the traceback without the launcher's own frames at its top, as its author would see it under python."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith((_PACKAGE, "<frozen")):
         traceback = traceback.tb_next

@@ -1,4 +1,4 @@
-"""The process group: joins the agent's store, waits for stragglers under one time-out, runs collectives under another."""
+"""The process group: joins the agent's store, waits for late ranks under one time-out, runs collectives under another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from launcher.errors import LauncherError
 from launcher.run.spec import RunSpec
-from launcher.training.process.place import Place
+from launcher.training.process.place import WorkerPlace
 
 __all__ = ["choose_device", "close_group", "open_group"]
 
@@ -20,8 +20,8 @@ class StragglerError(LauncherError):
     """Not all ranks arrived in time; the message names those that did not."""
 
 
-def choose_device(place: Place) -> torch.device:
-    """This rank's device, made current before anything is allocated."""
+def choose_device(place: WorkerPlace) -> torch.device:
+    """Return this rank's device, made current before anything is allocated."""
     spec = place.spec
     threads = int(os.environ.get("OMP_NUM_THREADS") or 0)
     if threads > 0:
@@ -34,8 +34,8 @@ def choose_device(place: Place) -> torch.device:
     return device
 
 
-def open_group(place: Place, spec: RunSpec, device: torch.device) -> None:
-    """Bring the process group up. Raises StragglerError naming the ranks that did not arrive in time."""
+def open_group(place: WorkerPlace, spec: RunSpec, device: torch.device) -> None:
+    """Start the process group. Raises StragglerError naming the ranks that did not arrive in time."""
     init = timedelta(minutes=spec.init_timeout_min)
     store = TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=init, wait_for_workers=False
@@ -51,8 +51,8 @@ def open_group(place: Place, spec: RunSpec, device: torch.device) -> None:
     )
 
 
-def _meet(store: TCPStore, place: Place, limit: timedelta) -> None:
-    # gloo and NCCL would wait for stragglers under the collectives' time-out; and one key that the last to arrive sets
+def _meet(store: TCPStore, place: WorkerPlace, limit: timedelta) -> None:
+    # gloo and NCCL would wait for late ranks under the collectives' time-out. One key, set by the last rank to arrive,
     # costs every rank three requests, however many ranks there are.
     store.set(f"arrived/{place.rank}", "1")
     if store.add("arrived", 1) >= place.world_size:
@@ -69,6 +69,6 @@ def _meet(store: TCPStore, place: Place, limit: timedelta) -> None:
 
 
 def close_group() -> None:
-    """Take the group down on the good path; never called after an error, where it could wait for a dead peer."""
+    """Destroy the process group; never called after an error, where it could wait for a dead peer."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()

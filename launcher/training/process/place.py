@@ -1,4 +1,4 @@
-"""Where this process stands: its rank, its run, its agent. The environment is read here and nowhere else."""
+"""What this process is: its rank, its run, its agent. Training reads these variables here and nowhere else."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from launcher.run.messages import FD_VARIABLE, Channel
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
-__all__ = ["Place", "here", "take"]
+__all__ = ["WorkerPlace", "here", "take"]
 
 
 @frozen(kw_only=True)
-class Place:
-    """One worker's place in its run; without a launcher around it, rank and sizes alone."""
+class WorkerPlace:
+    """One worker's place in its run; without the launcher, rank and sizes alone."""
 
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
-    local_world_size: int = 1
     attempt: int = 0
     round_: int = 0
     resume_path: Path | None = None
@@ -35,13 +34,13 @@ class Place:
 
     @property
     def dies_after(self) -> int | None:
-        """A rehearsal's drill: the step after which this worker is to die by SIGKILL; None in real runs."""
+        """The step after which this worker must die by SIGKILL, to test recovery in a rehearsal; None in real runs."""
         kill = self.spec.kill_at if self.spec else None
         return kill[1] if kill and kill[0] == self.rank and self.resume_path is None else None
 
     @classmethod
-    def from_environ(cls, environ: MutableMapping[str, str]) -> Place:
-        """Read the environment; the socket's variable is taken out so that no child inherits it.
+    def from_environ(cls, environ: MutableMapping[str, str]) -> WorkerPlace:
+        """Read the environment; the socket's variable is removed so that no child inherits it.
 
         Raises OSError or ValueError when the run's spec cannot be read.
         """
@@ -49,39 +48,33 @@ class Place:
         resume_path = environ.pop("LAUNCHER_RESUME_PATH", None) or None
         resume_step = int(environ.pop("LAUNCHER_RESUME_STEP", None) or 0)
         root = environ.get("LAUNCHER_RUN_DIR")
-        inside = fd is not None and root is not None
-        paths = RunPaths(Path(root)) if inside and root is not None else None
+        paths = RunPaths(Path(root)) if fd is not None and root is not None else None
+        if fd is not None:  # programs started by user code must not hold the socket open, or its end would go unseen
+            os.set_inheritable(int(fd), False)
         return cls(
             rank=int(environ.get("RANK", 0)),
             local_rank=int(environ.get("LOCAL_RANK", 0)),
             world_size=int(environ.get("WORLD_SIZE", 1)),
-            local_world_size=int(environ.get("LOCAL_WORLD_SIZE", 1)),
             attempt=int(environ.get("LAUNCHER_ATTEMPT", 0)),
             round_=int(environ.get("LAUNCHER_ROUND", 0)),
             resume_path=Path(resume_path) if resume_path else None,
             resume_step=resume_step,
             spec=RunSpec.read(paths.spec) if paths else None,
             paths=paths,
-            channel=_channel(int(fd)) if fd is not None else None,
+            channel=None if fd is None else Channel(socket.socket(fileno=int(fd))),
         )
 
 
-def _channel(fd: int) -> Channel:
-    # Programs started by user code must not hold the socket open, or its end would go unseen.
-    os.set_inheritable(fd, False)
-    return Channel(socket.socket(fileno=fd))
+_place: WorkerPlace | None = None
 
 
-_place: Place | None = None
-
-
-def take() -> Place:
-    """Read this process's place anew: a worker's first act."""
+def take() -> WorkerPlace:
+    """Read this process's place again; a worker does so first of all."""
     global _place
-    _place = Place.from_environ(os.environ)
+    _place = WorkerPlace.from_environ(os.environ)
     return _place
 
 
-def here() -> Place:
-    """This process's place, read once."""
+def here() -> WorkerPlace:
+    """Return this process's place, read once."""
     return _place if _place is not None else take()

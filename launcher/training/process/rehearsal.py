@@ -1,4 +1,4 @@
-"""What a worker does differently in a rehearsal (`launcher dry-run`): it ends early, and one dies for the drill."""
+"""What a worker does differently in a rehearsal (`launcher dry-run`): it ends early, and one is killed to test recovery."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher.training.ddp.optimizers import bearer, parts, saves_its_parts
 from launcher.training.ddp.wrapping import is_exact
-from launcher.training.process.place import Place
+from launcher.training.process.place import WorkerPlace
 
 __all__ = ["Rehearsed", "die_behind_a_checkpoint", "has_inexact_replica", "unregistered"]
 
-PATIENCE_S = 120.0
-"""The drill's checkpoint is committed by then, or the drill fails."""
+_LIMIT_S = 120.0
+"""The rehearsal's checkpoint is committed by then, or the rehearsal fails."""
 
 
 class Rehearsed(BaseException):
-    """Unwinds a loop of the user's own that has done a rehearsal's steps and does not ask whether to stop."""
+    """Ends a loop of the user's own that has done a rehearsal's steps and does not ask whether to stop."""
 
 
-def die_behind_a_checkpoint(place: Place) -> None:
-    """End by SIGKILL as soon as there is a committed checkpoint to resume from."""
-    deadline = time.monotonic() + PATIENCE_S
+def die_behind_a_checkpoint(place: WorkerPlace) -> None:
+    """End this process by SIGKILL as soon as there is a committed checkpoint to resume from."""
+    deadline = time.monotonic() + _LIMIT_S
     while place.paths and not any(place.paths.checkpoints.glob("step-*")) and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def unregistered(registered: list[Any]) -> list[str]:
-    """What lives in this process, decides how training goes on, and is in nothing of ``registered``: in words."""
+    """Name the objects of this process that decide how training continues, and that ``registered`` does not hold."""
     gc.collect()
     known = {id(part) for thing in registered for part in parts(thing)}
     kinds = {
@@ -50,7 +50,7 @@ def unregistered(registered: list[Any]) -> list[str]:
         if id(thing) not in known and bearer(thing) is thing and _has_state(thing)
     ]
     saved = {id(p) for thing in registered if isinstance(thing, torch.nn.Module) for p in thing.parameters()}
-    # What saves an optimizer inside it also saves the weights that only that one knows (apex's copies in full precision).
+    # An object that saves an optimizer inside it also saves weights that only that one holds (apex's copies in full precision).
     saved |= {id(part) for thing in registered if saves_its_parts(thing) for part in parts(thing)}
     for thing in alive["optimizer"]:
         if id(thing) not in saved and bearer(thing) is thing:

@@ -1,7 +1,7 @@
-"""Which signals a script hears. SLURM sends TERM and USR2 to every process of a step, loader workers included.
+"""Which signals a script receives. SLURM sends TERM and USR2 to every process of a step, loader workers included.
 
-Tasks and functions never hear them: both are blocked before the worker starts. A script hears them until it calls
-`launcher.attach`; from then on the leader tells it when to stop, and the signals must end neither the script nor what it starts.
+Tasks and functions never receive them: both are blocked before the worker starts. A script receives them until it calls
+`launcher.attach`. From then on the leader tells it when to stop, and the signals must end neither the script nor its children.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import functools
 import os
 import signal
 import threading
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
 from launcher.run.children import end_by_kill
 from launcher.training.process.place import here
 
-__all__ = ["TAKEN", "as_in_python", "take_over"]
+__all__ = ["as_in_python", "take_over"]
 
-TAKEN = (signal.SIGTERM, signal.SIGUSR2)
-"""SLURM's words to a step: the end, and the warning before it."""
+_SLURMS = (signal.SIGTERM, signal.SIGUSR2)
+"""The signals SLURM sends to a step: the end, and the warning before it."""
 _NOT_MAIN_THREAD = (
     "launcher.attach() was not called on the main thread: SIGTERM and SIGUSR2, which SLURM sends to every process of the job,"
     " may end the script or its child processes before it has saved; call it on the main thread"
@@ -50,7 +51,7 @@ def as_in_python() -> None:
 
 
 def take_over() -> str | None:
-    """TERM and USR2 end neither this script nor what it starts from now on. Returns what could not be done, in one sentence.
+    """Keep TERM and USR2 from ending this script or what it starts. Returns what could not be done, in one sentence.
 
     Both are blocked in this thread: loader workers, pools and programs inherit that. An ignored signal would stay ignored in
     them, too, and torch's loader workers replace an ignored TERM by a handler that ends them. Other threads still take the
@@ -59,7 +60,7 @@ def take_over() -> str | None:
     global _taken
     _taken = True
     end_by_kill()
-    signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SLURMS)
     if threading.current_thread() is not threading.main_thread():
         return _NOT_MAIN_THREAD
     for number, ours in ((signal.SIGTERM, _pass_on), (signal.SIGUSR2, signal.SIG_IGN)):
@@ -83,37 +84,31 @@ def _signal(number: int, handler: Any, /) -> Any:
 
 
 def _is_caught(number: int) -> bool:
-    """Whether the signal has a handler that Python's `signal` does not know: faulthandler's, a library's."""
+    """Whether the signal has a handler unknown to Python's `signal`: faulthandler's, a library's."""
     with open("/proc/self/status") as f:
         caught = next((line.split()[1] for line in f if line.startswith("SigCgt:")), "0")
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """The leader says when to stop."""
+    """Do nothing: the leader tells the script when to stop."""
 
 
 def _pass_on(number: int, frame: FrameType | None) -> None:
-    """TERM, in a script that handles USR2 alone."""
+    """Handle TERM in a script that handles USR2 alone: call that handler."""
     handler = signal.getsignal(signal.SIGUSR2)
-    if handler in (signal.SIG_DFL, signal.SIG_IGN):  # it does so no more
+    if handler in (signal.SIG_DFL, signal.SIG_IGN):  # it handles USR2 no more
         _set(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
-    elif not _is_running(handler, frame):  # by SLURM's own USR2, a moment ago: a save is not entered twice
+        return
+    code = getattr(handler, "__code__", None)
+    running = (inner.f_code is code for inner, _ in walk_stack(frame)) if frame else ()
+    if not any(running):  # SLURM's own USR2 may have called it a moment ago: a save is not entered twice
         signal.raise_signal(signal.SIGUSR2)
 
 
-def _is_running(handler: Any, frame: FrameType | None) -> bool:
-    code = getattr(handler, "__code__", None)
-    while frame is not None and code is not None:
-        if frame.f_code is code:
-            return True
-        frame = frame.f_back
-    return False
-
-
 def _forget() -> None:
-    """In a forked child: it is not the script, and hears signals as any program does."""
-    for number in TAKEN:
+    """Restore the signals in a forked child: it is not the script, and receives them as any program does."""
+    for number in _SLURMS:
         if signal.getsignal(number) in (_pass_on, _nothing):
             _set(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""How long this rank waits for others in a step: what tells a slow rank from those that it slows.
+"""How long this rank waits for others in a step: this distinguishes a slow rank from those that it slows.
 
 Steps take equally long on every rank, as all of them leave a gradient's reduction together. DDP times its first ten backward
 passes and one in a hundred after: the part of the reduction that is not hidden behind computing is waiting.
@@ -30,12 +30,12 @@ class Waits:
         self._recent: deque[float] = deque(maxlen=5)
 
     def watch(self, model: Any) -> None:
-        """Look at this model from now on; one that is not wrapped waits for nobody."""
+        """Measure this model from now on; one that is not wrapped in DDP waits for no rank."""
         if isinstance(model, DistributedDataParallel):
             self._model = model
 
     def seconds(self) -> float | None:
-        """Seconds of a step spent waiting; None before anything was measured."""
+        """Return the seconds of a step spent waiting; None before anything was measured."""
         now = time.monotonic()
         if self._model is not None and now - self._looked >= _EVERY_S:
             self._looked = now

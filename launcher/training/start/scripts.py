@@ -17,13 +17,13 @@ from launcher.run.messages import Channel
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
 from launcher.training.process import failure, signals
-from launcher.training.process.place import Place
+from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import Rehearsed
 
 __all__ = ["run_script", "tracker_variables"]
 
 
-def run_script(place: Place) -> int:
+def run_script(place: WorkerPlace) -> int:
     """Run the script or module of ``place`` to its end; returns its exit code, as python would give it."""
     spec, channel = place.spec, place.channel
     if spec is None or channel is None:

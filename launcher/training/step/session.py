@@ -16,12 +16,12 @@ from launcher.training.checkpoint.copies import Reference
 from launcher.training.checkpoint.registered import Registered
 from launcher.training.ddp.data import Unit
 from launcher.training.ddp.determinism import rng_state, seed_rank
-from launcher.training.process.place import Place
+from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import Rehearsed, die_behind_a_checkpoint
 from launcher.training.process.reporter import Reporter
 from launcher.training.process.waits import Waits
 from launcher.training.step.position import Position
-from launcher.training.step.stopping import Gate, Stopped
+from launcher.training.step.stopping import Gate, StopTraining
 
 __all__ = ["Session"]
 
@@ -32,7 +32,7 @@ _LAST_TRIES_S = (0.0, 2.0, 10.0, 30.0, 60.0, 120.0)
 class Session:
     """One worker's life between start and end; everything here runs on the main thread."""
 
-    def __init__(self, place: Place, gate: Gate, reporter: Reporter, device: torch.device) -> None:
+    def __init__(self, place: WorkerPlace, gate: Gate, reporter: Reporter, device: torch.device) -> None:
         self.place = place
         self.gate = gate
         self.reporter = reporter
@@ -156,7 +156,7 @@ class Session:
     # -- units ---------------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """The boundary before the next unit: save what is due, wait if held. Raises Stopped at the agreed step."""
+        """The boundary before the next unit: save what is due, wait if held. Raises StopTraining at the agreed step."""
         self.pass_boundary()
         self._gap = None
         self.in_unit = True
@@ -217,7 +217,7 @@ class Session:
         return {**values, "wait_s": self.waits.seconds()}
 
     def step_done(self) -> None:
-        """A loop of the user's own has done one optimizer step: unit and boundary in one. Raises Stopped in functions."""
+        """A loop of the user's own has done one optimizer step: unit and boundary in one. Raises StopTraining in functions."""
         if not self.begun:
             if self.registered.loaded is not None:
                 self.reporter.send("warning", text=UNRESTORED)
@@ -337,14 +337,14 @@ class Session:
         }
 
     def stop(self) -> None:
-        """The agreed stop: save, report, unwind. Raises Stopped, always."""
+        """The agreed stop: save, report, unwind. Raises StopTraining, always."""
         stop = self.gate.stop
         saved = False
         if stop is not None and stop.save and self.position.step > self.start_step:
             self.phase("save")
             saved = self.save_and_wait(Path(stop.tmp) if stop.tmp else self.tmp())
         self.stopped(saved=saved)
-        raise Stopped
+        raise StopTraining
 
     def save_and_wait(self, tmp: Path) -> bool:
         """Save the boundary's state durably; whether it is."""
@@ -387,5 +387,5 @@ class Session:
             write.remove_files(Path(str(message["tmp"])), [name for name in names if name])
 
 
-def _mode(place: Place) -> int:
+def _mode(place: WorkerPlace) -> int:
     return 0o750 if place.spec is not None and place.spec.share == "group" else 0o700

@@ -16,7 +16,7 @@ from typing import Any
 from launcher.frozen import frozen
 from launcher.run.messages import Channel
 
-__all__ = ["Gate", "Stop", "Stopped", "listen"]
+__all__ = ["Gate", "Stop", "StopTraining", "listen"]
 
 
 @frozen
@@ -28,7 +28,7 @@ class Stop:
     tmp: str | None
 
 
-class Stopped(BaseException):
+class StopTraining(BaseException):
     """Unwinds user code at the agreed stop; a BaseException so that ``except Exception`` lets it pass."""
 
 

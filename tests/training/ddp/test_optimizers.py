@@ -15,7 +15,7 @@ from lightning_fabric.plugins.environments import LightningEnvironment
 from pytorch_lightning.core.optimizer import LightningOptimizer
 
 from launcher.training.checkpoint.registered import Registered
-from launcher.training.process.place import Place
+from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import unregistered
 
 
@@ -104,7 +104,7 @@ WRAPPERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 
 def registry(settle: Callable[[], None] = lambda: None) -> Registered:
     """What a worker keeps of what is registered."""
-    return Registered(Place(), settle=settle, warn=lambda _: None, watch=lambda _: None)
+    return Registered(WorkerPlace(), settle=settle, warn=lambda _: None, watch=lambda _: None)
 
 
 def made(wrapper: str) -> tuple[torch.nn.Module, Any]:

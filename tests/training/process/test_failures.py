@@ -47,7 +47,7 @@ def caught(error: BaseException) -> BaseException:
 )
 def test_kinds_of_failures(error: BaseException, kind: str, victim: bool) -> None:
     """Each exception gets its kind, and lost connections to other ranks are told from causes."""
-    told = failure.describe(caught(error))
+    told = failure.describe_error(caught(error))
 
     assert (told["kind"], told["victim"]) == (kind, victim)
     assert told["frames"][0]["function"] == "caught"
