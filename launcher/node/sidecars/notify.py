@@ -169,4 +169,4 @@ def main() -> int:
 if __name__ == "__main__":
     done = main()
     sys.stderr.flush()
-    os._exit(done)  # what is delivered must be known at once: before a requeue, the next attempt would tell it again
+    os._exit(done)  # at once: before a requeue, the next attempt would send again what is not known to be delivered

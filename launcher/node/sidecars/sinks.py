@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.frozen import frozen
+from launcher.run.spec import RunSpec
 
 __all__ = ["About", "End", "MetricsRow", "Sink", "make_sinks"]
 
@@ -49,8 +50,7 @@ class End:
 class About:
     """What trackers are told of a run beside its metrics."""
 
-    run: str
-    name: str
+    spec: RunSpec
     folder: Path
     """Where trackers keep their files."""
     params: dict[str, Any]
@@ -58,12 +58,14 @@ class About:
     tags: dict[str, str]
     job: str
     """The text of job.yaml: it holds no secrets."""
-    commit: str = ""
-    remote: str = ""
-    source: str = ""
-    user: str = ""
-    script: bool = False
-    """The work is a script, which may log to the same tracker run by itself."""
+    commit: str
+    remote: str
+    user: str
+
+    @property
+    def script(self) -> bool:
+        """Whether the work is a script, which may log to the same tracker run by itself."""
+        return self.spec.work.kind in ("script", "module")
 
 
 Memory = dict[str, Any]
@@ -203,24 +205,24 @@ class _MLflow(Sink):
 
     def _found_or_new(self) -> str:
         """Find this run's MLflow run by its tag (its creation may have succeeded without an answer), or create it."""
-        client, title = self._client, self.settings.get("experiment") or self.about.name
+        client, title = self._client, self.settings.get("experiment") or self.about.spec.name
         experiment = client.get_experiment_by_name(title)
         if experiment is None:
             key = client.create_experiment(title)
         else:
             key = experiment.experiment_id
-            mine = client.search_runs([key], f"tags.`launcher.run` = '{self.about.run}'", max_results=1)
+            mine = client.search_runs([key], f"tags.`launcher.run` = '{self.about.spec.id}'", max_results=1)
             if mine:
                 return str(mine[0].info.run_id)
         tags = {
-            "mlflow.source.name": self.about.source,
+            "mlflow.source.name": self.about.spec.work.target,
             "mlflow.source.type": "JOB",
             "mlflow.source.git.commit": self.about.commit,
             "mlflow.source.git.repoURL": self.about.remote,
             "mlflow.user": self.about.user,
             **self.about.tags,
         }
-        run = client.create_run(key, run_name=self.about.run, tags={k: v for k, v in tags.items() if v})
+        run = client.create_run(key, run_name=self.about.spec.id, tags={k: v for k, v in tags.items() if v})
         return str(run.info.run_id)
 
     def _describe(self) -> None:
@@ -275,9 +277,9 @@ class _Wandb(Sink):
         about = self.about
         more: dict[str, Any] = {"mode": self.settings["mode"]} if self.settings.get("mode") else {}
         self._run: Any = wandb.init(
-            project=self.settings.get("project") or about.name,
-            id=memory.setdefault("id", about.run),
-            name=about.run,
+            project=self.settings.get("project") or about.spec.name,
+            id=memory.setdefault("id", about.spec.id),
+            name=about.spec.id,
             resume="allow",
             dir=str(about.folder),
             config={**about.params, "launcher": dict(about.tags)},
@@ -286,7 +288,7 @@ class _Wandb(Sink):
                 console="off",
                 silent=True,
                 save_code=False,
-                program=about.source,
+                program=about.spec.work.target,
                 disable_git=True,  # this process works in the run's folder, not in the repository
                 git_commit=about.commit or None,
                 git_remote_url=about.remote or None,

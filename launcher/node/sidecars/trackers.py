@@ -8,6 +8,7 @@ sends what is missing of a run that has ended.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -141,31 +142,25 @@ class TrackerFeed(threading.Thread):
 
     def _deliver(self, values: list[dict[str, Any]]) -> None:
         """Deliver rows of one round; the memory changes only when the sink has taken them."""
-        memory = {"round": self.memory.get("round")} | {k: dict(self.memory.get(k, {})) for k in ("marks", "floor")}
-        here = [values[0].get("attempt"), values[0].get("round")]
-        if memory["round"] != here:
-            self._new_round(memory, here)
-        if rows := list(_fresh(values, memory)):
+        marks, floor = (dict(self.memory.get(name, {})) for name in ("marks", "floor"))
+        before, here = self.memory.get("round"), [values[0].get("attempt"), values[0].get("round")]
+        if (
+            before != here
+        ):  # steps beyond the round's checkpoint are done again: take them back where possible, else skip them
+            if self.sink.rewinds and before is not None:
+                step = _resume_step(self._paths, here)
+                if any(mark > step for mark in marks.values()):
+                    self.sink.rewind(step)
+                marks = {k: min(v, step) for k, v in marks.items()}
+            floor = dict(marks)
+        if rows := list(_fresh(values, marks, floor)):
             self.sink.write(rows)
-        self.memory.update(memory)
-
-    def _new_round(self, memory: dict[str, Any], here: list[Any]) -> None:
-        """Prepare for steps done again, those beyond the round's checkpoint: take them back where possible, else skip them."""
-        first = memory["round"] is None
-        memory["round"] = here
-        if self.sink.rewinds and not first:
-            step = _resume_step(self._paths, here)
-            if any(mark > step for mark in memory["marks"].values()):
-                self.sink.rewind(step)
-            memory["marks"] = {k: min(v, step) for k, v in memory["marks"].items()}
-        memory["floor"] = dict(memory["marks"])
+        self.memory.update(round=here, marks=marks, floor=floor)
 
     def _keep(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # a full disk: kept in memory, written with the next rows
             self._paths.trackers.mkdir(mode=0o750, exist_ok=True)
             write_atomic(self._file, json.dumps(self.memory) + "\n", durable=False)
-        except OSError:
-            pass  # a full disk: kept in memory, written with the next rows
 
     def _tell(self, text: str) -> None:
         if not self._told:
@@ -180,17 +175,17 @@ class TrackerFeed(threading.Thread):
         return f"tracker {self.sink.name} was too slow to receive all metrics: `{command}` sends the rest"
 
 
-def _fresh(values: list[dict[str, Any]], memory: dict[str, Any]) -> Iterator[MetricsRow]:
-    """Yield rows without what an earlier round has delivered already."""
+def _fresh(values: list[dict[str, Any]], marks: dict[str, int], floor: dict[str, int]) -> Iterator[MetricsRow]:
+    """Yield rows without what an earlier round has delivered already, up to ``floor``; raises ``marks`` with them."""
     for value in values:
         step = value.get("step")
         if not isinstance(step, int):
             continue
         numbers = {}
         for name, number in value["metrics"].items():
-            if step > memory["floor"].get(name, -1) and (plain := _number(number)) is not None:
+            if step > floor.get(name, -1) and (plain := _number(number)) is not None:
                 numbers[name] = plain
-                memory["marks"][name] = max(step, memory["marks"].get(name, -1))
+                marks[name] = max(step, marks.get(name, -1))
         if numbers:
             yield MetricsRow(step, float(value.get("t") or 0.0), numbers)
 
@@ -229,17 +224,14 @@ def _about_run(spec: RunSpec, paths: RunPaths, attempt: int | None) -> About:
     except OSError:
         job = ""
     return About(
-        run=spec.id,
-        name=spec.name,
+        spec=spec,
         folder=paths.trackers,
         params={**settings, **_flat(spec.work.params)},
         tags=tags,
         job=job,
         commit=str(code.get("commit") or ""),
         remote=str(code.get("remote") or ""),
-        source=spec.work.target,
         user=str(submitted.get("user") or made.get("user") or ""),
-        script=spec.work.kind in ("script", "module"),
     )
 
 
@@ -276,7 +268,7 @@ class _Leader:
             try:
                 self._out.write(json.dumps(value) + "\n")
             except OSError:
-                os._exit(1)  # nobody listens
+                os._exit(1)  # the leader is gone
 
 
 def main() -> int:
@@ -322,7 +314,10 @@ def _catch_up(spec: RunSpec, paths: RunPaths, about: About) -> int:
     if outcome is None:
         print(f"{paths.root.name} has not ended: its leader still sends its metrics", file=sys.stderr)
         return 1
-    say = lambda text: print(redact(text, (read_object(paths.passed) or {}).values()), file=sys.stderr)  # noqa: E731
+
+    def say(text: str) -> None:
+        print(redact(text, (read_object(paths.passed) or {}).values()), file=sys.stderr)
+
     feeds = [TrackerFeed(sink, paths, say) for sink in make_sinks(spec.trackers, about)]
     for feed in feeds:
         feed.finish(End(str(outcome["state"]), str(outcome.get("reason") or "")))
@@ -336,4 +331,4 @@ def _catch_up(spec: RunSpec, paths: RunPaths, about: About) -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # a library's farewell may hang
+    os._exit(code)  # a library's exit functions may hang
