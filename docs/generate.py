@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import reference_page as reference
 
-from launcher.cli import _log_lines, clean, watch
+from launcher.cli import clean, logs, watch
 from launcher.cli.main import cli
 from launcher.report.diagnosis import why
 from launcher.report.model import ledger, summary
@@ -69,7 +69,7 @@ _TABLES = (
     ("launcher report RUN --json", "The keys of status with ledger and advice, and these. One object in one line; for several RUNs a "
      "list of such lines.", figures, "Figures", ()),
     ("launcher logs RUN --json", "One object a line of the log, with --follow as the lines come. `jq -r .text` gives the log back.",
-     _log_lines, "Line", ()),
+     logs, "Line", ()),
     ("launcher watch RUN --json", "One object an event, as it comes: the events of `launcher/run/events.py` with `words` for people, the "
      "last line of `type` state. Of a sweep such a line for every point that is in another state. Without RUN: ls --json.",
      watch, "Change", ()),

@@ -1,4 +1,4 @@
-"""`plan --estimate`: a table of when the job would start and finish, by node count and partition."""
+"""Print when a job would start and finish, by node count and partition: `plan --estimate`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from launcher.submission.facts.facts import Facts
     from launcher.submission.plan.estimate import Estimate, Speed
 
-__all__ = ["show"]
+__all__ = ["print_estimates"]
 
 
-def show(loaded: LoadedJob, nodes: Sequence[int], partitions: Sequence[str], *, as_json: bool = False) -> None:
-    """Ask SLURM for every combination and print which finishes first."""
+def print_estimates(
+    loaded: LoadedJob, nodes: Sequence[int], partitions: Sequence[str], *, as_json: bool = False
+) -> None:
+    """Ask SLURM about every combination and print them, the first to finish first."""
     from launcher.submission.facts.gather import gather
     from launcher.submission.plan.estimate import measured, order
 
@@ -41,11 +43,9 @@ def show(loaded: LoadedJob, nodes: Sequence[int], partitions: Sequence[str], *, 
         click.echo(_row(e))
     used = sorted({e.speed_of for e in found if e.speed_of})
     if not used:
-        click.echo(f"no run of {loaded.name} has measured a speed yet: by start alone")
+        click.echo(f"no run of {loaded.name} has measured a speed yet, so only the start is estimated")
         return
-    scaled = (
-        "; ~ is scaled from another number of ranks, as if it scaled perfectly" if any(e.scaled for e in found) else ""
-    )
+    scaled = "; ~ assumes perfect scaling from another number of ranks" if any(e.scaled for e in found) else ""
     click.echo(f"speed from {', '.join(used)}{scaled}")
 
 

@@ -1,4 +1,4 @@
-"""Follows a run until it ends: events in words as they come, a progress bar where there is a terminal."""
+"""Follow a run until it ends: print its events as they come, with a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from launcher.run.state import read_outcome, read_state
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["Follower", "finish", "follow", "follow_points", "say_event"]
+__all__ = ["follow_points", "follow_run", "report_end"]
 
 _PERIOD_S = 0.25
 _LAST_WORDS_S = 5.0
-"""A leader that has ended may still be writing its outcome; NFS shows it late."""
+"""A leader that has ended may still be writing its outcome, and NFS shows it late."""
 
 
 def _numbers(values: Any) -> str:
@@ -30,33 +30,26 @@ def _numbers(values: Any) -> str:
 
 _QUIET = frozenset({"submitted", "node_joined", "epoch_started", "saved", "save_started", "agreed", "notified", "attempt_ended", "ended",
                     "round_ended", "preflight", "stop_requested"})  # fmt: skip
-"""Events of the ordinary course: the progress bar and the last line tell enough."""
+"""Events that are not printed: the progress bar and the last line show them."""
 
 
-def say_event(event: dict[str, Any]) -> str | None:
-    """One event in words; None for those nobody follows. Events of other versions never raise."""
-    from launcher.report.text.words import words
+class _Follower:
+    """Prints a run's new events at each look."""
 
-    return None if event["type"] in _QUIET else words(event)
-
-
-class Follower:
-    """Prints what is new each time it is asked to look."""
-
-    def __init__(self, paths: RunPaths, *, skip: int = 0) -> None:
+    def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
-        self._seen = skip
+        self._seen = 0
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
     def look(self) -> None:
         """Print new events and redraw the bar."""
         from launcher.report.model.history import read_events
+        from launcher.report.text.words import words
 
         events = read_events(self._paths.events)
         for event in events[self._seen :]:
-            said = say_event(event)
-            if said:
+            if event["type"] not in _QUIET and (said := words(event)):
                 self._print(f"{time.strftime('%H:%M:%S', time.localtime(event['t']))}  {said}")
         self._seen = len(events)
         if sys.stdout.isatty():
@@ -100,19 +93,19 @@ def _bar() -> Progress:
     )  # fmt: skip
 
 
-def follow(
-    paths: RunPaths, alive: Callable[[], bool], *, skip: int = 0, heed: Callable[[], None] = lambda: None
+def follow_run(
+    paths: RunPaths, alive: Callable[[], bool], *, before_look: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Print the run's progress until it has an outcome, and return that.
+    """Print the run's progress until it has an outcome, and return the outcome.
 
-    ``alive`` says whether anything still works on the run; ``heed`` is called before each look, four times a second.
-    Raises RunFailedError when everything is gone and no outcome was written.
+    ``alive`` tells whether anything still works on the run; ``before_look`` is called four times a second.
+    Raises RunFailedError when all processes have ended and none wrote an outcome.
     """
-    follower = Follower(paths, skip=skip)
+    follower = _Follower(paths)
     gone_since: float | None = None
     try:
         while True:
-            heed()
+            before_look()
             follower.look()
             outcome = read_outcome(paths.outcome)
             if outcome is not None:
@@ -123,16 +116,16 @@ def follow(
                 if not paths.root.is_dir():
                     raise RunFailedError(f"{paths.id} has ended: its folder {paths.root} was deleted or moved")
                 raise RunFailedError(
-                    f"{paths.id}: its processes are gone and left no outcome; launcher why {paths.id} and "
-                    f"launcher logs {paths.id} may tell"
+                    f"{paths.id}: its processes ended without writing an outcome; see launcher why {paths.id} "
+                    f"and launcher logs {paths.id}"
                 )
             time.sleep(_PERIOD_S)
     finally:
         follower.close()
 
 
-def finish(paths: RunPaths, outcome: dict[str, Any]) -> None:
-    """Say how the run ended. Raises RunFailedError or RunCancelledError, whose classes own the exit codes."""
+def report_end(paths: RunPaths, outcome: dict[str, Any]) -> None:
+    """Print how the run ended. Raises RunFailedError or RunCancelledError, whose classes own the exit codes."""
     state, reason = str(outcome.get("state")), str(outcome.get("reason") or "")
     if state == "failed":
         raise RunFailedError(
@@ -146,7 +139,7 @@ def finish(paths: RunPaths, outcome: dict[str, Any]) -> None:
 
 
 def follow_points(name: str, points: Sequence[RunPaths]) -> None:
-    """Count the points of the sweep ``name`` that have ended until all have. Raises RunFailedError when one did not complete.
+    """Print each point of the sweep ``name`` that ends, until all have. Raises RunFailedError when one did not complete.
 
     SLURM is asked about all of them at once, every twenty seconds; an end that a leader wrote is seen at once.
     """
@@ -165,5 +158,7 @@ def follow_points(name: str, points: Sequence[RunPaths]) -> None:
             click.echo(f"{time.strftime('%H:%M:%S')}  {paths.id} {ended[paths.id]} ({len(waiting)} to go)")
     bad = [run for run, state in ended.items() if state != "completed"]
     if bad:
-        raise RunFailedError(f"{len(bad)} of {len(ended)} points did not complete; launcher resubmit --failed {name}")
+        raise RunFailedError(
+            f"{len(bad)} of {len(ended)} points did not complete; launcher resubmit --failed {name} continues them"
+        )
     click.echo(f"{name} completed: {len(ended)} points")

@@ -6,24 +6,14 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
 
-__all__ = [
-    "JobCommand",
-    "backend_option",
-    "complete_run",
-    "job_arguments",
-    "load",
-    "pieces",
-    "run_argument",
-    "sweep_option",
-]
-
+BackendName = Literal["auto", "slurm", "local"]
 _SCRIPT_ARGS = "launcher.script_args"
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,11 +54,11 @@ def _behind_dashes(ctx: click.Context, script: str | None, words: Sequence[str])
     """How to hand the words to the script instead; empty where there is no script or no word."""
     if script is None or not words:
         return ""
-    return f"Arguments of the script follow --: {ctx.command_path} {script} -- {shlex.join(words)}"
+    return f"Write arguments of the script after --: {ctx.command_path} {script} -- {shlex.join(words)}"
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of runs for the shell's completion, newest first."""
+    """List the names of runs for the shell's completion, newest first."""
     from launcher.run import index
 
     refs = reversed(index.list_runs(check=False))
@@ -84,54 +74,48 @@ def run_argument(function: F) -> F:
 def backend_option(function: F) -> F:
     """--backend auto|slurm|local."""
     return click.option(
-        "--backend",
-        type=click.Choice(["auto", "slurm", "local"]),
-        default="auto",
-        show_default=True,
-        help="Where to run; auto: SLURM wherever it leaves traces, else this machine.",
-    )(function)
+        "--backend", type=click.Choice(["auto", "slurm", "local"]), default="auto", show_default=True,
+        help="Where to run. auto: on SLURM if this machine has it, else on this machine.",
+    )(function)  # fmt: skip
+
+
+def wait_option(function: F) -> F:
+    """--wait."""
+    said = "Follow the run until it ends; the exit code tells how it ended."
+    return click.option("--wait", is_flag=True, help=said)(function)
 
 
 def job_arguments(function: F) -> F:
     """JOB [KEY=VALUE ...] [-- SCRIPT ARGS]: a YAML file, a .py file, or -m MODULE."""
-    function = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="JOB [KEY=VALUE]... [-- ARGS]...")(
-        function
-    )
-    return click.option("-m", "module", metavar="MODULE", help="A module to run, instead of a JOB.")(function)
-
-
-def pieces(words: Sequence[str], module: str | None) -> tuple[str | None, str | None, list[str]]:
-    """(job file, target, overrides) from the words of a command line. Raises click.UsageError."""
-    if module is not None:
-        return None, f"-m {module}", list(words)
-    if not words:
-        raise click.UsageError("Name a job: a YAML file, a .py file, or -m MODULE.")
-    name, overrides = words[0], list(words[1:])
-    if "=" in name and not os.path.exists(name):
-        raise click.UsageError(f"The job comes first, then {name!r}.")
-    if name.endswith(".py"):
-        return None, name, overrides
-    return name, None, overrides
+    words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="JOB [KEY=VALUE]... [-- ARGS]...")
+    return click.option("-m", "module", metavar="MODULE", help="Run a module instead of a JOB.")(words(function))
 
 
 def sweep_option(function: F) -> F:
     """--sweep KEY=A,B, several times."""
-    return click.option(
-        "--sweep",
-        "sweep",
-        multiple=True,
-        metavar="KEY=VALUES",
-        help="Vary a key: params.lr=0.1,0.01 or params.seed=range(5); all points are one array submission.",
-    )(function)
+    said = "Vary a key, as in params.lr=0.1,0.01 or params.seed=range(5). All points are one array submission."
+    return click.option("--sweep", multiple=True, metavar="KEY=VALUES", help=said)(function)
 
 
-def load(words: Sequence[str], module: str | None, sweep: Sequence[str] = ()) -> LoadedJob:
-    """The job that the words of a command line name. Raises ConfigError."""
+def read_words(words: Sequence[str], module: str | None) -> tuple[str | None, str | None, list[str]]:
+    """Return (job file, target, overrides) of the words of a command line. Raises click.UsageError."""
+    if module is not None:
+        return None, f"-m {module}", list(words)
+    if not words:
+        raise click.UsageError("No job is named. Name a YAML file, a .py file, or -m MODULE.")
+    name, *overrides = words
+    if "=" in name and not os.path.exists(name):
+        raise click.UsageError(f"{name!r} is not a job. Name the job first, then KEY=VALUE.")
+    return (None, name, overrides) if name.endswith(".py") else (name, None, overrides)
+
+
+def load_job_words(words: Sequence[str], module: str | None, sweep: Sequence[str] = ()) -> LoadedJob:
+    """Load the job that the words of a command line name. Raises ConfigError."""
     from launcher.config.document.validation import homes, keys_at
     from launcher.config.load.load import load_job
     from launcher.errors import ConfigError
 
-    path, target, overrides = pieces(words, module)
+    path, target, overrides = read_words(words, module)
     context = click.get_current_context()
     script_args = context.meta.get(_SCRIPT_ARGS, [])
     try:

@@ -1,43 +1,28 @@
-"""What `submit`, `run` and `resubmit` share."""
+"""What `submit`, `run` and `resubmit` share: submit a job, print what was submitted, wait for its end."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from launcher.cli._options import BackendName
     from launcher.config.load.load import LoadedJob
     from launcher.run.after import Predecessor
     from launcher.submission.submit import Submitted
     from launcher.submission.sweeps.submit_sweep import SubmittedSweep
 
-__all__ = ["chained", "submit_job", "submit_sweep"]
-
-
-def chained(words: Sequence[str]) -> list[list[str]]:
-    """The jobs of ``a.yaml then b.yaml``, each with its own overrides."""
-    parts: list[list[str]] = [[]]
-    for word in words:
-        if word == "then":
-            parts.append([])
-        else:
-            parts[-1].append(word)
-    if len(parts) > 1 and not all(parts):
-        raise click.UsageError("'then' stands between two jobs.")
-    return parts
+__all__ = ["below_here", "print_submitted", "print_sweep", "print_warnings", "submit_job", "submit_sweep", "wait_for"]
 
 
 def submit_job(
-    loaded: LoadedJob,
-    backend: Literal["auto", "slurm", "local"],
-    after: Sequence[Predecessor] = (),
-    *,
-    foreground: bool = False,
+    loaded: LoadedJob, backend: BackendName, after: Sequence[Predecessor] = (), *, foreground: bool = False
 ) -> Submitted:
-    """Plan and execute: what is printed by `plan` is what is submitted."""
+    """Plan a job and submit it: exactly what `plan` prints."""
     from launcher.submission.dependencies import predecessors, waiting
     from launcher.submission.facts.facts import Facts
     from launcher.submission.facts.gather import gather
@@ -54,8 +39,8 @@ def submit_job(
     return execute(make, facts, argv=sys.argv, foreground=foreground)
 
 
-def submit_sweep(loaded: LoadedJob, backend: Literal["auto", "slurm", "local"]) -> SubmittedSweep:
-    """The same for a sweep: one array."""
+def submit_sweep(loaded: LoadedJob, backend: BackendName) -> SubmittedSweep:
+    """Plan a sweep and submit it as one array."""
     from launcher.submission.dependencies import predecessors, waiting
     from launcher.submission.facts.gather import gather
     from launcher.submission.sweeps.submit_sweep import execute
@@ -63,3 +48,64 @@ def submit_sweep(loaded: LoadedJob, backend: Literal["auto", "slurm", "local"]) 
     after = predecessors(loaded.job.after)
     waiting(after, "slurm")
     return execute(loaded, gather(loaded, backend=backend, after=after), sys.argv)
+
+
+def print_submitted(one: Submitted) -> None:
+    """Print what was submitted and the commands that follow and stop it."""
+    spec, plan = one.plan.spec, one.plan
+    also = ""
+    if plan.backend == "slurm":
+        where, also = f"SLURM job {one.job_id}, pending", f"     (scancel {one.job_id} works too)"
+    else:
+        where = f"running on this machine, {'GPUs' if spec.gpus_per_node else 'CPUs'} (no SLURM asked)"
+    short = _short(spec.id)
+    stop = f"launcher cancel {short} --save{also}"
+    _print_next(spec.id, where, plan.warnings, f"launcher logs {short} -f", stop, plan.run_dir)
+
+
+def print_sweep(one: SubmittedSweep) -> None:
+    """Print what was submitted of a sweep and the commands that follow and stop it."""
+    short = _short(one.root.name)
+    stop = f"launcher cancel {short}     (scancel {' '.join(one.arrays)} works too)"
+    what = f"{len(one.points)} points, SLURM array {', '.join(one.arrays)}"
+    warnings = one.points[0].plan.warnings
+    _print_next(one.root.name, what, warnings, f"launcher ls --sweep {short}", stop, str(one.root))
+
+
+def _print_next(run: str, what: str, warnings: Sequence[str], follow: str, stop: str, folder: str) -> None:
+    click.echo(f"{run} submitted: {what}")
+    print_warnings(warnings)
+    click.echo(f"  follow   {follow}\n  stop     {stop}\n  run      {below_here(folder)}")
+
+
+def print_warnings(warnings: Sequence[str]) -> None:
+    """Print a plan's warnings, one a line."""
+    for warning in warnings:
+        click.echo(f"  warning  {warning}")
+
+
+def _short(run: str) -> str:
+    """The ending of a run's id that is enough to name it."""
+    from launcher.run.index import job_name
+
+    return run[len(job_name(run)) + 11 :] or run
+
+
+def below_here(path: str) -> str:
+    """Return ``path`` relative to the working directory where it lies below it."""
+    here = os.getcwd() + os.sep
+    return path[len(here) :] if path.startswith(here) else path
+
+
+def wait_for(one: Submitted) -> None:
+    """Follow a run until it ends; Ctrl-C stops the following, not the run."""
+    from launcher.cli._follow import follow_run, report_end
+    from launcher.submission.liveness import locate
+
+    where, run = locate(one.paths), one.plan.spec.id
+    try:
+        outcome = follow_run(one.paths, where.alive)
+    except KeyboardInterrupt:
+        click.echo(f"\nstopped waiting; {run} continues. launcher cancel {run} stops it", err=True)
+        raise
+    report_end(one.paths, outcome)

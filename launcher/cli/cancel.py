@@ -1,46 +1,31 @@
-"""Stop a run: now, or after saving."""
+"""Stop a run, now or after saving."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import click
 
 from launcher.cli._options import run_argument
 
-if TYPE_CHECKING:
-    from launcher.run.paths import RunPaths
-
 
 @click.command()
 @run_argument
-@click.option("--save", is_flag=True, help="Stop at an agreed step and save first.")
+@click.option("--save", is_flag=True, help="Save a checkpoint first, then stop.")
 def command(run: str, save: bool) -> None:
-    """Stop a run; it never comes back by itself. RUN may be a sweep: all its points.
+    """Stop a run for good: it does not restart by itself. Of a sweep, all points stop.
 
-    Plain cancel is scancel (which works as well); the run still saves what time allows.
+    Without --save this does what scancel does. The run still saves if the time allows it.
     """
+    from launcher.submission.cancel import stop, stop_all
     from launcher.submission.sweeps.points import runs_of
 
     runs = runs_of(run)
     if len(runs) > 1 and not save:
-        _stop_all(runs)
+        ending = stop_all(runs)
+        click.echo(
+            f"{len(runs) - ending} of {len(runs)} points have ended{'; the others are ending' if ending else ''}"
+        )
         return
     for paths in runs:
-        _stop(paths, save)
-
-
-def _stop_all(runs: list[RunPaths]) -> None:
-    from launcher.submission.cancel import stop_all
-
-    ending = stop_all(runs)
-    ended = len(runs) - ending
-    click.echo(f"{ended} of {len(runs)} points have ended{'; the others are ending' if ending else ''}")
-
-
-def _stop(paths: RunPaths, save: bool) -> None:
-    from launcher.submission.cancel import stop
-
-    stopped = stop(paths, save=save)
-    hint = "" if stopped.over else f"; launcher status {paths.id} shows when it has ended"
-    click.echo(f"{stopped.sentence}{hint}")
+        stopped = stop(paths, save=save)
+        hint = "" if stopped.over else f"; launcher status {paths.id} shows when it has ended"
+        click.echo(f"{stopped.sentence}{hint}")

@@ -1,4 +1,4 @@
-"""List and remove old runs; never a running one."""
+"""List old runs and remove them."""
 
 from __future__ import annotations
 
@@ -37,16 +37,18 @@ class Old:
 
 
 @click.command()
-@click.option("--older-than", "days", type=float, metavar="DAYS", help="Ended at least so long ago.")
-@click.option("--larger-than", "gb", type=float, metavar="GB", help="Holds at least so much.")
-@click.option("--keep", type=click.IntRange(min=0), default=0, help="Keep the newest KEEP of each job's runs.")
-@click.option("--name", metavar="JOB", help="Only runs of that job.")
+@click.option(
+    "--older-than", "days", type=float, metavar="DAYS", help="Take only runs that ended at least so long ago."
+)
+@click.option("--larger-than", "gb", type=float, metavar="GB", help="Take only runs of at least this size.")
+@click.option("--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the newest N runs of each job.")
+@click.option("--name", metavar="JOB", help="Take only runs of this job.")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON list; asks nothing, so that only --yes removes.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list. Asks nothing: only --yes removes.")
 def command(days: float | None, gb: float | None, keep: int, name: str | None, yes: bool, as_json: bool) -> None:
-    """List ended runs by age and size, and remove them after asking.
+    """List ended runs by age and size, and remove them after asking. Running runs are never removed.
 
-    Without --older-than, --larger-than or --name nothing is removed: the list alone is shown.
+    Without --older-than, --larger-than or --name, the runs are only listed.
     """
     found, chosen = _candidates(days, gb, keep, name), (days, gb, name) != (None, None, None)
     if as_json:
@@ -58,7 +60,7 @@ def command(days: float | None, gb: float | None, keep: int, name: str | None, y
     if not found:
         return
     if not chosen:
-        click.echo("say --older-than DAYS, --larger-than GB or --name JOB to remove")
+        click.echo("nothing removed; choose runs to remove with --older-than DAYS, --larger-than GB or --name JOB")
     elif not yes and not (sys.stdin.isatty() and click.confirm("Remove them?")):
         click.echo("nothing removed; --yes removes without asking")
     else:
@@ -71,13 +73,13 @@ def _show(found: list[Old]) -> None:
     for old in found:
         age = (time.time() - old.ended) / _DAY_S
         click.echo(f"{old.run:<44} {size(old.bytes):>9}  {age:6.1f} days ago  {old.dir}")
-    click.echo(f"{len(found)} runs, {size(sum(o.bytes for o in found))}" if found else "no ended run fits")
+    click.echo(f"{len(found)} runs, {size(sum(o.bytes for o in found))}" if found else "no ended run matches")
 
 
 def _removed(found: list[Old]) -> list[Old]:
     for old in found:
         _remove(Path(old.dir))
-    return [Old(old.run, old.dir, old.bytes, old.ended, removed=True) for old in found]
+    return [Old(**{**field_values(old), "removed": True}) for old in found]
 
 
 def _candidates(days: float | None, gb: float | None, keep: int, name: str | None) -> list[Old]:

@@ -1,4 +1,4 @@
-"""Say what this site's SLURM allows, what that means here, and whether jobs will work."""
+"""Check this site: what SLURM allows and whether jobs will work."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.config.document.schema import Job
-    from launcher.report.site.doctor import Diagnosis
     from launcher.report.site.findings import RunsFolder, Saves, SiteFacts
 
 
 @click.command()
-@click.option("--partition", metavar="P", help="The partition in question; default: the site profile's, else SLURM's.")
+@click.option("--partition", metavar="P", help="Check this partition. Default: the site profile's, else SLURM's.")
+@click.option("--qos", metavar="Q", help="Check this QOS, on which preemption may depend. Default: the site profile's.")
+@click.option("--account", metavar="A", help="Charge --probe to this account. Default: the site profile's.")
 @click.option(
-    "--qos", metavar="Q", help="The QOS in question, where preemption depends on it; default: the site profile's."
+    "--probe", "probing", is_flag=True, help="Submit a tiny job to check that compute nodes see the run directory."
 )
-@click.option("--account", metavar="A", help="The account that --probe charges; default: the site profile's.")
-@click.option("--probe", "probing", is_flag=True, help="Submit a tiny job: do compute nodes see the run directory?")
 @click.option("--probe-wait", metavar="S", default=300, show_default=True, help="Seconds to wait for that job.")
 @click.option("--write-site", is_flag=True, help="Write your site profile from what was found.")
 @click.option("--force", is_flag=True, help="Let --write-site replace a profile.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     partition: str | None, qos: str | None, account: str | None, probing: bool, probe_wait: int, write_site: bool,
     force: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Say what this site's SLURM allows and what that means here. Exit code 0: jobs will work; 5: they will not.
+    """Check this site: what SLURM allows, what that means for jobs, and whether they will work.
 
-    Asks SLURM three or four questions; submits nothing unless --probe is given.
+    It asks SLURM three or four questions and submits nothing without --probe. Exit code 0: jobs will work; 5: they will not.
     """
-    import json
+    import dataclasses
 
+    from launcher.cli._output import print_json
     from launcher.errors import SiteError
     from launcher.report.site.doctor import diagnosis_lines, examine
 
@@ -43,7 +43,8 @@ def command(
         facts = _probed(facts, partition, account or job.slurm.account, float(probe_wait))
     diagnosis = examine(facts)
     if as_json:
-        click.echo(json.dumps(_as_json(diagnosis, facts), indent=1))
+        site = dataclasses.asdict(facts.site) if facts.site else None
+        print_json({**diagnosis.as_json(), "policy": dataclasses.asdict(diagnosis.policy), "site": site})
     else:
         colours = {"problem": "red", "warning": "yellow"}
         head, *rest = diagnosis_lines(diagnosis)
@@ -57,7 +58,7 @@ def command(
 
 
 def _facts(partition: str | None, qos: str | None) -> tuple[SiteFacts, Job]:
-    """What there is, and a job that says nothing of its own: the site profile's defaults count as a job's would."""
+    """What this machine and SLURM say, and an empty job: the site profile's defaults count as a job's would."""
     import os
 
     from launcher.config.load.load import site_job
@@ -110,25 +111,19 @@ def _runs_folder() -> RunsFolder:
 
 
 def _filesystem(path: Path) -> str:
-    """The type of the file system that ``path`` is on: the longest mount point that leads to it."""
-    from pathlib import Path
+    """The type of the file system that ``path`` is on: the longest mount point above it, the last of equal ones."""
+    import psutil
 
-    best, kind = "", ""
+    above = {str(p) for p in (path.resolve(), *path.resolve().parents)}
     try:
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        mounts = [(len(m.mountpoint), m.fstype) for m in psutil.disk_partitions(all=True) if m.mountpoint in above]
     except OSError:
         return ""
-    real = str(path.resolve())
-    for line in mounts:
-        words = line.split()
-        point = words[1].replace("\\040", " ") if len(words) > 2 else ""
-        if point and (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-            best, kind = point, words[2]
-    return kind
+    return max(reversed(mounts), key=lambda mount: mount[0], default=(0, ""))[1]
 
 
 def _saves() -> Saves | None:
-    """Save times of the newest runs and rehearsals."""
+    """The save times of the newest runs and rehearsals."""
     import statistics
 
     from launcher.report.site.findings import Saves
@@ -146,7 +141,7 @@ def _saves() -> Saves | None:
 
 
 def _probed(facts: SiteFacts, partition: str | None, account: str | None, wait_s: float) -> SiteFacts:
-    """Without ``partition`` the profile's debug partition runs the probe: it answers soonest."""
+    """Run the probe, by default in the profile's debug partition: it starts soonest."""
     import dataclasses
 
     from launcher.errors import SiteError
@@ -162,31 +157,23 @@ def _probed(facts: SiteFacts, partition: str | None, account: str | None, wait_s
     return dataclasses.replace(facts, probe=result)
 
 
-def _as_json(diagnosis: Diagnosis, facts: SiteFacts) -> dict[str, object]:
-    import dataclasses
-
-    site = dataclasses.asdict(facts.site) if facts.site else None
-    return {**diagnosis.as_json(), "policy": dataclasses.asdict(diagnosis.policy), "site": site}
-
-
 def _write_site(facts: SiteFacts, force: bool) -> Path:
-    """Raises SiteError where there is nothing to write, StateError when a profile is there already."""
+    """Raises SiteError where SLURM tells nothing, StateError when a profile exists."""
     import os
     from pathlib import Path
 
     from launcher.errors import RunDirError, SiteError, StateError
     from launcher.report.site.profile import site_profile
+    from launcher.run.files import write_atomic
 
     if facts.site is None:
-        raise SiteError(f"there is nothing to write a profile from: {facts.silence or facts.presence.reason}")
+        raise SiteError(f"a site profile needs SLURM: {facts.silence or facts.presence.reason}")
     path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "launcher" / "site.yaml"
     if path.exists() and not force:
-        raise StateError(f"{path} is there already; --force replaces it")
+        raise StateError(f"{path} exists; --force replaces it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        tmp = path.with_name(f".{path.name}.{os.getpid()}")
-        tmp.write_text(site_profile(facts.site, facts.partition, facts.saves), encoding="utf-8")
-        tmp.replace(path)
+        write_atomic(path, site_profile(facts.site, facts.partition, facts.saves), mode=0o644)
     except OSError as error:
         raise RunDirError(f"{path} cannot be written: {error.strerror}") from None
     return path

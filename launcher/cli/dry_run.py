@@ -1,4 +1,4 @@
-"""Rehearse a job on this machine or on real nodes, then drill a resume."""
+"""Rehearse a job, then test that it resumes exactly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli._options import JobCommand, job_arguments, load
+from launcher.cli._options import JobCommand, job_arguments, load_job_words
 
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
@@ -20,43 +20,45 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=JobCommand)
-@click.option("--steps", type=click.IntRange(min=3), default=20, show_default=True, help="Optimizer steps to rehearse.")
-@click.option("--seed", type=int, help="Seed of the drill: which rank is killed, and when.")
-@click.option(
-    "--slurm", is_flag=True, help="On real nodes: the allocation you stand in, else one that is taken for it."
-)
-@click.option("--keep", is_flag=True, help="Keep the rehearsal's runs.")
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@click.option("--steps", type=click.IntRange(min=3), default=20, show_default=True, help="Optimizer steps to run.")
+@click.option("--seed", type=int, help="Seed that chooses which rank is killed, and when.")
+@click.option("--slurm", is_flag=True, help="Use real nodes: the allocation around this shell, else a new one.")
+@click.option("--keep", is_flag=True, help="Keep the runs of the rehearsal.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @job_arguments
 def command(
     words: tuple[str, ...], module: str | None, steps: int, seed: int | None, slurm: bool, keep: bool, as_json: bool
 ) -> None:
-    """Rehearse JOB here: every node simulated, workers real; then kill a rank, resume, and compare the ends.
+    """Rehearse JOB on this machine: run some steps, kill a rank, resume, and compare the final states.
 
-    Uses this machine's GPUs, or its CPUs where there are too few. With --slurm the nodes are real: those of the allocation
-    around it (salloc), else some of the site profile's debug_partition (else of the job's partition), given back at the end.
-    Exit code 10 when the job cannot resume exactly, naming the part of its state that differs, or when no resume can be tried
-    (checkpoint.enabled: false, fewer than three steps). A script that reports no steps resumes on its own: a note says so, 0.
+    Nodes are simulated, workers are real. They use this machine's GPUs, or its CPUs where it has too few GPUs.
+
+    With --slurm the nodes are real: those of the allocation around this shell (salloc), else new ones from the site
+    profile's debug_partition or the job's partition. The launcher releases new ones at the end.
+
+    Exit code 10: the job cannot resume exactly (the error names the part of its state that differs), or no resume can be
+    tested (checkpoint.enabled: false, or fewer than three steps). A script that reports no steps is not tested; a note
+    says so, and the exit code is 0.
     """
     from dataclasses import asdict
 
     from launcher.submission.rehearsal.rehearse import rehearse, verdict
 
-    loaded = load(words, module)
+    loaded = load_job_words(words, module)
     tell = (lambda _: None) if as_json else click.echo
     with _stage(loaded, slurm, keep, tell) as stage:
         found = rehearse(loaded, stage, steps=steps, seed=seed, tell=tell)
     if as_json:
         click.echo(json.dumps({**asdict(found), "projected_s": found.projected_s}, indent=1))
     else:
-        for line in describe(found, int(loaded.job.resources.timeout_min), real=slurm):
+        for line in rehearsal_lines(found, int(loaded.job.resources.timeout_min), real=slurm):
             click.echo(line)
     _remember(loaded, found, real=slurm)
     verdict(found)
 
 
 def _remember(loaded: LoadedJob, found: Rehearsal, *, real: bool) -> None:
-    """For `plan --estimate` and `doctor`."""
+    """Record what was measured, for `plan --estimate` and `doctor`."""
     from launcher.run import rehearsals
 
     first = found.first
@@ -68,7 +70,7 @@ def _remember(loaded: LoadedJob, found: Rehearsal, *, real: bool) -> None:
 
 @contextlib.contextmanager
 def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], None]) -> Iterator[Stage]:
-    """Where it takes place."""
+    """The stage of the rehearsal: this machine, or nodes of SLURM."""
     from dataclasses import replace
 
     from launcher.submission.facts.gather import gather
@@ -83,7 +85,7 @@ def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], Non
             place = stack.enter_context(_own_folder(facts.runs_dir if slurm else None))
             facts = replace(facts, runs_dir=place, runs_dir_shown=place)
         if slurm:
-            stack.enter_context(_ended_politely())
+            stack.enter_context(_interrupted_by_signals())
             yield stack.enter_context(on_slurm(loaded, facts, tell))
         else:
             yield LocalStage(facts)
@@ -91,7 +93,7 @@ def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], Non
 
 @contextlib.contextmanager
 def _own_folder(above: str | None) -> Iterator[str]:
-    """A folder for the rehearsal's runs. It stays when the job fails: its logs are what a user wants to read then."""
+    """A folder for the rehearsal's runs. It stays when the job fails, because the user then needs its logs."""
     import shutil
     import tempfile
 
@@ -117,7 +119,7 @@ def _own_folder(above: str | None) -> Iterator[str]:
 
 
 def _in_its_partition(loaded: LoadedJob) -> LoadedJob:
-    """The job in the partition it is rehearsed in: the command line's, the allocation's, the profile's, its own."""
+    """The job with the partition of its rehearsal: the allocation's, the command line's, the profile's, or its own."""
     from dataclasses import replace
 
     from launcher.config.document.source import COMMAND_LINE
@@ -131,8 +133,8 @@ def _in_its_partition(loaded: LoadedJob) -> LoadedJob:
 
 
 @contextlib.contextmanager
-def _ended_politely() -> Iterator[None]:
-    """TERM and a closed terminal end this command like ^C does: the allocation it took must be given back."""
+def _interrupted_by_signals() -> Iterator[None]:
+    """Treat TERM and a closed terminal like Ctrl-C: the allocation must be released."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -145,8 +147,8 @@ def _ended_politely() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def describe(found: Rehearsal, timeout_min: int, *, real: bool = False) -> list[str]:
-    """What a user wants to know before asking for nodes."""
+def rehearsal_lines(found: Rehearsal, timeout_min: int, *, real: bool = False) -> list[str]:
+    """Return the lines that show what a rehearsal measured."""
     from launcher.report.formats import duration
     from launcher.run.units import size
 
@@ -167,11 +169,11 @@ def describe(found: Rehearsal, timeout_min: int, *, real: bool = False) -> list[
         attempts = int(found.projected_s // (timeout_min * 60)) + 1
         fits = "fits one attempt" if attempts == 1 else f"takes {attempts} attempts"
         lines.append(
-            f"  wall     {duration(found.projected_s)} at {where} pace; with a limit of {timeout_min} min it {fits}"
+            f"  wall     {duration(found.projected_s)} at {where} speed; with a limit of {timeout_min} min it {fits}"
         )
     if found.second is not None and found.killed is not None and not found.differs:
         rank, step = found.killed
         lines.append(
-            f"  drill    passed: rank {rank} killed at step {step}, resumed from {found.resumed_from}, same end"
+            f"  drill    passed: rank {rank} killed at step {step}, resumed from {found.resumed_from}, same final state"
         )
     return lines

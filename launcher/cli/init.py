@@ -1,4 +1,4 @@
-"""Write a first job file, or turn an sbatch script into one."""
+"""Write a job file, or convert an sbatch script to one."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", default="job.yaml", show_default=True, metavar="PATH", help='Where to write; "-" prints.'
+    "-o", "--output", default="job.yaml", show_default=True, metavar="PATH", help='File to write; "-" prints.'
 )
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 def command(file: Path | None, output: str, force: bool) -> None:
-    """Write a job file to start from.
+    """Write a job file, or convert an sbatch script to one.
 
-    FILE is an sbatch script around torchrun, srun, accelerate or plain python, or a hydra-submitit config; what cannot be
-    carried over is said in comments. Without FILE, this directory is searched for training code and SLURM is asked what
-    is here.
+    FILE is an sbatch script that starts torchrun, srun, accelerate or python, or a hydra-submitit config. Comments in the
+    job file tell what was not converted. Without FILE, the launcher searches this directory for training code and asks
+    SLURM for its partitions.
     """
     from launcher.errors import StateError
 
     if output != "-" and not force and Path(output).exists():
-        raise StateError(f"{output} exists: --force replaces it, -o writes elsewhere, and -o - prints.")
-    text = _first() if file is None else _converted(file)
+        raise StateError(f"{output} exists; --force replaces it, -o PATH writes elsewhere, and -o - prints")
+    text = _first_job() if file is None else _converted(file)
     if output == "-":
         click.echo(text, nl=False)
         return
     _write(Path(output), text)
-    click.echo(f"{output} written; look it over, then: launcher plan {output}")
+    click.echo(f"{output} written; check it, then: launcher plan {output}")
 
 
 def _write(path: Path, text: str) -> None:
@@ -58,32 +58,32 @@ def _converted(file: Path) -> str:
     return convert(text, file.name)
 
 
-def _first() -> str:
+def _first_job() -> str:
     from launcher.config.convert.first_job import find_work, first_job
 
-    place, source = _place()
-    return first_job(find_work(Path.cwd()), place, f"this directory and {source}")
+    partition, source = _ask_slurm()
+    return first_job(find_work(Path.cwd()), partition, f"this directory and {source}")
 
 
-def _place() -> tuple[DefaultPartition, str]:
-    """What SLURM says is here; this machine alone where there is no SLURM."""
+def _ask_slurm() -> tuple[DefaultPartition, str]:
+    """The partition to use and where it is known from; an empty one where there is no SLURM."""
     from launcher.config.convert.first_job import DefaultPartition
     from launcher.slurm.site import ask_site, find_slurm, parse_site
 
     presence = find_slurm()
     if presence.state != "ready":
         click.echo(presence.reason, err=True)
-        return DefaultPartition(), "without SLURM"
+        return DefaultPartition(), "no SLURM"
     texts = ask_site()
     if isinstance(texts, str):
         click.echo(texts, err=True)
-        return DefaultPartition(), "without an answer from SLURM"
+        return DefaultPartition(), "no answer from SLURM"
     site = parse_site(texts)
-    return place_of(site), f"SLURM {site.version}".strip()
+    return default_partition(site), f"SLURM {site.version}".strip()
 
 
-def place_of(site: Site) -> DefaultPartition:
-    """The default partition, or the first with GPUs where the default has none."""
+def default_partition(site: Site) -> DefaultPartition:
+    """Return the default partition, or the first with GPUs where the default has none."""
     from launcher.config.convert.first_job import DefaultPartition
 
     usable = [p for p in site.partitions if p.up]

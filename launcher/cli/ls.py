@@ -12,13 +12,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--sweep", metavar="ID", help="The points of one sweep, sorted by --metric.")
-@click.option("--metric", metavar="NAME", help="Metric to sort a sweep's points by. Default: the loss, else the first.")
-@click.option("--highest", is_flag=True, help="Highest metric first. Default: for names like accuracy.")
-@click.option("--state", "states", multiple=True, metavar="STATE", help="Only runs in this state; may be repeated.")
-@click.option("-n", "--number", type=click.IntRange(min=1), default=30, show_default=True, help="Lines at most.")
-@click.option("-a", "--all", "everything", is_flag=True, help="No limit.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON list, every run in it.")
+@click.option("--sweep", metavar="ID", help="List the points of one sweep, sorted by --metric.")
+@click.option("--metric", metavar="NAME", help="Sort points by this metric. Default: the loss, else the first metric.")
+@click.option("--highest", is_flag=True, help="Put the highest metric first. Default for names like accuracy.")
+@click.option(
+    "--state", "states", multiple=True, metavar="STATE", help="List only runs in this state. May be repeated."
+)
+@click.option(
+    "-n", "--number", type=click.IntRange(min=1), default=30, show_default=True, help="Print at most so many lines."
+)
+@click.option("-a", "--all", "everything", is_flag=True, help="Print all lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of every run.")
 def command(
     sweep: str | None,
     metric: str | None,
@@ -50,7 +54,7 @@ def command(
 
 
 def _show(found: list[Row], as_json: bool, number: int, everything: bool) -> None:
-    """Every run by itself: as JSON, or as a table of at most ``number`` lines."""
+    """Print every run by itself: as JSON, or as a table of at most ``number`` lines."""
     import time
 
     from launcher.report.formats import json_lines
@@ -68,8 +72,8 @@ def _points(known: list[Known], now: float, sweep: str, metric: str | None, high
 
     names = {k.sweep for k in known if k.sweep is not None and (k.sweep == sweep or k.sweep.endswith(f"-{sweep}"))}
     if len(names) != 1:
-        what = f"{len(names)} sweeps answer" if names else "no sweep answers"
-        raise RunNotFoundError(f"{what} to {sweep!r}; launcher ls shows what there is")
+        what = f"{len(names)} sweeps match" if names else "no sweep matches"
+        raise RunNotFoundError(f"{what} {sweep!r}; launcher ls lists the sweeps")
     points = rows([k for k in known if k.sweep in names], now)
     name = metric or best_metric(points)
     return sort_by_metric(points, name, descending=highest or "acc" in name) if name else points
@@ -108,14 +112,12 @@ def _sweep_cells(row: Row) -> list[str]:
 
 
 def _print(table: list[list[str]], more: int) -> None:
+    from launcher.cli._output import print_table
+
     if not table:
-        click.echo("no such runs; launcher submit job.yaml starts one")
+        click.echo("no runs match; launcher submit job.yaml starts one")
         return
     width = max(len(row) for row in table)
-    table = [row + [""] * (width - len(row)) for row in table]
-    widths = [max(len(click.unstyle(row[i])) for row in table) for i in range(len(table[0]))]
-    for row in table:
-        cells = (cell + " " * (w - len(click.unstyle(cell))) for cell, w in zip(row, widths, strict=True))
-        click.echo("  ".join(c for c, w in zip(cells, widths, strict=True) if w).rstrip())
+    print_table([row + [""] * (width - len(row)) for row in table])
     if more:
-        click.echo(f"{more} more: launcher ls --all")
+        click.echo(f"{more} more; launcher ls --all lists them")

@@ -1,4 +1,4 @@
-"""The command ``launcher``: finds verbs by module name, turns errors into one sentence and an exit code.
+"""The command ``launcher``: find verbs by module name, turn errors into one sentence and an exit code.
 
 A verb is a module of this package whose ``command`` is a click command; it is imported when it is used, never for
 ``launcher --help`` (which reads the first line of each module's docstring). Modules whose name begins with ``_`` and
@@ -71,9 +71,9 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
 )
 def cli() -> None:
-    """Multi-node PyTorch DDP on SLURM that survives what clusters do.
+    """Submit multi-node PyTorch DDP jobs to SLURM, and restart and resume them after failures.
 
-    RUN is a run's id, a unique prefix or ending of it, a job's name (its newest run), or @last.
+    RUN is a run's id, a unique prefix or ending of it, a job's name (its newest run), or @last (the newest run).
     """
 
 
@@ -81,8 +81,8 @@ def _debugging() -> bool:
     return os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
 
 
-def _quiet_end(code: int) -> int:
-    """Leave without Python complaining about a closed pipe when it flushes at its end."""
+def _flush(code: int) -> int:
+    """Flush standard output, so that Python reports no closed pipe at its end."""
     gc.freeze()  # Python would look through everything once more at its end: a tenth of a second for some verbs
     try:
         sys.stdout.flush()
@@ -91,7 +91,7 @@ def _quiet_end(code: int) -> int:
     return code
 
 
-def _is_somewhere() -> bool:
+def _has_directory() -> bool:
     try:
         os.getcwd()
     except OSError:
@@ -109,7 +109,7 @@ def _open_standard_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
-def _say_anything() -> None:
+def _replace_unprintable() -> None:
     """Print what the terminal's encoding lacks as ``?``: an old locale, or half a character in a file's name, is no fault."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -150,9 +150,9 @@ def main(argv: list[str] | None = None) -> int:
     Verbs return None or an exit code, or raise a `LauncherError`, whose class owns the code.
     """
     _open_standard_streams()
-    _say_anything()
+    _replace_unprintable()
     try:
-        return _quiet_end(_run(argv))
+        return _flush(_run(argv))
     except LauncherError as error:
         if _debugging():
             raise
@@ -169,11 +169,13 @@ def main(argv: list[str] | None = None) -> int:
             return _stopped()
         if _debugging():
             raise
-        if isinstance(error, FileNotFoundError) and not _is_somewhere():
-            click.echo("launcher: the working directory is gone; cd to one that is there", err=True)
+        if isinstance(error, FileNotFoundError) and not _has_directory():
+            click.echo("launcher: the working directory was deleted; cd to another one", err=True)
             return RunDirError.exit_code
         text = f"{type(error).__name__}: {error}"
-        click.echo(f"launcher: internal error ({text}); {DEBUG_VARIABLE}=1 shows where", err=True)
+        click.echo(
+            f"launcher: internal error ({text}); run it again with {DEBUG_VARIABLE}=1 for the traceback", err=True
+        )
         return 1
 
 

@@ -1,4 +1,4 @@
-"""Show what your runs have seen of each host: failures, hangs, slow steps."""
+"""Show the failures, hangs and slow steps of each host in your runs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("hosts", nargs=-1, metavar="[HOST]...")
 @click.option(
-    "--runs", "number", type=click.IntRange(min=1), default=200, show_default=True, help="Look at so many newest runs."
+    "--runs", "number", type=click.IntRange(min=1), default=200, show_default=True, help="Newest runs to read."
 )
-@click.option("--suspect", is_flag=True, help="Only hosts that look bad themselves.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON list.")
+@click.option("--suspect", is_flag=True, help="Show only suspect hosts.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def command(hosts: tuple[str, ...], number: int, suspect: bool, as_json: bool) -> None:
-    """Show what your runs have seen of each host (default: of all, the most troubled first).
+    """Show the failures, hangs and slow steps of each HOST in your runs (default: all hosts, the worst first).
 
-    HOST may be a list as SLURM writes it, node[1-4]. A host is marked with ! when it looks bad itself: lost, hung or
-    failing checks more than once, or slow. Workers that failed on a host may have failed by their program.
+    HOST may be a SLURM host list: node[1-4]. The mark ! shows a suspect host: it is slow, or it was lost, hung or failed
+    its checks more than once. FAILED counts workers, which may have failed because of their program.
     """
-    import json
     import time
 
-    from launcher.report.formats import plain_json
+    from launcher.cli._output import NO_RUNS, print_json
     from launcher.report.model.hosts import gather, load
     from launcher.report.model.runs import all_runs
 
@@ -38,10 +37,10 @@ def command(hosts: tuple[str, ...], number: int, suspect: bool, as_json: bool) -
         if (not wanted or r.host in wanted) and (r.suspect or not suspect)
     ]
     if as_json:
-        click.echo(json.dumps(plain_json([r.as_json() for r in records]), indent=1))
+        print_json([r.as_json() for r in records])
         return
     if not records:
-        click.echo("no run has seen such a host" if known else "no runs yet; launcher submit job.yaml starts one")
+        click.echo("your runs have used no such host" if known else NO_RUNS)
         return
     _table(records, time.time())
 

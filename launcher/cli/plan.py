@@ -1,14 +1,14 @@
-"""Print what would be submitted."""
+"""Print what would be submitted, without submitting it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli._options import JobCommand, backend_option, job_arguments, load, sweep_option
+from launcher.cli._options import BackendName, JobCommand, backend_option, job_arguments, load_job_words, sweep_option
 
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=JobCommand)
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
-@click.option("--estimate", is_flag=True, help="Ask SLURM when it would start (sbatch --test-only).")
-@click.option("--nodes", "nodes", metavar="1,2,4", help="Node counts to estimate; else the job's own.")
-@click.option("--partitions", metavar="A,B", help="Partitions to estimate; else the job's own.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--estimate", is_flag=True, help="Ask SLURM when the job would start (sbatch --test-only).")
+@click.option("--nodes", "nodes", metavar="1,2,4", help="Node counts to estimate. Default: the job's own.")
+@click.option("--partitions", metavar="A,B", help="Partitions to estimate. Default: the job's own.")
 @sweep_option
 @backend_option
 @job_arguments
 def command(
     words: tuple[str, ...],
     module: str | None,
-    backend: Literal["auto", "slurm", "local"],
+    backend: BackendName,
     sweep: tuple[str, ...],
     as_json: bool,
     estimate: bool,
     nodes: str | None,
     partitions: str | None,
 ) -> None:
-    """Print exactly what would be submitted: a summary, then the sbatch script.
+    """Print exactly what would be submitted: a summary, then the sbatch script. Nothing is submitted.
 
-    JOB is a YAML file or a .py file; KEY=VALUE overrides keys of the job (resources.nodes=2). Submits nothing and needs no SLURM.
+    JOB is a YAML file or a .py file. KEY=VALUE overrides a key of the job, as in resources.nodes=2. SLURM is not needed.
     """
     from launcher.submission.facts.gather import gather
     from launcher.submission.plan.plan import plan
 
-    loaded = load(words, module, sweep)
+    loaded = load_job_words(words, module, sweep)
     if estimate:
-        from launcher.cli._estimate import show
+        from launcher.cli._estimate import print_estimates
 
         named = [p for p in (partitions or "").split(",") if p]
-        show(loaded, _counts(nodes) or [loaded.job.resources.nodes], named, as_json=as_json)
+        print_estimates(loaded, _counts(nodes) or [loaded.job.resources.nodes], named, as_json=as_json)
         return
     facts = gather(loaded, backend=backend).for_reading()
     if loaded.job.sweep:
@@ -61,7 +61,7 @@ def command(
 def _counts(text: str | None) -> list[int]:
     words = [w.strip() for w in (text or "").split(",") if w.strip()]
     if not all(w.isdigit() and int(w) for w in words):
-        raise click.BadParameter(f"{text!r} is no list of node counts such as 1,2,4.", param_hint="--nodes")
+        raise click.BadParameter(f"{text!r} is not a list of node counts such as 1,2,4.", param_hint="--nodes")
     return [int(w) for w in words]
 
 
@@ -73,7 +73,7 @@ def _show(lines: Sequence[str], render: Callable[[], str]) -> None:
 
 
 def _sweep(loaded: LoadedJob, facts: Facts, as_json: bool) -> None:
-    """The first point's plan, what the points differ in, and the array's script."""
+    """Print the first point's plan, the points, and the array's script."""
     from launcher.submission.sweeps import submit_sweep
 
     chunks = submit_sweep.plan_points(loaded, facts)

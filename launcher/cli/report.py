@@ -1,4 +1,4 @@
-"""Make a page with pictures about a run, or compare runs."""
+"""Write an HTML report about a run, or compare runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_run)
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="File to write. Default: RUN.html.")
-@click.option("--json", "as_json", is_flag=True, help="What the page shows as JSON, printed or into -o FILE; no page.")
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write to FILE. Default: RUN.html."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the figures of the page as JSON, or write them to -o FILE."
+)
 def command(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:
-    """Write one HTML page about RUN (default: the newest), or comparing several RUNs.
+    """Write an HTML page about RUN (default: the newest), or one that compares several RUNs.
 
-    The page holds everything it needs: it opens without a network, in dark and light, on a phone and on paper.
+    The page is one file and loads nothing: it opens without a network, and it prints well.
     """
     import time
 

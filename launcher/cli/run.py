@@ -1,4 +1,4 @@
-"""Run a job here, in the foreground, to its end."""
+"""Run a job on this machine, in the foreground."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.cli._options import JobCommand, job_arguments, load
+from launcher.cli._options import JobCommand, job_arguments, load_job_words
 from launcher.errors import RunFailedError
 
 if TYPE_CHECKING:
@@ -21,33 +21,34 @@ if TYPE_CHECKING:
 @click.command(cls=JobCommand)
 @job_arguments
 def command(words: tuple[str, ...], module: str | None) -> None:
-    """Run a job on this machine, in the foreground, to its end; every node is simulated.
+    """Run a job on this machine, in the foreground, until it ends. Every node is simulated.
 
-    The first Ctrl-C saves and stops, the second stops, the third kills; closing the terminal saves and stops. The exit
-    code tells how the run ended.
+    The first Ctrl-C saves and stops the run, the second stops it without saving, the third kills it. Closing the terminal
+    saves and stops. The exit code tells how the run ended.
     """
-    from launcher.cli._follow import finish
-    from launcher.cli._submitting import submit_job
-    from launcher.cli.submit import shown
+    from launcher.cli._follow import report_end
+    from launcher.cli._submitting import below_here, submit_job
     from launcher.submission.backends.local import Foreground
 
-    one = submit_job(load(words, module), "local", foreground=True)
+    one = submit_job(load_job_words(words, module), "local", foreground=True)
     agents = Foreground(one.plan)
     try:
         with _Stop(one.paths, agents) as stop:
             for line in one.plan.summary:
                 click.echo(line)
-            click.echo(f"{one.plan.spec.id} runs here; Ctrl-C saves and stops. Logs: {shown(one.plan.run_dir)}/logs")
+            click.echo(
+                f"{one.plan.spec.id} runs here; Ctrl-C saves and stops. Logs: {below_here(one.plan.run_dir)}/logs"
+            )
             agents.start()
             outcome = stop.follow()
         agents.wait()
     finally:
         agents.kill()
-    finish(one.paths, outcome)
+    report_end(one.paths, outcome)
 
 
 class _Stop:
-    """What each Ctrl-C does, and what TERM and the terminal's end do.
+    """Handles Ctrl-C, TERM and the terminal's end.
 
     A handler only notes what was asked for, and `follow` does it between two looks: a KeyboardInterrupt strikes
     anywhere, and inside a class that is being defined by an import it is a RuntimeError before Python 3.12.
@@ -74,17 +75,17 @@ class _Stop:
             signal.signal(number, handler)
 
     def follow(self) -> dict[str, Any]:
-        """Until the run has an outcome; one that was stopped before its leader could write any gets it from here."""
-        from launcher.cli._follow import follow
+        """Follow the run until it has an outcome; write one where it was stopped before its leader could."""
+        from launcher.cli._follow import follow_run
         from launcher.run.state import read_outcome
         from launcher.submission.folder.requests import bury
 
         try:
-            return follow(self._paths, self._agents.alive, heed=self._heed)
+            return follow_run(self._paths, self._agents.alive, before_look=self._heed)
         except RunFailedError:
             if not self._stopped:
                 raise
-        bury([self._paths], "it was killed" if self._count > 2 else "it was stopped before it had started")
+        bury([self._paths], "it was killed" if self._count > 2 else "it was stopped before it started")
         return read_outcome(self._paths.outcome) or {}
 
     def _heed(self) -> None:
@@ -101,12 +102,12 @@ class _Stop:
 
     def _hang_up(self, *_: object) -> None:
         null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):  # the terminal is gone: a word to it would end this command with an error
+        for stream in (0, 1, 2):  # the terminal is closed: writing to it would end this command with an error
             os.dup2(null, stream)
         self._asked.append(self._save)
 
     def _save_aloud(self) -> None:
-        click.echo("\nsaving and stopping; Ctrl-C again stops without waiting", err=True)
+        click.echo("\nsaving and stopping; Ctrl-C again stops without saving", err=True)
         self._save()
 
     def _save(self) -> None:

@@ -13,9 +13,8 @@ import launcher
 def command() -> None:
     """Print the JSON Schema of job files, for editors.
 
-    launcher schema > job.schema.json, and "# yaml-language-server: $schema=job.schema.json" as a job file's first line.
+    Write it to a file: launcher schema > job.schema.json. Then make "# yaml-language-server: $schema=job.schema.json" the
+    first line of a job file.
     """
-    # Made by docs/generate.py: making it anew takes four times as long.
-    click.echo(
-        Path(launcher.__file__).with_name("config").joinpath("job.schema.json").read_text(encoding="utf-8"), nl=False
-    )
+    schema = Path(launcher.__file__).with_name("config") / "job.schema.json"  # made by docs/generate.py
+    click.echo(schema.read_text(encoding="utf-8"), nl=False)

@@ -1,4 +1,4 @@
-"""Open a shell, or run a command, where a run runs."""
+"""Open a shell or run a command in a run's allocation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--rank", type=click.IntRange(min=0), help="On whose host; else the first.")
+@click.option("--rank", type=click.IntRange(min=0), help="Use this rank's host. Default: the first host.")
 @run_argument
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND]...")
 def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
-    """Open a shell in RUN's allocation, or run COMMAND there: in its code directory, with its variables and setup lines.
+    """Open a shell in RUN's allocation, or run COMMAND there.
 
-    Takes no resources from the run (srun --overlap), and ends when the run's allocation goes. The exit code is COMMAND's.
+    It starts in the run's code directory, with the run's variables and setup lines. It takes no resources from the run
+    (srun --overlap) and ends with the run's allocation. The exit code is COMMAND's.
     """
     from launcher.errors import StateError
     from launcher.run.spec import RunSpec
@@ -32,15 +33,17 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
     paths = single(run)
     where = locate(paths)
     if not where.alive(fresh=True):
-        raise StateError(f"{paths.id} is not running: there is nothing to open a shell in")
+        raise StateError(
+            f"{paths.id} is not running, so it has no allocation; launcher status {paths.id} shows its state"
+        )
     spec = RunSpec.read(paths.spec)
     wanted = list(words) or [os.environ.get("SHELL", "/bin/bash")]
     env = {**os.environ, **_variables(paths, spec.variables, spec.python)}
     # By its path: -m would look into the code directory first, which may hold a folder called launcher.
-    wanted = [*_set_up(paths), spec.python, str(paths.lib / "launcher" / "node" / "agent" / "shell.py"), *wanted]
+    wanted = [*_setup_command(paths), spec.python, str(paths.lib / "launcher" / "node" / "agent" / "shell.py"), *wanted]
     if where.backend == "slurm":
         if (state := where.slurm_state()) != "RUNNING":
-            raise StateError(f"{paths.id} is not running: SLURM says {state or 'nothing of it'}")
+            raise StateError(f"{paths.id} is not running: its SLURM state is {state or 'unknown'}")
         host = _host(read_state(paths.state), rank, paths.id)
         node = ["--nodes=1", "--ntasks=1", *([f"--nodelist={host}"] if host else [])]
         tty = ["--pty"] if sys.stdin.isatty() and sys.stdout.isatty() else []
@@ -52,15 +55,15 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
     os.execvpe(wanted[0], wanted, env)  # noqa: S606 (the words are the user's own command)
 
 
-def _set_up(paths: RunPaths) -> list[str]:
-    """The job's setup lines around what follows, as its agents run them."""
+def _setup_command(paths: RunPaths) -> list[str]:
+    """The start of a command that runs the job's setup lines first, as its agents do."""
     from launcher.errors import ConfigError
     from launcher.submission.resubmit import Again, load_again
 
     try:
         setup = load_again(paths, paths.root, Again()).job.environment.setup
     except ConfigError as error:
-        click.echo(f"launcher: its setup lines are left out: {error}", err=True)
+        click.echo(f"launcher: the run's setup lines are not run: {error}", err=True)
         return []
     return ["/bin/bash", "-c", "\n".join([*setup, 'exec "$@"']), "shell"] if setup else []
 
@@ -74,7 +77,7 @@ def _host(state: dict[str, Any], rank: int | None, run_id: str) -> str | None:
     for one in ranks:
         if one.get("rank") == rank:
             return str(one["host"])
-    raise StateError(f"{run_id} has no rank {rank} now")
+    raise StateError(f"{run_id} has no rank {rank} now; launcher status {run_id} shows its ranks")
 
 
 def _variables(paths: RunPaths, own: dict[str, str], python: str) -> dict[str, str]:

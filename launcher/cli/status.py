@@ -1,4 +1,4 @@
-"""Show where runs are."""
+"""Show the state of runs: step, speed, checkpoints, cost."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from launcher.cli._options import complete_run
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_run)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per run: a list when not exactly one is named.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for one RUN, else a list.")
 def command(runs: tuple[str, ...], as_json: bool) -> None:
-    """Show where runs are: state, step, speed, what is saved, who is missing, what it cost.
+    """Show the state of runs: step, speed, what is saved, which ranks are missing, and what the run cost.
 
-    Without RUN: every run that has not ended, or the newest one. docs/json.md lists the keys of --json.
+    Without RUN, show every run that has not ended, else the newest one. docs/json.md lists the keys of --json.
     """
-    import json
     import os
     import time
 
-    from launcher.report.formats import plain_json
+    from launcher.cli._output import NO_RUNS, print_json, print_wrapped
     from launcher.report.model.hearing import read_histories, run_now
     from launcher.report.model.history import read_history
     from launcher.report.model.ledger import advise, ledger
@@ -39,15 +38,11 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     times = [run_now(h, now) for h in histories]
     books = [ledger(h, s.ended or t) for h, s, t in zip(histories, summaries, times, strict=True)]
     if as_json:
-        values = [
-            plain_json(standing(s, book, advise(h, book)))
-            for h, s, book in zip(histories, summaries, books, strict=True)
-        ]
-        click.echo(json.dumps(values[0] if len(runs) == 1 == len(values) else values, indent=1))
+        values = [standing(s, book, advise(h, book)) for h, s, book in zip(histories, summaries, books, strict=True)]
+        print_json(values[0] if len(runs) == 1 == len(values) else values)
         return
     if not summaries:
-        click.echo("no runs yet; launcher submit job.yaml starts one")
-    from launcher.cli._say import say
+        click.echo(NO_RUNS)
     from launcher.report.diagnosis.kept_off import kept_off
     from launcher.report.diagnosis.why import explain
     from launcher.report.model.ledger import advice_in_words, cost_in_words, in_words
@@ -61,4 +56,4 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
         head, *rest = lines(s, now, history=past(book, now), **told)
         click.echo(head.replace(f"  {s.state}", f"  {click.style(s.state, fg=colour(s.state))}", 1))
         for line in rest:
-            say(line)
+            print_wrapped(line)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PERIOD_S = 1.0
 _DUMB = ("dumb", "unknown", "")
-"""Terminals that cannot put the cursor anywhere: they get what a pipe gets."""
+"""Terminals that cannot move the cursor: they get what a pipe gets."""
 _KEYS = {
     b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "left", b"\x1bOA": "up", b"\x1bOB": "down",
     b"\x1bOC": "right", b"\x1bOD": "left", b"\x1b[5~": "pgup", b"\x1b[6~": "pgdn", b"\r": "enter", b"\n": "enter",
@@ -28,14 +28,14 @@ _KEYS = {
 
 @click.command()
 @click.argument("run", required=False, shell_complete=complete_run)
-@click.option(
-    "--json", "as_json", is_flag=True, help="No view: one JSON object per event of RUN; without RUN, ls --json."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event of RUN. Without RUN: ls --json.")
 def command(run: str | None, as_json: bool) -> None:
-    """Watch all runs, or RUN: progress, curves, ranks, events; follow a log, cancel with save. RUN may be a sweep.
+    """Watch all runs, or RUN: its progress, curves, ranks and events. RUN may be a sweep.
 
-    Works over ssh and in 80x24. When the output is no terminal, RUN's events (of a sweep: its points' ends) are printed
-    as they come. docs/json.md lists the keys of --json.
+    Keys follow a log or cancel a run with a save. It works over ssh and in a terminal of 80x24.
+
+    When the output is not a terminal, RUN's events are printed as they come; of a sweep, the ends of its points.
+    docs/json.md lists the keys of --json.
     """
     from launcher.report.model.runs import find
     from launcher.run.index import is_sweep, resolve
@@ -83,7 +83,7 @@ def _live(paths: RunPaths | None, sweep: str | None) -> None:
                 if view.obey():
                     live.update(screen(), refresh=True)
     except KeyboardInterrupt:
-        return  # the usual way to leave such a view
+        return  # Ctrl-C leaves the view
 
 
 class _Keys:
@@ -110,7 +110,7 @@ class _Keys:
 
 
 def decode(raw: bytes) -> list[str]:
-    """Names of the keys in what a terminal sent."""
+    """Return the names of the keys in what a terminal sent."""
     keys = []
     while raw:
         sequence = next((s for s in sorted(_KEYS, key=len, reverse=True) if raw.startswith(s)), None)
@@ -124,7 +124,7 @@ def decode(raw: bytes) -> list[str]:
 
 
 def _save_and_end(paths: RunPaths) -> str:
-    """End the run as ``launcher cancel --save`` does; one line about what came of it."""
+    """Stop the run as ``launcher cancel --save`` does; return one line that says what happened."""
     from launcher.errors import LauncherError
     from launcher.submission.cancel import stop
 
@@ -155,7 +155,7 @@ class Change:
 
 
 def _follow(paths: RunPaths, as_json: bool) -> None:
-    """Events in words until the run has ended: for pipes and files."""
+    """Print events as sentences until the run has ended: for pipes and files."""
     from launcher.report import formats
     from launcher.report.model.hearing import Hearing, run_now
     from launcher.report.model.runs import needs_slurm, summary_of
@@ -185,7 +185,7 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
 
 
 def _follow_sweep(sweep: str, as_json: bool) -> None:
-    """Each point's state whenever it changes, until all have ended; then the sweep in one line."""
+    """Print each point's state whenever it changes, until all have ended; then the sweep in one line."""
     from launcher.report import formats
     from launcher.report.live.feed import LISTING_EVERY_S, LiveFeed
     from launcher.report.text.listing import sweep_line

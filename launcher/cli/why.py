@@ -1,4 +1,4 @@
-"""Say why a run failed or was interrupted."""
+"""Explain why a run failed or was interrupted."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from launcher.cli._options import complete_run
 
 @click.command()
 @click.argument("run", default="@last", shell_complete=complete_run)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(run: str, as_json: bool) -> None:
-    """Say why RUN failed or was last interrupted: the root cause in one sentence, then the evidence.
+    """Explain why RUN failed or was last interrupted: the cause in one sentence, then the evidence.
 
     RUN defaults to the newest run.
     """
-    import json
     import time
 
-    from launcher.cli._say import say
+    from launcher.cli._output import print_json, print_wrapped
     from launcher.report.diagnosis.why import explain
-    from launcher.report.formats import plain_json
     from launcher.report.model.hearing import read_histories, run_now
     from launcher.report.model.runs import find, summarise_all
 
@@ -30,9 +28,9 @@ def command(run: str, as_json: bool) -> None:
     why = explain(history, summary, run_now(history, now))
     why.rows.extend(("files", fault) for fault in summary.file_faults)
     if as_json:
-        click.echo(json.dumps(plain_json(why.as_json()), indent=1))
+        print_json(why.as_json())
         return
     first, *rest = why.lines()
     click.echo(click.style(first, bold=True))
     for line in rest:
-        say(line)
+        print_wrapped(line)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.cli.dry_run import describe
+from launcher.cli.dry_run import rehearsal_lines
 from launcher.errors import DrillError
 from launcher.run.messages import UNORDERED
 from launcher.submission.rehearsal.rehearse import Rehearsal, Take, verdict
@@ -20,12 +20,12 @@ WHOLE = Rehearsal(FIRST, FIRST, (1, 12), 9)
 
 def test_everything_that_a_user_wants_to_know() -> None:
     """Step time, memory per rank, checkpoint size and save time, the wall time against the limit, and the drill."""
-    assert describe(WHOLE, 90) == [
+    assert rehearsal_lines(WHOLE, 90) == [
         "  step     250.0 ms (median of 20)",
         "  memory   3,072 MiB at most in one rank",
         "  save     537 MB in 1.50 s, training waits 12.5 ms",
-        "  wall     1 h at this machine's pace; with a limit of 90 min it fits one attempt",
-        "  drill    passed: rank 1 killed at step 12, resumed from 9, same end",
+        "  wall     1 h at this machine's speed; with a limit of 90 min it fits one attempt",
+        "  drill    passed: rank 1 killed at step 12, resumed from 9, same final state",
     ]
 
 
@@ -34,7 +34,7 @@ def test_everything_that_a_user_wants_to_know() -> None:
 )
 def test_the_wall_time_is_held_against_the_limit(limit_min: int, words: str) -> None:
     """14,400 steps of 0.25 s are an hour."""
-    (line,) = [line for line in describe(WHOLE, limit_min) if line.startswith("  wall")]
+    (line,) = [line for line in rehearsal_lines(WHOLE, limit_min) if line.startswith("  wall")]
 
     assert line.endswith(f"with a limit of {limit_min} min it {words}")
 
@@ -42,23 +42,23 @@ def test_the_wall_time_is_held_against_the_limit(limit_min: int, words: str) -> 
 def test_what_was_not_measured_is_left_out() -> None:
     """A script that reports nothing: its memory and the note, no figure made up, no drill claimed."""
     first = replace(FIRST, step_time_s=None, save_s=None, checkpoint_bytes=None, total_steps=None)
-    said = describe(Rehearsal(first, None, None, None, notes=("no drill: its own business",)), 90)
+    said = rehearsal_lines(Rehearsal(first, None, None, None, notes=("no drill: its own business",)), 90)
 
     assert said == ["  note     no drill: its own business", "  memory   3,072 MiB at most in one rank"]
 
 
 def test_a_failed_drill_is_not_said_to_have_passed() -> None:
     """What differs is the error's sentence; the lines hold no word of a passed drill."""
-    assert not [line for line in describe(replace(WHOLE, differs=("model",)), 90) if "drill" in line]
+    assert not [line for line in rehearsal_lines(replace(WHOLE, differs=("model",)), 90) if "drill" in line]
 
 
 def test_on_real_nodes_they_are_named() -> None:
     """With the bandwidth of their checks, and warnings before everything."""
     first = replace(FIRST, hosts=("n1", "n2"), bandwidth_gb_s=11.25, warnings=("slow",))
-    said = describe(replace(WHOLE, first=first), 90, real=True)
+    said = rehearsal_lines(replace(WHOLE, first=first), 90, real=True)
 
     assert said[:2] == ["  warning  slow", "  nodes    n1, n2: checks passed; all-reduce 11.25 GB/s"]
-    assert "at these nodes' pace" in said[-2]
+    assert "at these nodes' speed" in said[-2]
 
 
 def test_a_model_whose_first_step_differs_is_blamed() -> None:

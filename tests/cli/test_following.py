@@ -20,7 +20,7 @@ from launcher.run.paths import RunPaths
 FOLLOWS = """
 import sys, time
 from pathlib import Path
-from launcher.cli._follow import finish, follow
+from launcher.cli._follow import report_end, follow_run
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 
@@ -32,7 +32,7 @@ def alive():
         (paths.root / "written.json").rename(paths.outcome)
     return True
 
-finish(paths, follow(paths, alive))
+report_end(paths, follow_run(paths, alive))
 """
 
 
@@ -113,4 +113,4 @@ def test_a_run_whose_folder_was_deleted_is_followed_to_its_end(run: Path, monkey
     shutil.rmtree(run)
 
     with pytest.raises(RunFailedError, match=f"{run.name} has ended: its folder {run} was deleted or moved"):
-        _follow.follow(RunPaths(run), lambda: False)
+        _follow.follow_run(RunPaths(run), lambda: False)

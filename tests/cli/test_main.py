@@ -191,7 +191,8 @@ def test_a_fault_of_ours_is_told_apart(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(type(cli), "get_command", lambda self, ctx, name: failing)
     assert main(["test-bug"]) == 1
     assert (
-        capsys.readouterr().err == "launcher: internal error (ZeroDivisionError: oops); LAUNCHER_DEBUG=1 shows where\n"
+        capsys.readouterr().err
+        == "launcher: internal error (ZeroDivisionError: oops); run it again with LAUNCHER_DEBUG=1 for the traceback\n"
     )
     monkeypatch.setenv("LAUNCHER_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
@@ -364,5 +365,5 @@ def test_arguments_of_a_script_are_sent_behind_the_dashes(
 
     assert main(words.split()) in (2, 3)
     said = capsys.readouterr().err
-    assert said.endswith(f"Arguments of the script follow --: {hint}\n" if hint else said)
-    assert ("follow --" in said) == bool(hint)
+    assert said.endswith(f"Write arguments of the script after --: {hint}\n" if hint else said)
+    assert ("after --" in said) == bool(hint)

@@ -158,7 +158,7 @@ def test_without_a_ranks_log_the_agents_speak(runs: Path, capsys: pytest.Capture
     assert main(["logs", "k7f"]) == 0
     seen = capsys.readouterr()
     assert "bash: no such python" in seen.out
-    assert "this is what the agents said" in seen.err
+    assert "these are the logs of the agents" in seen.err
 
 
 def test_following_goes_on_over_restarts_until_the_end(runs: Path) -> None:
@@ -195,7 +195,7 @@ def test_clean_never_takes_what_runs(runs: Path, capsys: pytest.CaptureFixture[s
         os.utime(index.links_dir() / paths.id, (t, t), follow_symlinks=False)
 
     assert main(["clean"]) == 0
-    assert "say --older-than" in capsys.readouterr().out
+    assert "choose runs to remove with --older-than" in capsys.readouterr().out
     assert main(["clean", "--name", "net", "--older-than", "1"]) == 0  # nobody to ask
     assert old.root.exists()
     assert "--yes removes without asking" in capsys.readouterr().out
@@ -259,7 +259,7 @@ def test_clean_by_size(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         write_outcome(paths.outcome, {"state": "completed"})
 
     assert main(["clean", "--larger-than", "0.004", "--yes"]) == 0
-    assert "no ended run fits" in capsys.readouterr().out
+    assert "no ended run matches" in capsys.readouterr().out
     assert main(["clean", "--larger-than", "0.002", "--yes"]) == 0
     assert [p.root.exists() for p in (large, small, running)] == [False, True, True]
 

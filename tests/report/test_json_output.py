@@ -14,7 +14,7 @@ from in_process import launcher
 from rich_run import make
 from run_story import Story
 
-from launcher.cli._log_lines import Objects
+from launcher.cli.logs import Objects
 from launcher.cli.main import cli
 
 NOW = 1_790_050_000.0

@@ -41,4 +41,4 @@ def test_what_starts_first_comes_first_and_nothing_is_submitted(place: Login) ->
     assert cluster.run(["squeue", "-h", "-o", "%i"]).stdout.split() == [blocker]
     table = place.launcher(*words).stdout.splitlines()
     assert [line.split()[:2] for line in table[1:3]] == [["high", "2"], ["batch", "2"]]
-    assert table[-1] == "no run of train has measured a speed yet: by start alone"
+    assert table[-1] == "no run of train has measured a speed yet, so only the start is estimated"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from launcher.cli.init import place_of
+from launcher.cli.init import default_partition
 from launcher.cli.main import cli
 from launcher.config.convert.first_job import DefaultPartition, find_work, first_job
 from launcher.config.document.source import read_yaml
@@ -39,7 +39,7 @@ def test_a_script_is_converted_next_to_nothing_else(here: Path) -> None:
     result = init(str(GOLDEN / "srun_per_rank.sbatch"))
 
     assert result.exit_code == 0, result.output
-    assert "job.yaml written; look it over, then: launcher plan job.yaml" in result.output
+    assert "job.yaml written; check it, then: launcher plan job.yaml" in result.output
     assert (here / "job.yaml").read_text() == (GOLDEN / "srun_per_rank.sbatch.job.yaml").read_text()
     assert stat.S_IMODE((here / "job.yaml").stat().st_mode) == 0o644
     assert [p.name for p in here.iterdir()] == ["job.yaml"]
@@ -100,7 +100,7 @@ def test_the_site_fills_the_first_job() -> None:
             Partition(name="down", up=False, gpus_per_node=16),
         ),
     )
-    text = first_job(("script", "train.py"), place_of(site), "x")
+    text = first_job(("script", "train.py"), default_partition(site), "x")
     data = read_yaml(text, "x").data
 
     assert data["resources"] == {"nodes": 1, "gpus_per_node": 8, "cpus_per_task": 12, "timeout_min": 30}
@@ -108,7 +108,7 @@ def test_the_site_fills_the_first_job() -> None:
     assert "cpu (no GPUs)" in text
     assert "down" not in text
     assert "slurm.account: this site wants one" in text
-    assert place_of(Site(version="1")) == DefaultPartition()
+    assert default_partition(Site(version="1")) == DefaultPartition()
 
 
 @pytest.mark.parametrize("path", SITES, ids=lambda p: p.stem)
@@ -117,7 +117,7 @@ def test_recorded_sites_make_good_first_jobs(path: Path, here: Path) -> None:
     texts = re.split(r"^### \w+\n", path.read_text(), flags=re.MULTILINE)[1:]
     site = parse_site(SiteTexts(*texts))
     (here / "train.py").write_text("import torch\n")
-    (here / "job.yaml").write_text(first_job(("script", "train.py"), place_of(site), "a recorded site"))
+    (here / "job.yaml").write_text(first_job(("script", "train.py"), default_partition(site), "a recorded site"))
     job = load_job("job.yaml", sites=[]).job
     partition = site.partition(job.slurm.partition)
 

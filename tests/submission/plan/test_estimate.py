@@ -169,5 +169,5 @@ def test_measured_speeds_decide_what_finishes_first(login: Path, capsys: pytest.
     assert " ~33 min " in table[2]
     assert "never: allocation failure" in table[6]
     assert table[7] == (
-        "speed from a rehearsal, train-1121-0842-bbb; ~ is scaled from another number of ranks, as if it scaled perfectly"
+        "speed from a rehearsal, train-1121-0842-bbb; ~ assumes perfect scaling from another number of ranks"
     )
