@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.errors import RunCancelledError, RunFailedError
+from launcher.report.formats import metric_list
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 
@@ -21,11 +22,6 @@ __all__ = ["follow_points", "follow_run", "report_end"]
 _PERIOD_S = 0.25
 _LAST_WORDS_S = 5.0
 """A leader that has ended may still be writing its outcome, and NFS shows it late."""
-
-
-def _numbers(values: Any) -> str:
-    items = values.items() if isinstance(values, dict) else ()
-    return ", ".join(f"{k} {v:.4g}" if isinstance(v, int | float) else f"{k} {v}" for k, v in items)
 
 
 _QUIET = frozenset({"submitted", "node_joined", "epoch_started", "saved", "save_started", "agreed", "notified", "attempt_ended", "ended",
@@ -71,7 +67,7 @@ class _Follower:
             self._task = self._progress.add_task("step", total=None, said="")
         rate = state.get("rate")
         said = [f"{rate:.1f} steps/s"] if isinstance(rate, int | float) and rate else []
-        said += [_numbers(dict(list((state.get("metrics") or {}).items())[:2]))]
+        said += [metric_list(state.get("metrics") or {}, 2)]
         if self._task is not None:
             self._progress.update(
                 self._task, completed=step, total=state.get("total_steps"), said="  ".join(s for s in said if s)
@@ -133,7 +129,7 @@ def report_end(paths: RunPaths, outcome: dict[str, Any]) -> None:
         )
     if state == "cancelled":
         raise RunCancelledError(f"{paths.id} was cancelled: {reason}")
-    metrics = _numbers(outcome.get("metrics"))
+    metrics = metric_list(outcome.get("metrics") or {}, None)
     click.echo(f"{paths.id} {state}{f': {metrics}' if metrics else ''}")
     click.echo(f"  run      {paths.root}")
 

@@ -94,14 +94,14 @@ def _cells(line: list[Row], now: float) -> list[str]:
     if item.sweep is not None:
         state, words = sweep_line(line)
         when = max((p.when for p in line if p.when), default=None)
-        return [f"{item.sweep} (sweep)", _state_cell(state), words, "", formats.clock(when, now)]
+        return [f"{item.sweep} (sweep)", _state_cell(state), words, "", formats.time_of_day(when, now)]
     step = formats.count(item.step) + (f"/{formats.count(item.total_steps)}" if item.total_steps else "")
     speed = formats.rate(item.rate) if item.state == "running" else ""
     words = "  ".join(w for w in (step, speed, main_metric(item.metrics)) if w)
     if item.state == "running" and item.eta_s is not None:
         return [item.run, _state_cell(item.state), words, f"done in {formats.duration(item.eta_s)}", ""]
     reason = formats.clean(item.reason, 40) if item.state != "completed" else ""
-    return [item.run, _state_cell(item.state), words, reason, formats.clock(item.when, now)]
+    return [item.run, _state_cell(item.state), words, reason, formats.time_of_day(item.when, now)]
 
 
 def _sweep_cells(row: Row) -> list[str]:

@@ -170,7 +170,9 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
         for event in history.events[told:]:
             said = words(event)
             line = (
-                formats.json_line({**event, "words": said}) if as_json else f"{formats.clock(event['t'], now)}  {said}"
+                formats.json_line({**event, "words": said})
+                if as_json
+                else f"{formats.time_of_day(event['t'], now)}  {said}"
             )
             click.echo(line)
         told = len(history.events)
@@ -203,7 +205,7 @@ def _follow_sweep(sweep: str, as_json: bool) -> None:
                 why = (
                     f": {formats.clean(row.reason, 200)}" if row.reason and row.state in ("failed", "cancelled") else ""
                 )
-                click.echo(f"{formats.clock(now, now)}  {row.run} {row.state}{why}")
+                click.echo(f"{formats.time_of_day(now, now)}  {row.run} {row.state}{why}")
         if not any(row.state in ("running", "pending") for row in points):
             if not as_json:
                 click.echo(f"{sweep}  {sweep_line(points)[1]}" if points else f"{sweep} has no points")

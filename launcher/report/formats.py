@@ -1,4 +1,4 @@
-"""Numbers, times and lists as people read them; pure."""
+"""Numbers, times and lists as people read them. Pure."""
 
 from __future__ import annotations
 
@@ -6,29 +6,15 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from launcher.run.units import plural, short_list
+
 __all__ = [
-    "ago",
-    "clean",
-    "clean_line",
-    "clock",
-    "count",
-    "duration",
-    "hours",
-    "json_line",
-    "json_lines",
-    "median",
-    "number",
-    "percent",
-    "plain_json",
-    "plural",
-    "rate",
-    "short_list",
-    "step_time",
-    "wrapped",
-]
+    "ago", "clean", "clean_line", "count", "duration", "hours", "json_line", "json_lines", "median", "metric_list", "number", "percent",
+    "plain_json", "plural", "rate", "short_list", "step_time", "time_of_day", "wrapped",
+]  # fmt: skip
 
 
 def duration(seconds: float | None) -> str:
@@ -68,7 +54,7 @@ def ago(seconds: float | None) -> str:
     return "now" if seconds < 1 else f"{duration(seconds)} ago"
 
 
-def clock(t: float | None, now: float | None = None) -> str:
+def time_of_day(t: float | None, now: float | None = None) -> str:
     """Local time of day; with the date when that is not the day of ``now``."""
     if t is None:
         return ""
@@ -83,17 +69,18 @@ def count(n: float | None) -> str:
     return "" if n is None else f"{n:,.0f}"
 
 
-def number(x: float | str | None) -> str:
-    """A metric in four significant digits; ``nan`` and ``inf`` as written."""
-    if x is None:
-        return ""
-    if isinstance(x, str):
-        return x
-    if not math.isfinite(x):
-        return str(x)
+def number(x: object) -> str:
+    """A metric in four significant digits; anything but a finite number as written."""
+    if not isinstance(x, int | float) or not math.isfinite(x):
+        return "" if x is None else str(x)
     if x == int(x) and abs(x) < 1e6:
         return str(int(x))
     return f"{x:.4g}"
+
+
+def metric_list(metrics: Mapping[str, Any], most: int | None = 4) -> str:
+    """``loss 1.234, accuracy 0.91``: the first ``most``, or all."""
+    return ", ".join(f"{clean(name, 30)} {number(value)}" for name, value in list(metrics.items())[:most])
 
 
 def hours(n: float) -> str:
@@ -127,18 +114,6 @@ def median(values: Iterable[float]) -> float:
         return 0.0
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-def plural(n: int, what: str) -> str:
-    """``1 step``, ``14 steps``."""
-    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
-
-
-def short_list(names: Sequence[str], limit: int = 4) -> str:
-    """``a, b, c and 13 more``."""
-    if len(names) <= limit:
-        return ", ".join(names)
-    return f"{', '.join(names[: limit - 1])} and {len(names) - limit + 1} more"
 
 
 def clean(text: object, limit: int = 500) -> str:

@@ -1,10 +1,10 @@
-"""Amounts and ranks for people."""
+"""Amounts, lists and ranks as people read them, on every floor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-__all__ = ["all_ranks", "named_ranks", "size"]
+__all__ = ["all_ranks", "named_ranks", "plural", "short_list", "size"]
 
 
 def size(count: float | None) -> str:
@@ -16,6 +16,18 @@ def size(count: float | None) -> str:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
         count /= 1000
     return ""
+
+
+def plural(n: int, what: str) -> str:
+    """``1 step``, ``14 steps``."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
+def short_list(names: Sequence[str], limit: int = 4) -> str:
+    """``a, b, c and 13 more``."""
+    if len(names) <= limit:
+        return ", ".join(names)
+    return f"{', '.join(names[: limit - 1])} and {len(names) - limit + 1} more"
 
 
 def named_ranks(numbers: Iterable[int]) -> str:

@@ -15,6 +15,7 @@ from launcher.run import events, index
 from launcher.run.messages import UNSAFE_LOAD
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_submission
+from launcher.run.units import short_list
 from launcher.submission import submit
 from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import CodeFacts, Facts
@@ -128,7 +129,7 @@ def _changed_code(paths: RunPaths, made: SubmissionPlan) -> str:
     differ = snapshot.changed(paths, root, skip)
     if not differ:
         return ""
-    shown = ", ".join(differ[:3]) + (f" and {len(differ) - 3} more" if len(differ) > 3 else "")
+    shown = short_list(differ)
     return f"{shown} in {root} changed since the run was submitted: it keeps its own copy (--code takes today's)"
 
 

@@ -145,7 +145,7 @@ def _when(root: Root, now: float) -> str:
         return ""
     place = f", attempt {root.attempt}" if root.attempt is not None else ""
     place += f", round {root.round}" if root.round is not None else ""
-    return f"{formats.clock(t, now)} ({formats.ago(now - t)}){place}"
+    return f"{formats.time_of_day(t, now)} ({formats.ago(now - t)}){place}"
 
 
 def _where(root: Root, h: History) -> str:
@@ -233,7 +233,7 @@ def _safe(h: History, s: RunSummary) -> str:
             return f"step {formats.count(e['step'])}, complete on disk"
     own = h.last("saved")
     if own is not None and own.get("path"):
-        return f"the script's own {as_text(own['path']).rsplit('/', 1)[-1]}, {formats.clock(own['t'])}"
+        return f"the script's own {as_text(own['path']).rsplit('/', 1)[-1]}, {formats.time_of_day(own['t'])}"
     return "" if h.last("first_step") is None else "nothing was saved"
 
 

@@ -95,7 +95,7 @@ def overview_screen(
         f"{states['running']} running, {states['pending']} pending, {ended} ended"
         + (f", {hidden} older not shown" if hidden else "")
     )
-    title.append(formats.clock(now).rjust(max(1, width - len(title))), style="dim")
+    title.append(formats.time_of_day(now).rjust(max(1, width - len(title))), style="dim")
     wide = width >= 100
     name_width = max(8, width - (60 if wide else 47))
     head = f"  {'RUN':<{name_width}}  STATE      {'PROGRESS      ' if wide else ' '}        SPEED      LOSS  LEFT"
@@ -144,7 +144,9 @@ def detail_screen(d: Detail, chosen: int, width: int, height: int, now: float, n
     if s.ranks:
         rows += _ranks(d, min(max(chosen, 0), len(s.ranks) - 1), width, max(1, room - for_events - 1), now)
     for e in events[-for_events:] if for_events > 0 else []:
-        rows.append(Text(f"{formats.clock(e['t'], now)}  ", style="dim").append(words(e), style=_LEVELS[level(e)]))
+        rows.append(
+            Text(f"{formats.time_of_day(e['t'], now)}  ", style="dim").append(words(e), style=_LEVELS[level(e)])
+        )
     return _screen(rows, note or "↑↓ rank   l log   c save and cancel   ← all runs   q quit", width, height)
 
 

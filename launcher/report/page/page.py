@@ -252,7 +252,7 @@ def _render(template: str, now: float, **values: Any) -> str:
     )  # fmt: skip
     env.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     env.filters |= {
-        "clock": lambda t: formats.clock(t, now), "duration": formats.duration, "step_time": formats.step_time, "words": words,
+        "clock": lambda t: formats.time_of_day(t, now), "duration": formats.duration, "step_time": formats.step_time, "words": words,
         "level": level,
     }  # fmt: skip
     env.globals["file"] = lambda name: (_TEMPLATES / name).read_text(encoding="utf-8")

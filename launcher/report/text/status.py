@@ -52,7 +52,7 @@ def lines(
         ("step", _step(s)),
         ("saved", _saved(s, now)),
         ("saving", failing_saves(s)),
-        ("metrics", _metrics(s)),
+        ("metrics", formats.metric_list(s.metrics)),
         ("ranks", _ranks(s)),
         ("limit", _limit(s)),
         ("took", _took(s, now)),
@@ -75,7 +75,7 @@ def past(book: Ledger, now: float, limit: int = 3) -> str:
     told = []
     for stop in reversed(book.interruptions[-limit:]):
         lost = "" if stop.lost_steps is None else f", {formats.plural(stop.lost_steps, 'step')} lost"
-        told.append(f"{formats.clock(stop.t, now)} {MEANINGS.get(stop.cause, stop.cause)}{lost}")
+        told.append(f"{formats.time_of_day(stop.t, now)} {MEANINGS.get(stop.cause, stop.cause)}{lost}")
     more = len(book.interruptions) - limit
     return "; ".join(told) + (f"; {more} earlier" if more > 0 else "")
 
@@ -99,7 +99,9 @@ def said_nothing(s: RunSummary, now: float) -> str:
 def _waiting(s: RunSummary, now: float) -> str:
     if s.state == "pending":
         queued = f"{formats.duration(now - s.submitted)} in the queue" if s.submitted and s.backend == "slurm" else ""
-        start = f", starts about {formats.clock(s.starts, now)} by SLURM's estimate" if queued and s.starts else ""
+        start = (
+            f", starts about {formats.time_of_day(s.starts, now)} by SLURM's estimate" if queued and s.starts else ""
+        )
         return queued + start
     if not s.missing:
         return ""
@@ -153,10 +155,6 @@ def failing_saves(s: RunSummary) -> str:
     return f"{times}: {formats.clean(s.save_error, 200)}" if s.save_failures and s.active else ""
 
 
-def _metrics(s: RunSummary) -> str:
-    return ", ".join(f"{formats.clean(k, 30)} {formats.number(v)}" for k, v in list(s.metrics.items())[:4])
-
-
 def _ranks(s: RunSummary) -> str:
     if not s.nodes or s.world_size is None:
         return ""
@@ -184,4 +182,4 @@ def _limit(s: RunSummary) -> str:
 def _took(s: RunSummary, now: float) -> str:
     if s.active or s.started is None or s.ended is None:
         return ""
-    return f"{formats.duration(s.ended - s.started)}, ended {formats.clock(s.ended, now)}"
+    return f"{formats.duration(s.ended - s.started)}, ended {formats.time_of_day(s.ended, now)}"

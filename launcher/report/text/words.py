@@ -118,8 +118,7 @@ def _round_started(e: Event) -> str:
 
 
 def _evaluated(e: Event) -> str:
-    metrics = as_dict(e.get("metrics"))
-    values = ", ".join(f"{k} {formats.number(v)}" for k, v in list(metrics.items())[:4])
+    values = formats.metric_list(as_dict(e.get("metrics")))
     return f"evaluated{_at_step(e)}: {values}" if values else f"evaluated{_at_step(e)}"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from launcher.config.document.schema import Job
 from launcher.run.spec import RunSpec
-from launcher.run.units import size
+from launcher.run.units import plural, size
 from launcher.submission.facts.facts import CodeFacts, Facts
 from launcher.submission.plan import limits
 
@@ -24,10 +24,6 @@ def clock(minutes: float) -> str:
 
 def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 10 else f"{hours:.3g}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"
 
 
 def _tilde(path: str, home: str) -> str:
@@ -53,10 +49,10 @@ def summary(job: Job, plan: SubmissionPlan, facts: Facts) -> tuple[str, ...]:
 def _heading(spec: RunSpec) -> str:
     each = f"{spec.gpus_per_node} GPUs" if spec.gpus_per_node > 1 else "1 GPU"
     if not spec.gpus_per_node:
-        each = _many(spec.tasks_per_node, "rank")
-    ranks = f" = {_many(spec.world_size, 'rank')}" if spec.gpus_per_node or spec.nodes > 1 else " on CPUs"
+        each = plural(spec.tasks_per_node, "rank")
+    ranks = f" = {plural(spec.world_size, 'rank')}" if spec.gpus_per_node or spec.nodes > 1 else " on CPUs"
     spare = f" (+ {spec.spare_nodes} spare)" if spec.spare_nodes else ""
-    return f"{spec.name}: {_many(spec.nodes, 'node')}{spare} x {each}{ranks}, {what(spec)}"
+    return f"{spec.name}: {plural(spec.nodes, 'node')}{spare} x {each}{ranks}, {what(spec)}"
 
 
 def what(spec: RunSpec) -> str:
@@ -87,11 +83,11 @@ def _cost(plan: SubmissionPlan) -> str:
 
 def _node(job: Job, spec: RunSpec, backend: str) -> str:
     cpus = spec.tasks_per_node * spec.cpus_per_task
-    each = f"{_many(cpus, 'CPU')} ({_many(spec.tasks_per_node, 'rank')} x {spec.cpus_per_task})"
+    each = f"{plural(cpus, 'CPU')} ({plural(spec.tasks_per_node, 'rank')} x {spec.cpus_per_task})"
     image = f", in {job.environment.container}" if job.environment.container else ""
     if backend == "local":
         return f"1 agent, {each}{image}"
-    gpus = f"{_many(spec.gpus_per_node, 'GPU')}, " if spec.gpus_per_node else ""
+    gpus = f"{plural(spec.gpus_per_node, 'GPU')}, " if spec.gpus_per_node else ""
     memory = f"{spec.mem_gb:g} GB" if spec.mem_gb else "site default"
     return f"1 SLURM task, {each}, {gpus}memory: {memory}{image}"
 
@@ -109,7 +105,7 @@ def _code(plan: SubmissionPlan, facts: Facts) -> str:
         return "as copied when the run was submitted"
     if not plan.snapshot:
         return f"{_tilde(facts.code.root, facts.home)}, linked, not copied: later edits reach the queued job"
-    text = f"{_many(len(facts.code.files), 'file')}, {size(facts.code.size)}"
+    text = f"{plural(len(facts.code.files), 'file')}, {size(facts.code.size)}"
     if facts.code.git and facts.code.commit:
         text += f" from {facts.code.commit[:7]}{' + diff' if facts.code.dirty else ''}"
     if plan.link:
@@ -219,7 +215,7 @@ def _site(job: Job, spec: RunSpec, facts: Facts) -> list[str]:
         workers = spec.tasks_per_node * (spec.nodes + spec.spare_nodes)
         if workers * spec.cpus_per_task <= facts.cpus_here:
             return []
-        return [f"{workers} workers x {_many(spec.cpus_per_task, 'CPU')} share this machine's {facts.cpus_here}"]
+        return [f"{workers} workers x {plural(spec.cpus_per_task, 'CPU')} share this machine's {facts.cpus_here}"]
     if facts.slurm.silent:
         return [f"{facts.slurm.silent.rstrip('.')}; its limits are not checked"]
     if not facts.slurm.known:

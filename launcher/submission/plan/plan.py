@@ -21,7 +21,7 @@ from launcher.run.spec import (
     CHECKED_FREE_INODES,
     RunSpec,
 )
-from launcher.run.units import size
+from launcher.run.units import plural, size
 from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
 from launcher.submission.plan import describe, limits, script
 from launcher.submission.plan.node_spec import node_spec
@@ -199,7 +199,7 @@ def _check_local(job: Job, facts: Facts) -> None:
     wanted = job.resources.gpus_per_node
     total = wanted * (job.resources.nodes + job.resources.spare_nodes)
     if total > facts.gpus_here:
-        has = f"{facts.gpus_here} GPU{'s' if facts.gpus_here != 1 else ''}" if facts.gpus_here else "no GPU"
+        has = plural(facts.gpus_here, "GPU") if facts.gpus_here else "no GPU"
         nodes = f" on {total // wanted} nodes" if total > wanted else ""
         raise ConfigError(
             f"resources.gpus_per_node: the job asks for {wanted} GPUs a node{nodes}, this machine has {has}; "

@@ -16,6 +16,7 @@ from launcher.config.document.schema import Resources
 from launcher.config.load.load import LoadedJob
 from launcher.errors import LauncherError, SubmitError
 from launcher.frozen import frozen
+from launcher.run.units import plural
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
 from launcher.slurm.hosts import expand_hosts
@@ -58,7 +59,7 @@ def fit(nodes: int, tasks_per_node: int, gpus_per_node: int, gpus_here: int) -> 
     notes = []
     gpus = gpus_per_node
     if gpus and gpus * nodes > gpus_here:
-        has = f"{gpus_here} GPU{'s' if gpus_here != 1 else ''}" if gpus_here else "no GPU"
+        has = plural(gpus_here, "GPU") if gpus_here else "no GPU"
         notes.append(f"on CPUs with gloo: the job asks for {gpus * nodes} GPUs, this machine has {has}")
         gpus = 0
     if gpus == 0 and nodes * tasks_per_node > MOST_RANKS:
@@ -102,7 +103,7 @@ class SlurmStage:
         shaped = replace(wanted, nodes=min(wanted.nodes, len(self.nodes)), spare_nodes=0)
         if shaped.nodes == wanted.nodes:
             return shaped, []
-        return shaped, [f"on {_many(shaped.nodes)} instead of {wanted.nodes}"]
+        return shaped, [f"on {plural(shaped.nodes, 'node')} instead of {wanted.nodes}"]
 
     def agents(self, made: SubmissionPlan) -> Agents:
         """The agents of a run, not started yet."""
@@ -213,7 +214,7 @@ def _granted(name: str, loaded: LoadedJob, facts: Facts, tell: Callable[[str], N
         REHEARSAL_MIN, int((facts.slurm.partition.max_time_s or 3600) // 60) if facts.slurm.partition else REHEARSAL_MIN
     )
     where = f"partition {parameters['partition']}" if parameters.get("partition") else "the default partition"
-    tell(f"asking {where} for {_many(made.spec.nodes)} (^C gives up)")
+    tell(f"asking {where} for {plural(made.spec.nodes, 'node')} (^C gives up)")
     done = subprocess.run(
         ["salloc", "--no-shell", f"--job-name={name}", f"--nodes={made.spec.nodes}", f"--time={max(1, limit)}", *words],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
@@ -251,7 +252,3 @@ def _most(partition: Partition | None) -> int:
         return 1 << 30
     limits = [n for n in (partition.max_nodes, partition.usable_nodes or partition.nodes) if n]
     return min(limits, default=1 << 30)
-
-
-def _many(nodes: int) -> str:
-    return f"{nodes} node{'s' if nodes != 1 else ''}"
