@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from in_process import launcher
-from unpacked import SQUEUE, slurm_says, unpack
+from unpacked import slurm_says, squeue_row, unpack
 
 STATES = {
     "finished": ("completed", 16), "failed": ("failed", 11), "script": ("failed", 0), "requeued": ("completed", 16),
@@ -21,11 +21,12 @@ class Older:
 
     def __init__(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs = unpack(here)
-        rows = [("running", "RUNNING", "None"), ("queued", "PENDING", "Resources")]
-        self.asked = slurm_says(here, monkeypatch, *(
-            SQUEUE.format(id=self.job_id(name), name=self.runs[name].name, state=state, reason=reason)
-            for name, state, reason in rows
-        ))  # fmt: skip
+        self.asked = slurm_says(
+            here,
+            monkeypatch,
+            squeue_row(self.runs["running"], "RUNNING", "None"),
+            squeue_row(self.runs["queued"], "PENDING", "Resources"),
+        )
 
     def job_id(self, name: str) -> str:
         """The job's id, as the older version wrote it down."""

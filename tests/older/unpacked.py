@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
 
 RECORDED = Path(__file__).parent / "2026-11-23.tar.xz"
 """Recorded with the code as it was when modules of today's ``node`` still lay in ``launcher.runtime``."""
-SQUEUE = "{id}|{id}|{state}|0:05|10:00|2026-11-24T03:53:10|N/A|2026-11-24T03:53:00||{name}||{reason}"
 
 
 def unpack(here: Path) -> dict[str, Path]:
@@ -22,6 +23,14 @@ def unpack(here: Path) -> dict[str, Path]:
             text = path.read_bytes()
             path.write_bytes(text.replace(b"@HERE@", bytes(here)).replace(b"@VENV@", sys.prefix.encode()))
     return {path.name.split("-")[0]: path for path in (here / "runs").iterdir()}
+
+
+def squeue_row(run: Path, state: str, reason: str) -> str:
+    """What squeue would say of the recorded run's job: it was submitted and started when the run says."""
+    submission = json.loads((run / "submission.json").read_text())
+    submitted = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(submission["submitted_t"] + 1))
+    job_id = submission["job_id"]
+    return f"{job_id}|{job_id}|{state}|0:05|10:00|{submitted}|N/A|{submitted}||{run.name}||{reason}"
 
 
 def slurm_says(here: Path, monkeypatch: pytest.MonkeyPatch, *rows: str) -> Path:
