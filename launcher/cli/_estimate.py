@@ -22,15 +22,15 @@ def print_estimates(
     loaded: LoadedJob, nodes: Sequence[int], partitions: Sequence[str], *, as_json: bool = False
 ) -> None:
     """Ask SLURM about every combination and print them, the first to finish first."""
-    from launcher.submission.facts.gather import gather
-    from launcher.submission.plan.estimate import measured, order
+    from launcher.submission.facts.gather import gather_facts
+    from launcher.submission.plan.estimate import measured_speeds, order
 
-    speeds = measured(loaded.name)
+    speeds = measured_speeds(loaded.name)
     found = []
     for partition in partitions or [loaded.job.slurm.partition or ""]:
         job = replace(loaded.job, slurm=replace(loaded.job.slurm, partition=partition or None), sweep={}, after=None)
         there = replace(loaded, job=job)
-        facts = gather(there, backend="slurm")
+        facts = gather_facts(there, backend="slurm")
         found += [_one(there, facts, n, speeds) for n in nodes]
     found = order(found)
     if as_json:
@@ -51,7 +51,7 @@ def print_estimates(
 
 def _one(loaded: LoadedJob, facts: Facts, nodes: int, speeds: Sequence[Speed]) -> Estimate:
     from launcher.errors import ConfigError
-    from launcher.submission.plan.estimate import Estimate, ask_start, nearest
+    from launcher.submission.plan.estimate import Estimate, ask_start, nearest_speed
     from launcher.submission.plan.plan import plan
 
     changed = replace(loaded, job=replace(loaded.job, resources=replace(loaded.job.resources, nodes=nodes)))
@@ -62,7 +62,7 @@ def _one(loaded: LoadedJob, facts: Facts, nodes: int, speeds: Sequence[Speed]) -
         return Estimate(partition, nodes, 0, None, str(error), None)
     start, why = ask_start(made)
     ranks = made.spec.world_size
-    speed = nearest(speeds, ranks)
+    speed = nearest_speed(speeds, ranks)
     if speed is None:
         return Estimate(partition, nodes, ranks, start, why, None)
     return Estimate(partition, nodes, ranks, start, why, speed.seconds(ranks), speed.run_id, speed.ranks != ranks)

@@ -25,11 +25,11 @@ def submit_job(
     """Plan a job and submit it: exactly what `plan` prints."""
     from launcher.submission.dependencies import predecessors, waiting
     from launcher.submission.facts.facts import Facts
-    from launcher.submission.facts.gather import gather
+    from launcher.submission.facts.gather import gather_facts
     from launcher.submission.plan.plan import SubmissionPlan, plan
     from launcher.submission.submit import execute
 
-    facts = gather(loaded, backend=backend, after=[*after, *predecessors(loaded.job.after)])
+    facts = gather_facts(loaded, backend=backend, after=[*after, *predecessors(loaded.job.after)])
 
     def make(now: Facts) -> SubmissionPlan:
         made = plan(loaded, now)
@@ -42,12 +42,12 @@ def submit_job(
 def submit_sweep(loaded: LoadedJob, backend: BackendName) -> SubmittedSweep:
     """Plan a sweep and submit it as one array."""
     from launcher.submission.dependencies import predecessors, waiting
-    from launcher.submission.facts.gather import gather
+    from launcher.submission.facts.gather import gather_facts
     from launcher.submission.sweeps.submit_sweep import execute
 
     after = predecessors(loaded.job.after)
     waiting(after, "slurm")
-    return execute(loaded, gather(loaded, backend=backend, after=after), sys.argv)
+    return execute(loaded, gather_facts(loaded, backend=backend, after=after), sys.argv)
 
 
 def print_submitted(one: Submitted) -> None:

@@ -75,7 +75,7 @@ def _facts(partition: str | None, qos: str | None) -> tuple[SiteFacts, Job]:
         site, silence = (None, texts) if isinstance(texts, str) else (parse_site(texts), "")
     profile = load_site()
     job = site_job()
-    python = interpreter.find(job.environment.python, None, os.environ)
+    python = interpreter.find_interpreter(job.environment.python, None, os.environ)
     return SiteFacts(
         presence=presence, site=site, silence=silence, partition=partition or job.slurm.partition, qos=qos or job.slurm.qos,
         python=python.path, look=software_here(python.path), runs=_runs_folder(), saves=_saves(),
@@ -130,7 +130,7 @@ def _saves() -> Saves | None:
     from launcher.run import events, index, rehearsals
     from launcher.run.paths import RunPaths
 
-    taken = [float(s) for e in rehearsals.read() if isinstance(s := e.get("save_s"), int | float)]
+    taken = [float(s) for e in rehearsals.read_rehearsals() if isinstance(s := e.get("save_s"), int | float)]
     for ref in reversed(index.list_runs()[-50:]):
         for e in events.read(RunPaths(ref.path).events):
             if e["type"] == "saved" and isinstance(e.get("seconds"), int | float):

@@ -63,7 +63,7 @@ def _remember(loaded: LoadedJob, found: Rehearsal, *, real: bool) -> None:
 
     first = found.first
     rate = 1.0 / first.step_time_s if first.step_time_s else None
-    rehearsals.note(
+    rehearsals.note_rehearsal(
         loaded.name, real=real, ranks=first.ranks, steps_per_s=rate, total_steps=first.total_steps, save_s=first.save_s
     )
 
@@ -73,12 +73,12 @@ def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], Non
     """The stage of the rehearsal: this machine, or nodes of SLURM."""
     from dataclasses import replace
 
-    from launcher.submission.facts.gather import gather
+    from launcher.submission.facts.gather import gather_facts
     from launcher.submission.rehearsal.stages import LocalStage, on_slurm
 
     if slurm:
         loaded = _in_its_partition(loaded)
-    facts = gather(loaded, backend="slurm" if slurm else "local")
+    facts = gather_facts(loaded, backend="slurm" if slurm else "local")
     with contextlib.ExitStack() as stack:
         if not keep:
             # Real nodes see the runs' own file system, and may not see this machine's temporary one.

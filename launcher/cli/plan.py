@@ -37,7 +37,7 @@ def command(
 
     JOB is a YAML file or a .py file. KEY=VALUE overrides a key of the job, as in resources.nodes=2. SLURM is not needed.
     """
-    from launcher.submission.facts.gather import gather
+    from launcher.submission.facts.gather import gather_facts
     from launcher.submission.plan.plan import plan
 
     loaded = load_job_words(words, module, sweep)
@@ -47,7 +47,7 @@ def command(
         named = [p for p in (partitions or "").split(",") if p]
         print_estimates(loaded, _counts(nodes) or [loaded.job.resources.nodes], named, as_json=as_json)
         return
-    facts = gather(loaded, backend=backend).for_reading()
+    facts = gather_facts(loaded, backend=backend).for_reading()
     if loaded.job.sweep:
         _sweep(loaded, facts, as_json)
         return

@@ -1,4 +1,4 @@
-"""What rehearsals have measured (`launcher dry-run`): their own files are removed, and estimates and the doctor want to know."""
+"""Keep what rehearsals (`launcher dry-run`) have measured: their own files are removed, estimates and the doctor need it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from launcher.run.files import append_line, read_lines
 from launcher.run.index import links_dir
 
-__all__ = ["note", "read"]
+__all__ = ["note_rehearsal", "read_rehearsals"]
 
 _NEWEST = 200
 
@@ -19,7 +19,7 @@ def _path(environ: Mapping[str, str] | None = None) -> Path:
     return links_dir(environ).parent / "rehearsals.jsonl"
 
 
-def note(name: str, *, real: bool, **measured: Any) -> None:
+def note_rehearsal(name: str, *, real: bool, **measured: Any) -> None:
     """Remember what the rehearsal of the job ``name`` measured; ``real``: on nodes of SLURM's. A full home costs the note."""
     try:
         _path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -28,6 +28,6 @@ def note(name: str, *, real: bool, **measured: Any) -> None:
         pass
 
 
-def read() -> list[dict[str, Any]]:
-    """The newest rehearsals, oldest first."""
+def read_rehearsals() -> list[dict[str, Any]]:
+    """Return the newest rehearsals, oldest first."""
     return read_lines(_path())[-_NEWEST:]

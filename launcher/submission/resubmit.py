@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from launcher.config.load.load import LoadedJob, load_layers, renamed
 from launcher.config.load.merge import command_line
@@ -18,7 +17,7 @@ from launcher.run.state import read_outcome, read_submission
 from launcher.run.units import short_list
 from launcher.submission import submit
 from launcher.submission.facts import code_files, gather
-from launcher.submission.facts.facts import CodeFacts, Facts
+from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
 from launcher.submission.folder import rundir, snapshot
 from launcher.submission.folder.write import ReplacedFiles
 from launcher.submission.liveness import await_end, locate
@@ -36,8 +35,6 @@ __all__ = [
     "resubmit",
     "with_loading",
 ]
-
-BackendName = Literal["auto", "slurm", "local"]
 
 
 @frozen(kw_only=True)
@@ -153,7 +150,7 @@ def facts_again(loaded: LoadedJob, paths: RunPaths, backend: BackendName, how: A
     """This machine for the run as it is submitted again; its own copy of the code stays unless fresh code is wanted."""
     about = gather.script_facts(loaded.job.script or "", paths.code.resolve())
     code = None if how.fresh_code else CodeFacts(root=code_root, kept=True, **about)
-    return gather.gather(loaded, backend=backend, code=code, run_id=paths.id)
+    return gather.gather_facts(loaded, backend=backend, code=code, run_id=paths.id)
 
 
 def _hand_over(paths: RunPaths, made: SubmissionPlan, how: Again, before: dict[str, object]) -> Submitted:
@@ -192,7 +189,7 @@ def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
     loaded = renamed(load_again(paths, base, how), name)
     backend: BackendName = how.backend or ("local" if before.get("backend") == "local" else "auto")
     code = None if how.fresh_code else _code_of(paths)
-    facts = gather.gather(loaded, backend=backend, code=code)
+    facts = gather.gather_facts(loaded, backend=backend, code=code)
 
     def make(now: Facts) -> SubmissionPlan:
         made = plan(loaded, now)

@@ -60,7 +60,7 @@ def test_the_profile_it_wrote_is_what_it_goes_by(doctor: Doctor, tmp_path: Path)
     assert texts(doctor("lab-20.11", "--write-site"), "warning", "gpus") != []
     assert texts(doctor("lab-20.11"), "warning", "gpus") == []
 
-    rehearsals.note("net", real=True, save_s=70.0)
+    rehearsals.note_rehearsal("net", real=True, save_s=70.0)
     before = doctor("center-24.05", "--write-site", "--force")
     after = doctor("center-24.05")
 

@@ -123,7 +123,7 @@ def test_what_cannot_fit_is_refused_by_the_plan(place: Login) -> None:
     done = place.launcher("plan", "train.py", "resources.nodes=5", ok=False)
 
     assert done.returncode == 3
-    assert "5 nodes (spares included) are asked for" in done.stderr
+    assert "the job asks for 5 nodes (spares included)" in done.stderr
 
 
 def test_submitting_from_inside_a_job_leaks_nothing(cluster: Cluster) -> None:

@@ -1,7 +1,8 @@
-"""Which files make up a code directory: what git tracks or does not ignore; without git, what is no rubbish."""
+"""List the files of a code directory: what git tracks or does not ignore; without git, all but caches and the like."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -10,16 +11,16 @@ from pathlib import Path, PurePath
 
 from launcher.frozen import frozen
 
-__all__ = ["Listing", "commit", "diff", "dirty", "left_out", "listing", "remote"]
+__all__ = ["Listing", "git_commit", "git_diff", "git_is_dirty", "git_remote", "left_out", "listing"]
 
-_RUBBISH = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints",
+_CACHES = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints",
             ".tox", ".nox", "node_modules", ".venv", ".eggs", "wandb", "mlruns"}  # fmt: skip
 _GIT_TIMEOUT_S = 60
 
 
 @frozen
 class Listing:
-    """Files (relative path, size), links to directories outside, and whether git said so."""
+    """Files (relative path, size), links to directories outside, and whether git listed them."""
 
     files: tuple[tuple[str, int], ...]
     outside: tuple[tuple[str, str], ...]
@@ -27,41 +28,33 @@ class Listing:
 
 
 def listing(root: Path, skip: Iterable[Path] = ()) -> Listing:
-    """The files of ``root``, ``skip`` (files or directories, absolute) left out."""
+    """List the files of ``root`` without ``skip`` (files or directories, absolute)."""
     skipped = {p if p.is_absolute() else root / p for p in skip}
     names = _by_git(root)
-    git = names is not None
     files: list[tuple[str, int]] = []
     outside: list[tuple[str, str]] = []
     for name in sorted(set(names if names is not None else _walk(root, "", skipped))):
         path = root / name
         if path in skipped or not skipped.isdisjoint(path.parents):
             continue
-        _classify(root, name, path, files, outside)
-    return Listing(tuple(files), tuple(outside), git)
-
-
-def _classify(root: Path, name: str, path: Path, files: list[tuple[str, int]], outside: list[tuple[str, str]]) -> None:
-    try:
-        if path.is_symlink() and path.is_dir():
-            target = path.resolve()
-            if not target.is_relative_to(root):
-                outside.append((name, str(target)))
-                return
-            files.append((name, 0))  # a link inside the tree stays a link
-        elif path.is_file():
-            files.append((name, path.stat().st_size))
-    except OSError:
-        pass  # tracked but deleted, or a loop of links: nothing to copy
+        with contextlib.suppress(OSError):  # tracked but deleted, or a loop of links: nothing to copy
+            if path.is_symlink() and path.is_dir():
+                target = path.resolve()
+                inside = target.is_relative_to(root)  # such a link stays a link
+                files += [(name, 0)] if inside else []
+                outside += [] if inside else [(name, str(target))]
+            elif path.is_file():
+                files.append((name, path.stat().st_size))
+    return Listing(tuple(files), tuple(outside), git=names is not None)
 
 
 def _by_git(root: Path) -> list[str] | None:
-    """Tracked files, and untracked ones that git does not ignore; None where git cannot say or ignores ``root`` itself."""
-    names = _ls(root)
-    if not names:
+    """List tracked files, and untracked ones that git does not ignore; None without git, or where it ignores ``root``."""
+    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if not listed:
         return None
     found = []
-    for name in names:
+    for name in filter(None, listed.split("\0")):
         path = root / name
         if path.is_dir() and not path.is_symlink():  # a submodule, or a repository inside this one
             inner = _by_git(path)
@@ -69,11 +62,6 @@ def _by_git(root: Path) -> list[str] | None:
         else:
             found.append(name)
     return found
-
-
-def _ls(root: Path) -> list[str] | None:
-    out = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    return None if out is None else [n for n in out.split("\0") if n]
 
 
 def _git(root: Path, *args: str) -> str | None:
@@ -96,7 +84,7 @@ def _walk(root: Path, prefix: str, skipped: set[Path]) -> Iterator[str]:
     for entry in entries:
         name = f"{prefix}{entry.name}"
         path = Path(entry.path)
-        if entry.name in _RUBBISH or entry.name.endswith((".pyc", ".egg-info")) or path in skipped:
+        if entry.name in _CACHES or entry.name.endswith((".pyc", ".egg-info")) or path in skipped:
             continue
         if entry.is_dir(follow_symlinks=False):
             if not (path / "pyvenv.cfg").exists():
@@ -106,7 +94,7 @@ def _walk(root: Path, prefix: str, skipped: set[Path]) -> Iterator[str]:
 
 
 def left_out(root: Path, listed: Listing, links: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Which of ``names`` (normal paths) are in ``root``, but neither in its copy nor below ``links``.
+    """Return those of ``names`` (normal paths) that are in ``root``, but neither in its copy nor below ``links``.
 
     A folder is in the copy when any file of it is. An empty one holds nothing that could be missed.
     """
@@ -117,7 +105,7 @@ def left_out(root: Path, listed: Listing, links: Iterable[str], names: Iterable[
         for name in names
         if name not in there
         and whole.isdisjoint(map(str, PurePath(name).parents))
-        and (_RUBBISH | {".."}).isdisjoint(PurePath(name).parts)
+        and (_CACHES | {".."}).isdisjoint(PurePath(name).parts)
         and not os.path.isabs(name)
         and _holds_anything(root / name)
     ]
@@ -130,22 +118,22 @@ def _holds_anything(path: Path) -> bool:
         return False
 
 
-def commit(root: Path) -> str:
-    """The commit that is checked out, or ""."""
+def git_commit(root: Path) -> str:
+    """Return the commit that is checked out, or ""."""
     return (_git(root, "rev-parse", "HEAD") or "").strip()
 
 
-def dirty(root: Path) -> bool:
-    """Whether anything differs from the commit, new files included."""
+def git_is_dirty(root: Path) -> bool:
+    """Return whether anything differs from the commit, new files included."""
     return bool((_git(root, "status", "--porcelain", "--untracked-files=normal", "--", ".") or "").strip())
 
 
-def diff(root: Path) -> str:
-    """What differs from the commit, as a patch; new files are in the copy itself."""
+def git_diff(root: Path) -> str:
+    """Return what differs from the commit, as a patch; new files are in the copy itself."""
     return _git(root, "diff", "HEAD", "--", ".") or ""
 
 
-def remote(root: Path) -> str:
-    """Where the repository came from, without a password that its address may carry."""
+def git_remote(root: Path) -> str:
+    """Return the address of the repository's origin, without a password."""
     url = (_git(root, "remote", "get-url", "origin") or "").strip()
     return re.sub(r"//[^/@]*@", "//", url)

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from launcher.config.check.user_code import Call
     from launcher.run.after import Predecessor
 
-__all__ = ["CodeFacts", "Facts", "Interpreter", "SlurmFacts"]
+__all__ = ["BackendName", "CodeFacts", "Facts", "Interpreter", "SlurmFacts"]
+
+BackendName = Literal["auto", "slurm", "local"]
 
 
 @frozen(kw_only=True)
@@ -25,13 +27,13 @@ class Interpreter:
     origin: str
     """Where it was named: "environment.python", "$VIRTUAL_ENV", "$CONDA_PREFIX", "the launcher's own", "container"."""
     version: str = ""
-    """Such as "3.11.7"; empty when it could not be asked."""
+    """Such as "3.11.7"; empty when it did not answer."""
     packages: dict[str, str] = field(default_factory=dict)
     """Versions of torch, submitit, psutil, numpy where they are installed."""
     editable: tuple[tuple[str, str], ...] = ()
     """Packages installed editable: name and source directory."""
     error: str = ""
-    """Why it could not be asked."""
+    """Why it did not answer."""
     checked: bool = True
     """False inside a container, which cannot be looked into from here."""
 
@@ -93,7 +95,7 @@ class SlurmFacts:
 class Facts:
     """Everything a plan depends on beside the job."""
 
-    backend: Literal["auto", "slurm", "local"] = "auto"
+    backend: BackendName = "auto"
     """What the user asked for."""
     run_id: str
     """Proposed id; the folder is claimed when it is submitted."""
@@ -132,14 +134,14 @@ class Facts:
         return len(self.gpus)
 
     def for_reading(self) -> Facts:
-        """For a plan that is printed, not submitted: where there is no SLURM, what one would be sent from here."""
+        """Return the facts for a plan that is only printed: without SLURM here, what would be submitted to one."""
         if self.slurm.found or self.backend == "local":
             return self
         if self.slurm.traces:
             why = f"sbatch is not on the PATH here ({'; '.join(self.slurm.traces)}): load SLURM's module to submit"
         elif self.backend == "slurm":
-            why = "there is no sbatch here: submit where there is one"
+            why = "there is no sbatch here: run launcher submit on a machine that has it"
         else:
-            why = "no SLURM here: this is what a cluster would be sent (submit trains on this machine: --backend local)"
+            why = "no SLURM here: this plan is for a cluster (to train on this machine, add --backend local)"
         slurm = replace(self.slurm, found=True, silent=why)
         return replace(self, backend="slurm", slurm=slurm, image_missing=False)  # it may lie on the cluster alone

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from launcher.config.check.user_code import attaches, calls, script_file
 from launcher.config.document.schema import Job
@@ -19,24 +19,22 @@ from launcher.errors import ConfigError
 from launcher.run import index
 from launcher.slurm.site import ask_site, find_slurm, parse_site, policy
 from launcher.submission.facts import code_files, interpreter
-from launcher.submission.facts.facts import CodeFacts, Facts, SlurmFacts
+from launcher.submission.facts.facts import BackendName, CodeFacts, Facts, SlurmFacts
 
 if TYPE_CHECKING:
     from launcher.run.after import Predecessor
 
-__all__ = ["code_facts", "gather", "gpus_here", "runs_dir_of", "script_facts", "slurm_facts"]
+__all__ = ["code_facts", "gather_facts", "gpus_here", "runs_dir_of", "script_facts", "slurm_facts"]
 
 _SPAWNS = {
     f"torch.multiprocessing.{name}" for name in ("spawn", "start_processes", "spawn.spawn", "spawn.start_processes")
 }
 
 _IMAGE_FILES = (".sif", ".sqsh")
-"""Images that are files, Apptainer's and enroot's, and no names in a registry."""
-
-BackendName = Literal["auto", "slurm", "local"]
+"""Images that are files, Apptainer's and enroot's; others are names in a registry."""
 
 
-def gather(
+def gather_facts(
     loaded: LoadedJob,
     *,
     backend: BackendName = "auto",
@@ -45,7 +43,7 @@ def gather(
     run_id: str | None = None,
     after: Sequence[Predecessor] = (),
 ) -> Facts:
-    """Look at this machine for ``loaded``. ``code`` replaces a look at the code directory (a resubmission's snapshot).
+    """Gather what planning ``loaded`` needs. ``code`` replaces reading the code directory (a resubmission's copy).
 
     Raises ConfigError when the code directory or ``runs_dir`` cannot be used.
     """
@@ -54,16 +52,19 @@ def gather(
     with loaded.placing():
         runs_dir, shown = runs_dir_of(job.runs_dir, loaded.base_dir, loaded.site, env)
     free_bytes, free_inodes = _free(runs_dir)
-    image = _image(job.environment.container, loaded.base_dir)
+    image = job.environment.container
+    is_file = image is not None and image.endswith(_IMAGE_FILES)
+    if image is not None and is_file:  # agents start in another folder than the job file's
+        image = str((loaded.base_dir / os.path.expanduser(os.path.expandvars(image))).absolute())
     with ThreadPoolExecutor(max_workers=2) as pool:  # waiting for SLURM's and git's answers side by side
         asked = pool.submit(slurm_facts, env, job.slurm.partition, job.slurm.qos) if backend != "local" else None
         found = None if code else pool.submit(code_facts, loaded, runs_dir)
-        python = interpreter.find(job.environment.python, job.environment.container, env)
+        python = interpreter.find_interpreter(job.environment.python, job.environment.container, env)
         with loaded.placing():
             code = code or (found.result() if found else None)
         slurm = asked.result() if asked else SlurmFacts()
     if code is None:
-        raise ConfigError("code.dir: nothing is known of the code")
+        raise ConfigError("code.dir: the code directory could not be read")
     return Facts(
         backend=backend,
         run_id=run_id or index.new_id(loaded.name),
@@ -74,7 +75,7 @@ def gather(
         interpreter=python,
         launcher_python=sys.executable,
         image=image,
-        image_missing=image is not None and image.endswith(_IMAGE_FILES) and not os.path.exists(image),
+        image_missing=is_file and not os.path.exists(str(image)),
         code=code,
         slurm=slurm,
         gpus=gpus_here(env),
@@ -88,7 +89,7 @@ def gather(
 
 
 def runs_dir_of(job_says: str | None, base: Path, site: SiteProfile, environ: Mapping[str, str]) -> tuple[Path, str]:
-    """Where runs lie, absolute, and as the user would write it: the job > $LAUNCHER_RUNS_DIR > the site > ./runs."""
+    """Return where runs are, absolute and as the user writes it: the job > $LAUNCHER_RUNS_DIR > the site > ./runs."""
     for value, parent in (
         (job_says, base),
         (environ.get("LAUNCHER_RUNS_DIR"), Path.cwd()),
@@ -102,15 +103,8 @@ def runs_dir_of(job_says: str | None, base: Path, site: SiteProfile, environ: Ma
     return Path("runs").absolute(), "runs"
 
 
-def _image(named: str | None, base: Path) -> str | None:
-    """A container image as the run names it: agents start in another folder than the job file's."""
-    if named is None or not named.endswith(_IMAGE_FILES):
-        return named
-    return str((base / os.path.expanduser(os.path.expandvars(named))).absolute())
-
-
 def _free(path: Path) -> tuple[int | None, int | None]:
-    """Free bytes and inodes where ``path`` is or will be; None where the file system does not say."""
+    """Return free bytes and inodes where ``path`` is or will be; None where the file system does not say."""
     while not path.exists() and path != path.parent:
         path = path.parent
     try:
@@ -121,7 +115,7 @@ def _free(path: Path) -> tuple[int | None, int | None]:
 
 
 def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
-    """What a copy of the job's code would hold. Raises ConfigError when there is no such directory."""
+    """Find out what a copy of the job's code would hold. Raises ConfigError when there is no such directory."""
     root = loaded.code_dir
     if not root.is_dir():
         raise ConfigError(f"code.dir: {root} is no directory")
@@ -136,14 +130,14 @@ def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
         outside=found.outside,
         left_out=_left_out(loaded.job, root, found, runs_dir),
         git=found.git,
-        commit=code_files.commit(root) if found.git else "",
-        dirty=found.git and code_files.dirty(root),
+        commit=code_files.git_commit(root) if found.git else "",
+        dirty=found.git and code_files.git_is_dirty(root),
         **about,
     )
 
 
 def _left_out(job: Job, root: Path, found: code_files.Listing, runs_dir: Path) -> tuple[tuple[str, str], ...]:
-    """Key and path of what ``args`` and ``params`` name of the code directory that is not copied; runs themselves are not meant."""
+    """Return key and path of what ``args`` and ``params`` name in the code directory that is not copied, but for runs."""
     named: dict[str, str] = {}
     for key, value in [*leaves(job.args, "args"), *leaves(job.params, "params")]:
         for text in (value, value.partition("=")[2]) if isinstance(value, str) else ():
@@ -153,7 +147,7 @@ def _left_out(job: Job, root: Path, found: code_files.Listing, runs_dir: Path) -
 
 
 def script_facts(script: str, root: Path) -> dict[str, Any]:
-    """What the text of a job's script tells, by the names of `CodeFacts`."""
+    """Read the text of a job's script: facts by the names of `CodeFacts`."""
     path = script_file(script, root)
     if path is None:
         return {}
@@ -164,7 +158,7 @@ def script_facts(script: str, root: Path) -> dict[str, Any]:
 
 
 def gpus_here(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """GPUs of this machine as CUDA_VISIBLE_DEVICES names them, within what it allows; without torch."""
+    """Name the GPUs of this machine as CUDA_VISIBLE_DEVICES does, within what it allows; without torch."""
     present = tuple(str(i) for i in range(_count_gpus()))
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     if mask is None or not present:
@@ -183,7 +177,7 @@ def _count_gpus() -> int:
 
 
 def slurm_facts(environ: Mapping[str, str], partition: str | None, qos: str | None) -> SlurmFacts:
-    """Whether SLURM can be used from here, and its policy for ``partition`` and ``qos``."""
+    """Find out whether SLURM can be used from here, and its policy for ``partition`` and ``qos``."""
     presence = find_slurm(environ)
     if presence.state != "ready":
         return SlurmFacts(traces=presence.traces)

@@ -1,4 +1,4 @@
-"""Which Python a job will use, and what it holds; torch is looked for, never imported."""
+"""Find the Python that a job will use, and its packages; torch is found, never imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from launcher.errors import InterpreterError
 from launcher.submission.facts.facts import Interpreter
 
-__all__ = ["find", "probe"]
+__all__ = ["ask_interpreter", "find_interpreter"]
 
 _NAMES = ("torch", "submitit", "psutil", "numpy")
 
@@ -83,8 +83,8 @@ def look(names):
 """
 
 
-def find(named: str | None, container: str | None, environ: Mapping[str, str]) -> Interpreter:
-    """The interpreter of the job: the one named, the active environment's, or the launcher's own.
+def find_interpreter(named: str | None, container: str | None, environ: Mapping[str, str]) -> Interpreter:
+    """Return the interpreter of the job: the one named, the active environment's, or the launcher's own.
 
     Raises InterpreterError when the named one is not there.
     """
@@ -93,23 +93,26 @@ def find(named: str | None, container: str | None, environ: Mapping[str, str]) -
     if named:
         path = shutil.which(os.path.expanduser(named), path=environ.get("PATH"))
         if path is None:
-            raise InterpreterError(f"environment.python: {named} is not there or cannot be executed")
-        return probe(os.path.abspath(path), "environment.python", environ)
+            raise InterpreterError(f"environment.python: {named} was not found or cannot be executed")
+        return ask_interpreter(os.path.abspath(path), "environment.python", environ)
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         prefix = environ.get(variable)
         path = f"{prefix}/bin/python"
         if prefix and os.access(path, os.X_OK):
-            active = probe(path, f"${variable}", environ)
+            active = ask_interpreter(path, f"${variable}", environ)
             # conda's base is active in many shells whatever they use: one without torch is not what is meant
             if "torch" in active.packages or variable == "VIRTUAL_ENV":
                 return active
-    return probe(sys.executable, "the launcher's own", environ)
+    return ask_interpreter(sys.executable, "the launcher's own", environ)
 
 
-def probe(path: str, origin: str, environ: Mapping[str, str]) -> Interpreter:
-    """Ask the interpreter at ``path`` what it holds; what goes wrong is its ``error``."""
-    if _same(path):
-        return _made(path, origin, _here())
+def ask_interpreter(path: str, origin: str, environ: Mapping[str, str]) -> Interpreter:
+    """Ask the interpreter at ``path`` for its packages; what goes wrong is its ``error``."""
+    mine, other = Path(sys.executable), Path(path)
+    if mine.parent == other.parent and mine.resolve() == other.resolve():  # this process has the same packages
+        scope: dict[str, Any] = {}
+        exec(_PROBE, scope)  # noqa: S102 (the constant above: one text for this process and for others)
+        return _made(path, origin, scope["look"](_NAMES))
     text = f"{_PROBE}\nimport json\nprint(json.dumps(look({_NAMES!r})))"
     try:
         done = subprocess.run(
@@ -120,20 +123,7 @@ def probe(path: str, origin: str, environ: Mapping[str, str]) -> Interpreter:
         return Interpreter(path=path, origin=origin, error="it does not answer within 60 s")
     except (OSError, ValueError) as error:
         said = done.stderr.strip().splitlines()[-1:] if "done" in locals() else [str(error)]
-        return Interpreter(path=path, origin=origin, error=said[0] if said else "it answers nothing")
-
-
-def _same(path: str) -> bool:
-    """Whether ``path`` is the Python of this process with the same packages: same environment folder, same binary."""
-    mine, other = Path(sys.executable), Path(path)
-    return mine.parent == other.parent and mine.resolve() == other.resolve()
-
-
-def _here() -> dict[str, Any]:
-    scope: dict[str, Any] = {}
-    exec(_PROBE, scope)  # noqa: S102 (the constant above: one text for this process and for others)
-    found: dict[str, Any] = scope["look"](_NAMES)
-    return found
+        return Interpreter(path=path, origin=origin, error=said[0] if said else "it prints nothing")
 
 
 def _made(path: str, origin: str, said: dict[str, Any]) -> Interpreter:

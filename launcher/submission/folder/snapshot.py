@@ -165,7 +165,7 @@ def environment(
 ) -> dict[str, Any]:
     """What the run was made from, secrets redacted."""
     root = Path(code.root)
-    patch = code_files.diff(root) if code.git and code.dirty else ""
+    patch = code_files.git_diff(root) if code.git and code.dirty else ""
     told = {k: v for k, v in environ.items() if _TOLD.match(k)}
     return {
         "submitted_t": round(time.time(), 3),
@@ -183,7 +183,7 @@ def environment(
             "git": code.git,
             "commit": code.commit,
             "dirty": code.dirty,
-            "remote": redact(code_files.remote(root)) if code.git else "",
+            "remote": redact(code_files.git_remote(root)) if code.git else "",
             "diff": redact(patch[:_DIFF_LIMIT]),
             "diff_cut": len(patch) > _DIFF_LIMIT,
         },

@@ -75,14 +75,14 @@ def node_spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"
 
 
 def _same(spec: Any, section: Any) -> dict[str, Any]:
-    """The section's values that ``spec`` has a field of the same name for."""
+    """Return the section's values that ``spec`` has a field of the same name for."""
     names = _common(spec, section.__class__)
     return dict(zip(names, attrgetter(*names)(section), strict=True))
 
 
 @cache
 def _common(one: type, other: type) -> list[str]:
-    """Names of the fields that both have: the same for each of a sweep's thousand points."""
+    """Return the fields that both have: the same for each of a sweep's thousand points."""
     known = {f.name for f in fields(one)}
     return [f.name for f in fields(other) if f.name in known]
 
@@ -112,7 +112,7 @@ def _trackers(job: Job, name: str) -> dict[str, Any]:
 
 
 def _ports(port_range: list[int], run_id: str) -> list[int]:
-    """Candidate ports drawn by the run's id: two runs on one node rarely try the same ones first."""
+    """Draw candidate ports by the run's id: two runs on one node rarely try the same ones first."""
     low, high = port_range[0], port_range[-1]
     choice = range(low, high + 1)
     return random.Random(run_id).sample(choice, min(PORTS, len(choice)))

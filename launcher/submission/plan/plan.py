@@ -1,7 +1,6 @@
-"""``plan(job, facts)``: from a job to everything that will be submitted. Pure: opens nothing, runs nothing, asks nothing.
+"""``plan(job, facts)``: work out everything that will be submitted. Pure: opens no file, starts no process.
 
-What it must know of this machine comes in as `Facts`; what it returns is what `launcher plan` prints and `launcher
-submit` executes.
+What it must know of this machine comes in as `Facts`. `launcher plan` prints what it returns, `launcher submit` submits it.
 """
 
 from __future__ import annotations
@@ -16,16 +15,12 @@ from launcher.config.document.schema import Job
 from launcher.config.load.load import LoadedJob
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
 from launcher.frozen import frozen
-from launcher.run.spec import (
-    CHECKED_FREE_BYTES,
-    CHECKED_FREE_INODES,
-    RunSpec,
-)
+from launcher.run.spec import CHECKED_FREE_BYTES, CHECKED_FREE_INODES, RunSpec
 from launcher.run.units import plural, size
 from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
 from launcher.submission.plan import describe, limits, script
 from launcher.submission.plan.node_spec import node_spec
-from launcher.submission.plan.script import Place
+from launcher.submission.plan.script import JobPlace
 
 __all__ = ["SubmissionPlan", "plan", "sibling"]
 
@@ -63,8 +58,8 @@ class SubmissionPlan:
     runs_dir: str
     interpreter: Interpreter
     max_code_mb: int
-    place: Place
-    """Where what the points of a sweep share lies; a plain run's own folder otherwise."""
+    place: JobPlace
+    """Where the files of its SLURM job are: the run's folder, or the sweep's."""
 
     @property
     def run_dir(self) -> str:
@@ -74,7 +69,9 @@ class SubmissionPlan:
     @property
     def sbatch(self) -> str:
         """The sbatch script exactly as submitted; empty for the local backend."""
-        return script.render(self.command, self.place.submitit, self.parameters) if self.backend == "slurm" else ""
+        if self.backend == "local":
+            return ""
+        return script.render_script(self.command, self.place.submitit, self.parameters)
 
     @property
     def submitit_dir(self) -> str:
@@ -83,7 +80,6 @@ class SubmissionPlan:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for ``--json``."""
-        spec = asdict(self.spec)
         return {
             "run": self.spec.id,
             "run_dir": self.run_dir,
@@ -93,7 +89,7 @@ class SubmissionPlan:
             "gpu_hours": self.gpu_hours,
             "gpu_hours_max": self.gpu_hours_max,
             "world_size": self.spec.world_size,
-            "spec": spec,
+            "spec": asdict(self.spec),
             "code": {"root": self.code.root, "files": len(self.code.files), "bytes": self.code.size,
                      "commit": self.code.commit, "dirty": self.code.dirty, "link": list(self.link)},
             "sbatch": self.sbatch,
@@ -105,10 +101,10 @@ def plan(
     facts: Facts,
     *,
     run_dir: str | None = None,
-    place: Place | None = None,
+    place: JobPlace | None = None,
     job_yaml: str | None = None,
 ) -> SubmissionPlan:
-    """What submitting ``loaded`` would do, given ``facts``.
+    """Work out what submitting ``loaded`` does, given ``facts``.
 
     ``run_dir`` names the folder of a run that exists already (a resubmission) or of a point of a sweep, whose shared
     ``place`` is given too; its last part is the run's id. ``job_yaml`` is ``loaded.yaml`` where that is known already.
@@ -119,7 +115,7 @@ def plan(
 
 
 def _plan(
-    loaded: LoadedJob, facts: Facts, run_dir: str | None, place: Place | None, job_yaml: str | None
+    loaded: LoadedJob, facts: Facts, run_dir: str | None, place: JobPlace | None, job_yaml: str | None
 ) -> SubmissionPlan:
     backend = choose_backend(facts)
     job = loaded.job
@@ -136,8 +132,10 @@ def _plan(
     _check_in_snapshot(job, facts.code, snapshot, link)
     spec = node_spec(loaded, facts, backend, run_dir)
     if backend == "slurm":
-        limits.check(job, spec, facts.slurm.partition)
-    place = place or Place(run_dir, spec.id, shlex.quote(run_dir))
+        limits.check_limits(job, spec, facts.slurm.partition)
+    place = place or JobPlace(run_dir, spec.id, shlex.quote(run_dir))
+    # gres works everywhere, --gpus-per-node only with select/cons_tres
+    gpu_request = "gres" if "gres" in (loaded.site.gpu_request, facts.slurm.gpu_request) else "gpus-per-node"
     python_path = (f"{place.root}/lib", *_editable_inside(facts, place.root, snapshot))
     made = SubmissionPlan(
         backend=backend,
@@ -147,10 +145,10 @@ def _plan(
         snapshot=snapshot,
         python_path=python_path,
         command=script.python_command(job, spec, facts, python_path, place),
-        parameters=script.parameters(job, spec, facts, _gpu_request(loaded, facts), python_path, place),
+        parameters=script.parameters(job, spec, facts, gpu_request, python_path, place),
         job_yaml=loaded.yaml if job_yaml is None else job_yaml,
         base_dir=str(loaded.base_dir),
-        warnings=describe.warnings(job, spec, facts),
+        warnings=describe.plan_warnings(job, spec, facts),
         gpu_hours=_hours(spec, spec.timeout_min / 60),
         gpu_hours_max=_hours(spec, max(spec.restart.max_total_hours, spec.timeout_min / 60)),
         runs_dir=facts.runs_dir,
@@ -158,11 +156,11 @@ def _plan(
         max_code_mb=job.code.max_mb,
         place=place,
     )
-    return replace(made, summary=describe.summary(job, made, facts))
+    return replace(made, summary=describe.plan_summary(job, made, facts))
 
 
 def sibling(first: SubmissionPlan, loaded: LoadedJob, facts: Facts, *, run_dir: str, job_yaml: str) -> SubmissionPlan:
-    """The plan of another point of ``first``'s array: everything that a sweep may not vary is first's, its script too.
+    """Plan another point of ``first``'s array: everything that a sweep may not vary is first's, its script too.
 
     Raises ConfigError where the point's script would be missing from the copy of the code.
     """
@@ -173,37 +171,28 @@ def sibling(first: SubmissionPlan, loaded: LoadedJob, facts: Facts, *, run_dir: 
     return replace(first, spec=spec, job_yaml=job_yaml)
 
 
-def _gpu_request(loaded: LoadedJob, facts: Facts) -> str:
-    """The profile's word or SLURM's own: gres works everywhere, --gpus-per-node only with select/cons_tres."""
-    return "gres" if "gres" in (loaded.site.gpu_request, facts.slurm.gpu_request) else "gpus-per-node"
-
-
 def choose_backend(facts: Facts) -> Literal["slurm", "local"]:
-    """SLURM wherever it leaves traces; nobody trains on a login node by accident. Raises SiteError."""
-    if facts.backend != "auto":
-        if facts.backend == "slurm" and not facts.slurm.found:
-            traces = f" ({'; '.join(facts.slurm.traces)})" if facts.slurm.traces else ""
-            raise SiteError(f"SLURM was asked for, but sbatch and srun are not on the PATH{traces}")
-        return facts.backend
-    if facts.slurm.found:
-        return "slurm"
-    if facts.slurm.traces:
+    """Choose SLURM where there are traces of it, so that nobody trains on a login node by accident. Raises SiteError."""
+    if facts.backend == "local" or facts.slurm.found:
+        return "local" if facts.backend == "local" else "slurm"
+    traces = f" ({'; '.join(facts.slurm.traces)})" if facts.slurm.traces else ""
+    if facts.backend == "slurm":
+        raise SiteError(f"--backend slurm: sbatch and srun are not on the PATH{traces}")
+    if traces:
         raise SiteError(
-            f"this machine has traces of SLURM ({'; '.join(facts.slurm.traces)}) but no sbatch on the PATH: load its "
-            "module, or say --backend local to train on this machine"
+            f"this machine has traces of SLURM{traces} but no sbatch on the PATH: load SLURM's module, or add "
+            "--backend local to train on this machine"
         )
     return "local"
 
 
 def _check_local(job: Job, facts: Facts) -> None:
-    wanted = job.resources.gpus_per_node
-    total = wanted * (job.resources.nodes + job.resources.spare_nodes)
-    if total > facts.gpus_here:
+    wanted, nodes = job.resources.gpus_per_node, job.resources.nodes + job.resources.spare_nodes
+    if wanted * nodes > facts.gpus_here:
         has = plural(facts.gpus_here, "GPU") if facts.gpus_here else "no GPU"
-        nodes = f" on {total // wanted} nodes" if total > wanted else ""
         raise ConfigError(
-            f"resources.gpus_per_node: the job asks for {wanted} GPUs a node{nodes}, this machine has {has}; "
-            "resources.gpus_per_node=0 trains on its CPUs"
+            f"resources.gpus_per_node: the job asks for {wanted} GPUs a node{f' on {nodes} nodes' if nodes > 1 else ''}, "
+            f"this machine has {has}; add resources.gpus_per_node=0 to train on its CPUs"
         )
 
 
@@ -216,26 +205,26 @@ def _check_interpreter(python: Interpreter) -> None:
     missing = [name for name in ("torch", "submitit", "psutil") if name not in python.packages]
     if missing:
         raise InterpreterError(
-            f"{named} has no {' and no '.join(missing)}, which workers need: install it there, activate the environment "
-            "that has it, or name another interpreter as environment.python"
+            f"{named} has no {' and no '.join(missing)}: pip install {' '.join(missing)} there, activate the environment "
+            "that has it, or set environment.python"
         )
 
 
 def _check_space(facts: Facts, reserve: int) -> None:
     if re.search(r"[%\\\x00-\x1f\x7f]", facts.runs_dir):  # sbatch would replace %j and its kin inside log names
-        raise RunDirError(f"{facts.runs_dir!r}: runs_dir may hold no %, backslash or control character")
+        raise RunDirError(f"runs_dir: {facts.runs_dir!r} must have no %, backslash or control character")
     need = facts.code.size + reserve
     if facts.free_bytes is not None and facts.free_bytes < need:
         raise RunDirError(
             f"{facts.runs_dir}: {size(facts.free_bytes)} free, a run needs at least {size(need)}; "
-            "runs_dir (or $LAUNCHER_RUNS_DIR) names another place"
+            "set runs_dir or $LAUNCHER_RUNS_DIR to another place"
         )
     if facts.free_inodes is not None and facts.free_inodes < len(facts.code.files) + CHECKED_FREE_INODES:
-        raise RunDirError(f"{facts.runs_dir}: only {facts.free_inodes} inodes free, too few for a run's files")
+        raise RunDirError(f"{facts.runs_dir}: only {facts.free_inodes} inodes free, a run needs more")
 
 
 def _check_in_snapshot(job: Job, code: CodeFacts, snapshot: bool, link: tuple[str, ...]) -> None:
-    """A script that git ignores would be missing from the copy: said now, not after hours in the queue."""
+    """Refuse a script that git ignores: it would be missing from the copy, after hours in the queue."""
     name = job.script or ""
     if not snapshot or not name or name.startswith("-m") or name.startswith("/"):
         return
@@ -243,23 +232,16 @@ def _check_in_snapshot(job: Job, code: CodeFacts, snapshot: bool, link: tuple[st
     inside = any(path == f for f, _ in code.files) or any(path.startswith(d + "/") for d in link)
     if not inside and code.git:
         raise ConfigError(
-            f"script: {path} would not be in the copy of the code: git ignores it. Take it out of .gitignore, or say "
+            f"script: {path} would not be in the copy of the code: git ignores it. Remove it from .gitignore, or set "
             "code.snapshot=false"
         )
 
 
 def _editable_inside(facts: Facts, root: str, snapshot: bool) -> tuple[str, ...]:
-    """Sources of editable packages that lie inside the code: their copies come first, or later edits would be imported."""
-    if not snapshot:
-        return ()
-    found = []
-    for _, source in facts.interpreter.editable:
-        path = PurePath(source)
-        if path == PurePath(facts.code.root) or PurePath(facts.code.root) in path.parents:
-            inside = path.relative_to(facts.code.root).as_posix()
-            if inside != ".":  # the code directory itself comes first on sys.path anyway
-                found.append(f"{root}/code/{inside}")
-    return tuple(dict.fromkeys(found))
+    """Return the copies of editable packages inside the code: without them later edits would be imported."""
+    own = PurePath(facts.code.root)  # itself first on sys.path anyway
+    sources = [PurePath(source) for _, source in facts.interpreter.editable] if snapshot else []
+    return tuple(dict.fromkeys(f"{root}/code/{p.relative_to(own).as_posix()}" for p in sources if own in p.parents))
 
 
 def _hours(spec: RunSpec, hours: float) -> float:

@@ -1,4 +1,4 @@
-"""The sbatch text, through submitit's private ``_make_sbatch_string``: the one module that knows it (submitit >=1.5.4,<1.6).
+"""Make the sbatch script, by submitit's private ``_make_sbatch_string`` (submitit >=1.5.4,<1.6).
 
 submitit's public SlurmExecutor raises where there is no ``srun`` on the PATH, and a plan must print on a laptop.
 """
@@ -22,9 +22,9 @@ from launcher.submission.facts.facts import Facts
 if TYPE_CHECKING:
     from launcher.run.after import Predecessor
 
-__all__ = ["OWNED", "Place", "array_place", "is_apptainer", "parameters", "python_command", "render", "teardown"]
+__all__ = ["JobPlace", "array_place", "parameters", "python_command", "render_script", "teardown"]
 
-OWNED = frozenset(
+_OWNED = frozenset(
     {
         *("array", "chdir", "cpus-per-task", "error", "export", "gpus-per-node", "input", "job-name", "no-kill"),
         *("no-requeue", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable", "quiet", "requeue"),
@@ -49,8 +49,8 @@ _OWN_ID = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"
 
 
 @frozen
-class Place:
-    """What the points of a sweep share, and a run has for itself."""
+class JobPlace:
+    """Where the files of a SLURM job are: the points of a sweep share one place, any other run has its own."""
 
     root: str
     """The folder that holds lib, submitit and code: the run's, or the sweep's."""
@@ -65,22 +65,24 @@ class Place:
         return f"{self.root}/submitit"
 
 
-def array_place(root: str, job_name: str, index: str) -> Place:
-    """The place of an array whose elements find their runs as ``index``/NUMBER."""
-    return Place(root, job_name, f'{shlex.quote(index)}/"${{SLURM_ARRAY_TASK_ID:-0}}"')
+def array_place(root: str, job_name: str, index: str) -> JobPlace:
+    """Return the place of an array whose elements find their runs as ``index``/NUMBER."""
+    return JobPlace(root, job_name, f'{shlex.quote(index)}/"${{SLURM_ARRAY_TASK_ID:-0}}"')
 
 
-def is_apptainer(image: str) -> bool:
-    """Whether a container image is for Apptainer (.sif) and not for pyxis."""
-    return image.endswith(".sif")
+def _image_for(runtime: str, job: Job) -> str:
+    """Return the job's container image if it is for ``runtime``: a .sif is for Apptainer, any other for pyxis."""
+    image = job.environment.container or ""
+    return image if image.endswith(".sif") == (runtime == "apptainer") else ""
 
 
 def parameters(
-    job: Job, spec: RunSpec, facts: Facts, gpu_request: str, python_path: Sequence[str], place: Place
+    job: Job, spec: RunSpec, facts: Facts, gpu_request: str, python_path: Sequence[str], place: JobPlace
 ) -> dict[str, Any]:
-    """submitit's parameters: one SLURM task per node, nothing that kills the others when one ends. Raises ConfigError."""
+    """Return submitit's parameters: one SLURM task a node, and no task's end kills the others. Raises ConfigError."""
     cpus = spec.tasks_per_node * spec.cpus_per_task
     slurm = job.slurm
+    plain = ("partition", "account", "qos", "constraint", "exclude", "nodelist", "comment", "mail_type", "mail_user")
     values: dict[str, Any] = {
         "job_name": place.job_name,
         "time": spec.timeout_min,
@@ -88,24 +90,19 @@ def parameters(
         "ntasks_per_node": 1,
         "cpus_per_task": cpus,
         "mem": _mem(spec.mem_gb),
-        "partition": slurm.partition,
-        "account": slurm.account,
-        "qos": slurm.qos,
-        "constraint": slurm.constraint,
-        "exclude": slurm.exclude,
-        "nodelist": slurm.nodelist,
-        "comment": slurm.comment,
-        "mail_type": slurm.mail_type,
-        "mail_user": slurm.mail_user,
+        **{name: getattr(slurm, name) for name in plain},
         "dependency": _dependency(slurm.dependency, facts.after),
         "exclusive": True if slurm.exclusive else None,
         **_gpus(slurm.gres, spec.gpus_per_node, gpu_request),
         "signal_delay_s": spec.restart.signal_lead_s,
         "stderr_to_stdout": True,
         "setup": [_KEEP_SHELL, _export_path(python_path), _MARK_START, *_courier(job, facts, python_path[0], place)],
-        "srun_args": _srun(job, spec, cpus, facts, place),
+        "srun_args": _srun(job, cpus, facts, place),
         "teardown": teardown(
-            place.run_dir, python_path[0], _outside(job, facts), courier=bool(job.environment.container)
+            place.run_dir,
+            python_path[0],
+            '"$outside"' if job.environment.container else shlex.quote(facts.interpreter.path),
+            courier=bool(job.environment.container),
         ),
         "additional_parameters": _additional(job, spec, facts),
     }
@@ -140,7 +137,7 @@ def _dependency(given: str | None, after: Sequence[Predecessor]) -> str | None:
     return ",".join(parts) or None
 
 
-def _srun(job: Job, spec: RunSpec, cpus: int, facts: Facts, place: Place) -> list[str]:
+def _srun(job: Job, cpus: int, facts: Facts, place: JobPlace) -> list[str]:
     args = [
         "--kill-on-bad-exit=0",  # a site may default to 1: one failed agent would take the others along
         "--wait=0",  # srun ends other tasks some time after the first one ended, unless told not to
@@ -151,27 +148,19 @@ def _srun(job: Job, spec: RunSpec, cpus: int, facts: Facts, place: Place) -> lis
         "--export=ALL",
         *job.slurm.srun_args,
     ]
-    image = job.environment.container
-    if image and not is_apptainer(image):
-        args += [f"--container-image={image}", *_pyxis(job, facts, place)]
+    if image := _image_for("pyxis", job):
+        mounts = [f"{path}:{path}" for path in _mounts(job, facts, place)]
+        option, given = "--container-mounts=", job.environment.container_args
+        mounts += [arg.removeprefix(option) for arg in given if arg.startswith(option)]
+        args += [f"--container-image={image}", f"{option}{','.join(mounts)}"]
+        args += [arg for arg in given if not arg.startswith(option)]
     return args
 
 
-def _mounts(job: Job, facts: Facts, place: Place) -> list[str]:
-    """What a container must see: the run, and what the run's code links to."""
+def _mounts(job: Job, facts: Facts, place: JobPlace) -> list[str]:
+    """Return what a container must see: the run, and what the run's code links to."""
     linked = [f"{facts.code.root}/{name}".rstrip("/") for name in job.code.link]
     return [place.root, *(linked if job.code.snapshot else [facts.code.root])]
-
-
-def _pyxis(job: Job, facts: Facts, place: Place) -> list[str]:
-    mounts = [f"{path}:{path}" for path in _mounts(job, facts, place)]
-    rest = []
-    for arg in job.environment.container_args:
-        if arg.startswith("--container-mounts="):
-            mounts += arg.partition("=")[2].split(",")
-        else:
-            rest.append(arg)
-    return [f"--container-mounts={','.join(mounts)}", *rest]
 
 
 def _additional(job: Job, spec: RunSpec, facts: Facts) -> dict[str, Any]:
@@ -186,30 +175,28 @@ def _additional(job: Job, spec: RunSpec, facts: Facts) -> dict[str, Any]:
         values["reservation"] = job.slurm.reservation
     for key, value in job.slurm.extra.items():
         if not _OPTION.fullmatch(key):
-            raise ConfigError(f"slurm.extra: {key!r} is no long option of sbatch: write it without dashes in front")
-        if key in OWNED:
-            raise ConfigError(
-                f"slurm.extra.{key}: the launcher sets --{key} itself; another key of the job controls it"
-            )
+            raise ConfigError(f"slurm.extra: {key!r} is no long option of sbatch: write it without the leading dashes")
+        if key in _OWNED:
+            raise ConfigError(f"slurm.extra.{key}: the launcher sets --{key} itself, from another key of the job")
         if value is not False:  # submitit would write the word False
             values[key] = value
     return values
 
 
 def _refuse_control(values: dict[str, Any]) -> None:
-    """A line break inside ``#SBATCH --comment='...'`` would begin a line of shell."""
+    """Refuse control characters: a line break inside ``#SBATCH --comment='...'`` would begin a line of shell."""
     texts = {k: v for k, v in {**values, **values["additional_parameters"]}.items() if isinstance(v, str)}
     texts |= {f"srun_args[{i}]": v for i, v in enumerate(values["srun_args"])}
     for key, value in texts.items():
         if _CONTROL.search(value):
-            raise ConfigError(f"slurm.{key}: {value!r} has a line break or control character, which sbatch cannot take")
+            raise ConfigError(f"slurm.{key}: {value!r} has a line break or control character, which sbatch refuses")
 
 
 _SHELL = ("setup", "teardown", "srun_args")
 
 
 def _double_backslashes(values: dict[str, Any]) -> None:
-    """sbatch takes a backslash for an escape even between single quotes (22.05), where no shell does."""
+    """Double backslashes: sbatch (22.05) takes one for an escape even between single quotes, where no shell does."""
     for texts in (values, values["additional_parameters"]):
         for key, value in texts.items():
             if isinstance(value, str) and key not in _SHELL:
@@ -220,20 +207,19 @@ def _export_path(python_path: Sequence[str]) -> str:
     return f"export PYTHONPATH={shlex.quote(':'.join(python_path))}${{PYTHONPATH:+:$PYTHONPATH}}"
 
 
-def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str], place: Place) -> str:
-    """The interpreter as a piece of shell: under SLURM signals ignored, setup lines, container, Python.
+def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str], place: JobPlace) -> str:
+    """Return the interpreter as a piece of shell: under SLURM signals ignored, setup lines, container, Python.
 
     ``python -m`` looks into the working directory first, before PYTHONPATH: a folder of the user's called launcher must
     not be taken for this package, so it starts in the run's lib (after the setup lines, which may name relative paths).
     Used by both backends: bash reads it in the sbatch script, submitit's local executor splits it.
     """
     lines = list(job.environment.setup)
-    image = job.environment.container
     if spec.batch == "local":  # TERM is a user's cancel here: nothing would repeat one that came while Python starts
         lines += [_export_path(python_path), *_local_gpus(spec, facts)]
     else:
         lines.insert(0, _IGNORE)
-        if image and not is_apptainer(image):
+        if _image_for("pyxis", job):
             lines.append(_export_path(python_path))  # this shell is inside the container, whose image may set its own
     lines += [f"cd {shlex.quote(python_path[0])}", 'exec "$@"']
     text = ("\n" if len(lines) > 3 else "; ").join(lines)
@@ -242,7 +228,7 @@ def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[
 
 
 def _local_gpus(spec: RunSpec, facts: Facts) -> list[str]:
-    """Each simulated node gets GPUs of its own; submitit's local executor would give all of them the same ones."""
+    """Give each simulated node GPUs of its own; submitit's local executor would give all of them the same ones."""
     each = spec.gpus_per_node
     if not each:
         return []
@@ -251,14 +237,13 @@ def _local_gpus(spec: RunSpec, facts: Facts) -> list[str]:
     return [f'case "$SUBMITIT_LOCAL_GLOBALID" in {cases} esac']
 
 
-def _apptainer(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str], place: Place) -> list[str]:
-    image = job.environment.container
-    if not image or not is_apptainer(image):
+def _apptainer(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str], place: JobPlace) -> list[str]:
+    if not (image := _image_for("apptainer", job)):
         return []
     hides = {"--cleanenv", "-e", "--containall", "-C"} & set(job.environment.container_args)
     if hides:
         raise ConfigError(
-            f"environment.container_args: {min(hides)} hides SLURM's and the launcher's variables from the agent; leave it out"
+            f"environment.container_args: {min(hides)} hides SLURM's and the launcher's variables from the agent: remove it"
         )
     gpus = ["--nv"] if spec.gpus_per_node else []
     binds = [word for path in _mounts(job, facts, place) for word in ("--bind", path)]
@@ -267,13 +252,8 @@ def _apptainer(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str]
     return ["apptainer", "exec", *gpus, *ours, *binds, *job.environment.container_args, image, *again]
 
 
-def _outside(job: Job, facts: Facts) -> str:
-    """The batch shell's Python, as a shell word: it is outside any container."""
-    return '"$outside"' if job.environment.container else shlex.quote(facts.interpreter.path)
-
-
-def _courier(job: Job, facts: Facts, lib: str, place: Place) -> list[str]:
-    """Containers have no scontrol, as a rule: what the leader asks of SLURM is carried out by a process of the batch shell."""
+def _courier(job: Job, facts: Facts, lib: str, place: JobPlace) -> list[str]:
+    """Start a process of the batch shell that runs SLURM's commands for the leader: containers seldom have scontrol."""
     if not job.environment.container:
         return []
     return [
@@ -286,7 +266,7 @@ def _courier(job: Job, facts: Facts, lib: str, place: Place) -> list[str]:
 
 
 def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> list[str]:
-    """Lines after srun: where the leader left no outcome (it was killed), have SLURM requeue the job.
+    """Return the lines after srun: where the leader left no outcome (it was killed), have SLURM requeue the job.
 
     The job's exit code, by which SLURM judges it and chains go on, is 0 when the run is known to have completed, and only
     then: srun's status tells of every task, also of one whose place a spare took, and of a leader that gave the run back. A
@@ -327,8 +307,8 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
     ]
 
 
-def render(command: str, folder: str, parameters: dict[str, Any], *, points: int | None = None) -> str:
-    """The sbatch script that submitit writes for ``command`` (see `python_command`) with its files in ``folder``.
+def render_script(command: str, folder: str, parameters: dict[str, Any], *, points: int | None = None) -> str:
+    """Return the sbatch script that submitit writes for ``command`` (see `python_command`) with its files in ``folder``.
 
     ``points`` makes it an array. Same function, same parameters as the submission itself: what is printed is submitted.
     """

@@ -27,7 +27,7 @@ from launcher.submission.folder import rundir, snapshot
 from launcher.submission.folder.write import ReplacedFiles, mode_in, write_own, write_shared
 from launcher.submission.liveness import await_end, ended, locate
 from launcher.submission.plan.plan import SubmissionPlan, plan
-from launcher.submission.plan.script import Place, array_place, render
+from launcher.submission.plan.script import JobPlace, array_place, render_script
 from launcher.submission.resubmit import Again
 
 __all__ = ["AgainArray", "failed_of", "resubmit_points"]
@@ -122,7 +122,7 @@ def _chunks(sweep: Path, group: list[_One], how: Again) -> Iterator[_Chunk]:
         yield _Chunk(root, [one.paths for one in part], plans)
 
 
-def _plan(one: _One, facts: Facts, place: Place, how: Again) -> SubmissionPlan:
+def _plan(one: _One, facts: Facts, place: JobPlace, how: Again) -> SubmissionPlan:
     made = plan(one.loaded, facts, run_dir=str(one.paths.root), place=place)
     if made.backend != "slurm":
         raise StateError(
@@ -184,7 +184,7 @@ class _Chunk:
         if how.fresh_code:
             snapshot.check_size(first.code, first.max_code_mb)
         points = len(self.points) if len(self.points) > 1 else None
-        text = render(first.command, first.place.submitit, first.parameters, points=points)
+        text = render_script(first.command, first.place.submitit, first.parameters, points=points)
         write_shared(self.root, first, {"submit.sbatch": text}, script_mode=0o600, code=how.fresh_code)
 
     def put_back(self, error: BaseException) -> None:

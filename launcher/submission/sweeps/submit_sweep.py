@@ -151,7 +151,7 @@ def render(chunk: Sequence[PlannedPoint]) -> str:
     """The array's script, exactly as submitted."""
     made = chunk[0].plan
     points = len(chunk) if len(chunk) > 1 else None
-    return script.render(made.command, made.place.submitit, made.parameters, points=points)
+    return script.render_script(made.command, made.place.submitit, made.parameters, points=points)
 
 
 def execute(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> SubmittedSweep:

@@ -46,7 +46,7 @@ def test_an_image_that_is_a_file_lies_beside_the_job(
     monkeypatch.setenv("IMAGES_X", "/images")
     loaded = job(environment={"container": named})
     (loaded.base_dir / "lab.sif").touch()
-    found = gather.gather(loaded, backend="local")
+    found = gather.gather_facts(loaded, backend="local")
     where = {"lab.sif": f"{loaded.base_dir}/lab.sif", "$IMAGES_X/lab.sqsh": "/images/lab.sqsh"}.get(named, named)
 
     assert (found.image, found.image_missing) == (where, missing)
@@ -68,15 +68,15 @@ def test_the_active_environment_comes_first(tmp_path: Path) -> None:
     python.chmod(0o755)
     env = {**os.environ, "VIRTUAL_ENV": str(tmp_path)}
     env.pop("CONDA_PREFIX", None)
-    found = interpreter.find(None, None, env)
+    found = interpreter.find_interpreter(None, None, env)
 
     assert (found.path, found.origin) == (str(python), "$VIRTUAL_ENV")
     assert found.version == ".".join(map(str, sys.version_info[:3]))
     assert "submitit" in found.packages
     env.pop("VIRTUAL_ENV")
-    assert interpreter.find(None, None, env).origin == "the launcher's own"
-    with pytest.raises(InterpreterError, match=r"environment.python: /nowhere/python is not there"):
-        interpreter.find("/nowhere/python", None, env)
+    assert interpreter.find_interpreter(None, None, env).origin == "the launcher's own"
+    with pytest.raises(InterpreterError, match=r"environment.python: /nowhere/python was not found"):
+        interpreter.find_interpreter("/nowhere/python", None, env)
 
 
 def test_an_interpreter_that_fails_says_why(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_an_interpreter_that_fails_says_why(tmp_path: Path) -> None:
     python.write_text("#!/bin/sh\necho first >&2; echo cannot open shared object file >&2; exit 127\n")
     python.chmod(0o755)
 
-    assert interpreter.probe(str(python), "test", os.environ).error == "cannot open shared object file"
+    assert interpreter.ask_interpreter(str(python), "test", os.environ).error == "cannot open shared object file"
 
 
 @pytest.mark.torch
@@ -93,7 +93,7 @@ def test_looking_for_torch_does_not_import_it() -> None:
     """The probe of this process leaves torch unimported."""
     text = (
         "import sys, os; from launcher.submission.facts import interpreter as i; "
-        "f = i.probe(sys.executable, 'x', os.environ); print('torch' in f.packages, 'torch' in sys.modules)"
+        "f = i.ask_interpreter(sys.executable, 'x', os.environ); print('torch' in f.packages, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
 
@@ -112,14 +112,14 @@ def test_editable_packages_are_seen(tmp_path: Path) -> None:
     python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
 
-    found = interpreter.probe(str(python), "test", os.environ)
+    found = interpreter.ask_interpreter(str(python), "test", os.environ)
 
     assert ("my-lab", str(tmp_path / "project" / "src")) in found.editable
 
 
 def test_a_container_is_not_looked_into() -> None:
     """Inside an image the interpreter cannot be checked from here."""
-    found = interpreter.find(None, "/img/lab.sif", os.environ)
+    found = interpreter.find_interpreter(None, "/img/lab.sif", os.environ)
 
     assert (found.path, found.checked) == ("python3", False)
 
@@ -128,7 +128,7 @@ def test_the_local_backend_does_not_ask_slurm(job: Make, tmp_path: Path, monkeyp
     """--backend local works beside a half-installed SLURM."""
     monkeypatch.setattr(gather, "find_slurm", lambda env: pytest.fail("asked"))
     loaded = job(runs_dir=str(tmp_path / "runs"))
-    facts = gather.gather(loaded, backend="local")
+    facts = gather.gather_facts(loaded, backend="local")
 
     assert not facts.slurm.found
     assert [name for name, _ in facts.code.files] == ["lab/__init__.py", "lab/tasks.py", "lab/train.py", "train.py"]
@@ -140,7 +140,7 @@ def test_a_missing_code_directory_is_a_sentence(job: Make, tmp_path: Path) -> No
     loaded = job()
     loaded = replace(loaded, base_dir=tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=r"code\.dir: .*nowhere is no directory"):
-        gather.gather(loaded, backend="local")
+        gather.gather_facts(loaded, backend="local")
 
 
 def test_gpus_within_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def seen(folder: Path, files: dict[str, str]) -> list[tuple[str, str]]:
     python = folder / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    found = interpreter.probe(str(python), "test", os.environ)
+    found = interpreter.ask_interpreter(str(python), "test", os.environ)
     assert found.error == ""
     return [(name, source) for name, source in found.editable if source.startswith(str(folder))]
 

@@ -54,8 +54,8 @@ def test_the_speed_at_that_number_of_ranks_counts_else_the_nearest() -> None:
     """Four ranks were measured themselves; six are reckoned from eight, one from four."""
     four, eight = (estimate.Speed(f"r{n}", 1.0, n, 100) for n in (4, 8))
 
-    assert [estimate.nearest([eight, four], n) for n in (4, 6, 8, 1)] == [four, eight, eight, four]
-    assert estimate.nearest([], 4) is None
+    assert [estimate.nearest_speed([eight, four], n) for n in (4, 6, 8, 1)] == [four, eight, eight, four]
+    assert estimate.nearest_speed([], 4) is None
 
 
 def test_a_rehearsal_on_real_nodes_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,9 +63,9 @@ def test_a_rehearsal_on_real_nodes_counts(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path / "runs"))
     for real, rate in ((True, 1.0), (True, 2.0), (False, 3.0)):
-        rehearsals.note("net", real=real, ranks=2, steps_per_s=rate, total_steps=100, save_s=None)
+        rehearsals.note_rehearsal("net", real=real, ranks=2, steps_per_s=rate, total_steps=100, save_s=None)
 
-    assert estimate.measured("net") == [estimate.Speed("a rehearsal", 2.0, 2, 100)]
+    assert estimate.measured_speeds("net") == [estimate.Speed("a rehearsal", 2.0, 2, 100)]
 
 
 def test_the_newest_run_that_measured_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,9 +81,9 @@ def test_the_newest_run_that_measured_counts(tmp_path: Path, monkeypatch: pytest
         index.register(paths.root)
         os.utime(index.links_dir() / run_id, (t, t), follow_symlinks=False)
 
-    (found,) = estimate.measured("net")
+    (found,) = estimate.measured_speeds("net")
     assert (found.run_id, found.steps_per_s) == ("net-1121-0842-bbb", 2.0)
-    assert estimate.measured("other") == []
+    assert estimate.measured_speeds("other") == []
 
 
 def test_the_script_that_is_tested_is_the_plans(
@@ -141,7 +141,7 @@ def test_measured_speeds_decide_what_finishes_first(login: Path, capsys: pytest.
     run = RunPaths(login / "runs" / "train-1121-0842-bbb")
     run.root.mkdir(parents=True)
     run.state.write_text(json.dumps({"rate": 0.1, "world_size": 2, "total_steps": 100}))
-    rehearsals.note("train", real=True, ranks=4, steps_per_s=0.4, total_steps=100, save_s=None)
+    rehearsals.note_rehearsal("train", real=True, ranks=4, steps_per_s=0.4, total_steps=100, save_s=None)
     words = [
         "plan",
         "train.py",

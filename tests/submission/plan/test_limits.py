@@ -33,10 +33,10 @@ def _on(**changes: Any) -> Facts:
 @pytest.mark.parametrize(
     ("resources", "said"),
     [
-        ({"nodes": 4, "spare_nodes": 1}, r"5 nodes \(spares included\) are asked for, partition main has 4"),
-        ({"tasks_per_node": 3, "cpus_per_task": 3}, r"3 x 3 = 9 CPUs a node are asked for.*at most 8"),
-        ({"gpus_per_node": 8}, r"gpus_per_node: 8 are asked for.*at most 4"),
-        ({"mem_gb": 64.0}, r"mem_gb: 64 GB are asked for.*at most 16"),
+        ({"nodes": 4, "spare_nodes": 1}, r"asks for 5 nodes \(spares included\), partition main has 4"),
+        ({"tasks_per_node": 3, "cpus_per_task": 3}, r"asks for 3 x 3 = 9 CPUs a node.*at most 8"),
+        ({"gpus_per_node": 8}, r"gpus_per_node: the job asks for 8 GPUs.*at most 4"),
+        ({"mem_gb": 64.0}, r"mem_gb: the job asks for 64 GB.*at most 16"),
     ],
 )
 def test_what_no_node_has_is_refused(job: Make, resources: dict[str, Any], said: str) -> None:

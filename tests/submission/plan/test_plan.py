@@ -159,8 +159,8 @@ def test_traces_of_slurm_without_sbatch_stop_it(job: Make) -> None:
 @pytest.mark.parametrize(
     ("slurm", "backend", "said"),
     [
-        (NONE, "auto", "no SLURM here: this is what a cluster would be sent"),
-        (NONE, "slurm", "there is no sbatch here: submit where there is one"),
+        (NONE, "auto", "no SLURM here: this plan is for a cluster"),
+        (NONE, "slurm", "there is no sbatch here: run launcher submit on a machine"),
         (TRACES, "auto", "load SLURM's module to submit"),
     ],
     ids=["laptop", "asked for", "module not loaded"],
@@ -202,7 +202,7 @@ def test_what_planning_refuses_names_its_place(tmp_path: Path) -> None:
 def test_missing_gpus_here_name_the_way_out(job: Make) -> None:
     """More GPUs than this machine has, all simulated nodes counted, is refused with the override that helps."""
     with pytest.raises(
-        ConfigError, match=r"asks for 4 GPUs a node, this machine has no GPU; resources.gpus_per_node=0"
+        ConfigError, match=r"asks for 4 GPUs a node, this machine has no GPU; add resources.gpus_per_node=0"
     ):
         plan(job(resources={"gpus_per_node": 4}), facts(backend="local"))
     with pytest.raises(ConfigError, match="this machine has 2 GPUs"):
@@ -271,7 +271,7 @@ def test_addresses_of_notifications_are_passed_by_name(job: Make) -> None:
     made = plan(loaded, facts(unset_pass=("MY_URL",)))
 
     assert made.spec.pass_names == ["A_TOKEN", "MY_URL"]
-    assert any(w.startswith("MY_URL is to be passed") for w in made.warnings)
+    assert any(w.startswith("MY_URL is not set here") for w in made.warnings)
 
 
 def test_plain_values_for_json(job: Make) -> None:
