@@ -115,7 +115,7 @@ def test_a_frozen_leader(clean: Cluster, tmp_path: Path, undisturbed: Undisturbe
     assert len(run.told("attempt_started")) == 2
     (decision,) = run.told("decision", attempt=0)
     assert decision["evidence"] == "leader_gone"
-    assert re.fullmatch(r"The leader on \S+ stood still for \d+ s; the run is requeued\.", decision["reason"])
+    assert re.fullmatch(r"The leader on \S+ did not respond for \d+ s; the run is requeued\.", decision["reason"])
     assert [e["type"] for e in run.history() if e["attempt"] == 0][-1] == "requeued"
     assert len(run.told("requeued")) == 1
 

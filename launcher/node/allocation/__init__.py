@@ -1,1 +1,1 @@
-"""The nodes as somebody lent them: SLURM's job, its signals, its requeue and its end. Knows no rounds."""
+"""The nodes that SLURM gave the run: the job, its signals, its requeue and its end. Never handles rounds or workers."""

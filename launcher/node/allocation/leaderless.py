@@ -109,7 +109,7 @@ def _awaited(
             if not _ours(facts, allocation):
                 return None
             if leader_host not in hosts_in(facts.nodes):
-                return f"{leader_host}, the leader's host, fell silent and SLURM has dropped it"
+                return f"{leader_host}, the leader's host, stopped answering and SLURM has removed it from the job"
             if not alive():
                 answering = None
             elif leads():
@@ -118,11 +118,11 @@ def _awaited(
                 answering = clock()
             elif clock() - answering >= _FROZEN_S:
                 allocation.ends_slowly(_ENDING_S)
-                return f"The leader on {leader_host} stood still for {SILENCE_S + clock() - began:.0f} s"
+                return f"The leader on {leader_host} did not respond for {SILENCE_S + clock() - began:.0f} s"
         elif clock() - heard > _UNHEARD_S:
             return None
         sleep(_POLL_S)
-    return f"{leader_host}, the leader's host, was silent for {SILENCE_S + _DROP_S:.0f} s"
+    return f"{leader_host}, the leader's host, did not answer for {SILENCE_S + _DROP_S:.0f} s"
 
 
 def host_answers(host: str, ports: Sequence[int]) -> bool:

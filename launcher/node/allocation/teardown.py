@@ -240,7 +240,7 @@ def _hand_back(
         _end(paths, allocation, attempt, "failed", f"{decision.reason} SLURM did not take it: {error}")
         return False
     if exclude:
-        _tell(paths, attempt, "excluded", hosts=list(exclude), why="the leader on it is gone")
+        _tell(paths, attempt, "excluded", hosts=list(exclude), why="the leader on it died")
     if handed.given_up:
         _tell(paths, attempt, "readmitted", hosts=list(handed.given_up), why=NEEDED)
     _tell(paths, attempt, "attempt_ended", why=decision.reason)

@@ -1,1 +1,1 @@
-"""A process that has imported torch once and forks workers from itself. Knows no rounds and no leader."""
+"""A process that has imported torch once and forks workers from itself. Never handles rounds; knows no leader."""

@@ -122,7 +122,7 @@ class ForkServer:
         async with self._sending:
             frames = self._frames
             if frames is None:
-                raise ForkServerError("The fork server is gone.")
+                raise ForkServerError("The fork server has ended.")
             try:
                 rest = frames.send_some(message, fds)
                 while rest is None:
@@ -131,7 +131,7 @@ class ForkServer:
                 if rest:
                     await asyncio.get_running_loop().sock_sendall(frames.sock, rest)
             except (OSError, ValueError) as error:  # ValueError: the socket was closed meanwhile
-                raise ForkServerError(f"The fork server is gone ({error}).") from None
+                raise ForkServerError(f"The fork server has ended ({error}).") from None
 
     async def signal(self, key: str, signum: int, *, group: bool = False) -> None:
         """Signal one worker (or its group); those that have ended are passed over.

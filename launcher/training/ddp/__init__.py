@@ -1,1 +1,1 @@
-"""Data order, randomness, gradient buckets and optimizers: what must be equal for a resume to be exact."""
+"""Data order, random numbers, gradient buckets and optimizers: what a resume must restore exactly. Never talks to the agent."""

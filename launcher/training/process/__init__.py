@@ -1,1 +1,1 @@
-"""What one process knows and says of itself: its place, its process group, its signals, its failure."""
+"""One worker process itself: its place in the run, its process group, signals and failures. Never reads data or saves."""

@@ -1,1 +1,1 @@
-"""The boundary between two steps: position, saves, the agreed stop."""
+"""The boundary between two steps: position, saves, the agreed stop. Never writes files itself."""

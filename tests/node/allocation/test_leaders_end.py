@@ -155,11 +155,11 @@ def test_a_leader_that_stood_still_did_not_die(run) -> None:
     fence.claim_attempt(paths, job_id="5")
     events.append(paths.events, events.event("attempt_started", attempt=0, job_id="5", host="n0", restart_count=0))
 
-    assert teardown.act(spec, paths, Slurm(), said="The leader on n0 stood still for 28 s") is True
+    assert teardown.act(spec, paths, Slurm(), said="The leader on n0 did not respond for 28 s") is True
 
     (decision,) = [e for e in events.read(paths.events) if e["type"] == "decision"]
-    assert decision["reason"] == "The leader on n0 stood still for 28 s; the run is requeued."
-    assert why(paths).startswith("The leader on n0 stood still for 28 s.")
+    assert decision["reason"] == "The leader on n0 did not respond for 28 s; the run is requeued."
+    assert why(paths).startswith("The leader on n0 did not respond for 28 s.")
 
 
 def test_a_leaders_sentence_is_found_in_its_log_where_nobody_acted(run, capfd: pytest.CaptureFixture[str]) -> None:

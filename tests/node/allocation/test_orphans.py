@@ -74,7 +74,7 @@ def test_a_silent_host_is_waited_for_until_slurm_drops_it(adopt):
 
     assert acted == [("n0",)]
     assert took == pytest.approx(22)
-    assert adopt.said == "n0, the leader's host, fell silent and SLURM has dropped it"
+    assert adopt.said == "n0, the leader's host, stopped answering and SLURM has removed it from the job"
 
 
 def test_a_leader_that_stands_still_on_a_live_host_is_not_waited_for(adopt):
@@ -85,7 +85,7 @@ def test_a_leader_that_stands_still_on_a_live_host_is_not_waited_for(adopt):
     assert acted == [("n0",)]
     assert took == pytest.approx(22)
     assert slurm.slow > 0
-    assert adopt.said == "The leader on n0 stood still for 28 s"  # 8 s of silence before
+    assert adopt.said == "The leader on n0 did not respond for 28 s"  # 8 s of silence before
 
 
 def test_a_leader_that_comes_back_keeps_the_word(adopt):
