@@ -1,4 +1,4 @@
-"""The boundary between two units: position, registered state, saves and the agreed stop. `Worker` is its public face."""
+"""The boundary between two optimizer steps: position, registered state, saves and the agreed stop, for `Worker`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from launcher.training.step.stopping import Gate, StopTraining
 __all__ = ["Session"]
 
 _LAST_TRIES_S = (0.0, 2.0, 10.0, 30.0, 60.0, 120.0)
-"""Waits before each try of the last save: somebody may clear the disk, and nothing else brings the last steps back."""
+"""Waits before each try of the last save: a full disk may be cleared, and without this save the last steps are lost."""
 
 
 class Session:
-    """One worker's life between start and end; everything here runs on the main thread."""
+    """The state of one worker from start to end; everything here runs on the main thread, but `hear`."""
 
     def __init__(self, place: WorkerPlace, gate: Gate, reporter: Reporter, device: torch.device) -> None:
         self.place = place
@@ -46,18 +46,18 @@ class Session:
         self.total_steps: int | None = None
         self.start_step = 0
         self.partial: dict[str, Any] = {}
-        """Sums over the epoch under way, this rank's part; saved per rank, added up when the world size changes."""
+        """This rank's sums over the epoch under way; saved per rank, added up when the world size changes."""
         self.notes: dict[str, float] = {}
-        """Small numbers that all ranks share and a resume gets back."""
+        """Small numbers that all ranks share and a resume restores."""
         self.in_unit = False
         self.begun = False
         self.shared_loop = False
-        """Only the optimizer's step changes the weights: they are copied behind the next forward and backward pass."""
+        """Only the optimizer's step changes the weights: they are copied during the next forward and backward pass."""
         self.is_script = place.spec is None or place.spec.work.kind in ("script", "module")
         self.stopping = False
         """A script: the agreed step is reached."""
         self.rehearsed = False
-        """A loop of the user's own has done the steps of a rehearsal: its next step is too much."""
+        """A loop of the user's own has done the steps of a rehearsal: its next step ends it."""
         self.told = False
         """``stopped`` was sent."""
         self._phase = ""
@@ -67,7 +67,7 @@ class Session:
         """The step that `Worker.save_dir` saved last."""
         self._gap: Reference | None = None
         self._saved_at = 0
-        self.folder_mode = _mode(place)
+        self.folder_mode = 0o750 if place.spec is not None and place.spec.share == "group" else 0o700
         self.saver = (
             write.CheckpointWriter(place.channel, device, folder_mode=self.folder_mode) if place.channel else None
         )
@@ -100,32 +100,31 @@ class Session:
         self.gate.publish(self.position.step)
 
     def phase(self, name: str) -> None:
-        """Say what this worker does from now on: how long a silence is believed to be work depends on it."""
+        """Report what this worker does from now on: how long it may send nothing depends on it."""
         if name != self._phase:
             self._phase = name
             self.reporter.send("phase", name=name)
 
     def begin(self) -> None:
-        """Before the first unit: this rank's generators and sums, restored or seeded."""
+        """Restore or seed this rank's generators and sums, before the first unit."""
         if self.begun:
             return
         if self.registered.loaded is None:
             seed_rank(self.seed, 0, self.place.rank)
         else:
             self.partial = self.registered.partial_sums(self.device)
-            self.restore_generators()
+            self.registered.restore_generators(self.seed, self.position.step, alike=False)
         self._begin()
 
     def begin_own_loop(self) -> None:
-        """As `begin`, for a loop of the user's own, who has seeded it: generators are restored, or left alone."""
+        """Begin a loop of the user's own, who has seeded it: generators are restored, or not changed."""
         if not self.begun:
-            self.restore_generators(alike=True)
+            self.registered.restore_generators(self.seed, self.position.step, alike=True)
             self._begin()
-            self._enter_own_unit()
-
-    def restore_generators(self, *, alike: bool = False) -> None:
-        """This rank's generators as they were at the checkpoint; ``alike``: see `Registered.restore_generators`."""
-        self.registered.restore_generators(self.seed, self.position.step, alike=alike)
+            self.gate.publish(
+                self.position.step + 1
+            )  # from here on the next unit will be run, unless all stop before it
+            self._pass_own_boundary()
 
     def _begin(self) -> None:
         self.begun = True
@@ -134,7 +133,7 @@ class Session:
         self._progress(last=True)
 
     def tree(self) -> list[tuple[str, Any]]:
-        """Everything that is saved, by file, as it is now and by reference."""
+        """Return everything that is saved, by file, as it is now and by reference."""
         own = {
             "rng": rng_state(),
             "partial": dict(self.partial),
@@ -156,14 +155,14 @@ class Session:
     # -- units ---------------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """The boundary before the next unit: save what is due, wait if held. Raises StopTraining at the agreed step."""
+        """Pass the boundary before the next unit: save what is due, wait if held. Raises StopTraining at the agreed step."""
         self.pass_boundary()
         self._gap = None
         self.in_unit = True
         self.phase("train")
 
     def pass_boundary(self) -> None:
-        """As `enter`, but for a collective after an epoch's last unit: from here on, the next unit will be run."""
+        """Do as `enter`, before a collective after an epoch's last unit: from here on, the next unit will be run."""
         done = self.position.step
         self.gate.publish(done + 1)
         self.save_if_due()
@@ -171,7 +170,7 @@ class Session:
             self.stop()
 
     def finish_unit(self, unit: Unit | None, last: bool) -> None:
-        """A unit's body has ended: the next call of `enter` or `open_gap` is its boundary."""
+        """Count a unit whose body has ended: the next call of `enter` or `open_gap` is its boundary."""
         self.in_unit = False
         at = self.position
         at.step += 1
@@ -186,8 +185,8 @@ class Session:
             die_behind_a_checkpoint(self.place)
 
     def open_gap(self) -> None:
-        """After the last unit of a loop: user code follows that a resume will run again, so hold the state as of now."""
-        self._progress(last=True)  # the next word may come after a long evaluation
+        """Hold the state as it is after a loop's last unit: user code follows that a resume will run again."""
+        self._progress(last=True)  # the next report may come after a long evaluation
         self.save_if_due()
         if self._gap is None and self.channel is not None:
             self._gap = Reference(self.tree())
@@ -217,7 +216,7 @@ class Session:
         return {**values, "wait_s": self.waits.seconds()}
 
     def step_done(self) -> None:
-        """A loop of the user's own has done one optimizer step: unit and boundary in one. Raises StopTraining in functions."""
+        """Count one optimizer step of a loop of the user's own, and pass its boundary. Raises StopTraining in functions."""
         if not self.begun:
             if self.registered.loaded is not None:
                 self.reporter.send("warning", text=UNRESTORED)
@@ -239,19 +238,11 @@ class Session:
             self.wanted = self.due_folder() or (self.tmp() if self.rehearsed else None)
         self._pass_own_boundary()
 
-    def _enter_own_unit(self) -> None:
-        """From here on the next unit will be run, unless all stop before it."""
-        self.gate.publish(self.position.step + 1)
-        self._pass_own_boundary()
-
     def _pass_own_boundary(self) -> None:
         if self.gate.passes(self.position.step + 1):
             return
         if not self.is_script:
             self.stop()
-        self._stop_script()
-
-    def _stop_script(self) -> None:
         stop = self.gate.stop
         self.stopping = True
         if stop is None or not stop.save or self.position.step <= self.start_step:
@@ -262,7 +253,7 @@ class Session:
             self.wanted = Path(stop.tmp) if stop.tmp else self.tmp()
 
     def stopped(self, *, saved: bool) -> None:
-        """Say, once, that this worker stopped at the agreed step."""
+        """Report, once, that this worker stopped at the agreed step."""
         if not self.told:
             self.told = True
             self.reporter.flush(force=True)
@@ -271,7 +262,7 @@ class Session:
     # -- saves and stops -----------------------------------------------------------------------------------------
 
     def save_if_due(self) -> None:
-        """Save at this boundary when the leader asked for it or the interval in steps says so."""
+        """Save at this boundary when the leader asked for it or `checkpoint.interval_steps` have passed."""
         if (folder := self.due_folder()) is not None:
             before = self._phase
             self.phase("save")  # copying takes a while, and an earlier save may still be on its way to a slow disk
@@ -279,7 +270,7 @@ class Session:
             self.phase(before)
 
     def due_folder(self) -> Path | None:
-        """The folder of the save that is due at this boundary, if one is."""
+        """Return the folder of the save that is due at this boundary, if one is."""
         step = self.position.step
         if (tmp := self.gate.due(step)) is not None:
             return Path(tmp)
@@ -288,7 +279,7 @@ class Session:
         return self.tmp() if wanted and step > max(self._saved_at, self.start_step) else None
 
     def tmp(self) -> Path:
-        """Where this round's checkpoint of the current step is written."""
+        """Return the folder in which this round writes the checkpoint of the current step."""
         if self.place.paths is None:
             raise RuntimeError("there is no run to save into")
         return self.place.paths.checkpoint_tmp(self.place.attempt, self.place.round_, self.position.step)
@@ -305,13 +296,15 @@ class Session:
         self._saved_at = self.position.step
         parts = self.tree if gap is None else lambda: gap.tree
         late = self._late() if copy and gap is None else set()
-        self.saver.save(self.position.step, tmp, parts, self._meta(), copy=copy, late=late)
+        at = self.position
+        meta = {**self._progress_values(), "step": at.step, "consumed": at.consumed, "t": time.time()}
+        self.saver.save(at.step, tmp, parts, meta, copy=copy, late=late)
 
     def _late(self) -> set[int]:
-        """What only an optimizer's step changes, before which it is settled: copied behind what comes before that step.
+        """Return the addresses of what only an optimizer's step changes: copied during the forward and backward pass.
 
         That is every optimizer's own state; weights only in the shared loop: user code may write to them, also where
-        torch does not count it (``.data``).
+        torch does not count it (``.data``). `settle` completes the copies before the step.
         """
         if self.saver is None or self.saver.torn:
             return set()
@@ -324,20 +317,12 @@ class Session:
         return {tensor.data_ptr() for tensor in tensors}
 
     def settle(self) -> None:
-        """Called before every registered optimizer's step."""
+        """Complete late copies; called before every registered optimizer's step."""
         if self.saver is not None:
             self.saver.settle()
 
-    def _meta(self) -> dict[str, Any]:
-        return {
-            **self._progress_values(),
-            "step": self.position.step,
-            "consumed": self.position.consumed,
-            "t": time.time(),
-        }
-
     def stop(self) -> None:
-        """The agreed stop: save, report, unwind. Raises StopTraining, always."""
+        """Save, report and end the work at the agreed stop. Always raises StopTraining."""
         stop = self.gate.stop
         saved = False
         if stop is not None and stop.save and self.position.step > self.start_step:
@@ -347,7 +332,7 @@ class Session:
         raise StopTraining
 
     def save_and_wait(self, tmp: Path) -> bool:
-        """Save the boundary's state durably; whether it is."""
+        """Save the boundary's state and wait; returns whether it is durable."""
         if self.saver is None:
             return False
         self.save(tmp, copy=False)
@@ -355,7 +340,7 @@ class Session:
         return self.saver.saved_step == self.position.step
 
     def finish(self) -> None:
-        """All work is done: the last checkpoint, then the word."""
+        """Save the last checkpoint, then report that all work is done."""
         self._progress(last=True)
         saved = True
         if self._gap is not None and not self._gap.intact:
@@ -385,7 +370,3 @@ class Session:
         if message["type"] == "save_lost" and "tmp" in message:
             names = [write.rank_file(self.place.rank), write.SHARED if self.place.rank == 0 else ""]
             write.remove_files(Path(str(message["tmp"])), [name for name in names if name])
-
-
-def _mode(place: WorkerPlace) -> int:
-    return 0o750 if place.spec is not None and place.spec.share == "group" else 0o700
