@@ -1,4 +1,4 @@
-"""The middle way: one line in a script."""
+"""`launcher.attach`: one line that gives a script resumes, agreed stops and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _worker: Worker | None = None
 
 
 def attach() -> Worker:
-    """The `Worker` of this process; under plain python or torchrun one that does nothing and never stops.
+    """Return the `Worker` of this process; under plain python or torchrun one that does nothing and never stops.
 
     Call it on the main thread, after the process group is up and the device is set. From then on the leader says when to stop
     (`Worker.should_stop`), and SLURM's signals end neither the script nor the processes that it starts (`launcher.training.process.signals`).
@@ -40,5 +40,5 @@ def attach() -> Worker:
 
 
 def attached() -> Worker | None:
-    """The worker that the script asked for, if it did."""
+    """Return the worker that the script asked for, if it did."""
     return _worker

@@ -1,4 +1,4 @@
-"""Runs a task or a function from start to end: process group, user code, teardown on every path."""
+"""Runs a task or a function from start to end: process group, user code, and the end in every case."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def main() -> NoReturn:
         code = _run()
     except SystemExit:  # a script ends as Python does: what it left open is written and closed
         raise
-    except BaseException:  # the last resort of the process: a fault of ours must still be seen in the log
+    except BaseException:  # the process's last handler: an error of the launcher itself must be seen in the log, too
         import traceback
 
         traceback.print_exc()
@@ -58,7 +58,7 @@ def _run() -> int:
 
 
 def forget_parent() -> None:
-    """Undo multiprocessing's idea of this process: not a child, the default start method, no fork server of the agent's.
+    """Reset multiprocessing in this process: not a child, the default start method, no fork server of the agent's.
 
     A worker forked from a fork server inherits it as start method: every data-loader process would then import torch anew.
     """

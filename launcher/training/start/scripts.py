@@ -1,4 +1,4 @@
-"""Runs a script or module as python itself would: a real ``__main__``, default signals, nothing of the launcher in its way."""
+"""Runs a script or module as python itself would: a real ``__main__``, default signals, no trace of the launcher."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from launcher.errors import CodeError
 from launcher.run.messages import Channel
@@ -24,7 +25,7 @@ __all__ = ["run_script", "tracker_variables"]
 
 
 def run_script(place: WorkerPlace) -> int:
-    """Run the script or module of ``place`` to its end; returns its exit code, as python would give it."""
+    """Run the script or module of ``place`` to its end; returns the exit code that python would give."""
     spec, channel = place.spec, place.channel
     if spec is None or channel is None:
         raise ValueError("a script runs inside a run")
@@ -51,17 +52,18 @@ def run_script(place: WorkerPlace) -> int:
 
 
 def _prepare(spec: RunSpec) -> None:
-    """What must be told to torch before the script is."""
+    """Set up torch before the script runs."""
     if spec.deterministic or spec.stop_after_steps is not None:
         from launcher.training.ddp.determinism import make_deterministic, seed_all
 
         if spec.deterministic:
             make_deterministic()
         if spec.stop_after_steps is not None:
-            seed_all(spec.seed)  # a rehearsal compares two runs: what the script does not seed must not tell them apart
+            seed_all(spec.seed)  # a rehearsal compares two runs: a script that seeds nothing must not make them differ
 
 
 def _guarded(channel: Channel, program: Callable[[], None]) -> int:
+    """Run the program; returns its exit code after reporting a failure."""
     try:
         program()
         return 0
@@ -89,26 +91,30 @@ def _failed(channel: Channel, error: BaseException) -> int:
 
 
 def _finish(code: int) -> None:
-    """What python does at its end, however it ends: threads are waited for, exit functions run.
+    """Do what python does at its end: wait for threads, run exit functions.
 
-    An attached worker that has done its work has its last word in between.
+    In between, an attached worker that has done its work saves and reports it.
     """
     threading._shutdown()  # type: ignore[attr-defined]
-    attach = sys.modules.get("launcher.training.attach")
-    worker = attach.attached() if attach is not None else None
+    worker = _attached()
     if worker is not None and code == 0:
         worker.close()
     atexit._run_exitfuncs()
 
 
-def _steps_done() -> int | None:
+def _attached() -> Any:
+    """Return the `Worker` that the script asked for; None when it asked for none."""
     attach = sys.modules.get("launcher.training.attach")
-    worker = attach.attached() if attach is not None else None
+    return None if attach is None else attach.attached()
+
+
+def _steps_done() -> int | None:
+    worker = _attached()
     return None if worker is None else int(worker.steps_done)
 
 
 def _load(work: Work) -> Callable[[], None]:
-    """The program, compiled, with ``__main__``, ``sys.argv`` and ``sys.path`` as python sets them. Raises CodeError."""
+    """Compile the program and set ``__main__``, ``sys.argv`` and ``sys.path`` as python does. Raises CodeError."""
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
     code = _script(main, work) if work.kind == "script" else _module(main, work)
@@ -153,15 +159,14 @@ def _first_on_path(folder: str) -> None:
 
 
 def tracker_variables(spec: RunSpec, paths: RunPaths, rank: int) -> dict[str, str]:
-    """Variables by which a script's own trackers continue the same tracker run in every round and attempt. Pure.
+    """Return the variables by which a script's own trackers continue the same tracker run in every round and attempt. Pure.
 
     Rank 0 has the run's id; another rank that starts a Weights & Biases run of its own continues one of its own. The id
-    of an MLflow run, which the server draws, comes with the round's environment.
+    of an MLflow run, which the server chooses, comes with the round's environment.
     """
+    own_id = spec.id if rank == 0 else f"{spec.id}-rank{rank}"
     values = {
-        "WANDB_RUN_ID": spec.id if rank == 0 else f"{spec.id}-rank{rank}",
-        "WANDB_RESUME": "allow",
-        "WANDB_NAME": spec.id if rank == 0 else f"{spec.id}-rank{rank}",
+        **{"WANDB_RUN_ID": own_id, "WANDB_RESUME": "allow", "WANDB_NAME": own_id},
         "TENSORBOARD_LOGGING_DIR": str(paths.trackers / "tensorboard"),
     }
     wandb, mlflow = spec.trackers.get("wandb") or {}, spec.trackers.get("mlflow") or {}

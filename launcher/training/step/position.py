@@ -1,4 +1,4 @@
-"""How far a run is: what every checkpoint holds beside the registered state."""
+"""How far a run is: saved in every checkpoint beside the registered state."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Position:
     samples: int = 0
     """Samples consumed since the beginning."""
     order: int = 0
-    """A running checksum of which samples were met, in which order."""
+    """A running checksum of which samples were used, in which order."""
     length: int = 0
     """Samples of the data set."""
     global_batch: int = 0
     per_rank: int = 0
-    """What the user asked for per rank; another value on resume means another global batch."""
+    """The batch size per rank that the user asked for; another value on resume means another global batch."""

@@ -1,9 +1,9 @@
-"""The agreed stop, worker's side: which unit was entered, who holds it, where all stop, what is to be saved when.
+"""The agreed stop, worker's side: which unit was entered, whether it must wait, where all stop, what must be saved when.
 
-Invariant: once a worker has reported that it entered unit e, it begins no unit beyond e until it holds S, and S is the
+Invariant: once a worker has reported that it entered unit e, it begins no unit beyond e until it knows S, and S is the
 highest e of all workers. The main thread publishes ``entered``, *then* reads ``hold``; the control thread sets ``hold``,
-*then* reads ``entered``. Either the main thread sees the hold, or the report contains the unit it went into: nobody can be
-past S, whatever the delays. Answers come from the control thread, also while the main thread is inside a collective.
+*then* reads ``entered``. Either the main thread sees the hold, or the report contains the unit it went into: no worker can
+be past S, whatever the delays. The control thread answers, also while the main thread is inside a collective.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Gate:
         self._changed = threading.Condition()
 
     def publish(self, unit: int) -> None:
-        """Say that ``unit`` is entered; `due` and `passes` come after it, in this order."""
+        """Note that ``unit`` is entered; `due` and `passes` come after it, in this order."""
         self.entered = unit
 
     def due(self, step: int) -> str | None:
-        """The folder to save into at the boundary after unit ``step``, when one was asked for."""
+        """Return the folder to save into at the boundary after unit ``step``, when one was asked for."""
         return self.saves.pop(step, None) if self.saves else None
 
     def passes(self, unit: int) -> bool:
@@ -60,7 +60,7 @@ class Gate:
             return self.stop is None or unit <= self.stop.step
 
     def ends_at(self, done: int) -> bool:
-        """Whether all stop after unit ``done``: what follows it (evaluation) may be left at once, on every rank."""
+        """Whether all stop after unit ``done``: code after it (evaluation) may end at once, on every rank."""
         stop = self.stop
         return stop is not None and stop.step <= done
 
@@ -70,7 +70,7 @@ class Gate:
         return self.entered
 
     def agree(self, stop: Stop) -> None:
-        """The leader's word: all stop after the same unit."""
+        """Take the leader's decision: all stop after the same unit."""
         with self._changed:
             self.stop = stop
             self.hold = True
