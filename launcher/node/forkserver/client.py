@@ -18,7 +18,7 @@ from typing import Any
 from launcher.errors import LauncherError
 from launcher.node.forkserver import proctable
 from launcher.node.forkserver.child import GUARDED
-from launcher.node.forkserver.server import Frames
+from launcher.node.forkserver.server import receive_message, send_message
 
 __all__ = ["ForkServer", "ForkServerError"]
 
@@ -50,7 +50,7 @@ class ForkServer:
         self._environ = {**environ, MARK_VARIABLE: self._mark}
         self._on_exit = on_exit
         self._process: subprocess.Popen[bytes] | None = None
-        self._frames: Frames | None = None
+        self._sock: socket.socket | None = None
         self._ready: asyncio.Future[dict[str, Any]] | None = None
         self._ups: dict[str, asyncio.Future[int]] = {}
         self._pids: dict[str, int] = {}
@@ -70,7 +70,7 @@ class ForkServer:
         PDEATHSIG follows the *thread* that forks, so a pool's thread would end the fork server with itself.
         """
         proctable.become_subreaper()  # should the fork server be killed, its orphans come here
-        mine, theirs = socket.socketpair()
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         mine.setblocking(False)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, GUARDED)
         try:
@@ -86,7 +86,7 @@ class ForkServer:
             theirs.close()
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
-        self._frames = Frames(mine)
+        self._sock = mine
         loop.add_reader(mine, self._readable)
 
     async def ready(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class ForkServer:
         """
         while self._losses:
             await asyncio.gather(*self._losses)
-        if self._frames is None and not self.stopping:
+        if self._sock is None and not self.stopping:
             self.start()
         if self._ready is None:
             raise ForkServerError("The fork server has been stopped.")
@@ -117,21 +117,17 @@ class ForkServer:
         finally:
             self._ups.pop(key, None)
 
-    async def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
-        """Send one whole request; waits, without holding up the heartbeats, when the server is busy or stopped."""
+    async def _send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Send one request; waits, without holding up the heartbeats, when the server is busy or stopped."""
         async with self._sending:
-            frames = self._frames
-            if frames is None:
-                raise ForkServerError("The fork server has ended.")
-            try:
-                rest = frames.send_some(message, fds)
-                while rest is None:
+            while self._sock is not None:
+                try:
+                    return send_message(self._sock, message, fds)
+                except BlockingIOError:
                     await asyncio.sleep(0.002)
-                    rest = frames.send_some(message, fds)
-                if rest:
-                    await asyncio.get_running_loop().sock_sendall(frames.sock, rest)
-            except (OSError, ValueError) as error:  # ValueError: the socket was closed meanwhile
-                raise ForkServerError(f"The fork server has ended ({error}).") from None
+                except OSError as error:
+                    raise ForkServerError(f"The fork server has ended ({error}).") from None
+            raise ForkServerError("The fork server has ended.")
 
     async def signal(self, key: str, signum: int, *, group: bool = False) -> None:
         """Signal one worker (or its group); those that have ended are passed over.
@@ -153,13 +149,13 @@ class ForkServer:
         """
         if self._ready is not None and not self._ready.done():
             return  # still importing: it has forked nothing
-        if self._frames is not None:
+        if self._sock is not None:
             waiting = self._clears.get(round_)
             if waiting is None:
                 waiting = self._clears[round_] = asyncio.get_running_loop().create_future()
                 with contextlib.suppress(ForkServerError):
                     await self._send({"op": "clear", "round": round_})
-            if self._frames is not None:
+            if self._sock is not None:
                 await asyncio.wait({waiting}, timeout=_CLEAR_S)
                 if not waiting.done() and self._process is not None:
                     self._process.kill()  # its workers die with it; the end of its socket leads to `_lost`
@@ -170,14 +166,12 @@ class ForkServer:
     # --- what the server reports ---
 
     def _readable(self) -> None:
-        frames = self._frames
-        if frames is None:
-            return
-        alive = frames.receive()
-        while (frame := frames.take()) is not None:
-            self._heard(frame[0])
-        if not alive:
-            self._lost()
+        if self._sock is not None:
+            with contextlib.suppress(BlockingIOError):
+                if (answer := receive_message(self._sock)) is None:
+                    self._lost()
+                else:
+                    self._heard(answer[0])
 
     def _heard(self, message: dict[str, Any]) -> None:
         op, key = message["op"], message.get("key", "")
@@ -200,12 +194,12 @@ class ForkServer:
 
     def _lost(self) -> None:
         """Handle the server's death: workers die with it (PDEATHSIG); make sure of it, then report their ends."""
-        if self._frames is None:
+        if self._sock is None:
             return
         was_ready = self._ready is not None and self._ready.done() and self._ready.exception() is None
-        asyncio.get_running_loop().remove_reader(self._frames.sock)
-        self._frames.sock.close()
-        self._frames = None
+        asyncio.get_running_loop().remove_reader(self._sock)
+        self._sock.close()
+        self._sock = None
         for future in [self._ready, *self._ups.values()]:
             if future is not None and not future.done():
                 _fail(future, "The fork server died.")
@@ -261,7 +255,7 @@ class ForkServer:
     async def stop(self) -> None:
         """End the fork server and everything it forked; returns when nothing of it is left."""
         self.stopping = True
-        if self._frames is not None:
+        if self._sock is not None:
             self._lost()
         while self._losses:
             await asyncio.gather(*self._losses)

@@ -9,13 +9,12 @@ resource tracker's rules, and leaves orphans behind. This one
 - is a subreaper: a worker's orphans become its children, whatever their session, and are ended with the round;
 - ends everything and itself when the agent's end of the socket closes, however the agent died.
 
-Requests and answers are frames over one socket pair: length, JSON, and with ``fork`` the worker's descriptors.
+Requests and answers are JSON over one SEQPACKET socket pair, which keeps messages apart; ``fork`` carries descriptors.
 This module is the server's side; `launcher.node.forkserver.client` is the agent's.
 """
 
 from __future__ import annotations
 
-import array
 import contextlib
 import gc
 import importlib
@@ -25,81 +24,44 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from launcher.node.forkserver import child, proctable
 from launcher.node.forkserver.child import GUARDED
 
-__all__ = ["Frames", "main"]
+__all__ = ["main", "receive_message", "send_message"]
 
 _CLEAR_POLL_S = 0.02
 """How often a round that is being cleared is checked, beside every exit."""
+_MOST_BYTES = 2**18
+"""More than a socket's buffer, and so a message, can hold."""
 
 
-class Frames:
-    """Length-prefixed JSON with file descriptors over a stream socket; both sides use it."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self._buffer = bytearray()
-        self._fds: list[int] = []
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Send one frame, blocking. Raises OSError when the other side is gone."""
-        self.sock.sendall(_pack(message, 0))
-
-    def send_some(self, message: dict[str, Any], fds: list[int] | None = None) -> bytes | None:
-        """Begin to send one frame without blocking: what is left to send, or None when nothing could be sent.
-
-        The descriptors travel with the first byte. Raises OSError when the other side is gone.
-        """
-        data = _pack(message, len(fds or ()))
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        try:
-            return data[self.sock.sendmsg([data], rights) :]
-        except BlockingIOError:
-            return None
-
-    def receive(self) -> bool:
-        """Read what has arrived; False when the other side is gone."""
-        try:
-            data, fds, _, _ = socket.recv_fds(self.sock, 2**18, 64)
-        except (BlockingIOError, InterruptedError):
-            return True
-        except OSError:
-            return False
-        self._fds += fds
-        self._buffer += data
-        return bool(data)
-
-    def take(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Return the next whole frame and its descriptors, or None."""
-        if len(self._buffer) < 4:
-            return None
-        (size,) = struct.unpack_from("!I", self._buffer)
-        if len(self._buffer) < 4 + size:
-            return None
-        message: dict[str, Any] = json.loads(bytes(self._buffer[4 : 4 + size]))
-        del self._buffer[: 4 + size]
-        count = message.pop("fds", 0)
-        fds, self._fds = self._fds[:count], self._fds[count:]
-        return message, fds
+def send_message(sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    """Send one message whole, with descriptors. Raises OSError when the other side is gone, BlockingIOError when it is busy."""
+    socket.send_fds(sock, [json.dumps(message).encode()], list(fds))
 
 
-def _pack(message: dict[str, Any], fds: int) -> bytes:
-    data = json.dumps({**message, "fds": fds}).encode()
-    return struct.pack("!I", len(data)) + data
+def receive_message(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Receive one message and its descriptors; None when the other side is gone. Raises BlockingIOError."""
+    try:
+        data, fds, _, _ = socket.recv_fds(sock, _MOST_BYTES, 64)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return None
+    return (json.loads(data), fds) if data else None
 
 
 class _Server:
     """The loop: forks, reaps, clears."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.frames = Frames(sock)
+        self.sock = sock
         self.pid = os.getpid()
         self.running: dict[int, tuple[str, int]] = {}
         """Of each live worker or store, by pid: key and round."""
@@ -113,7 +75,7 @@ class _Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.alarm.fileno(), warn_on_full_buffer=False)
         poller = select.poll()
-        poller.register(self.frames.sock, select.POLLIN)
+        poller.register(self.sock, select.POLLIN)
         poller.register(self.wakeup, select.POLLIN)
         try:
             while True:
@@ -122,10 +84,10 @@ class _Server:
                     while self.wakeup.fileno() in ready and self.wakeup.recv(4096):
                         pass
                 self.reap()
-                if self.frames.sock.fileno() in ready and not self.frames.receive():
-                    return
-                while (frame := self.frames.take()) is not None:
-                    self.obey(*frame)
+                if self.sock.fileno() in ready:
+                    if (request := receive_message(self.sock)) is None:
+                        return
+                    self.obey(*request)
                 self.clear_step()
         except OSError:
             return  # the agent went away while it was being answered
@@ -155,7 +117,7 @@ class _Server:
         try:
             pid = os.fork()
         except OSError as error:
-            self.frames.send({"op": "failed", "key": key, "error": str(error)})
+            send_message(self.sock, {"op": "failed", "key": key, "error": str(error)})
             return
         finally:
             if os.getpid() == parent:
@@ -164,7 +126,7 @@ class _Server:
         if pid == 0:
             self._in_child(parent, request, fds)
         self.running[pid] = (key, request["round"])
-        self.frames.send({"op": "up", "key": key, "pid": pid})
+        send_message(self.sock, {"op": "up", "key": key, "pid": pid})
 
     def _in_child(self, parent: int, request: dict[str, Any], fds: list[int]) -> NoReturn:
         code = 1
@@ -175,7 +137,7 @@ class _Server:
             proctable.die_with_parent()
             if os.getppid() != parent:
                 os._exit(1)
-            for sock in (self.frames.sock, self.wakeup, self.alarm):
+            for sock in (self.sock, self.wakeup, self.alarm):
                 sock.close()
             code = child.become_worker(request, fds)
         except BaseException:
@@ -201,7 +163,7 @@ class _Server:
             _, status = os.waitpid(ended.si_pid, 0)
             if known is not None:
                 exit_code = os.waitstatus_to_exitcode(status)
-                self.frames.send({"op": "exit", "key": known[0], "status": exit_code, "t": time.time()})
+                send_message(self.sock, {"op": "exit", "key": known[0], "status": exit_code, "t": time.time()})
 
     def signal(self, key: str, signum: int, group: bool) -> None:
         """Signal one worker, or its whole group; one that has ended is no error."""
@@ -227,7 +189,7 @@ class _Server:
         proctable.kill_all(left)
         if not left:
             for round_ in sorted(self.clearing):
-                self.frames.send({"op": "cleared", "round": round_})
+                send_message(self.sock, {"op": "cleared", "round": round_})
             self.clearing.clear()
 
     def end_all(self) -> None:
@@ -270,7 +232,6 @@ def main() -> None:
     for signum in GUARDED:  # blocked; but an ignored one would stay so in programs that workers start
         signal.signal(signum, signal.SIG_DFL)
     sock = socket.socket(fileno=int(fd))
-    frames = Frames(sock)
     environ = dict(os.environ)
     gc.disable()  # what is imported stays: collections took a tenth of torch's import time
     try:
@@ -278,7 +239,7 @@ def main() -> None:
             if not name.startswith("?") or _exists(name[1:]):
                 importlib.import_module(name.lstrip("?"))
     except BaseException:
-        frames.send({"op": "broken", "error": traceback.format_exc()})
+        send_message(sock, {"op": "broken", "error": traceback.format_exc()[-_MOST_BYTES // 4 :]})
         sys.exit(1)
     # torch._dynamo sets TORCHINDUCTOR_CACHE_DIR at its import: a script's own setdefault would have no effect.
     os.environ.clear()
@@ -295,7 +256,7 @@ def main() -> None:
         sys.exit(1)
     threads = len(os.listdir("/proc/self/task"))
     try:
-        frames.send({"op": "ready", "seconds": time.monotonic() - begun, "threads": threads})
+        send_message(sock, {"op": "ready", "seconds": time.monotonic() - begun, "threads": threads})
     except OSError:
         return  # the agent did not wait
     _Server(sock).serve()
