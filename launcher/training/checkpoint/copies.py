@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from launcher.training.checkpoint.plain import like
+from launcher.training.checkpoint.plain import like, map_leaves
 
 __all__ = ["Reference", "Snapshot"]
 
@@ -97,22 +97,18 @@ class Reference:
 
     def __init__(self, tree: Any) -> None:
         self._held: list[tuple[torch.Tensor, int]] = []
-        self.tree = self._hold(tree)
+        self.tree = map_leaves(tree, self._hold)
 
     @property
     def intact(self) -> bool:
         """Whether every large tensor is as it was (torch counts in-place writes)."""
         return all(tensor._version == version for tensor, version in self._held)
 
-    def _hold(self, node: Any) -> Any:
-        if isinstance(node, torch.Tensor):
-            tensor = node.detach()  # shares the version counter
-            if tensor.numel() * tensor.element_size() <= _SMALL:
-                return tensor.clone()
-            self._held.append((tensor, tensor._version))
-            return tensor
-        if isinstance(node, dict):
-            return like(node, {k: self._hold(v) for k, v in node.items()})
-        if type(node) in (list, tuple):
-            return type(node)(self._hold(v) for v in node)
-        return copy.deepcopy(node)
+    def _hold(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return copy.deepcopy(leaf)
+        tensor = leaf.detach()  # shares the version counter
+        if tensor.numel() * tensor.element_size() <= _SMALL:
+            return tensor.clone()
+        self._held.append((tensor, tensor._version))
+        return tensor

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["ATOMS", "from_plain", "is_stand_in", "like", "to_plain"]
+__all__ = ["ATOMS", "from_plain", "is_stand_in", "like", "map_leaves", "to_plain"]
 
 _MARK = "_launcher_stand_in"
 ATOMS = (type(None), bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.device, torch.dtype)
@@ -63,6 +63,15 @@ def like(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
     if metadata := getattr(original, "_metadata", None):  # versions of modules, as state_dict() leaves them
         ordered._metadata = metadata  # type: ignore[attr-defined]
     return ordered
+
+
+def map_leaves(node: Any, change: Callable[[Any], Any]) -> Any:
+    """Return dicts, lists and tuples as they are, with ``change`` applied to everything else in them."""
+    if isinstance(node, dict):
+        return like(node, {key: map_leaves(value, change) for key, value in node.items()})
+    if type(node) in (list, tuple):
+        return type(node)(map_leaves(value, change) for value in node)
+    return change(node)
 
 
 def to_plain(node: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 from torch import _weights_only_unpickler as restricted
 
 from launcher.errors import CheckpointError
-from launcher.training.checkpoint.plain import ATOMS, is_stand_in, like
+from launcher.training.checkpoint.plain import ATOMS, is_stand_in, map_leaves
 
 __all__ = ["check_loadable"]
 
@@ -27,7 +27,7 @@ def check_loadable(tree: Any) -> None:
     Tensors that are torch's own are left out: they can always be loaded, and are nearly all that there is to read.
     """
     try:
-        _read_back(_without_tensors(tree))
+        _read_back(map_leaves(tree, lambda leaf: None if _is_torchs(leaf) else leaf))
     except Exception as error:
         for path, leaf in _leaves(tree, ()):
             try:
@@ -38,16 +38,6 @@ def check_loadable(tree: Any) -> None:
                 text = f"{_named(path)} is {_what(leaf)}, which cannot be loaded again safely ({_PLAIN}){why}"
                 raise CheckpointError(text) from error
         raise CheckpointError(f"the state cannot be loaded again: {_first_line(error)}") from error
-
-
-def _without_tensors(node: Any) -> Any:
-    if _is_torchs(node):
-        return None
-    if type(node) in (list, tuple):
-        return type(node)(_without_tensors(value) for value in node)
-    if type(node) in (dict, OrderedDict):
-        return like(node, {key: _without_tensors(value) for key, value in node.items()})
-    return node
 
 
 def _is_torchs(node: Any) -> bool:
