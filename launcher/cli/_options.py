@@ -6,14 +6,13 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
 
-BackendName = Literal["auto", "slurm", "local"]
 _SCRIPT_ARGS = "launcher.script_args"
 F = TypeVar("F", bound=Callable[..., Any])
 

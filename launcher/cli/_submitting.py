@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from launcher.cli._options import BackendName
     from launcher.config.load.load import LoadedJob
     from launcher.run.after import Predecessor
+    from launcher.submission.facts.gather import BackendName
     from launcher.submission.submit import Submitted
     from launcher.submission.sweeps.submit_sweep import SubmittedSweep
 

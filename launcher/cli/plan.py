@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli._options import BackendName, JobCommand, backend_option, job_arguments, load_job_words, sweep_option
+from launcher.cli._options import JobCommand, backend_option, job_arguments, load_job_words, sweep_option
 
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
     from launcher.submission.facts.facts import Facts
+    from launcher.submission.facts.gather import BackendName
 
 
 @click.command(cls=JobCommand)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli._options import BackendName, run_argument, wait_option
+from launcher.cli._options import run_argument, wait_option
 
 if TYPE_CHECKING:
+    from launcher.submission.facts.gather import BackendName
     from launcher.submission.resubmit import Again
 
 

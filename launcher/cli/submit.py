@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from launcher.cli._options import (
-    BackendName,
     JobCommand,
     backend_option,
     job_arguments,
@@ -18,6 +17,7 @@ from launcher.cli._options import (
 )
 
 if TYPE_CHECKING:
+    from launcher.submission.facts.gather import BackendName
     from launcher.submission.submit import Submitted
 
 

@@ -1,4 +1,4 @@
-"""From what people have, an sbatch script or a hydra-submitit config, to a commented job file. Pure: text in, text out."""
+"""Convert an sbatch script or a hydra-submitit config to a commented job file. Pure: text in, text out."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["convert"]
 
 
 def convert(text: str, filename: str) -> str:
-    """The job file for ``text``, with comments on what could not be carried over.
+    """Return the job file for ``text``, with comments on what was not converted.
 
-    Raises ConfigError when the text is neither an sbatch script nor a hydra-submitit config.
+    Raises ConfigError when the text is neither.
     """
     if filename.endswith((".yaml", ".yml")):
         return convert_hydra(text, filename)

@@ -1,4 +1,4 @@
-"""How many nodes, workers, GPUs, CPUs and how much memory an sbatch script asks for, in a job file's terms."""
+"""Convert what an sbatch script requests: nodes, workers, GPUs, CPUs, memory and time."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ __all__ = ["Amounts", "put_resources", "read_amounts", "smallest_count", "time_l
 
 @dataclass
 class Amounts:
-    """Per node, as far as the directives alone say."""
+    """Amounts per node, as far as the directives tell."""
 
     nodes: int = 1
     slurm_tasks: int = 1
-    """SLURM's tasks per node, which are workers only where srun starts one each."""
+    """SLURM's tasks per node; they are workers only where srun starts one each."""
     gpus: int = 0
     gpu_type: str = ""
     cpus_per_slurm_task: int | None = None
 
 
 def smallest_count(text: str | None) -> int | None:
-    """A whole number, the smallest of a range such as ``2-4``; None for anything else."""
+    """Return a whole number, the smallest of a range such as ``2-4``; None for anything else."""
     found = re.fullmatch(r"(\d{1,9})(?:-\d+)?", text or "")
     return int(found.group(1)) if found else None
 
 
 def read_amounts(given: dict[str, str]) -> Amounts:
-    """Read ``--nodes``, ``--ntasks`` and the many ways to ask for GPUs."""
+    """Read ``--nodes``, ``--ntasks`` and the options that request GPUs."""
     per_node, total = smallest_count(given.get("ntasks-per-node")), smallest_count(given.get("ntasks"))
     nodes = smallest_count(given.get("nodes"))
     if nodes is None:
@@ -67,7 +67,7 @@ def _gpus(text: str, *, named: bool) -> tuple[int, str]:
 
 
 def put_resources(draft: Draft, given: dict[str, str], launch: Launch | None, has: Amounts) -> None:
-    """The ``resources`` section, and ``slurm.gres`` where the kind of GPU was asked for."""
+    """Write the ``resources`` section, and ``slurm.gres`` where the script requests a type of GPU."""
     workers = _workers(launch, has)
     draft.put("resources.nodes", has.nodes)
     if has.gpus:
@@ -75,9 +75,9 @@ def put_resources(draft: Draft, given: dict[str, str], launch: Launch | None, ha
         if has.gpu_type:
             draft.put("slurm.gres", f"gpu:{has.gpu_type}:{has.gpus}")
     if workers != max(has.gpus, 1):
-        said = "one per GPU unless given" if has.gpus else ""
+        said = "the default is one per GPU" if has.gpus else ""
         if workers > has.gpus > 0:
-            draft.put("distributed.backend", "gloo", "more workers than GPUs: NCCL would refuse")
+            draft.put("distributed.backend", "gloo", "there are more workers than GPUs, which NCCL refuses")
         draft.put("resources.tasks_per_node", workers, said)
     cpus = _cpus(given, has)
     if cpus:
@@ -126,11 +126,11 @@ def _memory(draft: Draft, given: dict[str, str], has: Amounts, cpus: int | None)
         if value:
             draft.put("resources.mem_gb", int(value) if value == int(value) else round(value, 2))
         else:
-            draft.leave(f"--{option}=0 (all memory of a node): write resources.mem_gb, or slurm.exclusive: true.")
+            draft.leave(f"--{option}=0 (all memory of a node): set resources.mem_gb, or slurm.exclusive: true.")
 
 
 def time_limit(draft: Draft, text: str) -> None:
-    """``--time``: a clock time stays as it is written, ``minutes:seconds`` becomes minutes."""
+    """Convert ``--time``: a clock time stays as it is written, ``minutes:seconds`` becomes minutes."""
     if found := re.fullmatch(r"(\d+):(\d+)", text):
         draft.put("resources.timeout_min", max(int(found.group(1)) + (int(found.group(2)) > 0), 1))
         return
@@ -138,8 +138,9 @@ def time_limit(draft: Draft, text: str) -> None:
         value = minutes(text)
     except ValueError:
         if text:
-            draft.leave(f"--time={text}: write resources.timeout_min.")
+            draft.leave(f"--time={text}: set resources.timeout_min.")
         return
-    draft.put(
-        "resources.timeout_min", int(text) if text.isdigit() else text, "" if text.isdigit() else f"{value} minutes"
-    )
+    if text.isdigit():
+        draft.put("resources.timeout_min", int(text))
+    else:
+        draft.put("resources.timeout_min", text, f"{value} minutes")

@@ -1,4 +1,4 @@
-"""``#SBATCH`` lines, and the options of srun, as a mapping by long name."""
+"""Read ``#SBATCH`` lines, and the options of srun, as a mapping by long name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLAGS = {
 
 
 def directives(text: str) -> tuple[dict[str, str], list[str]]:
-    """sbatch's options by long name ("" is a bare flag), and directives that SLURM ignores (after the first command)."""
+    """Return sbatch's options by long name ("" is a bare flag), and directives that SLURM ignores (after the first command)."""
     found: dict[str, str] = {}
     late: list[str] = []
     started = False
@@ -47,7 +47,7 @@ def _split(text: str) -> list[str]:
 
 
 def options(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Leading options by long name, and the words after them."""
+    """Return leading options by long name, and the words after them."""
     found: dict[str, str] = {}
     words = list(words)
     while words and words[0].startswith("-") and words[0] != "-":

@@ -1,4 +1,4 @@
-"""A job file in the making: values by key path, comments beside them, and what was left out; and its text."""
+"""Collect a new job file: values by key path, comments beside them, and what was not converted."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _ORDER = [key_name(f) for f in dataclasses.fields(Job)]
 
 @dataclass
 class Draft:
-    """What is known so far."""
+    """The values, comments and notes so far."""
 
     source: str
     values: dict[str, Any] = field(default_factory=dict)
     """By key path; items of ``environment.variables``, ``slurm.extra`` and ``sweep`` are in mappings."""
     comments: dict[str, str] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
-    """What could not be carried over, a sentence each."""
-    heading: str = "Not carried over:"
+    """What was not converted, a sentence each."""
+    heading: str = "Not converted:"
 
     def put(self, path: str, value: Any, comment: str = "") -> None:
         """Set a key, with a comment beside it."""
@@ -46,14 +46,14 @@ class Draft:
             items.append(value)
 
     def leave(self, sentence: str) -> None:
-        """Note what is not carried over, once."""
+        """Note what is not converted, once."""
         sentence = _one_line(sentence)
         if sentence not in self.left:
             self.left.append(sentence)
 
     def text(self) -> str:
-        """The job file."""
-        lines = [f"# Made from {_one_line(self.source)} by launcher init. Look it over, then: launcher plan FILE"]
+        """Return the job file."""
+        lines = [f"# Made from {_one_line(self.source)} by launcher init. Check it, then: launcher plan FILE"]
         if self.left:
             lines += ["#", f"# {self.heading}"]
             for sentence in self.left:
@@ -74,23 +74,23 @@ class Draft:
         return lines
 
     def _entry(self, path: str, key: str, indent: str) -> list[str]:
-        """One key, on one line where it fits."""
+        """The lines of one key: one where they fit."""
         value, comment = self.values[path], self.comments.get(path, "")
         line = f"{indent}{key}: {_flow(value)}"
         if comment and len(line) + len(comment) > _WIDTH:
-            return [f"{indent}# {part}" for part in textwrap.wrap(comment, _WIDTH - 4)] + self._lines(
-                line, indent, key, value
-            )
-        if comment:
+            above = [f"{indent}# {part}" for part in textwrap.wrap(comment, _WIDTH - 4)]
+        elif comment:
             return [f"{line}  # {comment}"]
-        return self._lines(line, indent, key, value)
-
-    def _lines(self, line: str, indent: str, key: str, value: Any) -> list[str]:
+        else:
+            above = []
         if len(line) <= _WIDTH or not isinstance(value, (dict, list)):
-            return [line]
-        if isinstance(value, dict):
-            return [f"{indent}{key}:", *(f"{indent}  {_flow(k)}: {_flow(v)}" for k, v in value.items())]
-        return [f"{indent}{key}:", *(f"{indent}  - {_flow(v)}" for v in value)]
+            return [*above, line]
+        items = (
+            [f"{_flow(k)}: {_flow(v)}" for k, v in value.items()]
+            if isinstance(value, dict)
+            else [f"- {_flow(v)}" for v in value]
+        )
+        return [*above, f"{indent}{key}:", *(f"{indent}  {item}" for item in items)]
 
 
 def _one_line(text: str) -> str:

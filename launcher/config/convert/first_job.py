@@ -1,4 +1,4 @@
-"""A first job file for a directory, from what is in it and what the site has. Pure but for reading the directory."""
+"""Write a first job file for a directory, from its files and the site's default partition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_FILES = 200
 
 @frozen(kw_only=True)
 class DefaultPartition:
-    """Where the job would run."""
+    """The partition that a first job would use."""
 
     partition: str = ""
     gpus: int = 0
@@ -34,7 +34,7 @@ class DefaultPartition:
 
 
 def find_work(folder: Path) -> tuple[str, str]:
-    """The key and value that name the work: a launcher.Training subclass, else the likeliest script; ("", "") for neither."""
+    """Find the work in a directory: a launcher.Training subclass, else the likeliest script; ("", "") for neither."""
     files = sorted(folder.glob("*.py"), key=lambda p: (p.name not in _LIKELY, p.name))[:_MOST_FILES]
     scripts = []
     for path in files:
@@ -52,7 +52,7 @@ def find_work(folder: Path) -> tuple[str, str]:
 
 
 def _is_training_script(tree: ast.Module) -> bool:
-    """It imports torch or something around it, and does something when run."""
+    """Tell whether a file imports torch or a library around it, and does something when run."""
     tops = {found.module.split(".")[0] for found in imports(tree)}
     runs = any(isinstance(n, (ast.If, ast.Expr, ast.With, ast.For)) and not _is_docstring(n) for n in tree.body)
     return bool(tops & {"torch", "lightning", "pytorch_lightning", "accelerate", "transformers"}) and runs
@@ -63,33 +63,35 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 
 def first_job(work: tuple[str, str], place: DefaultPartition, source: str) -> str:
-    """The text of a job file."""
-    draft = Draft(source, heading="Left to you:")
+    """Return the text of a job file."""
+    draft = Draft(source, heading="Still to set:")
     key, value = work
     if key == "task":
-        draft.put("task", value, "its keyword arguments go under params")
+        draft.put("task", value, "write its keyword arguments under params")
     else:
-        draft.put("script", value or "train.py", "" if value else "name your program")
-        draft.put("args", [], '"${run.dir}" is the run\'s own directory')
+        draft.put("script", value or "train.py", "" if value else "write the name of your script here")
+        draft.put("args", [], '"${run.dir}" is the directory of the run')
     draft.put("resources.nodes", 1)
     if place.gpus:
-        draft.put("resources.gpus_per_node", place.gpus, "one worker each")
+        draft.put("resources.gpus_per_node", place.gpus, "one worker per GPU")
     else:
-        draft.put("resources.tasks_per_node", 2, "workers on CPUs; with gpus_per_node there is one per GPU")
+        draft.put("resources.tasks_per_node", 2, "workers on CPUs; gpus_per_node starts one worker per GPU instead")
     workers = place.gpus or 2
     if place.cpus:
-        draft.put("resources.cpus_per_task", max(place.cpus // workers, 1), f"a node has {place.cpus}")
+        draft.put("resources.cpus_per_task", max(place.cpus // workers, 1), f"a node has {place.cpus} CPUs")
     limit = min(place.limit_min or math.inf, 60)
     draft.put("resources.timeout_min", int(limit), _limit(place))
     if place.partition:
-        draft.put("slurm.partition", place.partition, f"also here: {', '.join(place.others)}" if place.others else "")
+        draft.put(
+            "slurm.partition", place.partition, f"other partitions: {', '.join(place.others)}" if place.others else ""
+        )
         if place.account_needed:
-            draft.leave("slurm.account: this site wants one; sacctmgr show associations user=$USER names yours.")
+            draft.leave("slurm.account: this site requires one; sacctmgr show associations user=$USER lists yours.")
     return draft.text()
 
 
 def _limit(place: DefaultPartition) -> str:
-    """What may be asked for."""
+    """The comment on the time limit."""
     if place.limit_min is None:
         return 'minutes, or a quoted clock time such as "24:00:00"'
-    return f'minutes, or a quoted clock time; at most "{time_limit_text(place.limit_min)}" here'
+    return f'minutes, or a quoted clock time; at most "{time_limit_text(place.limit_min)}" in this partition'

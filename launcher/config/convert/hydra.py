@@ -1,4 +1,4 @@
-"""A hydra-submitit config, whole or its launcher part alone, becomes a job file."""
+"""Convert a hydra-submitit config, whole or its launcher part alone, to a job file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HYDRAS = re.compile(r"\$\{(hydra|now|trainer|job)[:.]")
 
 
 def convert_hydra(text: str, filename: str) -> str:
-    """The job file for a config with a submitit launcher. Raises ConfigError when there is none in it."""
+    """Return the job file for a config with a submitit launcher. Raises ConfigError when it has none."""
     document = read_yaml(text, filename)
     unreadable = [p for p in document.problems if not p.path]
     if unreadable:
@@ -31,13 +31,13 @@ def convert_hydra(text: str, filename: str) -> str:
     found = (hydra or {}).get("launcher") or (data if _is_launcher(data) else None)
     if not isinstance(found, dict):
         raise ConfigError(
-            f"{filename} holds no submitit launcher: neither hydra.launcher nor timeout_min, nodes and the like"
+            f"{filename} has no submitit launcher: neither hydra.launcher nor its keys, such as timeout_min and nodes"
         )
     draft = Draft(filename)
-    draft.put("script", "main.py", "the Hydra program these settings belong to: name yours")
+    draft.put("script", "main.py", "write the name of your Hydra program here")
     _put_sweep(draft, hydra or {}, found)
     _put_launcher(draft, found)
-    draft.leave("the Hydra config itself: the program reads it as before; its overrides are args.")
+    draft.leave("the Hydra config itself: the program reads it as before. Its overrides are under args.")
     return draft.text()
 
 
@@ -69,17 +69,17 @@ def _put_launcher(draft: Draft, given: dict[str, Any]) -> None:
         draft.put("restart.signal_lead_s", given["signal_delay_s"])
     if given.get("max_num_timeout") is not None:
         draft.leave(
-            "max_num_timeout: time limits are unlimited while there is progress; restart.max_total_hours bounds them."
+            "max_num_timeout: attempts are not limited while the run makes progress; set restart.max_total_hours to limit them."
         )
     for key in given:
         if key not in {*_RESOURCES, *_SLURM, *_DROPPED}:
-            draft.leave(f"{key}: there is no such key here.")
+            draft.leave(f"{key}: a job file has no such key.")
 
 
 def _known(draft: Draft, key: str, value: Any) -> Any:
-    """The value, unless Hydra alone can resolve it."""
+    """The value, or None where only Hydra can resolve it."""
     if isinstance(value, str) and _HYDRAS.search(value):
-        draft.leave(f"{key}: {value} is only known to Hydra; write the value.")
+        draft.leave(f"{key}: only Hydra knows {value}; write the value itself.")
         return None
     return value
 
@@ -101,14 +101,14 @@ def _put_sweep(draft: Draft, hydra: dict[str, Any], launcher: dict[str, Any]) ->
         name = re.sub(r"[^\w.]+", "_", key.lstrip("+~")).strip("_.")
         values = _values(value)
         if values is None:
-            draft.leave(f"hydra.sweeper.params {key}: {value}; write the values into sweep.")
+            draft.leave(f"hydra.sweeper.params {key}: {value}; write the values under sweep.")
             continue
         args.append(f"{key}=${{params.{name}}}")
         sweep[f"params.{name}"] = values
     own = ["hydra.run.dir=${run.dir}/hydra"]
     if str(hydra.get("mode", "")).upper() == "MULTIRUN":
         own.append("hydra.mode=RUN")
-        draft.leave("hydra.mode MULTIRUN: the points are the launcher's; Hydra runs one of them at a time.")
+        draft.leave("hydra.mode MULTIRUN: the launcher makes the points, and Hydra runs one at a time.")
     draft.put("args", [*args, *own])
     if args:
         if isinstance(launcher.get("array_parallelism"), int):

@@ -1,4 +1,4 @@
-"""The line of a script that starts training: which program, how many workers, with which arguments."""
+"""Read the command of a script that starts training: its program, number of workers and arguments."""
 
 from __future__ import annotations
 
@@ -22,19 +22,12 @@ _ACCELERATE_VALUES = {
     "deepspeed-hostfile", "deepspeed-multinode-launcher",
 }  # fmt: skip
 _DEEPSPEED_VALUES = {
-    "hostfile",
-    "num-nodes",
-    "num-gpus",
-    "master-port",
-    "master-addr",
-    "launcher",
-    "include",
-    "exclude",
-}
+    "hostfile", "num-nodes", "num-gpus", "master-port", "master-addr", "launcher", "include", "exclude"
+}  # fmt: skip
 _CONTAINERS = {"singularity", "apptainer"}
 _CONTAINER_VALUES = {
-    "B", "bind", "H", "home", "W", "workdir", "pwd", "env", "env-file", "overlay", "o", "S", "scratch", "w", "network", "app"
-} - {"w"}  # fmt: skip
+    "B", "bind", "H", "home", "W", "workdir", "pwd", "env", "env-file", "overlay", "o", "S", "scratch", "network", "app"
+}  # fmt: skip
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 
 
@@ -43,7 +36,7 @@ class Launch:
     """One command that starts a Python program."""
 
     kind: str = "python"
-    """torchrun, accelerate, deepspeed, srun or python: who makes the workers."""
+    """The program that starts the workers: torchrun, accelerate, deepspeed, srun or python."""
     line: int = 0
     program: list[Piece] = field(default_factory=list)
     module: bool = False
@@ -58,18 +51,18 @@ class Launch:
     """Image, then the arguments of the container runtime."""
     variables: dict[str, str] = field(default_factory=dict)
     wrappers: list[str] = field(default_factory=list)
-    """Programs around it that are not carried over."""
+    """Programs around it that are not converted."""
     under_srun: bool = False
 
     @property
     def weight(self) -> int:
-        """The larger, the more surely this is the training."""
+        """How surely this is the training: larger is surer."""
         order = {"torchrun": 3, "accelerate": 3, "deepspeed": 3, "srun": 2}
         return order.get(self.kind, 0) + self.under_srun
 
 
 def find_launch(raw: list[str], scope: Scope, line: int, depth: int = 0) -> Launch | None:
-    """The launch in a command, or None when it starts no Python program."""
+    """Find the launch in a command; None when it starts no Python program."""
     launch = Launch(line=line)
     words = scope.words(raw)
     for _ in range(12):
@@ -85,7 +78,7 @@ def find_launch(raw: list[str], scope: Scope, line: int, depth: int = 0) -> Laun
 
 
 def _peel(words: list[str], launch: Launch, scope: Scope, depth: int) -> list[str] | Launch | None:
-    """One program less around the training; the launch itself when it is reached; None where it is something else."""
+    """Take one program off around the training; the launch itself when it is reached; None for other commands."""
     head = plain(scope.expand(words[0])) or ""
     name, rest = head.rsplit("/", 1)[-1], words[1:]
     if assigned := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[0], re.DOTALL):
@@ -149,7 +142,7 @@ def _wrapper(name: str, rest: list[str], launch: Launch) -> list[str] | None:
         return rest[1:] if rest[:1] == ["-i"] else rest
     if name in ("uv", "poetry", "pdm", "pipenv") and rest[:1] == ["run"]:
         launch.wrappers.append(f"{name} run")
-        return _python_first(rest[1:])
+        return ["python", *rest[1:]] if rest[1:] and rest[1].endswith(".py") else rest[1:]
     if name in ("conda", "mamba", "micromamba") and rest[:1] == ["run"]:
         launch.wrappers.append(f"{name} run")
         found, after = options(rest[1:])
@@ -165,10 +158,6 @@ def _wrapper(name: str, rest: list[str], launch: Launch) -> list[str] | None:
     if name == "timeout" and rest:
         return rest[1:]
     return None
-
-
-def _python_first(words: list[str]) -> list[str]:
-    return ["python", *words] if words and words[0].endswith(".py") else words
 
 
 def _python_tool(name: str, head: str, words: list[str], launch: Launch, scope: Scope) -> Launch | None:
@@ -220,5 +209,5 @@ def _program(words: list[str], launch: Launch, scope: Scope) -> Launch | None:
 
 
 def references(pieces: list[Piece]) -> list[Ref]:
-    """What of a word is only known when the script runs."""
+    """List the parts of a word that are only known when the script runs."""
     return [p for p in pieces if isinstance(p, Ref)]

@@ -1,4 +1,4 @@
-"""An sbatch script around torchrun, srun, accelerate or plain python becomes a job file."""
+"""Convert an sbatch script that starts torchrun, srun, accelerate or python to a job file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _State:
 
 
 def convert_sbatch(text: str, filename: str) -> str:
-    """The job file for an sbatch script. Raises ConfigError when it holds neither ``#SBATCH`` nor a training command."""
+    """Return the job file for an sbatch script. Raises ConfigError when it has neither ``#SBATCH`` nor a training command."""
     text = text.replace("\r\n", "\n")
     given, late = directives(text)
     state = _State(Draft(filename), Scope(), read_amounts(given))
@@ -48,7 +48,7 @@ def convert_sbatch(text: str, filename: str) -> str:
         _read(state, command)
     launch = max(state.launches, key=lambda found: found.weight, default=None)
     if launch is None and not given:
-        raise ConfigError(f"{filename} is no sbatch script: it has no #SBATCH line and starts no Python program")
+        raise ConfigError(f"{filename} is not an sbatch script: it has no #SBATCH line and starts no Python program")
     if launch is not None:
         _raise_amounts(state.has, launch)
     _put_program(state, launch)
@@ -59,7 +59,7 @@ def convert_sbatch(text: str, filename: str) -> str:
 
 
 def _know(state: _State, given: dict[str, str]) -> None:
-    """SLURM's variables that follow from the directives."""
+    """Set SLURM's variables that follow from the directives."""
     has = state.has
     known = {
         "SLURM_NNODES": has.nodes,
@@ -104,7 +104,7 @@ def _read(state: _State, command: Command) -> None:
         state.launches.append(found)
     elif first not in _SILENT:
         where = " (inside if or for)" if command.nested else ""
-        hint = "; what every node needs before Python starts belongs into environment.setup"
+        hint = "; if every node needs it before Python starts, add it to environment.setup"
         state.draft.leave(f"line {command.line}{where}: {_short(command.raw)}{hint if not command.nested else ''}.")
 
 
@@ -124,7 +124,7 @@ def _exports(state: _State, command: Command) -> None:
 
 
 def _variable(state: _State, name: str, value: list[Piece] | None, command: Command) -> None:
-    """An exported variable: a value, a secret's name, a line of setup, or the launcher's own business."""
+    """Convert an exported variable: a value, a secret's name, a line of setup, or one that the launcher sets."""
     if (
         value is None
         or re.match(r"\s*(?:srun|torchrun|accelerate|python3?|deepspeed)\s", source(value))
@@ -136,13 +136,13 @@ def _variable(state: _State, name: str, value: list[Piece] | None, command: Comm
         state.rendezvous.append(name)
     elif secret_name(name):
         state.draft.add("environment.pass", name)
-        state.draft.leave(f"the value of {name}: a secret stays out of files; set it where you submit.")
+        state.draft.leave(f"the value of {name}: a secret; export it before you submit.")
     elif command.nested:
         state.draft.leave(f"line {command.line} (inside if or for): export {name}.")
     elif name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") and text:
         state.draft.put("distributed.interface", text)
     elif name == "OMP_NUM_THREADS":
-        state.draft.leave("OMP_NUM_THREADS: it follows resources.cpus_per_task.")
+        state.draft.leave("OMP_NUM_THREADS: the launcher sets it from resources.cpus_per_task.")
     elif text is not None:
         state.draft.item("environment.variables", name, text)
     elif all(not re.match(r"SLURM_(?:PROC|LOCAL|NODE)ID|\d|[@*#]", r.name) for r in references(value)):
@@ -156,7 +156,7 @@ def _quoted(value: list[Piece]) -> str:
 
 
 def _setup(state: _State, command: Command) -> None:
-    """Lines for each node; an environment that is activated becomes the interpreter where its path is known."""
+    """Convert lines for each node; an activated environment becomes the interpreter where its path is known."""
     words = command.words
     if words[0] in ("source", ".") and len(words) > 1:
         path = source(state.scope.expand(words[1]))
@@ -182,8 +182,10 @@ def _conda(state: _State, words: list[str]) -> None:
     if name and "/" in name:
         state.draft.put("environment.python", f"{name}/bin/python")
     else:
-        which = f"conda environment {name}" if name else "activation of an environment"
-        state.draft.leave(f"{which}: submit from inside it (its interpreter is used), or write environment.python.")
+        which = f"conda environment {name}" if name else "an environment that the script activates"
+        state.draft.leave(
+            f"{which}: activate it before you submit (its interpreter is used), or set environment.python."
+        )
 
 
 def _directory(state: _State, words: list[str]) -> None:
@@ -191,7 +193,7 @@ def _directory(state: _State, words: list[str]) -> None:
     if target and target != ".":
         state.draft.put("code.dir", target)
     elif words and "SLURM_SUBMIT_DIR" not in words[0] and target is None:
-        state.draft.leave(f"cd {_short(words[0])}: write code.dir.")
+        state.draft.leave(f"cd {_short(words[0])}: set code.dir.")
 
 
 # --- the program --------------------------------------------------------------------------------------------------------
@@ -200,11 +202,15 @@ def _directory(state: _State, words: list[str]) -> None:
 def _put_program(state: _State, launch: Launch | None) -> None:
     draft = state.draft
     if launch is None:
-        draft.put("script", "train.py", "no command that starts a Python program was found: name yours")
+        draft.put("script", "train.py", "the script starts no Python program; write the name of yours here")
         return
     program = source(launch.program)
     if references(launch.program):
-        draft.put("script", "train.py", f"was {program.replace('$', '')}, which is only known when the script runs")
+        draft.put(
+            "script",
+            "train.py",
+            f"was {program.replace('$', '')}, known only when the script runs; write its name here",
+        )
     elif launch.module:
         draft.put("script", f"-m {program}")
     elif program.startswith("/"):
@@ -239,22 +245,12 @@ _KNOWN_LATER = {
     "SLURM_SUBMIT_DIR": "${oc.env:PWD}",
 }
 _AT_SUBMISSION = {
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SCRATCH",
-    "WORK",
-    "PROJECT",
-    "DATA",
-    "STORE",
-    "GROUP_HOME",
-    "WORKDIR",
-    "PWD",
-}
+    "HOME", "USER", "LOGNAME", "SCRATCH", "WORK", "PROJECT", "DATA", "STORE", "GROUP_HOME", "WORKDIR", "PWD"
+}  # fmt: skip
 
 
 def _argument(state: _State, pieces: list[Piece]) -> str | None:
-    """A word as an argument: no shell reads it, so what is only known later is interpolated or noted."""
+    """Write a word as an argument. No shell reads it, so what is only known later is interpolated or noted."""
     text = ""
     for piece in pieces:
         if isinstance(piece, str):
@@ -264,16 +260,16 @@ def _argument(state: _State, pieces: list[Piece]) -> str | None:
         elif piece.name in _AT_SUBMISSION:
             text += f"${{oc.env:{piece.name}}}"
         elif re.fullmatch(r"\d|[@*#]", piece.name):
-            state.draft.leave(f"{piece.text}: a job file takes no arguments; write the value into args.")
+            state.draft.leave(f"{piece.text}: a job file takes no arguments; write the value under args.")
             return None
         else:
-            state.draft.leave(f"{_short(piece.text)} in args: no shell reads them, so write the value itself.")
+            state.draft.leave(f"{_short(piece.text)} in args: no shell reads args; write the value itself.")
             text += piece.text.replace("${", "\\${")
     return text
 
 
 def _put_launcher_settings(state: _State, launch: Launch) -> None:
-    """What torchrun and accelerate were told beside the rendezvous."""
+    """Convert the settings of torchrun and accelerate other than the rendezvous."""
     restarts = smallest_count(launch.settings.get("max-restarts"))
     if restarts is not None:
         state.draft.put("restart.max_restarts", restarts)
@@ -283,7 +279,7 @@ def _put_launcher_settings(state: _State, launch: Launch) -> None:
     if launch.kind == "accelerate" and precision:
         state.draft.item("environment.variables", "ACCELERATE_MIXED_PRECISION", precision)
     if launch.kind == "accelerate" and "config-file" in launch.settings:
-        said = "its FSDP or DeepSpeed settings reach the program only through accelerate launch"
+        said = "the program gets its FSDP or DeepSpeed settings only from accelerate launch"
         state.draft.leave(
             f"accelerate's --config_file {launch.settings['config-file']}: {said}; set them in the program."
         )
@@ -292,11 +288,11 @@ def _put_launcher_settings(state: _State, launch: Launch) -> None:
             "the deepspeed command: the program must call deepspeed.init_distributed() and read LOCAL_RANK."
         )
     for wrapper in launch.wrappers:
-        said = "submit from inside that environment" if wrapper.endswith(" run") else "workers are started without it"
+        said = "activate that environment before you submit" if wrapper.endswith(" run") else "workers start without it"
         state.draft.leave(f"{wrapper} around the program: {said}.")
     for option in ("cpu-bind", "gpu-bind"):
         if option in launch.srun:
-            state.draft.leave(f"srun --{option}: every worker is bound to its own cores and GPU.")
+            state.draft.leave(f"srun --{option}: the launcher binds every worker to its own cores and GPU.")
 
 
 def _put_container(draft: Draft, launch: Launch) -> None:
@@ -317,12 +313,12 @@ def _leave_rest(state: _State, launch: Launch | None, late: list[str]) -> None:
     draft = state.draft
     if state.rendezvous:
         names = ", ".join(dict.fromkeys(state.rendezvous))
-        draft.leave(f"{names}: every worker is given its rank, its GPU and the rendezvous.")
+        draft.leave(f"{names}: the launcher sets the rank, GPU and rendezvous of every worker.")
     for other in state.launches:
         if other is not launch:
             draft.leave(
-                f"line {other.line}: a second program, {_short(source(other.program))}; give it a job file of its own "
-                "and: launcher submit job.yaml then other.yaml"
+                f"line {other.line}: a second program, {_short(source(other.program))}; write a job file for it "
+                "and submit both: launcher submit job.yaml then other.yaml"
             )
     for line in late:
-        draft.leave(f"{line}: SLURM ignores directives after the first command, and so does this.")
+        draft.leave(f"{line}: SLURM ignores directives after the first command.")

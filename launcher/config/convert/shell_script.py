@@ -1,4 +1,4 @@
-"""As much of the shell as sbatch scripts use: commands, quotes, variables, arrays, here documents. Nothing is run."""
+"""Read as much of the shell as sbatch scripts use: commands, quotes, variables, arrays, here documents. Nothing is run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SKIP = {"then", "do", "else", "!", "{", "}", "time", "exec", "nohup"}
 
 
 def commands(text: str) -> list[Command]:
-    """Every simple command of a script, in order."""
+    """List every simple command of a script, in order."""
     found, depth = [], 0
     for command in _Splitter(text).split():
         words = command.words
@@ -184,7 +184,7 @@ class Scope:
     arrays: dict[str, list[str]] = field(default_factory=dict)
 
     def assign(self, name: str, raw: str) -> None:
-        """``NAME=raw`` or ``NAME+=raw``; an array keeps its words."""
+        """Take ``NAME=raw`` or ``NAME+=raw``; an array keeps its words."""
         if name.endswith("+"):
             name = name[:-1]
             before = self.known.get(name, [])
@@ -203,7 +203,7 @@ class Scope:
             self.known[name] = self.expand(raw)
 
     def words(self, raw: list[str], depth: int = 0) -> list[str]:
-        """Raw words with ``$NAME`` and ``"${NAME[@]}"`` that stand alone replaced by the words they hold."""
+        """Return raw words with ``$NAME`` and ``"${NAME[@]}"`` that stand alone replaced by the words they hold."""
         result: list[str] = []
         if depth > 10:
             return raw
@@ -224,7 +224,7 @@ class Scope:
         return result
 
     def expand(self, raw: str) -> list[Piece]:
-        """What a raw word stands for, quotes removed and known variables filled in."""
+        """Return what a raw word stands for, quotes removed and known variables filled in."""
         pieces: list[Piece] = []
         at = 0
         quoted = False
@@ -253,7 +253,7 @@ class Scope:
         return _joined(pieces)
 
     def reference(self, text: str) -> list[Piece]:
-        """The value of ``$NAME``, ``${NAME:-default}``, ``$((1 + 2))`` or ``$(command)``."""
+        """Return the value of ``$NAME``, ``${NAME:-default}``, ``$((1 + 2))`` or ``$(command)``."""
         if text.startswith("$((") and text.endswith("))"):
             return [self.arithmetic(text)]
         if text.startswith(("$(", "`")):
@@ -270,7 +270,7 @@ class Scope:
         return self.known.get(name) or [Ref(text, name)]
 
     def arithmetic(self, text: str) -> Piece:
-        """The number, where every variable is known."""
+        """Return the number, where every variable is known."""
         filled = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda m: plain(self.known.get(m[1], [Ref("")])) or "?", text[3:-2])
         value = _calculate(filled)
         return Ref(text) if value is None else str(value)
@@ -321,10 +321,10 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
 
 
 def plain(pieces: list[Piece]) -> str | None:
-    """The text, or None when a part of it is only known when the script runs."""
+    """Return the text, or None when a part of it is only known when the script runs."""
     return "".join(p for p in pieces if isinstance(p, str)) if not any(isinstance(p, Ref) for p in pieces) else None
 
 
 def source(pieces: list[Piece]) -> str:
-    """The text with references as they were written."""
+    """Return the text with references as they were written."""
     return "".join(p if isinstance(p, str) else p.text for p in pieces)

@@ -166,7 +166,7 @@ class Environment(_Section):
 
 
 @frozen(kw_only=True)
-class Checkpoint(_Section):
+class Checkpointing(_Section):
     """When state is saved."""
 
     enabled: bool = True
@@ -296,7 +296,7 @@ class Job(_Section):
     """The process group."""
     environment: Environment = field(default_factory=Environment)
     """What workers find around them."""
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    checkpoint: Checkpointing = field(default_factory=Checkpointing)
     """When state is saved."""
     restart: Restart = field(default_factory=Restart)
     """How often and how long a run may come back."""

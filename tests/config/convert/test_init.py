@@ -107,7 +107,7 @@ def test_the_site_fills_the_first_job() -> None:
     assert data["slurm"] == {"partition": "gpu"}
     assert "cpu (no GPUs)" in text
     assert "down" not in text
-    assert "slurm.account: this site wants one" in text
+    assert "slurm.account: this site requires one" in text
     assert default_partition(Site(version="1")) == DefaultPartition()
 
 

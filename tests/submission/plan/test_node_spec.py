@@ -15,7 +15,7 @@ from launcher.run.spec import CheckpointSpec, DdpSpec, RestartSpec, RunSpec
 from launcher.submission.plan.node_spec import COMMAND_ONLY, DERIVED, OWN, SECTIONS
 
 NESTED = {
-    "checkpoint": (schema.Checkpoint, CheckpointSpec),
+    "checkpoint": (schema.Checkpointing, CheckpointSpec),
     "restart": (schema.Restart, RestartSpec),
     "distributed.ddp": (schema.Ddp, DdpSpec),
 }
