@@ -15,7 +15,6 @@ from launcher.frozen import field_values, frozen
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
-    from launcher.submission.liveness import Where
 
 _DAY_S = 86_400.0
 
@@ -84,12 +83,16 @@ def _removed(found: list[Old]) -> list[Old]:
 
 def _candidates(days: float | None, gb: float | None, keep: int, name: str | None) -> list[Old]:
     from launcher.run import index
+    from launcher.run.paths import RunPaths
+    from launcher.submission.sweeps.points import points_of
 
     now = time.time()
     refs = [
-        r for r in reversed(index.list_runs()) if name in (None, index.job_name(r.id)) and not _inside_sweep(r.path)
+        r
+        for r in reversed(index.list_runs())
+        if name in (None, index.job_name(r.id)) and not index.is_sweep(r.path.parent)
     ]
-    inside = {ref.id: _runs_in(ref.path) for ref in refs}
+    inside = {r.id: points_of(r.path) if index.is_sweep(r.path) else [RunPaths(r.path)] for r in refs}
     ends = _ends([paths for runs in inside.values() for paths in runs])
     kept: dict[str, int] = {}
     found = []
@@ -107,45 +110,24 @@ def _candidates(days: float | None, gb: float | None, keep: int, name: str | Non
     return found
 
 
-def _inside_sweep(path: Path) -> bool:
-    from launcher.run.index import is_sweep
-
-    return is_sweep(path.parent)
-
-
-def _runs_in(path: Path) -> list[RunPaths]:
-    from launcher.run.index import is_sweep
-    from launcher.run.paths import RunPaths
-    from launcher.submission.sweeps.points import points_of
-
-    return points_of(path) if is_sweep(path) else [RunPaths(path)]
-
-
 def _ends(runs: list[RunPaths]) -> dict[str, float | None]:
-    """When each run ended; None while anything may still work on it. SLURM is asked once about all that have no outcome.
+    """When each run ended; None while anything may still work on it.
 
-    Of a run whose processes died without one, the end is its last event.
+    Of a run whose processes died without an outcome, the end is its last event.
     """
     from launcher.errors import SiteError
     from launcher.run.state import read_outcome, read_submission
     from launcher.submission.liveness import ended, locate
 
-    found: dict[str, float | None] = {}
-    slurm: dict[str, Where] = {}
-    local: dict[str, Where] = {}
-    for paths in runs:
-        found[paths.id] = None
-        if read_outcome(paths.outcome) is not None:
-            found[paths.id] = _touched(paths.outcome)
-        elif read_submission(paths.submission):
-            where = locate(paths)
-            (slurm if where.backend == "slurm" else local)[paths.id] = where
-    over = ended(local)
-    try:
-        over |= ended(slurm)
-    except SiteError:
-        pass
-    return found | {paths.id: _touched(paths.events) for paths in runs if paths.id in over}
+    finished = {p.id: _touched(p.outcome) for p in runs if read_outcome(p.outcome) is not None}
+    places = {p.id: locate(p) for p in runs if p.id not in finished and read_submission(p.submission)}
+    over: set[str] = set()
+    for on_slurm in (False, True):  # each asked by itself: SLURM's silence says nothing of this machine's runs
+        try:
+            over |= ended({run: where for run, where in places.items() if (where.backend == "slurm") is on_slurm})
+        except SiteError:
+            pass
+    return {p.id: finished[p.id] if p.id in finished else _touched(p.events) if p.id in over else None for p in runs}
 
 
 def _touched(path: Path) -> float | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,7 +18,6 @@ from launcher.frozen import field_values, frozen
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
-    from launcher.submission.liveness import Where
 
 _PERIOD_S = 0.25
 _BLOCK = 1 << 20
@@ -26,9 +27,7 @@ _BLOCK = 1 << 20
 @run_argument
 @click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Rank whose log is printed.")
 @click.option("--attempt", type=click.IntRange(min=0), help="Attempt of the log. Default: the latest that has one.")
-@click.option(
-    "--round", "round_", type=click.IntRange(min=0), help="Round of the log. Default: the latest that has one."
-)
+@click.option("--round", type=click.IntRange(min=0), help="Round of the log. Default: the latest that has one.")
 @click.option("--agents", is_flag=True, help="Print the agents' logs: start-up, SLURM and the launcher itself.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), help="Print only the last lines.")
 @click.option(
@@ -38,70 +37,55 @@ _BLOCK = 1 << 20
     "--json", "as_json", is_flag=True, help="Print one JSON object per line: rank, round, attempt, host and text."
 )
 def command(
-    run: str,
-    rank: int,
-    attempt: int | None,
-    round_: int | None,
-    agents: bool,
-    lines: int | None,
-    follow: bool,
-    as_json: bool,
-) -> None:
+    run: str, rank: int, attempt: int | None, round: int | None, agents: bool, lines: int | None, follow: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Print the log of a rank: its standard output and error."""
     from launcher.errors import StateError
     from launcher.submission.sweeps.points import single
 
     paths = single(run)
-    source = _Source(paths, rank, attempt, round_, agents)
-    files = source.files()
-    if not files and not follow:
-        said = source.instead()
-        if said is None:
+
+    def files() -> list[Path]:
+        return _agent_logs(paths) if agents else _rank_log(paths, rank, attempt, round)
+
+    found = files()
+    if not found and not follow:
+        found = _agent_logs(paths)
+        if agents or not found:
             raise StateError(f"{paths.id} has no log yet; launcher status {paths.id} shows what it waits for")
-        click.echo(said, err=True)
-        files = _Source(paths, rank, None, None, agents=True).files()
+        click.echo(f"rank {rank} has no log; these are the logs of the agents:", err=True)
     out = Objects(paths) if as_json else Bytes(paths)
-    at = {path: _print(path, lines, out, title=len(files) > 1) for path in files}
+    at = dict.fromkeys(found, 0)
+    for path in found:
+        if len(found) > 1:
+            out.title(path)
+        try:
+            at[path] = _print(path, out, lines=lines)
+        except OSError as error:
+            click.echo(f"{path}: {error.strerror}", err=True)
     if follow:
-        _follow(paths, source, at, out)
+        _follow(paths, files, at, out)
     out.close()
 
 
-class _Source:
-    """The log files that the options choose."""
+def _agent_logs(paths: RunPaths) -> list[Path]:
+    from launcher.run.state import agent_logs  # most calls are for a rank's log, and need no history
 
-    def __init__(self, paths: RunPaths, rank: int, attempt: int | None, round_: int | None, agents: bool) -> None:
-        self.paths, self.rank, self.attempt, self.round, self.agents = paths, rank, attempt, round_, agents
-
-    def files(self) -> list[Path]:
-        """Return the files that exist now."""
-        if self.agents:
-            return sorted(self._agent_logs(), key=_age)
-        attempt = "*" if self.attempt is None else self.attempt
-        round_ = "*" if self.round is None else self.round
-        found = _below(self.paths.logs, f"attempt-{attempt}/round-{round_}/rank-{self.rank:05d}.log")
-        return sorted(found, key=_numbers)[-1:]
-
-    def instead(self) -> str | None:
-        """Return a sentence for a rank without a log when agents have one."""
-        if self.agents or not self._agent_logs():
-            return None
-        return f"rank {self.rank} has no log; these are the logs of the agents:"
-
-    def _agent_logs(self) -> list[Path]:
-        from launcher.run.state import agent_logs  # most calls are for a rank's log, and need no history
-
-        return agent_logs(self.paths)
+    return sorted(agent_logs(paths), key=_age)
 
 
-def _below(folder: Path, pattern: str) -> list[Path]:
-    """Files that match; none where the folder may not be read (pathlib would raise)."""
-    return [folder / name for name in glob.glob(pattern, root_dir=folder)]
+def _rank_log(paths: RunPaths, rank: int, attempt: int | None, round_: int | None) -> list[Path]:
+    """The newest log of a rank, of the given attempt and round; none where the folder cannot be read."""
+    numbers = ["*" if n is None else str(n) for n in (attempt, round_)]
+    pattern = f"attempt-{numbers[0]}/round-{numbers[1]}/rank-{rank:05d}.log"
+    found = [
+        paths.logs / name for name in glob.glob(pattern, root_dir=paths.logs)
+    ]  # pathlib's raises where it may not read
+    return sorted(found, key=_numbers)[-1:]
 
 
-def _numbers(path: Path) -> tuple[int, ...]:
-    words = [*path.parts[-3:-1], path.stem]
-    return tuple(int(w.rpartition("-")[2]) for w in words if w.rpartition("-")[2].isdigit())
+def _numbers(path: Path) -> list[int]:
+    return [int(part.rpartition("-")[2]) for part in path.parts[-3:-1] if part.rpartition("-")[2].isdigit()]
 
 
 def _age(path: Path) -> float:
@@ -111,19 +95,14 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-def _print(path: Path, lines: int | None, out: Bytes | Objects, *, title: bool) -> int:
-    """Print a file, or its last ``lines``; returns the offset up to which it was read: what comes later is not lost."""
-    if title:
-        out.title(path)
-    try:
-        with path.open("rb") as f:
-            end = f.seek(0, os.SEEK_END)
-            f.seek(0 if lines is None else _begin_of_last(f, end, lines))
-            _copy(f, end, path, out)
-    except OSError as error:
-        click.echo(f"{path}: {error.strerror}", err=True)
-        return 0
-    return end
+def _print(path: Path, out: Bytes | Objects, *, begin: int = 0, lines: int | None = None) -> int:
+    """Print a file from ``begin``, or its last ``lines``; return the offset up to which it was read."""
+    with path.open("rb") as f:
+        end = f.seek(0, os.SEEK_END)
+        f.seek(begin if lines is None else _begin_of_last(f, end, lines))
+        while (left := end - f.tell()) > 0 and (block := f.read(min(left, _BLOCK))):
+            out.write(path, block)
+        return max(begin, f.tell())
 
 
 def _begin_of_last(f: BinaryIO, end: int, lines: int) -> int:
@@ -145,40 +124,23 @@ def _begin_of_last(f: BinaryIO, end: int, lines: int) -> int:
     return at
 
 
-def _copy(f: BinaryIO, end: int, path: Path, out: Bytes | Objects) -> None:
-    """Print what lies before ``end``."""
-    while (left := end - f.tell()) > 0 and (block := f.read(min(left, _BLOCK))):
-        out.write(path, block)
-
-
-def _follow(paths: RunPaths, source: _Source, at: dict[Path, int], out: Bytes | Objects) -> None:
+def _follow(paths: RunPaths, files: Callable[[], list[Path]], at: dict[Path, int], out: Bytes | Objects) -> None:
     """Print what comes until the run has ended; a new attempt's or round's log continues the old one's."""
     from launcher.run.state import read_outcome
     from launcher.submission.liveness import locate
 
-    where: Where = locate(paths)
+    where = locate(paths)
     while True:
         over = read_outcome(paths.outcome) is not None or not where.alive()
-        for path in source.files():
+        for path in files():
             if path not in at:
                 at[path] = 0
                 out.turn(path)
-            at[path] = _emit(path, at[path], out)
+            with contextlib.suppress(OSError):
+                at[path] = _print(path, out, begin=at[path])
         if over:
             return
         time.sleep(_PERIOD_S)
-
-
-def _emit(path: Path, offset: int, out: Bytes | Objects) -> int:
-    """Print what was added after ``offset`` and return the new one."""
-    try:
-        with path.open("rb") as f:
-            end = f.seek(0, os.SEEK_END)
-            f.seek(offset)
-            _copy(f, end, path, out)
-            return max(offset, f.tell())
-    except OSError:
-        return offset
 
 
 # --- how lines are printed ------------------------------------------------------------------------------------------------

@@ -24,14 +24,8 @@ if TYPE_CHECKING:
 @click.option("-a", "--all", "everything", is_flag=True, help="Print all lines.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of every run.")
 def command(
-    sweep: str | None,
-    metric: str | None,
-    highest: bool,
-    states: tuple[str, ...],
-    number: int,
-    everything: bool,
-    as_json: bool,
-) -> None:
+    sweep: str | None, metric: str | None, highest: bool, states: tuple[str, ...], number: int, everything: bool, as_json: bool,
+) -> None:  # fmt: skip
     """List runs, newest first; a sweep is one line."""
     import time
 

@@ -25,15 +25,9 @@ if TYPE_CHECKING:
 @backend_option
 @job_arguments
 def command(
-    words: tuple[str, ...],
-    module: str | None,
-    backend: BackendName,
-    sweep: tuple[str, ...],
-    as_json: bool,
-    estimate: bool,
-    nodes: str | None,
-    partitions: str | None,
-) -> None:
+    words: tuple[str, ...], module: str | None, backend: BackendName, sweep: tuple[str, ...], as_json: bool, estimate: bool,
+    nodes: str | None, partitions: str | None,
+) -> None:  # fmt: skip
     """Print exactly what would be submitted: a summary, then the sbatch script. Nothing is submitted.
 
     JOB is a YAML file or a .py file. KEY=VALUE overrides a key of the job, as in resources.nodes=2. SLURM is not needed.

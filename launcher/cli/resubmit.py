@@ -29,16 +29,9 @@ if TYPE_CHECKING:
 @click.option("--backend", type=click.Choice(["auto", "slurm", "local"]), help="Where to run. Default: where it ran.")
 @wait_option
 def command(
-    run: str,
-    overrides: tuple[str, ...],
-    from_: str,
-    fork_name: str | None,
-    failed: bool,
-    fresh_code: bool,
-    unsafe_load: bool,
-    backend: BackendName | None,
-    wait: bool,
-) -> None:
+    run: str, overrides: tuple[str, ...], from_: str, fork_name: str | None, failed: bool, fresh_code: bool, unsafe_load: bool,
+    backend: BackendName | None, wait: bool,
+) -> None:  # fmt: skip
     """Continue RUN as a new attempt of the same run.
 
     KEY=VALUE changes its job: fewer nodes, a longer time limit, more epochs.
@@ -48,13 +41,9 @@ def command(
     from launcher.submission.sweeps.points import single
 
     how = resubmit.Again(
-        overrides=overrides,
-        step=_step(from_),
-        unsafe_load=unsafe_load,
-        fresh_code=fresh_code,
-        backend=backend,
+        overrides=overrides, step=_step(from_), unsafe_load=unsafe_load, fresh_code=fresh_code, backend=backend,
         argv=tuple(sys.argv),
-    )
+    )  # fmt: skip
     if failed:
         if fork_name:
             raise click.UsageError(
