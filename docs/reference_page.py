@@ -213,10 +213,9 @@ def _site_part() -> str:
         "| --- | --- | --- |",
     ]
     for field in dataclasses.fields(site_profile.SiteProfile):
-        if field.name != "paths":
-            lines.append(
-                f"| `{field.name}` | {_default(field) if field.default != () else ''} | {_cell(docs[field.name])} |"
-            )
+        lines.append(
+            f"| `{field.name}` | {_default(field) if field.default != () else ''} | {_cell(docs[field.name])} |"
+        )
     return "\n".join(lines) + "\n"
 
 

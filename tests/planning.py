@@ -1,9 +1,16 @@
-"""Facts for plans that depend on nothing of this machine."""
+"""Jobs and facts for plans that depend on nothing of this machine."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from launcher.config.document.source import Document
+from launcher.config.load.load import LoadedJob, load_layers
+from launcher.config.load.merge import command_line
+from launcher.config.load.site_profile import Layer, SiteProfile
 from launcher.run.spec import SiteSpec
 from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter, SlurmFacts
 
@@ -31,3 +38,9 @@ def facts(**changes: Any) -> Facts:
         "cpus_here": 8,
     }
     return Facts(**{**values, **changes})
+
+
+def load_values(values: dict[str, Any], base_dir: Path, *, overrides: Sequence[str] = ()) -> LoadedJob:
+    """A checked job of plain values, without any site profile."""
+    layers = [Layer("job", Document(json.loads(json.dumps(values)))), command_line(overrides, ())]
+    return load_layers(layers, base_dir, "job", SiteProfile())

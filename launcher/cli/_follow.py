@@ -30,12 +30,12 @@ _QUIET = frozenset({"submitted", "node_joined", "epoch_started", "saved", "save_
 
 
 class _Follower:
-    """Prints a run's new events at each look."""
+    """Prints a run's new events at each look; on a terminal with a progress bar below them."""
 
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
         self._seen = 0
-        self._progress: Progress | None = None
+        self._progress = _progress() if sys.stdout.isatty() else None
         self._task: TaskID | None = None
 
     def look(self) -> None:
@@ -46,41 +46,33 @@ class _Follower:
         events = read_events(self._paths.events)
         for event in events[self._seen :]:
             if event["type"] not in _QUIET and (said := words(event)):
-                self._print(f"{time.strftime('%H:%M:%S', time.localtime(event['t']))}  {said}")
+                line = f"{time.strftime('%H:%M:%S', time.localtime(event['t']))}  {said}"
+                if self._task is None or self._progress is None:
+                    click.echo(line)
+                else:
+                    self._progress.console.print(line, markup=False, highlight=False)
         self._seen = len(events)
-        if sys.stdout.isatty():
-            self._draw(read_state(self._paths.state))
-
-    def _print(self, line: str) -> None:
         if self._progress is not None:
-            self._progress.console.print(line, markup=False, highlight=False)
-        else:
-            click.echo(line)
+            self._draw(self._progress, read_state(self._paths.state))
 
-    def _draw(self, state: dict[str, Any]) -> None:
-        step = state.get("step")
+    def _draw(self, progress: Progress, state: dict[str, Any]) -> None:
+        step, rate = state.get("step"), state.get("rate")
         if not isinstance(step, int):
             return
-        if self._progress is None:
-            self._progress = _bar()
-            self._progress.start()
-            self._task = self._progress.add_task("step", total=None, said="")
-        rate = state.get("rate")
+        if self._task is None:
+            progress.start()
+            self._task = progress.add_task("step", total=None, said="")
         said = [f"{rate:.1f} steps/s"] if isinstance(rate, int | float) and rate else []
         said += [metric_list(state.get("metrics") or {}, 2)]
-        if self._task is not None:
-            self._progress.update(
-                self._task, completed=step, total=state.get("total_steps"), said="  ".join(s for s in said if s)
-            )
+        progress.update(self._task, completed=step, total=state.get("total_steps"), said="  ".join(filter(None, said)))
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Remove the bar."""
         if self._progress is not None:
             self._progress.stop()
-            self._progress = None
 
 
-def _bar() -> Progress:
+def _progress() -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     return Progress(

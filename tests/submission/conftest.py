@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planning import load_values
 
-from launcher.config.load.load import LoadedJob, load_values
+from launcher.config.load.load import LoadedJob
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from launcher.config.document.schema import Job, Slurm
-from launcher.config.document.source import Problem
+from launcher.config.document.source import Problem, is_below, value_at
 from launcher.config.document.texts import check_texts, secret_name
 
 __all__ = ["OWNED_OPTIONS", "check_rules"]
@@ -35,23 +35,14 @@ def check_rules(values: dict[str, Any], container: dict[str, Any], job: Job, wro
     problems = [p for p in check_texts(values, container) if p.path not in wrong]
     wrong = wrong | {p.path for p in problems}
     for needs, function in _RULES:
-        if not any(_touches(path, need) for path in wrong for need in needs):
+        if not any(is_below(path, need) or is_below(need, path) for path in wrong for need in needs):
             problems += function(job, values)
     return problems
 
 
-def _touches(path: str, need: str) -> bool:
-    return path == need or path.startswith((need + ".", need + "[")) or need.startswith((path + ".", path + "["))
-
-
 def is_set(values: dict[str, Any], path: str) -> bool:
     """Tell whether the job sets this key itself rather than leaving it to its default."""
-    node: Any = values
-    for part in path.split("."):
-        if not isinstance(node, dict) or node.get(part) is None:
-            return False
-        node = node[part]
-    return True
+    return value_at(values, path) is not None
 
 
 # --- what to run --------------------------------------------------------------------------------------------------------

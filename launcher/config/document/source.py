@@ -15,8 +15,6 @@ import yaml
 
 from launcher.frozen import frozen
 
-__all__ = ["COMMAND_LINE", "Document", "Origin", "Problem", "dump_yaml", "join", "parent", "read_value", "read_yaml"]
-
 COMMAND_LINE = "command line"
 _MAX_NODES = 100_000
 _MAX_BYTES = 4 << 20
@@ -68,15 +66,32 @@ class Document:
 
 
 def join(path: str, key: str | int) -> str:
-    """The key path of ``key`` below ``path``: ``a.b`` or ``a[0]``."""
+    """Return the key path of ``key`` below ``path``: ``a.b`` or ``a[0]``."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     return f"{path}.{key}" if path else key
 
 
 def parent(path: str) -> str:
-    """The key path above: ``a.b[0]`` is below ``a.b`` below ``a``; "" is the top."""
+    """Return the key path above: ``a.b[0]`` is below ``a.b`` below ``a``; "" is the top."""
     return re.sub(r"(?:\[\d+\]|(?:^|\.)[^.\[\]]*)$", "", path)
+
+
+def is_below(path: str, above: str) -> bool:
+    """Tell whether a key path is ``above`` itself or lies below it."""
+    return path == above or path.startswith((above + ".", above + "["))
+
+
+def value_at(data: Any, path: str) -> Any:
+    """Return the plain value at a key path, or None."""
+    for part in re.findall(r"[^.\[\]]+", path):
+        if isinstance(data, dict) and part in data:
+            data = data[part]
+        elif isinstance(data, list) and part.isdecimal() and int(part) < len(data):
+            data = data[int(part)]
+        else:
+            return None
+    return data
 
 
 class _Loader(yaml.SafeLoader):

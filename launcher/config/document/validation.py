@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from launcher.config.document.schema import Job
-from launcher.config.document.source import Problem, join
+from launcher.config.document.source import Problem, is_below, join
 
 __all__ = ["describe_errors", "homes", "key_name", "keys_at", "suggestion", "value_text"]
 
@@ -68,12 +68,8 @@ def describe_errors(error: ValidationError, data: Any) -> list[Problem]:
     for item in error.errors(include_url=False):
         path = _path(item["loc"], data)
         found.setdefault(path, []).append(item)
-    deeper = {path for path in found if any(other != path and _below(other, path) for other in found)}
+    deeper = {path for path in found if any(other != path and is_below(other, path) for other in found)}
     return [_problem(path, items) for path, items in found.items() if path not in deeper]
-
-
-def _below(path: str, above: str) -> bool:
-    return path.startswith((above + ".", above + "["))
 
 
 def _path(loc: tuple[Any, ...], data: Any) -> str:

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.document.problem_list import ProblemList
 from launcher.config.document.schema import Job
-from launcher.config.document.source import COMMAND_LINE, Document, Origin, Problem, dump_yaml, join, parent
+from launcher.config.document.source import COMMAND_LINE, Origin, Problem, dump_yaml, join, parent
 from launcher.config.document.texts import leaves
 from launcher.config.document.validation import describe_errors
 from launcher.config.load.interpolate import interpolate_run, resolve_interpolations
@@ -31,7 +31,7 @@ from launcher.frozen import frozen
 
 _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
-__all__ = ["LoadedJob", "interpolate_run", "load_job", "load_values", "point_jobs", "site_job"]
+__all__ = ["LoadedJob", "interpolate_run", "load_job", "point_jobs", "site_job"]
 
 
 @frozen(kw_only=True)
@@ -67,13 +67,13 @@ class LoadedJob:
         try:
             yield
         except ConfigError as error:
-            raise type(error)([self._placed(problem) for problem in error.problems]) from None
-
-    def _placed(self, problem: str) -> str:
-        path = problem.partition(":")[0]
-        while path and path not in self.origin:
-            path = parent(path)
-        return f"{self.origin[path].at('value')}: {problem}" if path else problem
+            placed = []
+            for problem in error.problems:
+                path = problem.partition(":")[0]
+                while path and path not in self.origin:
+                    path = parent(path)
+                placed.append(f"{self.origin[path].at('value')}: {problem}" if path else problem)
+            raise type(error)(placed) from None
 
     @property
     def yaml(self) -> str:
@@ -112,14 +112,6 @@ def load_job(
     return load_layers(layers, base, source, profile, sweep=sweep, check_code=check_code)
 
 
-def load_values(
-    values: dict[str, Any], base_dir: Path, *, overrides: Sequence[str] = (), source: str = "job"
-) -> LoadedJob:
-    """Check a job given as plain values (as in ``LoadedJob.container``), without any site profile."""
-    layers = [Layer(source, Document(json.loads(json.dumps(values)))), command_line(overrides, ())]
-    return load_layers(layers, base_dir, source, SiteProfile())
-
-
 def site_job(sites: list[Path] | None = None) -> Job:
     """Return an empty job on this machine: the site profiles' values, else the defaults.
 
@@ -149,7 +141,8 @@ def load_layers(
     _add_sweep(container, sweep, faults)
     faults.stop_if(_unreadable)  # then every further complaint would mislead
     job = check_values(_first_point(container, faults), faults)
-    if check_code and not any(_concerns_code(p) for p in faults.problems):
+    tops = {p.path.split(".")[0] for p in faults.problems if p.path or p.origin is None}
+    if check_code and tops.isdisjoint(("", "task", "function", "script", "code", "params")):
         faults.problems += named_code.check_code(job, (base_dir / Path(job.code.dir).expanduser()).resolve())
     faults.stop_if(lambda _: True)
     return LoadedJob(job=job, container=container, origin=faults.origin, base_dir=base_dir, source=source, site=profile)
@@ -183,12 +176,6 @@ def check_values(container: dict[str, Any], faults: ProblemList) -> Job:
 
 def _unreadable(problem: Problem) -> bool:
     return not problem.path and problem.origin is not None and problem.origin.source != COMMAND_LINE
-
-
-def _concerns_code(problem: Problem) -> bool:
-    if not problem.path:
-        return problem.origin is None
-    return problem.path.split(".")[0] in ("task", "function", "script", "code", "params")
 
 
 @lru_cache(maxsize=1)
@@ -243,15 +230,10 @@ def _wrong_texts(values: dict[str, Any]) -> list[Problem]:
 
 def _without(values: Any, paths: set[str], path: str = "") -> Any:
     """A copy without what lies at the key paths; list items are dropped with their list."""
-    if isinstance(values, dict):
-        return {
-            k: _without(v, paths, join(path, k)) for k, v in values.items() if not _dropped(v, paths, join(path, k))
-        }
-    return values
-
-
-def _dropped(value: Any, paths: set[str], path: str) -> bool:
-    return path in paths or (isinstance(value, list) and any(p.startswith(path + "[") for p in paths))
+    if not isinstance(values, dict):
+        return values
+    gone = paths | {p[: p.index("[")] for p in paths if "[" in p}
+    return {k: _without(v, paths, join(path, k)) for k, v in values.items() if join(path, k) not in gone}
 
 
 def default_name(job: Job) -> str:

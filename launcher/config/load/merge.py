@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.document.problem_list import ProblemList
-from launcher.config.document.source import COMMAND_LINE, Document, Origin, Problem, join, parent, read_value
+from launcher.config.document.source import (
+    COMMAND_LINE,
+    Document,
+    Origin,
+    Problem,
+    is_below,
+    join,
+    parent,
+    read_value,
+    value_at,
+)
 from launcher.config.document.validation import value_text
 from launcher.config.load.interpolate import readable
 from launcher.config.load.site_profile import Layer
@@ -102,7 +112,7 @@ def _replace_origins(origin: dict[str, Origin], document: Document) -> None:
 def _guard(merged: dict[str, Any], layer: Layer, locked: dict[str, Origin], faults: ProblemList) -> None:
     """A layer may repeat a locked key with the same value, not change it."""
     for path, where in layer.document.origins.items():
-        value = _at(layer.document.data, path)
+        value = value_at(layer.document.data, path)
         if "[" in path or isinstance(value, dict):
             continue  # the whole list, or what is in the mapping, is looked at by itself
         if changed := _changes_locked(merged, path, value, locked):
@@ -116,25 +126,8 @@ def _changes_locked(
     if isinstance(value, dict):
         below = (_changes_locked(merged, join(key, k), v, locked) for k, v in value.items())
         return next((found for found in below if found), None)
-    owner = next((o for name, o in locked.items() if _related(key, name)), None)
-    return (key, owner) if owner and _at(merged, key) != value else None
-
-
-def _related(path: str, name: str) -> bool:
-    """Whether one of two key paths is the other, or above it."""
-    return path == name or path.startswith((name + ".", name + "[")) or name.startswith(path + ".")
-
-
-def _at(data: Any, path: str) -> Any:
-    """The plain value at a key path, or None."""
-    for part in re.findall(r"[^.\[\]]+", path):
-        if isinstance(data, dict) and part in data:
-            data = data[part]
-        elif isinstance(data, list) and part.isdecimal() and int(part) < len(data):
-            data = data[int(part)]
-        else:
-            return None
-    return data
+    owner = next((o for name, o in locked.items() if is_below(key, name) or is_below(name, key)), None)
+    return (key, owner) if owner and value_at(merged, key) != value else None
 
 
 # --- overrides ----------------------------------------------------------------------------------------------------------

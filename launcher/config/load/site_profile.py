@@ -31,11 +31,9 @@ class SiteProfile:
     """How GPUs are asked for: gpus-per-node or gres."""
     locked: tuple[str, ...] = ()
     """Job keys that nothing after the profile may change; a section locks all below it."""
-    paths: tuple[str, ...] = ()
-    """The profiles that were read."""
 
 
-OWN_KEYS = tuple(f.name for f in fields(SiteProfile) if f.name != "paths")
+OWN_KEYS = tuple(f.name for f in fields(SiteProfile))
 
 
 @dataclass
@@ -77,8 +75,7 @@ def read_layers(paths: list[Path]) -> tuple[SiteProfile, list[Layer]]:
         locked += own.pop("locked", ())
         merged.update(own)
         layers.append(Layer(str(path), document, tuple(locked)))
-    profile = SiteProfile(**merged, locked=tuple(dict.fromkeys(locked)), paths=tuple(map(str, paths)))
-    return profile, layers
+    return SiteProfile(**merged, locked=tuple(dict.fromkeys(locked))), layers
 
 
 def read_document(path: Path) -> Document:

@@ -6,9 +6,10 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from planning import load_values
 
 from launcher.config.document.schema import Job
-from launcher.config.load.load import LoadedJob, argument_texts, interpolate_run, load_job, load_values, site_job
+from launcher.config.load.load import LoadedJob, argument_texts, interpolate_run, load_job, site_job
 from launcher.config.load.site_profile import ADMIN_PROFILE, load_site, site_paths
 from launcher.errors import ConfigError
 

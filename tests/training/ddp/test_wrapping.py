@@ -11,10 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from lightning_fabric.wrappers import _FabricModule
-from planning import facts
+from planning import facts, load_values
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.config.load.load import load_values
 from launcher.run.spec import DdpSpec, RunSpec
 from launcher.submission.plan.plan import plan
 from launcher.training.ddp import wrapping
