@@ -23,12 +23,12 @@ _INTRO = """# Every key of a job file
 Made from `launcher/config/document/schema.py` by `make docs`. `launcher schema > job.schema.json` writes the same for editors: with
 `# yaml-language-server: $schema=job.schema.json` as its first line, a job file is completed and checked as it is typed.
 
-Values come, weakest first, from `/etc/launcher/site.yaml`, the profile that `$LAUNCHER_SITE` names,
+Values come, the weakest first, from `/etc/launcher/site.yaml`, the profile that `$LAUNCHER_SITE` names,
 `~/.config/launcher/site.yaml`, the job file, and `key.path=value` on the command line. Mappings merge, lists are replaced,
-and `key=null` unsets. Every fault is reported at once as `file:line:column: key.path: what is wrong`.
+and `key=null` unsets. Every fault is reported at once, as `file:line:column: key.path: what is wrong`.
 
 `${params.x}` stands for another key of the job, `${oc.env:USER}` for an environment variable (never a secret:
-`environment.pass`), `${run.dir}`, `${run.id}` and `${run.name}` for the run's own; `\\\\${` is the two characters.
+`environment.pass`), `${run.dir}`, `${run.id}` and `${run.name}` for the run's own; `\\\\${` writes `${` itself.
 Clock times and numbers with leading zeros need quotes.
 """
 
@@ -63,9 +63,9 @@ def json_schema() -> dict[str, Any]:
     """JSON Schema of a job file, every field described."""
     made = TypeAdapter(Job).json_schema()
     docs = _docs(schema)
-    _describe(made, docs["Job"])
+    _describe(made, docs["Job"], made["$defs"])
     for name, section in made["$defs"].items():
-        _describe(section, docs.get(name, {}))
+        _describe(section, docs.get(name, {}), made["$defs"])
     for section in (made, *made["$defs"].values()):
         for prop in section.get("properties", {}).values():
             _allow_interpolation(prop)
@@ -75,13 +75,15 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
 
-def _describe(section: dict[str, Any], docs: dict[str, str]) -> None:
+def _describe(section: dict[str, Any], docs: dict[str, str], defs: dict[str, Any]) -> None:
     section.pop("title", None)
     by_alias = {name.rstrip("_"): text for name, text in docs.items()}
     for name, prop in section.get("properties", {}).items():
         prop.pop("title", None)
         if name in by_alias:
             prop["description"] = by_alias[name]
+        elif ref := next((o["$ref"] for o in (prop, *prop.get("anyOf", [])) if "$ref" in o), None):
+            prop["description"] = defs[ref.rpartition("/")[2]]["description"]
         options = [o for o in prop.get("anyOf", []) if o.get("type") != "null"]
         if prop.get("default", 0) is None:
             del prop["default"]
@@ -113,7 +115,7 @@ def _sweep_schema(text: str) -> dict[str, Any]:
             {"type": "object"},
         ]
     }
-    parallelism = {"type": "integer", "minimum": 1, "description": "Points that run at the same time, at most."}
+    parallelism = {"type": "integer", "minimum": 1, "description": "Most points that run at the same time."}
     return {
         "type": "object",
         "description": text,
@@ -153,14 +155,14 @@ def _dataclass_in(hint: Any) -> Any:
 
 def _table(cls: Any, docs: dict[str, str], path: str) -> str:
     properties = TypeAdapter(cls).json_schema()
-    lines = ["| key | is | unless given | means |", "| --- | --- | --- | --- |"]
+    lines = ["| key | is | default | means |", "| --- | --- | --- | --- |"]
     for field in dataclasses.fields(cls):
         name = key_name(field)
         full = f"{path}.{name}" if path else name
         prop = properties["properties"].get(name, {})
         section = _dataclass_in(get_type_hints(cls)[field.name])
         kind = f"[a section](#{full.replace('.', '').lower()})" if section else _kind(prop, properties)
-        lines.append(f"| `{name}` | {kind} | {_default(field)} | {_cell(docs[field.name])} |")
+        lines.append(f"| `{name}` | {kind} | {_default(field)} | {_cell(docs.get(field.name) or section.__doc__)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -207,9 +209,9 @@ def _site_part() -> str:
     docs = field_docs(site_profile, "SiteProfile")
     lines = [
         "\n## Site profiles\n",
-        "A site profile holds any key of a job, as a default for every job, and these keys of its own. An administrator's",
+        "A site profile has any key of a job, as a default for every job, and these keys of its own. An administrator's",
         "profile can lock keys: `locked: [slurm.account, restart.max_total_hours]`.\n",
-        "| key | unless given | means |",
+        "| key | default | means |",
         "| --- | --- | --- |",
     ]
     for field in dataclasses.fields(site_profile.SiteProfile):
@@ -222,7 +224,7 @@ def _site_part() -> str:
 def _extra_part() -> str:
     owned = ", ".join(f"`--{name}` ({key})" if key else f"`--{name}`" for name, key in sorted(OWNED_OPTIONS.items()))
     return (
-        "\n## slurm.extra\n\nAny sbatch option that has no key of its own, by its long name without dashes: "
-        '`slurm: {extra: {wckey: vision, licenses: "matlab:1", contiguous: true}}`.\nNot there: '
+        "\n## slurm.extra\n\nAny sbatch option without a key of its own, by its long name without dashes: "
+        '`slurm: {extra: {wckey: vision, licenses: "matlab:1", contiguous: true}}`.\nNot allowed: '
         f"{owned}.\n"
     )

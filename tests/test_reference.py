@@ -44,6 +44,7 @@ def test_every_field_is_documented() -> None:
         for c in sections()
         for f in dataclasses.fields(c)
         if not reference.field_docs(schema, c.__name__).get(f.name)
+        and not any(s.__name__ in str(f.type) for s in sections())
     ]
 
     assert silent == []

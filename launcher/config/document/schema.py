@@ -1,6 +1,6 @@
 """The job file's schema: frozen stdlib dataclasses, checked by pydantic, a docstring under every field.
 
-``docs/reference.md`` and ``launcher schema`` are generated from this file.
+``docs/reference.md`` and ``launcher schema`` are generated from this file. A section's class documents the key that holds it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from launcher.frozen import frozen
 
 
 class _Section:
-    """What all sections share. They are dataclasses of the standard library: pydantic builds one validator for the whole job."""
+    """Base of all sections. They are standard dataclasses, so pydantic builds one validator for the whole job."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
@@ -29,7 +29,7 @@ def _no_keys() -> dict[str, Any]:
 
 
 def _text(value: object) -> object:
-    """A number or truth value as text, as YAML and `argument_texts` write it."""
+    """Return a number or truth value as text, as YAML and `argument_texts` write it."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
@@ -48,69 +48,69 @@ class Code(_Section):
     """The code that is copied into the run."""
 
     dir: str = "."
-    """The code directory, relative to the job file; first on sys.path of every worker."""
+    """Code directory, relative to the job file. It comes first on sys.path of every worker."""
     link: list[str] = field(default_factory=_no_items)
-    """Directories (data) to link instead of copying."""
+    """Directories, such as data, to link instead of copying."""
     snapshot: bool = True
-    """Copy the code into the run; false links the whole directory, so later edits reach a queued job."""
+    """Copy the code into the run. false links the whole directory, so later edits change a queued job."""
     max_mb: Count = 200
-    """Refuse a larger copy and name its largest files."""
+    """Largest copy in MB. A larger one is an error that names its largest files."""
 
 
 @frozen(kw_only=True)
 class Resources(_Section):
-    """What the job needs; names are submitit's."""
+    """The nodes, GPUs, CPUs, memory and time of the job. The names are submitit's."""
 
     nodes: Count = 1
-    """Nodes that train."""
+    """Number of nodes that train."""
     gpus_per_node: Whole = 0
     """GPUs per node; 0 trains on CPUs."""
     tasks_per_node: Count | None = None
-    """Workers per node; unset: one per GPU, or one."""
+    """Workers per node. Default: one per GPU, or one without GPUs."""
     cpus_per_task: Count = 1
-    """CPUs of each worker."""
+    """CPUs per worker."""
     mem_gb: Positive | None = None
-    """Memory per node; unset: the site's default."""
+    """Memory per node in GB. Default: the site's."""
     timeout_min: Limit = 60
-    """Time limit of one attempt: minutes, or a quoted clock time such as "24:00:00" or "1-12:00:00"."""
+    """Time limit of one attempt, in minutes or as a quoted clock time such as "24:00:00" or "1-12:00:00"."""
     spare_nodes: Whole = 0
-    """Nodes that stand by to replace dead ones."""
+    """Number of extra nodes that wait to replace failed ones."""
 
 
 @frozen(kw_only=True)
 class Slurm(_Section):
-    """How SLURM is asked; names are sbatch's."""
+    """Options of sbatch, under sbatch's names."""
 
     partition: str | None = None
-    """Partition; unset: the site's default."""
+    """Partition. Default: the site's."""
     account: str | None = None
     """Account to charge."""
     qos: str | None = None
     """Quality of service."""
     constraint: str | None = None
-    """Node features."""
+    """Required node features."""
     reservation: str | None = None
     """Reservation to run in."""
     exclude: str | None = None
-    """Hosts not to use."""
+    """Hosts that the job does not use."""
     nodelist: str | None = None
-    """Hosts to use."""
+    """Hosts that the job uses."""
     exclusive: bool = False
-    """Share nodes with nobody."""
+    """Do not share nodes with other jobs."""
     dependency: str | None = None
-    """Dependency in sbatch's syntax; `after` is the easier way."""
+    """Dependency in sbatch's syntax. `after` is simpler."""
     comment: str | None = None
-    """Comment on the job."""
+    """Comment that SLURM stores with the job."""
     mail_type: str | None = None
-    """When SLURM sends mail: BEGIN, END, FAIL, ..."""
+    """Events at which SLURM sends mail: BEGIN, END, FAIL, ..."""
     mail_user: str | None = None
-    """Whom SLURM sends mail."""
+    """Address to which SLURM sends mail."""
     gres: str | None = None
-    """Generic resources instead of --gpus-per-node, e.g. "gpu:a100:4"."""
+    """Generic resources instead of --gpus-per-node, such as "gpu:a100:4"."""
     extra: dict[str, str | int | float | bool] = field(default_factory=_no_keys)
-    """Any other sbatch option, by its long name without dashes; true is a bare flag."""
+    """Other sbatch options, by their long names without dashes. true is an option without a value."""
     srun_args: list[str] = field(default_factory=_no_items)
-    """More arguments for srun."""
+    """Additional arguments of srun."""
 
 
 @frozen(kw_only=True)
@@ -118,96 +118,96 @@ class Ddp(_Section):
     """Options of DistributedDataParallel."""
 
     bucket_cap_mb: Positive | None = None
-    """Size of gradient buckets."""
+    """Size of gradient buckets in MB."""
     static_graph: bool = False
-    """The graph never changes."""
+    """The graph is the same in every step."""
     find_unused_parameters: bool = False
-    """Parameters may take no part in a step."""
+    """Some parameters may get no gradient in a step."""
     gradient_as_bucket_view: bool = True
-    """Gradients are views of the buckets: one copy less."""
+    """Gradients are views of the buckets, which saves one copy."""
 
 
 @frozen(kw_only=True)
 class Distributed(_Section):
-    """The process group."""
+    """The process group of torch.distributed."""
 
     backend: Literal["auto", "nccl", "gloo"] = "auto"
-    """auto: nccl on GPUs, gloo on CPUs."""
+    """Backend of the process group. auto: nccl on GPUs, gloo on CPUs."""
     init_timeout_min: Minutes = 30.0
-    """How long stragglers are waited for at start-up."""
+    """Minutes that start-up waits for the slowest worker."""
     collective_timeout_min: Minutes = 30.0
-    """How long one collective may take."""
+    """Minutes that one collective may take."""
     interface: str | None = None
-    """Network interface, e.g. ib0; unset: found out."""
+    """Network interface, such as ib0. Default: found automatically."""
     port_range: list[Annotated[int, Field(ge=1024, le=65535)]] = field(default_factory=lambda: [20000, 32000])
-    """First and last port the leader may listen on."""
+    """First and last port on which the leader may listen."""
     start_method: Literal["forkserver", "spawn"] = "forkserver"
-    """forkserver imports torch once per node; spawn is the way out when a library cannot be forked."""
+    """How workers start. forkserver imports torch once per node; use spawn when a library cannot be forked."""
     ddp: Ddp = field(default_factory=Ddp)
-    """Options of DistributedDataParallel."""
 
 
 @frozen(kw_only=True)
 class Environment(_Section):
-    """What workers find around them."""
+    """The interpreter, container and environment variables of workers."""
 
     variables: dict[str, Text] = field(default_factory=_no_keys)
-    """Environment variables: text, numbers, true or false, set as they are written; secrets belong into `pass`."""
+    """Environment variables: text, numbers, true or false, set as they are written. List secrets under `pass`."""
     pass_: Annotated[list[str], Field(alias="pass")] = field(default_factory=_no_items)
-    """Names of variables to take from the submitting environment; their values never reach a script or log."""
+    """Names of variables to copy from the environment of submit. Their values are written to no script or log."""
     setup: list[str] = field(default_factory=_no_items)
-    """Shell lines run on each node before Python starts, e.g. "module load cuda/12.1"."""
+    """Shell lines that run on each node before Python starts, such as "module load cuda/12.1"."""
     python: str | None = None
-    """The interpreter; unset: the one that is active at submission."""
+    """Python interpreter. Default: the active one at submission."""
     container: str | None = None
-    """An image for pyxis (SLURM's --container-image) or a .sif for Apptainer."""
+    """Image for pyxis (SLURM's --container-image), or a .sif file for Apptainer."""
     container_args: list[str] = field(default_factory=_no_items)
-    """More arguments for the container runtime."""
+    """Additional arguments of the container runtime."""
 
 
 @frozen(kw_only=True)
 class Checkpointing(_Section):
-    """When state is saved."""
+    """When the launcher saves checkpoints and which it keeps."""
 
     enabled: bool = True
     """Save checkpoints."""
     interval_steps: Count | None = None
-    """Save every so many optimizer steps."""
+    """Save every N optimizer steps."""
     interval_min: Minutes | None = None
-    """Save every so many minutes; neither interval: automatic, from measured cost."""
+    """Save every N minutes. Without either interval, the launcher chooses it from the measured cost of saving."""
     min_interval_min: Minutes = 1.0
-    """Automatic saving: never more often."""
+    """Shortest automatic interval, in minutes."""
     max_interval_min: Minutes = 30.0
-    """Automatic saving: never more seldom."""
+    """Longest automatic interval, in minutes."""
     keep_last: Annotated[int, Field(ge=2)] = 3
-    """Checkpoints kept."""
+    """Number of newest checkpoints to keep."""
     keep_every_steps: Count | None = None
-    """Also keep those whose step is a multiple of this, for ever."""
+    """Also keep every checkpoint whose step is a multiple of N."""
     watch: str | None = None
-    """A script's own checkpoints: files matching this pattern below the run directory count as progress."""
+    """Pattern of a script's own checkpoints, below the run directory. New files that match count as progress."""
 
 
 @frozen(kw_only=True)
 class Restart(_Section):
-    """How often and how long a run may come back."""
+    """When and how often a run restarts."""
 
     max_restarts: Whole = 3
-    """Restarts without new committed progress, each cause counted apart."""
+    """Restarts without a new checkpoint. Each cause is counted separately."""
     max_total_hours: Positive = 168.0
-    """Hours of allocation over all attempts."""
+    """Total hours of all attempts."""
     requeue: bool = True
-    """Come back after preemption, time limit or node failure."""
+    """Requeue the job after preemption, time limit or node failure."""
     hang_detection: bool = True
-    """Restart workers when nobody progresses for longer than the learned limit."""
+    """Restart the workers when no rank makes progress for longer than the learned limit."""
     hang_floor_s: Positive = 60.0
-    """The learned limit is never below this."""
+    """Lower bound of the learned limit, in seconds."""
     idle_timeout_min: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Give back an allocation that made no progress for so long; 0: never. Progress is a step, saving, evaluating; before
-    the first step, and in scripts that report none, the use of GPUs (of CPUs, without GPUs) and files of checkpoint.watch."""
+    """End an allocation that makes no progress for N minutes; 0: never. Steps, saves and evaluations are progress. Before
+    the first step, and in scripts that report no steps, so are the use of GPUs (without GPUs: of CPUs) and new files of
+    checkpoint.watch."""
     max_at_risk_min: Minutes = 60.0
-    """Go on this long while checkpoints cannot be written."""
+    """Minutes that training continues while checkpoints cannot be written."""
     signal_lead_s: Annotated[int, Field(ge=5)] = 120
-    """Seconds before the time limit at which saving for the next attempt begins."""
+    """Seconds before the time limit at which the launcher saves for the next attempt."""
 
 
 @frozen(kw_only=True)
@@ -215,9 +215,9 @@ class Mlflow(_Section):
     """MLflow (extra: mlflow)."""
 
     uri: str | None = None
-    """Tracking server; unset: $MLFLOW_TRACKING_URI."""
+    """Tracking server. Default: $MLFLOW_TRACKING_URI."""
     experiment: str | None = None
-    """Experiment; unset: the job's name."""
+    """Experiment. Default: the job's name."""
 
 
 @frozen(kw_only=True)
@@ -225,38 +225,36 @@ class Wandb(_Section):
     """Weights & Biases (extra: wandb)."""
 
     project: str | None = None
-    """Project; unset: the job's name."""
+    """Project. Default: the job's name."""
     mode: Literal["online", "offline", "disabled"] | None = None
-    """online, offline or disabled; unset: $WANDB_MODE, or online."""
+    """Mode of W&B. Default: $WANDB_MODE, or online."""
 
 
 @frozen(kw_only=True)
 class Trackers(_Section):
-    """Where metrics go beside the run's own files; never able to stop or slow training."""
+    """Trackers that get the metrics in addition to the run's own files. They cannot stop or slow training."""
 
     tensorboard: bool = False
-    """Event files in the run's trackers/ (extra: tensorboard)."""
+    """Write event files into the run's trackers/ (extra: tensorboard)."""
     mlflow: Mlflow | None = None
-    """MLflow."""
     wandb: Wandb | None = None
-    """Weights & Biases."""
 
 
 @frozen(kw_only=True)
 class Notify(_Section):
-    """Who is told (extra: notify)."""
+    """Notifications about a run (extra: notify)."""
 
     urls: list[str] = field(default_factory=_no_items)
-    """Names of environment variables that hold apprise URLs; the URLs themselves are secrets."""
+    """Names of environment variables that hold apprise URLs. The URLs themselves are secrets."""
     on: list[Literal["started", "preempted", "failed", "completed", "cancelled"]] = field(
         default_factory=lambda: ["started", "preempted", "failed", "completed"]
     )
-    """Which of started, preempted, failed, completed, cancelled."""
+    """Events that send a notification."""
 
 
 @frozen(kw_only=True)
 class After(_Section):
-    """Start after other runs."""
+    """Start only after other runs."""
 
     ok: list[str] = field(default_factory=_no_items)
     """Runs that must have completed."""
@@ -271,46 +269,37 @@ class Job(_Section):
     """A job: what to train, on which resources. Exactly one of task, function and script."""
 
     name: str | None = None
-    """Name of its runs; unset: from what it runs."""
+    """Name of the job's runs. Default: the name of the script, task or function."""
     task: str | None = None
-    """module:Class, a subclass of launcher.Training."""
+    """Subclass of launcher.Training, as module:Class."""
     function: str | None = None
-    """module:name, called with a launcher.Worker."""
+    """Function that is called with a launcher.Worker, as module:name."""
     script: str | None = None
-    """A file, or "-m package.module"; any torchrun script, unmodified."""
+    """Script file, or "-m package.module". Any torchrun script works unmodified."""
     args: list[str | int | float | bool] = field(default_factory=_no_items)
-    """Arguments of the script; ${params.x} and ${run.dir} may be used."""
+    """Arguments of the script. They may contain ${params.x} and ${run.dir}."""
     params: dict[str, Any] = field(default_factory=_no_keys)
-    """Keyword arguments of the task or function; also for ${params.x}."""
+    """Keyword arguments of the task or function, and values for ${params.x}."""
     seed: Whole = 0
     """Seed of python, numpy and torch, and of the data order."""
     deterministic: bool = False
-    """Ask torch for deterministic algorithms, as a bitwise resume on GPUs needs."""
+    """Use torch's deterministic algorithms. A bitwise identical resume on GPUs needs them."""
     code: Code = field(default_factory=Code)
-    """The code that is copied into the run."""
     resources: Resources = field(default_factory=Resources)
-    """What the job needs."""
     slurm: Slurm = field(default_factory=Slurm)
-    """How SLURM is asked."""
     distributed: Distributed = field(default_factory=Distributed)
-    """The process group."""
     environment: Environment = field(default_factory=Environment)
-    """What workers find around them."""
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
-    """When state is saved."""
     restart: Restart = field(default_factory=Restart)
-    """How often and how long a run may come back."""
     sweep: dict[str, Any] = field(default_factory=_no_keys)
-    """Lists of values by key path, e.g. params.lr: [0.1, 0.01]; array_parallelism: most points at once."""
+    """Lists of values by key path, such as params.lr: [0.1, 0.01]. array_parallelism limits the points that run at once."""
     trackers: Trackers = field(default_factory=Trackers)
-    """Where metrics go beside the run's own files."""
     notify: Notify = field(default_factory=Notify)
-    """Who is told."""
     after: str | After | None = None
-    """A run (it must have completed), or runs by ok, any, fails."""
+    """Run that must have completed, or lists of runs under ok, any and fails."""
     preflight: bool = True
-    """Check nodes before the first round."""
+    """Check the nodes before the first round."""
     runs_dir: str | None = None
-    """Where runs lie; unset: $LAUNCHER_RUNS_DIR, the site's, ./runs."""
+    """Directory of runs. Default: $LAUNCHER_RUNS_DIR, else the site's, else ./runs."""
     share: Literal["none", "group"] = "none"
     """Who may read the run's directory: none (0700) or group (0750)."""

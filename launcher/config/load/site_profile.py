@@ -24,13 +24,13 @@ class SiteProfile:
     """The keys of a site profile beside defaults of job keys; later profiles override earlier ones."""
 
     runs_dir: str | None = None
-    """Where runs lie unless $LAUNCHER_RUNS_DIR or the job says otherwise; may hold $USER and other variables."""
+    """Directory of runs when neither $LAUNCHER_RUNS_DIR nor the job sets one. It may contain $USER and other variables."""
     debug_partition: str | None = None
-    """Partition for `launcher dry-run --slurm` and `doctor --probe`."""
+    """Partition for `launcher dry-run --slurm` and `launcher doctor --probe`."""
     gpu_request: str = "gpus-per-node"
-    """How GPUs are asked for: gpus-per-node or gres."""
+    """How to request GPUs: gpus-per-node or gres."""
     locked: tuple[str, ...] = ()
-    """Job keys that nothing after the profile may change; a section locks all below it."""
+    """Job keys that nothing after the profile may change. A section locks all its keys."""
 
 
 OWN_KEYS = tuple(f.name for f in fields(SiteProfile))
