@@ -85,7 +85,7 @@ def test_two_of_six_points_fail_and_are_tried_again(sweep: Login) -> None:
     assert len({job.partition("_")[0] for job in again}) == 1
     made = [root / "again-1" / name for name in ("", "index", "lib", "submitit")]
     assert [oct(folder.stat().st_mode & 0o777) for folder in made] == [oct(0o750)] * 4
-    assert "no point of" in sweep.launcher("resubmit", "--failed", root.name).stdout
+    assert "has no failed points" in sweep.launcher("resubmit", "--failed", root.name).stdout
 
 
 def test_one_point_is_cancelled_and_then_all(sweep: Login) -> None:
