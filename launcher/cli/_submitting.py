@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
     from launcher.run.after import Predecessor
-    from launcher.submission.facts.gather import BackendName
+    from launcher.submission.facts.facts import BackendName
     from launcher.submission.submit import Submitted
     from launcher.submission.sweeps.submit_sweep import SubmittedSweep
 

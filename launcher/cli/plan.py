@@ -12,8 +12,7 @@ from launcher.cli._options import JobCommand, backend_option, job_arguments, loa
 
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
-    from launcher.submission.facts.facts import Facts
-    from launcher.submission.facts.gather import BackendName
+    from launcher.submission.facts.facts import BackendName, Facts
 
 
 @click.command(cls=JobCommand)

@@ -10,7 +10,7 @@ import click
 from launcher.cli._options import run_argument, wait_option
 
 if TYPE_CHECKING:
-    from launcher.submission.facts.gather import BackendName
+    from launcher.submission.facts.facts import BackendName
     from launcher.submission.resubmit import Again
 
 

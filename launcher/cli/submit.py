@@ -17,7 +17,7 @@ from launcher.cli._options import (
 )
 
 if TYPE_CHECKING:
-    from launcher.submission.facts.gather import BackendName
+    from launcher.submission.facts.facts import BackendName
     from launcher.submission.submit import Submitted
 
 

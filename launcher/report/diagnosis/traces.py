@@ -21,7 +21,7 @@ _PREFIX = re.compile(r"^\[(?:rank|default)\d+\]:\s?")
 """torchrun and torch's own excepthook put ``[rank3]: `` before every line."""
 _STDLIB = tuple({os.path.realpath(sysconfig.get_paths()[k]) for k in ("stdlib", "platstdlib")})
 _LIBRARY = re.compile(
-    r"(site|dist)-packages/|^<(?!stdin)|/lib/python\d|/launcher/(training|runtime|run)/|importlib/_bootstrap"
+    r"(site|dist)-packages/|^<(?!stdin)|/lib/python\d|/launcher/(training|node|runtime|run)/|importlib/_bootstrap"
 )
 
 
