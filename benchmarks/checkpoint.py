@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from launcher.run.messages import Channel
+from launcher.run.message_lines import Channel
 from launcher.training.checkpoint.write import CheckpointWriter
 
 KINDS = ("task", "function")

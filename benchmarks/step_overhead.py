@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch.utils.data import TensorDataset
 
 from launcher import Training, Worker
-from launcher.run.messages import Channel
+from launcher.run.message_lines import Channel
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RunSpec, Work
 from launcher.training.ddp.data import fetch

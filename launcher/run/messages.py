@@ -1,39 +1,12 @@
-"""What a worker and its agent say to each other: one JSON object per line over a socket pair.
+"""What a worker and its agent say to each other: one JSON object per line over a socket pair, one class for each kind.
 
-The worker finds its end's file descriptor in ``LAUNCHER_WORKER_FD``. ``runtime`` and ``training`` meet here only.
+The worker finds its end's file descriptor in ``LAUNCHER_WORKER_FD`` (`launcher.run.message_lines`). The node side and
+``training`` meet here only. Steps are optimizer steps done, durations are seconds, ``t`` are seconds since the epoch.
 
-Worker → agent (the agent forwards each to the leader with ``round`` and ``rank``):
-
-hello      pid
-phase      name: "starting"|"init"|"setup"|"load"|"train"|"between"|"evaluate"|"save"|"teardown"|"script"
-ready      the process group is up (collectives work)
-attached   a script called ``launcher.attach``: it is told to stop by ``pause`` and ``stop`` from now on, and hears no signal
-handles_usr2               a script has set a handler of its own for SIGUSR2: what ends it after that signal was a stop
-over       code            a script has ended, its threads and exit functions too; what is left is Python's own shutdown
-progress   step (optimizer steps done), epoch, epochs, samples, total_steps, step_time_s, wait_s (of it, waiting for other
-           ranks; null when unknown), t; at most ~10 per second, and always the first and last step of a round
-metrics    step, epoch, metrics {name: number}
-evaluated  step, metrics
-epoch      step, epoch, loss
-entered    step            answer to pause: the highest unit this worker has entered (see DESIGN, agreed stop)
-at         step            answer to where: the highest unit this worker has entered, exactly; nothing is held
-save_ack   id, ok          answer to save_at: ok is false when the unit was entered already
-save_begun step, tmp
-shard      step, tmp, files [{name, size, hash}], seconds, blocked_s, hash_name ("xxh3_64"|"sha256"), meta {}, last
-           (this rank's part is durable; last: saved at the end of all work, or at a script's end, whatever ended it)
-save_failed step, tmp, error, errno (number or null), permanent (it would fail again: the state, not the disk), last (tried again at once)
-stopped    step            the worker stopped at the agreed step, its last shard is durable (or save was false)
-finished   step            all work is done; the last shard is durable
-failed     exception, message, frames [{file, line, function, code}], step, kind   (see CAUSE in launcher.run.events)
-warning    text
-digest     step, parts {name: hex}    rehearsals: digest of each part of the state
-
-With ``checkpoint.interval_steps`` the workers of tasks and functions save by themselves at its multiples, and always after
-the last step (``save_begun`` names the folder, made as ``RunPaths.checkpoint_tmp``): the leader need not ask. A worker told
-to stop at the step it was started from (nothing done since) sends ``stopped`` without saving. Evaluation ends by entering
-the next unit, so that its reductions have an agreed place; after the last one, ``entered`` may be N + 1.
-``failed`` has one more key: ``victim``, true when the exception says that another rank's connection was lost.
-``stopped`` has one more: ``saved``, false when nothing was written (or writing failed).
+Saving: with ``checkpoint.interval_steps`` the workers of tasks and functions save by themselves at its multiples, and always
+after the last step (``save_begun`` names the folder, made as ``RunPaths.checkpoint_tmp``): the leader need not ask. A worker
+told to stop at the step it was started from (nothing done since) sends ``stopped`` without saving. Evaluation ends by
+entering the next unit, so that its reductions have an agreed place; after the last one, ``entered`` may be N + 1.
 
 Environment of a worker, beside what torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
 ROLE_*, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS,
@@ -47,108 +20,258 @@ LAUNCHER_RESUME_PATH, LAUNCHER_RESUME_STEP   the checkpoint to resume from, chos
 
 The entry points, as strings: ``launcher.training.start.main:main`` (no arguments; ends the process itself, exit code 0 when it
 finished or stopped as told) and ``launcher.training.process.serve_store:main`` (one argument: the file descriptor it writes
-``{"port": n}`` and a newline to, and whose end of file ends it).
-
-A fork server should preload the module ``launcher.training.start.preload`` (torch and everything torch and workers would import later:
-saves 1 to 3 s per worker and start); it starts no thread.
-
-Agent → worker:
-
-pause      hold at the next boundary and answer ``entered``
-stop       step (S), save (bool), tmp (directory to save into)       run through S, save, stop
-release    forget a pause (the stop was withdrawn)
-where      answer ``at``: asked of everybody when nobody progresses, since ``progress`` may lie up to 0.1 s behind
-save_at    id, step, tmp                        save at the boundary after unit ``step`` if not entered yet
-committed  step, path, tmp                      the leader committed this checkpoint
-save_lost  step, tmp                            the leader will not commit it: clean up, go on
+``{"port": n}`` and a newline to, and whose end of file ends it). A fork server should preload the module
+``launcher.training.start.preload`` (torch and everything torch and workers would import later: saves 1 to 3 s per worker and
+start); it starts no thread.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import threading
-from collections.abc import Iterator
 from typing import Any
 
+from launcher.run.records import Record
+
 __all__ = [
-    "FD_VARIABLE",
-    "NOT_REGISTERED",
-    "UNORDERED",
-    "UNRESTORED",
-    "UNSAFE_LOAD",
-    "UNSAFE_LOAD_CODE",
-    "Channel",
-    "decode_lines",
-    "encode",
+    "Committed",
+    "FromWorker",
+    "Pause",
+    "Release",
+    "SaveAt",
+    "SaveLost",
+    "StopAt",
+    "ToWorker",
+    "Where",
+    "WorkerAt",
+    "WorkerAttached",
+    "WorkerEntered",
+    "WorkerEpoch",
+    "WorkerEvaluated",
+    "WorkerFailure",
+    "WorkerFinished",
+    "WorkerHandlesUsr2",
+    "WorkerHello",
+    "WorkerMetrics",
+    "WorkerOver",
+    "WorkerPhase",
+    "WorkerProgress",
+    "WorkerReady",
+    "WorkerSaveAck",
+    "WorkerSaveBegun",
+    "WorkerSaveFailed",
+    "WorkerShard",
+    "WorkerStopped",
+    "WorkerWarning",
 ]
 
-FD_VARIABLE = "LAUNCHER_WORKER_FD"
-UNSAFE_LOAD = "--unsafe-load"
-"""The option of ``resubmit`` by which checkpoints of older versions may be unpickled in full."""
-UNSAFE_LOAD_CODE = f"--code {UNSAFE_LOAD}"
-"""The same with code that was corrected for it."""
-NOT_REGISTERED = "not registered, so not resumed: "
-"""How a rehearsal's warning begins that names what user code forgot."""
-UNORDERED = (
-    "a resume will differ in the last bits: DistributedDataParallel adds up the gradients of its first step in another "
-    "order than those of later steps"
-)
-"""How the warning of a model begins whose buckets could not be brought into their final order."""
-UNRESTORED = (
-    "random numbers do not go on where the checkpoint left them: loop over run.steps(), "
-    "or call run.restore_rng() right before the first step"
-)
-"""The warning of a resumed loop that restored nothing."""
+
+class FromWorker(Record, family=True):
+    """A worker's message to its agent, which forwards it to the leader with ``round`` and ``rank``."""
 
 
-def encode(message: dict[str, Any]) -> bytes:
-    """One message as one line. Non-finite numbers go as Python's json writes them (both ends are Python)."""
-    return (json.dumps(message, separators=(",", ":"), default=str) + "\n").encode()
+class WorkerHello(FromWorker, type="hello"):
+    """The worker's process has started."""
+
+    pid: int
 
 
-def decode_lines(buffer: bytearray) -> Iterator[dict[str, Any]]:
-    """Take every whole line out of ``buffer``; lines that are no JSON object are dropped."""
-    while (end := buffer.find(b"\n")) >= 0:
-        line = bytes(buffer[:end])
-        del buffer[: end + 1]
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict) and isinstance(value.get("type"), str):
-            yield value
+class WorkerPhase(FromWorker, type="phase"):
+    """The worker begins another kind of work."""
+
+    name: str
+    """"starting", "init", "setup", "load", "train", "between", "evaluate", "save", "teardown" or "script"."""
 
 
-class Channel:
-    """The worker's end: blocking, safe to send on from any thread. A child that the worker forks has nothing to say on it."""
+class WorkerReady(FromWorker, type="ready"):
+    """The process group is up: collectives work."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._buffer = bytearray()
 
-    def send(self, type_: str, **values: Any) -> None:
-        """Send one message; a dead agent is not this function's business (the reader sees the end)."""
-        if os.getpid() != self._pid:
-            return
-        data = encode({"type": type_, **values})
-        with self._lock:
-            try:
-                self._sock.sendall(data)
-            except OSError:
-                pass
+class WorkerAttached(FromWorker, type="attached"):
+    """A script called ``launcher.attach``: ``pause`` and ``stop`` tell it to stop from now on, and it receives no signal."""
 
-    def receive(self) -> Iterator[dict[str, Any]]:
-        """Messages until the agent is gone."""
-        while True:
-            yield from decode_lines(self._buffer)
-            try:
-                data = self._sock.recv(65536)
-            except OSError:
-                return
-            if not data:
-                return
-            self._buffer += data
+
+class WorkerHandlesUsr2(FromWorker, type="handles_usr2"):
+    """A script has set its own handler for SIGUSR2: if it ends after that signal, it was stopped."""
+
+
+class WorkerOver(FromWorker, type="over"):
+    """A script has ended, with its threads and exit functions: only Python's own shutdown is left."""
+
+    code: int
+    """Its exit code."""
+
+
+class WorkerProgress(FromWorker, type="progress"):
+    """The worker has done steps: at most ten messages a second, and always the first and last step of a round."""
+
+    step: int
+    epoch: int | None = None
+    epochs: int | None = None
+    samples: int | None = None
+    total_steps: int | None = None
+    step_time_s: float | None = None
+    wait_s: float | None = None
+    """Of the step time: how long it waited for other ranks; None when unknown."""
+    t: float | None = None
+
+
+class WorkerMetrics(FromWorker, type="metrics"):
+    """Numbers that user code has logged at a step."""
+
+    step: int
+    epoch: int | None = None
+    metrics: dict[str, float]
+
+
+class WorkerEvaluated(FromWorker, type="evaluated"):
+    """Results of an evaluation after a step."""
+
+    step: int
+    metrics: dict[str, float]
+
+
+class WorkerEpoch(FromWorker, type="epoch"):
+    """An epoch is done; ``loss`` is its average over all ranks."""
+
+    step: int
+    epoch: int
+    loss: float
+
+
+class WorkerEntered(FromWorker, type="entered"):
+    """The answer to ``pause``: the highest unit that this worker has entered (DESIGN.md, agreed stop)."""
+
+    step: int
+
+
+class WorkerAt(FromWorker, type="at"):
+    """The answer to ``where``: the highest unit that this worker has entered; it goes on."""
+
+    step: int
+
+
+class WorkerSaveAck(FromWorker, type="save_ack"):
+    """The answer to ``save_at``."""
+
+    id: int
+    ok: bool
+    """False: the unit was entered already."""
+
+
+class WorkerSaveBegun(FromWorker, type="save_begun"):
+    """The worker begins to write its part of a checkpoint."""
+
+    step: int
+    tmp: str
+
+
+class WorkerShard(FromWorker, type="shard"):
+    """This rank's part of a checkpoint is durable."""
+
+    step: int
+    tmp: str
+    files: list[dict[str, Any]]
+    """{name, size, hash} each."""
+    seconds: float
+    blocked_s: float
+    """How long training waited for it."""
+    hash_name: str
+    """"xxh3_64" or "sha256"."""
+    meta: dict[str, Any] = {}  # noqa: RUF012  (copied for each record)
+    last: bool = False
+    """Saved at the end of all work, or at a script's end, whatever ended it."""
+
+
+class WorkerSaveFailed(FromWorker, type="save_failed"):
+    """This rank could not write its part of a checkpoint."""
+
+    step: int
+    tmp: str
+    error: str
+    errno: int | None
+    permanent: bool = False
+    """Another try would fail again: the state is the reason, not the disk."""
+    last: bool = False
+    """The worker tries again at once."""
+
+
+class WorkerStopped(FromWorker, type="stopped"):
+    """The worker stopped at the agreed step; its last shard is durable."""
+
+    step: int
+    saved: bool
+    """False: nothing was written, or writing failed."""
+
+
+class WorkerFinished(FromWorker, type="finished"):
+    """All work is done; the last shard is durable."""
+
+    step: int
+    saved: bool
+
+
+class WorkerFailure(FromWorker, type="failed"):
+    """The worker's code raised an exception, or a script exited with a code other than 0 (``kind`` "exit")."""
+
+    step: int | None = None
+    kind: str | None = None
+    exception: str | None = None
+    message: str = ""
+    frames: list[dict[str, Any]] = []  # noqa: RUF012  (copied for each record)
+    """{file, line, function, code} each, innermost first (see CAUSE in `launcher.run.events`)."""
+    exit_code: int | None = None
+    victim: bool = False
+    """The exception says that the connection to another rank was lost."""
+
+
+class WorkerWarning(FromWorker, type="warning"):
+    """A sentence for the user."""
+
+    text: str
+
+
+class ToWorker(Record, family=True):
+    """An agent's message to a worker; the leader writes it."""
+
+
+class Pause(ToWorker, type="pause"):
+    """Hold at the next boundary and answer ``entered``."""
+
+
+class StopAt(ToWorker, type="stop"):
+    """Run through ``step``, save, stop."""
+
+    step: int
+    save: bool
+    tmp: str | None
+    """The directory to save into."""
+
+
+class Release(ToWorker, type="release"):
+    """Forget a pause: the stop was withdrawn."""
+
+
+class Where(ToWorker, type="where"):
+    """Answer ``at``. The leader asks when nobody progresses, since ``progress`` may be 0.1 s old."""
+
+
+class SaveAt(ToWorker, type="save_at"):
+    """Save at the boundary after unit ``step``, if that is not entered yet."""
+
+    id: int
+    step: int
+    tmp: str
+
+
+class Committed(ToWorker, type="committed"):
+    """The leader has committed this checkpoint."""
+
+    step: int
+    path: str
+    tmp: str
+
+
+class SaveLost(ToWorker, type="save_lost"):
+    """The leader will not commit this save: remove its files and go on."""
+
+    step: int
+    tmp: str

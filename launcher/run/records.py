@@ -43,6 +43,17 @@ class _Shape(NamedTuple):
     """A nested record."""
 
 
+class _FieldRead(NamedTuple):
+    """How one field is read."""
+
+    name: str
+    put: Callable[[Any, Any], None]
+    exact: frozenset[type]
+    absent: Any
+    """What stands for a missing key: the default, or a mark where the default is not taken as it is."""
+    shape: _Shape
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 class RecordType(type):
     """Makes record classes: annotated names become slots, values beside them defaults, ``type=...`` the kind."""
@@ -56,7 +67,7 @@ class RecordType(type):
         inherited = tuple(n for base in above for n in base._frozen_fields)
         defaults = {n: value for base in above for n, value in base._defaults.items()}
         defaults.update({n: body.pop(n) for n in own if n in body})
-        body.update(__slots__=own, _frozen_fields=inherited + own, _defaults=defaults, _shapes=None)
+        body.update(__slots__=own, _frozen_fields=inherited + own, _defaults=defaults, _fields_read=None, _required=())
         if family or not above:
             body["kinds"] = {}
         if type is not None:
@@ -69,7 +80,8 @@ class RecordType(type):
     _frozen_fields: tuple[str, ...]
     _defaults: dict[str, Any]
     kinds: dict[str, Any]
-    _shapes: dict[str, _Shape] | None
+    _fields_read: list[_FieldRead] | None
+    _required: tuple[str, ...]
 
 
 @frozen
@@ -113,13 +125,15 @@ class Record(_Frozen, metaclass=RecordType):
     def from_wire(cls, values: Mapping[str, Any], problems: list[str]) -> Self:
         """Return the record that ``values`` are; whatever is of a wrong type becomes None and its name joins ``problems``."""
         made = object.__new__(cls)
-        for name, shape in cls.shapes().items():
-            value = values.get(name, _ABSENT)
-            if value is _ABSENT:
-                value = _copied(cls._defaults.get(name))
-            elif shape.exact is not None and value.__class__ not in shape.exact:
-                value = _read(value, shape, f"{cls.type or cls.__name__}.{name}", problems)
-            object.__setattr__(made, name, value)
+        get = values.get
+        for name, put, exact, absent, shape in cls._fields_read or cls._prepare():
+            value = get(name, absent)
+            if value.__class__ not in exact:
+                if name not in values:
+                    value = _copied(cls._defaults.get(name))
+                elif shape.exact is not None:
+                    value = _read(value, shape, f"{cls.type or cls.__name__}.{name}", problems)
+            put(made, value)
         return made
 
     @classmethod
@@ -131,16 +145,23 @@ class Record(_Frozen, metaclass=RecordType):
 
     def lacking(self) -> list[str]:
         """Return the fields that are None although their type does not admit it: they were not there, or unreadable."""
-        shapes = self.__class__.shapes().items()
-        return [n for n, shape in shapes if getattr(self, n) is None and not _admits_none(shape)]
+        cls = self.__class__
+        if cls._fields_read is None:
+            cls._prepare()
+        return [name for name in cls._required if getattr(self, name) is None]
 
     @classmethod
-    def shapes(cls) -> dict[str, _Shape]:
-        """Return what each field admits, worked out once from the annotations."""
-        if cls._shapes is None:
-            hints = typing.get_type_hints(cls)
-            cls._shapes = {name: _shape(hints[name]) for name in cls._frozen_fields}
-        return cls._shapes
+    def _prepare(cls) -> list[_FieldRead]:
+        """Work out from the annotations, once, how the class is read."""
+        hints = typing.get_type_hints(cls)
+        fields = []
+        for name in cls._frozen_fields:
+            shape, default = _shape(hints[name]), cls._defaults.get(name)
+            absent = _ABSENT if default.__class__ in _DEEP else default
+            fields.append(_FieldRead(name, getattr(cls, name).__set__, shape.exact or frozenset(), absent, shape))
+        cls._required = tuple(f.name for f in fields if not _admits_none(f.shape))
+        cls._fields_read = fields
+        return fields
 
 
 def _copied(value: Any) -> Any:

@@ -11,10 +11,10 @@ from launcher.config.load.site_profile import Layer, read_document, read_layers,
 from launcher.errors import CheckpointError, ConfigError, StateError
 from launcher.frozen import frozen
 from launcher.run import events, index
-from launcher.run.messages import UNSAFE_LOAD
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_submission
 from launcher.run.units import short_list
+from launcher.run.worker_texts import UNSAFE_LOAD
 from launcher.submission import submit
 from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from launcher.run.messages import WorkerAttached, WorkerWarning
 from launcher.training.process import signals
 from launcher.training.process.place import here
 from launcher.training.process.reporter import Reporter
@@ -32,9 +33,9 @@ def attach() -> Worker:
         session = Session(place, gate, reporter, device)
         if place.channel is not None:
             listen(place.channel, gate, session.hear)  # before the signals are blocked here: one thread takes them
-            place.channel.send("attached")
+            place.channel.send(WorkerAttached())
             if (left := signals.take_over()) is not None:
-                reporter.send("warning", text=left)
+                reporter.send(WorkerWarning(text=left))
         _worker = Worker(session)
     return _worker
 

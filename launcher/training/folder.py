@@ -15,6 +15,7 @@ import torch.distributed as dist
 from launcher.run.asking import patiently
 from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, hash_file
+from launcher.run.messages import WorkerSaveBegun, WorkerSaveFailed, WorkerShard
 from launcher.training.checkpoint.write import GENERATORS, error_number, make_folder, rank_file, write_file
 from launcher.training.ddp.determinism import rng_state
 
@@ -41,7 +42,7 @@ def save_folder(session: Session) -> Iterator[Path | None]:
         yield tmp
         session.phase("train")
         return
-    session.reporter.send("save_begun", step=step, tmp=str(tmp))
+    session.reporter.send(WorkerSaveBegun(step=step, tmp=str(tmp)))
     _made(tmp, session.folder_mode)
     yield tmp
     saved = False
@@ -51,11 +52,16 @@ def save_folder(session: Session) -> Iterator[Path | None]:
         files = [_generators(tmp, session.place.rank, session.folder_mode), *(_durable(tmp, name) for name in names)]
         fsync_dir(tmp)
         seconds = round(time.perf_counter() - began, 6)
-        values: dict[str, Any] = {"files": files, "seconds": seconds, "blocked_s": seconds, "hash_name": HASH_NAME}
-        session.reporter.send("shard", step=step, tmp=str(tmp), meta={"step": step}, **values)
+        shard: dict[str, Any] = {
+            "seconds": seconds,
+            "blocked_s": seconds,
+            "hash_name": HASH_NAME,
+            "meta": {"step": step},
+        }
+        session.reporter.send(WorkerShard(step=step, tmp=str(tmp), files=files, **shard))
         saved = True
     except OSError as error:
-        session.reporter.send("save_failed", step=step, tmp=str(tmp), error=str(error), errno=error_number(error))
+        session.reporter.send(WorkerSaveFailed(step=step, tmp=str(tmp), error=str(error), errno=error_number(error)))
     session.phase("train")
     if session.stopping:
         session.stopped(saved=saved)

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.errors import CodeError
+from launcher.run.messages import WorkerPhase, WorkerReady
 from launcher.run.spec import RunSpec
 from launcher.training.ddp.determinism import make_deterministic, seed_all
 from launcher.training.process import failure
@@ -50,13 +51,13 @@ def run_work(place: WorkerPlace) -> int:
 
 
 def _work(place: WorkerPlace, spec: RunSpec, gate: Gate, reporter: Reporter, heard: list[Session]) -> None:
-    reporter.send("phase", name="init")
+    reporter.send(WorkerPhase(name="init"))
     if spec.deterministic:
         make_deterministic()
     device = choose_device(place)
     open_group(place, spec, device)
-    reporter.send("ready")
-    reporter.send("phase", name="setup")
+    reporter.send(WorkerReady())
+    reporter.send(WorkerPhase(name="setup"))
     seed_all(spec.seed)
     session = Session(place, gate, reporter, device)
     heard.append(session)

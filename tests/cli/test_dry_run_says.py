@@ -8,7 +8,7 @@ import pytest
 
 from launcher.cli.dry_run import rehearsal_lines
 from launcher.errors import DrillError
-from launcher.run.messages import UNORDERED
+from launcher.run.worker_texts import UNORDERED
 from launcher.submission.rehearsal.rehearse import Rehearsal, Take, verdict
 
 FIRST = Take(

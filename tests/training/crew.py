@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.run.messages import decode_lines, encode
+from launcher.run.message_lines import decode_lines, encode
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RunSpec, Work
 
@@ -282,7 +282,7 @@ def save_until_write(sock: socket.socket, tmp: str, number: int) -> None:
     """Save something; die at the write number ``number``; exit code 0 when there was none such."""
     import torch
 
-    from launcher.run.messages import Channel
+    from launcher.run.message_lines import Channel
     from launcher.training.checkpoint.write import CheckpointWriter
 
     done, original = 0, os.write

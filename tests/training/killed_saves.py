@@ -31,7 +31,8 @@ from launcher.node.leader.rounds import Round
 from launcher.node.leader.saving import Saver as LeadersSaver
 from launcher.node.policy.hangs import HangWatch
 from launcher.run.events import read
-from launcher.run.messages import Channel, decode_lines, encode
+from launcher.run.message_lines import Channel, decode_lines, encode
+from launcher.run.messages import ToWorker, WorkerShard
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
 from launcher.training.checkpoint.write import CheckpointWriter, load_rank, load_shared, rank_file
@@ -88,6 +89,13 @@ def work(rank: int, line: socket.socket, paths: RunPaths) -> None:
         saver.drain()
 
 
+class Go(ToWorker, type="go"):
+    """The first step, and the attempt, told to each worker."""
+
+    step: int
+    attempt: int
+
+
 class _Lines:
     """The leader's link to the node: straight to its workers."""
 
@@ -116,7 +124,7 @@ async def lead(lines: list[socket.socket], paths: RunPaths) -> None:
     history = History(paths, attempt, heard=lambda _: None)
     saver = LeadersSaver(CheckpointSpec(keep_last=2), paths, history, blocking=asyncio.to_thread, wake=lambda: None)
     saver.begin_round(round_, 0.0)
-    round_.send({"type": "go", "step": first, "attempt": attempt})
+    round_.send(Go(step=first, attempt=attempt))
     hearing = [asyncio.create_task(_hear(saver, rank, line)) for rank, line in enumerate(lines)]
     await asyncio.wait(hearing, return_when=asyncio.FIRST_COMPLETED)  # done, or dead: the round is over
     await saver.quiesce(lambda: False)
@@ -133,7 +141,7 @@ async def _hear(saver: LeadersSaver, rank: int, line: socket.socket) -> None:
             if message["type"] == "save_begun":
                 saver.save_begun(message["step"], time.monotonic())
             elif message["type"] == "shard":
-                saver.shard(rank, message, time.monotonic())
+                saver.shard(rank, WorkerShard.from_wire(message, []), time.monotonic())
 
 
 def attempt(paths: RunPaths, killing: Killing) -> None:

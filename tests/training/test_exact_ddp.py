@@ -11,7 +11,7 @@ from crew import interrupted, make_spec, run, script_spec
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher import Worker
-from launcher.run.messages import UNORDERED
+from launcher.run.worker_texts import UNORDERED
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 from launcher.training.ddp.wrapping import is_exact
 

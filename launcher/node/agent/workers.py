@@ -20,7 +20,7 @@ from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.policy.causes import signal_name
 from launcher.node.wire.messages import SHUTDOWN_S
 from launcher.run.files import write_atomic
-from launcher.run.messages import decode_lines, encode
+from launcher.run.message_lines import decode_lines, encode
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from launcher.run.children import end_by_kill, exit_now
-from launcher.run.messages import FD_VARIABLE
+from launcher.run.message_lines import FD_VARIABLE
 
 __all__ = ["GUARDED", "become_worker", "exit_like_python", "run_exec"]
 

@@ -11,7 +11,7 @@ Pure: it is told what workers say and answers with what to tell them.
 
 from __future__ import annotations
 
-from typing import Any
+from launcher.run.messages import Pause, StopAt
 
 __all__ = ["AgreedStop"]
 
@@ -29,10 +29,6 @@ class AgreedStop:
         self._finished: dict[int, int] = {}
         self._ended: set[int] = set()
         self._left: set[int] = set()
-
-    def begin(self) -> dict[str, Any]:
-        """What to tell every worker first."""
-        return {"type": "pause"}
 
     def entered(self, rank: int, step: int) -> bool:
         """A worker's answer; true when it makes the agreement complete (tell everybody `order`)."""
@@ -52,10 +48,10 @@ class AgreedStop:
         if rank in self.ranks:
             self._ended.add(rank)
 
-    def joined(self, rank: int) -> dict[str, Any]:
-        """A worker that was not asked in the beginning; what to tell it."""
+    def joined(self, rank: int) -> Pause | StopAt:
+        """Count a worker that was not asked in the beginning; returns what to tell it."""
         self.ranks.add(rank)
-        return self.begin() if self.step is None else {**self.order(""), "save": False}
+        return Pause() if self.step is None else StopAt(step=self.step, save=False, tmp=None)
 
     def left(self, rank: int) -> bool:
         """A worker is gone without having stopped as agreed; true when the others' agreement is complete without it.
@@ -94,13 +90,7 @@ class AgreedStop:
         """S is the last step of all: every rank finished by itself, so nothing is left to do."""
         return self.complete and not self._left and self._finished.keys() == self.ranks
 
-    def order(self, tmp: str) -> dict[str, Any]:
-        """What to tell every worker once S is known."""
-        return {"type": "stop", "step": self.step, "save": self.save, "tmp": tmp}
-
-    def withdraw(self) -> dict[str, Any] | None:
-        """Take the pause back, which is possible until S has been told; None afterwards."""
-        if self.step is not None:
-            return None
-        self.withdrawn = True
-        return {"type": "release"}
+    def withdraw(self) -> bool:
+        """Take the pause back; false when S has been told, after which that is impossible."""
+        self.withdrawn = self.step is None
+        return self.withdrawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,31 @@ from launcher.node.leader.rounds import Rank, Round
 from launcher.node.policy.causes import Failure, cause_of, is_victim
 from launcher.node.wire.messages import HEARTBEAT_S, SILENCE_S, Link
 from launcher.run import clock
+from launcher.run.message_lines import MessageReader
+from launcher.run.messages import (
+    FromWorker,
+    StopAt,
+    WorkerAt,
+    WorkerAttached,
+    WorkerEntered,
+    WorkerEpoch,
+    WorkerEvaluated,
+    WorkerFailure,
+    WorkerFinished,
+    WorkerHandlesUsr2,
+    WorkerHello,
+    WorkerMetrics,
+    WorkerOver,
+    WorkerPhase,
+    WorkerProgress,
+    WorkerReady,
+    WorkerSaveAck,
+    WorkerSaveBegun,
+    WorkerSaveFailed,
+    WorkerShard,
+    WorkerStopped,
+    WorkerWarning,
+)
 
 __all__ = ["Inbox"]
 
@@ -26,6 +52,7 @@ class Inbox:
         self.board = board
         self._signal = signal
         self._losses: dict[int, int] = {}
+        self._from_workers = MessageReader(FromWorker, _note)
 
     # --- connections ---
 
@@ -178,125 +205,97 @@ class Inbox:
     # --- workers ---
 
     def _on_worker(self, node: Node, message: dict[str, Any]) -> None:
-        found, inner = self._rank_of(node, message), message.get("message")
-        if found is None or not isinstance(inner, dict):
+        found, values = self._rank_of(node, message), message.get("message")
+        if found is not None and isinstance(values, dict) and (said := self._from_workers.read(values)) is not None:
+            self._hear_worker(*found, said)
+
+    def _hear_worker(self, round_: Round, rank: Rank, said: FromWorker) -> None:
+        board, now = self.board, self.board.now()
+        match said:
+            case WorkerProgress():
+                rank.ready = True
+                if round_.progressed(rank, said, now) and not round_.stepped:
+                    round_.stepped = True
+                    board.history.event("first_step", step=rank.step, seconds=round(now - round_.began, 4))
+            case WorkerMetrics() | WorkerEvaluated() | WorkerEpoch():
+                if rank.rank == 0:
+                    self._numbers(said)
+            case WorkerHello():
+                rank.pid, rank.heartbeat_t = said.pid, clock.now()
+            case WorkerAttached():
+                rank.attached = rank.ready = True
+                if board.stop is not None:  # it came after the others were asked, and TERM was kept from it
+                    round_.send(board.stop.joined(rank.rank), [rank.rank])
+            case WorkerHandlesUsr2():
+                rank.handles_usr2 = True
+            case WorkerOver():
+                round_.set_phase(rank, "teardown", now)
+            case WorkerPhase():
+                rank.attached = rank.attached or said.name in ("train", "between", "save", "evaluate")
+                round_.set_phase(rank, said.name, now)
+            case WorkerReady():
+                rank.ready = rank.attached = True
+                round_.hangs.progressed(now)
+            case WorkerEntered():
+                rank.entered = max(said.step, rank.entered or 0)
+                if board.stop is not None and board.stop.entered(rank.rank, said.step):
+                    self._agreed(round_)
+            case WorkerAt():
+                rank.at = said.step
+            case WorkerSaveBegun():
+                board.saver.save_begun(said.step, now)
+            case WorkerShard() if said.last and not self._may_finish(round_, said.step):
+                board.saver.give_up(said.step)  # its own handler may have ended the script in the middle of a step
+            case WorkerShard():
+                board.saver.shard(rank.rank, said, now)
+            case WorkerSaveFailed():
+                board.saver.save_failed(said, now)
+            case WorkerSaveAck():
+                board.saver.save_ack(rank.rank, said, now)
+            case WorkerStopped() | WorkerFinished() | WorkerFailure():
+                self._hear_end(round_, rank, said)
+            case WorkerWarning():
+                board.history.event("warning", text=said.text, rank=rank.rank)
+
+    def _numbers(self, said: WorkerMetrics | WorkerEvaluated | WorkerEpoch) -> None:
+        history = self.board.history
+        if isinstance(said, WorkerEpoch):
+            history.event("epoch", epoch=said.epoch, loss=said.loss)
+            history.metrics(said.step, said.epoch, {"epoch_loss": said.loss})
             return
-        handler = getattr(self, f"_worker_{inner.get('type')}", None)
-        if handler is not None:
-            handler(found[0], found[1], inner)
+        self.board.metrics.update(said.metrics)
+        history.metrics(said.step, said.epoch if isinstance(said, WorkerMetrics) else None, said.metrics)
+        if isinstance(said, WorkerEvaluated):
+            history.event("evaluated", step=said.step, metrics=said.metrics)
 
-    def _worker_hello(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        rank.pid = m.get("pid") or rank.pid
-        rank.heartbeat_t = clock.now()
-
-    def _worker_attached(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        rank.attached = rank.ready = True
-        if self.board.stop is not None:  # its word was under way when the others were asked, and TERM was kept from it
-            round_.send(self.board.stop.joined(rank.rank), [rank.rank])
-
-    def _worker_handles_usr2(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        rank.handles_usr2 = True
-
-    def _worker_over(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        round_.set_phase(rank, "teardown", self.board.now())
-
-    def _worker_phase(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        name = str(m.get("name"))
-        rank.attached = rank.attached or name in ("train", "between", "save", "evaluate")
-        round_.set_phase(rank, name, self.board.now())
-
-    def _worker_ready(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        rank.ready = rank.attached = True
-        round_.hangs.progressed(self.board.now())
-
-    def _worker_progress(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        rank.ready = True
-        further = round_.progressed(rank, m, self.board.now())
-        if further and not round_.stepped:
-            round_.stepped = True
-            self.board.history.event("first_step", step=rank.step, seconds=round(self.board.now() - round_.began, 4))
-
-    def _worker_metrics(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        if rank.rank == 0 and isinstance(m.get("metrics"), dict):
-            self.board.metrics.update(m["metrics"])
-            self.board.history.metrics(m.get("step"), m.get("epoch"), m["metrics"])
-
-    def _worker_evaluated(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        if rank.rank == 0 and isinstance(m.get("metrics"), dict):
-            self._worker_metrics(round_, rank, m)
-            self.board.history.event("evaluated", step=m.get("step"), metrics=m["metrics"])
-
-    def _worker_epoch(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        if rank.rank == 0:
-            self.board.history.event("epoch", epoch=m.get("epoch"), loss=m.get("loss"))
-            if m.get("step") is not None:
-                self.board.history.metrics(m["step"], m.get("epoch"), {"epoch_loss": m.get("loss")})
-
-    def _worker_entered(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        step, stop = m.get("step"), self.board.stop
-        if not isinstance(step, int):
+    def _hear_end(self, round_: Round, rank: Rank, said: WorkerStopped | WorkerFinished | WorkerFailure) -> None:
+        board = self.board
+        if isinstance(said, WorkerFailure):
+            self._failed(round_, rank, said)
             return
-        rank.entered = max(step, rank.entered or 0)
-        if stop is not None and stop.entered(rank.rank, step):
-            self._agreed(round_)
-
-    def _worker_at(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        if isinstance(m.get("step"), int):
-            rank.at = m["step"]
-
-    def _worker_save_begun(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        if isinstance(m.get("step"), int):
-            self.board.saver.save_begun(m["step"], self.board.now())
-
-    def _worker_shard(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        step = m.get("step")
-        if m.get("last") is True and isinstance(step, int) and not self._may_finish(round_, step):
-            self.board.saver.give_up(step)  # a handler of its own may have ended it in the middle of a step
-            return
-        self.board.saver.shard(rank.rank, m, self.board.now())
-
-    def _worker_save_failed(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        self.board.saver.save_failed(rank.rank, m, self.board.now())
-
-    def _worker_save_ack(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        self.board.saver.save_ack(rank.rank, m, self.board.now())
-
-    def _worker_stopped(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        step = m.get("step")
-        rank.stopped = step if isinstance(step, int) else rank.step
-        rank.step = max(rank.step, rank.stopped)
-        if self.board.stop is not None:
-            self.board.stop.stopped(rank.rank)
-
-    def _worker_finished(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        step = m.get("step")
-        done = step if isinstance(step, int) else rank.step
-        rank.step = max(rank.step, done)
-        if not self._may_finish(round_, done):
+        rank.step = max(rank.step, said.step)
+        if isinstance(said, WorkerStopped):
+            rank.stopped = said.step
+            if board.stop is not None:
+                board.stop.stopped(rank.rank)
+        elif self._may_finish(round_, said.step):
+            rank.finished, rank.saved = said.step, said.saved
+            self._finished(rank)
+        else:
             self._left(round_, rank)
-            return
-        rank.finished, rank.saved = done, m.get("saved") is not False
-        self._finished(rank)
 
-    def _worker_failed(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
+    def _failed(self, round_: Round, rank: Rank, said: WorkerFailure) -> None:
         if rank.over:
             return
         if not self._told_to_stop(round_):
-            round_.failing(rank, self.board.now()).add_failed(m)
+            round_.failing(rank, self.board.now()).add_failed(said)
             return
         failure = Failure(rank.rank, rank.node.host, clock.now(), step=rank.step)
-        failure.add_failed(m)
+        failure.add_failed(said)
         if rank.attached and not is_victim(failure):
             text = f"{cause_of(failure)['text']}, while the run was being stopped"
             self.board.history.event("warning", text=text, rank=rank.rank)
         self._left(round_, rank)
-
-    def _worker_warning(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        self.board.history.event("warning", text=str(m.get("text")), rank=rank.rank)
-
-    def _worker_digest(self, round_: Round, rank: Rank, m: dict[str, Any]) -> None:
-        round_.digests[rank.rank] = m
-        self.board.history.event("digest", rank=rank.rank, step=m.get("step"), parts=m.get("parts"))
 
     def _told_to_stop(self, round_: Round) -> bool:
         """A script's processes were sent TERM, or USR2, which it handles: whatever ends one of them now, it was stopped."""
@@ -344,4 +343,8 @@ class Inbox:
         if stop.save:
             board.saver.label(stop.step, "stop", board.now())
         tmp = board.paths.checkpoint_tmp(board.attempt, round_.number, stop.step)
-        round_.send(stop.order(str(tmp)), sorted(stop.ranks))
+        round_.send(StopAt(step=stop.step, save=stop.save, tmp=str(tmp)), sorted(stop.ranks))
+
+
+def _note(text: str) -> None:
+    print(f"leader: {text}", file=sys.stderr, flush=True)

@@ -13,6 +13,7 @@ from launcher.node.leader.nodes import Node
 from launcher.node.policy.causes import Failure, left_by_itself, symptom_only
 from launcher.node.policy.hangs import HangWatch, RankView
 from launcher.run import clock
+from launcher.run.messages import ToWorker, Where, WorkerProgress
 
 __all__ = ["Rank", "Round"]
 
@@ -126,7 +127,6 @@ class Round:
         self.total_steps: int | None = None
         self.epoch: int | None = None
         self.epochs: int | None = None
-        self.digests: dict[int, dict[str, Any]] = {}
         self._pace: deque[tuple[float, int]] = deque()
 
     # --- what is asked of it ---
@@ -223,19 +223,19 @@ class Round:
             rank.phase, rank.phase_since = phase, now
             self.hangs.progressed(now)
 
-    def progressed(self, rank: Rank, message: dict[str, Any], now: float) -> bool:
-        """A rank's ``progress``; true when the run as a whole has got further."""
-        step = message.get("step")
+    def progressed(self, rank: Rank, message: WorkerProgress, now: float) -> bool:
+        """Take in a rank's progress; true when the run as a whole has got further."""
+        step = message.step
         rank.attached = True
         rank.heartbeat_t = clock.now()
-        if isinstance(message.get("step_time_s"), (int, float)):
-            rank.step_time_s = float(message["step_time_s"])
-            if isinstance(message.get("wait_s"), (int, float)):
-                rank.own_s.append(max(0.0, rank.step_time_s - message["wait_s"]))
-        for key in ("total_steps", "epoch", "epochs"):
-            if isinstance(message.get(key), int):
-                setattr(self, key, message[key])
-        if not isinstance(step, int) or step <= rank.step:
+        if message.step_time_s is not None:
+            rank.step_time_s = message.step_time_s
+            if message.wait_s is not None:
+                rank.own_s.append(max(0.0, message.step_time_s - message.wait_s))
+        self.total_steps = self.total_steps if message.total_steps is None else message.total_steps
+        self.epoch = self.epoch if message.epoch is None else message.epoch
+        self.epochs = self.epochs if message.epochs is None else message.epochs
+        if step <= rank.step:
             return False
         further = step > self.step
         rank.step = step
@@ -253,14 +253,15 @@ class Round:
             self.failed_at = now
         return rank.failure
 
-    def send(self, message: dict[str, Any], ranks: list[int] | None = None) -> None:
-        """Send a message to the workers."""
+    def send(self, message: ToWorker, ranks: list[int] | None = None) -> None:
+        """Send a message to the workers, or to some of them."""
+        values = message.to_wire()
         for node in self.nodes:
             mine = [
                 r.rank for r in self.ranks if r.node is node and not r.exited and (ranks is None or r.rank in ranks)
             ]
             if mine:
-                node.send("to_workers", round=self.number, ranks=mine, message=message)
+                node.send("to_workers", round=self.number, ranks=mine, message=values)
 
     def located(self, now: float, within_s: float) -> bool:
         """Ask every rank where it is; true when all have answered, or have had so long to."""
@@ -268,7 +269,7 @@ class Round:
             self.asked_at = now
             for rank in self.ranks:
                 rank.at = None
-            self.send({"type": "where"})
+            self.send(Where())
         return now - self.asked_at > within_s or all(r.at is not None for r in self.ranks if not r.over)
 
     def each_node(self, tell: Callable[[Node], None]) -> None:

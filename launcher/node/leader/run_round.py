@@ -24,6 +24,7 @@ from launcher.node.policy.causes import (
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.node.policy.hangs import LONG_S, HangWatch
 from launcher.node.wire.messages import SHUTDOWN_S
+from launcher.run.messages import Pause, Release
 from launcher.run.units import all_ranks, named_ranks
 
 __all__ = ["drive_round"]
@@ -222,13 +223,13 @@ def _begin_stop(board: Board, round_: Round, it: Interrupt, now: float) -> bool:
     for rank in asked:
         if rank.finished is not None:
             stop.finished(rank.rank, rank.finished)
-    round_.send(stop.begin(), [r.rank for r in asked])
+    round_.send(Pause(), [r.rank for r in asked])
     return True
 
 
 def _withdraw(board: Board, round_: Round, stop: AgreedStop) -> None:
-    if (message := stop.withdraw()) is not None:
-        round_.send(message)
+    if stop.withdraw():
+        round_.send(Release())
     board.history.event(
         "warning", text="the workers did not agree on a step to stop at; the stop is withdrawn, training goes on"
     )

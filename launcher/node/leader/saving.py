@@ -23,7 +23,7 @@ from launcher.node.leader.patience import until_answered
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.verify import Proof
 from launcher.node.policy.intervals import young_daly_s
-from launcher.run.manifest import HASH_NAME
+from launcher.run.messages import Committed, SaveAt, SaveLost, WorkerSaveAck, WorkerSaveFailed, WorkerShard
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
 
@@ -145,54 +145,46 @@ class Saver:
             self._lost.discard(step)  # a worker tries its last save again
             self._get(step, now)
 
-    def shard(self, rank: int, message: dict[str, Any], now: float) -> None:
-        """A rank's part is durable; the last one makes the checkpoint."""
-        step = message.get("step")
-        if not isinstance(step, int) or self.round is None or step in self._lost:
+    def shard(self, rank: int, message: WorkerShard, now: float) -> None:
+        """Take in a rank's durable part; the last one makes the checkpoint."""
+        step = message.step
+        if self.round is None or step in self._lost:
             return
         if step in self.trusted:  # saved twice, e.g. at an interval that is the end too: the first one counts
-            self.round.send(self._word_committed(step, self.round), [rank])
+            self.round.send(self._commit_message(step, self.round), [rank])
             return
         save = self._get(step, now)
-        save.shards[rank] = Shard(
-            rank,
-            list(message.get("files") or []),
-            str(message.get("hash_name") or HASH_NAME),
-            message.get("meta") or None,
-        )
-        save.seconds = max(save.seconds, float(message.get("seconds") or 0.0))
-        save.blocked_s = max(save.blocked_s, float(message.get("blocked_s") or 0.0))
+        save.shards[rank] = Shard(rank, message.files, message.hash_name, message.meta or None)
+        save.seconds = max(save.seconds, message.seconds)
+        save.blocked_s = max(save.blocked_s, message.blocked_s)
         if len(save.shards) == self.round.world_size and not save.committing:
             save.committing = True
             task = asyncio.get_running_loop().create_task(self._commit(save, self.round))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def save_failed(self, rank: int, message: dict[str, Any], now: float) -> None:
-        """A rank could not write its part: nobody's part is kept, training goes on."""
-        step = message.get("step")
-        if not isinstance(step, int) or step in self._lost:
+    def save_failed(self, message: WorkerSaveFailed, now: float) -> None:
+        """Give up a save of which a rank could not write its part: nobody's part is kept, training goes on."""
+        step, number = message.step, message.errno
+        if step in self._lost:
             return
         save = self._get(step, now)
-        number = message.get("errno")
-        number = number if isinstance(number, int) else None
-        permanent, last = message.get("permanent") is True, message.get("last") is True
 
         def lose() -> None:
             if number != errno.ENOENT or (self._saves.get(step) is save and not save.failed):
-                self.permanent = self.permanent + 1 if permanent else 0
-                self._lose(save, str(message.get("error") or "unknown error"), number, now, keep=last)
+                self.permanent = self.permanent + 1 if message.permanent else 0
+                self._lose(save, message.error or "unknown error", number, now, keep=message.last)
 
         # No folder: another rank, whose own failure is told or about to be, has taken it away.
         asyncio.get_running_loop().call_later(_CAUSE_S, lose) if number == errno.ENOENT else lose()
 
-    def save_ack(self, rank: int, message: dict[str, Any], now: float) -> None:
-        """A worker answers whether it will save at the step asked for."""
+    def save_ack(self, rank: int, message: WorkerSaveAck, now: float) -> None:
+        """Take in a worker's answer whether it will save at the step asked for."""
         asked = self._asked
-        if asked is None or message.get("id") != asked.id or self.round is None:
+        if asked is None or message.id != asked.id or self.round is None:
             return
         asked.acks.add(rank)
-        asked.refused = asked.refused or not message.get("ok")
+        asked.refused = asked.refused or not message.ok
         if len(asked.acks) < self.round.world_size:
             return
         self._asked = None
@@ -289,7 +281,7 @@ class Saver:
         self._asked = Asked(self._ids, step, now, reason)
         self._last_begun = now
         self._lost.discard(step)
-        r.send({"type": "save_at", "id": self._ids, "step": step, "tmp": str(self._tmp(step))})
+        r.send(SaveAt(id=self._ids, step=step, tmp=str(self._tmp(step))))
 
     # --- inside ---
 
@@ -311,7 +303,7 @@ class Saver:
         self._saves.pop(step, None)
         if self.round is not None:
             tmp = self._tmp(step)
-            self.round.send({"type": "save_lost", "step": step, "tmp": str(tmp)})
+            self.round.send(SaveLost(step=step, tmp=str(tmp)))
             fence.discard(tmp)
 
     def _lose(self, save: Save, error: str, number: int | None, now: float, *, keep: bool = False) -> None:
@@ -385,9 +377,9 @@ class Saver:
             reason=save.reason,
         )
         if round_ is self.round:
-            round_.send(self._word_committed(done.step, round_))
+            round_.send(self._commit_message(done.step, round_))
         self.wake()
 
-    def _word_committed(self, step: int, round_: Round) -> dict[str, Any]:
+    def _commit_message(self, step: int, round_: Round) -> Committed:
         tmp = self.paths.checkpoint_tmp(self.history.attempt, round_.number, step)
-        return {"type": "committed", "step": step, "path": str(self.paths.checkpoint(step)), "tmp": str(tmp)}
+        return Committed(step=step, path=str(self.paths.checkpoint(step)), tmp=str(tmp))

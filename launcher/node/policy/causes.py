@@ -12,6 +12,8 @@ import signal as signals
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.run.messages import WorkerFailure
+
 __all__ = [
     "Failure",
     "cause_of",
@@ -59,15 +61,13 @@ class Failure:
     after_end: bool = False
     """The exit came after the leader had ended the round: it is our own kill."""
 
-    def add_failed(self, message: dict[str, Any]) -> None:
-        """The worker's own ``failed`` message."""
-        self.exception = message.get("exception") or self.exception
-        self.message = str(message.get("message") or "")
-        self.frames = list(message.get("frames") or [])
-        self.kind = message.get("kind") or self.kind
-        self.exit_code = message.get("exit_code", self.exit_code)
-        if isinstance(message.get("step"), int):
-            self.step = message["step"]
+    def add_failed(self, message: WorkerFailure) -> None:
+        """Take in the worker's own message."""
+        self.exception = message.exception or self.exception
+        self.message, self.frames = message.message, message.frames
+        self.kind = message.kind or self.kind
+        self.exit_code = self.exit_code if message.exit_code is None else message.exit_code
+        self.step = self.step if message.step is None else message.step
 
     def add_exit(self, message: dict[str, Any], *, ending: bool = False) -> None:
         """The agent's ``worker_exit`` message; ``ending``: the leader had ended the round by then."""

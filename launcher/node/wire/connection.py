@@ -24,7 +24,7 @@ from typing import Any
 
 from launcher.errors import ProtocolError
 from launcher.node.wire.messages import Hub
-from launcher.run.messages import decode_lines, encode
+from launcher.run.message_lines import decode_lines, encode
 
 __all__ = ["Peer", "allocation_life", "answers", "connect", "find_leader", "server"]
 

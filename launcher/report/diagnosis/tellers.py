@@ -12,8 +12,8 @@ from launcher.report.diagnosis.told import Teller, Told, at_step, who
 from launcher.report.model.history import History, as_dict, as_list, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.report.text.words import MEANINGS
-from launcher.run.messages import UNSAFE_LOAD, UNSAFE_LOAD_CODE
 from launcher.run.units import named_ranks
+from launcher.run.worker_texts import UNSAFE_LOAD, UNSAFE_LOAD_CODE
 
 __all__ = ["TELLERS"]
 

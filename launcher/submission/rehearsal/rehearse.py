@@ -22,9 +22,9 @@ from launcher.errors import DrillError, LauncherError, RunFailedError
 from launcher.frozen import frozen
 from launcher.run import events
 from launcher.run.files import read_lines
-from launcher.run.messages import NOT_REGISTERED, UNORDERED, UNRESTORED
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
+from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED, UNRESTORED
 from launcher.submission import submit
 from launcher.submission.facts.facts import Facts
 from launcher.submission.plan.describe import saves_itself

@@ -12,7 +12,7 @@ import torch
 
 from launcher.errors import CheckpointError
 from launcher.run.asking import exists, names, patiently
-from launcher.run.messages import NOT_REGISTERED, UNORDERED
+from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED
 from launcher.training.checkpoint import readback, write
 from launcher.training.checkpoint.digest import digest
 from launcher.training.checkpoint.plain import from_plain, to_plain

@@ -25,7 +25,9 @@ from launcher.errors import CheckpointError
 from launcher.frozen import frozen
 from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, new_hash
-from launcher.run.messages import UNSAFE_LOAD, UNSAFE_LOAD_CODE, Channel
+from launcher.run.message_lines import Channel
+from launcher.run.messages import WorkerSaveBegun, WorkerSaveFailed, WorkerShard
+from launcher.run.worker_texts import UNSAFE_LOAD, UNSAFE_LOAD_CODE
 from launcher.training.checkpoint import readback
 from launcher.training.checkpoint.copies import Snapshot
 from launcher.training.checkpoint.plain import to_plain
@@ -130,7 +132,7 @@ class CheckpointWriter:
         """
         began = time.perf_counter()
         self.drain()
-        self._channel.send("save_begun", step=step, tmp=str(tmp))
+        self._channel.send(WorkerSaveBegun(step=step, tmp=str(tmp)))
         task = _Task(step, tmp, parts(), meta)
         if copy:
             try:
@@ -180,23 +182,31 @@ class CheckpointWriter:
         self._ok = True
         self.saved_step = task.step
         self._channel.send(
-            "shard",
-            step=task.step,
-            tmp=str(task.tmp),
-            files=files,
-            seconds=round(time.perf_counter() - began, 6),
-            blocked_s=round(self._blocked_s, 6),
-            hash_name=HASH_NAME,
-            meta=task.meta,
-            last=self.last,
+            WorkerShard(
+                step=task.step,
+                tmp=str(task.tmp),
+                files=files,
+                seconds=round(time.perf_counter() - began, 6),
+                blocked_s=round(self._blocked_s, 6),
+                hash_name=HASH_NAME,
+                meta=task.meta,
+                last=self.last,
+            )
         )
 
     def _lose(self, task: _Task, error: Exception) -> None:
         self._ok = False
-        number = error_number(error)
         self.hopeless = cannot_mend(error)
-        values = {"error": str(error), "errno": number, "permanent": self.hopeless, "last": self.last}
-        self._channel.send("save_failed", step=task.step, tmp=str(task.tmp), **values)
+        self._channel.send(
+            WorkerSaveFailed(
+                step=task.step,
+                tmp=str(task.tmp),
+                error=str(error),
+                errno=error_number(error),
+                permanent=self.hopeless,
+                last=self.last,
+            )
+        )
         # After the message: other ranks then miss the folder, which goes with the last file.
         remove_files(task.tmp, [name for name, _ in task.parts])
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import launcher
 from launcher.errors import CheckpointError
-from launcher.run.messages import Channel
+from launcher.run.message_lines import Channel
+from launcher.run.messages import WorkerFailure
 
 __all__ = ["describe_error", "report", "user_traceback"]
 
@@ -39,7 +40,7 @@ _MOST_FRAMES = 20
 
 def report(channel: Channel, error: BaseException, step: int | None) -> None:
     """Tell the leader first, then the log, at once: the agent may end this process as soon as a peer fails, too."""
-    channel.send("failed", step=step, **describe_error(error))
+    channel.send(WorkerFailure(step=step, **describe_error(error)))
     error = error.with_traceback(user_traceback(error))
     try:  # as Python shows an uncaught exception: by ``sys.excepthook``, which torch, rich and sentry replace
         sys.excepthook(type(error), error, error.__traceback__)

@@ -8,7 +8,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 from launcher.frozen import frozen
-from launcher.run.messages import FD_VARIABLE, Channel
+from launcher.run.message_lines import FD_VARIABLE, Channel
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 

@@ -1,4 +1,4 @@
-"""What a worker tells the leader as it goes: progress and metrics, a few times a second however short the steps are."""
+"""Send progress and metrics to the leader, a few times a second however short the steps are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from launcher.run.messages import Channel
+from launcher.run.message_lines import Channel
+from launcher.run.messages import FromWorker, WorkerEpoch, WorkerEvaluated, WorkerMetrics, WorkerProgress
 
 __all__ = ["Reporter"]
 
@@ -27,13 +28,13 @@ class Reporter:
         self._progress_step = -1
         self._sent_step = -1
 
-    def send(self, type_: str, **values: Any) -> None:
-        """One message, at once; nothing outside a run."""
+    def send(self, message: FromWorker) -> None:
+        """Send one message at once; nothing outside a run."""
         if self._channel is not None:
-            self._channel.send(type_, **values)
+            self._channel.send(message)
 
     def progress(self, step: int, last: bool, values: Callable[[], dict[str, Any]]) -> None:
-        """``step`` optimizer steps are done; ``values`` is asked for only when a message goes out."""
+        """Report that ``step`` optimizer steps are done; ``values`` is called only when a message goes out."""
         now = time.monotonic()
         if now - self._progress_at < INTERVAL_S and not last:
             return
@@ -42,7 +43,8 @@ class Reporter:
             None if first or step == self._progress_step else (now - self._progress_at) / (step - self._progress_step)
         )
         if step != self._sent_step:
-            self.send("progress", step=step, step_time_s=round(took, 7) if took else None, t=time.time(), **values())
+            step_time_s = round(took, 7) if took else None
+            self.send(WorkerProgress(step=step, step_time_s=step_time_s, t=time.time(), **values()))
         self._sent_step = step
         if first or step != self._progress_step:
             self._progress_at, self._progress_step = now, step
@@ -72,16 +74,16 @@ class Reporter:
         for name, (step, epoch, value) in pending.items():
             by_step.setdefault((step, epoch), {})[name] = float(value)
         for (step, epoch), numbers in sorted(by_step.items()):
-            self.send("metrics", step=step, epoch=epoch, metrics=numbers)
+            self.send(WorkerMetrics(step=step, epoch=epoch, metrics=numbers))
 
     def evaluated(self, step: int, numbers: dict[str, float]) -> None:
-        """Results of an evaluation after ``step``."""
+        """Report the results of an evaluation after ``step``."""
         if self._metrics:
             self.flush(force=True)
-            self.send("evaluated", step=step, metrics=numbers)
+            self.send(WorkerEvaluated(step=step, metrics=numbers))
 
     def epoch(self, step: int, epoch: int, loss: float) -> None:
-        """The average loss of a whole epoch over all ranks."""
+        """Report the average loss of a whole epoch over all ranks."""
         if self._metrics:
             self.flush(force=True)
-            self.send("epoch", step=step, epoch=epoch, loss=loss)
+            self.send(WorkerEpoch(step=step, epoch=epoch, loss=loss))

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from launcher.run.children import end_by_kill
+from launcher.run.messages import WorkerHandlesUsr2
 from launcher.training.process.place import here
 
 __all__ = ["as_in_python", "take_over"]
@@ -79,7 +80,7 @@ def _signal(number: int, handler: Any, /) -> Any:
             _set(signal.SIGTERM, _pass_on)
         if not _told and (channel := here().channel) is not None:
             _told = True  # once: a handler may come here while this thread sends something
-            channel.send("handles_usr2")
+            channel.send(WorkerHandlesUsr2())
     return before
 
 

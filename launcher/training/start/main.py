@@ -33,6 +33,7 @@ def main() -> NoReturn:
 def _run() -> int:
     # SIGURG is ignored by default and free in torch and SLURM: the agent asks for every thread's stack with it.
     faulthandler.register(signal.SIGURG, all_threads=True, chain=False)
+    from launcher.run.messages import WorkerHello
     from launcher.training.process import place
 
     where = place.take()
@@ -42,7 +43,7 @@ def _run() -> int:
             file=sys.stderr,
         )
         return 1
-    where.channel.send("hello", pid=os.getpid())
+    where.channel.send(WorkerHello(pid=os.getpid()))
     forget_parent()
     if where.spec.code_dir:
         os.chdir(where.spec.code_dir)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import CodeError
-from launcher.run.messages import Channel
+from launcher.run.message_lines import Channel
+from launcher.run.messages import WorkerFailure, WorkerOver, WorkerPhase
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
 from launcher.training.process import failure, signals
@@ -29,7 +30,7 @@ def run_script(place: WorkerPlace) -> int:
     spec, channel = place.spec, place.channel
     if spec is None or channel is None:
         raise ValueError("a script runs inside a run")
-    channel.send("phase", name="script")
+    channel.send(WorkerPhase(name="script"))
     rank_pid = os.getpid()
     if place.paths is not None:
         for name, value in tracker_variables(spec, place.paths, place.rank).items():
@@ -47,7 +48,9 @@ def run_script(place: WorkerPlace) -> int:
         _finish(code)
     except BaseException as error:
         code = code or _failed(channel, error)
-    channel.send("over", code=code & 0xFF)  # what is left is Python's own shutdown, which the agent gives some seconds
+    channel.send(
+        WorkerOver(code=code & 0xFF)
+    )  # what is left is Python's own shutdown, which the agent gives some seconds
     return code
 
 
@@ -72,7 +75,7 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
         if not isinstance(error.code, (int, type(None))):
             print(error.code, file=sys.stderr)
         if code:  # told now: exit functions may wait for ranks that are still at work
-            channel.send("failed", step=_steps_done(), kind="exit", exit_code=code & 0xFF, message="", frames=[])
+            channel.send(WorkerFailure(step=_steps_done(), kind="exit", exit_code=code & 0xFF))
         return code
     except Rehearsed:
         return 0

@@ -9,8 +9,18 @@ from typing import Any
 
 import torch
 
-from launcher.run.messages import UNRESTORED, Channel
+from launcher.run.message_lines import Channel
+from launcher.run.messages import (
+    SaveLost,
+    ToWorker,
+    WorkerFinished,
+    WorkerPhase,
+    WorkerSaveFailed,
+    WorkerStopped,
+    WorkerWarning,
+)
 from launcher.run.spec import CheckpointSpec
+from launcher.run.worker_texts import UNRESTORED
 from launcher.training.checkpoint import write
 from launcher.training.checkpoint.copies import Reference
 from launcher.training.checkpoint.registered import Registered
@@ -74,7 +84,7 @@ class Session:
         self.registered = Registered(
             place,
             settle=self.settle,
-            warn=lambda text: reporter.send("warning", text=text),
+            warn=lambda text: reporter.send(WorkerWarning(text=text)),
             watch=self.waits.watch,
         )
         self._load()
@@ -103,7 +113,7 @@ class Session:
         """Report what this worker does from now on: how long it may send nothing depends on it."""
         if name != self._phase:
             self._phase = name
-            self.reporter.send("phase", name=name)
+            self.reporter.send(WorkerPhase(name=name))
 
     def begin(self) -> None:
         """Restore or seed this rank's generators and sums, before the first unit."""
@@ -219,7 +229,7 @@ class Session:
         """Count one optimizer step of a loop of the user's own, and pass its boundary. Raises StopTraining in functions."""
         if not self.begun:
             if self.registered.loaded is not None:
-                self.reporter.send("warning", text=UNRESTORED)
+                self.reporter.send(WorkerWarning(text=UNRESTORED))
             self._begin()
         if self.rehearsed:
             raise Rehearsed  # the user's loop goes on although `should_stop`
@@ -257,7 +267,7 @@ class Session:
         if not self.told:
             self.told = True
             self.reporter.flush(force=True)
-            self.reporter.send("stopped", step=self.position.step, saved=saved)
+            self.reporter.send(WorkerStopped(step=self.position.step, saved=saved))
 
     # -- saves and stops -----------------------------------------------------------------------------------------
 
@@ -291,7 +301,7 @@ class Session:
         gap = self._gap
         if gap is not None and not gap.intact:
             text = "the state was changed between the last step of an epoch and the next: nothing to save that a resume could use"
-            self.reporter.send("save_failed", step=self.position.step, tmp=str(tmp), error=text, errno=None)
+            self.reporter.send(WorkerSaveFailed(step=self.position.step, tmp=str(tmp), error=text, errno=None))
             return
         self._saved_at = self.position.step
         parts = self.tree if gap is None else lambda: gap.tree
@@ -350,7 +360,7 @@ class Session:
             due = self.gate.due(self.position.step)
             saved = self._save_last(Path(due) if due else self.tmp())
         self.reporter.flush(force=True)
-        self.reporter.send("finished", step=self.position.step, saved=saved)
+        self.reporter.send(WorkerFinished(step=self.position.step, saved=saved))
 
     def _save_last(self, tmp: Path) -> bool:
         if self.saver is None:
@@ -365,8 +375,8 @@ class Session:
             self._saved_at = -1
         return False
 
-    def hear(self, message: dict[str, Any]) -> None:
-        """The agent's other messages (control thread)."""
-        if message["type"] == "save_lost" and "tmp" in message:
-            names = [write.rank_file(self.place.rank), write.SHARED if self.place.rank == 0 else ""]
-            write.remove_files(Path(str(message["tmp"])), [name for name in names if name])
+    def hear(self, message: ToWorker) -> None:
+        """Take the agent's other messages (on the control thread)."""
+        if isinstance(message, SaveLost):
+            shared = [write.SHARED] if self.place.rank == 0 else []
+            write.remove_files(Path(message.tmp), [write.rank_file(self.place.rank), *shared])

@@ -9,23 +9,24 @@ be past S, whatever the delays. The control thread answers, also while the main 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
-from typing import Any
 
-from launcher.frozen import frozen
-from launcher.run.messages import Channel
+from launcher.run.message_lines import Channel, MessageReader
+from launcher.run.messages import (
+    Pause,
+    Release,
+    SaveAt,
+    StopAt,
+    ToWorker,
+    Where,
+    WorkerAt,
+    WorkerEntered,
+    WorkerSaveAck,
+)
 
-__all__ = ["Gate", "Stop", "StopTraining", "listen"]
-
-
-@frozen
-class Stop:
-    """Run through ``step``, then save into ``tmp`` (unless ``save`` is false) and leave."""
-
-    step: int
-    save: bool
-    tmp: str | None
+__all__ = ["Gate", "StopTraining", "listen"]
 
 
 class StopTraining(BaseException):
@@ -38,7 +39,7 @@ class Gate:
     def __init__(self, entered: int = 0) -> None:
         self.entered = entered
         self.hold = False
-        self.stop: Stop | None = None
+        self.stop: StopAt | None = None
         self.saves: dict[int, str] = {}
         self._changed = threading.Condition()
 
@@ -69,7 +70,7 @@ class Gate:
         self.hold = True
         return self.entered
 
-    def agree(self, stop: Stop) -> None:
+    def agree(self, stop: StopAt) -> None:
         """Take the leader's decision: all stop after the same unit."""
         with self._changed:
             self.stop = stop
@@ -92,8 +93,8 @@ class Gate:
         return self.saves.pop(step, None) is None
 
 
-def listen(channel: Channel, gate: Gate, hear: Callable[[dict[str, Any]], None]) -> threading.Thread:
-    """Start the control thread: it answers the agent until the agent is gone, then ends the process.
+def listen(channel: Channel, gate: Gate, hear: Callable[[ToWorker], None]) -> threading.Thread:
+    """Start the control thread: it answers the agent until the agent has ended, then ends the process.
 
     ``hear`` gets the messages that are not about stopping (``committed``, ``save_lost``).
     """
@@ -102,25 +103,26 @@ def listen(channel: Channel, gate: Gate, hear: Callable[[dict[str, Any]], None])
     return thread
 
 
-def _serve(channel: Channel, gate: Gate, hear: Callable[[dict[str, Any]], None]) -> None:
-    for message in channel.receive():
-        _handle(channel, gate, hear, message)
+def _serve(channel: Channel, gate: Gate, hear: Callable[[ToWorker], None]) -> None:
+    reader = MessageReader(ToWorker, lambda text: print(text, file=sys.stderr, flush=True))
+    for values in channel.receive():
+        if (message := reader.read(values)) is not None:
+            _handle(channel, gate, hear, message)
     # A worker without an agent is an orphan: nobody would end it, nobody would commit what it writes.
     os._exit(1)
 
 
-def _handle(channel: Channel, gate: Gate, hear: Callable[[dict[str, Any]], None], message: dict[str, Any]) -> None:
-    kind = message["type"]
-    if kind == "pause":
-        channel.send("entered", step=gate.pause())
-    elif kind == "where":
-        channel.send("at", step=gate.entered)
-    elif kind == "stop":
-        gate.agree(Stop(int(message["step"]), bool(message.get("save", True)), message.get("tmp")))
-    elif kind == "release":
-        gate.release()
-    elif kind == "save_at":
-        ok = gate.ask_save(int(message["step"]), str(message["tmp"]))
-        channel.send("save_ack", id=message.get("id"), ok=ok)
-    else:
-        hear(message)
+def _handle(channel: Channel, gate: Gate, hear: Callable[[ToWorker], None], message: ToWorker) -> None:
+    match message:
+        case Pause():
+            channel.send(WorkerEntered(step=gate.pause()))
+        case Where():
+            channel.send(WorkerAt(step=gate.entered))
+        case StopAt():
+            gate.agree(message)
+        case Release():
+            gate.release()
+        case SaveAt():
+            channel.send(WorkerSaveAck(id=message.id, ok=gate.ask_save(message.step, message.tmp)))
+        case _:
+            hear(message)

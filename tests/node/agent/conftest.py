@@ -30,10 +30,15 @@ LIFE = "test.0"
 WORK = '''
 """What the agents' workers do in these tests, told by the variable DO."""
 import json, os, signal, socket, subprocess, sys, time
-from launcher.run.messages import Channel
+from launcher.run.message_lines import Channel
+from launcher.run.messages import FromWorker
+
+class Link(Channel):
+    def send(self, kind, **values):
+        super().send(FromWorker.kinds[kind](**values))
 
 def channel():
-    return Channel(socket.socket(fileno=int(os.environ.pop("LAUNCHER_WORKER_FD"))))
+    return Link(socket.socket(fileno=int(os.environ.pop("LAUNCHER_WORKER_FD"))))
 
 def main():
     do = os.environ.get("DO", "finish")
@@ -43,7 +48,7 @@ def main():
 
 def finish(link):
     print("done")
-    link.send("finished", step=3)
+    link.send("finished", step=3, saved=True)
 
 def environment(link):
     print("cwd", os.getcwd(), sys.path[0], "cpus", *sorted(os.sched_getaffinity(0)))

@@ -251,7 +251,7 @@ class FakeWorker:
                 world.total_steps, str(world.paths.checkpoint_tmp(world.attempt, self.round, world.total_steps))
             )
         self.done = True
-        self.say("finished", step=world.total_steps)
+        self.say("finished", step=world.total_steps, saved=True)
         await self.exit()
 
     async def leave(self, step: int) -> None:
@@ -259,7 +259,7 @@ class FakeWorker:
         if self.stop["save"]:
             await self.save(step, self.stop["tmp"])
         self.done = True
-        self.say("stopped", step=step)
+        self.say("stopped", step=step, saved=self.stop["save"])
         await self.exit()
 
     async def exit(self) -> None:

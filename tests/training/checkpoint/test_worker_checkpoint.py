@@ -16,7 +16,8 @@ from crew import LIMIT_S, Crew, _context, make_spec, run, save_until_write
 
 from launcher.errors import CheckpointError
 from launcher.run.manifest import hash_file, why_damaged
-from launcher.run.messages import Channel, decode_lines
+from launcher.run.message_lines import Channel, decode_lines
+from launcher.run.messages import FromWorker, WorkerSaveFailed
 from launcher.run.spec import CheckpointSpec
 from launcher.training.checkpoint import write
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
@@ -108,8 +109,8 @@ def test_a_failure_is_reported_before_the_folder_goes(
     seen: list[bool] = []
     tmp = tmp_path / "tmp"
 
-    def send(type_: str, **values: Any) -> None:
-        if type_ == "save_failed":
+    def send(message: FromWorker) -> None:
+        if isinstance(message, WorkerSaveFailed):
             seen.append(tmp.exists())
 
     monkeypatch.setattr(ours._channel, "send", send)

@@ -16,9 +16,9 @@ from launcher.training.process.reporter import Reporter
 class Sent(list[dict[str, Any]]):
     """A channel that keeps what is sent."""
 
-    def send(self, type_: str, **values: Any) -> None:
-        """Keep it."""
-        self.append(values["metrics"])
+    def send(self, message: Any) -> None:
+        """Keep its numbers."""
+        self.append(message.metrics)
 
 
 class Waits(TorchDispatchMode):

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from crew import LIMIT_S, Crew, make_spec, run
 
+from launcher.run.messages import FromWorker, StopAt, Where, WorkerAt
 from launcher.run.spec import CheckpointSpec
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
-from launcher.training.step.stopping import Gate, Stop, _handle
+from launcher.training.step.stopping import Gate, _handle
 
 SELDOM = CheckpointSpec(interval_min=1000)
 
@@ -52,7 +53,7 @@ def one_stop(seed: int) -> tuple[set[int], int]:
 
     def stop(i: int, step: int) -> None:
         time.sleep(rng.random() * 0.02)
-        members[i].gate.agree(Stop(step, True, None))
+        members[i].gate.agree(StopAt(step=step, save=True, tmp=None))
 
     for member in members:
         member.start()
@@ -100,13 +101,13 @@ def test_where_is_answered_exactly_and_holds_nobody() -> None:
     class Agent:
         """Hears what the control thread answers."""
 
-        def send(self, type_: str, **values: object) -> None:
+        def send(self, message: FromWorker) -> None:
             """One message."""
-            said.append((type_, values))
+            said.append(message)
 
-    _handle(Agent(), gate, lambda message: None, {"type": "where"})  # type: ignore[arg-type]
+    _handle(Agent(), gate, lambda message: None, Where())  # type: ignore[arg-type]
 
-    assert said == [("at", {"step": 7})]
+    assert said == [WorkerAt(step=7)]
     assert not gate.hold
 
 

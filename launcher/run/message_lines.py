@@ -1,0 +1,104 @@
+"""Messages as lines: encoding, decoding, and the worker's end of the socket pair to its agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:  # whoever only needs the channel's name (a fork server) makes no class
+    from launcher.run.messages import FromWorker
+    from launcher.run.records import Record
+
+__all__ = ["FD_VARIABLE", "Channel", "MessageReader", "decode_lines", "encode"]
+
+FD_VARIABLE = "LAUNCHER_WORKER_FD"
+
+Message = TypeVar("Message", bound="Record")
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """Return one message as one line. Non-finite numbers go as Python's json writes them (both ends are Python)."""
+    return (json.dumps(message, separators=(",", ":"), default=str) + "\n").encode()
+
+
+def decode_lines(buffer: bytearray) -> Iterator[dict[str, Any]]:
+    """Take every whole line out of ``buffer``; lines that are no JSON object are dropped."""
+    while (end := buffer.find(b"\n")) >= 0:
+        line = bytes(buffer[:end])
+        del buffer[: end + 1]
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict) and isinstance(value.get("type"), str):
+            yield value
+
+
+class MessageReader(Generic[Message]):
+    """Reads the messages of one family.
+
+    A message that lacks a required field is dropped. What could not be read is counted, and told once for each kind.
+    """
+
+    def __init__(self, family: type[Message], tell: Callable[[str], None]) -> None:
+        self._family = family
+        self._tell = tell
+        self.unreadable: Counter[str] = Counter()
+        """By kind: fields that were missing or of a wrong type."""
+
+    def read(self, values: dict[str, Any]) -> Message | None:
+        """Return the message that ``values`` are; None for an unknown kind and for one that lacks a required field."""
+        problems: list[str] = []
+        message = self._family.read(values, problems)
+        if message is None:
+            return None
+        lacking = message.lacking()
+        if problems or lacking:
+            self._count(
+                message.type, {*problems, *(f"{message.type}.{name}" for name in lacking)}, dropped=bool(lacking)
+            )
+        return None if lacking else message
+
+    def _count(self, kind: str, names: set[str], *, dropped: bool) -> None:
+        if kind not in self.unreadable:
+            effect = "the message is dropped" if dropped else "the rest of it is used"
+            self._tell(f"{len(names)} field(s) of a message cannot be read ({', '.join(sorted(names))}): {effect}")
+        self.unreadable[kind] += len(names)
+
+
+class Channel:
+    """The worker's end: blocking, and safe to send on from any thread. A child that the worker forks sends nothing."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._buffer = bytearray()
+
+    def send(self, message: FromWorker) -> None:
+        """Send one message. A dead agent raises nothing here: `receive` ends."""
+        if os.getpid() != self._pid:
+            return
+        data = encode(message.to_wire())
+        with self._lock:
+            try:
+                self._sock.sendall(data)
+            except OSError:
+                pass
+
+    def receive(self) -> Iterator[dict[str, Any]]:
+        """Yield messages until the agent has ended."""
+        while True:
+            yield from decode_lines(self._buffer)
+            try:
+                data = self._sock.recv(65536)
+            except OSError:
+                return
+            if not data:
+                return
+            self._buffer += data

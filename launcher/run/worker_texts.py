@@ -1,0 +1,22 @@
+"""Sentences that workers write and that the submitting side looks for, and the options they name."""
+
+from __future__ import annotations
+
+__all__ = ["NOT_REGISTERED", "UNORDERED", "UNRESTORED", "UNSAFE_LOAD", "UNSAFE_LOAD_CODE"]
+
+UNSAFE_LOAD = "--unsafe-load"
+"""The option of ``resubmit`` by which checkpoints of older versions may be unpickled in full."""
+UNSAFE_LOAD_CODE = f"--code {UNSAFE_LOAD}"
+"""The same with code that was corrected for it."""
+NOT_REGISTERED = "not registered, so not resumed: "
+"""How a rehearsal's warning begins that names what user code forgot."""
+UNORDERED = (
+    "a resume will differ in the last bits: DistributedDataParallel adds up the gradients of its first step in another "
+    "order than those of later steps"
+)
+"""How the warning of a model begins whose buckets could not be brought into their final order."""
+UNRESTORED = (
+    "random numbers do not go on where the checkpoint left them: loop over run.steps(), "
+    "or call run.restore_rng() right before the first step"
+)
+"""The warning of a resumed loop that restored nothing."""
