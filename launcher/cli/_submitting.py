@@ -27,7 +27,7 @@ def submit_job(
     from launcher.submission.facts.facts import Facts
     from launcher.submission.facts.gather import gather_facts
     from launcher.submission.plan.plan import SubmissionPlan, plan
-    from launcher.submission.submit import execute
+    from launcher.submission.submit import submit_run
 
     facts = gather_facts(loaded, backend=backend, after=[*after, *predecessors(loaded.job.after)])
 
@@ -36,18 +36,18 @@ def submit_job(
         waiting(list(now.after), made.backend)
         return made
 
-    return execute(make, facts, argv=sys.argv, foreground=foreground)
+    return submit_run(make, facts, argv=sys.argv, foreground=foreground)
 
 
 def submit_sweep(loaded: LoadedJob, backend: BackendName) -> SubmittedSweep:
     """Plan a sweep and submit it as one array."""
     from launcher.submission.dependencies import predecessors, waiting
     from launcher.submission.facts.gather import gather_facts
-    from launcher.submission.sweeps.submit_sweep import execute
+    from launcher.submission.sweeps.submit_sweep import submit_points
 
     after = predecessors(loaded.job.after)
     waiting(after, "slurm")
-    return execute(loaded, gather_facts(loaded, backend=backend, after=after), sys.argv)
+    return submit_points(loaded, gather_facts(loaded, backend=backend, after=after), sys.argv)
 
 
 def print_submitted(one: Submitted) -> None:

@@ -72,7 +72,7 @@ def _sweep(loaded: LoadedJob, facts: Facts, as_json: bool) -> None:
 
     chunks = submit_sweep.plan_points(loaded, facts)
     first, count = chunks[0][0], sum(len(c) for c in chunks)
-    scripts = [submit_sweep.render(chunk) for chunk in chunks]
+    scripts = [submit_sweep.array_script(chunk) for chunk in chunks]
     if as_json:
         points = [{"run": p.plan.spec.id, "overrides": p.overrides} for chunk in chunks for p in chunk]
         click.echo(json.dumps({**first.plan.as_dict(), "sbatch": scripts, "points": points}, indent=1))

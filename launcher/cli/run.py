@@ -78,14 +78,14 @@ class _Stop:
         """Follow the run until it has an outcome; write one where it was stopped before its leader could."""
         from launcher.cli._follow import follow_run
         from launcher.run.state import read_outcome
-        from launcher.submission.folder.requests import bury
+        from launcher.submission.folder.requests import write_cancelled
 
         try:
             return follow_run(self._paths, self._agents.alive, before_look=self._heed)
         except RunFailedError:
             if not self._stopped:
                 raise
-        bury([self._paths], "it was killed" if self._count > 2 else "it was stopped before it started")
+        write_cancelled([self._paths], "it was killed" if self._count > 2 else "it was stopped before it started")
         return read_outcome(self._paths.outcome) or {}
 
     def _heed(self) -> None:

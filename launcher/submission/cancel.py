@@ -10,7 +10,7 @@ from launcher.frozen import frozen
 from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
-from launcher.submission.folder.requests import bury, request_stop
+from launcher.submission.folder.requests import request_stop, write_cancelled
 from launcher.submission.liveness import Where, cancel_jobs, locate, states_of
 
 __all__ = ["Stopped", "stop", "stop_all"]
@@ -69,7 +69,7 @@ def stop_all(runs: Sequence[RunPaths]) -> int:
         jobs |= moved
         left |= dict.fromkeys(moved.values(), "PENDING")
         time.sleep(0.5 if left else 0.0)
-    bury([paths for paths, job in jobs.items() if job not in left], "it was cancelled")
+    write_cancelled([paths for paths, job in jobs.items() if job not in left], "it was cancelled")
     return len(left)
 
 
@@ -98,7 +98,7 @@ def _gone(paths: RunPaths, where: Where, job: str, waits: bool) -> bool:
             job = where.job_id
             where.cancel()
         if not where.alive(fresh=True):
-            bury([paths], _reason(paths) if waits else "it was cancelled")
+            write_cancelled([paths], _reason(paths) if waits else "it was cancelled")
             return True
         time.sleep(0.5)
     return False

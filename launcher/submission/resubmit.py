@@ -1,4 +1,4 @@
-"""Submits a run again: as another attempt of itself, or as a new run that begins from one of its checkpoints."""
+"""Submit a run again: as another attempt of itself, or as a new run that begins from one of its checkpoints."""
 
 from __future__ import annotations
 
@@ -55,22 +55,18 @@ class Again:
 
 
 def checkpoint_steps(paths: RunPaths) -> list[int]:
-    """Steps of the committed checkpoints, ascending; whether they are whole is verified by the leader."""
-    found = []
-    for manifest in paths.checkpoints.glob("step-*/manifest.json"):
-        number = manifest.parent.name.removeprefix("step-")
-        if number.isdigit():
-            found.append(int(number))
-    return sorted(found)
+    """Return the steps of the committed checkpoints, ascending; the leader verifies that they are whole."""
+    numbers = (path.parent.name.removeprefix("step-") for path in paths.checkpoints.glob("step-*/manifest.json"))
+    return sorted(int(number) for number in numbers if number.isdigit())
 
 
 def choose_step(paths: RunPaths, step: int | None) -> int | None:
-    """The step to begin from. Raises CheckpointError when the wanted one is not there."""
+    """Return the step to begin from. Raises CheckpointError when there is no checkpoint of ``step``."""
     steps = checkpoint_steps(paths)
     if step is None:
         return steps[-1] if steps else None
     if step not in steps:
-        there = f"there are {', '.join(str(s) for s in steps[-8:])}" if steps else "it has none"
+        there = f"it has {', '.join(str(s) for s in steps[-8:])}" if steps else "it has none"
         raise CheckpointError(f"{paths.id} has no checkpoint of step {step}: {there}")
     return step
 
@@ -81,7 +77,7 @@ def resubmit(paths: RunPaths, how: Again) -> Submitted:
     if before:
         where = locate(paths)
         if where.alive(fresh=True) and (read_outcome(paths.outcome) is None or not await_end([where])):
-            raise StateError(f"{paths.id} has not ended: launcher cancel {paths.id} --save first")
+            raise StateError(f"{paths.id} has not ended: run launcher cancel {paths.id} --save first")
     _check_work_is_left(paths, how)
     step = choose_step(paths, how.step) if how.step is not None else None
     base = Path(str(before.get("base_dir") or paths.root))
@@ -101,21 +97,21 @@ def _check_work_is_left(paths: RunPaths, how: Again) -> None:
     outcome = read_outcome(paths.outcome) or {}
     if outcome.get("state") == "completed" and how.step is None and not (how.overrides or how.fresh_code):
         raise StateError(
-            f"{paths.id} has completed at step {outcome.get('step')}, there is nothing left to do: "
-            "change its job (params.epochs=20), go back (--from STEP) or begin another run from it (--fork NAME)"
+            f"{paths.id} completed at step {outcome.get('step')}: nothing is left to do. "
+            "Change its job (params.epochs=20), go back (--from STEP) or start a new run from it (--fork NAME)"
         )
 
 
 def with_loading(made: SubmissionPlan, how: Again) -> SubmissionPlan:
-    """The plan with `Again.unsafe_load`, and a warning of what that means."""
+    """Return the plan with `Again.unsafe_load`, and a warning of what that means."""
     if not how.unsafe_load:
         return made
-    text = f"{UNSAFE_LOAD}: a checkpoint that cannot be loaded safely is unpickled in full, which runs any code that it holds"
+    text = f"{UNSAFE_LOAD}: a checkpoint that cannot be loaded safely is unpickled in full, and any code in it runs"
     return replace(made, spec=replace(made.spec, unsafe_load=True), warnings=(*made.warnings, text))
 
 
 def _changed_code(paths: RunPaths, made: SubmissionPlan) -> str:
-    """What to say when the user has changed the code that the run was copied from; empty when not, or when it is gone."""
+    """Return the warning that the user has changed the code that the run was copied from; empty without a change."""
     root, copy = Path(made.code.root), paths.code
     a_copy_itself = (
         root.parent / paths.spec.name
@@ -131,7 +127,7 @@ def _changed_code(paths: RunPaths, made: SubmissionPlan) -> str:
 
 
 def load_again(paths: RunPaths, base: Path, how: Again) -> LoadedJob:
-    """The run's own job with the changes, under the site's rules of today; locked keys stay locked.
+    """Load the run's own job with the changes, under the site's rules of today; locked keys stay locked.
 
     Raises ConfigError, also for a change that would change nothing.
     """
@@ -147,7 +143,7 @@ def load_again(paths: RunPaths, base: Path, how: Again) -> LoadedJob:
 
 
 def facts_again(loaded: LoadedJob, paths: RunPaths, backend: BackendName, how: Again, code_root: str) -> Facts:
-    """This machine for the run as it is submitted again; its own copy of the code stays unless fresh code is wanted."""
+    """Gather facts for the resubmitted run; it keeps its own copy of the code unless fresh code is wanted."""
     about = gather.script_facts(loaded.job.script or "", paths.code.resolve())
     code = None if how.fresh_code else CodeFacts(root=code_root, kept=True, **about)
     return gather.gather_facts(loaded, backend=backend, code=code, run_id=paths.id)
@@ -160,13 +156,13 @@ def _hand_over(paths: RunPaths, made: SubmissionPlan, how: Again, before: dict[s
     try:
         paths.request.unlink(missing_ok=True)
         old.set_aside()
-        submit.prepare(made, paths, how.argv, by="resubmit", changes=how.overrides, code=how.fresh_code)
-        job_id = submit.start(made)
+        submit.write_run(made, paths, how.argv, by="resubmit", changes=how.overrides, code=how.fresh_code)
+        job_id = submit.hand_over(made)
     except BaseException as error:
         old.put_back()
         note_refusal(paths, error)
         if isinstance(error, OSError):
-            raise rundir.refuse(paths.root, error) from None
+            raise rundir.folder_error(paths.root, error) from None
         raise
     old.forget()
     submit.record(paths, made, job_id, by="resubmit", extra={k: before[k] for k in ("sweep",) if k in before})
@@ -175,8 +171,8 @@ def _hand_over(paths: RunPaths, made: SubmissionPlan, how: Again, before: dict[s
 
 
 def note_refusal(paths: RunPaths, error: BaseException) -> None:
-    """Write into the history that the submission noted last did not happen."""
-    events.append(paths.events, events.event("warning", attempt=None, text=f"it was not submitted again: {error}"))
+    """Write into the history that the last submission in it failed."""
+    events.append(paths.events, events.event("warning", attempt=None, text=f"it was not resubmitted: {error}"))
 
 
 def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
@@ -195,11 +191,11 @@ def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
         made = plan(loaded, now)
         return with_loading(replace(made, spec=replace(made.spec, resume=str(paths.checkpoint(step)))), how)
 
-    return submit.execute(make, facts, argv=how.argv)
+    return submit.submit_run(make, facts, argv=how.argv)
 
 
 def _code_of(paths: RunPaths) -> CodeFacts:
-    """The run's own copy of its code as code to copy."""
+    """List the run's own copy of its code, to be copied."""
     root = paths.code.resolve()
     found = code_files.listing(root)
     return CodeFacts(root=str(root), files=found.files, outside=found.outside)

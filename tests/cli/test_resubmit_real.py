@@ -73,7 +73,7 @@ def test_four_three_two_six_ranks_by_resubmit(tmp_path: Path) -> None:
         torch.testing.assert_close(two[name], one[name], rtol=1e-5, atol=1e-6)
 
     said = verb(where, "resubmit", run.paths.id, fails=16)
-    assert f"has completed at step {STEPS}, there is nothing left to do" in said
+    assert f"completed at step {STEPS}: nothing is left to do" in said
     verb(where, "resubmit", run.paths.id, "params.epochs=2", "resources.timeout_min=20", "--wait")
     assert (run.outcome()["state"], run.outcome()["step"]) == ("completed", 2 * STEPS)
     assert [e["resume_step"] for e in run.told("round_started")] == [None, *stops, STEPS]

@@ -86,7 +86,7 @@ def _seen(here: Facts) -> Facts:
 
 
 def _submit(loaded: LoadedJob, here: Facts) -> submit.Submitted:
-    return submit.execute(lambda now: plan(loaded, now), here, argv=["launcher", "submit"])
+    return submit.submit_run(lambda now: plan(loaded, now), here, argv=["launcher", "submit"])
 
 
 def test_what_was_printed_is_what_sbatch_got(job: Make, slurm: Path, home: Path) -> None:
@@ -212,7 +212,7 @@ def test_names_are_claimed_once(job: Make, slurm: Path, home: Path) -> None:
 def test_a_place_that_cannot_be_written_is_one_sentence(job: Make, slurm: Path, home: Path) -> None:
     """runs_dir below a file: refused with its name, nothing submitted."""
     (home / "file").write_text("")
-    with pytest.raises(RunDirError, match="runs_dir names where runs lie"):
+    with pytest.raises(RunDirError, match="set runs_dir or"):
         _submit(job(), replace(_facts(home), runs_dir=str(home / "file" / "runs")))
 
     assert not (slurm / "calls").exists()
@@ -221,12 +221,12 @@ def test_a_place_that_cannot_be_written_is_one_sentence(job: Make, slurm: Path, 
 def test_a_shared_run_is_readable_by_the_group(job: Make, home: Path) -> None:
     """share: group makes the folder 0750 whatever the umask, and the secret stays private."""
     paths = RunPaths(home / "runs" / "a-1121-0842-k7f")
-    assert rundir.claim(paths.root, "group")
+    assert rundir.make_run_folder(paths.root, "group")
     write_own(str(paths.root), plan(job(), _facts(home)), by="submit", new=True)
 
     assert stat.S_IMODE(paths.root.stat().st_mode) == 0o750
     assert stat.S_IMODE(paths.secret.stat().st_mode) == 0o600
-    assert not rundir.claim(paths.root, "group")
+    assert not rundir.make_run_folder(paths.root, "group")
 
 
 STUB = """
@@ -267,11 +267,12 @@ def local(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
             return plan(loaded, now)
 
         here = _facts(home, backend="local", **changes)
-        made, paths = submit.claim(make, here)
-        submit.prepare(made, paths, [])
+        made = submit.claim_folder(make, here, lambda one: one)
+        paths = RunPaths(Path(made.run_dir))
+        submit.write_run(made, paths, [])
         if hold:
             (paths.root / "hold").touch()
-        one = submit.Submitted(made, submit.start(made))
+        one = submit.Submitted(made, submit.hand_over(made))
         submit.record(paths, made, one.job_id, by="submit")
         started.append(one)
         return one
@@ -331,9 +332,9 @@ def test_a_broken_interpreter_says_so(job: Make, home: Path, local: Callable[...
         path="/nonexistent/python", origin="test", packages={"torch": "", "submitit": "", "psutil": ""}
     )
     made = plan(job(), replace(_facts(home, backend="local"), interpreter=broken))
-    assert rundir.claim(Path(made.run_dir))
-    submit.prepare(made, RunPaths(Path(made.run_dir)), [])
-    pid = int(submit.start(made))
+    assert rundir.make_run_folder(Path(made.run_dir))
+    submit.write_run(made, RunPaths(Path(made.run_dir)), [])
+    pid = int(submit.hand_over(made))
     _until(lambda: not processes.is_alive(pid, None), "the controller to end")
     logs = list(Path(made.submitit_dir).glob("*_log.out"))
 
@@ -492,7 +493,7 @@ def test_a_completed_run_is_not_submitted_again_for_nothing(job: Make, slurm: Pa
     first = _submit(job(name="net"), _facts(home))
     _ended(first.paths, 10)
     write_outcome(first.paths.outcome, {"state": "completed", "reason": "all 10 steps done", "step": 10})
-    with pytest.raises(StateError, match="has completed at step 10, there is nothing left to do"):
+    with pytest.raises(StateError, match="completed at step 10: nothing is left to do"):
         resubmit.resubmit(first.paths, resubmit.Again())
 
     assert (read_outcome(first.paths.outcome) or {})["state"] == "completed"
@@ -541,7 +542,7 @@ def test_checkpoints_that_are_not_there_are_named(job: Make, slurm: Path, home: 
     """--from a step without a checkpoint lists those there are; a fork needs one."""
     first = _submit(job(), _facts(home))
     _ended(first.paths, 10)
-    with pytest.raises(CheckpointError, match="no checkpoint of step 7: there are 10"):
+    with pytest.raises(CheckpointError, match="no checkpoint of step 7: it has 10"):
         resubmit.resubmit(first.paths, resubmit.Again(step=7))
     (first.paths.checkpoint(10) / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match="no checkpoint to fork from"):
@@ -569,7 +570,7 @@ def test_a_fork_is_a_new_run_from_the_old_code_and_checkpoint(
 def test_foreground_agents_end_with_their_parent(job: Make, home: Path) -> None:
     """`launcher run` killed outright takes its agents along (PDEATHSIG), so nothing trains unseen."""
     made = plan(job(), replace(_facts(home, backend="local")))
-    assert rundir.claim(Path(made.run_dir))
+    assert rundir.make_run_folder(Path(made.run_dir))
     pid_file = home / "pid"
     stub = home / "lib" / "launcher" / "node" / "agent"
     stub.mkdir(parents=True)

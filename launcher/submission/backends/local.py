@@ -1,4 +1,4 @@
-"""Runs a plan on this machine: detached through submitit's LocalExecutor, or as children of ``launcher run``.
+"""Run a plan on this machine: detached through submitit's LocalExecutor, or as children of ``launcher run``.
 
 One local task stands for each node. ``python -m launcher.submission.backends.local`` is the detached starter: it reads
 what to start from its standard input, and answers with the controller's process id.
@@ -27,15 +27,15 @@ from launcher.submission.backends.slurm import environment_for_sbatch
 if TYPE_CHECKING:
     from launcher.submission.plan.plan import SubmissionPlan
 
-__all__ = ["Foreground", "submit", "terminate"]
+__all__ = ["Foreground", "start_detached", "terminate"]
 
 _NO_LIMIT_MIN = 60 * 24 * 365
 """submitit's local executor kills at its time limit; on one's own machine there is none."""
 _START_TIMEOUT_S = 120
 
 
-def submit(plan: SubmissionPlan) -> int:
-    """Start the plan's agents, detached from this terminal; returns the controller's process id.
+def start_detached(plan: SubmissionPlan) -> int:
+    """Start the plan's agents, detached from this terminal; return the controller's process id.
 
     Raises SubmitError.
     """
@@ -65,11 +65,13 @@ def submit(plan: SubmissionPlan) -> int:
         return int(done.stdout.split()[-1])
     except (IndexError, ValueError):
         last = log.read_text(errors="replace").strip().splitlines()[-1:]
-        raise SubmitError(f"the local run could not be started: {last[0] if last else 'no answer'}") from None
+        raise SubmitError(
+            f"the local run could not be started: {last[0] if last else 'its controller did not answer'}"
+        ) from None
 
 
 def _environment(plan: SubmissionPlan) -> dict[str, str]:
-    """This environment without an outer job's variables; the launcher itself stays importable in the starter."""
+    """Return this environment without an outer job's variables; the starter must be able to import the launcher."""
     env = environment_for_sbatch(os.environ, {}, plan.spec.pass_names)
     own = str(Path(__file__).parents[3])
     env["PYTHONPATH"] = os.pathsep.join([own, *filter(None, [env.get("PYTHONPATH")])])
@@ -77,7 +79,7 @@ def _environment(plan: SubmissionPlan) -> dict[str, str]:
 
 
 def _start(order: dict[str, Any]) -> int:
-    """In the starter: hand over to submitit. Its controller outlives this process."""
+    """Hand over to submitit, in the starter. submitit's controller outlives this process."""
     from submitit import LocalExecutor
 
     from launcher.node.agent.main import AgentMain
@@ -99,7 +101,7 @@ def _start(order: dict[str, Any]) -> int:
 
 
 class Foreground:
-    """Agents as children of this process, for ``launcher run``: they end when it does."""
+    """Run agents as children of this process, for ``launcher run``: they end when it does."""
 
     def __init__(self, plan: SubmissionPlan) -> None:
         self._plan = plan
@@ -137,21 +139,21 @@ class Foreground:
         return env
 
     def alive(self) -> bool:
-        """Whether any agent runs."""
+        """Return whether any agent runs."""
         return any(agent.poll() is None for agent in self.agents)
 
     def said(self) -> str:
-        """Nothing: what agents say is in their logs."""
+        """Return nothing: agents write to their logs."""
         return ""
 
     def terminate(self) -> None:
-        """TERM to every agent: with a request file a save and stop, without one a cancel."""
+        """Send TERM to every agent: with a request file a save and stop, without one a cancel."""
         for agent in self.agents:
             if agent.poll() is None:
                 agent.send_signal(signal.SIGTERM)
 
     def wait(self, timeout_s: float = 60.0) -> None:
-        """Until every agent has left by itself, or ``timeout_s`` has passed."""
+        """Wait until every agent has ended by itself, or ``timeout_s`` has passed."""
         end = time.monotonic() + timeout_s
         for agent in self.agents:
             try:
@@ -160,7 +162,7 @@ class Foreground:
                 return
 
     def kill(self) -> None:
-        """End every agent now and wait until their workers, which end with them (PDEATHSIG), are gone, too."""
+        """Kill every agent and wait until their workers, which end with them (PDEATHSIG), have ended, too."""
         below: list[psutil.Process] = []
         for agent in self.agents:
             if agent.poll() is None:
@@ -173,7 +175,7 @@ class Foreground:
 
 
 def _die_with(parent: int) -> Callable[[], None]:
-    """In the child, before exec: be sent TERM when the parent dies, however it dies (PR_SET_PDEATHSIG)."""
+    """Return what the child does before exec: get TERM when the parent dies, however it dies (PR_SET_PDEATHSIG)."""
     libc = ctypes.CDLL(None)
 
     def arrange() -> None:
@@ -185,7 +187,7 @@ def _die_with(parent: int) -> Callable[[], None]:
 
 
 def terminate(pid: int, started: object) -> bool:
-    """TERM to the run's controller, which hands it on to every agent; False when it is gone."""
+    """Send TERM to the run's controller, which hands it on to every agent; return False when it has ended."""
     if not is_alive(pid, started):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Hands a plan to SLURM through submitit's SlurmExecutor, and finds the job again when sbatch's answer was lost."""
+"""Submit a plan to SLURM through submitit's SlurmExecutor, and find the job again when sbatch's answer was lost."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import contextlib
 import io
 import os
 import re
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.errors import SubmitError
+from launcher.slurm.commands import ask
 
-__all__ = ["cancel_pending", "environment_for_sbatch", "submit", "submit_array"]
+if TYPE_CHECKING:
+    from launcher.submission.plan.plan import SubmissionPlan
+
+__all__ = ["cancel_pending", "environment_for_sbatch", "submit_array"]
 
 # What sbatch says when the controller may have taken the job although no answer came.
 _LOST = re.compile(
@@ -32,7 +35,7 @@ _WORKER_VARIABLES = re.compile(
 def environment_for_sbatch(
     environ: Mapping[str, str], parameters: Mapping[str, Any], secrets: Sequence[str] = ()
 ) -> dict[str, str]:
-    """The environment sbatch runs in, which SLURM hands on to the job.
+    """Return the environment for sbatch, which SLURM hands on to the job.
 
     Without an outer allocation's ``SLURM_*`` (a leaked SLURM_CPU_BIND cost 3x) but with SLURM_CONF; without ``SBATCH_*``
     that would override what the script says; without an outer worker's ranks; without variables passed by name.
@@ -52,7 +55,7 @@ def environment_for_sbatch(
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """submitit gives sbatch this process's environment: replace it meanwhile."""
+    """Replace this process's environment, which submitit gives to sbatch."""
     kept = dict(os.environ)
     try:
         os.environ.clear()
@@ -63,14 +66,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
         os.environ.update(kept)
 
 
-def submit(folder: str, command: str, parameters: dict[str, Any], run_dir: str, secrets: Sequence[str] = ()) -> str:
-    """Submit one run and return its job id. Raises SubmitError; then nothing is queued."""
-    return submit_array(folder, command, parameters, [run_dir], secrets)[0]
-
-
-def submit_array(
-    folder: str, command: str, parameters: dict[str, Any], run_dirs: Sequence[str], secrets: Sequence[str] = ()
-) -> list[str]:
+def submit_array(plan: SubmissionPlan, run_dirs: Sequence[str]) -> list[str]:
     """Submit runs as one array (or one plain job) and return their job ids, ``J`` or ``J_0``, ``J_1``, ...
 
     Raises SubmitError; then nothing is queued.
@@ -80,49 +76,39 @@ def submit_array(
 
     from launcher.node.agent.main import AgentMain
 
-    said = io.StringIO()
-    environment = environment_for_sbatch(os.environ, parameters, secrets)
+    said, folder = io.StringIO(), plan.submitit_dir
+    environment = environment_for_sbatch(os.environ, plan.parameters, plan.spec.pass_names)
     before = _pickles(Path(folder))
     try:
         with _environment(environment), contextlib.redirect_stderr(said):
-            executor = SlurmExecutor(folder=folder, python=command)
-            executor.update_parameters(**parameters)
+            executor = SlurmExecutor(folder=folder, python=plan.command)
+            executor.update_parameters(**plan.parameters)
             jobs = executor.submit_array([AgentMain(run_dir) for run_dir in run_dirs])
             return [str(job.job_id) for job in jobs]
     except (FailedJobError, FailedSubmissionError, RuntimeError, OSError) as error:
         text = f"{error}\n{said.getvalue()}"
-        name = str(parameters["job_name"])
+        name = str(plan.parameters["job_name"])
         if _LOST.search(text) and (job_id := _look_for(name, environment)):
             return _adopt(_pickles(Path(folder)) - before, job_id)
-        raise SubmitError(_sentence(text)) from None
-
-
-def _sentence(text: str) -> str:
-    """sbatch's own words without its prefixes."""
-    lines = [re.sub(r"^sbatch: (error: )?", "", line).strip() for line in text.splitlines()]
-    lines = [line for line in dict.fromkeys(lines) if line]
-    return f"sbatch refused the job: {'; '.join(lines) or 'it did not say why'}"
+        lines = (re.sub(r"^sbatch: (error: )?", "", line).strip() for line in text.splitlines())
+        why = "; ".join(line for line in dict.fromkeys(lines) if line)
+        raise SubmitError(f"sbatch refused the job: {why or 'it gave no reason'}") from None
 
 
 def _look_for(name: str, environment: dict[str, str]) -> str | None:
-    """The id of the queued job called ``name`` (a run's id, so unique), asked a few times while SLURM is busy."""
+    """Return the id of the queued job called ``name`` (a run's id, so unique); ask again while SLURM is busy."""
     for attempt in range(_LOOKS):
         time.sleep(2.0 * attempt)
-        try:
-            done = subprocess.run(
-                ["squeue", "--noheader", "--me", f"--name={name}", "--format=%F"],
-                capture_output=True, text=True, timeout=60, check=False, env=environment,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        if done.returncode == 0:
-            found = done.stdout.split()
-            return found[0] if found else None
+        answer = ask(
+            "squeue", "--noheader", "--me", f"--name={name}", "--format=%F", timeout_s=60.0, environ=environment
+        )
+        if answer.ok:
+            return next(iter(answer.out.split()), None)
     return None
 
 
 def _pickles(folder: Path) -> set[Path]:
-    """The work of jobs to which SLURM has given no number."""
+    """Return the pickles of jobs to which SLURM has given no id."""
     return {p for p in folder.glob("*.pkl") if re.fullmatch(r"[0-9a-f]{32}\.pkl", p.name)}
 
 
@@ -137,6 +123,5 @@ def _adopt(pickles: set[Path], job_id: str) -> list[str]:
 
 
 def cancel_pending(job_ids: Sequence[str]) -> None:
-    """Take back jobs just submitted, when what had to follow failed."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(["scancel", *job_ids], capture_output=True, timeout=60, check=False)
+    """Cancel jobs just submitted, when what had to follow failed."""
+    ask("scancel", *job_ids, timeout_s=60.0)

@@ -1,7 +1,8 @@
-"""Copies the code and the launcher itself into a run, and writes down what it was made from, without secrets."""
+"""Copy the code and the launcher itself into a run, and describe what it was made from, without secrets."""
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import json
 import os
@@ -25,7 +26,7 @@ from launcher.submission.facts import code_files
 from launcher.submission.facts.facts import CodeFacts, Interpreter
 from launcher.submission.folder import rundir
 
-__all__ = ["changed", "check_size", "copy_code", "copy_launcher", "environment", "write_environment"]
+__all__ = ["changed", "check_size", "copy_code", "copy_launcher", "environment"]
 
 _NAMED = 5
 _COPIED = RunPaths(Path()).copied.name
@@ -43,7 +44,7 @@ def check_size(code: CodeFacts, max_mb: int) -> None:
     named = ", ".join(f"{name} ({size(count)})" for name, count in largest)
     raise SnapshotError(
         f"{code.root}: a copy of the code would take {size(code.size)}, more than code.max_mb={max_mb}. Largest: {named}. "
-        "Let git ignore data, link its directory (code.link), or raise code.max_mb"
+        "Add data to .gitignore, link its directory (code.link), or raise code.max_mb"
     )
 
 
@@ -58,10 +59,9 @@ def copy_code(code: CodeFacts, target: Path, link: Sequence[str], *, snapshot: b
             target.symlink_to(root)
             return
         rundir.make(target, mode)
-        made: set[Path] = {target}
         stamps = {name: _stamp(root / name) for name, _ in code.files}  # taken first: an edit meanwhile is seen later
         for name in stamps:
-            _copy(root, root / name, target / name, target, made)
+            _copy(root, root / name, target / name, target)
         for name, outside in code.outside:
             _link(Path(outside), target / name)
         for name in link:
@@ -73,23 +73,17 @@ def copy_code(code: CodeFacts, target: Path, link: Sequence[str], *, snapshot: b
         raise SnapshotError(f"{error.filename or target}: {(error.strerror or str(error)).lower()}") from None
 
 
-def _copy(root: Path, source: Path, target: Path, top: Path, made: set[Path]) -> None:
-    if target.parent not in made:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        made.add(target.parent)
-    inside = source.is_symlink() and source.resolve().is_relative_to(root)
-    if inside:
-        resolved = source.resolve()
+def _copy(root: Path, source: Path, target: Path, top: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_symlink() and (resolved := source.resolve()).is_relative_to(root):
         target.symlink_to(os.path.relpath(top / resolved.relative_to(root), target.parent))
         return
-    try:
+    with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
         shutil.copy2(source, target)  # a link to a file outside becomes that file
-    except FileNotFoundError:
-        pass  # deleted since it was listed
 
 
 def _stamp(path: Path) -> list[Any] | None:
-    """What shows that a file was edited: its size and time; of a link to a directory, where it leads."""
+    """Return what shows that a file was edited: its size and time; of a link to a directory, its target."""
     try:
         if path.is_symlink() and path.is_dir():
             return [os.readlink(path)]
@@ -100,7 +94,7 @@ def _stamp(path: Path) -> list[Any] | None:
 
 
 def changed(paths: RunPaths, root: Path, skip: Iterable[Path]) -> list[str]:
-    """Files of ``root`` that the user edited, added or removed since they were copied into the run, sorted.
+    """List the files of ``root`` that the user edited, added or removed since they were copied into the run.
 
     What the run wrote into its copy does not count. A run of an older version kept no list of what was copied: there a
     removed file cannot be told from one that the run wrote, and is not named.
@@ -110,16 +104,14 @@ def changed(paths: RunPaths, root: Path, skip: Iterable[Path]) -> list[str]:
 
     def same(name: str) -> bool:
         now = _stamp(root / name)
-        return now is not None and (now == copied.get(name) or _equal(root / name, paths.code / name))
+        if now is None or now == copied.get(name):
+            return now is not None
+        try:
+            return filecmp.cmp(root / name, paths.code / name)  # touched, but with the same content
+        except OSError:
+            return False
 
     return sorted(name for name in today | copied.keys() if not same(name))
-
-
-def _equal(one: Path, other: Path) -> bool:
-    try:
-        return filecmp.cmp(one, other)  # touched, but with the same content
-    except OSError:
-        return False
 
 
 def _link(source: Path, target: Path) -> None:
@@ -137,11 +129,11 @@ def copy_launcher(target: Path) -> None:
         )
         target.chmod(target.parent.stat().st_mode & 0o777)  # who may enter the run may enter this, whatever the umask
     except (OSError, shutil.Error) as error:
-        raise SnapshotError(f"{target}: the launcher cannot be copied into the run ({error})") from None
+        raise SnapshotError(f"{target}: the launcher cannot be copied into the run: {error}") from None
 
 
 def _packages(interpreter: Interpreter) -> dict[str, str]:
-    """Versions of everything installed beside this process when that is the job's Python; else what the probe saw.
+    """Return the versions of all packages where this process runs the job's Python; else those that were asked for.
 
     Read off the names of the folders: parsing the metadata of some hundred packages took half a second.
     """
@@ -163,7 +155,7 @@ def _packages(interpreter: Interpreter) -> dict[str, str]:
 def environment(
     code: CodeFacts, interpreter: Interpreter, argv: Sequence[str], environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What the run was made from, secrets redacted."""
+    """Describe what the run was made from, secrets redacted."""
     root = Path(code.root)
     patch = code_files.git_diff(root) if code.git and code.dirty else ""
     told = {k: v for k, v in environ.items() if _TOLD.match(k)}
@@ -189,8 +181,3 @@ def environment(
         },
         "variables": {k: HIDDEN if _SECRET_VARIABLE.fullmatch(k) else redact(v) for k, v in told.items()},
     }
-
-
-def write_environment(path: Path, value: dict[str, Any]) -> None:
-    """Write `environment` as JSON."""
-    write_atomic(path, json.dumps(value, indent=1) + "\n")

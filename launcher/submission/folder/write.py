@@ -1,4 +1,4 @@
-"""Writes what the nodes read: what runs of one submission share, and what each has of its own. Every submission uses it."""
+"""Write the files of a run's folder: those that runs of one submission share, and each run's own."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from launcher.run import events
 from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
+from launcher.run.state import read_submission
 from launcher.submission.folder import snapshot
 from launcher.submission.plan.plan import SubmissionPlan
 
-__all__ = ["ReplacedFiles", "mode_in", "remove", "write_new", "write_own", "write_shared"]
+__all__ = ["ReplacedFiles", "mode_in", "write_own", "write_shared", "write_submission"]
 
 _NAMES = RunPaths(Path())
-_JOB, _SPEC, _PASSED, _SECRET, _EVENTS = map(
-    str, (_NAMES.job, _NAMES.spec, _NAMES.passed, _NAMES.secret, _NAMES.events)
+_JOB, _SPEC, _PASSED, _SECRET, _EVENTS, _SUBMISSION = map(
+    str, (_NAMES.job, _NAMES.spec, _NAMES.passed, _NAMES.secret, _NAMES.events, _NAMES.submission)
 )
 _BEFORE = ".before."
 
 
 def mode_in(folder: Path) -> int:
-    """Permissions of a folder made in ``folder``: who may enter this one may enter that one."""
+    """Return the permissions of a folder made in ``folder``: who may enter this one may enter that one."""
     return folder.stat().st_mode & 0o777
 
 
@@ -47,11 +49,11 @@ def write_shared(
     paths = RunPaths(root)
     if code:
         snapshot.copy_code(plan.code, paths.code, plan.link, snapshot=plan.snapshot, mode=mode_in(root))
-    remove(paths.lib)  # a resubmission's; of a point of a sweep, a link
+    _remove(paths.lib)  # a resubmission's; of a point of a sweep, a link
     snapshot.copy_launcher(paths.lib)
     if made_from is not None:
         about = snapshot.environment(plan.code, plan.interpreter, *made_from)
-        snapshot.write_environment(paths.environment, about)
+        write_atomic(paths.environment, json.dumps(about, indent=1) + "\n")
     for name, text in scripts.items():
         write_atomic(root / name, text, mode=script_mode)
 
@@ -75,18 +77,13 @@ def write_own(
     """
     env = os.environ if environ is None else environ
 
-    def put(name: str, text: str, mode: int = 0o640, durable: bool = True) -> None:
-        if new:
-            write_new(f"{folder}/{name}", text, mode)
-        else:
-            write_atomic(Path(folder, name), text, mode=mode, durable=durable)
-
+    put = partial(_put, folder, new=new)
     spec = plan.spec
     put(_JOB, plan.job_yaml, durable=durable)
     put(_SPEC, spec.dumps(), durable=durable)
-    put(_PASSED, json.dumps({name: env[name] for name in spec.pass_names if name in env}) + "\n", 0o600)
+    put(_PASSED, json.dumps({name: env[name] for name in spec.pass_names if name in env}) + "\n", mode=0o600)
     if new or not os.path.exists(f"{folder}/{_SECRET}"):
-        put(_SECRET, secrets.token_hex(32) + "\n", 0o600)
+        put(_SECRET, secrets.token_hex(32) + "\n", mode=0o600)
     submitted: dict[str, Any] = events.event(
         "submitted", attempt=None, job_id=None, backend=plan.backend, nodes=spec.nodes, spare_nodes=spec.spare_nodes,
         tasks_per_node=spec.tasks_per_node, by=by, changes=list(changes),
@@ -97,9 +94,18 @@ def write_own(
         events.append(Path(folder, _EVENTS), submitted)
 
 
-def write_new(path: str, text: str, mode: int = 0o640) -> None:
-    """Write a file that is not there yet, without fsync. Paths are text: joining fifteen a point takes its time."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def write_submission(folder: str, entry: Mapping[str, Any], *, new: bool = False) -> None:
+    """Write submission.json: where the run is now, and all its submissions so far. ``new``: as in `write_own`."""
+    before = [] if new else read_submission(Path(folder, _SUBMISSION)).get("submissions", [])
+    _put(folder, _SUBMISSION, json.dumps({**entry, "submissions": [*before, entry]}) + "\n", new=new)
+
+
+def _put(folder: str, name: str, text: str, *, new: bool, mode: int = 0o640, durable: bool = True) -> None:
+    if not new:
+        write_atomic(Path(folder, name), text, mode=mode, durable=durable)
+        return
+    # Paths are text: joining fifteen a point takes its time.
+    fd = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.fchmod(fd, mode)
         left = memoryview(text.encode())
@@ -110,7 +116,7 @@ def write_new(path: str, text: str, mode: int = 0o640) -> None:
 
 
 class ReplacedFiles:
-    """Files of a run's folder that a resubmission replaces: kept under another name until it is known to stand."""
+    """Files of a run's folder that a resubmission replaces: kept under another name until SLURM has the job."""
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
         self.root = root
@@ -121,25 +127,25 @@ class ReplacedFiles:
         """Move them out of the way. Raises OSError."""
         for name in self._names:
             old, kept = self.root / name, self.root / f"{_BEFORE}{name}"
-            remove(kept)
+            _remove(kept)
             if os.path.lexists(old):
                 os.replace(old, kept)
             self._moved.append(name)
 
     def put_back(self) -> None:
-        """Undo `set_aside`; what was written in their places goes."""
+        """Undo `set_aside`; what was written in their places is removed."""
         for name in self._moved:
-            remove(self.root / name)
+            _remove(self.root / name)
             if os.path.lexists(kept := self.root / f"{_BEFORE}{name}"):
                 os.replace(kept, self.root / name)
 
     def forget(self) -> None:
         """Remove the old ones."""
         for name in self._moved:
-            remove(self.root / f"{_BEFORE}{name}")
+            _remove(self.root / f"{_BEFORE}{name}")
 
 
-def remove(path: Path) -> None:
+def _remove(path: Path) -> None:
     """Remove a file, a folder or a link (not what it leads to), where there is one."""
     if path.is_symlink() or path.is_file():
         path.unlink()

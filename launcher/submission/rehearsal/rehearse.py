@@ -192,7 +192,7 @@ def _take(base: SubmissionPlan, stage: Stage, loaded: LoadedJob, changes: Mappin
         made, _ = _plan(loaded, replace(stage, facts=facts))
         return replace(made, spec=replace(made.spec, **changes))
 
-    submitted = submit.execute(again, stage.facts, argv=["dry-run"], foreground=True, job_id=stage.job_id)
+    submitted = submit.submit_run(again, stage.facts, argv=["dry-run"], foreground=True, job_id=stage.job_id)
     agents = stage.agents(submitted.plan)
     try:
         agents.start()

@@ -1,4 +1,4 @@
-"""A sweep's points, and a RUN that may be a sweep."""
+"""Find a sweep's points, and the runs that a RUN argument names."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["points_of", "runs_of", "single"]
 
 
 def points_of(sweep: Path) -> list[RunPaths]:
-    """The points of the sweep in ``sweep``, in their order; folders that are gone are left out."""
+    """Return the points of the sweep in ``sweep``, in their order, without those whose folder is missing."""
     points = (read_object(sweep / SWEEP_FILE) or {}).get("points", [])
     named = [sweep / str(p["run"]) for p in points if isinstance(p, dict) and "run" in p]
     return [RunPaths(path) for path in named if os.path.isdir(path)]
 
 
 def runs_of(wanted: str) -> list[RunPaths]:
-    """The run, or the points of the sweep, that ``wanted`` names. Raises RunNotFoundError."""
+    """Return the run, or the points of the sweep, that ``wanted`` names. Raises RunNotFoundError."""
     path = index.resolve(wanted)
     return points_of(path) if index.is_sweep(path) else [RunPaths(path)]
 
 
 def single(wanted: str) -> RunPaths:
-    """The one run that ``wanted`` names. Raises RunNotFoundError, or StateError for a sweep."""
+    """Return the one run that ``wanted`` names. Raises RunNotFoundError, or StateError for a sweep."""
     path = index.resolve(wanted)
     if index.is_sweep(path):
         raise StateError(f"{path.name} is a sweep: name one of its points (launcher ls --sweep {path.name})")

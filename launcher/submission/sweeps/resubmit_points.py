@@ -1,4 +1,4 @@
-"""Submits points of a sweep again: one array of all whose script is the same, each a new attempt of its own run.
+"""Submit points of a sweep again: one array of all whose script is the same, each a new attempt of its own run.
 
 ``SWEEP/again-N/{lib/, submitit/, submit.sbatch, index/0 -> ../../POINT}``: what the array's elements share lies there, and
 the points' links lead to it; points that still run keep the sweep's own.
@@ -60,7 +60,7 @@ def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list
     was queued is taken back.
     """
     if not await_end([locate(paths) for paths in points]):
-        raise StateError(f"{sweep.name}: SLURM still works on points that have ended; try again in a minute")
+        raise StateError(f"{sweep.name}: some of these points are still ending in SLURM; try again in a minute")
     ones = [_one(paths, how) for paths in points]
     groups: dict[str, list[_One]] = {}
     for one in ones:
@@ -77,13 +77,13 @@ def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list
         for chunk in chunks:
             chunk.put_back(error)
         if isinstance(error, OSError):
-            raise rundir.refuse(sweep, error) from None
+            raise rundir.folder_error(sweep, error) from None
         raise
     return [chunk.keep() for chunk in chunks]
 
 
 def failed_of(points: Sequence[RunPaths]) -> list[RunPaths]:
-    """The points that failed, or whose processes died without an outcome; SLURM is asked once. Raises SiteError."""
+    """Return the points that failed, or whose processes died without an outcome. Raises SiteError."""
     outcomes = {paths.id: read_outcome(paths.outcome) for paths in points}
     open_ = {paths.id: locate(paths) for paths in points if outcomes[paths.id] is None and paths.submission.exists()}
     failed = ended(open_) | {run for run, outcome in outcomes.items() if outcome and outcome.get("state") == "failed"}
@@ -98,13 +98,13 @@ def _one(paths: RunPaths, how: Again) -> _One:
 
 
 def _script_key(one: _One) -> str:
-    """Equal for points whose sbatch scripts are equal: everything of the job that a sweep may not vary."""
+    """Return a key that is equal for points with equal sbatch scripts: all of the job that a sweep may not vary."""
     shared = {key: value for key, value in one.loaded.container.items() if key not in (*SWEPT, "name")}
     return json.dumps([shared, str(one.base), one.code_root], sort_keys=True, default=str)
 
 
 def _chunks(sweep: Path, group: list[_One], how: Again) -> Iterator[_Chunk]:
-    """The arrays of points that share a script: as many as the site's MaxArraySize makes necessary."""
+    """Yield the arrays of points that share a script: as many as the site's MaxArraySize makes necessary."""
     facts = resubmit.facts_again(group[0].loaded, group[0].paths, how.backend or "auto", how, group[0].code_root)
     size = max(1, facts.slurm.max_array_size)
     parts = [group[i : i + size] for i in range(0, len(group), size)]
@@ -126,13 +126,13 @@ def _plan(one: _One, facts: Facts, place: JobPlace, how: Again) -> SubmissionPla
     made = plan(one.loaded, facts, run_dir=str(one.paths.root), place=place)
     if made.backend != "slurm":
         raise StateError(
-            "points of a sweep are submitted again as one array, which needs SLURM: resubmit them one by one"
+            "points of a sweep are resubmitted as one array, which needs SLURM: without it resubmit them one by one"
         )
     return resubmit.with_loading(replace(made, spec=replace(made.spec, resume_step=one.step)), how)
 
 
 def _claim(sweep: Path, fresh_code: bool) -> Path:
-    """A folder ``again-N`` that nobody else has."""
+    """Make a new folder ``again-N``."""
     for number in range(1, 10_000):
         root = sweep / f"again-{number}"
         try:
@@ -143,12 +143,12 @@ def _claim(sweep: Path, fresh_code: bool) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise rundir.refuse(root, error) from None
-    raise RunDirError(f"{sweep}: it has been submitted again 9,999 times")
+            raise rundir.folder_error(root, error) from None
+    raise RunDirError(f"{sweep}: it was resubmitted 9,999 times")
 
 
 class _Chunk:
-    """Points that become one array; until `keep`, all of it can be put back."""
+    """Points that become one array; until `keep`, all of it can be undone."""
 
     def __init__(self, root: Path, points: list[RunPaths], plans: list[SubmissionPlan]) -> None:
         self.root = root
@@ -170,13 +170,8 @@ class _Chunk:
             (self.root / "index" / str(number)).symlink_to(f"../../{paths.id}")
             paths.request.unlink(missing_ok=True)
             write_own(str(paths.root), made, by="resubmit", changes=how.overrides, durable=False)
-        self.ids = slurm.submit_array(
-            first.place.submitit,
-            first.command,
-            first.parameters,
-            [p.run_dir for p in self.plans],
-            first.spec.pass_names,
-        )
+        run_dirs = [p.run_dir for p in self.plans]
+        self.ids = slurm.submit_array(first, run_dirs)
 
     def _write_shared(self, first: SubmissionPlan, how: Again) -> None:
         for name in ("submitit", "index"):
@@ -188,14 +183,14 @@ class _Chunk:
         write_shared(self.root, first, {"submit.sbatch": text}, script_mode=0o600, code=how.fresh_code)
 
     def put_back(self, error: BaseException) -> None:
-        """Every point as it was; nothing of the array stays."""
+        """Restore every point; nothing of the array stays."""
         for old in self._replaced.values():
             old.put_back()
             resubmit.note_refusal(RunPaths(old.root), error)
         shutil.rmtree(self.root, ignore_errors=True)
 
     def keep(self) -> AgainArray:
-        """Write down where the points are now, and forget what was set aside."""
+        """Record where the points are now, and remove what was set aside."""
         for paths, made, job_id in zip(self.points, self.plans, self.ids, strict=True):
             sweep = read_submission(paths.submission).get("sweep")
             submit.record(paths, made, job_id, by="resubmit", extra={"sweep": sweep} if sweep else None)

@@ -1,4 +1,4 @@
-"""Submits a sweep: one array, each element a run of its own; code, launcher and script are written once.
+"""Submit a sweep: one array, each element a run of its own; code, launcher and script are written once.
 
 ``SWEEP/{sweep.json, code/, lib/, submitit/, submit-0.sbatch, index-0/0 -> ../POINT, POINT/...}``. A point's folder links
 to what it shares. Above the site's MaxArraySize there are several arrays.
@@ -19,7 +19,7 @@ from typing import Any
 from launcher.config.document.source import dump_yaml
 from launcher.config.load.load import LoadedJob, point_jobs
 from launcher.config.load.sweep import Point, expand
-from launcher.errors import StateError, SubmitError
+from launcher.errors import StateError
 from launcher.frozen import frozen
 from launcher.run import index
 from launcher.run.files import write_atomic
@@ -28,19 +28,18 @@ from launcher.run.paths import RunPaths
 from launcher.submission import submit
 from launcher.submission.backends import slurm
 from launcher.submission.facts.facts import Facts
-from launcher.submission.folder import rundir, snapshot
-from launcher.submission.folder.write import write_new, write_own, write_shared
+from launcher.submission.folder import rundir
+from launcher.submission.folder.write import write_own, write_shared, write_submission
 from launcher.submission.plan import script
 from launcher.submission.plan.plan import SubmissionPlan, plan, sibling
 from launcher.submission.plan.script import array_place
 
-__all__ = ["PlannedPoint", "SubmittedSweep", "execute", "plan_points", "render"]
+__all__ = ["PlannedPoint", "SubmittedSweep", "array_script", "plan_points", "submit_points"]
 
 _LINKED = ("code", "lib", "submitit", "environment.json")
 _FOLDERS = ("attempts", "checkpoints", "logs")
 _NAMES = RunPaths(Path())
-_SUBMISSION, _SBATCH = str(_NAMES.submission), str(_NAMES.sbatch)
-_TRIES = 20
+_SBATCH = str(_NAMES.sbatch)
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -54,21 +53,17 @@ class PlannedPoint:
     @property
     def overrides(self) -> list[str]:
         """``params.lr=0.1``, as a user would write them."""
-        return [f"{key}={_shown(value)}" for key, value in self.point.overrides.items()]
+        return [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in self.point.overrides.items()]
 
 
 @frozen
 class SubmittedSweep:
-    """A sweep that SLURM has."""
+    """A sweep that was handed over to SLURM."""
 
     root: Path
     points: tuple[PlannedPoint, ...]
     arrays: tuple[str, ...]
     """Job ids of the arrays."""
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_]\w{0,60}")
@@ -77,7 +72,7 @@ _PLAIN_TEXT = re.compile(r"[A-Za-z][\w.]*-[\w.-]*", re.ASCII)
 
 
 class _Texts:
-    """YAML of jobs that differ in little: each section is written once, and each value (a thousand whole texts take seconds)."""
+    """Write the YAML of jobs that differ in little: each section and each value once (a thousand whole texts take seconds)."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], tuple[Any, str]] = {}
@@ -113,7 +108,7 @@ class _Texts:
 
 
 def plan_points(loaded: LoadedJob, facts: Facts) -> list[list[PlannedPoint]]:
-    """The sweep's points by array. Raises StateError without SLURM, and whatever `plan` raises."""
+    """Plan the sweep's points, by array. Raises StateError without SLURM, and whatever `plan` raises."""
     root = f"{facts.runs_dir}/{facts.run_id}"
     tag = facts.run_id.rpartition("-")[2]
     most = expand(loaded.job.sweep).array_parallelism
@@ -134,77 +129,59 @@ def plan_points(loaded: LoadedJob, facts: Facts) -> list[list[PlannedPoint]]:
             place = array_place(root, facts.run_id, f"{root}/index-{len(planned) - 1}")
             made = plan(job, facts, run_dir=run_dir, place=place, job_yaml=text)
         if made.backend != "slurm":
-            raise StateError("a sweep needs SLURM: it is one array job; on this machine run its points one by one")
+            raise StateError("a sweep needs SLURM: it is one array job; on this machine submit its points one by one")
         planned[-1].append(PlannedPoint(point, made))
-    return [_limited(chunk, most, len(planned)) for chunk in planned]
+    for chunk in planned:  # the first point's parameters are the array's; several arrays share the limit
+        first = chunk[0]
+        at_once = len(chunk) if most is None else max(1, most // len(planned))
+        parameters = {**first.plan.parameters, "array_parallelism": at_once}
+        chunk[0] = replace(first, plan=replace(first.plan, parameters=parameters))
+    return planned
 
 
-def _limited(chunk: list[PlannedPoint], most: int | None, chunks: int) -> list[PlannedPoint]:
-    """The first point's parameters are the array's: give them its limit, shared between several arrays."""
-    first = chunk[0]
-    at_once = len(chunk) if most is None else max(1, most // chunks)
-    parameters = {**first.plan.parameters, "array_parallelism": at_once}
-    return [replace(first, plan=replace(first.plan, parameters=parameters)), *chunk[1:]]
-
-
-def render(chunk: Sequence[PlannedPoint]) -> str:
-    """The array's script, exactly as submitted."""
+def array_script(chunk: Sequence[PlannedPoint]) -> str:
+    """Return the array's script, exactly as submitted."""
     made = chunk[0].plan
     points = len(chunk) if len(chunk) > 1 else None
     return script.render_script(made.command, made.place.submitit, made.parameters, points=points)
 
 
-def execute(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> SubmittedSweep:
+def submit_points(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> SubmittedSweep:
     """Plan, write and submit. On any failure nothing is left, neither queued nor on disk. Raises SubmitError and others."""
-    for _ in range(_TRIES):
-        chunks = plan_points(loaded, facts)
-        first = chunks[0][0].plan
-        snapshot.check_size(first.code, first.max_code_mb)
-        root = Path(first.place.root)
-        if rundir.claim(root, first.spec.share, folders=("submitit",)):
-            return _fill_and_submit(root, chunks, argv, expand(loaded.job.sweep).array_parallelism)
-        facts = replace(facts, run_id=index.new_id(loaded.name))
-    raise SubmitError(f"{facts.runs_dir}: no free name for a sweep of {loaded.name} in {_TRIES} tries")
-
-
-def _fill_and_submit(
-    root: Path, chunks: list[list[PlannedPoint]], argv: Sequence[str], most: int | None
-) -> SubmittedSweep:
+    chunks = submit.claim_folder(
+        lambda now: plan_points(loaded, now), facts, lambda made: made[0][0].plan, folders=("submitit",)
+    )
+    first, most = chunks[0][0].plan, expand(loaded.job.sweep).array_parallelism
+    root = Path(first.place.root)
     ids: list[list[str]] = []
     points = tuple(p for chunk in chunks for p in chunk)
+    scripts = {f"submit-{number}.sbatch": array_script(chunk) for number, chunk in enumerate(chunks)}
     try:
-        _write_shared(root, chunks, argv)
+        write_shared(root, first, scripts, made_from=(argv, os.environ))
         for number, chunk in enumerate(chunks):
             _write_points(root, number, chunk)
         _write_sweep(root, points, [], most)
         for chunk in chunks:
-            made = chunk[0].plan
-            run_dirs = [p.plan.run_dir for p in chunk]
-            ids.append(
-                slurm.submit_array(made.place.submitit, made.command, made.parameters, run_dirs, made.spec.pass_names)
-            )
+            ids.append(slurm.submit_array(chunk[0].plan, [p.plan.run_dir for p in chunk]))
         flat = [job_id for part in ids for job_id in part]
-        _record(root, points, flat)
+        entry = submit.submission_entry(first, flat[0], by="submit")
+        for one, job_id in zip(points, flat, strict=True):
+            mine = {**entry, "job_id": job_id, "sweep": {"id": root.name, "overrides": one.overrides}}
+            write_submission(one.plan.run_dir, mine, new=True)
         _write_sweep(root, points, flat, most)
     except BaseException as error:
         if ids:
             slurm.cancel_pending([part[0].partition("_")[0] for part in ids])
         shutil.rmtree(root, ignore_errors=True)
         if isinstance(error, OSError):
-            raise rundir.refuse(root, error) from None
+            raise rundir.folder_error(root, error) from None
         raise
     index.register(root)
     return SubmittedSweep(root, points, tuple(part[0].partition("_")[0] for part in ids))
 
 
-def _write_shared(root: Path, chunks: list[list[PlannedPoint]], argv: Sequence[str]) -> None:
-    first = chunks[0][0].plan
-    scripts = {f"submit-{number}.sbatch": render(chunk) for number, chunk in enumerate(chunks)}
-    write_shared(root, first, scripts, made_from=(argv, os.environ))
-
-
 def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> None:
-    """Each point's folder. Not fsynced one by one: a thousand points would take a minute on a network file system."""
+    """Write each point's folder, without fsync: a thousand points would take a minute on a network file system."""
     listing = f"{root}/index-{number}"
     first = chunk[0].plan
     mode = rundir.mode_of(first.spec.share)
@@ -224,13 +201,6 @@ def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> Non
 def _make(folder: str, mode: int) -> None:
     os.mkdir(folder, 0o700)
     os.chmod(folder, mode)  # mkdir's mode is cut by the umask
-
-
-def _record(root: Path, points: Sequence[PlannedPoint], job_ids: Sequence[str]) -> None:
-    entry = submit.submission_entry(points[0].plan, job_ids[0], by="submit")
-    for one, job_id in zip(points, job_ids, strict=True):
-        mine = {**entry, "job_id": job_id, "sweep": {"id": root.name, "overrides": one.overrides}}
-        write_new(f"{one.plan.run_dir}/{_SUBMISSION}", json.dumps({**mine, "submissions": [mine]}) + "\n")
 
 
 def _write_sweep(root: Path, points: Sequence[PlannedPoint], job_ids: Sequence[str], most: int | None) -> None:

@@ -76,7 +76,7 @@ def _sweep(job: Make, **changes: object) -> LoadedJob:
 
 def test_points_are_runs_of_their_own(job: Make, slurm: Path, tmp_path: Path) -> None:
     """One sbatch for six points; each has its own values, secret and history, and its element's job id."""
-    one = submit_sweep.execute(_sweep(job), _facts(tmp_path), ["launcher", "submit"])
+    one = submit_sweep.submit_points(_sweep(job), _facts(tmp_path), ["launcher", "submit"])
     points = points_of(one.root)
     specs = [RunSpec.read(p.spec) for p in points]
 
@@ -100,7 +100,7 @@ def test_points_are_runs_of_their_own(job: Make, slurm: Path, tmp_path: Path) ->
 def test_each_points_job_file_loads_to_the_point(job: Make, slurm: Path, tmp_path: Path) -> None:
     """job.yaml of a point is the base job with the point's values, without the sweep: it can be submitted again."""
     loaded = _sweep(job)
-    one = submit_sweep.execute(loaded, _facts(tmp_path), [])
+    one = submit_sweep.submit_points(loaded, _facts(tmp_path), [])
     again = [yaml.safe_load(p.job.read_text()) for p in points_of(one.root)]
     base = {key: value for key, value in loaded.container.items() if key != "sweep"}
 
@@ -110,7 +110,7 @@ def test_each_points_job_file_loads_to_the_point(job: Make, slurm: Path, tmp_pat
 
 def test_code_and_launcher_are_written_once(job: Make, slurm: Path, tmp_path: Path) -> None:
     """Points link to the sweep's copy; the script that sbatch got is each point's submit.sbatch."""
-    one = submit_sweep.execute(_sweep(job), _facts(tmp_path), [])
+    one = submit_sweep.submit_points(_sweep(job), _facts(tmp_path), [])
     point = points_of(one.root)[3]
 
     assert (point.code.resolve(), point.lib.resolve()) == (one.root / "code", one.root / "lib")
@@ -122,7 +122,7 @@ def test_code_and_launcher_are_written_once(job: Make, slurm: Path, tmp_path: Pa
 def test_teardown_finds_the_elements_run(job: Make, slurm: Path, tmp_path: Path) -> None:
     """In the array's script the teardown's run folder is the element's, whatever the path holds."""
     one = (
-        submit_sweep.execute(_sweep(job), _facts(tmp_path / "a b'c"), [])
+        submit_sweep.submit_points(_sweep(job), _facts(tmp_path / "a b'c"), [])
         if (tmp_path / "a b'c").mkdir() is None
         else None
     )
@@ -139,14 +139,14 @@ def test_teardown_finds_the_elements_run(job: Make, slurm: Path, tmp_path: Path)
 
 def test_parallelism_is_the_arrays(job: Make, slurm: Path, tmp_path: Path) -> None:
     """array_parallelism limits how many run at once."""
-    one = submit_sweep.execute(_sweep(job, array_parallelism=2), _facts(tmp_path), [])
+    one = submit_sweep.submit_points(_sweep(job, array_parallelism=2), _facts(tmp_path), [])
 
     assert "#SBATCH --array=0-5%2" in (one.root / "submit-0.sbatch").read_text()
 
 
 def test_a_sweep_above_the_sites_limit_becomes_several_arrays(job: Make, slurm: Path, tmp_path: Path) -> None:
     """MaxArraySize 4: two arrays, every point once."""
-    one = submit_sweep.execute(_sweep(job), _facts(tmp_path, array=4), [])
+    one = submit_sweep.submit_points(_sweep(job), _facts(tmp_path, array=4), [])
 
     assert one.arrays == ("100", "101")
     assert [read_submission(p.submission)["job_id"] for p in points_of(one.root)] == [
@@ -159,7 +159,7 @@ def test_when_the_second_array_is_refused_the_first_is_taken_back(job: Make, slu
     """All or nothing: the first array is cancelled and nothing is left on disk."""
     (slurm / "fails-at-1").touch()
     with pytest.raises(SubmitError, match="QOSMaxSubmitJobPerUserLimit"):
-        submit_sweep.execute(_sweep(job), _facts(tmp_path, array=4), [])
+        submit_sweep.submit_points(_sweep(job), _facts(tmp_path, array=4), [])
 
     assert (slurm / "cancelled").read_text() == "100\n"
     assert list((tmp_path / "runs").iterdir()) == []
@@ -167,7 +167,7 @@ def test_when_the_second_array_is_refused_the_first_is_taken_back(job: Make, slu
 
 def test_sweeps_and_points_are_found_by_name(job: Make, slurm: Path, tmp_path: Path) -> None:
     """The sweep by its ending means all points, a point by its own ending means itself."""
-    one = submit_sweep.execute(_sweep(job), _facts(tmp_path), [])
+    one = submit_sweep.submit_points(_sweep(job), _facts(tmp_path), [])
 
     assert [p.id for p in runs_of("k7f")] == [p.id for p in points_of(one.root)]
     assert index.resolve("k7f002") == points_of(one.root)[2].root
@@ -180,7 +180,7 @@ def test_points_are_submitted_again_as_one_array(
     job: Make, slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
 ) -> None:
     """Their script is private, their passed variables are on disk before SLURM has them; a refusal leaves all as it was."""
-    one = submit_sweep.execute(_sweep(job), _facts(tmp_path), [])
+    one = submit_sweep.submit_points(_sweep(job), _facts(tmp_path), [])
     points = points_of(one.root)[:2]
     for p in points:
         write_outcome(p.outcome, {"state": "failed"})
@@ -211,7 +211,7 @@ def test_points_are_submitted_again_as_one_array(
 def test_a_sweep_needs_slurm(job: Make, slurm: Path, tmp_path: Path) -> None:
     """Here there is no array: a sentence, and nothing on disk."""
     with pytest.raises(StateError, match="a sweep needs SLURM"):
-        submit_sweep.execute(_sweep(job), replace(_facts(tmp_path), backend="local"), [])
+        submit_sweep.submit_points(_sweep(job), replace(_facts(tmp_path), backend="local"), [])
 
     assert not (tmp_path / "runs").exists()
 
@@ -221,7 +221,7 @@ def test_a_thousand_points_take_seconds(job: Make, slurm: Path, tmp_path: Path) 
     """1,000 points, one sbatch, under 3 s of work (limit here three times that)."""
     loaded = job(name="net", params={"seed": 0}, sweep={"params.seed": "range(1000)"})
     begun = time.process_time()  # of this process: other load on the machine does not count
-    one = submit_sweep.execute(loaded, _facts(tmp_path), [])
+    one = submit_sweep.submit_points(loaded, _facts(tmp_path), [])
     seconds = time.process_time() - begun
     print(f"1,000 points: {seconds:.2f} s of CPU", file=sys.stderr)
 
