@@ -23,7 +23,7 @@ def submit_job(
     loaded: LoadedJob, backend: BackendName, after: Sequence[Predecessor] = (), *, foreground: bool = False
 ) -> Submitted:
     """Plan a job and submit it: exactly what `plan` prints."""
-    from launcher.submission.dependencies import predecessors, waiting
+    from launcher.submission.dependencies import check_same_backend, predecessors
     from launcher.submission.facts.facts import Facts
     from launcher.submission.facts.gather import gather_facts
     from launcher.submission.plan.plan import SubmissionPlan, plan
@@ -33,7 +33,7 @@ def submit_job(
 
     def make(now: Facts) -> SubmissionPlan:
         made = plan(loaded, now)
-        waiting(list(now.after), made.backend)
+        check_same_backend(list(now.after), made.backend)
         return made
 
     return submit_run(make, facts, argv=sys.argv, foreground=foreground)
@@ -41,12 +41,12 @@ def submit_job(
 
 def submit_sweep(loaded: LoadedJob, backend: BackendName) -> SubmittedSweep:
     """Plan a sweep and submit it as one array."""
-    from launcher.submission.dependencies import predecessors, waiting
+    from launcher.submission.dependencies import check_same_backend, predecessors
     from launcher.submission.facts.gather import gather_facts
     from launcher.submission.sweeps.submit_sweep import submit_points
 
     after = predecessors(loaded.job.after)
-    waiting(after, "slurm")
+    check_same_backend(after, "slurm")
     return submit_points(loaded, gather_facts(loaded, backend=backend, after=after), sys.argv)
 
 

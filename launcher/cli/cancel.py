@@ -15,17 +15,17 @@ def command(run: str, save: bool) -> None:
 
     Without --save this does what scancel does. The run still saves if the time allows it.
     """
-    from launcher.submission.cancel import stop, stop_all
+    from launcher.submission.cancel import cancel_points, cancel_run
     from launcher.submission.sweeps.points import runs_of
 
     runs = runs_of(run)
     if len(runs) > 1 and not save:
-        ending = stop_all(runs)
+        ending = cancel_points(runs)
         click.echo(
             f"{len(runs) - ending} of {len(runs)} points have ended{'; the others are ending' if ending else ''}"
         )
         return
     for paths in runs:
-        stopped = stop(paths, save=save)
+        stopped = cancel_run(paths, save=save)
         hint = "" if stopped.over else f"; launcher status {paths.id} shows when it has ended"
         click.echo(f"{stopped.sentence}{hint}")

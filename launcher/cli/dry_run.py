@@ -42,7 +42,7 @@ def command(
     """
     from dataclasses import asdict
 
-    from launcher.submission.rehearsal.rehearse import rehearse, verdict
+    from launcher.submission.rehearsal.rehearse import check_drill, rehearse
 
     loaded = load_job_words(words, module)
     tell = (lambda _: None) if as_json else click.echo
@@ -54,7 +54,7 @@ def command(
         for line in rehearsal_lines(found, int(loaded.job.resources.timeout_min), real=slurm):
             click.echo(line)
     _remember(loaded, found, real=slurm)
-    verdict(found)
+    check_drill(found)
 
 
 def _remember(loaded: LoadedJob, found: Rehearsal, *, real: bool) -> None:

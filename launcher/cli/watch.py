@@ -126,10 +126,10 @@ def decode(raw: bytes) -> list[str]:
 def _save_and_end(paths: RunPaths) -> str:
     """Stop the run as ``launcher cancel --save`` does; return one line that says what happened."""
     from launcher.errors import LauncherError
-    from launcher.submission.cancel import stop
+    from launcher.submission.cancel import cancel_run
 
     try:
-        return stop(paths, save=True).sentence
+        return cancel_run(paths, save=True).sentence
     except LauncherError as error:
         return str(error).replace("\n", " ")
 

@@ -1,4 +1,4 @@
-"""``after``: which runs a job waits for, and whether it ever can start."""
+"""``after``: find the runs that a job waits for, and refuse a job that can never start."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from launcher.run.after import Kind, Predecessor, broken, judge, state_of
 from launcher.run.paths import RunPaths
 from launcher.submission.liveness import locate
 
-__all__ = ["predecessors", "waiting"]
+__all__ = ["check_same_backend", "predecessors"]
 
 
 def predecessors(after: str | After | None) -> list[Predecessor]:
-    """The runs in a job's ``after`` that have not ended yet.
+    """Return the runs in a job's ``after`` that have not ended yet.
 
     Raises RunNotFoundError, and StateError when one has ended in a way that the job can never start after.
     """
@@ -31,17 +31,17 @@ def _one(kind: Kind, run: str) -> Predecessor | None:
     one = Predecessor(kind, str(paths.root), where.job_id if where.backend == "slurm" else "")
     state = state_of(one)
     if state is None and not where.alive(fresh=True):
-        state = "failed"  # it was killed without a word
+        state = "failed"  # it was killed and left no outcome
     if state is None:
         return one
     if not judge(kind, state):
-        raise StateError(f"after: {broken(one, state).replace('It never started', 'the job could never start')}")
+        raise StateError(f"after: {broken(one, state).replace('It never started', 'the job can never start')}")
     return None
 
 
-def waiting(after: list[Predecessor], backend: str) -> None:
-    """Refuse to wait across the border between SLURM and this machine. Raises StateError."""
+def check_same_backend(after: list[Predecessor], backend: str) -> None:
+    """Refuse to wait for a run of the other backend. Raises StateError."""
     for one in after:
         if bool(one.job_id) != (backend == "slurm"):
             where = "in SLURM, this job on this machine" if one.job_id else "on this machine, this job in SLURM"
-            raise StateError(f"after: {one.run} runs {where}: one cannot wait for the other")
+            raise StateError(f"after: {one.run} runs {where}: it cannot be waited for")

@@ -1,14 +1,10 @@
-"""Whether anything works on a run, and the signals that reach it: by its submission, through SLURM or this machine."""
+"""Find out whether anything works on a run, and send it signals: through SLURM, or on this machine."""
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import psutil
 
 from launcher.errors import SiteError, StateError
 from launcher.run import events
@@ -38,7 +34,7 @@ class Where:
 
     @property
     def job_id(self) -> str:
-        """SLURM's job id now: a continuation has another than the submission had."""
+        """SLURM's job id now: a continuation has another one than the submission."""
         for event in reversed(events.read(self._paths.events)):
             if event["type"] == "submitted":
                 break
@@ -47,7 +43,7 @@ class Where:
         return str(self._submission.get("job_id"))
 
     def slurm_state(self, *, fresh: bool = True) -> str:
-        """SLURM's word for the job; "" when it knows none. ``fresh=False`` asks at most every 20 s.
+        """Return the job's state in SLURM; "" when SLURM knows no such job. ``fresh=False`` asks at most every 20 s.
 
         Raises SiteError when SLURM does not answer.
         """
@@ -60,11 +56,11 @@ class Where:
         return self._state
 
     def has(self, name: str = "", command: str = "") -> bool:
-        """Whether a job of that name and batch script is this run's; "" is unknown."""
+        """Return whether a job of that name and batch script is this run's; "" is unknown."""
         return is_this_job(self._submission, self._paths.root, name=name, command=command)
 
     def alive(self, *, fresh: bool = False) -> bool:
-        """Whether something works on the run or will. SLURM's silence counts as yes."""
+        """Return whether something works on the run or will; also when SLURM does not answer."""
         if self.backend == "slurm":
             try:
                 return self.slurm_state(fresh=fresh) not in {"", *ENDED}
@@ -77,7 +73,7 @@ class Where:
         return runs_here(said.get("host"), said.get("pid"), said.get("pid_started"))
 
     def ask_to_save(self) -> None:
-        """Tell the leader that a request file is there. Raises SiteError or StateError."""
+        """Signal the leader that there is a request. Raises SiteError or StateError."""
         if self.backend == "slurm":
             _checked("scancel", "--signal=USR2", self.job_id)
         else:
@@ -97,32 +93,17 @@ class Where:
         if not alive or not local_backend.terminate(self._submission["pid"], self._submission.get("pid_started")):
             raise StateError(f"{self._paths.id} is not running any more")
 
-    def kill_local(self) -> None:
-        """End a local run's processes at once, without a word to them."""
-        if not self._runs_here():
-            return
-        pid = self._submission["pid"]
-        for child in psutil.Process(pid).children(recursive=True):
-            try:
-                child.kill()
-            except psutil.Error:
-                pass
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except OSError:
-            pass
-
 
 def locate(paths: RunPaths) -> Where:
-    """Where the run is. Raises StateError when it was never submitted."""
+    """Return where the run is. Raises StateError when it was never submitted."""
     submission = read_submission(paths.submission)
     if not submission:
-        raise StateError(f"{paths.id} has no submission.json: it was never handed over")
+        raise StateError(f"{paths.id} has no submission.json: it was never submitted")
     return Where(paths, submission)
 
 
 def states_of(jobs: Mapping[str, Where]) -> dict[str, str]:
-    """SLURM's word for each of the jobs that has not ended, by id: one question. Raises SiteError when it is silent."""
+    """Return the state in SLURM of each job that has not ended, by id, with one query. Raises SiteError."""
     parents = sorted({job.partition("_")[0] for job in jobs})
     if not parents:
         return {}
@@ -134,16 +115,16 @@ def states_of(jobs: Mapping[str, Where]) -> dict[str, str]:
 
 
 def ended(runs: Mapping[str, Where]) -> set[str]:
-    """Ids of the runs on which nothing works any more; SLURM is asked once about all. Raises SiteError."""
+    """Return the ids of the runs on which nothing works any more, with one query to SLURM. Raises SiteError."""
     slurm = {run: where.job_id for run, where in runs.items() if where.backend == "slurm"}
     left = states_of({job: runs[run] for run, job in slurm.items()})
     return {run for run, w in runs.items() if (slurm[run] not in left if run in slurm else not w.alive(fresh=True))}
 
 
 def await_end(places: Sequence[Where]) -> bool:
-    """Wait until nothing works any more on runs that have an outcome; false when something still does after a minute.
+    """Wait until nothing works any more on runs that have an outcome; return False when something still does after a minute.
 
-    The outcome is written some seconds before the last process has left, and a batch script that finds none would say that
+    The outcome is written some seconds before the last process ends. A batch script that finds no outcome would report that
     the leader had died.
     """
     end = time.monotonic() + _LEAVING_S
@@ -156,7 +137,7 @@ def await_end(places: Sequence[Where]) -> bool:
 
 
 class Census:
-    """Which of many runs nothing works on any more: SLURM is asked about all at once, at most every 20 s."""
+    """Watches many runs: SLURM is asked about all at once, at most every 20 s."""
 
     def __init__(self, runs: Sequence[RunPaths]) -> None:
         self._places = {paths.id: locate(paths) for paths in runs}
@@ -164,7 +145,7 @@ class Census:
         self._since: dict[str, int] = {}
 
     def gone(self, runs: Sequence[RunPaths]) -> set[str]:
-        """Ids of those that have gone, told twice in a row: a leader's last write may be on its way. SLURM's silence is no."""
+        """Return the ids of those that have ended, seen twice in a row: a leader's last write may be on its way."""
         if time.monotonic() - self._asked < _ASK_EVERY_S:
             return set()
         self._asked = time.monotonic()
@@ -177,13 +158,13 @@ class Census:
 
 
 def cancel_jobs(job_ids: list[str]) -> None:
-    """One scancel for all. Raises SiteError."""
+    """Cancel all jobs with one scancel. Raises SiteError."""
     if job_ids:
         _checked("scancel", *job_ids)
 
 
 def _squeue(*options: str) -> list[str]:
-    """The lines of squeue's answer; none where it knows no such job. Raises SiteError."""
+    """Return the lines of squeue's answer; none where it knows no such job. Raises SiteError."""
     answer = _ask("squeue", "--noheader", *options)
     if not answer.ok and "invalid job id" not in answer.err.lower():
         raise SiteError(f"SLURM does not answer: {answer.problem}")

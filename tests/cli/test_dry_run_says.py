@@ -9,9 +9,9 @@ import pytest
 from launcher.cli.dry_run import rehearsal_lines
 from launcher.errors import DrillError
 from launcher.run.worker_texts import UNORDERED
-from launcher.submission.rehearsal.rehearse import Rehearsal, Take, verdict
+from launcher.submission.rehearsal.rehearse import Rehearsal, RehearsedRun, check_drill
 
-FIRST = Take(
+FIRST = RehearsedRun(
     run_dir="/runs/r", steps=20, step_time_s=0.25, rank_bytes=3 * 2**30, save_s=1.5, save_blocked_s=0.0125,
     checkpoint_bytes=512 * 2**20, total_steps=14_400, warnings=(), ended=True,
 )  # fmt: skip
@@ -66,7 +66,7 @@ def test_a_model_whose_first_step_differs_is_blamed() -> None:
     warned = replace(FIRST, warnings=(f"{UNORDERED}; use run.wrap(model)",), digests={"model": "1"})
 
     with pytest.raises(DrillError, match=r"DistributedDataParallel adds up .* use run.wrap\(model\)"):
-        verdict(replace(WHOLE, first=warned, differs=("model",)))
+        check_drill(replace(WHOLE, first=warned, differs=("model",)))
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_a_failed_drill_names_the_usual_causes(differs: tuple[str, ...], causes:
     first = replace(FIRST, digests={"model": "1"})
 
     with pytest.raises(DrillError, match=rf"{causes}.*docs/scripts\.md"):
-        verdict(replace(WHOLE, first=first, differs=differs))
+        check_drill(replace(WHOLE, first=first, differs=differs))

@@ -1,8 +1,7 @@
-"""The rehearsal of a job, and the resume drill: ``launcher dry-run``.
+"""Rehearse a job, and drill a resume: ``launcher dry-run``.
 
-On this machine every node is simulated by an agent; with ``--slurm`` nodes are real. Workers are real in both. The job
-runs a few steps undisturbed; then once more, with a rank killed at a random step behind a checkpoint, and the two ends are
-compared part by part.
+On this machine an agent simulates each node; with ``--slurm`` nodes are real. Workers are real in both. The job runs a few
+steps undisturbed, then once more with a rank killed at a random step after a checkpoint. The two final states are compared.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ from launcher.submission.plan.describe import saves_itself
 from launcher.submission.plan.plan import SubmissionPlan, plan
 from launcher.submission.rehearsal.stages import Agents, Stage
 
-__all__ = ["Rehearsal", "Take", "rehearse", "verdict"]
+__all__ = ["Rehearsal", "RehearsedRun", "check_drill", "rehearse"]
 
 PLAIN_S = 60.0
-"""A script that reports no steps has no end that a rehearsal could name: it is watched for so long once it runs."""
+"""A script that reports no steps is stopped after so long."""
 
-END_S = 30.0
-"""Agents that have not left by then, after the outcome was written, are killed."""
+_LEAVE_S = 30.0
+"""Agents that still run so long after the outcome was written are killed."""
 
 
 @frozen
-class Take:
-    """One rehearsed run."""
+class RehearsedRun:
+    """What one run of the rehearsal measured."""
 
     run_dir: str
     steps: int
     step_time_s: float | None
-    """Median over the steps behind the first."""
+    """Median over the steps after the first."""
     rank_bytes: int | None
     """Most memory of one rank: the GPU's where there are GPUs, else resident."""
     save_s: float | None
@@ -55,9 +54,9 @@ class Take:
     checkpoint_bytes: int | None
     total_steps: int | None
     warnings: tuple[str, ...]
-    """What its history warned of."""
+    """The warnings in its history."""
     ended: bool
-    """Whether it came to its own end."""
+    """It ended by itself."""
     digests: dict[str, str] = field(default_factory=dict)
     """Digest of each part of the state at the end, from the last checkpoint; for the drill alone."""
     ranks: int = 1
@@ -68,26 +67,25 @@ class Take:
 
 @frozen
 class Rehearsal:
-    """What came of it."""
+    """The result of a rehearsal."""
 
-    first: Take
-    second: Take | None
+    first: RehearsedRun
+    second: RehearsedRun | None
     """After the drill; None where there was none."""
     killed: tuple[int, int] | None
     """Rank and step."""
     resumed_from: int | None
     differs: tuple[str, ...] = ()
-    """Parts of the state that differ; empty is what a user hopes for."""
+    """Parts of the state that differ."""
     notes: tuple[str, ...] = ()
     undrilled: str = ""
-    """Why a job that is to resume by itself could not be drilled; empty where it was, and for a script that resumes on its own."""
+    """Why no resume was drilled; empty where one was, and for a script that resumes itself."""
 
     @property
     def projected_s(self) -> float | None:
-        """Training time of the whole job at this machine's pace."""
-        if self.first.total_steps is None or self.first.step_time_s is None:
-            return None
-        return self.first.total_steps * self.first.step_time_s
+        """Training time of the whole job at this machine's speed."""
+        steps, seconds = self.first.total_steps, self.first.step_time_s
+        return None if steps is None or seconds is None else steps * seconds
 
 
 def rehearse(
@@ -107,48 +105,49 @@ def rehearse(
     for warning in base.warnings:
         tell(f"  warning  {warning}")
     tell(f"rehearsing {steps} steps, undisturbed")
-    first = _take(base, stage, loaded, {"stop_after_steps": steps}, limit_s)
+    first = _run(base, stage, loaded, {"stop_after_steps": steps}, limit_s)
     if first.steps:  # what its text does not show (importlib, an entry point)
         base = replace(base, code=replace(base.code, attaches=True))
     if why := _no_drill(base, first):
-        if saves_itself(base.spec, base.code):
-            return Rehearsal(first, None, None, None, notes=(*notes, f"no drill: {why}"))
-        return Rehearsal(first, None, None, None, notes=tuple(notes), undrilled=why)
+        itself = bool(saves_itself(base.spec, base.code))
+        notes += [f"no drill: {why}"] if itself else []
+        return Rehearsal(first, None, None, None, notes=tuple(notes), undrilled="" if itself else why)
     chance = random.Random(seed)
     saved = chance.randint(1, first.steps - 2)
     killed = (chance.randrange(base.spec.world_size), chance.randint(saved + 1, first.steps - 1))
-    tell(f"once more, rank {killed[0]} killed at step {killed[1]}, behind the checkpoint of step {saved}")
+    tell(f"rehearsing again: rank {killed[0]} is killed at step {killed[1]}, after the checkpoint of step {saved}")
     checkpoint = replace(base.spec.checkpoint, interval_steps=saved, interval_min=None, enabled=True)
     changes = {"stop_after_steps": steps, "kill_at": list(killed), "checkpoint": checkpoint}
-    second = _take(base, stage, loaded, changes, limit_s)
-    resumed = _resumed_from(second)
+    second = _run(base, stage, loaded, changes, limit_s)
+    rounds = _rounds(RunPaths(Path(second.run_dir)))
+    resumed = next((e["resume_step"] for e in rounds if e.get("resume_step")), None)
     first, second = _digested([first, second], base.interpreter.path)
     names = sorted(set(first.digests) | set(second.digests))
     differs = tuple(n for n in names if first.digests.get(n) != second.digests.get(n))
     return Rehearsal(first, second, killed, resumed, differs, tuple(notes))
 
 
-def verdict(rehearsal: Rehearsal) -> None:
-    """Raises DrillError, naming the parts of the state that differ, or why no resume could be tried."""
+def check_drill(rehearsal: Rehearsal) -> None:
+    """Raise DrillError with the parts of the state that differ, or why no resume was drilled."""
     if rehearsal.undrilled:
         raise DrillError(f"no resume was drilled: {rehearsal.undrilled}")
     if rehearsal.second is None:
         return
     if not rehearsal.first.digests:
-        raise DrillError("the drill could not be judged: the job left no checkpoint (checkpoint.enabled)")
+        raise DrillError("the drill has no result: the job left no checkpoint (set checkpoint.enabled=true)")
     if rehearsal.resumed_from is None:
-        raise DrillError("the drill could not be judged: no checkpoint was committed before the rank was killed")
+        raise DrillError("the drill has no result: no checkpoint was committed before the rank was killed")
     if rehearsal.differs:
         parts = ", ".join(part for part in rehearsal.differs if part != "all")
         raise DrillError(
             f"the job does not resume exactly: resumed from step {rehearsal.resumed_from}, it ends with another "
-            f"{parts} than undisturbed; {_likely(rehearsal)}"
+            f"{parts} than the undisturbed run; {_likely(rehearsal)}"
         )
 
 
 def _likely(rehearsal: Rehearsal) -> str:
-    """What to look at, by what the workers saw of themselves."""
-    said = [w for take in (rehearsal.first, rehearsal.second) if take for w in take.warnings]
+    """Return the likely reason, from what the workers reported."""
+    said = [w for run in (rehearsal.first, rehearsal.second) if run for w in run.warnings]
     for warning in said:
         if warning.startswith((NOT_REGISTERED, UNORDERED)):
             return warning
@@ -177,17 +176,19 @@ def _plan(loaded: LoadedJob, stage: Stage) -> tuple[SubmissionPlan, list[str]]:
     return plan(replace(loaded, job=quiet), replace(stage.facts, backend=stage.backend)), notes
 
 
-def _no_drill(base: SubmissionPlan, first: Take) -> str:
-    """Why a resume cannot be tried; empty when it can."""
+def _no_drill(base: SubmissionPlan, first: RehearsedRun) -> str:
+    """Return why a resume cannot be drilled; empty when it can."""
     if said := saves_itself(base.spec, base.code):
         end = "it ran to its end" if first.ended else f"it was ended after {PLAIN_S:.0f} s, still running"
         return f"{said}; {end}"
     if not base.spec.checkpoint.enabled:
-        return "the job cannot resume, it saves nothing (checkpoint.enabled: false)"
-    return "it takes three steps, and the job ended before" if first.steps < 3 else ""
+        return "the job saves nothing and cannot resume (checkpoint.enabled: false)"
+    return "a drill needs three steps, the job ended before" if first.steps < 3 else ""
 
 
-def _take(base: SubmissionPlan, stage: Stage, loaded: LoadedJob, changes: Mapping[str, Any], limit_s: float) -> Take:
+def _run(
+    base: SubmissionPlan, stage: Stage, loaded: LoadedJob, changes: Mapping[str, Any], limit_s: float
+) -> RehearsedRun:
     def again(facts: Facts) -> SubmissionPlan:
         made, _ = _plan(loaded, replace(stage, facts=facts))
         return replace(made, spec=replace(made.spec, **changes))
@@ -203,20 +204,20 @@ def _take(base: SubmissionPlan, stage: Stage, loaded: LoadedJob, changes: Mappin
 
 
 def _await_end(paths: RunPaths, agents: Agents, limit_s: float, watch_s: float | None) -> None:
-    """Until the run has ended; one that is only watched may go on. Raises LauncherError, RunFailedError."""
+    """Wait until the run has ended, or was watched for ``watch_s``. Raises LauncherError, RunFailedError."""
     deadline, runs = time.monotonic() + limit_s, False
     while agents.alive() and time.monotonic() < deadline:
         if read_outcome(paths.outcome) is not None:
-            deadline = min(deadline, time.monotonic() + END_S)
+            deadline = min(deadline, time.monotonic() + _LEAVE_S)
         elif watch_s is not None and not runs and _rounds(paths):
             deadline, runs = min(deadline, time.monotonic() + watch_s), True
         time.sleep(0.05)
     outcome = read_outcome(paths.outcome)
     if outcome is None and not agents.alive():
         why = f": {said}" if (said := agents.said()) else ""
-        raise RunFailedError(f"the rehearsal's agents ended without a result{why} (logs: {paths.submitit})")
+        raise RunFailedError(f"the rehearsal's agents ended without an outcome{why} (logs: {paths.submitit})")
     if outcome is None and not runs:
-        raise LauncherError(f"the rehearsal did not end within {limit_s:.0f} s; its logs are in {paths.logs}")
+        raise LauncherError(f"the rehearsal did not end within {limit_s:.0f} s (logs: {paths.logs})")
     if outcome is not None and outcome["state"] != "completed":
         raise RunFailedError(f"the rehearsal failed: {outcome['reason']} (logs: {paths.logs})")
 
@@ -225,7 +226,7 @@ def _rounds(paths: RunPaths) -> list[dict[str, Any]]:
     return [e for e in events.read(paths.events) if e["type"] == "round_started"]
 
 
-def _measure(paths: RunPaths, made: SubmissionPlan) -> Take:
+def _measure(paths: RunPaths, made: SubmissionPlan) -> RehearsedRun:
     history = events.read(paths.events)
     saved = [e for e in history if e["type"] == "saved"]
     state = read_state(paths.state)
@@ -234,7 +235,7 @@ def _measure(paths: RunPaths, made: SubmissionPlan) -> Take:
     key = "gpu_mem_bytes" if made.spec.gpus_per_node else "rss_bytes"
     memory = [r[key] for r in ranks if r.get(key)]
     outcome = read_outcome(paths.outcome)
-    return Take(
+    return RehearsedRun(
         ended=outcome is not None,
         run_dir=str(paths.root),
         steps=int((outcome or {}).get("step") or 0),
@@ -251,29 +252,20 @@ def _measure(paths: RunPaths, made: SubmissionPlan) -> Take:
     )
 
 
-def _digested(takes: list[Take], python: str) -> list[Take]:
-    """The takes with the digest of each part of their newest checkpoint; by the job's own interpreter, which has torch."""
-    roots = [RunPaths(Path(take.run_dir)) for take in takes]
+def _digested(runs: list[RehearsedRun], python: str) -> list[RehearsedRun]:
+    """Add the digest of each part of the newest checkpoints, by the job's own interpreter, which has torch."""
+    roots = [RunPaths(Path(run.run_dir)) for run in runs]
     newest = [max(paths.checkpoints.glob("step-*"), default=None) for paths in roots]
     there = [str(path) for path in newest if path is not None]
     if not there:
-        return takes
+        return runs
     done = subprocess.run(
-        [python, "-m", "launcher.training.checkpoint.checkpoint_digest", *there],
+        [python, "-m", "launcher.training.checkpoint.checkpoint_digest", *there], cwd=str(roots[0].root),
         env={"PYTHONPATH": str(roots[0].lib), "PATH": "/usr/bin:/bin"},
-        cwd=str(roots[0].root),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no answer"])[-1]
-        raise LauncherError(f"{', '.join(there)}: cannot be read: {why}")
+        raise LauncherError(f"{', '.join(there)}: not readable: {why}")
     found = dict(zip(there, json.loads(done.stdout), strict=True))
-    return [replace(take, digests=found.get(str(path), {})) for take, path in zip(takes, newest, strict=True)]
-
-
-def _resumed_from(take: Take) -> int | None:
-    rounds = _rounds(RunPaths(Path(take.run_dir)))
-    return next((e["resume_step"] for e in rounds if e.get("resume_step")), None)
+    return [replace(run, digests=found.get(str(path), {})) for run, path in zip(runs, newest, strict=True)]

@@ -1,4 +1,4 @@
-"""Where a rehearsal takes place: this machine, or nodes of SLURM's, in an allocation taken for it or the one around it."""
+"""Where a rehearsal runs: this machine, or nodes of SLURM's in a new allocation or the one around this process."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from launcher.run.units import plural
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
 from launcher.slurm.hosts import expand_hosts
-from launcher.slurm.site import Partition
 from launcher.submission.backends.local import Foreground
 from launcher.submission.backends.slurm import environment_for_sbatch
 from launcher.submission.facts.facts import Facts
 from launcher.submission.plan.plan import SubmissionPlan, plan
 
-__all__ = ["MOST_RANKS", "Agents", "LocalStage", "SlurmStage", "Stage", "fit", "on_slurm"]
+__all__ = ["MOST_CPU_RANKS", "Agents", "LocalStage", "SlurmStage", "Stage", "fit", "on_slurm"]
 
-MOST_RANKS = 8
-"""More CPU workers than this on one machine measure the machine, not the job."""
+MOST_CPU_RANKS = 8
+"""With more CPU workers on one machine a rehearsal would measure the machine, not the job."""
 REHEARSAL_MIN = 30
-"""Time limit of an allocation that is taken for a rehearsal: what is left when nobody gives it back."""
+"""Time limit of an allocation for a rehearsal."""
 _ASKED = ("partition", "account", "qos", "constraint", "exclude", "nodelist", "mem", "cpus_per_task", "gres", "gpus_per_node",
           "ntasks_per_node")  # fmt: skip
 """submitit's parameters that say which nodes a job needs; sbatch's, salloc's and srun's options of the same names."""
@@ -39,40 +38,40 @@ _GRANTED = re.compile(r"Granted job allocation (\d+)")
 
 
 class Agents(Protocol):
-    """A rehearsed run's agents."""
+    """The agents of a rehearsed run."""
 
     def start(self) -> None:
         """Start one per node. Raises SubmitError."""
 
     def alive(self) -> bool:
-        """Whether any of them runs."""
+        """Return whether any of them runs."""
 
     def kill(self) -> None:
-        """End what is left of them."""
+        """Kill those that still run."""
 
     def said(self) -> str:
-        """Why they could not start, where that is known."""
+        """Return why they could not start, where that is known."""
 
 
 def fit(nodes: int, tasks_per_node: int, gpus_per_node: int, gpus_here: int) -> tuple[int, int, int, list[str]]:
-    """(nodes, tasks per node, GPUs per node, notes): what of a job's shape this machine can play."""
+    """Fit a job's shape into this machine; return nodes, tasks per node, GPUs per node and notes."""
     notes = []
     gpus = gpus_per_node
     if gpus and gpus * nodes > gpus_here:
         has = plural(gpus_here, "GPU") if gpus_here else "no GPU"
         notes.append(f"on CPUs with gloo: the job asks for {gpus * nodes} GPUs, this machine has {has}")
         gpus = 0
-    if gpus == 0 and nodes * tasks_per_node > MOST_RANKS:
+    if gpus == 0 and nodes * tasks_per_node > MOST_CPU_RANKS:
         world = nodes * tasks_per_node
-        tasks_per_node = min(tasks_per_node, MOST_RANKS // 2)
-        nodes = max(1, min(nodes, MOST_RANKS // tasks_per_node))
+        tasks_per_node = min(tasks_per_node, MOST_CPU_RANKS // 2)
+        nodes = max(1, min(nodes, MOST_CPU_RANKS // tasks_per_node))
         notes.append(f"with {nodes * tasks_per_node} ranks on {nodes} simulated nodes instead of {world}")
     return nodes, tasks_per_node, gpus, notes
 
 
 @frozen
 class LocalStage:
-    """This machine: every node simulated."""
+    """This machine; every node is simulated."""
 
     facts: Facts
     backend: Literal["local", "slurm"] = "local"
@@ -91,7 +90,7 @@ class LocalStage:
 
 @frozen
 class SlurmStage:
-    """Nodes that SLURM has granted."""
+    """Nodes that SLURM has allocated."""
 
     facts: Facts
     job_id: str | None
@@ -111,11 +110,11 @@ class SlurmStage:
 
 
 Stage: TypeAlias = LocalStage | SlurmStage
-"""Where the agents run: which SLURM job they are part of, what of a job's shape can be played, and the agents of a run."""
+"""Where the agents run."""
 
 
 class Step:
-    """Agents as a step of an allocation, one task per node: as in a batch job, but for who started srun."""
+    """Run agents as a step of an allocation, one task per node, as in a batch job."""
 
     def __init__(self, made: SubmissionPlan, job_id: str) -> None:
         self._plan = made
@@ -186,33 +185,36 @@ class Step:
 def on_slurm(
     loaded: LoadedJob, facts: Facts, tell: Callable[[str], None], environ: Mapping[str, str] = os.environ
 ) -> Iterator[SlurmStage]:
-    """Nodes for a rehearsal: those of the allocation around this process, else some that are given back at the end.
+    """Get nodes for a rehearsal: those of the allocation around this process, else new ones until the end.
 
     Raises SubmitError when SLURM grants none.
     """
     inside = job_environ(environ)
     if inside.inside:
         nodes = tuple(expand_hosts(environ.get("SLURM_JOB_NODELIST") or inside.node_list))
-        tell(f"on {', '.join(nodes)}, job {inside.job_id}, which stays")
+        tell(f"on {', '.join(nodes)}, in job {inside.job_id}, which is kept")
         yield SlurmStage(facts, inside.job_id, nodes)
         return
     name = f"dry-run-{facts.run_id}"
     try:
         yield _granted(name, loaded, facts, tell)
     finally:
-        # By its name: it may have been granted in the moment in which somebody lost patience.
+        # By its name: SLURM may have granted it in the moment of ^C.
         ask("scancel", f"--name={name}", f"--user={os.getuid()}")
 
 
 def _granted(name: str, loaded: LoadedJob, facts: Facts, tell: Callable[[str], None]) -> SlurmStage:
-    made = plan(_smaller(loaded, facts), facts)
+    partition = facts.slurm.partition  # as many nodes as it gives at once, without spares
+    limits = [partition.max_nodes, partition.usable_nodes or partition.nodes] if partition else []
+    most = min([loaded.job.resources.nodes, *(n for n in limits if n)])
+    resources = replace(loaded.job.resources, nodes=most, spare_nodes=0)
+    made = plan(replace(loaded, job=replace(loaded.job, resources=resources, sweep={}, after=None)), facts)
     parameters: dict[str, Any] = {**made.parameters, **made.parameters["additional_parameters"]}
     words = [f"--{key.replace('_', '-')}={parameters[key]}" for key in _ASKED if key in parameters]
     words += [f"--{key}={parameters[key]}" for key in ("reservation",) if key in parameters]
     words += ["--exclusive"] if parameters.get("exclusive") else []
-    limit = min(
-        REHEARSAL_MIN, int((facts.slurm.partition.max_time_s or 3600) // 60) if facts.slurm.partition else REHEARSAL_MIN
-    )
+    most_s = partition.max_time_s if partition else None
+    limit = min(REHEARSAL_MIN, int((most_s or 3600) // 60))
     where = f"partition {parameters['partition']}" if parameters.get("partition") else "the default partition"
     tell(f"asking {where} for {plural(made.spec.nodes, 'node')} (^C gives up)")
     done = subprocess.run(
@@ -224,7 +226,7 @@ def _granted(name: str, loaded: LoadedJob, facts: Facts, tell: Callable[[str], N
     if done.returncode != 0 or found is None:
         lines = [re.sub(r"^salloc: (error: )?", "", line).strip() for line in done.stderr.splitlines()]
         raise SubmitError(
-            f"SLURM granted no nodes for the rehearsal: {'; '.join(filter(None, lines)) or 'it did not say why'}"
+            f"SLURM granted no nodes for the rehearsal: {'; '.join(filter(None, lines)) or 'it gave no reason'}"
         )
     nodes = _nodes_of(found[1])
     tell(f"on {', '.join(nodes)}, job {found[1]}")
@@ -238,17 +240,3 @@ def _nodes_of(job_id: str) -> tuple[str, ...]:
             return tuple(expand_hosts(answer.out.strip()))
         time.sleep(0.5)
     raise LauncherError(f"SLURM does not say which nodes job {job_id} has")
-
-
-def _smaller(loaded: LoadedJob, facts: Facts) -> LoadedJob:
-    """The job on as many nodes as the partition gives at once, without spares."""
-    nodes = min(loaded.job.resources.nodes, _most(facts.slurm.partition))
-    resources = replace(loaded.job.resources, nodes=nodes, spare_nodes=0)
-    return replace(loaded, job=replace(loaded.job, resources=resources, sweep={}, after=None))
-
-
-def _most(partition: Partition | None) -> int:
-    if partition is None:
-        return 1 << 30
-    limits = [n for n in (partition.max_nodes, partition.usable_nodes or partition.nodes) if n]
-    return min(limits, default=1 << 30)

@@ -70,7 +70,7 @@ def test_a_rehearsal_says_the_plans_warnings_first(job: Make, tmp_path: Path, mo
     written(tmp_path, SPAWNS.format("work"))
     loaded = job(script="mine.py", resources={"tasks_per_node": 2})
     here = facts(backend="local", code=code_facts(loaded, tmp_path / "runs"))
-    monkeypatch.setattr(rehearse, "_take", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(rehearse, "_run", lambda *_: pytest.fail("started"))
     told: list[str] = []
     with pytest.raises(pytest.fail.Exception):
         rehearse.rehearse(loaded, LocalStage(here), steps=3, tell=told.append)

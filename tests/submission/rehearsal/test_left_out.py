@@ -100,7 +100,7 @@ def test_a_rehearsal_says_it_before_it_starts(job: Make, code: Path, monkeypatch
     """dry-run warns of it, too, before the script fails for want of its data."""
     loaded = job(args=["data"])
     here = facts(backend="local", code=code_facts(loaded, code / "runs"))
-    monkeypatch.setattr(rehearse, "_take", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(rehearse, "_run", lambda *_: pytest.fail("started"))
     said: list[str] = []
     with pytest.raises(pytest.fail.Exception):
         rehearse.rehearse(loaded, LocalStage(here), steps=3, tell=said.append)
