@@ -1,9 +1,9 @@
-"""Reads of a run's folder that decide something: "it is not there" is a fact, "it could not be asked" is none.
+"""Read a run's folder where the answer decides something: a missing file is a fact, an error of the file system is not.
 
 A network file system that is away for a moment answers EIO, ESTALE or ENOTCONN, or, where the mount itself is gone, ENOENT for
-everything. `Path.exists`, `is_dir` and `glob` make False and [] of most of these. So what decides is asked for here: a name
-is missing only where the folder around it was listed and does not hold it; everything else raises OSError, and is asked for
-again (`patiently`; in the leader `launcher.node.leader.patience`).
+everything. `Path.exists`, `is_dir` and `glob` make False and [] of most of these. Here a name is missing only where the
+folder around it was listed and does not hold it. Everything else raises OSError, and is read again (`patiently`; in the
+leader `launcher.node.leader.patience`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "patiently",
 ]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 PATIENCE_S = 300.0
 """The folder is asked again for so long: an NFS server or a Lustre target fails over in one to five minutes. Longer, and the
@@ -44,30 +44,30 @@ _FACTS = {errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTD
 
 
 class NotAskedError(OSError):
-    """The run's folder did not answer: nothing is known of what was asked for."""
+    """The run's folder did not answer: nothing is known of the file."""
 
 
 class OwnError(OSError):
-    """A refusal of the launcher's, whatever its errno: no disk has said it, and asking again changes nothing."""
+    """A refusal by the launcher itself: trying again changes nothing."""
 
 
 def names(folder: Path, root: Path) -> list[str]:
-    """What ``folder`` holds; nothing where it is certainly missing in the run's folder ``root``. Raises OSError."""
+    """List ``folder``; nothing where it is certainly missing in the run's folder ``root``. Raises OSError."""
     return _known(lambda: os.listdir(folder), folder, root) or []
 
 
 def exists(path: Path, root: Path) -> bool:
-    """Whether ``path`` is there. Raises OSError when that is not known."""
+    """Return whether ``path`` exists. Raises OSError when that is not known."""
     return _known(lambda: os.stat(path), path, root) is not None
 
 
 def _text(path: Path, root: Path) -> bytes | None:
-    """The content of ``path``, None where it is certainly missing. Raises OSError."""
+    """Read ``path``; None where it is certainly missing. Raises OSError."""
     return _known(path.read_bytes, path, root)
 
 
 def load_object(path: Path, root: Path) -> dict[str, Any] | None:
-    """The JSON object at ``path``; None where it is certainly missing, or none. Raises OSError."""
+    """Read the JSON object at ``path``; None where it is certainly missing, or no object. Raises OSError."""
     try:
         value = json.loads(_text(path, root) or b"null")
     except NO_JSON:
@@ -76,12 +76,12 @@ def load_object(path: Path, root: Path) -> dict[str, Any] | None:
 
 
 def load_lines(path: Path, root: Path) -> list[dict[str, Any]]:
-    """Every whole JSON object in the lines of ``path``; none where it is certainly missing. Raises OSError."""
+    """Read every whole JSON object in the lines of ``path``; none where it is certainly missing. Raises OSError."""
     return parse_lines(path.name, (_text(path, root) or b"").split(b"\n"))
 
 
 def may_pass(error: OSError, root: Path) -> bool:
-    """Whether asking again may bring another answer."""
+    """Return whether trying again may succeed."""
     if error.errno in _FACTS or isinstance(error, OwnError):
         return False
     if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, (str, Path)):
@@ -93,8 +93,8 @@ def may_pass(error: OSError, root: Path) -> bool:
         return True
 
 
-def ask_once(work: Callable[[], T], root: Path) -> T:
-    """What ``work`` returns. Raises NotAskedError instead of an OSError that may pass."""
+def ask_once(work: Callable[[], _T], root: Path) -> _T:
+    """Call ``work``. Raises NotAskedError instead of an OSError that may pass."""
     try:
         return work()
     except OSError as error:
@@ -104,14 +104,14 @@ def ask_once(work: Callable[[], T], root: Path) -> T:
 
 
 def patiently(
-    work: Callable[[], T],
+    work: Callable[[], _T],
     root: Path,
     *,
     patience_s: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> T:
-    """What ``work`` returns, asked again for `PATIENCE_S` while the run's folder does not answer. Raises OSError."""
+) -> _T:
+    """Call ``work``, again for `PATIENCE_S` while the run's folder does not answer. Raises OSError."""
     end = clock() + (PATIENCE_S if patience_s is None else patience_s)
     while True:
         try:
@@ -122,7 +122,7 @@ def patiently(
         sleep(AGAIN_S)
 
 
-def _known(look: Callable[[], T], path: Path, root: Path) -> T | None:
+def _known(look: Callable[[], _T], path: Path, root: Path) -> _T | None:
     try:
         return look()
     except FileNotFoundError:
@@ -132,7 +132,7 @@ def _known(look: Callable[[], T], path: Path, root: Path) -> T | None:
 
 
 def _is_missing(path: Path, root: Path) -> bool:
-    """A folder on the way to ``path`` was listed and does not hold it. Raises OSError, also when ``root`` is not there.
+    """Return whether a folder on the way to ``path`` was listed and does not hold it. Raises OSError, also without ``root``.
 
     One listing says both: a look for the name and a look for its folder could have the mount come back in between.
     """

@@ -1,7 +1,7 @@
-"""The time of day as one process tells it: the system's clock is read once; from then on one counts that nobody can set.
+"""Tell the time of day by the system's clock as it was once, and by a counter that nobody can set.
 
-So what a process tells (`t` of events, of the picture, of the outcome) never jumps, and two of its times tell a duration. The
-clocks of two processes may differ by hours: nothing is decided by comparing what two of them told, unless one follows the other.
+So the times that a process writes (`t` of events, of the state, of the outcome) never jump, and two of them give a duration.
+The clocks of two processes may differ by hours: never compare the times of two processes, unless one follows the other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _COUNTER = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def up_s() -> float:
-    """Seconds since this host has booted, those in which it slept included; alike in all its processes."""
+    """Return the seconds since this host booted, sleep included; the same in all its processes."""
     return time.clock_gettime(_COUNTER)
 
 
@@ -25,7 +25,7 @@ _base = time.time() - up_s()
 
 
 def now() -> float:
-    """The time of day in seconds since the epoch."""
+    """Return the time of day in seconds since the epoch."""
     return _base + up_s()
 
 
@@ -37,7 +37,7 @@ def follow(t: float) -> None:
 
 @cache
 def boot() -> str:
-    """Names this life of this host's kernel; "" where it has no name."""
+    """Return the id of this boot of this host's kernel; "" where there is none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as f:
             return f.read().strip()
@@ -46,7 +46,7 @@ def boot() -> str:
 
 
 def stamp() -> dict[str, Any]:
-    """``t``, and with ``boot`` and ``up_s`` the same moment as every process of this host knows it."""
+    """Return ``t``, and with ``boot`` and ``up_s`` the same moment for every process of this host."""
     return {"t": round(now(), 3), "boot": boot(), "up_s": round(up_s(), 3)}
 
 
@@ -58,7 +58,7 @@ def resume(stamp: Mapping[str, Any]) -> None:
 
 
 def since(stamp: Mapping[str, Any]) -> float | None:
-    """Seconds since that `stamp` was made, whatever the clocks show; None where it was not made here, since the last boot."""
+    """Return the seconds since that `stamp` was made, whatever the clocks show; None for another host's or boot's."""
     made = stamp.get("up_s")
     if not isinstance(made, (int, float)) or not stamp.get("boot") or stamp["boot"] != boot():
         return None

@@ -1,4 +1,4 @@
-"""Durable small files: written whole or not at all, read without waiting.
+"""Write small files whole or not at all, and read them without waiting.
 
 The folder decides who may read a run (0700, or 0750 with ``share: group``); what is inside is readable by the group
 whatever the umask, but for secrets, which are written with mode 0600.
@@ -6,6 +6,7 @@ whatever the umask, but for secrets, which are written with mode 0600.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -75,17 +76,15 @@ def write_atomic(path: Path, text: str, *, mode: int = _MODE, durable: bool = Tr
         os.chmod(tmp, mode)
         os.replace(tmp, path)
     except BaseException:
-        try:
+        with contextlib.suppress(OSError):
             os.unlink(tmp)
-        except OSError:
-            pass
         raise
     if durable:
         fsync_dir(path.parent)
 
 
 def read_object(path: Path, damage: list[Damage] | None = None) -> dict[str, Any] | None:
-    """The JSON object at ``path``, or None when it is missing, unreadable or half-written; ``damage`` is told why."""
+    """Read the JSON object at ``path``; None when it is missing, unreadable or half-written. ``damage`` gets the reason."""
     try:
         value = json.loads(path.read_bytes())
         if isinstance(value, dict):
@@ -124,14 +123,14 @@ def append_line(path: Path, value: dict[str, Any], *, durable: bool = False) -> 
 
 
 def read_lines(path: Path, damage: list[Damage] | None = None) -> list[dict[str, Any]]:
-    """Every whole JSON object in ``path``, in order; a missing file is empty. ``damage`` is told of what is left out."""
+    """Read every whole JSON object in ``path``, in order; a missing file is empty. ``damage`` gets what is left out."""
     return _objects(path, lambda f: f.read().split(b"\n"), damage)
 
 
 def read_thinned(
     path: Path, damage: list[Damage] | None = None, *, most_lines: int = 6000, most_bytes: int = 8 << 20
 ) -> list[dict[str, Any]]:
-    """Objects of a file of lines: all, or about ``most_lines`` evenly picked ones with the last.
+    """Read the objects of a file of lines: all, or about ``most_lines`` evenly picked ones with the last.
 
     Of a file beyond ``most_bytes`` about as much is read, so that a week of many ranks is told as fast as an hour of few.
     ``damage`` is told of what is left out of the lines looked at.
@@ -189,7 +188,7 @@ def _line_from(f: BinaryIO, place: int) -> tuple[int, bytes]:
 
 
 def parse_lines(file: str, lines: Sequence[bytes], damage: list[Damage] | None = None) -> list[dict[str, Any]]:
-    """The JSON objects in ``lines`` of ``file``, whose last one has no line end (b"" in a whole file)."""
+    """Read the JSON objects in ``lines`` of ``file``, whose last one has no line end (b"" in a whole file)."""
     out, lost, torn = [], 0, False
     for number, line in enumerate(lines, 1):
         if not line.strip():

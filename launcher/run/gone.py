@@ -1,4 +1,4 @@
-"""A run's folder that is gone for good, told apart from a file system that is away.
+"""Tell a run's folder that was deleted or moved from a file system that is away.
 
 ENOENT of the run's folder alone says nothing: below a mount that is away everything is missing. So whoever begins to use a
 folder holds it (`Anchor`). It is gone when the very folder that lay around it is still there and does not hold it any more.
@@ -17,7 +17,7 @@ __all__ = ["Anchor", "Gone", "unanswered"]
 
 @frozen
 class Gone:
-    """What became of a run's folder."""
+    """Where a run's folder was, and where it is now."""
 
     root: Path
     """Where it was."""
@@ -44,7 +44,7 @@ class Anchor:
         self._counted = found.st_nlink > 0  # not every file system counts links of folders
 
     def look(self) -> Gone | None:
-        """What became of the folder; None while it is in its place, or while nobody knows. Never raises."""
+        """Find out whether the folder was deleted or moved; None while it is in its place, or not known. Never raises."""
         try:
             if self._is_in_place():
                 # Deleted while the leader writes into it: the folder stays, with what is written anew.
@@ -86,7 +86,7 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def unanswered(root: Path, error: OSError) -> str:
-    """The sentence for a folder that was asked for in vain, by somebody who has not held it before."""
+    """Return the sentence for a folder that does not answer and was not held open before."""
     try:
         missing = root.name not in os.listdir(root.parent)
     except OSError:

@@ -1,4 +1,4 @@
-"""Which runs there are, and which one a user means: links in ``~/.local/state/launcher/runs`` and run folders.
+"""Find runs and the one that a user means: links in ``~/.local/state/launcher/runs`` and run folders.
 
 A run's id is ``NAME-MMDD-HHMM-xxx``; a point of a sweep is ``NAME-OVERRIDES-MMDD-HHMM-xxx0007``. A sweep is a folder
 with a ``sweep.json`` that holds its points' folders, the code they share and submitit's files.
@@ -6,6 +6,7 @@ with a ``sweep.json`` that holds its points' folders, the code they share and su
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -18,6 +19,7 @@ from launcher.errors import RunGoneError, RunNotFoundError
 from launcher.frozen import frozen
 from launcher.run import clock
 from launcher.run.files import read_object, write_atomic
+from launcher.run.units import short_list
 
 __all__ = [
     "SWEEP_FILE",
@@ -39,7 +41,7 @@ _ID = re.compile(r"^(?P<name>.+)-(?P<date>\d{4})-(?P<time>\d{4})-(?P<tag>[a-z0-9
 _MAX_NAME = 64
 SWEEP_FILE = "sweep.json"
 _NOTES = "gone"
-"""Beside the folder of links: the last words of runs whose folder is gone."""
+"""Beside the folder of links: why runs ended whose folder was deleted or moved."""
 
 
 @frozen
@@ -52,42 +54,42 @@ class RunRef:
 
     @property
     def is_sweep(self) -> bool:
-        """Whether this is a sweep, not a run."""
+        """Return whether this is a sweep, not a run."""
         return is_sweep(self.path)
 
 
 def is_sweep(path: Path) -> bool:
-    """Whether a sweep lies at ``path``; one that may not be looked into is taken for a run (pathlib would raise)."""
+    """Return whether there is a sweep at ``path``; a folder that may not be read is taken for a run (pathlib would raise)."""
     return os.path.isfile(path / SWEEP_FILE)
 
 
 def slug(name: str) -> str:
-    """``name`` as a file and SLURM job name can carry it: letters, digits, ``._-``; never empty."""
+    """Make ``name`` fit for files and SLURM jobs: letters, digits, ``._-``; never empty."""
     clean = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-._")
     return clean[:_MAX_NAME].strip("-._") or "job"
 
 
 def new_id(name: str, *, now: float | None = None, tag: str | None = None) -> str:
-    """A new id for a run of the job ``name``; the folder is claimed by exclusive mkdir elsewhere."""
+    """Draw an id for a run of the job ``name``; exclusive mkdir claims the folder elsewhere."""
     stamp = time.strftime("%m%d-%H%M", time.localtime(now))
     return f"{slug(name)}-{stamp}-{tag or ''.join(random.choices(_ALPHABET, k=3))}"
 
 
 def job_name(run_id: str) -> str:
-    """The job's name inside a run's id; the id itself when it is of another form."""
+    """Return the job's name inside a run's id; the id itself when it has another form."""
     match = _ID.match(run_id)
     return match["name"] if match else run_id
 
 
 def links_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Where links to all of this user's runs lie, so that a RUN resolves from any working directory."""
+    """Return the folder of links to all of this user's runs, by which a RUN is found from any working directory."""
     env = os.environ if environ is None else environ
     state = env.get("XDG_STATE_HOME") or str(Path(env.get("HOME") or "~").expanduser() / ".local" / "state")
     return Path(state) / "launcher" / "runs"
 
 
 def register(run_dir: Path, *, links: Path | None = None) -> None:
-    """Link ``run_dir`` into the index; a home that cannot be written costs the link, never the run."""
+    """Link ``run_dir`` into the index; where the home cannot be written, there is no link."""
     links = links or links_dir()
     try:
         links.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -103,72 +105,57 @@ def register(run_dir: Path, *, links: Path | None = None) -> None:
 
 
 def unregister(run_id: str, *, links: Path | None = None) -> None:
-    """Take a run out of the index; its folder is left alone."""
-    try:
+    """Remove a run from the index; its folder stays."""
+    with contextlib.suppress(OSError):
         ((links or links_dir()) / run_id).unlink()
-    except OSError:
-        pass
 
 
 def note_gone(root: Path, place: Path | None, reason: str, job_id: str | None, *, links: Path | None = None) -> None:
-    """The run ended since its folder is not at ``root`` any more: note why, and have its name lead to ``place``.
+    """Note why a run ended whose folder is not at ``root`` any more, and link its name to ``place``.
 
-    A home that cannot be written costs the note.
+    Where the home cannot be written, there is no note.
     """
     links = links or links_dir()
     if place is not None:
         link = links / root.name
-        try:
+        with contextlib.suppress(OSError):
             link.unlink(missing_ok=True)
             link.symlink_to(place)
-        except OSError:
-            pass
-    try:
+    with contextlib.suppress(OSError):
         folder = links.parent / _NOTES
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(folder / f"{root.name}.json", json.dumps({"t": clock.now(), "reason": reason, "job_id": job_id}))
-    except OSError:
-        pass
 
 
 def _gone(ref: RunRef, links: Path) -> RunGoneError:
     said = (read_object(links.parent / _NOTES / f"{ref.id}.json") or {}).get("reason")
     sentence = f"the folder of {ref.id}, {ref.path}, is not there: it was deleted or moved, or its file system is away"
-    return RunGoneError(f"{sentence}. The run's last words: {said}" if said else sentence, ref.id)
+    return RunGoneError(f"{sentence}. The run ended with: {said}" if said else sentence, ref.id)
 
 
 def _from_links(links: Path) -> dict[str, RunRef]:
     found = {}
-    try:
-        with os.scandir(links) as entries:
-            for entry in entries:
-                try:
-                    target = os.readlink(entry.path)
-                    found[entry.name] = RunRef(entry.name, Path(target), entry.stat(follow_symlinks=False).st_mtime)
-                except OSError:
-                    continue
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), os.scandir(links) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                target = os.readlink(entry.path)
+                found[entry.name] = RunRef(entry.name, Path(target), entry.stat(follow_symlinks=False).st_mtime)
     return found
 
 
 def _from_folder(folder: Path) -> dict[str, RunRef]:
     found = {}
-    here = os.path.abspath(folder)
-    try:
-        with os.scandir(here) as entries:
-            for entry in entries:
-                if _ID.match(entry.name) and entry.is_dir():
-                    found[entry.name] = RunRef(entry.name, Path(entry.path), entry.stat().st_mtime)
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), os.scandir(os.path.abspath(folder)) as entries:
+        for entry in entries:
+            if _ID.match(entry.name) and entry.is_dir():
+                found[entry.name] = RunRef(entry.name, Path(entry.path), entry.stat().st_mtime)
     return found
 
 
 def list_runs(*, links: Path | None = None, folders: list[Path] | None = None, check: bool = True) -> list[RunRef]:
-    """All known runs and sweeps, oldest first: those linked, and those in ``folders``.
+    """List all known runs and sweeps, oldest first: those linked, and those in ``folders``.
 
-    ``folders=None`` looks into ``$LAUNCHER_RUNS_DIR`` and ``./runs``. ``check`` drops links whose folder is gone.
+    ``folders=None`` looks into ``$LAUNCHER_RUNS_DIR`` and ``./runs``. ``check`` drops links whose folder is missing.
     """
     if folders is None:
         folders = [Path(os.environ.get("LAUNCHER_RUNS_DIR") or "runs"), Path("runs")]
@@ -183,19 +170,17 @@ def list_runs(*, links: Path | None = None, folders: list[Path] | None = None, c
 
 def _sentence(wanted: str, matches: list[RunRef], refs: list[RunRef]) -> str:
     if matches:
-        names = ", ".join(r.id for r in matches[-4:])
-        return f"{len(matches)} runs answer to {wanted!r}: {names}{' and others' if len(matches) > 4 else ''}"
+        return f"{len(matches)} runs match {wanted!r}: {short_list([r.id for r in reversed(matches)])}"
     import difflib
 
     near = difflib.get_close_matches(wanted, [r.id for r in refs] + [job_name(r.id) for r in refs], n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]}?" if near else "; `launcher ls` shows all runs"
-    return f"no run answers to {wanted!r}{hint}"
+    return f"no run matches {wanted!r}; {f'did you mean {near[0]}?' if near else 'launcher ls lists all runs'}"
 
 
 def resolve(wanted: str, *, links: Path | None = None, folders: list[Path] | None = None) -> Path:
-    """The folder of the run a user means by an id, a job's name (newest), a unique prefix or ending, ``@last`` or a path.
+    """Return the folder of a run by its id, its job's name (newest), a unique prefix or ending, ``@last`` or its path.
 
-    Raises RunNotFoundError when none or several answer.
+    Raises RunNotFoundError when no run or several match.
     """
     path = Path(wanted).expanduser()
     if os.path.isfile(path / "spec.json") or is_sweep(path):
@@ -226,5 +211,5 @@ def resolve(wanted: str, *, links: Path | None = None, folders: list[Path] | Non
 
 
 def _points(refs: list[RunRef]) -> list[RunRef]:
-    """The points of all sweeps: they have no links of their own, a thousand at once would be slow to make."""
+    """List the points of all sweeps: they have no links of their own, as a thousand would take long to make."""
     return [point for ref in refs if ref.is_sweep for point in _from_folder(ref.path).values()]

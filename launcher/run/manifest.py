@@ -1,4 +1,4 @@
-"""A checkpoint's manifest: what must be there, byte for byte, for the checkpoint to count.
+"""Read and verify a checkpoint's manifest, which lists its files byte for byte.
 
 ``manifest.json`` inside ``step-00001200/``: {version, step, world_size, attempt, round, t, reason, hash_name, bytes,
 files: [{name, size, hash, rank}], meta: {rank: {...}}}. It is written last; a folder without one is no checkpoint.
@@ -28,7 +28,7 @@ except ImportError:  # optional on nodes: the environment of the job may lack it
 
 
 def new_hash(name: str = HASH_NAME) -> Any:
-    """A hash object with ``update`` and ``hexdigest``. Raises ValueError when this interpreter lacks ``name``."""
+    """Return a hash object with ``update`` and ``hexdigest``. Raises ValueError when this interpreter lacks ``name``."""
     if name == "sha256":
         return hashlib.sha256()
     if name == "xxh3_64" and HASH_NAME == "xxh3_64":
@@ -37,14 +37,14 @@ def new_hash(name: str = HASH_NAME) -> Any:
 
 
 def hash_bytes(data: bytes | memoryview, name: str = HASH_NAME) -> str:
-    """Hex digest of ``data``."""
+    """Return the hex digest of ``data``."""
     h = new_hash(name)
     h.update(data)
     return str(h.hexdigest())
 
 
 def hash_file(path: Path, name: str = HASH_NAME, halted: Callable[[], bool] = lambda: False) -> str:
-    """Hex digest of a file's content. Raises OSError; InterruptedError once ``halted``."""
+    """Return the hex digest of a file's content. Raises OSError; InterruptedError once ``halted``."""
     h = new_hash(name)
     with open(path, "rb") as f:
         while chunk := f.read(_CHUNK):
@@ -55,7 +55,7 @@ def hash_file(path: Path, name: str = HASH_NAME, halted: Callable[[], bool] = la
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of the checkpoint in ``folder``, or None when it has none that can be read."""
+    """Read the manifest of the checkpoint in ``folder``; None when there is no readable one."""
     return _sound(read_object(folder / MANIFEST))
 
 
@@ -66,7 +66,7 @@ def _sound(value: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def why_damaged(folder: Path, *, content: bool = True, halted: Callable[[], bool] = lambda: False) -> str | None:
-    """What is wrong with the checkpoint in ``folder`` in a few words, or None when it verifies.
+    """Return what is wrong with the checkpoint in ``folder``, or None when it verifies.
 
     ``content=False`` compares names and sizes alone, without reading the files. Raises OSError when the file system did not
     let it be read, which is no damage, and InterruptedError once ``halted``.

@@ -1,4 +1,4 @@
-"""Which process a number means. Numbers are used again, and times of day move when somebody sets the clock."""
+"""Tell processes apart. Process ids are used again, and the time of day moves when somebody sets the clock."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SLACK_S = 5.0
 
 
 def mark_of(pid: int) -> str | None:
-    """Tells process ``pid`` from every other of that number, before and after: boot and tick of its start. None: there is none."""
+    """Return what tells process ``pid`` from every other of that id: boot and tick of its start. None: no such process."""
     fields = _fields(pid)
     return f"{clock.boot()}/{fields[19]}" if fields else None
 
 
 def is_alive(pid: int, mark: object) -> bool:
-    """Whether that process runs, and is no zombie. ``mark``: its `mark_of`, or the time of its start, as older versions noted it."""
+    """Return whether that process runs, and is no zombie. ``mark``: its `mark_of`, or in older versions its start's time."""
     fields = _fields(pid)
     if not fields:
         return _answers(pid)  # others' may be hidden, and not every system has /proc
@@ -30,14 +30,14 @@ def is_alive(pid: int, mark: object) -> bool:
 
 
 def runs_here(host: object, pid: object, mark: object) -> bool | None:
-    """Whether the process that a run's files name works on this host; None where it is another host's, and cannot be seen."""
+    """Return whether the process that a run's files name runs on this host; None for a process of another host."""
     if host not in (None, "", socket.gethostname()):
         return None
     return isinstance(pid, int) and is_alive(pid, mark)
 
 
 def age_s(pid: int) -> float:
-    """Seconds since the process began; 0 where it has ended."""
+    """Return the seconds since the process began; 0 where it has ended."""
     fields = _fields(pid)
     return clock.up_s() - int(fields[19]) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 

@@ -1,13 +1,13 @@
-"""Takes secrets out of text before it is written down or shown."""
+"""Remove secrets from text before it is written or shown."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-__all__ = ["HIDDEN", "redact"]
+__all__ = ["REDACTED", "redact"]
 
-HIDDEN = "<redacted>"
+REDACTED = "<redacted>"
 _SHORTEST = 4
 # "token" but not "tokenizer", "api_key" but not "key=lambda"; numbers and short words are no secrets.
 _TELLING = (
@@ -23,12 +23,12 @@ _KNOWN_TOKEN = re.compile(r"\b(?:ghp|gho|github_pat|hf|glpat|xox[abp]|sk|AKIA)[_
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """``text`` without what looks like a secret (assigned to a telling name, in an address, of a known form) and ``secrets``.
+    """Replace ``secrets``, and what looks like a secret: assigned to a telling name, in an address, of a known form.
 
-    Of ``secrets``, those of fewer than 4 characters stay: text full of holes helps nobody.
+    Of ``secrets``, those of fewer than 4 characters stay: they occur in ordinary words.
     """
     for secret in sorted((s for s in secrets if len(s) >= _SHORTEST), key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
-    text = _ASSIGNMENT.sub(lambda m: f"{m['name']}{m['sep']}{HIDDEN}", text)
-    text = _IN_URL.sub(lambda m: f"{m['scheme']}{HIDDEN}@", text)
-    return _KNOWN_TOKEN.sub(HIDDEN, text)
+        text = text.replace(secret, REDACTED)
+    text = _ASSIGNMENT.sub(lambda m: f"{m['name']}{m['sep']}{REDACTED}", text)
+    text = _IN_URL.sub(lambda m: f"{m['scheme']}{REDACTED}@", text)
+    return _KNOWN_TOKEN.sub(REDACTED, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.config.document.schema import After
 from launcher.errors import StateError
 from launcher.run import index
-from launcher.run.after import Kind, Predecessor, broken, judge, state_of
+from launcher.run.after import Predecessor, WaitKind, broken, may_start, state_of
 from launcher.run.paths import RunPaths
 from launcher.submission.liveness import locate
 
@@ -19,13 +19,13 @@ def predecessors(after: str | After | None) -> list[Predecessor]:
     """
     if after is None:
         return []
-    named: dict[Kind, list[str]]
+    named: dict[WaitKind, list[str]]
     named = {"ok": [after]} if isinstance(after, str) else {"ok": after.ok, "any": after.any, "fails": after.fails}
     found = [_one(kind, run) for kind, runs in named.items() for run in runs]
     return [one for one in found if one is not None]
 
 
-def _one(kind: Kind, run: str) -> Predecessor | None:
+def _one(kind: WaitKind, run: str) -> Predecessor | None:
     paths = RunPaths(index.resolve(run))
     where = locate(paths)
     one = Predecessor(kind, str(paths.root), where.job_id if where.backend == "slurm" else "")
@@ -34,7 +34,7 @@ def _one(kind: Kind, run: str) -> Predecessor | None:
         state = "failed"  # it was killed and left no outcome
     if state is None:
         return one
-    if not judge(kind, state):
+    if not may_start(kind, state):
         raise StateError(f"after: {broken(one, state).replace('It never started', 'the job can never start')}")
     return None
 

@@ -84,7 +84,7 @@ def test_several_answers_are_named(place: tuple[Path, Path]) -> None:
     _make(place, "resnet-1121-0842-k7f", 2.0)
     links, runs = place
 
-    with pytest.raises(RunNotFoundError, match="2 runs answer to 'resn': resnet-1120-0900-abc, resnet-1121-0842-k7f"):
+    with pytest.raises(RunNotFoundError, match="2 runs match 'resn': resnet-1121-0842-k7f, resnet-1120-0900-abc"):
         index.resolve("resn", links=links, folders=[runs])
     with pytest.raises(RunNotFoundError, match="did you mean resnet"):
         index.resolve("resmet", links=links, folders=[runs])

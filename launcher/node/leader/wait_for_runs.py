@@ -8,7 +8,7 @@ from launcher.node.leader.board import Board
 from launcher.node.leader.gather_nodes import interrupted
 from launcher.node.leader.wait import until
 from launcher.node.policy.decisions import Evidence
-from launcher.run.after import Predecessor, broken, judge, read_predecessors, state_of
+from launcher.run.after import Predecessor, broken, may_start, read_predecessors, state_of
 from launcher.run.asking import PATIENCE_S, exists, load_object
 from launcher.run.paths import RunPaths
 from launcher.run.processes import runs_here
@@ -40,7 +40,7 @@ async def await_predecessors(board: Board) -> Evidence | str | None:
             state = _state(one, answered, now)
             if state is None:
                 still.append(one)
-            elif not judge(one.kind, state):
+            elif not may_start(one.kind, state):
                 return broken(one, state)
         left = still
         return None if left else True

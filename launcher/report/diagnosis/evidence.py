@@ -12,7 +12,7 @@ from launcher.report.diagnosis.traces import Trace, frames_of, last_stack, last_
 from launcher.report.model.history import Event, History, as_dict, as_list, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.report.text.words import signal_name
-from launcher.run.after import broken, judge, read_predecessors, state_of
+from launcher.run.after import broken, may_start, read_predecessors, state_of
 from launcher.run.state import agent_logs
 
 __all__ = ["Root", "find_root"]
@@ -128,7 +128,7 @@ def _broken_chain(h: History) -> str:
     """Why SLURM took a job away that waited for another run; "" when it did not."""
     for one in read_predecessors(h.spec.get("after")):
         state = state_of(one)
-        if state is not None and not judge(one.kind, state):
+        if state is not None and not may_start(one.kind, state):
             return broken(one, state)
     return ""
 
@@ -306,7 +306,7 @@ def _called_from(stack: Trace) -> tuple[str, int | None]:
 
 
 def _read_worker(h: History, root: Root) -> None:
-    """Kind and trace of a worker's failure: as it told them itself, else as its last lines do."""
+    """WaitKind and trace of a worker's failure: as it told them itself, else as its last lines do."""
     cause = root.cause
     root.log = [str(line) for line in as_list(cause.get("last_lines"))] or _rank_log(h, root)
     if cause.get("exception"):

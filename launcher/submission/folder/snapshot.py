@@ -20,7 +20,7 @@ import launcher
 from launcher.errors import SnapshotError
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
-from launcher.run.redact import HIDDEN, redact
+from launcher.run.redact import REDACTED, redact
 from launcher.run.units import size
 from launcher.submission.facts import code_files
 from launcher.submission.facts.facts import CodeFacts, Interpreter
@@ -179,5 +179,5 @@ def environment(
             "diff": redact(patch[:_DIFF_LIMIT]),
             "diff_cut": len(patch) > _DIFF_LIMIT,
         },
-        "variables": {k: HIDDEN if _SECRET_VARIABLE.fullmatch(k) else redact(v) for k, v in told.items()},
+        "variables": {k: REDACTED if _SECRET_VARIABLE.fullmatch(k) else redact(v) for k, v in told.items()},
     }

@@ -105,7 +105,7 @@ def test_a_folder_that_was_deleted(world, virtual, how):
     assert remarks(w) == [ending.reason]
     assert not [said for said in w.allocation.said if said[0] == "hand_back"]
     shutil.rmtree(w.paths.root, ignore_errors=True)
-    with pytest.raises(RunGoneError, match=r"deleted or moved.*last words: The run's folder .* is gone") as told:
+    with pytest.raises(RunGoneError, match=r"deleted or moved.*ended with: The run's folder .* is gone") as told:
         index.resolve(w.paths.root.name)
     assert told.value.run_id == w.paths.root.name
 

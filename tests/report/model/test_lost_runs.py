@@ -79,7 +79,7 @@ def test_last_words_are_kept_with_the_users_list_of_runs(home: Path, capsys: pyt
     index.note_gone(home / name, None, "The run's folder is gone: it was deleted.", "17")
 
     assert main(["why", name]) == 7
-    assert "The run's last words: The run's folder is gone: it was deleted." in capsys.readouterr().err
+    assert "The run ended with: The run's folder is gone: it was deleted." in capsys.readouterr().err
 
 
 def test_a_name_leads_to_where_the_folder_was_moved(home: Path, tmp_path: Path) -> None:
