@@ -25,7 +25,7 @@ from launcher.run.manifest import HASH_NAME, MANIFEST, why_damaged
 from launcher.run.paths import RunPaths
 
 __all__ = [
-    "Checkpoint", "RefusedError", "Shard", "collect_garbage", "commit_checkpoint", "committed_steps",
+    "CommittedCheckpoint", "RefusedError", "Shard", "collect_garbage", "commit_checkpoint", "committed_steps",
     "newest_good", "open_foreign", "set_aside_beyond",
 ]  # fmt: skip
 
@@ -37,7 +37,7 @@ _SMALL_BYTES = 2 * 1024**3
 
 
 @frozen
-class Checkpoint:
+class CommittedCheckpoint:
     """A committed checkpoint."""
 
     step: int
@@ -74,7 +74,7 @@ def step_of(path: str | Path) -> int:
 
 def commit_checkpoint(
     paths: RunPaths, *, step: int, attempt: int, round_: int, world_size: int, shards: list[Shard], reason: str
-) -> Checkpoint:
+) -> CommittedCheckpoint:
     """Make the folder of (attempt, round, step) the checkpoint of ``step``.
 
     Raises OSError: the disk refused, RefusedError: a shard is not what its rank reported, StaleError: this attempt is over.
@@ -86,7 +86,7 @@ def commit_checkpoint(
     if exists(target, paths.root) and why_damaged(target) is None:  # saved before and good: a replay has nothing to add
         fsync_dir(paths.checkpoints)
         fence.discard(tmp)
-        return Checkpoint(step, target, size)
+        return CommittedCheckpoint(step, target, size)
     hash_names = {s.hash_name for s in shards} or {HASH_NAME}
     if len(hash_names) > 1:
         raise RefusedError(errno.EIO, "ranks use different hashes (xxhash is installed on some nodes only)")
@@ -118,7 +118,7 @@ def commit_checkpoint(
             raise OSError(error.errno, f"step {step} has been saved by a newer attempt meanwhile") from error
         raise
     fsync_dir(paths.checkpoints)
-    return Checkpoint(step, target, size)
+    return CommittedCheckpoint(step, target, size)
 
 
 def newest_good(
@@ -127,7 +127,7 @@ def newest_good(
     trusted: frozenset[int] = frozenset(),
     damaged: Callable[[Path, str], None] = lambda path, why: None,
     patient: bool = True,
-) -> Checkpoint | None:
+) -> CommittedCheckpoint | None:
     """Find the newest checkpoint that verifies; ``damaged`` is called with each newer one that does not.
 
     ``trusted`` steps were committed by this very leader: large ones are checked by names and sizes alone for now, and come
@@ -142,7 +142,7 @@ def newest_good(
             unread = step in trusted and size > _SMALL_BYTES
             why = why_damaged(folder, content=not unread)
             if why is None and manifest.get("step") == step:
-                return Checkpoint(step, folder, size, unread)
+                return CommittedCheckpoint(step, folder, size, unread)
         except OSError as error:
             if patient or error.errno not in _LOST:
                 raise
@@ -187,10 +187,10 @@ def collect_garbage(paths: RunPaths, *, attempt: int, keep_last: int, keep_every
             fence.take_away(paths, paths.checkpoint(step), attempt)
 
 
-def open_foreign(path: str) -> Checkpoint:
+def open_foreign(path: str) -> CommittedCheckpoint:
     """Verify another run's checkpoint, as named by ``--fork``. Raises CheckpointError when it is damaged, and OSError."""
     folder = Path(path)
     if why := "it is missing" if not exists(folder, folder) else why_damaged(folder):
         raise CheckpointError(f"The checkpoint {folder} cannot be used: {why}.")
     manifest = load_object(folder / MANIFEST, folder) or {}
-    return Checkpoint(int(manifest["step"]), folder, int(manifest.get("bytes") or 0))
+    return CommittedCheckpoint(int(manifest["step"]), folder, int(manifest.get("bytes") or 0))

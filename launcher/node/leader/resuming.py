@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from launcher.errors import RunDirError
 from launcher.node.checkpoints import committed
-from launcher.node.checkpoints.committed import Checkpoint
+from launcher.node.checkpoints.committed import CommittedCheckpoint
 from launcher.node.leader.board import Board
 from launcher.node.leader.gather_nodes import interrupted
 from launcher.node.leader.patience import until_answered
@@ -21,7 +21,7 @@ T = TypeVar("T")
 UNREADABLE_TEXT = "the run's folder did not answer for {:g} minutes ({})"
 
 
-async def choose_resume(board: Board) -> Checkpoint | Evidence | None:
+async def choose_resume(board: Board) -> CommittedCheckpoint | Evidence | None:
     """The newest checkpoint that verifies; a fork's origin when the run has none of its own; None: from scratch.
 
     Evidence when that cannot be found out, or when somebody interrupts meanwhile. Raises RunDirError, CheckpointError.
@@ -63,7 +63,7 @@ async def _asked(board: Board, work: Callable[[], T]) -> T | Evidence:
         return interrupted(board) or Evidence(Kind.UNREADABLE, text)
 
 
-def _look(board: Board, heard: list[tuple[str, str]], *, patient: bool = True) -> Checkpoint | None:
+def _look(board: Board, heard: list[tuple[str, str]], *, patient: bool = True) -> CommittedCheckpoint | None:
     """Raises OSError when what is newest is not known."""
     heard.clear()
     spec, paths = board.spec, board.paths
@@ -77,7 +77,7 @@ def _look(board: Board, heard: list[tuple[str, str]], *, patient: bool = True) -
     )
 
 
-def _older(board: Board, heard: list[tuple[str, str]]) -> Checkpoint | None:
+def _older(board: Board, heard: list[tuple[str, str]]) -> CommittedCheckpoint | None:
     """Patience is over: a checkpoint older than those that the disk has lost. These are kept, aside.
 
     Without one there is nothing to resume from, which is not for this attempt to take for a run that has saved nothing.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.node.checkpoints.committed import Checkpoint
+from launcher.node.checkpoints.committed import CommittedCheckpoint
 from launcher.node.leader.nodes import Node
 from launcher.node.policy.causes import Failure, left_by_itself, symptom_only
 from launcher.node.policy.hangs import HangWatch, RankView
@@ -95,7 +95,7 @@ class Round:
         nodes: list[Node],
         *,
         tasks_per_node: int,
-        resume: Checkpoint | None,
+        resume: CommittedCheckpoint | None,
         hangs: HangWatch,
         script: bool,
     ) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.node.checkpoints import committed, fence
-from launcher.node.checkpoints.committed import Checkpoint, Shard
+from launcher.node.checkpoints.committed import CommittedCheckpoint, Shard
 from launcher.node.leader.journal import History
 from launcher.node.leader.patience import until_answered
 from launcher.node.leader.rounds import Round
@@ -87,7 +87,7 @@ class Saver:
         self.blocking = blocking
         self.wake = wake
         self.round: Round | None = None
-        self.last: Checkpoint | None = None
+        self.last: CommittedCheckpoint | None = None
         self.last_t: float | None = None
         """When ``last`` was committed in this attempt, the leader's clock."""
         self.trusted: set[int] = set()
@@ -323,7 +323,7 @@ class Saver:
         now = asyncio.get_running_loop().time
         attempt, keep = self.history.attempt, self.spec
 
-        def work() -> Checkpoint:
+        def work() -> CommittedCheckpoint:
             return committed.commit_checkpoint(
                 self.paths,
                 step=save.step,
@@ -359,7 +359,7 @@ class Saver:
     def _refused(self, error: OSError) -> None:
         self.history.warn(f"a checkpoint cannot be committed ({error}); it is tried again")
 
-    def _committed(self, save: Save, done: Checkpoint, round_: Round, now: float) -> None:
+    def _committed(self, save: Save, done: CommittedCheckpoint, round_: Round, now: float) -> None:
         self._saves.pop(save.step, None)
         if self.last is None or done.step >= self.last.step:
             self.last, self.last_t = done, now

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from launcher.node.checkpoints.committed import Checkpoint
+from launcher.node.checkpoints.committed import CommittedCheckpoint
 from launcher.node.leader.patience import until_answered
 from launcher.run.manifest import why_damaged
 
@@ -18,7 +18,7 @@ class Proof:
     """Whether ``checkpoint`` is what its manifest says: a round's saves wait for it, so nothing grows from a damaged one."""
 
     def __init__(
-        self, checkpoint: Checkpoint, blocking: Callable[..., Awaitable[Any]], wake: Callable[[], None]
+        self, checkpoint: CommittedCheckpoint, blocking: Callable[..., Awaitable[Any]], wake: Callable[[], None]
     ) -> None:
         self.checkpoint = checkpoint
         self.damage: str | None = None

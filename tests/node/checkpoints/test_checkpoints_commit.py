@@ -465,7 +465,7 @@ def test_reading_stops_when_the_round_is_over(paths):
             await asyncio.to_thread(asked.wait)
             return work()
 
-        proof = Proof(committed.Checkpoint(1, paths.checkpoint(1)), blocking, lambda: None)
+        proof = Proof(committed.CommittedCheckpoint(1, paths.checkpoint(1)), blocking, lambda: None)
         part = next(p for p in sorted(paths.checkpoint(1).iterdir()) if p.name != "manifest.json")
         part.write_bytes(b"?" * part.stat().st_size)
         over = asyncio.ensure_future(proof.halt())
