@@ -51,14 +51,11 @@ def save_folder(session: Session) -> Iterator[Path | None]:
         names = _mine(tmp, session.place.rank, session.place.world_size)  # first: all ranks meet in it
         files = [_generators(tmp, session.place.rank, session.folder_mode), *(_durable(tmp, name) for name in names)]
         fsync_dir(tmp)
-        seconds = round(time.perf_counter() - began, 6)
-        shard: dict[str, Any] = {
-            "seconds": seconds,
-            "blocked_s": seconds,
-            "hash_name": HASH_NAME,
-            "meta": {"step": step},
-        }
-        session.reporter.send(WorkerShard(step=step, tmp=str(tmp), files=files, **shard))
+        took = round(time.perf_counter() - began, 6)
+        shard = WorkerShard(
+            step=step, tmp=str(tmp), files=files, seconds=took, blocked_s=took, hash_name=HASH_NAME, meta={"step": step}
+        )
+        session.reporter.send(shard)
         saved = True
     except OSError as error:
         session.reporter.send(WorkerSaveFailed(step=step, tmp=str(tmp), error=str(error), errno=error_number(error)))

@@ -15,14 +15,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Container
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from launcher.errors import CheckpointError
-from launcher.frozen import frozen
 from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, new_hash
 from launcher.run.message_lines import Channel
@@ -34,6 +32,8 @@ from launcher.training.checkpoint.plain import to_plain
 
 __all__ = ["GENERATORS", "CheckpointWriter", "load_rank", "load_shared", "rank_file", "remove_files", "write_file"]
 
+Parts = list[tuple[str, Any]]
+"""The names of this rank's files and what goes into each."""
 Unsafe = Callable[[str], None] | None
 """Called with a warning when a file was unpickled in full; None: no file may be."""
 _UNSAFE = re.compile(r"GLOBAL (\S+) was not an allowed global")
@@ -88,14 +88,6 @@ def write_file(path: Path, value: Any, mode: int) -> dict[str, Any]:
     return {"name": path.name, "size": file.size, "hash": file.hash.hexdigest()}
 
 
-@frozen
-class _Task:
-    step: int
-    tmp: Path
-    parts: list[tuple[str, Any]]
-    meta: dict[str, Any]
-
-
 class CheckpointWriter:
     """Saves this rank's parts: the main thread takes the snapshot, a thread writes it."""
 
@@ -119,7 +111,7 @@ class CheckpointWriter:
         self,
         step: int,
         tmp: Path,
-        parts: Callable[[], list[tuple[str, Any]]],
+        parts: Callable[[], Parts],
         meta: dict[str, Any],
         *,
         copy: bool,
@@ -133,20 +125,16 @@ class CheckpointWriter:
         began = time.perf_counter()
         self.drain()
         self._channel.send(WorkerSaveBegun(step=step, tmp=str(tmp)))
-        task = _Task(step, tmp, parts(), meta)
+        held = parts()
         if copy:
             try:
-                task = replace(task, parts=self._snapshot.take(task.parts, late))
-            except Exception:  # an object that can neither be copied nor saved (a lock, a generator)
-                try:
-                    for _, value in task.parts:
-                        readback.check_loadable(to_plain(value))
-                except Exception as named:  # names its key and type
-                    error = named
-                self._lose(task, error)
+                held = self._snapshot.take(held, late)
+            except Exception as error:
+                self._lose(step, tmp, held, _named(held, error))
                 return
         self._blocked_s = time.perf_counter() - began
-        self._thread = threading.Thread(target=self._write, args=(task,), name="launcher-save", daemon=True)
+        args = (step, tmp, held, meta)
+        self._thread = threading.Thread(target=self._write, args=args, name="launcher-save", daemon=True)
         self._thread.start()
 
     def settle(self) -> None:
@@ -163,7 +151,7 @@ class CheckpointWriter:
             self._thread = None
         return self._ok
 
-    def _write(self, task: _Task) -> None:
+    def _write(self, step: int, tmp: Path, parts: Parts, meta: dict[str, Any]) -> None:
         began, self.hopeless = time.perf_counter(), False
         try:
             self._snapshot.wait()
@@ -173,42 +161,45 @@ class CheckpointWriter:
                     "the state was changed outside the optimizer's step while it was being saved; "
                     "from now on training waits for the copy"
                 )
-            make_folder(task.tmp, self._folder_mode)
-            files = [write_file(task.tmp / name, value, self._folder_mode & 0o660) for name, value in task.parts]
-            fsync_dir(task.tmp)
+            make_folder(tmp, self._folder_mode)
+            files = [write_file(tmp / name, value, self._folder_mode & 0o660) for name, value in parts]
+            fsync_dir(tmp)
         except Exception as error:
-            self._lose(task, error)
+            self._lose(step, tmp, parts, error)
             return
         self._ok = True
-        self.saved_step = task.step
+        self.saved_step = step
         self._channel.send(
             WorkerShard(
-                step=task.step,
-                tmp=str(task.tmp),
+                step=step,
+                tmp=str(tmp),
                 files=files,
                 seconds=round(time.perf_counter() - began, 6),
                 blocked_s=round(self._blocked_s, 6),
                 hash_name=HASH_NAME,
-                meta=task.meta,
+                meta=meta,
                 last=self.last,
             )
         )
 
-    def _lose(self, task: _Task, error: Exception) -> None:
-        self._ok = False
-        self.hopeless = cannot_mend(error)
-        self._channel.send(
-            WorkerSaveFailed(
-                step=task.step,
-                tmp=str(task.tmp),
-                error=str(error),
-                errno=error_number(error),
-                permanent=self.hopeless,
-                last=self.last,
-            )
+    def _lose(self, step: int, tmp: Path, parts: Parts, error: Exception) -> None:
+        self._ok, self.hopeless, number = False, cannot_mend(error), error_number(error)
+        failed = WorkerSaveFailed(
+            step=step, tmp=str(tmp), error=str(error), errno=number, permanent=self.hopeless, last=self.last
         )
+        self._channel.send(failed)
         # After the message: other ranks then miss the folder, which goes with the last file.
-        remove_files(task.tmp, [name for name, _ in task.parts])
+        remove_files(tmp, [name for name, _ in parts])
+
+
+def _named(parts: Parts, error: Exception) -> Exception:
+    """Return the error that names key and type of an object (a lock, a generator) that can neither be copied nor saved."""
+    try:
+        for _, value in parts:
+            readback.check_loadable(to_plain(value))
+    except Exception as named:
+        return named
+    return error
 
 
 def cannot_mend(error: BaseException) -> bool:

@@ -87,6 +87,22 @@ def test_a_late_tensor_changed_too_early_fails_the_save(tmp_path: Path, pair: Pa
     assert not (tmp_path / "tmp").exists()
 
 
+def test_a_copy_that_fails_is_reported_with_its_reason(
+    tmp_path: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state that could be saved and cannot be copied (no memory is left) fails the save; training goes on."""
+    ours, agent = pair
+
+    def take(tree: object, late: object) -> None:
+        raise MemoryError("no memory is left")
+
+    monkeypatch.setattr(ours._snapshot, "take", take)
+    ours.save(3, tmp_path / "tmp", lambda: [("state.pt", {"w": torch.zeros(1)})], {}, copy=True)
+
+    failed = heard(agent, "save_failed")
+    assert ("no memory is left", False) == (failed["error"], failed["permanent"])
+
+
 def test_a_full_disk_is_reported_by_number_and_cleaned_up(tmp_path: Path, pair: Pair) -> None:
     """ENOSPC reaches the leader as errno 28 through torch.save; the files written so far are removed."""
     tmp = tmp_path / "tmp"
