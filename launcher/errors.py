@@ -1,47 +1,27 @@
-"""Every error this package raises on purpose, and the exit code each one owns.
+"""Every error that this package raises on purpose, with its exit code.
 
-LauncherError                    1   anything below, when nothing nearer fits
+LauncherError                    1   an error of no kind below
 ├── ConfigError                  3   the job file, a site profile or an override is wrong
-├── CodeError                    4   the named training code is not there, or does not take its parameters
-├── SiteError                    5   SLURM is missing, does not answer, or forbids what is asked
+├── CodeError                    4   the named training code is not found, or does not take its parameters
+├── SiteError                    5   SLURM is missing, does not answer, or refuses the request
 ├── SubmitError                  6   the submission itself failed
-├── RunNotFoundError             7   no run, or more than one, answers to that name
+├── RunNotFoundError             7   no run, or more than one, has that name
 │   └── RunGoneError             7   the run is known, and its folder was deleted or moved
 ├── RunFailedError               8   the run ended failed
 ├── RunCancelledError            9   the run ended cancelled
-├── DrillError                  10   the resume drill: the job cannot resume exactly
+├── DrillError                  10   the resume drill found that the job cannot resume exactly
 ├── RunDirError                 11   the run directory cannot be made, read or written
 ├── SnapshotError               12   the code cannot be copied into the run
-├── InterpreterError            13   the interpreter is missing or lacks what workers need
-├── CheckpointError             14   no checkpoint can be used as asked
-├── ProtocolError               15   leader, agent and worker do not understand or trust each other
-├── StateError                  16   the run is not in a state that allows what is asked
-└── ExtraMissingError           17   an optional extra is needed and not installed
+├── InterpreterError            13   the interpreter is missing or lacks packages that workers need
+├── CheckpointError             14   the requested checkpoint cannot be used
+├── ProtocolError               15   a message between leader, agent and worker is invalid or not authentic
+├── StateError                  16   the state of the run does not allow the request
+└── ExtraMissingError           17   an optional extra is needed but not installed
 
-Exit code 2 belongs to click: a command line that cannot be read.
+Exit code 2 is click's, for a command line that cannot be read.
 """
 
 from __future__ import annotations
-
-__all__ = [
-    "CheckpointError",
-    "CodeError",
-    "ConfigError",
-    "DrillError",
-    "ExtraMissingError",
-    "InterpreterError",
-    "LauncherError",
-    "ProtocolError",
-    "RunCancelledError",
-    "RunDirError",
-    "RunFailedError",
-    "RunGoneError",
-    "RunNotFoundError",
-    "SiteError",
-    "SnapshotError",
-    "StateError",
-    "SubmitError",
-]
 
 
 class LauncherError(Exception):
@@ -61,13 +41,13 @@ class ConfigError(LauncherError):
 
 
 class CodeError(ConfigError):
-    """The named training code is not there, or does not take the parameters it is given."""
+    """The named training code is not found, or does not take its parameters."""
 
     exit_code = 4
 
 
 class SiteError(LauncherError):
-    """SLURM is missing, does not answer, or forbids what is asked."""
+    """SLURM is missing, does not answer, or refuses the request."""
 
     exit_code = 5
 
@@ -79,7 +59,7 @@ class SubmitError(LauncherError):
 
 
 class RunNotFoundError(LauncherError):
-    """No run, or more than one, answers to the given name."""
+    """No run, or more than one, has the given name."""
 
     exit_code = 7
 
@@ -123,13 +103,13 @@ class SnapshotError(LauncherError):
 
 
 class InterpreterError(LauncherError):
-    """The interpreter that workers would use is missing or lacks what they need."""
+    """The interpreter of the workers is missing or lacks packages that they need."""
 
     exit_code = 13
 
 
 class CheckpointError(LauncherError):
-    """No checkpoint can be used as asked. ``lasting``: the next try would find the same."""
+    """The requested checkpoint cannot be used. ``lasting``: another try would fail in the same way."""
 
     exit_code = 14
 
@@ -139,18 +119,18 @@ class CheckpointError(LauncherError):
 
 
 class ProtocolError(LauncherError):
-    """Leader, agent and worker do not understand or do not trust each other."""
+    """A message between leader, agent and worker is invalid or not authentic."""
 
     exit_code = 15
 
 
 class StateError(LauncherError):
-    """The run is not in a state that allows what is asked."""
+    """The state of the run does not allow the request."""
 
     exit_code = 16
 
 
 class ExtraMissingError(LauncherError):
-    """An optional extra is needed and not installed; the message says which ``pip install`` brings it."""
+    """An optional extra is needed but not installed; the message names the ``pip install`` command."""
 
     exit_code = 17

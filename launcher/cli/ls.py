@@ -109,7 +109,7 @@ def _print(table: list[list[str]], more: int) -> None:
     from launcher.cli._output import print_table
 
     if not table:
-        click.echo("no runs match; launcher submit job.yaml starts one")
+        click.echo("no runs found; launcher submit job.yaml starts one")
         return
     width = max(len(row) for row in table)
     print_table([row + [""] * (width - len(row)) for row in table])

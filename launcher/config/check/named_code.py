@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from launcher.config.check.user_code import (
 )
 from launcher.config.document.schema import Job
 from launcher.config.document.source import Problem, dump_yaml
-from launcher.config.document.validation import suggestion
+from launcher.config.document.validation import did_you_mean, suggestion
 
 __all__ = ["check_code"]
 
@@ -56,12 +56,6 @@ def _wrong(key: str, message: str) -> Problem:
     return Problem(key, message, "value", code=True)
 
 
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The nearest of the known words, or nothing: a list of all files or modules would be long."""
-    said = suggestion(word, known)
-    return said if "did you mean" in said else ""
-
-
 # --- scripts ------------------------------------------------------------------------------------------------------------
 
 
@@ -73,7 +67,7 @@ def _script(script: str, code_dir: Path, elsewhere: bool) -> Iterator[Problem]:
     if not path.is_file():
         said = f"{path} is a directory, not a file" if path.is_dir() else f"file not found: {path}"
         near = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        yield _wrong("script", said + (_with_arguments(script, code_dir) or _did_you_mean(path.name, near)))
+        yield _wrong("script", said + (_with_arguments(script, code_dir) or did_you_mean(path.name, near)))
     elif code_dir.resolve() not in path.resolve().parents:
         yield _wrong("script", f"{script} is outside the code directory {code_dir}; set code.dir to its directory")
     elif path.suffix == ".py":
@@ -114,7 +108,7 @@ def _missing_module(key: str, name: str, code_dir: Path, elsewhere: bool) -> Ite
         yield _wrong(key, f'module {name} not found in {code_dir}; did you mean "-m {name[:-3]}"?')
         return
     near = sorted({p.stem for p in code_dir.glob("*.py")} | {p.parent.name for p in code_dir.glob("*/__init__.py")})
-    said = _did_you_mean(name, near) if name == top else ""
+    said = did_you_mean(name, near) if name == top else ""
     yield _wrong(key, f"module {name} not found: it is neither in {code_dir} nor installed{said}")
 
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from launcher.config.document.schema import Job
 from launcher.config.document.source import Problem, is_below, join
 
-__all__ = ["describe_errors", "homes", "key_name", "keys_at", "suggestion", "value_text"]
+__all__ = ["describe_errors", "did_you_mean", "homes", "key_name", "keys_at", "suggestion", "value_text"]
 
 _TYPES = {
     "string_type": "text",
@@ -39,13 +39,16 @@ _BOUNDS = {
 }
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean "x"?``, or nothing where no known word is near."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f'; did you mean "{close[0]}"?' if close else ""
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean "x"?``, or the list of what is allowed."""
     known = list(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if close:
-        return f'; did you mean "{close[0]}"?'
-    return f"; allowed here: {', '.join(known)}" if known else ""
+    return did_you_mean(word, known) or (f"; allowed here: {', '.join(known)}" if known else "")
 
 
 def value_text(value: Any) -> str:
@@ -84,52 +87,44 @@ def _path(loc: tuple[Any, ...], data: Any) -> str:
 
 
 def _problem(path: str, items: list[Any]) -> Problem:
-    if path.startswith("environment.variables.") and items[0]["type"] == "string_type":
-        return Problem(
-            path, "must be text, a number, true or false", "value"
-        )  # the value may be a secret: it is not shown
-    kinds = [item["type"] for item in items]
+    kinds, value = [item["type"] for item in items], items[0]["input"]
+    if path.startswith("environment.variables.") and kinds[0] == "string_type":
+        return Problem(path, "must be text, a number, true or false", "value")  # the value may be a secret: not shown
     if "unexpected_keyword_argument" in kinds:
-        parent, _, key = path.rpartition(".")
-        return Problem(path, f'unknown key "{key}"{_meant(key, keys_at(parent))}')
+        above, _, key = path.rpartition(".")
+        own = homes(key)  # a key in the wrong section is sent to its own, before any key that only looks like it
+        meant = f'; did you mean "{own[0]}.{key}"?' if own else suggestion(key, keys_at(above))
+        return Problem(path, f'unknown key "{key}"{meant}')
     for item in items:
-        if item["type"] in _BOUNDS:
-            word, name = _BOUNDS[item["type"]]
-            return Problem(
-                path, f"must be {word} {_plain(item['ctx'][name])}, not {value_text(item['input'])}", "value"
-            )
-        if item["type"] == "value_error":
-            return Problem(path, str(item["ctx"]["error"]), "value")
-        if item["type"] == "literal_error":
-            allowed = item["ctx"]["expected"].replace("'", "")
-            return Problem(
-                path, f"must be {allowed}, not {value_text(item['input'])}{_maybe(item['input'], allowed)}", "value"
-            )
-    if kinds == ["string_type"] and isinstance(items[0]["input"], (bool, int, float)):
-        value = json.dumps(items[0]["input"])
-        return Problem(path, f'must be text, not {value}; put quotes around it: "{value}"', "value")
+        if said := _broken_limit(item):
+            return Problem(path, said, "value")
+    if kinds == ["string_type"] and isinstance(value, (bool, int, float)):
+        text = json.dumps(value)
+        return Problem(path, f'must be text, not {text}; put quotes around it: "{text}"', "value")
     wanted = list(dict.fromkeys(_TYPES.get(kind, "") for kind in kinds))
     if "a number" in wanted and "a whole number" in wanted:
         wanted.remove("a whole number")
-    if all(wanted):
-        said = wanted[0] if len(wanted) == 1 else ", ".join(wanted[:-1]) + " or " + wanted[-1]
-        if items[0]["input"] is None:
-            return Problem(path, f"has no value; set {said}, or remove this key", "value")
-        return Problem(
-            path, f"must be {said}, not {value_text(items[0]['input'])}{_quoted(said, items[0]['input'])}", "value"
-        )
-    return Problem(path, items[0]["msg"].lower(), "value")
+    if not all(wanted):
+        return Problem(path, items[0]["msg"].lower(), "value")
+    said = wanted[0] if len(wanted) == 1 else ", ".join(wanted[:-1]) + " or " + wanted[-1]
+    if value is None:
+        return Problem(path, f"has no value; set {said}, or remove this key", "value")
+    truth = said == "true or false" and value in ("true", "false")
+    number = said.endswith(" number") and isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?", value)
+    hint = "; remove the quotes" if truth or number else ""
+    return Problem(path, f"must be {said}, not {value_text(value)}{hint}", "value")
 
 
-def _plain(bound: float) -> str:
-    """0.0 as 0: the bound as a user would write it."""
-    return str(int(bound) if bound == int(bound) else bound)
-
-
-def _meant(key: str, known: list[str]) -> str:
-    """Suggest the right section of a key in the wrong place, before any key that only looks like it."""
-    own = homes(key)
-    return f'; did you mean "{own[0]}.{key}"?' if own else suggestion(key, known)
+def _broken_limit(item: Any) -> str | None:
+    """What a number, a choice or a check of our own asks for; None for a value of the wrong type."""
+    if item["type"] in _BOUNDS:
+        word, name = _BOUNDS[item["type"]]
+        return f"must be {word} {item['ctx'][name]:.15g}, not {value_text(item['input'])}"
+    if item["type"] == "literal_error":
+        allowed = item["ctx"]["expected"].replace("'", "")
+        meant = did_you_mean(str(item["input"]), allowed.replace(" or ", ", ").split(", "))
+        return f"must be {allowed}, not {value_text(item['input'])}{meant}"
+    return str(item["ctx"]["error"]) if item["type"] == "value_error" else None
 
 
 def homes(key: str) -> list[str]:
@@ -144,21 +139,6 @@ def _sections() -> list[str]:
     for path in found:
         found += [below for key in keys_at(path) if keys_at(below := join(path, key))]
     return found[1:]
-
-
-def _quoted(wanted: str, value: Any) -> str:
-    """Numbers and truth values in quotes are text to YAML."""
-    if not isinstance(value, str):
-        return ""
-    truth = wanted == "true or false" and value in ("true", "false")
-    number = wanted.endswith(" number") and re.fullmatch(r"-?\d+(\.\d+)?", value)
-    return "; remove the quotes" if truth or number else ""
-
-
-def _maybe(value: Any, allowed: str) -> str:
-    words = allowed.replace(" or ", ", ").split(", ")
-    close = difflib.get_close_matches(value, words, n=1) if isinstance(value, str) else []
-    return f'; did you mean "{close[0]}"?' if close else ""
 
 
 def keys_at(path: str) -> list[str]:
