@@ -113,7 +113,7 @@ def follow_run(
 
 
 def report_end(paths: RunPaths, outcome: dict[str, Any]) -> None:
-    """Print how the run ended. Raises RunFailedError or RunCancelledError, whose classes own the exit codes."""
+    """Print how the run ended. Raises RunFailedError or RunCancelledError, which have the exit codes."""
     state, reason = str(outcome.get("state")), str(outcome.get("reason") or "")
     if state == "failed":
         raise RunFailedError(

@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class JobCommand(click.Command):
-    """A verb whose words after ``--`` belong to the job's script: click would drop the ``--`` and forget where it was."""
+    """A verb whose words after ``--`` are arguments of the job's script: click would drop the ``--``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -41,7 +41,7 @@ def _script_of(words: Sequence[str]) -> str | None:
 
 
 def _option(name: str, words: Sequence[str]) -> list[str]:
-    """The option as it was written, with the next word where that may be its value."""
+    """The option as the user wrote it, with the next word where that may be its value."""
     for word, following in zip(words, [*words[1:], "-"], strict=True):
         if word.startswith(name):
             alone = "=" in word or "=" in following or following.startswith("-") or following.endswith(".py")
@@ -50,7 +50,7 @@ def _option(name: str, words: Sequence[str]) -> list[str]:
 
 
 def _behind_dashes(ctx: click.Context, script: str | None, words: Sequence[str]) -> str:
-    """How to hand the words to the script instead; empty where there is no script or no word."""
+    """A sentence that shows how to pass the words to the script; empty where there is no script or no word."""
     if script is None or not words:
         return ""
     return f"Write arguments of the script after --: {ctx.command_path} {script} -- {shlex.join(words)}"

@@ -1,4 +1,4 @@
-"""How verbs print: JSON, tables, and lines wrapped on a terminal."""
+"""Print JSON, tables, and lines wrapped on a terminal."""
 
 from __future__ import annotations
 

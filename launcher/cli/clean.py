@@ -21,18 +21,18 @@ _DAY_S = 86_400.0
 
 @frozen
 class Old:
-    """A run that could go."""
+    """A run that can be removed."""
 
     run: str
     """Its id, or a sweep's."""
     dir: str
     """Its directory."""
     bytes: int
-    """What removing it frees."""
+    """The bytes that removing it frees."""
     ended: float
     """When it ended; a sweep's last point."""
     removed: bool = False
-    """Whether it has been removed just now."""
+    """True when this command has removed it."""
 
 
 @click.command()
@@ -138,7 +138,7 @@ def _touched(path: Path) -> float | None:
 
 
 def _bytes(path: Path) -> int:
-    """What removing it frees: files below, links not followed."""
+    """The bytes that removing it frees: files below, links not followed."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:

@@ -58,7 +58,7 @@ def command(
 
 
 def _facts(partition: str | None, qos: str | None) -> tuple[SiteFacts, Job]:
-    """What this machine and SLURM say, and an empty job: the site profile's defaults count as a job's would."""
+    """The facts of this machine and SLURM, and an empty job with the site profile's defaults."""
     import os
 
     from launcher.config.load.load import site_job
@@ -158,7 +158,7 @@ def _probed(facts: SiteFacts, partition: str | None, account: str | None, wait_s
 
 
 def _write_site(facts: SiteFacts, force: bool) -> Path:
-    """Raises SiteError where SLURM tells nothing, StateError when a profile exists."""
+    """Write the site profile. Raises SiteError without SLURM, StateError when a profile exists."""
     import os
     from pathlib import Path
 

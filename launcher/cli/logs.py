@@ -106,7 +106,7 @@ def _print(path: Path, out: Bytes | Objects, *, begin: int = 0, lines: int | Non
 
 
 def _begin_of_last(f: BinaryIO, end: int, lines: int) -> int:
-    """Where the last ``lines`` lines begin, looked for from the end: logs grow to gigabytes."""
+    """The offset of the last ``lines`` lines, searched from the end: logs grow to gigabytes."""
     wanted, at = lines, end
     if end and lines:
         f.seek(end - 1)
@@ -236,7 +236,7 @@ class Objects:
         return rank, round_, attempt
 
     def _host(self, place: _RankKey) -> str | None:
-        """Where that rank ran; the history is read again for what is not known yet."""
+        """The host of that rank; the history is read again for what is not known yet."""
         if place not in self._hosts:
             from launcher.report.model.history import as_dict, as_list, as_text
             from launcher.run import events

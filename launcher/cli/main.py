@@ -83,7 +83,7 @@ def _debugging() -> bool:
 
 def _flush(code: int) -> int:
     """Flush standard output, so that Python reports no closed pipe at its end."""
-    gc.freeze()  # Python would look through everything once more at its end: a tenth of a second for some verbs
+    gc.freeze()  # Python would collect everything once more at its end: a tenth of a second for some verbs
     try:
         sys.stdout.flush()
     except OSError:
@@ -100,7 +100,7 @@ def _has_directory() -> bool:
 
 
 def _open_standard_streams() -> None:
-    """A caller may have closed them (``<&-``): then the first file opened would take their place."""
+    """Open the standard streams that a caller has closed (``<&-``): else the first file opened would take their number."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
@@ -110,7 +110,7 @@ def _open_standard_streams() -> None:
 
 
 def _replace_unprintable() -> None:
-    """Print what the terminal's encoding lacks as ``?``: an old locale, or half a character in a file's name, is no fault."""
+    """Print ``?`` for what the terminal's encoding lacks: an old locale or a broken file name is no error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -147,7 +147,7 @@ def _stopped() -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line ``argv`` (without the program's name; None: ``sys.argv``) and return the exit code.
 
-    Verbs return None or an exit code, or raise a `LauncherError`, whose class owns the code.
+    Verbs return None or an exit code, or raise a `LauncherError`, whose class has the exit code.
     """
     _open_standard_streams()
     _replace_unprintable()

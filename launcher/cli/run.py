@@ -63,9 +63,9 @@ class _Stop:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Stop:
-        """`launcher cancel` sends this process TERM: handed on. A terminal that closes sends HUP: save and stop."""
+        """Handle TERM, which `launcher cancel` sends and which goes on to the agents, and HUP of a closed terminal: save and stop."""
         handlers = {signal.SIGINT: self._interrupt, signal.SIGTERM: self._end}
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means that the run is to go on
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup: the run continues
             handlers[signal.SIGHUP] = self._hang_up
         self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         return self

@@ -87,7 +87,7 @@ def _live(paths: RunPaths | None, sweep: str | None) -> None:
 
 
 class _Keys:
-    """The keyboard, key by key; the terminal is put back as it was at the end."""
+    """Reads the keyboard key by key; restores the terminal at the end."""
 
     def __enter__(self) -> _Keys:
         import termios
@@ -104,7 +104,7 @@ class _Keys:
         termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 
     def read(self, timeout_s: float) -> list[str]:
-        """Keys pressed within ``timeout_s``; returns at the first."""
+        """Return the keys pressed within ``timeout_s``, at the first one."""
         ready, _, _ = select.select([self._fd], [], [], timeout_s)
         return decode(os.read(self._fd, 256)) if ready else []
 
@@ -136,7 +136,7 @@ def _save_and_end(paths: RunPaths) -> str:
 
 @frozen
 class Change:
-    """A run is in another state than before."""
+    """A change of a run's state."""
 
     t: float
     """When that was seen."""
@@ -148,7 +148,7 @@ class Change:
     """Why it is pending, or how it ended."""
 
     def as_json(self) -> str:
-        """One line, like an event's."""
+        """Return one line, like an event's."""
         from launcher.report.formats import json_line
 
         return json_line({"t": self.t, "type": "state", "run": self.run, "state": self.state, "reason": self.reason})

@@ -1,1 +1,1 @@
-"""The job file: schema, loading, overrides, sweeps, static check of the named code. Never imports torch."""
+"""The job file: its schema, loading, checks and conversion. Never imports torch or the user's code."""

@@ -1,1 +1,1 @@
-"""Rules between keys, and whether the named code exists. Imports none of the user's code."""
+"""Checks of a job: rules between keys, and the code it names. Reads the user's code and never imports it."""

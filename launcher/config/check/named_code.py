@@ -100,7 +100,7 @@ def _runnable(name: str, code_dir: Path, elsewhere: bool) -> Iterator[Problem]:
 
 
 def _missing_module(key: str, name: str, code_dir: Path, elsewhere: bool) -> Iterator[Problem]:
-    """No such module here; another interpreter or a container may still have it, unless its top lies in the code."""
+    """Report a missing module, unless another interpreter or a container may have it."""
     top = name.split(".")[0]
     if elsewhere and not (code_dir / top).exists() and not (code_dir / f"{top}.py").exists():
         return
@@ -190,7 +190,7 @@ def _fits(key: str, name: str, symbol: Symbol, owner: Symbol | None, params: dic
 
 
 def _no_training(name: str, node: ast.ClassDef) -> str | None:
-    """A sentence where the bases show that a class is no Training; other bases may be one."""
+    """A sentence where the bases show that a class is not a Training; other bases may be one."""
     if node.keywords:
         return None
     if all(is_object(base) for base in node.bases):

@@ -79,7 +79,7 @@ def script_form(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 @rule("checkpoint.watch", "task", "function")
 def watch_is_for_scripts(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """A task's or function's checkpoints are the launcher's own."""
+    """The launcher itself saves the checkpoints of a task or function."""
     pattern = job.checkpoint.watch
     if pattern is None:
         return
@@ -125,7 +125,7 @@ def possible_size(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 @rule("slurm.gres", "resources.gpus_per_node")
 def gres_agrees(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """The number of GPUs in --gres is that of gpus_per_node, from which the number of workers follows."""
+    """The number of GPUs in --gres equals gpus_per_node, which sets the number of workers."""
     found = re.search(r"(?:^|,)(?:gres[:/])?gpu(?::[A-Za-z][\w.-]*)?(?:[:=](\d+))?(?=,|\(|$)", job.slurm.gres or "")
     count = int(found.group(1) or 1) if found else None
     if count is not None and count != job.resources.gpus_per_node:
@@ -178,8 +178,8 @@ def _range(piece: str) -> int:
 
 
 @rule("resources.timeout_min", "distributed.init_timeout_min")
-def stragglers_fit(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """Waiting for stragglers longer than the job may run says nothing when it ends."""
+def init_timeout_within_limit(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """An init timeout beyond the time limit could never be reported."""
     wait, limit = job.distributed.init_timeout_min, job.resources.timeout_min
     if is_set(values, "distributed.init_timeout_min") and wait >= limit:
         yield Problem(
@@ -188,7 +188,7 @@ def stragglers_fit(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 
 @rule("resources.timeout_min", "restart.signal_lead_s")
-def the_signal_comes_in_time(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def signal_within_limit(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     """A lead longer than the limit would stop every attempt as it starts."""
     lead, limit = job.restart.signal_lead_s, job.resources.timeout_min
     if is_set(values, "restart.signal_lead_s") and lead >= limit * 60:
@@ -198,8 +198,8 @@ def the_signal_comes_in_time(job: Job, values: dict[str, Any]) -> Iterator[Probl
 
 
 @rule("resources.timeout_min", "restart.max_total_hours")
-def all_attempts_hold_one(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """The limit over all attempts cannot be below that of one."""
+def total_holds_one_attempt(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+    """The limit of all attempts is not below that of one."""
     total, limit = job.restart.max_total_hours, job.resources.timeout_min
     if is_set(values, "restart.max_total_hours") and total * 60 < limit:
         said = f"{total:g} h for all attempts is less than the limit of one (resources.timeout_min: {limit})"
@@ -277,7 +277,7 @@ def extra_options(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 @rule("slurm.dependency", "after")
 def one_dependency(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """``after`` becomes a dependency."""
+    """A job has one dependency, and ``after`` becomes one."""
     if job.slurm.dependency and job.after:
         yield Problem("after", "set either slurm.dependency or after, not both")
 
@@ -306,7 +306,7 @@ def variables(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 @rule("environment.setup")
 def no_secret_in_setup(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """Setup lines are written into files; ``X=$Y`` holds no value."""
+    """Setup lines hold no secret, because they are written into files; ``X=$Y`` holds no value."""
     for index, line in enumerate(job.environment.setup):
         for name in re.findall(r"(?:^|[\s;&])([A-Za-z_]\w*)=(?![\"']?[$`]|\s|$)", line):
             if secret_name(name):
@@ -330,7 +330,7 @@ def passed_once(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 @rule("code.link")
 def links(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
-    """A link lies inside the code directory: only there does the copy need it."""
+    """A link lies inside the code directory."""
     for index, path in enumerate(job.code.link):
         if path.startswith(("/", "~")) or ".." in path.split("/") or path.strip("./") == "":
             said = "must be a directory below code.dir, such as data; an absolute path needs no link"

@@ -14,7 +14,7 @@ from launcher.frozen import frozen
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 UNREADABLE = (SyntaxError, ValueError, OSError, RecursionError)
-"""What reading a file may raise: it is no valid Python, cannot be opened, or is nested too deeply."""
+"""Errors of reading a file: it is not valid Python, cannot be opened, or is nested too deeply."""
 _MOST_HOPS = 8
 _MOST_FILES = 256
 """Of a script's own modules: reading more of them would make every plan slower."""

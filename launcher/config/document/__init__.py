@@ -1,1 +1,1 @@
-"""A job file's text: values with their places, the schema, problems in words."""
+"""A job file's text: values with their places, the schema, and sentences for its faults. Never looks at other files."""

@@ -31,7 +31,7 @@ class Origin:
     value_column: int = 0
 
     def at(self, place: str = "key") -> str:
-        """``file:line:column`` of the key, or of the value; ``command line`` has no numbers."""
+        """Return ``file:line:column`` of the key, or of the value; ``command line`` has no numbers."""
         if not self.line:
             return self.source
         if place == "value":
@@ -151,7 +151,7 @@ def read_yaml(text: str, source: str) -> Document:
 
 
 def read_value(text: str, key: str = "") -> tuple[Any, str | None]:
-    """The value of ``key=TEXT`` on the command line, and what is wrong with it (None: nothing).
+    """Return the value of ``key=TEXT`` on the command line, and what is wrong with it (None: nothing).
 
     Clock times and leading zeros are text here: a shell has eaten whatever quotes there were.
     """
@@ -192,7 +192,7 @@ _Dumper.ignore_aliases = lambda self, data: True  # type: ignore[method-assign]
 
 
 def dump_yaml(data: Any, *, flow: bool = False) -> str:
-    """Plain values as a YAML text that `read_yaml`, and any other reader, reads back to the same values.
+    """Write plain values as a YAML text that `read_yaml`, and any other reader, reads back to the same values.
 
     ``flow`` puts everything on one line, as in ``[a, b]``.
     """
@@ -202,7 +202,7 @@ def dump_yaml(data: Any, *, flow: bool = False) -> str:
 
 
 def _pairs(text: str) -> str:
-    """JSON writes characters beyond U+FFFF as two escapes, which PyYAML leaves as two halves."""
+    """Join surrogate pairs: JSON writes characters beyond U+FFFF as two escapes, which PyYAML leaves apart."""
     return re.sub(
         "[\ud800-\udbff][\udc00-\udfff]", lambda m: m[0].encode("utf-16", "surrogatepass").decode("utf-16"), text
     )

@@ -116,7 +116,7 @@ def _problem(path: str, items: list[Any]) -> Problem:
 
 
 def _broken_limit(item: Any) -> str | None:
-    """What a number, a choice or a check of our own asks for; None for a value of the wrong type."""
+    """A sentence for a number out of bounds, an unknown choice or a failed check; None for a value of the wrong type."""
     if item["type"] in _BOUNDS:
         word, name = _BOUNDS[item["type"]]
         return f"must be {word} {item['ctx'][name]:.15g}, not {value_text(item['input'])}"
@@ -160,5 +160,5 @@ _hints = functools.cache(typing.get_type_hints)
 
 
 def key_name(field: dataclasses.Field[Any]) -> str:
-    """A field's name in a job file: ``pass_`` is ``pass``."""
+    """Return a field's name in a job file: ``pass_`` is ``pass``."""
     return field.name.rstrip("_")

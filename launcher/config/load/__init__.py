@@ -1,1 +1,1 @@
-"""From files and overrides to a checked job, or to a sweep's jobs."""
+"""Loading: files and overrides become a checked job, or the jobs of a sweep. Never asks SLURM."""

@@ -180,7 +180,7 @@ def _unreadable(problem: Problem) -> bool:
 
 @lru_cache(maxsize=1)
 def _adapter() -> TypeAdapter[Job]:
-    """The job's validator. Plugins of pydantic are left out: looking for them reads the metadata of every package here."""
+    """The validator of a job. Plugins of pydantic are left out: looking for them reads the metadata of every package here."""
     before = os.environ.get(_NO_PLUGINS)
     os.environ[_NO_PLUGINS] = "__all__"
     try:
@@ -220,7 +220,7 @@ def _parse(values: dict[str, Any]) -> Job:
 
 
 def _wrong_texts(values: dict[str, Any]) -> list[Problem]:
-    """Lone surrogates, which no encoding and so no validator can take."""
+    """Problems for lone surrogates, which no encoding and so no validator accepts."""
     return [
         Problem(path, "holds a lone surrogate (half a character), which no file can hold", "value")
         for path, value in leaves(values)

@@ -30,9 +30,9 @@ class Point:
     """One combination of values."""
 
     index: int
-    """Its place in the array, from 0."""
+    """Its index in the array, from 0."""
     label: str
-    """What tells it from the others, short and fit for a name: ``lr0.1-seed3``."""
+    """The values in short, for its name: ``lr0.1-seed3``."""
     overrides: dict[str, Any]
     """Values by key path."""
 
