@@ -14,7 +14,7 @@ from launcher.cli._options import (
     load_job_words,
     sweep_option,
     wait_option,
-)
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from launcher.submission.facts.facts import BackendName

@@ -8,14 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher.config.check.signatures import (
-    Signature,
-    constructor,
-    decorators,
-    function_signature,
-    is_object,
-    missing_methods,
-)
+from launcher.config.check import signatures
 from launcher.config.check.user_code import (
     UNREADABLE,
     Definition,
@@ -25,7 +18,7 @@ from launcher.config.check.user_code import (
     find_symbol,
     names_in,
     parse,
-)
+)  # fmt: skip
 from launcher.config.document.schema import Job
 from launcher.config.document.source import Problem, dump_yaml
 from launcher.config.document.validation import did_you_mean, suggestion
@@ -164,23 +157,23 @@ def _nested(module: Module, name: str) -> tuple[Symbol | None, Symbol | None]:
 
 def _fits(key: str, name: str, symbol: Symbol, owner: Symbol | None, params: dict[str, Any]) -> Iterator[Problem]:
     node = symbol.node
-    signature: Signature | None = None
+    signature: signatures.Signature | None = None
     said = None
     if isinstance(node, ast.ClassDef):
         if key == "function":
             said = f"{name} is a class; write task: instead of function:, with a subclass of launcher.Training"
         else:
             said = _no_training(name, node)
-            if not said and (missing := missing_methods(symbol)):
+            if not said and (missing := signatures.missing_methods(symbol)):
                 said = f"{name} does not define {' or '.join(missing)}, which launcher.Training requires"
-        signature = constructor(symbol)
+        signature = signatures.constructor(symbol)
     elif key == "task":
         said = f"{name} is a function; write function: instead of task:"
     elif isinstance(node, ast.AsyncFunctionDef):
         said = f"{name} is an async function; the launcher calls it without await, so write a plain function"
     elif node is not None:
-        static = owner is None or "staticmethod" in decorators(node)
-        signature = function_signature(node, skip=1 if static else 2)
+        static = owner is None or "staticmethod" in signatures.decorators(node)
+        signature = signatures.function_signature(node, skip=1 if static else 2)
         if signature is not None and signature.too_few:
             said = f"{name} takes no argument, but the launcher calls it with a launcher.Worker"
     if said:
@@ -193,7 +186,7 @@ def _no_training(name: str, node: ast.ClassDef) -> str | None:
     """A sentence where the bases show that a class is not a Training; other bases may be one."""
     if node.keywords:
         return None
-    if all(is_object(base) for base in node.bases):
+    if all(signatures.is_object(base) for base in node.bases):
         return f"{name} is not a subclass of launcher.Training: it has no base class"
     words = [ast.unparse(base) for base in node.bases]
     if all(word.rpartition(".")[2] in ("Module", "LightningModule", "Dataset") for word in words):
@@ -201,7 +194,7 @@ def _no_training(name: str, node: ast.ClassDef) -> str | None:
     return None
 
 
-def _parameters(name: str, signature: Signature, params: dict[str, Any]) -> Iterator[Problem]:
+def _parameters(name: str, signature: signatures.Signature, params: dict[str, Any]) -> Iterator[Problem]:
     known = list(signature.parameters)
     for key in params:
         if key not in known and not signature.anything:

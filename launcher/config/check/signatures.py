@@ -14,7 +14,7 @@ from launcher.config.check.user_code import (
     full_name,
     imported_names,
     parse,
-)
+)  # fmt: skip
 
 __all__ = ["Signature", "constructor", "decorators", "function_signature", "is_object", "missing_methods"]
 

@@ -43,14 +43,15 @@ def convert_sbatch(text: str, filename: str) -> str:
     text = text.replace("\r\n", "\n")
     given, late = directives(text)
     state = _State(Draft(filename), Scope(), read_amounts(given))
-    _know(state, given)
+    _know(state)
     for command in commands(text):
         _read(state, command)
     launch = max(state.launches, key=lambda found: found.weight, default=None)
     if launch is None and not given:
         raise ConfigError(f"{filename} is not an sbatch script: it has no #SBATCH line and starts no Python program")
-    if launch is not None:
-        _raise_amounts(state.has, launch)
+    if launch is not None and state.has.nodes == 1:  # without --nodes the count of torchrun or accelerate holds
+        counts = (smallest_count(launch.settings.get(name)) for name in ("nnodes", "num-machines"))
+        state.has.nodes = next(filter(None, counts), 1)
     _put_program(state, launch)
     put_resources(state.draft, given, launch, state.has)
     put_slurm(state.draft, given)
@@ -58,27 +59,17 @@ def convert_sbatch(text: str, filename: str) -> str:
     return state.draft.text()
 
 
-def _know(state: _State, given: dict[str, str]) -> None:
+def _know(state: _State) -> None:
     """Set SLURM's variables that follow from the directives."""
     has = state.has
+    tasks = has.slurm_tasks
     known = {
-        "SLURM_NNODES": has.nodes,
-        "SLURM_JOB_NUM_NODES": has.nodes,
-        "SLURM_NTASKS": has.nodes * has.slurm_tasks,
-        "SLURM_NPROCS": has.nodes * has.slurm_tasks,
-        "SLURM_NTASKS_PER_NODE": has.slurm_tasks,
-        "SLURM_GPUS_ON_NODE": has.gpus,
-        "SLURM_GPUS_PER_NODE": has.gpus,
-        "SLURM_GPUS": has.gpus * has.nodes,
-        "SLURM_CPUS_PER_TASK": has.cpus_per_slurm_task,
-    }
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), has.nodes),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), has.nodes * tasks),
+        **dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), has.gpus),
+        "SLURM_NTASKS_PER_NODE": tasks, "SLURM_GPUS": has.gpus * has.nodes, "SLURM_CPUS_PER_TASK": has.cpus_per_slurm_task,
+    }  # fmt: skip
     state.scope.known.update({name: [str(value)] for name, value in known.items() if value})
-
-
-def _raise_amounts(has: Amounts, launch: Launch) -> None:
-    """Without ``--nodes`` the launcher's own count holds."""
-    nodes = smallest_count(launch.settings.get("nnodes")) or smallest_count(launch.settings.get("num-machines")) or 1
-    has.nodes = max(has.nodes, nodes) if has.nodes == 1 else has.nodes
 
 
 # --- one command --------------------------------------------------------------------------------------------------------

@@ -103,14 +103,9 @@ def read_document(path: Path) -> Document:
 def _take_own(document: Document) -> dict[str, Any]:
     """Remove the profile's own keys from the document and check them."""
     own = {key: document.data.pop(key) for key in OWN_KEYS if key in document.data}
-    good: dict[str, Any] = {}
-    for key, value in own.items():
-        said = _wrong_own(key, value)
-        if said:
-            document.problems.append(Problem(key, said, "value", document.origins.get(key)))
-        else:
-            good[key] = value
-    return good
+    wrong = {key: said for key, value in own.items() if (said := _wrong_own(key, value))}
+    document.problems += [Problem(key, said, "value", document.origins.get(key)) for key, said in wrong.items()]
+    return {key: value for key, value in own.items() if key not in wrong}
 
 
 def _wrong_own(key: str, value: Any) -> str | None:
