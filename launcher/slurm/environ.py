@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from launcher.frozen import frozen
 
-__all__ = ["JobEnviron", "job_environ", "own_job_id", "without_slurm"]
+__all__ = ["JobEnviron", "job_environ", "without_slurm"]
 
 _PREFIXES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_", "PMI2_")
 
@@ -66,11 +66,6 @@ def job_environ(environ: Mapping[str, str] = os.environ) -> JobEnviron:
         node_name=get("SLURMD_NODENAME", ""),
         restart_count=_number(get("SLURM_RESTART_COUNT")) or 0,
     )
-
-
-def own_job_id(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the id by which this very job is queried and requeued; "" outside SLURM."""
-    return job_environ(environ).own_id
 
 
 def _number(text: str | None) -> int | None:

@@ -1,7 +1,7 @@
 """Give an allocation back so that the run starts again. Used from inside the job, by its leader.
 
 Standard library only. Nothing here raises for what SLURM refuses or does not answer: each call returns a `Done`.
-Job ids are those of `launcher.slurm.environ.own_job_id`: an array element is ``ARRAY_TASK``, as the plain id of an array's
+Job ids are those of `launcher.slurm.environ.JobEnviron.own_id`: an array element is ``ARRAY_TASK``, as the plain id of an array's
 last element names the whole array.
 """
 

@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from launcher.report.model.history import History, read_history
+from launcher.report.model.summary import RunSummary, summarise_history
 from launcher.run.paths import SPEC_VERSION, RunPaths
 
 T0 = 1_790_000_000.0
 """When every story begins."""
+
+
+def summarise(paths: RunPaths, slurm: Any, now: float) -> RunSummary:
+    """The state of the run at ``paths``."""
+    return summarise_history(read_history(paths), slurm, now)
 
 
 class Story:

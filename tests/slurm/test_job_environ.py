@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.slurm.environ import JobEnviron, job_environ, own_job_id, without_slurm
+from launcher.slurm.environ import JobEnviron, job_environ, without_slurm
 
 
 def test_outside_a_job_nothing_is_known() -> None:
@@ -26,8 +26,8 @@ def test_a_step_knows_its_place() -> None:
 
 def test_an_array_element_is_asked_for_by_array_and_task() -> None:
     """The plain id of an array's last element is the array's own: it is never used."""
-    assert own_job_id({"SLURM_JOB_ID": "20", "SLURM_ARRAY_JOB_ID": "20", "SLURM_ARRAY_TASK_ID": "3"}) == "20_3"
-    assert own_job_id({"SLURM_JOB_ID": "21", "SLURM_ARRAY_JOB_ID": "20", "SLURM_ARRAY_TASK_ID": "0"}) == "20_0"
+    assert job_environ({"SLURM_JOB_ID": "20", "SLURM_ARRAY_JOB_ID": "20", "SLURM_ARRAY_TASK_ID": "3"}).own_id == "20_3"
+    assert job_environ({"SLURM_JOB_ID": "21", "SLURM_ARRAY_JOB_ID": "20", "SLURM_ARRAY_TASK_ID": "0"}).own_id == "20_0"
 
 
 def test_an_allocation_does_not_leak() -> None:

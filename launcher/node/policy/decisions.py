@@ -22,7 +22,6 @@ __all__ = [
     "Row",
     "Situation",
     "decide",
-    "wants_stop",
 ]
 
 SAME_EXCEPTION_LIMIT = 3
@@ -70,23 +69,6 @@ class Kind(str, Enum):
     HOURS = "total_hours"
     """The allocations of all attempts together have lasted ``restart.max_total_hours``."""
     FENCED = "fenced"
-
-
-STOPPING = frozenset(
-    {
-        Kind.PREEMPTED,
-        Kind.PREEMPTED_NOW,
-        Kind.SCRIPT_GONE,
-        Kind.TIME_LIMIT,
-        Kind.CANCELLED,
-        Kind.USER_STOP,
-        Kind.TERMINATED,
-        Kind.UNKNOWN_SIGNAL,
-        Kind.IDLE,
-        Kind.HOURS,
-    }
-)
-"""Evidence that leads to an agreed stop and a save before the decision is carried out."""
 
 
 class Action(str, Enum):
@@ -222,8 +204,3 @@ def decide(evidence: Evidence, situation: Situation) -> Decision:
             text = evidence.text[:1].upper() + evidence.text[1:]
             return Decision(row.action, f"{text}; {row.why}.", number, exclude)
     raise LookupError(f"no row for {evidence.kind}")
-
-
-def wants_stop(kind: Kind) -> bool:
-    """This evidence asks for an agreed stop before it is decided upon."""
-    return kind in STOPPING

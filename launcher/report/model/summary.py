@@ -11,12 +11,11 @@ from typing import Any
 from launcher.frozen import frozen
 from launcher.report import formats
 from launcher.report.model.hearing import heard, run_now
-from launcher.report.model.history import Event, History, as_dict, as_list, as_number, as_text, own_time, read_history
+from launcher.report.model.history import Event, History, as_dict, as_list, as_number, as_text, own_time
 from launcher.report.model.problems import faults
 from launcher.report.model.verdict import SlurmView, State, verdict
-from launcher.run.paths import RunPaths
 
-__all__ = ["STANDS_OUT", "RunSummary", "summarise", "summarise_history"]
+__all__ = ["STANDS_OUT", "RunSummary", "summarise_history"]
 
 STANDS_OUT = 0.1
 """A rank is called slow when it needs longer than the others by this share of a step; jitter is less."""
@@ -135,18 +134,13 @@ class RunSummary:
         return dataclasses.asdict(self)
 
 
-def summarise(paths: RunPaths, slurm: Mapping[str, SlurmView] | None = None, now: float | None = None) -> RunSummary:
-    """The run at ``paths``. ``slurm`` maps job ids to SLURM's view (a missing id: SLURM has forgotten the job).
-
-    None means that SLURM was not asked or did not answer. Never raises for what the files hold.
-    """
-    return summarise_history(read_history(paths), slurm, now)
-
-
 def summarise_history(
     history: History, slurm: Mapping[str, SlurmView] | None = None, now: float | None = None
 ) -> RunSummary:
-    """As `summarise`, from files already read."""
+    """Return the run's state. ``slurm`` maps job ids to SLURM's view (a missing id: SLURM has forgotten the job).
+
+    None means that SLURM was not asked or did not answer. Never raises for what the files hold.
+    """
     now = time.time() if now is None else now
     values = _identity(history) | _progress(history) | _times(history, now)
     state, reason, extra = verdict(history, slurm, now, str(values["backend"]), values["job_id"])

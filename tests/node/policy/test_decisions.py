@@ -15,7 +15,6 @@ from launcher.node.policy.decisions import (
     Kind,
     Situation,
     decide,
-    wants_stop,
 )
 
 K, A = Kind, Action
@@ -148,11 +147,3 @@ def test_only_requeues_exclude_hosts():
 
     assert decide(lost, FINE).exclude == ()
     assert decide(lost, but(nodes_left=False)).exclude == ("n1",)
-
-
-def test_signals_ask_for_an_agreed_stop_and_failures_do_not():
-    """Stops are for what takes the allocation away."""
-    assert {k for k in Kind if wants_stop(k)} == {
-        K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.SCRIPT_GONE, K.CANCELLED, K.USER_STOP,
-        K.TERMINATED, K.UNKNOWN_SIGNAL, K.IDLE, K.HOURS,
-    }  # fmt: skip

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from run_story import T0, Story, training
+from run_story import T0, Story, summarise, training
 
 from launcher.report.diagnosis.why import explain
-from launcher.report.model.summary import summarise, summarise_history
+from launcher.report.model.summary import summarise_history
 from launcher.report.text.status import lines
 
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from run_story import Story, training
-
-from launcher.report.model.summary import summarise
+from run_story import Story, summarise, training
 
 
 @dataclass
