@@ -30,6 +30,7 @@ from launcher.node.leader.nodes import Node
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.saving import Saver as LeadersSaver
 from launcher.node.policy.hangs import HangWatch
+from launcher.node.wire.messages import ToWorkers
 from launcher.run.events import read
 from launcher.run.message_lines import Channel, decode_lines, encode
 from launcher.run.messages import ToWorker, WorkerShard
@@ -102,10 +103,10 @@ class _Lines:
     def __init__(self, lines: list[socket.socket]) -> None:
         self.lines = lines
 
-    def send(self, message: dict[str, Any]) -> None:
-        for rank in message["ranks"]:
+    def send(self, message: ToWorkers) -> None:
+        for rank in message.ranks or ():
             try:
-                self.lines[rank].sendall(encode(message["message"]))
+                self.lines[rank].sendall(encode(message.message))
             except OSError:  # that worker is dead
                 pass
 

@@ -26,8 +26,29 @@ from launcher.node.agent.workers import WORKER_MAIN, Crew
 from launcher.node.checkpoints import fence
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.wire import connection
-from launcher.node.wire.messages import HEARTBEAT_S, SILENCE_S
+from launcher.node.wire.messages import (
+    HEARTBEAT_S,
+    SILENCE_S,
+    AgentHello,
+    Alive,
+    Cleared,
+    DumpStacks,
+    EndRound,
+    ForwardTerm,
+    FromAgent,
+    Leaving,
+    RunChecks,
+    Shutdown,
+    SignalHeard,
+    StacksWritten,
+    StartRound,
+    StartStore,
+    ToAgent,
+    ToWorkers,
+    Welcome,
+)
 from launcher.run import clock
+from launcher.run.message_lines import MessageReader
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome
@@ -81,8 +102,8 @@ class Agent:
         self._server = ForkServer(preload=preload, environ=environ, on_exit=self._exited)
         self._sampler = Sampler(self._pids, gpus=Gpus if spec.gpus_per_node else None)
         self._peer: connection.Peer | None = None
-        self._waiting: list[dict[str, Any]] = []
-        self._attempt: int | None = None
+        self._waiting: list[SignalHeard] = []
+        self._attempt = 0
         self._crews: dict[int, Crew] = {}
         self._stores: dict[int, Store] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -185,11 +206,14 @@ class Agent:
         facts = await asyncio.to_thread(
             node_facts, self.spec, self.paths, host=self.host.split("/")[0], local_address=peer.local_address
         )
-        for text in facts.get("warnings", ()):
+        for text in facts.warnings:
             _say(text)
         self._peer = peer
         self._heard = time.monotonic()
-        self._tell("hello", node=self.node, host=self.host, pid=os.getpid(), attempt=None, facts=facts)
+        self._tell(AgentHello(node=self.node, host=self.host, pid=os.getpid(), attempt=None, facts=facts))
+        for kept in self._waiting:
+            self._tell(kept)
+        self._waiting.clear()
         beat = self._task(self._beat(peer))
         try:
             if not await self._read(peer):
@@ -197,7 +221,7 @@ class Agent:
                 _say(self._broken or "The leader is gone; ending the workers and leaving.")
                 return ProtocolError.exit_code
             await self._server.stop()
-            self._tell("leaving")
+            self._tell(Leaving())
             await peer.hang_up()
             return 0
         finally:
@@ -207,13 +231,14 @@ class Agent:
 
     async def _read(self, peer: connection.Peer) -> bool:
         """Do what the leader says; True when told to leave, False when it is lost."""
-        async for message in peer.messages():
+        reader = MessageReader(ToAgent, _say)
+        async for values in peer.messages():
             self._heard = time.monotonic()
-            if message["type"] == "shutdown":
+            order = reader.read(values)
+            if isinstance(order, Shutdown):
                 return True
-            handler = getattr(self, f"_on_{message['type']}", None)
-            if handler is not None:
-                handler(message)
+            if order is not None:
+                self._do(order)
         return False
 
     async def _beat(self, peer: connection.Peer) -> None:
@@ -229,21 +254,16 @@ class Agent:
                 self.leader_lost = "silent"
                 peer.abort()
                 return
-            self._tell("alive", t=time.time(), **self._sampler.latest())
+            self._tell(Alive(t=time.time(), **self._sampler.latest()))
             await asyncio.sleep(HEARTBEAT_S)
 
     # --- helpers ---
 
-    def _tell(self, type_: str, **values: Any) -> None:
-        """Send one message to the leader; before it is found, keep it."""
-        message = {"type": type_, **values}
+    def _tell(self, message: FromAgent) -> None:
+        """Send one message to the leader; before it is found, keep signals."""
         if self._peer is not None:
             self._peer.send(message)
-            if type_ == "hello":
-                for kept in self._waiting:
-                    self._peer.send(kept)
-                self._waiting.clear()
-        elif type_ == "signal":
+        elif isinstance(message, SignalHeard):
             self._waiting.append(message)
 
     def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -270,7 +290,7 @@ class Agent:
             if self.spec.batch == "slurm":
                 for crew in self._crews.values():
                     crew.term_came()
-        self._tell("signal", name=name, t=time.time())
+        self._tell(SignalHeard(name=name, t=time.time()))
 
     def _exited(self, key: str, status: int, t: float) -> None:
         """The fork server tells of an end."""
@@ -283,40 +303,46 @@ class Agent:
 
     # --- the leader's orders ---
 
-    def _on_welcome(self, message: dict[str, Any]) -> None:
-        self._attempt = message["attempt"]
-        if self.node:  # not in the leader's own process. Whoever hands the job back for it tells so by its clock
-            clock.follow(message["t"])
+    def _do(self, order: ToAgent) -> None:
+        match order:
+            case Welcome():
+                self._attempt = order.attempt
+                if (
+                    self.node
+                ):  # not in the leader's own process. Whoever hands the job back for it tells so by its clock
+                    clock.follow(order.t)
+            case RunChecks():
+                self._task(self._preflight(order))
+            case StartStore():
+                store = self._stores[order.round] = Store(self._server, order.round, self._tell)
+                folder = self.paths.round_logs(self._attempt, max(order.round, 0))
+                self._task(store.start(folder / "store.log", share=self.spec.share, main=self._store_main))
+            case StartRound():
+                self._start(order)
+            case EndRound():
+                self._task(self._end(order.round))
+            case ForwardTerm(round=number) if number in self._crews:
+                self._task(self._crews[number].term(order.cause, order.left_s))
+            case ToWorkers(round=number) if number in self._crews:
+                self._crews[number].to_workers(order.ranks, order.message)
+            case DumpStacks(round=number) if number in self._crews:
+                self._task(self._dump(self._crews[number]))
 
-    def _on_preflight(self, message: dict[str, Any]) -> None:
-        check = Preflight(self.spec, self.paths, self._server, node=self.node, attempt=self._attempt or 0)
-        self._task(self._preflight(check, message))
+    async def _preflight(self, order: RunChecks) -> None:
+        check = Preflight(self.spec, self.paths, self._server, node=self.node, attempt=self._attempt)
+        self._tell(await check.run(order.peers, order.port))
 
-    async def _preflight(self, check: Preflight, message: dict[str, Any]) -> None:
-        self._tell("preflight", **await check.run(message.get("peers") or [], message.get("port")))
-
-    def _on_store(self, message: dict[str, Any]) -> None:
-        round_ = message["round"]
-        store = self._stores[round_] = Store(self._server, round_, self._tell)
-        folder = self.paths.round_logs(self._attempt or 0, max(round_, 0))
-        self._task(store.start(folder / "store.log", share=self.spec.share, main=self._store_main))
-
-    def _on_round(self, message: dict[str, Any]) -> None:
-        crew = Crew(
-            self.spec, self.paths, self._server, message, attempt=self._attempt or 0, tell=self._tell
-        )  # fmt: skip
+    def _start(self, order: StartRound) -> None:
+        crew = Crew(self.spec, self.paths, self._server, order, attempt=self._attempt, tell=self._tell)
         self._crews[crew.round] = crew
         shares = cpu_shares(
             sorted(os.sched_getaffinity(0)),
             psutil.cpu_count() or 1,
             os.environ,
-            workers=len(message["workers"]),
+            workers=len(order.workers),
             cpus_per_task=self.spec.cpus_per_task,
         )
         crew.start(shares, main=self._worker_main)
-
-    def _on_end(self, message: dict[str, Any]) -> None:
-        self._task(self._end(message["round"]))
 
     async def _end(self, round_: int) -> None:
         crew, store = self._crews.get(round_), self._stores.get(round_)
@@ -327,22 +353,10 @@ class Agent:
         await self._server.clear(round_)
         self._crews.pop(round_, None)
         self._stores.pop(round_, None)
-        self._tell("cleared", round=round_)
-
-    def _on_term(self, message: dict[str, Any]) -> None:
-        if (crew := self._crews.get(message["round"])) is not None:
-            self._task(crew.term(message["cause"], message["left_s"]))
-
-    def _on_to_workers(self, message: dict[str, Any]) -> None:
-        if (crew := self._crews.get(message["round"])) is not None:
-            crew.to_workers(message.get("ranks"), message["message"])
-
-    def _on_dump(self, message: dict[str, Any]) -> None:
-        if (crew := self._crews.get(message["round"])) is not None:
-            self._task(self._dump(crew))
+        self._tell(Cleared(round=round_))
 
     async def _dump(self, crew: Crew) -> None:
-        self._tell("stacks", round=crew.round, ranks=await crew.dump())
+        self._tell(StacksWritten(round=crew.round, ranks=await crew.dump()))
 
 
 def _say(text: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from launcher.node.agent.usage import Gpus
+from launcher.node.wire.messages import NodeFacts
 from launcher.run.asking import exists, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -21,31 +22,28 @@ from launcher.run.spec import RunSpec
 __all__ = ["gloo_interface", "node_facts", "resolve", "torch_versions"]
 
 
-def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str | None) -> dict[str, Any]:
-    """Everything; blocking (NVML, DNS, the run directory), so agents call it in a thread.
+def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str | None) -> NodeFacts:
+    """Ask for everything. It blocks (NVML, DNS, the run directory), so agents call it in a thread.
 
     ``local_address`` is this end of the connection to the leader, or None.
     """
     gpus = Gpus()
     address = node_address(spec, host, local_address)
-    facts: dict[str, Any] = {
-        "gpus": len(gpus),
-        **gpus.describe(),
-        "cpus": len(os.sched_getaffinity(0)),
-        "mem_bytes": int(psutil.virtual_memory().total),
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        **torch_versions(),
-        "address": address,
-        "master_addr": master_address(spec, host, address),
-        "sees_run_dir": _sees(paths),
-        **disk(paths.root),
-    }
-    if spec.gpus_per_node and gpus.problem:
-        facts["gpu_problem"] = gpus.problem
-    if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
-        facts["warnings"] = ["TORCH_DISTRIBUTED_DEBUG=DETAIL is set: DDP on gloo crashes with it"]
-    return facts
+    detail = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
+    asked: dict[str, Any] = {**gpus.describe(), **torch_versions(), **disk(paths.root)}
+    return NodeFacts(
+        gpus=len(gpus),
+        cpus=len(os.sched_getaffinity(0)),
+        mem_bytes=int(psutil.virtual_memory().total),
+        python=platform.python_version(),
+        kernel=platform.release(),
+        address=address,
+        master_addr=master_address(spec, host, address),
+        sees_run_dir=_sees(paths),
+        gpu_problem=(gpus.problem or None) if spec.gpus_per_node else None,
+        warnings=["TORCH_DISTRIBUTED_DEBUG=DETAIL is set: DDP on gloo crashes with it"] if detail else [],
+        **asked,
+    )
 
 
 def _sees(paths: RunPaths) -> bool:

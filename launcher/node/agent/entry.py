@@ -18,7 +18,7 @@ from launcher.node.agent.environment import base_environment
 from launcher.node.agent.membership import leader_address, node_index, node_names
 from launcher.node.leader.leader import Ending, Leader
 from launcher.node.wire import connection
-from launcher.node.wire.messages import Hub, Link
+from launcher.node.wire.messages import AgentHello, Hub, Leaving, Link, Shutdown
 from launcher.run.asking import exists, load_object, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -170,9 +170,9 @@ class Dismissal(Hub):
 
     def received(self, link: Link, message: dict[str, Any]) -> None:
         """See `Hub`."""
-        if message["type"] == "hello":
-            link.send({"type": "shutdown"})
-        elif message["type"] == "leaving":
+        if message["type"] == AgentHello.type:
+            link.send(Shutdown())
+        elif message["type"] == Leaving.type:
             self._told.add(link)
 
     def closed(self, link: Link, why: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.node.wire.messages import RankPlace, StartRound
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
@@ -73,40 +74,35 @@ def base_environment(
     return base
 
 
-def worker_environment(
-    spec: RunSpec, order: Mapping[str, Any], worker: Mapping[str, Any], *, attempt: int
-) -> dict[str, str]:
-    """What one worker adds to the base. ``order`` is the leader's ``round`` message, ``worker`` one of its workers."""
-    local_size = len(order["workers"])
-    rank, size = worker["rank"], order["world_size"]
-    resume = order.get("resume") or {}
+def worker_environment(spec: RunSpec, order: StartRound, worker: RankPlace, *, attempt: int) -> dict[str, str]:
+    """Return what one worker of a round adds to the base."""
+    local_size = len(order.workers)
+    rank, size = worker.rank, order.world_size
     values: dict[str, Any] = {
         "RANK": rank,
-        "LOCAL_RANK": worker["local_rank"],
+        "LOCAL_RANK": worker.local_rank,
         "WORLD_SIZE": size,
         "LOCAL_WORLD_SIZE": local_size,
-        "GROUP_RANK": order["group_rank"],
+        "GROUP_RANK": order.group_rank,
         "GROUP_WORLD_SIZE": -(-size // local_size),
         "ROLE_RANK": rank,
         "ROLE_NAME": "default",
         "ROLE_WORLD_SIZE": size,
-        "MASTER_ADDR": order["master_addr"],
-        "MASTER_PORT": order["master_port"],
-        "TORCHELASTIC_RESTART_COUNT": order["round"],
+        "MASTER_ADDR": order.master_addr,
+        "MASTER_PORT": order.master_port,
+        "TORCHELASTIC_RESTART_COUNT": order.round,
         "TORCHELASTIC_MAX_RESTARTS": spec.restart.max_restarts,
         "TORCHELASTIC_RUN_ID": spec.id,
         "TORCHELASTIC_USE_AGENT_STORE": True,
         "LAUNCHER_RUN_DIR": spec.run_dir,
         "LAUNCHER_ATTEMPT": attempt,
-        "LAUNCHER_ROUND": order["round"],
-        "LAUNCHER_RESUME_PATH": resume.get("path") or "",
-        "LAUNCHER_RESUME_STEP": resume.get("step") or 0,
-        **(order.get("environment") or {}),
+        "LAUNCHER_ROUND": order.round,
+        "LAUNCHER_RESUME_PATH": order.resume.path if order.resume else "",
+        "LAUNCHER_RESUME_STEP": order.resume.step if order.resume else 0,
+        **order.environment,
     }
     if spec.work.kind in ("script", "module"):
-        values["LAUNCHER_STOP_NOTE"] = RunPaths(Path(spec.run_dir)).stop_note(
-            attempt, order["round"], order["group_rank"]
-        )
+        values["LAUNCHER_STOP_NOTE"] = RunPaths(Path(spec.run_dir)).stop_note(attempt, order.round, order.group_rank)
     return {name: str(value) for name, value in values.items()}
 
 

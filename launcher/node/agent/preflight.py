@@ -9,15 +9,15 @@ import socket
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import psutil
 
-from launcher.frozen import frozen
+from launcher.frozen import field_values, frozen
 from launcher.node.agent import description, logs
 from launcher.node.agent.usage import Gpus
 from launcher.node.forkserver.client import ForkServer, ForkServerError
+from launcher.node.wire.messages import CheckPeer, CheckResult, ChecksDone
 from launcher.run.asking import patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CHECKED_FREE_BYTES, CHECKED_FREE_INODES, RunSpec
@@ -107,29 +107,29 @@ class Preflight:
         self._node = node
         self._attempt = attempt
 
-    async def run(self, peers: list[dict[str, Any]], port: int | None) -> dict[str, Any]:
-        """Every check; what ``preflight`` carries to the leader. ``port``: of a store on the first of ``peers``."""
+    async def run(self, peers: list[CheckPeer], port: int | None) -> ChecksDone:
+        """Run every check. ``port``: of a store on the first of ``peers``."""
         begun = time.monotonic()
         local = asyncio.ensure_future(self._local(peers))
         reduced = asyncio.ensure_future(self._all_reduce(peers, port))
         checks = await local
         more, bandwidth = await reduced
         checks += more
-        return {
+        return ChecksDone(
             # an all-reduce that fails fails for every node: it says nothing against this one
-            "ok": all(check.ok for check in checks if check.name != "all_reduce"),
-            "seconds": round(time.monotonic() - begun, 3),
-            "checks": [asdict(check) for check in checks],
-            "bandwidth_gb_s": bandwidth,
-        }
+            ok=all(check.ok for check in checks if check.name != "all_reduce"),
+            seconds=round(time.monotonic() - begun, 3),
+            checks=[CheckResult(**field_values(check)) for check in checks],
+            bandwidth_gb_s=bandwidth,
+        )
 
-    async def _local(self, peers: list[dict[str, Any]]) -> list[Check]:
+    async def _local(self, peers: list[CheckPeer]) -> list[Check]:
         try:
             return await asyncio.wait_for(asyncio.to_thread(self._look, peers), _LOCAL_S)
         except asyncio.TimeoutError:
             return [Check("node", False, f"its disk, names or GPUs did not answer within {_LOCAL_S:.0f} s")]
 
-    def _look(self, peers: list[dict[str, Any]]) -> list[Check]:
+    def _look(self, peers: list[CheckPeer]) -> list[Check]:
         spec, checks = self._spec, []
         if spec.gpus_per_node:
             checks += _gpus(spec.gpus_per_node)
@@ -137,7 +137,7 @@ class Preflight:
         free = description.disk(self._paths.root)
         checks += judge_disk(free["free_bytes"], free["free_inodes"])
         checks += [self._writes(), _scratch(_SCRATCH)]
-        checks.append(_resolves([str(peer["address"]) for peer in peers]))
+        checks.append(_resolves([peer.address for peer in peers]))
         return checks
 
     def _writes(self) -> Check:
@@ -157,9 +157,9 @@ class Preflight:
             return Check("run_dir", False, f"the run directory cannot be written: {error.strerror or error}")
         return Check("run_dir", True, "the run directory can be written")
 
-    async def _all_reduce(self, peers: list[dict[str, Any]], port: int | None) -> tuple[list[Check], float | None]:
+    async def _all_reduce(self, peers: list[CheckPeer], port: int | None) -> tuple[list[Check], float | None]:
         """A small all-reduce over one process per node, on the job's backend, with its bandwidth."""
-        places = [peer["node"] for peer in peers]
+        places = [peer.node for peer in peers]
         if port is None or self._node not in places or (len(places) == 1 and self._spec.backend != "nccl"):
             return [], None
         key = f"preflight.{self._node}"
@@ -170,7 +170,7 @@ class Preflight:
             "RANK": places.index(self._node),
             "WORLD_SIZE": len(places),
             "LOCAL_RANK": 0,
-            "MASTER_ADDR": peers[0]["address"],
+            "MASTER_ADDR": peers[0].address,
             "MASTER_PORT": port,
             "TORCHELASTIC_USE_AGENT_STORE": True,
             "LAUNCHER_BACKEND": self._spec.backend,

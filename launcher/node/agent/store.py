@@ -1,4 +1,4 @@
-"""A round's store on this node: a process of its own, and what is told of it."""
+"""A round's store on this node: it runs in a process of its own, and the leader is told how it does."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 
 from launcher.node.agent import logs
 from launcher.node.forkserver.client import ForkServer, ForkServerError
+from launcher.node.wire.messages import FromAgent, StoreEnded, StoreFailed, StoreReady
 
 __all__ = ["STORE_MAIN", "Store", "Tell"]
 
 STORE_MAIN = "launcher.training.process.serve_store:main"
 
-Tell = Callable[..., None]
-"""Sends one message to the leader: type, then keywords."""
+Tell = Callable[[FromAgent], None]
+"""Sends one message to the leader."""
 
 
 class Store:
@@ -50,12 +51,12 @@ class Store:
         except (OSError, ForkServerError, ValueError) as error:
             lines = await asyncio.to_thread(logs.last_lines, log)
             if not self._ending:
-                self._tell("store_failed", round=self._round, error=lines[-1] if lines else str(error))
+                self._tell(StoreFailed(round=self._round, error=lines[-1] if lines else str(error)))
             return
         if self._gone.is_set():
-            self._tell("store_lost", round=self._round)
+            self._tell(StoreEnded(round=self._round))
         elif not self._ending:
-            self._tell("store_ready", round=self._round, port=self._port)
+            self._tell(StoreReady(round=self._round, port=self._port))
 
     async def _read_port(self, sock: socket.socket) -> int:
         line = b""
@@ -70,7 +71,7 @@ class Store:
         """Its process has ended."""
         self._gone.set()
         if self._port is not None and not self._ending:
-            self._tell("store_lost", round=self._round)
+            self._tell(StoreEnded(round=self._round))
 
     def end(self) -> None:
         """Let it go; its round is cleared by the fork server."""

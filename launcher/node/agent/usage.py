@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 
 from launcher.node.forkserver import proctable
+from launcher.node.wire.messages import RankUse
 
 __all__ = ["Gpus", "Sampler"]
 
@@ -131,7 +132,7 @@ class Sampler:
         self._make_gpus = gpus
         self._stop = threading.Event()
         self._node: dict[str, Any] = {}
-        self._ranks: list[dict[str, Any]] = []
+        self._ranks: list[RankUse] = []
         self._gpu_use: list[dict[str, Any]] = []
         self._before: dict[int, tuple[float, float]] = {}
 
@@ -177,9 +178,7 @@ class Sampler:
             gpu = use[local_rank % len(use)] if (use := self._gpu_use) else {}  # as workers choose their device
             # data loaders count too: a worker's session is its own
             percent = self._percent(pid, by_session.get(pid, proc.cpu_s), now)
-            ranks.append(
-                {"rank": rank, "cpu_percent": percent, "rss_bytes": proc.rss_bytes, "state": proc.state, **gpu}
-            )
+            ranks.append(RankUse(rank=rank, cpu_percent=percent, rss_bytes=proc.rss_bytes, state=proc.state, **gpu))
         self._before = {pid: seen for pid, seen in self._before.items() if pid in found}
         self._ranks = ranks
 

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -18,9 +19,10 @@ from launcher.node.agent.environment import worker_environment
 from launcher.node.agent.store import Tell
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.policy.causes import signal_name
-from launcher.node.wire.messages import SHUTDOWN_S
+from launcher.node.wire.messages import SHUTDOWN_S, RankPlace, StartRound, WorkerExit, WorkerSaid, WorkerUp
 from launcher.run.files import write_atomic
-from launcher.run.message_lines import decode_lines, encode
+from launcher.run.message_lines import MessageReader, decode_lines, encode
+from launcher.run.messages import FromWorker, WorkerAttached, WorkerFailure, WorkerOver
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
@@ -29,9 +31,11 @@ __all__ = ["WORKER_MAIN", "Crew"]
 WORKER_MAIN = "launcher.training.start.main:main"
 _TAIL_WAIT_S = 1.0
 """A log is read back for at most so long: what happened must not wait for a slow disk."""
+_WATCHED = frozenset(kind.type for kind in (WorkerFailure, WorkerAttached, WorkerOver))
+"""Kinds of a worker's messages that its agent looks at; all are forwarded as they came."""
 
 
-class Channel:
+class WorkerChannel:
     """The agent's end of a worker's socket pair; never blocks the loop, however stuck the worker is."""
 
     def __init__(self, heard: Callable[[dict[str, Any]], None]) -> None:
@@ -91,13 +95,14 @@ class Channel:
 class _Worker:
     """One worker: who it is, its channel and its log."""
 
-    def __init__(self, rank: int, local_rank: int, key: str, log: Path) -> None:
-        self.rank = rank
-        self.local_rank = local_rank
+    def __init__(self, place: RankPlace, key: str, log: Path) -> None:
+        self.place = place
+        self.rank = place.rank
+        self.local_rank = place.local_rank
         self.key = key
         self.log = log
         self.log_start = 0
-        self.channel: Channel | None = None
+        self.channel: WorkerChannel | None = None
         self.alive = False
         self.failed = False
         """It has said that it failed; it may take long to end after that."""
@@ -113,9 +118,9 @@ class Crew:
     """The workers of one round on this node."""
 
     def __init__(
-        self, spec: RunSpec, paths: RunPaths, server: ForkServer, order: dict[str, Any], *, attempt: int, tell: Tell
+        self, spec: RunSpec, paths: RunPaths, server: ForkServer, order: StartRound, *, attempt: int, tell: Tell
     ) -> None:
-        self.round: int = order["round"]
+        self.round = order.round
         self._spec = spec
         self._paths = paths
         self._server = server
@@ -127,14 +132,12 @@ class Crew:
         self._reports: set[asyncio.Task[None]] = set()
         self._oom_before = 0
         self._noted = self._term_sent = False
+        self._reader = MessageReader(FromWorker, lambda text: print(f"agent: {text}", file=sys.stderr, flush=True))
         self._workers = {
-            f"rank.{self.round}.{w['rank']}": _Worker(
-                w["rank"],
-                w["local_rank"],
-                f"rank.{self.round}.{w['rank']}",
-                paths.rank_log(attempt, self.round, w["rank"]),
+            (key := f"rank.{self.round}.{place.rank}"): _Worker(
+                place, key, paths.rank_log(attempt, self.round, place.rank)
             )
-            for w in order["workers"]
+            for place in order.workers
         }
 
     @property
@@ -196,8 +199,8 @@ class Crew:
     async def _fork(self, worker: _Worker, log: int, shares: list[list[int]] | None, main: str) -> None:
         if self._ending.is_set():
             return
-        environ = worker_environment(self._spec, self._order, worker.__dict__, attempt=self._attempt)
-        channel = worker.channel = Channel(lambda message: self._heard(worker, message))
+        environ = worker_environment(self._spec, self._order, worker.place, attempt=self._attempt)
+        channel = worker.channel = WorkerChannel(lambda message: self._heard(worker, message))
         how: dict[str, Any] = {
             "env": environ,
             "cwd": self._spec.code_dir or str(self._paths.root),
@@ -215,16 +218,19 @@ class Crew:
             return
         finally:
             channel.theirs.close()
-        self._tell("worker_up", round=self.round, rank=worker.rank, pid=pid)
+        self._tell(WorkerUp(round=self.round, rank=worker.rank, pid=pid))
 
-    def _heard(self, worker: _Worker, message: dict[str, Any]) -> None:
-        type_, code = message.get("type"), message.get("code")
-        worker.failed = worker.failed or type_ == "failed"
-        worker.attached = worker.attached or type_ == "attached"
-        if type_ == "over" and isinstance(code, int):
-            worker.over = code
-            self._keep(self._end_hung_shutdown(worker))
-        self._tell("worker", round=self.round, rank=worker.rank, message=message)
+    def _heard(self, worker: _Worker, values: dict[str, Any]) -> None:
+        if values["type"] in _WATCHED:
+            match self._reader.read(values):
+                case WorkerFailure():
+                    worker.failed = True
+                case WorkerAttached():
+                    worker.attached = True
+                case WorkerOver() as over:
+                    worker.over = over.code
+                    self._keep(self._end_hung_shutdown(worker))
+        self._tell(WorkerSaid(round=self.round, rank=worker.rank, message=values))
 
     async def _end_hung_shutdown(self, worker: _Worker) -> None:
         """Kill a script that is over and does not end, after its stacks are in its log."""
@@ -237,10 +243,12 @@ class Crew:
 
     def _tell_failed(self, worker: _Worker, text: str) -> None:
         lines = [line for line in text.splitlines() if line.strip()][-20:]
+        rank = worker.rank
         self._tell(
-            "worker_exit",
-            round=self.round, rank=worker.rank, exit_code=1, signal=None, t=time.time(), last_lines=lines, oom=False,
-        )  # fmt: skip
+            WorkerExit(
+                round=self.round, rank=rank, exit_code=1, signal=None, t=time.time(), last_lines=lines, oom=False
+            )
+        )
 
     # --- in between ---
 
@@ -265,7 +273,7 @@ class Crew:
                 await self._server.signal(worker.key, signal.SIGTERM)
 
     def _leave_note(self, note: dict[str, Any]) -> None:
-        path = self._paths.stop_note(self._attempt, self.round, self._order["group_rank"])
+        path = self._paths.stop_note(self._attempt, self.round, self._order.group_rank)
         with contextlib.suppress(OSError):  # a full disk must not hold TERM back
             write_atomic(path, json.dumps(note) + "\n", durable=False)
 
@@ -321,15 +329,16 @@ class Crew:
             killed_for_memory = not by_us and status == -signal.SIGKILL and kills > self._oom_before
         shutdown = None if by_us else _shutdown_failure(worker, status)
         self._tell(
-            "worker_exit",
-            round=self.round,
-            rank=worker.rank,
-            exit_code=worker.over if shutdown else status if status >= 0 else None,
-            signal=-status if status < 0 and not shutdown else None,
-            t=t,
-            last_lines=lines,
-            oom=killed_for_memory,
-            shutdown=shutdown,
+            WorkerExit(
+                round=self.round,
+                rank=worker.rank,
+                exit_code=worker.over if shutdown else status if status >= 0 else None,
+                signal=-status if status < 0 and not shutdown else None,
+                t=t,
+                last_lines=lines,
+                oom=killed_for_memory,
+                shutdown=shutdown,
+            )
         )
 
     async def end(self) -> None:

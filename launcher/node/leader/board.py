@@ -18,6 +18,7 @@ from launcher.node.leader.tracking import Tracking
 from launcher.node.policy.budgets import Budgets
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.node.sidecars.notify import Notifier
+from launcher.node.wire.messages import ChecksDone
 from launcher.run.gone import Anchor
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -110,7 +111,7 @@ class Board:
     own_files: OwnFiles = field(default_factory=OwnFiles)
     ports: dict[int, int] = field(default_factory=dict)
     """Ports of stores that are up, by round."""
-    preflight: dict[int, dict[str, Any]] = field(default_factory=dict)
+    preflight: dict[int, ChecksDone] = field(default_factory=dict)
     blamed: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The host that failed last: newest checkpoint then, and how often in a row."""
     metrics: dict[str, Any] = field(default_factory=dict)

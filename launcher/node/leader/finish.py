@@ -15,6 +15,7 @@ from launcher.node.leader.picture import picture
 from launcher.node.leader.wait import until
 from launcher.node.policy.budgets import backoff_s
 from launcher.node.policy.decisions import Action, Decision, Evidence, Kind
+from launcher.node.wire.messages import Shutdown
 from launcher.run import clock
 from launcher.run.asking import PATIENCE_S
 from launcher.run.batch import GONE
@@ -113,7 +114,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     delay = backoff_s(board.budgets.poor_attempts)
     began = clock.now()
     for node in board.nodes.all:  # after the bad ones are known: leaving is no fault
-        node.send("shutdown")
+        node.send(Shutdown())
     if evidence.kind in (Kind.PREEMPTED, Kind.PREEMPTED_NOW):
         board.notifier.tell("preempted", decision.reason)
     silent = tuple(n.name for n in _lost(board) if n.lost_why == "silent" and not n.here)
@@ -200,7 +201,7 @@ def _lost(board: Board) -> list[Node]:
 async def _dismiss(board: Board) -> None:
     """Send every agent away and wait until they have gone."""
     for node in board.nodes.all:
-        node.send("shutdown")
+        node.send(Shutdown())
     await until(
         board, lambda now: True if not any(n.here for n in board.nodes.all) else None, timeout_s=board.timing.leave_s
     )

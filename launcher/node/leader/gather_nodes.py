@@ -7,6 +7,7 @@ from launcher.node.leader.nodes import Node
 from launcher.node.leader.picture import missing, picture
 from launcher.node.leader.wait import until
 from launcher.node.policy.decisions import Evidence, Kind
+from launcher.node.wire.messages import CheckPeer, EndRound, RunChecks, StartStore
 from launcher.run.units import named_ranks
 
 __all__ = ["gather", "interrupted", "preflight"]
@@ -101,10 +102,10 @@ async def preflight(board: Board) -> Evidence | None:
     board.phase = "preflight"
     asked = board.nodes.healthy
     began = board.now()
-    peers = [{"node": n.index, "host": n.host, "address": n.address} for n in asked]
+    peers = [CheckPeer(node=n.index, host=n.host, address=n.address) for n in asked]
     port = await _store_of_checks(board, asked)
     for node in asked:
-        node.send("preflight", port=port, peers=peers)
+        node.send(RunChecks(port=port, peers=peers))
 
     def look(now: float) -> Evidence | bool | None:
         if (stop := interrupted(board)) is not None:
@@ -113,7 +114,7 @@ async def preflight(board: Board) -> Evidence | None:
 
     found = await until(board, look, timeout_s=board.timing.preflight_s)
     for node in asked:
-        node.send("end", round=CHECKS_ROUND)
+        node.send(EndRound(round=CHECKS_ROUND))
     if isinstance(found, Evidence):
         return found
     silent = [n.host for n in asked if n.here and n.index not in board.preflight]
@@ -128,7 +129,7 @@ async def _store_of_checks(board: Board, asked: list[Node]) -> int | None:
     """The port of a store for the checks' all-reduce; None where there is no network to try, or no store."""
     if not asked or board.spec.batch == "local" or (len(asked) == 1 and board.spec.backend != "nccl"):
         return None
-    asked[0].send("store", round=CHECKS_ROUND)
+    asked[0].send(StartStore(round=CHECKS_ROUND))
     port = await until(
         board,
         lambda now: board.ports.get(CHECKS_ROUND) if interrupted(board) is None else 0,
@@ -141,15 +142,12 @@ def _judge(board: Board, seconds: float) -> Evidence | None:
     checks, failed = [], []
     for index, answer in sorted(board.preflight.items()):
         node = board.nodes.all[index]
-        mine = [c for c in answer.get("checks") or [] if isinstance(c, dict)]
-        checks += [{"host": node.host, **c} for c in mine]
-        if not answer.get("ok", True):
-            details = "; ".join(f"{c.get('name')}: {c.get('detail')}" for c in mine if not c.get("ok"))
+        checks += [{"host": node.host, **check.to_wire()} for check in answer.checks]
+        if not answer.ok:
+            details = "; ".join(f"{check.name}: {check.detail}" for check in answer.checks if not check.ok)
             node.bad = details or "its checks failed"
             failed.append(node)
-    speeds = [
-        a["bandwidth_gb_s"] for a in board.preflight.values() if isinstance(a.get("bandwidth_gb_s"), (int, float))
-    ]
+    speeds = [a.bandwidth_gb_s for a in board.preflight.values() if a.bandwidth_gb_s is not None]
     board.history.event(
         "preflight",
         ok=not failed,

@@ -11,7 +11,27 @@ from launcher.node.leader.gather_nodes import CHECKS_ROUND
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.rounds import Rank, Round
 from launcher.node.policy.causes import Failure, cause_of, is_victim
-from launcher.node.wire.messages import HEARTBEAT_S, SILENCE_S, Link
+from launcher.node.wire.messages import (
+    HEARTBEAT_S,
+    SILENCE_S,
+    AgentHello,
+    Alive,
+    ChecksDone,
+    Cleared,
+    FromAgent,
+    Leaving,
+    Link,
+    Shutdown,
+    SignalHeard,
+    StacksWritten,
+    StoreEnded,
+    StoreFailed,
+    StoreReady,
+    Welcome,
+    WorkerExit,
+    WorkerSaid,
+    WorkerUp,
+)
 from launcher.run import clock
 from launcher.run.message_lines import MessageReader
 from launcher.run.messages import (
@@ -52,21 +72,22 @@ class Inbox:
         self.board = board
         self._signal = signal
         self._losses: dict[int, int] = {}
+        self._from_agents = MessageReader(FromAgent, _note)
         self._from_workers = MessageReader(FromWorker, _note)
 
     # --- connections ---
 
-    def received(self, link: Link, message: dict[str, Any]) -> None:
-        """One message of an agent."""
-        board = self.board
-        if message.get("type") == "hello":
+    def received(self, link: Link, values: dict[str, Any]) -> None:
+        """Take one message of an agent."""
+        node = self.board.nodes.of(link)
+        if node is not None:
+            node.heard = self.board.now()
+        message = self._from_agents.read(values)
+        if isinstance(message, AgentHello):
             self._hello(link, message)
-        elif (node := board.nodes.of(link)) is not None:
-            node.heard = board.now()
-            handler = getattr(self, f"_on_{message.get('type')}", None)
-            if handler is not None:
-                handler(node, message)
-        board.wake()
+        elif node is not None and message is not None:
+            self._hear(node, message)
+        self.board.wake()
 
     def closed(self, link: Link, why: str) -> None:
         """A connection is gone."""
@@ -89,80 +110,96 @@ class Inbox:
         if board.round is not None and node in board.round.nodes:
             board.round.lost.append((node, why))
 
-    def _hello(self, link: Link, message: dict[str, Any]) -> None:
+    def _hello(self, link: Link, hello: AgentHello) -> None:
         board = self.board
-        attempt = message.get("attempt")
-        if board.phase == "ended" or (isinstance(attempt, int) and attempt != board.attempt):
-            link.send({"type": "shutdown"})
+        other = hello.attempt is not None and hello.attempt != board.attempt
+        if board.phase == "ended" or other or not 0 <= hello.node < len(board.nodes.all):
+            link.send(Shutdown())
             link.close()
             return
-        index = message.get("node")
-        if isinstance(index, int) and 0 <= index < len(board.nodes.all) and (old := board.nodes.all[index]).here:
+        if (old := board.nodes.all[hello.node]).here:
             self.lose(old, "closed")
-        node = board.nodes.join(link, message, board.now())
-        if node is None:
-            link.send({"type": "shutdown"})
-            link.close()
-            return
-        node.send("welcome", attempt=board.attempt, t=clock.now(), heartbeat_s=HEARTBEAT_S, silence_s=SILENCE_S)
-        board.history.event("node_joined", node=node.index, host=node.host, facts=node.facts)
-        for text in node.facts.get("warnings") or []:
+        node = board.nodes.join(link, hello, board.now())
+        node.send(Welcome(attempt=board.attempt, t=clock.now(), heartbeat_s=HEARTBEAT_S, silence_s=SILENCE_S))
+        facts = node.facts.to_wire() if node.facts is not None else {}
+        board.history.event("node_joined", node=node.index, host=node.host, facts=facts)
+        for text in (node.facts and node.facts.warnings) or ():
             board.history.event("warning", text=f"{node.host}: {text}")
-        if node.facts.get("sees_run_dir") is False:
+        if node.facts is not None and node.facts.sees_run_dir is False:
             node.bad = "it does not see the run directory"
             board.history.event("excluded", hosts=[node.host], why=node.bad)
 
     # --- agents ---
 
-    def _on_alive(self, node: Node, message: dict[str, Any]) -> None:
-        round_ = self.board.round
-        if round_ is None:
+    def _hear(self, node: Node, said: FromAgent) -> None:
+        board = self.board
+        match said:
+            case WorkerSaid():
+                found = self._rank_of(node, said)
+                if found is not None and (message := self._from_workers.read(said.message)) is not None:
+                    self._hear_worker(*found, message)
+            case Alive():
+                self._alive(node, said)
+            case StoreReady():
+                board.ports[said.round] = said.port
+            case StoreFailed():
+                if said.round == CHECKS_ROUND:
+                    board.ports[CHECKS_ROUND] = 0  # the checks do without
+                self._without_store(said, f"the store on {node.host} could not start: {said.error}")
+            case StoreEnded():
+                if self._without_store(said, f"the store on {node.host} ended"):
+                    board.history.event("store_lost", host=node.host)
+            case WorkerUp():
+                if (found := self._rank_of(node, said)) is not None:
+                    found[1].pid = said.pid
+            case WorkerExit():
+                if (found := self._rank_of(node, said)) is not None:
+                    self._exited(*found, said)
+            case Cleared():
+                if (round_ := self._round_of(said)) is not None:
+                    round_.cleared.add(node.index)
+            case StacksWritten():
+                if (round_ := self._round_of(said)) is not None:
+                    round_.stacks.add(node.index)
+            case SignalHeard():
+                self._signal(said.name, node)
+            case ChecksDone():
+                board.preflight[node.index] = said
+            case Leaving():
+                if board.phase == "ended":
+                    board.nodes.drop(node)
+
+    def _alive(self, node: Node, said: Alive) -> None:
+        if (round_ := self.board.round) is None:
             return
         by_number = {r.rank: r for r in round_.ranks if r.node is node}
-        now = self.board.now()
-        for sample in message.get("ranks") or []:
-            rank = by_number.get(sample.get("rank"))
-            if rank is None:
+        for use in said.ranks:
+            if (rank := by_number.get(use.rank)) is None:
                 continue
-            rank.sample, rank.heartbeat_t = sample, clock.now()
-            if sample.get("state") != "T":
+            rank.use, rank.heartbeat_t = use, clock.now()
+            if use.state != "T":
                 rank.frozen_since = None
             elif rank.frozen_since is None:
-                rank.frozen_since = now
+                rank.frozen_since = self.board.now()
 
-    def _on_store_ready(self, node: Node, message: dict[str, Any]) -> None:
-        number, port = message.get("round"), message.get("port")
-        if isinstance(number, int) and isinstance(port, int):
-            self.board.ports[number] = port
+    def _without_store(self, said: StoreFailed | StoreEnded, problem: str) -> bool:
+        """Note that the round has no store; false when it is not the current round's, or that is ending."""
+        round_ = self._round_of(said)
+        if round_ is None or round_.ending:
+            return False
+        round_.store_problem = problem
+        return True
 
-    def _on_store_failed(self, node: Node, message: dict[str, Any]) -> None:
-        if message.get("round") == CHECKS_ROUND:
-            self.board.ports[CHECKS_ROUND] = 0  # the checks do without
-        if (round_ := self._round_of(message)) is not None and not round_.ending:
-            round_.store_problem = f"the store on {node.host} could not start: {message.get('error')}"
-
-    def _on_store_lost(self, node: Node, message: dict[str, Any]) -> None:
-        if (round_ := self._round_of(message)) is not None and not round_.ending:
-            self.board.history.event("store_lost", host=node.host)
-            round_.store_problem = f"the store on {node.host} ended"
-
-    def _on_worker_up(self, node: Node, message: dict[str, Any]) -> None:
-        if (found := self._rank_of(node, message)) is not None:
-            found[1].pid = message.get("pid")
-
-    def _on_worker_exit(self, node: Node, message: dict[str, Any]) -> None:
-        if (found := self._rank_of(node, message)) is None:
-            return
-        round_, rank = found
-        rank.exited, rank.ended_t, rank.end = True, round(clock.now(), 3), message
-        if (shutdown := message.get("shutdown")) is not None:
-            text = f"rank {rank.rank} on {node.host}: the script had ended with code {message.get('exit_code')}; then its process {shutdown}"
+    def _exited(self, round_: Round, rank: Rank, end: WorkerExit) -> None:
+        rank.exited, rank.ended_t, rank.end = True, round(clock.now(), 3), end
+        if end.shutdown is not None:
+            text = f"rank {rank.rank} on {rank.node.host}: the script had ended with code {end.exit_code}; then its process {end.shutdown}"
             self.board.history.event("warning", text=text, rank=rank.rank)
         if rank.finished is None and rank.stopped is None:
-            self._ended(round_, rank)
+            self._ended(round_, rank, end)
 
-    def _ended(self, round_: Round, rank: Rank) -> None:
-        clean = rank.end.get("signal") is None and rank.end.get("exit_code") == 0
+    def _ended(self, round_: Round, rank: Rank, end: WorkerExit) -> None:
+        clean = end.signal is None and end.exit_code == 0
         if self._told_to_stop(round_):
             self._left(round_, rank)
         elif clean and round_.script:
@@ -171,43 +208,22 @@ class Inbox:
         elif clean and round_.ending:
             rank.stopped = rank.step
         else:
-            round_.failing(rank, self.board.now()).add_exit(rank.end, ending=round_.ending)
+            round_.failing(rank, self.board.now()).add_exit(end, ending=round_.ending)
 
-    def _on_cleared(self, node: Node, message: dict[str, Any]) -> None:
-        if (round_ := self._round_of(message)) is not None:
-            round_.cleared.add(node.index)
-
-    def _on_stacks(self, node: Node, message: dict[str, Any]) -> None:
-        if (round_ := self._round_of(message)) is not None:
-            round_.stacks.add(node.index)
-
-    def _on_signal(self, node: Node, message: dict[str, Any]) -> None:
-        self._signal(str(message.get("name")), node)
-
-    def _on_preflight(self, node: Node, message: dict[str, Any]) -> None:
-        self.board.preflight[node.index] = message
-
-    def _on_leaving(self, node: Node, message: dict[str, Any]) -> None:
-        if self.board.phase == "ended":
-            self.board.nodes.drop(node)
-
-    def _round_of(self, message: dict[str, Any]) -> Round | None:
+    def _round_of(
+        self, said: WorkerSaid | WorkerUp | WorkerExit | StoreFailed | StoreEnded | Cleared | StacksWritten
+    ) -> Round | None:
         round_ = self.board.round
-        return round_ if round_ is not None and message.get("round") == round_.number else None
+        return round_ if round_ is not None and said.round == round_.number else None
 
-    def _rank_of(self, node: Node, message: dict[str, Any]) -> tuple[Round, Rank] | None:
-        round_, number = self._round_of(message), message.get("rank")
-        if round_ is None or not isinstance(number, int) or not 0 <= number < round_.world_size:
+    def _rank_of(self, node: Node, said: WorkerSaid | WorkerUp | WorkerExit) -> tuple[Round, Rank] | None:
+        round_ = self._round_of(said)
+        if round_ is None or not 0 <= said.rank < round_.world_size:
             return None
-        rank = round_.ranks[number]
+        rank = round_.ranks[said.rank]
         return (round_, rank) if rank.node is node else None
 
     # --- workers ---
-
-    def _on_worker(self, node: Node, message: dict[str, Any]) -> None:
-        found, values = self._rank_of(node, message), message.get("message")
-        if found is not None and isinstance(values, dict) and (said := self._from_workers.read(values)) is not None:
-            self._hear_worker(*found, said)
 
     def _hear_worker(self, round_: Round, rank: Rank, said: FromWorker) -> None:
         board, now = self.board, self.board.now()
@@ -315,8 +331,8 @@ class Inbox:
         for rank in round_.ranks if round_ is not None and sound else ():
             if rank.stopped is not None:
                 rank.stopped = None
-                if rank.exited and round_ is not None:
-                    self._ended(round_, rank)
+                if rank.end is not None and round_ is not None:
+                    self._ended(round_, rank, rank.end)
 
     def _left(self, round_: Round, rank: Rank) -> None:
         """A rank has stopped by itself, not at the agreed step."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from launcher.node.wire.messages import SILENCE_S, Link
+from launcher.node.wire.messages import SILENCE_S, AgentHello, Link, NodeFacts, ToAgent
 
 __all__ = ["Node", "Nodes"]
 
@@ -20,8 +19,7 @@ class Node:
     link: Link | None = None
     host: str = ""
     """As it calls itself; its name until it has joined."""
-    pid: int | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: NodeFacts | None = None
     heard: float = 0.0
     """When it last said anything, the leader's clock."""
     bad: str | None = None
@@ -46,12 +44,12 @@ class Node:
     @property
     def address(self) -> str:
         """Where the other nodes reach it."""
-        return str(self.facts.get("master_addr") or self.host)
+        return (self.facts.master_addr if self.facts is not None else None) or self.host
 
-    def send(self, type_: str, **values: Any) -> None:
-        """Send one message; nothing happens when the node is gone."""
+    def send(self, message: ToAgent) -> None:
+        """Send one message; nothing happens when the node is not connected."""
         if self.link is not None:
-            self.link.send({"type": type_, **values})
+            self.link.send(message)
 
 
 class Nodes:
@@ -61,19 +59,12 @@ class Nodes:
         self.all = [Node(index, name, host=name) for index, name in enumerate(names)]
         self._by_link: dict[int, Node] = {}
 
-    def join(self, link: Link, hello: dict[str, Any], now: float) -> Node | None:
-        """The node that said hello, or None when the allocation has no such node."""
-        index = hello.get("node")
-        if not isinstance(index, int) or not 0 <= index < len(self.all):
-            return None
-        node = self.all[index]
-        if node.link is not None:
-            self._by_link.pop(id(node.link), None)
-            node.link.close()
+    def join(self, link: Link, hello: AgentHello, now: float) -> Node:
+        """Connect the node that said hello; ``hello.node`` must be an index of the allocation."""
+        node = self.all[hello.node]
+        self.drop(node)
         node.link, node.heard, node.lost_at = link, now, None
-        node.host = str(hello.get("host") or node.name)
-        node.pid = hello.get("pid")
-        node.facts = hello["facts"] if isinstance(hello.get("facts"), dict) else {}
+        node.host, node.facts = hello.host or node.name, hello.facts
         self._by_link[id(link)] = node
         return node
 

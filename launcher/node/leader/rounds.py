@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,7 @@ from launcher.node.checkpoints.committed import CommittedCheckpoint
 from launcher.node.leader.nodes import Node
 from launcher.node.policy.causes import Failure, left_by_itself, symptom_only
 from launcher.node.policy.hangs import HangWatch, RankView
+from launcher.node.wire.messages import RankUse, ToAgent, ToWorkers, WorkerExit
 from launcher.run import clock
 from launcher.run.messages import ToWorker, Where, WorkerProgress
 
@@ -56,11 +56,12 @@ class Rank:
     exited: bool = False
     ended_t: float | None = None
     """When its process ended, seconds since the epoch."""
-    end: dict[str, Any] = field(default_factory=dict)
-    """How: the agent's ``worker_exit``."""
+    end: WorkerExit | None = None
+    """How."""
     heartbeat_t: float | None = None
     frozen_since: float | None = None
-    sample: dict[str, Any] = field(default_factory=dict)
+    use: RankUse | None = None
+    """What it uses, as its agent saw last."""
     failure: Failure | None = None
 
     @property
@@ -82,7 +83,7 @@ class Rank:
             "ended_t": self.ended_t,
             "own_s": round(statistics.median(self.own_s), 7) if self.own_s else None,
             "heartbeat_t": self.heartbeat_t,
-            **{k: self.sample.get(k) for k in ("cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes")},
+            **{k: getattr(self.use, k, None) for k in ("cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes")},
         }
 
 
@@ -261,7 +262,7 @@ class Round:
                 r.rank for r in self.ranks if r.node is node and not r.exited and (ranks is None or r.rank in ranks)
             ]
             if mine:
-                node.send("to_workers", round=self.number, ranks=mine, message=values)
+                node.send(ToWorkers(round=self.number, ranks=mine, message=values))
 
     def located(self, now: float, within_s: float) -> bool:
         """Ask every rank where it is; true when all have answered, or have had so long to."""
@@ -272,8 +273,7 @@ class Round:
             self.send(Where())
         return now - self.asked_at > within_s or all(r.at is not None for r in self.ranks if not r.over)
 
-    def each_node(self, tell: Callable[[Node], None]) -> None:
-        """Do something for every node of the round that is still here."""
+    def tell_nodes(self, message: ToAgent) -> None:
+        """Send a message to every node of the round that is still connected."""
         for node in self.nodes:
-            if node.here:
-                tell(node)
+            node.send(message)

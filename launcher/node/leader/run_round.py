@@ -23,7 +23,16 @@ from launcher.node.policy.causes import (
 )
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.node.policy.hangs import LONG_S, HangWatch
-from launcher.node.wire.messages import SHUTDOWN_S
+from launcher.node.wire.messages import (
+    SHUTDOWN_S,
+    DumpStacks,
+    EndRound,
+    ForwardTerm,
+    RankPlace,
+    ResumeFrom,
+    StartRound,
+    StartStore,
+)
 from launcher.run.messages import Pause, Release
 from launcher.run.units import all_ranks, named_ranks
 
@@ -75,7 +84,7 @@ async def drive_round(board: Board, number: int) -> Evidence:
 async def _start(board: Board, round_: Round) -> Evidence | None:
     """Store, then workers. Evidence when that fails."""
     first = round_.nodes[0]
-    first.send("store", round=round_.number)
+    first.send(StartStore(round=round_.number))
 
     def look(now: float) -> Evidence | int | None:
         if round_.settled(now) or (interrupted(board) is not None):
@@ -90,12 +99,14 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
     if found is None:
         return Evidence(Kind.STORE, f"the store on {first.host} did not start within {limit_s:.0f} s")
     round_.master_port = port = found
-    resume = {"path": str(round_.resume.path), "step": round_.resume.step} if round_.resume else None
+    resume = ResumeFrom(path=str(round_.resume.path), step=round_.resume.step) if round_.resume else None
     for group_rank, node in enumerate(round_.nodes):
-        workers = [{"rank": r.rank, "local_rank": r.local_rank} for r in round_.ranks if r.node is node]
+        workers = [RankPlace(rank=r.rank, local_rank=r.local_rank) for r in round_.ranks if r.node is node]
         node.send(
-            "round", round=round_.number, world_size=round_.world_size, master_addr=round_.master_addr, master_port=port,
-            resume=resume, group_rank=group_rank, workers=workers, environment=dict(board.tracking.variables),
+            StartRound(
+                round=round_.number, world_size=round_.world_size, master_addr=round_.master_addr, master_port=port,
+                resume=resume, group_rank=group_rank, workers=workers, environment=dict(board.tracking.variables),
+            )
         )  # fmt: skip
     board.history.event(
         "round_started",
@@ -217,7 +228,7 @@ def _begin_stop(board: Board, round_: Round, it: Interrupt, now: float) -> bool:
         return False  # some worker is not even up: no optimizer step was done in this round
     if round_.plain:
         board.term_sent = True
-        round_.each_node(lambda node: node.send("term", round=round_.number, cause=it.kind.value, left_s=left))
+        round_.tell_nodes(ForwardTerm(round=round_.number, cause=it.kind.value, left_s=left))
     asked = [r for r in round_.ranks if r.attached and r.stopped is None]
     board.stop = stop = AgreedStop([r.rank for r in asked], save=board.spec.checkpoint.enabled)
     for rank in asked:
@@ -244,7 +255,7 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     if evidence.kind is Kind.HANG:
         await _dump(board, round_)
     round_.ending = True
-    round_.each_node(lambda node: node.send("end", round=round_.number))
+    round_.tell_nodes(EndRound(round=round_.number))
 
     def clear(now: float) -> bool | None:
         return True if all(not n.here or n.index in round_.cleared for n in round_.nodes) else None
@@ -269,7 +280,7 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
 
 
 async def _dump(board: Board, round_: Round) -> None:
-    round_.each_node(lambda node: node.send("dump", round=round_.number))
+    round_.tell_nodes(DumpStacks(round=round_.number))
     await until(
         board,
         lambda now: True if all(not n.here or n.index in round_.stacks for n in round_.nodes) else None,

@@ -248,5 +248,5 @@ def _occupied(round_: Round) -> bool:
         return True
     if round_.stepped:
         return False
-    used = [r.sample.get("gpu_percent", r.sample.get("cpu_percent")) for r in ranks]
-    return any(isinstance(u, (int, float)) and u >= _BUSY_PERCENT for u in used)
+    used = [r.use.cpu_percent if r.use.gpu_percent is None else r.use.gpu_percent for r in ranks if r.use is not None]
+    return any(percent is not None and percent >= _BUSY_PERCENT for percent in used)

@@ -12,6 +12,7 @@ import signal as signals
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.node.wire.messages import WorkerExit
 from launcher.run.messages import WorkerFailure
 
 __all__ = [
@@ -69,14 +70,12 @@ class Failure:
         self.exit_code = self.exit_code if message.exit_code is None else message.exit_code
         self.step = self.step if message.step is None else message.step
 
-    def add_exit(self, message: dict[str, Any], *, ending: bool = False) -> None:
-        """The agent's ``worker_exit`` message; ``ending``: the leader had ended the round by then."""
+    def add_exit(self, message: WorkerExit, *, ending: bool = False) -> None:
+        """Take in the agent's message; ``ending``: the leader had ended the round by then."""
         told = self.exception is not None or self.exit_code is not None
-        if not (told and ending and message.get("signal") is not None):  # else it is our own kill
-            self.signal, self.exit_code = message.get("signal"), message.get("exit_code")
-        self.oom = bool(message.get("oom"))
-        lines = message.get("last_lines") or []
-        self.last_lines = lines.splitlines() if isinstance(lines, str) else [str(line) for line in lines]
+        if not (told and ending and message.signal is not None):  # else it is our own kill
+            self.signal, self.exit_code = message.signal, message.exit_code
+        self.oom, self.last_lines = message.oom, message.last_lines
 
 
 def cause_of(failure: Failure, who: str = "") -> dict[str, Any]:

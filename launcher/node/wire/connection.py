@@ -20,11 +20,12 @@ import secrets
 import socket
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from launcher.errors import ProtocolError
-from launcher.node.wire.messages import Hub
+from launcher.node.wire.messages import Alive, Challenge, Greeting, Handshake, Heard, Hub, SecretProof
 from launcher.run.message_lines import decode_lines, encode
+from launcher.run.records import Record
 
 __all__ = ["Peer", "allocation_life", "answers", "connect", "find_leader", "server"]
 
@@ -34,6 +35,8 @@ HANDSHAKE_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 MAX_LINE = 64 * 2**20
 """A trusted peer may send long lines (stack frames, shard lists); one beyond this is broken."""
+
+_Step = TypeVar("_Step", bound=Handshake)
 
 Serve = Callable[[Hub], Awaitable[Callable[[], None]]]
 
@@ -56,10 +59,10 @@ class Peer:
         self.local_address: str = (writer.get_extra_info("sockname") or ("?",))[0]
         """This end's address, as the other end can reach it."""
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Record) -> None:
         """Queue one message; never blocks, never raises: a dead peer shows at the reading end."""
         if not self._writer.is_closing():
-            self._writer.write(encode(message))
+            self._writer.write(encode(message.to_wire()))
 
     def close(self) -> None:
         """Send what is queued, then hang up."""
@@ -98,33 +101,35 @@ def _proof(secret: bytes, role: str, life: str, first: str, second: str) -> str:
     return hmac.new(secret, "|".join((role, life, first, second)).encode(), "sha256").hexdigest()
 
 
-async def _read(reader: asyncio.StreamReader, type_: str) -> dict[str, str]:
-    """The next line of a challenge, which must be a small object of ``type_`` with text values."""
+async def _read(reader: asyncio.StreamReader, kind: type[_Step]) -> _Step:
+    """Read the next message of a challenge. Raises ProtocolError when it is no complete one of this ``kind``."""
     try:
-        message = json.loads(await reader.readuntil(b"\n"))
+        values = json.loads(await reader.readuntil(b"\n"))
+        message = Handshake.read(values, []) if isinstance(values, dict) else None
     except (ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
         raise ProtocolError("The peer does not speak this protocol.") from error
-    if not isinstance(message, dict) or message.get("type") != type_:
+    if not isinstance(message, kind) or message.lacking():
         raise ProtocolError("The peer does not speak this protocol.")
-    return {key: value for key, value in message.items() if isinstance(value, str)}
+    return message
 
 
 async def _prove_as_agent(peer: Peer, reader: asyncio.StreamReader, secret: bytes, life: str) -> None:
     mine = secrets.token_hex(16)
-    peer.send({"type": "knock", "version": WIRE_VERSION, "nonce": mine})
-    answer = await _read(reader, "challenge")
-    theirs = answer.get("nonce", "")
-    if not hmac.compare_digest(answer.get("proof", "").encode(), _proof(secret, "leader", life, mine, theirs).encode()):
-        raise ProtocolError("The peer does not know this run's secret.")
-    peer.send({"type": "proof", "proof": _proof(secret, "agent", life, theirs, mine)})
+    peer.send(Greeting(version=WIRE_VERSION, nonce=mine))
+    answer = await _read(reader, Challenge)
+    _check(answer.proof, _proof(secret, "leader", life, mine, answer.nonce))
+    peer.send(SecretProof(proof=_proof(secret, "agent", life, answer.nonce, mine)))
 
 
 async def _prove_as_leader(peer: Peer, reader: asyncio.StreamReader, secret: bytes, life: str) -> None:
-    theirs = (await _read(reader, "knock")).get("nonce", "")
+    theirs = (await _read(reader, Greeting)).nonce
     mine = secrets.token_hex(16)
-    peer.send({"type": "challenge", "nonce": mine, "proof": _proof(secret, "leader", life, theirs, mine)})
-    given = (await _read(reader, "proof")).get("proof", "")
-    if not hmac.compare_digest(given.encode(), _proof(secret, "agent", life, mine, theirs).encode()):
+    peer.send(Challenge(nonce=mine, proof=_proof(secret, "leader", life, theirs, mine)))
+    _check((await _read(reader, SecretProof)).proof, _proof(secret, "agent", life, mine, theirs))
+
+
+def _check(given: str, right: str) -> None:
+    if not hmac.compare_digest(given.encode(), right.encode()):
         raise ProtocolError("The peer does not know this run's secret.")
 
 
@@ -254,8 +259,8 @@ async def _serve_one(
     hub.opened(peer)
     try:
         async for message in peer.messages():
-            if message["type"] == "alive":
-                peer.send({"type": "heard"})
+            if message["type"] == Alive.type:
+                peer.send(Heard())
             hub.received(peer, message)
         hub.closed(peer, "closed")
     except asyncio.CancelledError:

@@ -1,63 +1,359 @@
-"""What agents and the leader say to each other: one JSON object per line over TCP, after a mutual HMAC challenge.
+"""What agents and the leader say to each other: one JSON object per line over TCP, one class for each kind.
 
-Agent → leader:
-
-hello        node (index in the allocation), host, pid, attempt (null), facts {gpus, gpu_names, gpu_mem_bytes, cpus,
-             mem_bytes, python, torch, cuda, driver, cuda_driver, nccl, address, master_addr, sees_run_dir, free_bytes,
-             free_inodes, gpu_problem, warnings}
-alive        t, cpu_percent, mem_bytes, ranks [{rank, cpu_percent, rss_bytes, gpu_percent, gpu_mem_bytes, state}]   every second;
-             state is the process's state letter (T: stopped). The transport answers ``heard``, so that an agent can
-             tell a leader that has stopped from one that has nothing to say
-store_ready  round, port
-store_failed round, error
-store_lost   round
-worker_up    round, rank, pid
-worker       round, rank, message             a worker's own message (`launcher.run.messages`), forwarded
-worker_exit  round, rank, exit_code, signal, t, last_lines, oom, shutdown      exit_code or signal is null; shutdown: how a script's
-             process ended that had said ``over`` (its code is exit_code), as the end of a sentence; null where it just ended
-cleared      round                             no process of that round is left on this node
-signal       name ("TERM"|"USR2"|"CONT"), t    the agent was sent it
-stacks       round, ranks                      stacks were written to those ranks' logs
-preflight    ok, seconds, checks [{name, ok, detail}], bandwidth_gb_s (null: not measured)
-leaving                                         this agent ends now, having been told to
-
-Leader → agent:
-
-welcome      attempt, t, heartbeat_s, silence_s
-heard                                          answer to ``alive``, by the transport
-preflight    port, peers [{node, host, address}]   run the checks of this node; port: of the store of round -1 on the first
-             peer, for a small all-reduce (null: none)
-store        round                             start the round's store here
-round        round, world_size, master_addr, master_port, resume {path, step} or null, group_rank,
-             workers [{rank, local_rank}], environment {}
-end          round                             end every worker of the round, by KILL
-term         round, cause, left_s (or null)    forward TERM once to scripts that are not attached, with a note of the deadline
-to_workers   round, ranks (null: all), message a message for workers
-dump         round                             write every worker's stack to its log (SIGURG)
-shutdown                                        end everything and leave
+The connection begins with a challenge (`launcher.node.wire.connection`); then the agent says ``hello`` and the leader
+``welcome``. ``round`` is the number of a round, durations are seconds, ``t`` are seconds since the epoch.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["HEARTBEAT_S", "SHUTDOWN_S", "SILENCE_S", "Hub", "Link"]
+from launcher.run.records import Record
+
+__all__ = [
+    "HEARTBEAT_S",
+    "SHUTDOWN_S",
+    "SILENCE_S",
+    "AgentHello",
+    "Alive",
+    "Challenge",
+    "CheckPeer",
+    "CheckResult",
+    "ChecksDone",
+    "Cleared",
+    "DumpStacks",
+    "EndRound",
+    "ForwardTerm",
+    "FromAgent",
+    "Greeting",
+    "Handshake",
+    "Heard",
+    "Hub",
+    "Leaving",
+    "Link",
+    "NodeFacts",
+    "RankPlace",
+    "RankUse",
+    "ResumeFrom",
+    "RunChecks",
+    "SecretProof",
+    "Shutdown",
+    "SignalHeard",
+    "StacksWritten",
+    "StartRound",
+    "StartStore",
+    "StoreEnded",
+    "StoreFailed",
+    "StoreReady",
+    "ToAgent",
+    "ToWorkers",
+    "Welcome",
+    "WorkerExit",
+    "WorkerSaid",
+    "WorkerUp",
+]
 
 HEARTBEAT_S = 1.0
 """Agents say ``alive`` this often."""
 
 SILENCE_S = 8.0
-"""An agent silent for this long is taken for dead; so is a leader. Far below SlurmdTimeout (300 s)."""
+"""An agent that sends nothing for this long counts as dead; so does a leader. Far below SlurmdTimeout (300 s)."""
 
 SHUTDOWN_S = 20.0
 """A script that has ended has so long for Python's own shutdown. Torch can hang there: DDP's destructor holds the GIL while it
 waits for a thread of gloo's that wants it (torch 2.13)."""
 
 
+class Handshake(Record, family=True):
+    """A message of the challenge that opens a connection."""
+
+
+class Greeting(Handshake, type="knock"):
+    """The dialling agent speaks first."""
+
+    version: int | None
+    nonce: str
+
+
+class Challenge(Handshake, type="challenge"):
+    """The leader proves that it knows the run's secret and asks for the agent's proof."""
+
+    nonce: str
+    proof: str
+
+
+class SecretProof(Handshake, type="proof"):
+    """The agent proves that it knows the run's secret."""
+
+    proof: str
+
+
+class FromAgent(Record, family=True):
+    """An agent's message to the leader."""
+
+
+class NodeFacts(Record):
+    """What a node is and has. Fields without a default are always there."""
+
+    gpus: int | None
+    gpu_names: list[str] = []  # noqa: RUF012  (copied for each record)
+    gpu_mem_bytes: list[int] = []  # noqa: RUF012
+    driver: str | None = None
+    cuda_driver: str | None = None
+    cpus: int | None
+    mem_bytes: int | None
+    python: str | None
+    kernel: str | None
+    torch: str | None
+    cuda: str | None
+    """The version torch was built for."""
+    nccl: str | None
+    address: str | None
+    """Where the other nodes reach it."""
+    master_addr: str | None
+    """What MASTER_ADDR says when it is the first node of a round."""
+    sees_run_dir: bool | None
+    free_bytes: int | None
+    """Free where the run directory lies; so are inodes."""
+    free_inodes: int | None
+    gpu_problem: str | None = None
+    """Why the GPUs that the job asked for cannot be asked."""
+    warnings: list[str] = []  # noqa: RUF012
+
+
+class AgentHello(FromAgent, type="hello"):
+    """An agent joins."""
+
+    node: int
+    """Its index in the allocation."""
+    host: str
+    pid: int | None
+    attempt: int | None
+    """The attempt it takes part in; None for an agent that joins for the first time."""
+    facts: NodeFacts | None
+
+
+class RankUse(Record):
+    """What one worker uses."""
+
+    rank: int
+    cpu_percent: float | None = None
+    """With its data loaders; above 100 where it uses more than one CPU."""
+    rss_bytes: int | None = None
+    gpu_percent: float | None = None
+    gpu_mem_bytes: int | None = None
+    state: str | None = None
+    """The letter of its process state; T: stopped."""
+
+
+class Alive(FromAgent, type="alive"):
+    """The agent's heartbeat, every second. The transport answers ``heard``."""
+
+    t: float
+    cpu_percent: float | None = None
+    mem_bytes: int | None = None
+    ranks: list[RankUse]
+
+
+class StoreReady(FromAgent, type="store_ready"):
+    """The round's store listens."""
+
+    round: int
+    port: int
+
+
+class StoreFailed(FromAgent, type="store_failed"):
+    """The round's store could not start."""
+
+    round: int
+    error: str
+
+
+class StoreEnded(FromAgent, type="store_lost"):
+    """The process of the round's store has ended."""
+
+    round: int
+
+
+class WorkerUp(FromAgent, type="worker_up"):
+    """The process of a worker has been forked."""
+
+    round: int
+    rank: int
+    pid: int
+
+
+class WorkerSaid(FromAgent, type="worker"):
+    """A worker's own message (`launcher.run.messages`), forwarded."""
+
+    round: int
+    rank: int
+    message: dict[str, Any]
+
+
+class WorkerExit(FromAgent, type="worker_exit"):
+    """The process of a worker has ended, by ``exit_code`` or by ``signal``."""
+
+    round: int
+    rank: int
+    exit_code: int | None
+    signal: int | None
+    t: float
+    last_lines: list[str]
+    """Of its log."""
+    oom: bool
+    """The kernel killed it for memory."""
+    shutdown: str | None = None
+    """How the process of a script ended that had said ``over`` (its code is ``exit_code``), as the end of a sentence."""
+
+
+class Cleared(FromAgent, type="cleared"):
+    """No process of that round is left on this node."""
+
+    round: int
+
+
+class SignalHeard(FromAgent, type="signal"):
+    """The agent received a signal."""
+
+    name: str
+    """"TERM", "USR2" or "CONT"."""
+    t: float
+
+
+class StacksWritten(FromAgent, type="stacks"):
+    """Stacks were written to the logs of those ranks."""
+
+    round: int
+    ranks: list[int]
+
+
+class CheckResult(Record):
+    """One check of a node."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+class ChecksDone(FromAgent, type="preflight"):
+    """The node has checked itself."""
+
+    ok: bool
+    seconds: float
+    checks: list[CheckResult]
+    bandwidth_gb_s: float | None = None
+    """None: not measured."""
+
+
+class Leaving(FromAgent, type="leaving"):
+    """The agent ends now, as it was told to."""
+
+
+class ToAgent(Record, family=True):
+    """The leader's message to an agent."""
+
+
+class Welcome(ToAgent, type="welcome"):
+    """The agent has joined this attempt."""
+
+    attempt: int
+    t: float
+    """The leader's clock, which the agents' files and messages follow."""
+    heartbeat_s: float
+    silence_s: float
+
+
+class Heard(ToAgent, type="heard"):
+    """The transport's answer to ``alive``: it tells a leader that has stopped from one that has nothing to say."""
+
+
+class CheckPeer(Record):
+    """One node of those that check themselves together."""
+
+    node: int
+    host: str
+    address: str
+
+
+class RunChecks(ToAgent, type="preflight"):
+    """Run the checks of this node."""
+
+    port: int | None
+    """Of the store of round -1 on the first peer, for a small all-reduce; None: none."""
+    peers: list[CheckPeer]
+
+
+class StartStore(ToAgent, type="store"):
+    """Start the round's store on this node."""
+
+    round: int
+
+
+class ResumeFrom(Record):
+    """The checkpoint that a round resumes from."""
+
+    path: str
+    step: int
+
+
+class RankPlace(Record):
+    """One worker of a node."""
+
+    rank: int
+    local_rank: int
+
+
+class StartRound(ToAgent, type="round"):
+    """Start this node's workers of a round."""
+
+    round: int
+    world_size: int
+    master_addr: str
+    master_port: int
+    resume: ResumeFrom | None
+    group_rank: int
+    workers: list[RankPlace]
+    environment: dict[str, str] = {}  # noqa: RUF012
+
+
+class EndRound(ToAgent, type="end"):
+    """End every worker of the round with SIGKILL."""
+
+    round: int
+
+
+class ForwardTerm(ToAgent, type="term"):
+    """Forward SIGTERM once to scripts that are not attached, with a note of the deadline."""
+
+    round: int
+    cause: str
+    left_s: float | None
+
+
+class ToWorkers(ToAgent, type="to_workers"):
+    """Hand a message (`launcher.run.messages.ToWorker`) to workers."""
+
+    round: int
+    ranks: list[int] | None
+    """None: all."""
+    message: dict[str, Any]
+
+
+class DumpStacks(ToAgent, type="dump"):
+    """Have every worker write its stacks to its log (SIGURG)."""
+
+    round: int
+
+
+class Shutdown(ToAgent, type="shutdown"):
+    """End everything and leave."""
+
+
 class Link(Protocol):
     """One agent's authenticated connection, as the leader sees it."""
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: ToAgent) -> None:
         """Queue one message; never blocks, never raises: a dead peer shows as `Hub.closed`."""
 
     def close(self) -> None:
@@ -68,10 +364,10 @@ class Hub(Protocol):
     """What the transport calls on the leader, all from the leader's own event loop, never reentrantly."""
 
     def opened(self, link: Link) -> None:
-        """A peer has proved that it knows the run's secret; its ``hello`` comes next."""
+        """Take a peer that has proved that it knows the run's secret; its ``hello`` comes next."""
 
     def received(self, link: Link, message: dict[str, Any]) -> None:
-        """One whole message."""
+        """Take one whole message."""
 
     def closed(self, link: Link, why: str) -> None:
-        """The connection is gone; called once for every `opened`."""
+        """Learn that the connection has ended; called once for every `opened`."""

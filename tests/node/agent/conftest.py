@@ -19,6 +19,7 @@ import pytest
 from launcher.errors import ProtocolError
 from launcher.node.forkserver import proctable
 from launcher.node.wire import connection
+from launcher.node.wire.messages import ToAgent, Welcome
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
 
@@ -149,7 +150,7 @@ class Leader:
             self.links[message["node"]] = link
             self._of[id(link)] = message["node"]
             if self.greets:
-                link.send({"type": "welcome", "attempt": 0, "t": time.time(), "heartbeat_s": 1, "silence_s": 8})
+                link.send(Welcome(attempt=0, t=time.time(), heartbeat_s=1.0, silence_s=8.0))
         self.said.append({"node": self._of.get(id(link)), "at": time.monotonic(), **message})
         self.changed.set()
 
@@ -164,7 +165,7 @@ class Leader:
 
     def tell(self, type_: str, node: int = 0, **values: Any) -> None:
         """Say something to an agent."""
-        self.links[node].send({"type": type_, **values})
+        self.links[node].send(ToAgent.kinds[type_].from_wire(values, []))
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until what agents said fulfils ``condition``."""

@@ -18,6 +18,7 @@ from launcher.node.agent.agent import PRELOAD
 from launcher.node.agent.entry import Dismissal
 from launcher.node.forkserver.client import MARK_VARIABLE, ForkServer
 from launcher.node.wire import connection
+from launcher.node.wire.messages import AgentHello
 from launcher.run import events
 from launcher.run.spec import RestartSpec, Work
 from launcher.run.state import read_outcome
@@ -228,7 +229,7 @@ def test_agents_without_a_leader_are_dismissed() -> None:
         done = asyncio.ensure_future(dismissal.run(connection.server("ab", ports, life="1.0", local=True)))
         for node in (1, 2):
             peer = await connection.find_leader("127.0.0.1", ports, "ab", life="1.0", timeout_s=WAIT_S)
-            peer.send({"type": "hello", "node": node})
+            peer.send(AgentHello(node=node, host="h", pid=1, attempt=None, facts=None))
             assert [m["type"] async for m in first(peer)] == ["shutdown"]
             assert not done.done()
             await peer.hang_up()

@@ -17,6 +17,7 @@ from launcher.errors import SiteError
 from launcher.node.allocation.allocation import HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.leader.board import Timing
 from launcher.node.leader.leader import Ending, Leader
+from launcher.node.wire.messages import ToAgent
 from launcher.run import events
 from launcher.run.manifest import HASH_NAME, hash_bytes
 from launcher.run.paths import RunPaths
@@ -163,9 +164,10 @@ class FakeLink:
         self._arrives[way] = max(self._arrives[way] + 1e-6, loop.time() + self.node.world.delay())
         loop.call_at(self._arrives[way], call)
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: ToAgent) -> None:
         if not self.node.cut:
-            self.later("down", lambda: self.node.hear(message))
+            values = message.to_wire()
+            self.later("down", lambda: self.node.hear(values))
 
     def close(self) -> None:
         self.open = False

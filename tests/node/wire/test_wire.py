@@ -13,9 +13,20 @@ import pytest
 
 from launcher.errors import ProtocolError
 from launcher.node.wire import connection
+from launcher.run.records import Record
 
 SECRET = "ab" * 32
 WAIT_S = 60.0
+
+
+class Raw(Record):
+    """A message of no known kind."""
+
+    values: dict[str, Any]
+
+    def to_wire(self) -> dict[str, Any]:
+        """What is sent."""
+        return self.values
 
 
 class RecordingHub:
@@ -36,7 +47,7 @@ class RecordingHub:
         """See `Hub`."""
         self.messages.append(message)
         if message["type"] == "ask":
-            link.send({"type": "answer", "n": message["n"]})
+            link.send(Raw(values={"type": "answer", "n": message["n"]}))
         self.changed.set()
 
     def closed(self, link: Any, why: str) -> None:
@@ -91,7 +102,7 @@ def test_both_sides_prove_the_secret_and_messages_arrive_in_order() -> None:
         async with serving(hub) as port:
             peer = await connection.connect("127.0.0.1", port, SECRET, life="7.0")
             for n in range(1000):
-                peer.send({"type": "ask", "n": n, "text": "x" * 300})
+                peer.send(Raw(values={"type": "ask", "n": n, "text": "x" * 300}))
             answers = []
             async for message in peer.messages():
                 answers.append(message["n"])
@@ -202,7 +213,7 @@ def test_the_leader_is_found_on_the_second_port_after_starting_late() -> None:
         assert not search.done()
         async with serving(hub, ports=ports):
             peer = await search
-            peer.send({"type": "hello"})
+            peer.send(Raw(values={"type": "hello"}))
             await hub.until(lambda: len(hub.messages) == 1)
             await peer.hang_up()
         held.close()
@@ -244,7 +255,7 @@ def test_sending_to_a_dead_peer_raises_nothing() -> None:
             peer.abort()
             await hub.until(lambda: bool(hub.ends))
             for _ in range(10):
-                hub.links[0].send({"type": "x", "text": "y" * 100_000})
+                hub.links[0].send(Raw(values={"type": "x", "text": "y" * 100_000}))
                 await asyncio.sleep(0)
         assert hub.ends == ["closed"]
 
@@ -311,9 +322,9 @@ def test_a_fault_in_the_leader_closes_only_that_connection(capsys: pytest.Captur
         async with serving(hub) as port:
             bad = await connection.connect("127.0.0.1", port, SECRET, life="7.0")
             good = await connection.connect("127.0.0.1", port, SECRET, life="7.0")
-            bad.send({"type": "bad"})
+            bad.send(Raw(values={"type": "bad"}))
             await hub.until(lambda: hub.ends == ["closed"])
-            good.send({"type": "fine"})
+            good.send(Raw(values={"type": "fine"}))
             await hub.until(lambda: [m["type"] for m in hub.messages] == ["fine"])
             await good.hang_up()
             await bad.hang_up()
