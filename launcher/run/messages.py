@@ -32,6 +32,7 @@ from typing import Any
 from launcher.run.records import Record
 
 __all__ = [
+    "AskUnit",
     "Committed",
     "FromWorker",
     "Pause",
@@ -40,7 +41,6 @@ __all__ = [
     "SaveLost",
     "StopAt",
     "ToWorker",
-    "Where",
     "WorkerAt",
     "WorkerAttached",
     "WorkerEntered",
@@ -250,7 +250,7 @@ class Release(ToWorker, type="release"):
     """Forget a pause: the stop was withdrawn."""
 
 
-class Where(ToWorker, type="where"):
+class AskUnit(ToWorker, type="where"):
     """Answer ``at``. The leader asks when nobody progresses, since ``progress`` may be 0.1 s old."""
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from launcher.errors import ProtocolError
-from launcher.node.agent.description import node_facts, resolve
+from launcher.node.agent.description import node_facts, resolve_host
 from launcher.node.agent.environment import cpu_shares
 from launcher.node.agent.preflight import Preflight
 from launcher.node.agent.store import STORE_MAIN, Store
@@ -26,27 +26,7 @@ from launcher.node.agent.workers import WORKER_MAIN, Crew
 from launcher.node.checkpoints import fence
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.wire import connection
-from launcher.node.wire.messages import (
-    HEARTBEAT_S,
-    SILENCE_S,
-    AgentHello,
-    Alive,
-    Cleared,
-    DumpStacks,
-    EndRound,
-    ForwardTerm,
-    FromAgent,
-    Leaving,
-    RunChecks,
-    Shutdown,
-    SignalHeard,
-    StacksWritten,
-    StartRound,
-    StartStore,
-    ToAgent,
-    ToWorkers,
-    Welcome,
-)
+from launcher.node.wire import messages as wire
 from launcher.run import clock
 from launcher.run.message_lines import MessageReader
 from launcher.run.paths import RunPaths
@@ -102,7 +82,7 @@ class Agent:
         self._server = ForkServer(preload=preload, environ=environ, on_exit=self._exited)
         self._sampler = Sampler(self._pids, gpus=Gpus if spec.gpus_per_node else None)
         self._peer: connection.Peer | None = None
-        self._waiting: list[SignalHeard] = []
+        self._waiting: list[wire.SignalHeard] = []
         self._attempt = 0
         self._crews: dict[int, Crew] = {}
         self._stores: dict[int, Store] = {}
@@ -196,7 +176,7 @@ class Agent:
 
     async def _unresolved(self, since: float | None) -> float | None:
         """Since when the leader's name has led nowhere; None when it leads somewhere. Raises ProtocolError after a while."""
-        if await asyncio.to_thread(resolve, self._leader_host) is not None:
+        if await asyncio.to_thread(resolve_host, self._leader_host) is not None:
             return None
         if since is not None and time.monotonic() - since > _UNRESOLVED_S:
             raise ProtocolError(f"This node cannot resolve {self._leader_host}, the first node's name.")
@@ -210,7 +190,7 @@ class Agent:
             _say(text)
         self._peer = peer
         self._heard = time.monotonic()
-        self._tell(AgentHello(node=self.node, host=self.host, pid=os.getpid(), attempt=None, facts=facts))
+        self._tell(wire.AgentHello(node=self.node, host=self.host, pid=os.getpid(), attempt=None, facts=facts))
         for kept in self._waiting:
             self._tell(kept)
         self._waiting.clear()
@@ -221,7 +201,7 @@ class Agent:
                 _say(self._broken or "The leader is gone; ending the workers and leaving.")
                 return ProtocolError.exit_code
             await self._server.stop()
-            self._tell(Leaving())
+            self._tell(wire.Leaving())
             await peer.hang_up()
             return 0
         finally:
@@ -231,11 +211,11 @@ class Agent:
 
     async def _read(self, peer: connection.Peer) -> bool:
         """Do what the leader says; True when told to leave, False when it is lost."""
-        reader = MessageReader(ToAgent, _say)
+        reader = MessageReader(wire.ToAgent, _say)
         async for values in peer.messages():
             self._heard = time.monotonic()
             order = reader.read(values)
-            if isinstance(order, Shutdown):
+            if isinstance(order, wire.Shutdown):
                 return True
             if order is not None:
                 self._do(order)
@@ -246,24 +226,24 @@ class Agent:
         last = time.monotonic()
         while True:
             now = time.monotonic()
-            if now - last > 2 * HEARTBEAT_S:
+            if now - last > 2 * wire.HEARTBEAT_S:
                 self._heard += now - last  # this process stood still, not the leader
             last = now
-            if now - self._heard > SILENCE_S:
-                self._broken = f"The leader was silent for {SILENCE_S:.0f} s; ending the workers and leaving."
+            if now - self._heard > wire.SILENCE_S:
+                self._broken = f"The leader was silent for {wire.SILENCE_S:.0f} s; ending the workers and leaving."
                 self.leader_lost = "silent"
                 peer.abort()
                 return
-            self._tell(Alive(t=time.time(), **self._sampler.latest()))
-            await asyncio.sleep(HEARTBEAT_S)
+            self._tell(wire.Alive(t=time.time(), **self._sampler.latest()))
+            await asyncio.sleep(wire.HEARTBEAT_S)
 
     # --- helpers ---
 
-    def _tell(self, message: FromAgent) -> None:
+    def _tell(self, message: wire.FromAgent) -> None:
         """Send one message to the leader; before it is found, keep signals."""
         if self._peer is not None:
             self._peer.send(message)
-        elif isinstance(message, SignalHeard):
+        elif isinstance(message, wire.SignalHeard):
             self._waiting.append(message)
 
     def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -290,7 +270,7 @@ class Agent:
             if self.spec.batch == "slurm":
                 for crew in self._crews.values():
                     crew.term_came()
-        self._tell(SignalHeard(name=name, t=time.time()))
+        self._tell(wire.SignalHeard(name=name, t=time.time()))
 
     def _exited(self, key: str, status: int, t: float) -> None:
         """The fork server tells of an end."""
@@ -303,36 +283,36 @@ class Agent:
 
     # --- the leader's orders ---
 
-    def _do(self, order: ToAgent) -> None:
+    def _do(self, order: wire.ToAgent) -> None:
         match order:
-            case Welcome():
+            case wire.Welcome():
                 self._attempt = order.attempt
                 if (
                     self.node
                 ):  # not in the leader's own process. Whoever hands the job back for it tells so by its clock
                     clock.follow(order.t)
-            case RunChecks():
+            case wire.RunChecks():
                 self._task(self._preflight(order))
-            case StartStore():
+            case wire.StartStore():
                 store = self._stores[order.round] = Store(self._server, order.round, self._tell)
                 folder = self.paths.round_logs(self._attempt, max(order.round, 0))
                 self._task(store.start(folder / "store.log", share=self.spec.share, main=self._store_main))
-            case StartRound():
+            case wire.StartRound():
                 self._start(order)
-            case EndRound():
+            case wire.EndRound():
                 self._task(self._end(order.round))
-            case ForwardTerm(round=number) if number in self._crews:
+            case wire.ForwardTerm(round=number) if number in self._crews:
                 self._task(self._crews[number].term(order.cause, order.left_s))
-            case ToWorkers(round=number) if number in self._crews:
+            case wire.ToWorkers(round=number) if number in self._crews:
                 self._crews[number].to_workers(order.ranks, order.message)
-            case DumpStacks(round=number) if number in self._crews:
+            case wire.DumpStacks(round=number) if number in self._crews:
                 self._task(self._dump(self._crews[number]))
 
-    async def _preflight(self, order: RunChecks) -> None:
+    async def _preflight(self, order: wire.RunChecks) -> None:
         check = Preflight(self.spec, self.paths, self._server, node=self.node, attempt=self._attempt)
         self._tell(await check.run(order.peers, order.port))
 
-    def _start(self, order: StartRound) -> None:
+    def _start(self, order: wire.StartRound) -> None:
         crew = Crew(self.spec, self.paths, self._server, order, attempt=self._attempt, tell=self._tell)
         self._crews[crew.round] = crew
         shares = cpu_shares(
@@ -353,10 +333,10 @@ class Agent:
         await self._server.clear(round_)
         self._crews.pop(round_, None)
         self._stores.pop(round_, None)
-        self._tell(Cleared(round=round_))
+        self._tell(wire.Cleared(round=round_))
 
     async def _dump(self, crew: Crew) -> None:
-        self._tell(StacksWritten(round=crew.round, ranks=await crew.dump()))
+        self._tell(wire.StacksWritten(round=crew.round, ranks=await crew.dump()))
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What a node is: asked once, told to the leader with ``hello``. Imports no torch: its version is read from its files."""
+"""Describes a node once, for the agent's ``hello``. It imports no torch: its version is read from files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launcher.run.asking import exists, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
-__all__ = ["gloo_interface", "node_facts", "resolve", "torch_versions"]
+__all__ = ["gloo_interface", "node_facts", "resolve_host", "torch_versions"]
 
 
 def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str | None) -> NodeFacts:
@@ -95,8 +95,8 @@ def torch_versions() -> dict[str, str | None]:
 # --- addresses ---
 
 
-def resolve(name: str) -> str | None:
-    """The address that a name leads to here; None where it leads nowhere."""
+def resolve_host(name: str) -> str | None:
+    """Return the address that a name resolves to here; None when it does not."""
     try:
         return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError, IndexError):
@@ -117,14 +117,14 @@ def _of_interface(name: str) -> str | None:
 
 
 def node_address(spec: RunSpec, host: str, local_address: str | None) -> str:
-    """Where other nodes reach this one: the named interface, the way to the leader, the host's own name."""
+    """Return where other nodes reach this one: the named interface, the way to the leader, the host's own name."""
     if spec.interface and (named := _of_interface(spec.interface)):
         return named
     if spec.batch == "local":
         return "127.0.0.1"
     if not _is_loopback(local_address) and local_address is not None:
         return local_address.removeprefix("::ffff:")
-    resolved = resolve(host)
+    resolved = resolve_host(host)
     if resolved is not None and not _is_loopback(resolved):
         return resolved
     for name, entries in psutil.net_if_addrs().items():
@@ -135,20 +135,20 @@ def node_address(spec: RunSpec, host: str, local_address: str | None) -> str:
 
 
 def master_address(spec: RunSpec, host: str, address: str) -> str:
-    """What MASTER_ADDR says when this node is the round's first: SLURM's name for it where that leads here."""
+    """Return MASTER_ADDR for rounds whose first node this is: SLURM's name for it, if that resolves to it."""
     if spec.batch == "local" or spec.interface:
         return address
-    return host if not _is_loopback(resolve(host)) else address
+    return host if not _is_loopback(resolve_host(host)) else address
 
 
 def gloo_interface(spec: RunSpec) -> str | None:
-    """The interface gloo must be told, or None: it looks up this host's own name, which may lead nowhere.
+    """Return the interface that gloo must be told; None when this host's own name, which it looks up, resolves.
 
     Debian writes 127.0.1.1 for it into /etc/hosts: then no other node can reach what gloo binds.
     """
     if spec.interface:
         return None
-    own = resolve(socket.gethostname())
+    own = resolve_host(socket.gethostname())
     if spec.batch == "local":
         return None if own is not None else "lo"
     if own is not None and not _is_loopback(own):

@@ -1,4 +1,4 @@
-"""What submitit runs on each node: the agent, and on the first one the leader beside it, in one event loop."""
+"""Runs the agent of a node, and on the first one the leader beside it, in one event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers find in their environment: what torchrun would set, what the job names, nothing of SLURM's tasks. Pure."""
+"""Makes the environment of workers: torchrun's variables and the job's, without those of SLURM's tasks. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcher.run.spec import RunSpec
 
 __all__ = ["base_environment", "cpu_shares", "worker_environment"]
 
-HIDDEN = frozenset(
+HIDDEN_VARIABLES = frozenset(
     {
         *(
             "SLURM_NTASKS",
@@ -49,14 +49,16 @@ algorithms whose order of summation is fixed; by itself NCCL chooses by timing."
 def base_environment(
     environ: Mapping[str, str], spec: RunSpec, passed: Mapping[str, str], *, gloo_interface: str | None = None
 ) -> dict[str, str]:
-    """The fork server's environment, and so every worker's ground: what is read at import is set here.
+    """Return the fork server's environment, which every worker inherits: what is read at import is set here.
 
     ``passed`` are the variables passed by name; ``gloo_interface`` is used where the host's own name does not lead to it.
     """
     base = {
         name: value
         for name, value in environ.items()
-        if name not in HIDDEN and name not in NUMBERED and not name.startswith((*HIDDEN_PREFIXES, "TORCHELASTIC_"))
+        if name not in HIDDEN_VARIABLES
+        and name not in NUMBERED
+        and not name.startswith((*HIDDEN_PREFIXES, "TORCHELASTIC_"))
     }
     base.setdefault("PYTHONHASHSEED", str(spec.seed % 2**32))
     base["OMP_NUM_THREADS"] = str(spec.cpus_per_task)
@@ -109,7 +111,7 @@ def worker_environment(spec: RunSpec, order: StartRound, worker: RankPlace, *, a
 def cpu_shares(
     allowed: Sequence[int], online: int, environ: Mapping[str, str], *, workers: int, cpus_per_task: int
 ) -> list[list[int]] | None:
-    """The CPUs of each worker, or None: leave them all to the kernel.
+    """Return the CPUs of each worker; None: the kernel chooses.
 
     Workers are bound only inside what is certainly this job's: SLURM confined this task to fewer CPUs than there are, or
     gave it the whole node. Without task/affinity or task/cgroup every job sees all CPUs, and two jobs that both bound

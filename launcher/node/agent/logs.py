@@ -1,4 +1,4 @@
-"""Workers' logs: opened, linked, read back, thinned out. Blocking: agents call it in threads."""
+"""Opens workers' logs, links the latest, reads their ends and removes old ones. It blocks: agents call it in threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def open_log(path: Path, *, share: str) -> int:
 
 
 def last_lines(path: Path, offset: int = 0) -> list[str]:
-    """The last lines of ``path`` beyond ``offset`` bytes; empty when it cannot be read."""
+    """Return the last lines of ``path`` beyond ``offset`` bytes; none when it cannot be read."""
     try:
         with path.open("rb") as f:
             size = f.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""What submitit carries to each node. It is pickled by name: the submitting side imports nothing of what runs there."""
+"""The callable that submitit carries to each node. It is pickled by name: the submitting side imports nothing of the node side."""
 
 from __future__ import annotations
 

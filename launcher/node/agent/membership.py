@@ -1,4 +1,4 @@
-"""Which node this is, and who the others are."""
+"""Finds out which node of the allocation this is, and the names of all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["leader_address", "node_index", "node_names"]
 
 
 def node_index(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> int:
-    """This node's place in the allocation, as SLURM or submitit's local executor numbers it.
+    """Return this node's index in the allocation, as SLURM or submitit's local executor numbers it.
 
     Raises ProtocolError when neither says.
     """
@@ -26,7 +26,7 @@ def node_index(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> int:
 
 
 def node_names(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The allocation's nodes by index.
+    """Return the names of the allocation's nodes by index.
 
     On one machine every simulated node has a name of its own, ``HOST/0``, ``HOST/1``, ..., so that they stay distinct.
     Raises ProtocolError when SLURM's list cannot be read.
@@ -48,5 +48,5 @@ def node_names(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> list[s
 
 
 def leader_address(spec: RunSpec, names: list[str], node: int) -> str:
-    """Where the leader listens, seen from ``node``: the first node's name, or this machine."""
+    """Return where ``node`` reaches the leader: the first node's name, or this machine."""
     return "127.0.0.1" if spec.batch == "local" or node == 0 else names[0]

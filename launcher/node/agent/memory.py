@@ -1,4 +1,4 @@
-"""Whether the kernel killed something for memory: counters only, the kernel's log is root's."""
+"""Counts the processes that the kernel killed for memory. Only root may read its log, so counters are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["kills"]
 
 
 def kills(root: Path = Path("/")) -> int:
-    """Processes killed for memory so far, in this process's cgroup, or on the machine where that is not told.
+    """Return how many processes were killed for memory so far, in this process's cgroup, or else on the machine.
 
     cgroup v2 counts in ``memory.events``, v1 in ``memory.oom_control``; ``root`` is where proc and sys lie.
     """

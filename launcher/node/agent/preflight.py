@@ -1,4 +1,4 @@
-"""Checks of one node before the first round: each has a name, a verdict and one sentence."""
+"""Checks one node before the first round: each check has a name, a result and one sentence."""
 
 from __future__ import annotations
 

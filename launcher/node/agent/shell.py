@@ -1,4 +1,4 @@
-"""What `launcher shell` runs on a node: a command that goes when the allocation goes, so that it holds up nothing.
+"""Runs the command of `launcher shell` on a node, and ends it when the allocation ends, so that nothing waits for it.
 
 An interactive shell ignores TERM: SLURM would kill it only KillWait later, and a requeued job whose last process ends after
 its StartTime waits two minutes more.

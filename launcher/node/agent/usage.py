@@ -1,4 +1,4 @@
-"""What this node and its workers use, about once a second, taken in threads: a stuck GPU driver stops no heartbeat."""
+"""Measures what this node and its workers use, once a second, in threads: a stuck GPU driver stops no heartbeat."""
 
 from __future__ import annotations
 

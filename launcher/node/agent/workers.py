@@ -1,4 +1,4 @@
-"""This node's processes of one round: the store, the workers, what passes between them and the agent, and their end."""
+"""Starts, watches and ends this node's workers of one round."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["WORKER_MAIN", "Crew"]
 
 WORKER_MAIN = "launcher.training.start.main:main"
 _TAIL_WAIT_S = 1.0
-"""A log is read back for at most so long: what happened must not wait for a slow disk."""
+"""Reading a log's end takes at most so long: a report must not wait for a slow disk."""
 _WATCHED = frozenset(kind.type for kind in (WorkerFailure, WorkerAttached, WorkerOver))
 """Kinds of a worker's messages that its agent looks at; all are forwarded as they came."""
 
@@ -105,7 +105,7 @@ class _Worker:
         self.channel: WorkerChannel | None = None
         self.alive = False
         self.failed = False
-        """It has said that it failed; it may take long to end after that."""
+        """It has reported that it failed; it may take long to end after that."""
         self.attached = False
         """A script that called `launcher.attach`: the leader tells it when to stop, not a signal."""
         self.over: int | None = None
@@ -146,14 +146,14 @@ class Crew:
         return self._spec.work.kind in ("script", "module")
 
     def pids(self) -> list[tuple[int, int, int]]:
-        """Rank, local rank and process of every live worker."""
+        """Return rank, local rank and process of every live worker."""
         found = [(w.rank, w.local_rank, self._server.pid_of(w.key)) for w in self._workers.values() if w.alive]
         return [(rank, local_rank, pid) for rank, local_rank, pid in found if pid is not None]
 
     # --- start ---
 
     def start(self, shares: list[list[int]] | None, *, main: str = WORKER_MAIN) -> None:
-        """Fork every worker, in the background; each is told to the leader."""
+        """Fork every worker, in the background; the leader is told of each."""
         self._started = asyncio.get_running_loop().create_task(self._start(shares, main))
 
     async def _start(self, shares: list[list[int]] | None, main: str) -> None:
@@ -304,7 +304,7 @@ class Crew:
     # --- the end ---
 
     def exited(self, key: str, status: int, t: float) -> bool:
-        """A process has ended; True when it was one of this crew's workers."""
+        """Take note that a process has ended; True when it was one of this crew's workers."""
         worker = self._workers.get(key)
         if worker is None:
             return False
@@ -354,7 +354,7 @@ class Crew:
 
 
 def _shutdown_failure(worker: _Worker, status: int) -> str | None:
-    """What went wrong after the script's end, as the end of a sentence whose subject is the rank."""
+    """Return what went wrong after the script's end, as the end of a sentence whose subject is the rank."""
     if worker.over is None or status == worker.over:
         return None
     if worker.hung:

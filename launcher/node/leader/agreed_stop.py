@@ -1,6 +1,6 @@
 """The leader's half of stopping at an agreed step (DESIGN.md gives the invariant and why nothing can deadlock).
 
-Pure: it is told what workers say and answers with what to tell them.
+Pure: it is told what workers report, and answers when they agree.
 
 1. ``pause`` to everybody. Each worker holds at its next boundary and answers with the highest unit it has entered; one
    that has finished all its work counts with its last step.
@@ -31,7 +31,7 @@ class AgreedStop:
         self._left: set[int] = set()
 
     def entered(self, rank: int, step: int) -> bool:
-        """A worker's answer; true when it makes the agreement complete (tell everybody `order`)."""
+        """A worker's answer; true when it makes the agreement complete (tell everybody to stop)."""
         if rank in self.ranks:
             self._entered[rank] = max(step, self._entered.get(rank, step))
         return self._agree()
@@ -54,7 +54,7 @@ class AgreedStop:
         return Pause() if self.step is None else StopAt(step=self.step, save=False, tmp=None)
 
     def left(self, rank: int) -> bool:
-        """A worker is gone without having stopped as agreed; true when the others' agreement is complete without it.
+        """Count out a worker that ended and did not stop as agreed; true when the others agree without it.
 
         What it reported still counts: the others may have gone into that unit with it.
         """

@@ -1,4 +1,4 @@
-"""What all parts of the leader look at: one object, changed only in the leader's event loop."""
+"""The state that all parts of the leader share: one object, changed only in the leader's event loop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Timing:
 
 @dataclass
 class Interrupt:
-    """Somebody wants the round to stop."""
+    """A stop that was asked for."""
 
     kind: Kind
     text: str
@@ -68,12 +68,12 @@ _RANKING = (
     Kind.TERMINATED,
     Kind.CANCELLED,
 )
-"""Whoever wants the run to end for good outranks whoever takes its nodes away, or it would come back."""
+"""Later ones outrank earlier ones. A request to end the run outranks one that takes its nodes away: that run would come back."""
 
 
 @dataclass
 class Board:
-    """See the module."""
+    """The leader's state of an attempt."""
 
     spec: RunSpec
     paths: RunPaths
@@ -123,11 +123,11 @@ class Board:
         return asyncio.get_running_loop().time()
 
     def wake(self) -> None:
-        """Something changed: whoever waits looks again."""
+        """Have `until` look again: something changed."""
         self.changed.set()
 
     async def look_at_own_files(self) -> bool:
-        """Whether the script has written a newer checkpoint of its own; it is told as saved."""
+        """Return whether the script has written a newer checkpoint of its own, and report it as saved."""
         pattern = self.spec.checkpoint.watch
         path = await self.blocking(lambda: self.own_files.look(self.paths.root, pattern)) if pattern else None
         if path is not None:
@@ -135,7 +135,7 @@ class Board:
         return path is not None
 
     def stop_wanted(self, kind: Kind, text: str, within_s: float | None) -> None:
-        """Somebody wants a stop; the graver reason outranks, the nearer deadline holds."""
+        """Ask for a stop; of two, the reason that outranks and the nearer deadline hold."""
         now = self.now()
         deadline = None if within_s is None else now + within_s
         if kind is Kind.CANCELLED:

@@ -1,4 +1,4 @@
-"""The end of an attempt: for good, or to come back. The leader leaves last."""
+"""Ends an attempt: the run is over, or SLURM starts it again. The leader leaves last."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from launcher.errors import RunCancelledError, RunFailedError, SiteError
 from launcher.frozen import frozen
 from launcher.node.allocation.allocation import NEEDED, CancelledError, HandedBack, NotAnsweredError
 from launcher.node.leader.board import Board
-from launcher.node.leader.lost_folder import follow, look, tell_outside
+from launcher.node.leader.lost_folder import follow_folder, look, tell_outside
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.picture import picture
 from launcher.node.leader.wait import until
@@ -50,12 +50,12 @@ class Ending:
 
 
 async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
-    """End the run for good (or go without a word when this attempt is stale)."""
+    """End the run (or, when this attempt is stale, only leave)."""
     if decision.action is Action.LEAVE:
         await _dismiss(board)
         return Ending("requeued", decision.reason, 0)
     state, code = _STATES[decision.action]
-    gone = await follow(board)
+    gone = await follow_folder(board)
     reason = _reason(board, decision, evidence)
     if decision.action is not Action.COMPLETE:
         await board.blocking(board.allocation.forbid_requeue)
@@ -96,7 +96,7 @@ def _reason(board: Board, decision: Decision, evidence: Evidence) -> str:
 
 
 async def _write(board: Board, outcome: dict[str, Any], tries: int) -> None:
-    """The last word; a full disk is waited for a while, since without it the batch script would start the run again."""
+    """Write the outcome; retry on a full disk, since without it the batch script would start the run again."""
     for attempt in range(tries):
         try:
             await board.blocking(lambda: write_outcome(board.paths.outcome, outcome))
@@ -108,7 +108,7 @@ async def _write(board: Board, outcome: dict[str, Any], tries: int) -> None:
 
 
 async def give_back(board: Board, decision: Decision, evidence: Evidence) -> Ending:
-    """Give the allocation back and have the run start again."""
+    """Give the allocation back and have SLURM start the run again."""
     bad = _bad_hosts(board, decision, evidence)
     exclude = tuple(bad)
     delay = backoff_s(board.budgets.poor_attempts)
@@ -178,7 +178,7 @@ async def _unheard(board: Board, decision: Decision, error: SiteError) -> Ending
 
 
 def _bad_hosts(board: Board, decision: Decision, evidence: Evidence) -> dict[str, str]:
-    """What the next attempt should not get, and why: hosts to blame, and those that failed or were lost before in this one."""
+    """Return the hosts to exclude from the next attempt, with reasons: those blamed, failed or lost in this one."""
     woke = board.woke_at
     # They have left a leader that stood still: it hears of that when it goes on.
     left = {n.name for n in board.nodes.all if woke and n.lost_at is not None and abs(n.lost_at - woke) < _WAKING_S}

@@ -1,4 +1,4 @@
-"""Before the first round: wait for the nodes, check them."""
+"""Waits for the nodes and checks them, before the first round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.node.policy.decisions import Evidence, Kind
 from launcher.node.wire.messages import CheckPeer, EndRound, RunChecks, StartStore
 from launcher.run.units import named_ranks
 
-__all__ = ["gather", "interrupted", "preflight"]
+__all__ = ["await_nodes", "interrupted", "preflight"]
 
 CHECKS_ROUND = -1
 """The number of the checks' store and processes: they are ended like a round's."""
@@ -19,7 +19,7 @@ _SAY_EVERY_S = 60.0
 
 
 def interrupted(board: Board) -> Evidence | None:
-    """Evidence of whoever wants this attempt to stop."""
+    """Return evidence of a stop that was asked for, if one was."""
     if board.fenced:
         return Evidence(Kind.FENCED, "this attempt is over")
     if board.interrupt is not None:
@@ -27,7 +27,7 @@ def interrupted(board: Board) -> Evidence | None:
     return None
 
 
-async def gather(board: Board) -> Evidence | None:
+async def await_nodes(board: Board) -> Evidence | None:
     """Wait until enough nodes are here; evidence when they do not come, or when somebody interrupts.
 
     Spares are waited for a few seconds more, and may join later.
@@ -64,7 +64,7 @@ async def gather(board: Board) -> Evidence | None:
 
 
 def _unusable(board: Board) -> Evidence:
-    """So many nodes are out that the others are too few: nothing is left to wait for."""
+    """Return the evidence that too many nodes cannot be used: there is nothing to wait for."""
     bad = [n for n in board.nodes.all if n.bad is not None]
     why = "; ".join(f"{n.host}: {n.bad}" for n in bad)
     return Evidence(

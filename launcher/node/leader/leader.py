@@ -22,7 +22,7 @@ from launcher.node.leader import past
 from launcher.node.leader.agreed_stop import AgreedStop
 from launcher.node.leader.board import Board, Timing
 from launcher.node.leader.finish import Ending, give_back, leave
-from launcher.node.leader.gather_nodes import gather, interrupted, preflight
+from launcher.node.leader.gather_nodes import await_nodes, interrupted, preflight
 from launcher.node.leader.inbox import Inbox
 from launcher.node.leader.journal import History
 from launcher.node.leader.lost_folder import as_gone
@@ -144,7 +144,7 @@ class Leader(Hub):
         anchor: Anchor = await self._patiently(lambda: Anchor(paths.root))
         await self._blocking(lambda: keep_room(paths))
         told = await self._patiently(lambda: events.recall(paths.events))
-        requested = await self._patiently(lambda: past.is_requested(paths))
+        requested = await self._patiently(lambda: exists(paths.request, paths.root))
         budgets = Budgets().feed_all(told)
         history = History(paths, attempt, threaded=self._threaded, heard=budgets.feed)
         changed = asyncio.Event()
@@ -217,7 +217,7 @@ class Leader(Hub):
     async def _gather(self, board: Board) -> Evidence | None:
         """Nodes that are here and checked; a signal that turns out to mean nothing does not end that."""
         while True:
-            evidence = await gather(board)
+            evidence = await await_nodes(board)
             if evidence is None and self.spec.preflight:
                 evidence = await preflight(board)
             if evidence is not None and evidence.kind is Kind.UNKNOWN_SIGNAL:

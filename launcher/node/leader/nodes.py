@@ -1,4 +1,4 @@
-"""The allocation's nodes as the leader knows them: who is here, who is missing, who may train."""
+"""The allocation's nodes as the leader knows them: connected, missing, fit to train."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Node:
     """As it calls itself; its name until it has joined."""
     facts: NodeFacts | None = None
     heard: float = 0.0
-    """When it last said anything, the leader's clock."""
+    """When it last sent anything, by the leader's clock."""
     bad: str | None = None
     """Why it takes part no more in this attempt."""
     suspect: str | None = None
@@ -33,12 +33,12 @@ class Node:
 
     @property
     def here(self) -> bool:
-        """Connected."""
+        """Whether it is connected."""
         return self.link is not None
 
     @property
     def healthy(self) -> bool:
-        """Connected, and nothing speaks against it."""
+        """Whether it is connected and may train."""
         return self.link is not None and self.bad is None
 
     @property
@@ -69,22 +69,22 @@ class Nodes:
         return node
 
     def of(self, link: Link) -> Node | None:
-        """The node behind a connection."""
+        """Return the node of a connection."""
         return self._by_link.get(id(link))
 
     def drop(self, node: Node) -> None:
-        """Its connection counts no more."""
+        """Close its connection."""
         if node.link is not None:
             self._by_link.pop(id(node.link), None)
             node.link.close()
             node.link = None
 
     def silent(self, now: float) -> list[Node]:
-        """Connected nodes that have said nothing for too long."""
+        """Return connected nodes that have sent nothing for too long."""
         return [n for n in self.all if n.link is not None and now - n.heard > SILENCE_S]
 
     def forgive(self, seconds: float) -> None:
-        """The leader stood still for so long; nobody was silent in that time."""
+        """Add the time for which the leader itself did not run: no node was silent in it."""
         for node in self.all:
             node.heard += seconds
 

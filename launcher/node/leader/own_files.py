@@ -1,4 +1,4 @@
-"""Checkpoints that a script writes by itself (``checkpoint.watch``): a file that is new, or no longer the same, is progress."""
+"""Finds checkpoints that a script writes by itself (``checkpoint.watch``): a new or changed file is progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OwnFiles:
         self._seen: dict[str, tuple[int, int]] = {}
 
     def look(self, root: Path, pattern: str) -> str | None:
-        """A file of ``pattern`` below ``root`` that was not there, or not like this, at any look before; of several the newest.
+        """Return the newest file of ``pattern`` below ``root`` that is new or has changed since the last look; None without one.
 
         Times of files are compared with nothing else: they come from the file system's clock, which may be set back.
         """

@@ -1,4 +1,4 @@
-"""What a leader learns of its run before it leads: from the history and the files of earlier attempts. Raises OSError."""
+"""Reads what earlier attempts have left, before the leader begins. Raises OSError."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from launcher.node.allocation.allocation import Allocation
 from launcher.node.leader.finish import Ending
 from launcher.run import events
-from launcher.run.asking import exists, load_object
+from launcher.run.asking import load_object
 from launcher.run.paths import RunPaths
 
-__all__ = ["ended_already", "first_of_submission", "is_requested", "waiting_since"]
+__all__ = ["ended_already", "first_of_submission", "waiting_since"]
 
 
 def ended_already(paths: RunPaths, allocation: Allocation) -> Ending | None:
-    """The run has an outcome, or was handed to another job: this attempt must not be."""
+    """Return the end of a run that is over or was handed to another job; None when this attempt may begin."""
     outcome = load_object(paths.outcome, paths.root)
     if outcome is not None:
         return Ending(str(outcome.get("state")), f"The run had ended already: {outcome.get('reason')}", 0)
@@ -27,13 +27,8 @@ def ended_already(paths: RunPaths, allocation: Allocation) -> Ending | None:
     return None
 
 
-def is_requested(paths: RunPaths) -> bool:
-    """A user has asked for the run's stop since it was submitted last, which takes an older request away. Raises OSError."""
-    return exists(paths.request, paths.root)
-
-
 def first_of_submission(past: list[dict[str, Any]]) -> bool:
-    """No attempt has begun since somebody last submitted the run."""
+    """Return whether no attempt has begun since the run was last submitted."""
     for e in reversed(past):
         if e["type"] in ("submitted", "attempt_started"):
             return bool(e["type"] == "submitted")
@@ -41,7 +36,7 @@ def first_of_submission(past: list[dict[str, Any]]) -> bool:
 
 
 def waiting_since(past: list[dict[str, Any]]) -> float | None:
-    """When the wait for this attempt's allocation began."""
+    """Return when the wait for this attempt's allocation began."""
     times = [e.get("t") for e in past if e["type"] in ("submitted", "requeued", "attempt_ended")]
     last = times[-1] if times else None
     return float(last) if isinstance(last, (int, float)) else None

@@ -1,4 +1,4 @@
-"""The leader asks the run's folder again while it does not answer: in threads, between which its loop goes on."""
+"""Retries what a run's folder does not answer, in threads, while the leader's loop goes on."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from launcher.run.asking import AGAIN_S, PATIENCE_S, NotAskedError, ask_once
 
 __all__ = ["until_answered"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 async def until_answered(
     blocking: Callable[[Callable[[], Any]], Awaitable[Any]],
-    work: Callable[[], T],
+    work: Callable[[], _T],
     root: Path,
     *,
     enough: Callable[[], bool] = lambda: False,
     refused: Callable[[OSError], None] = lambda error: None,
-) -> T:
-    """What ``work`` returns from a thread, asked again while the folder ``root`` does not answer.
+) -> _T:
+    """Return what ``work`` returns from a thread; it is retried while the folder ``root`` does not answer.
 
     ``refused`` hears of the first time. Raises NotAskedError after `PATIENCE_S`, or once there is ``enough`` of it; another
     OSError at once.
@@ -31,7 +31,7 @@ async def until_answered(
     end, told = now() + PATIENCE_S, False
     while True:
         try:
-            found: T = await blocking(lambda: ask_once(work, root))
+            found: _T = await blocking(lambda: ask_once(work, root))
             return found
         except NotAskedError as error:
             if enough() or now() >= end:

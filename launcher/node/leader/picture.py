@@ -1,4 +1,4 @@
-"""``state.json``: the board as readers see it."""
+"""Makes ``state.json`` from the board."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROUND_PART = 0.2
 
 
 def missing(board: Board) -> list[dict[str, Any]]:
-    """Who is still waited for, with the ranks they would have if nobody else were missing."""
+    """Return the missing nodes, with the ranks they would have if no other were missing."""
     per = board.spec.tasks_per_node
     return [
         {"host": n.name, "ranks": list(range(n.index * per, (n.index + 1) * per)) if n.index < board.spec.nodes else []}
@@ -27,7 +27,7 @@ def missing(board: Board) -> list[dict[str, Any]]:
 
 
 def picture(board: Board) -> dict[str, Any]:
-    """The keys of `launcher.run.state`."""
+    """Return the keys of `launcher.run.state`."""
     round_, now = board.round, board.now()
     used = round_.nodes if round_ is not None else []
     saver = board.saver
@@ -72,7 +72,7 @@ def _phase(board: Board) -> str:
 
 
 def samples(board: Board) -> list[dict[str, Any]]:
-    """Lines for samples.jsonl."""
+    """Return the ranks' part of a line of samples.jsonl."""
     keys = ("rank", "host", "step", "step_time_s", "own_s", "cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes")
     return (
         [{k: p[k] for k in keys} for r in board.round.ranks for p in (r.picture(),)] if board.round is not None else []

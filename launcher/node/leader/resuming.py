@@ -1,4 +1,4 @@
-"""What a round resumes from: the newest checkpoint that verifies, and never an older one, or none, because a disk was away."""
+"""Chooses what a round resumes from: the newest checkpoint that verifies; an absent disk never makes it an older one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from launcher.run.asking import PATIENCE_S, NotAskedError
 
 __all__ = ["UNREADABLE_TEXT", "choose_resume"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 UNREADABLE_TEXT = "the run's folder did not answer for {:g} minutes ({})"
 
 
 async def choose_resume(board: Board) -> CommittedCheckpoint | Evidence | None:
-    """The newest checkpoint that verifies; a fork's origin when the run has none of its own; None: from scratch.
+    """Return the newest checkpoint that verifies; a fork's origin when the run has none of its own; None: from scratch.
 
     Evidence when that cannot be found out, or when somebody interrupts meanwhile. Raises RunDirError, CheckpointError.
     """
@@ -48,8 +48,8 @@ async def choose_resume(board: Board) -> CommittedCheckpoint | Evidence | None:
     return found
 
 
-async def _asked(board: Board, work: Callable[[], T]) -> T | Evidence:
-    """What ``work`` finds in the run's folder; evidence when that does not answer, or somebody interrupts meanwhile."""
+async def _asked(board: Board, work: Callable[[], _T]) -> _T | Evidence:
+    """Return what ``work`` finds in the run's folder; evidence when that does not answer, or when a stop is asked for."""
     try:
         return await until_answered(
             board.blocking,

@@ -1,4 +1,4 @@
-"""What the leader knows of one round: its ranks, its evidence, its progress."""
+"""What the leader knows of one round: its ranks, their failures, its progress."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from launcher.node.policy.causes import Failure, left_by_itself, symptom_only
 from launcher.node.policy.hangs import HangWatch, RankView
 from launcher.node.wire.messages import RankUse, ToAgent, ToWorkers, WorkerExit
 from launcher.run import clock
-from launcher.run.messages import ToWorker, Where, WorkerProgress
+from launcher.run.messages import AskUnit, ToWorker, WorkerProgress
 
 __all__ = ["Rank", "Round"]
 
 _SETTLE_S = 0.05
-"""After a failure that needs no explanation, later ones are still heard for so long."""
+"""After a failure that explains itself, the leader waits so long for others."""
 _SETTLE_SYMPTOMS_S = 1.0
-"""While only victims have been heard, the one that failed first is waited for; a script may have been ended by SLURM's
-TERM, of which word comes."""
-
+"""While only victims have failed, the leader waits for the rank that failed first. SLURM's TERM may have ended a script:
+an agent will report the signal."""
 _SETTLE_EXITS_S = 5.0
-"""While all that was heard are scripts that ended themselves, the others are waited for: whether all refuse decides."""
+"""While only scripts have failed that ended themselves, the leader waits for the others: it matters whether all do."""
 
 
 @dataclass
@@ -46,7 +45,7 @@ class Rank:
     pid: int | None = None
     ready: bool = False
     attached: bool = False
-    """It speaks for itself: a task, a function, or a script with `launcher.attach`."""
+    """It can be told to stop: a task, a function, or a script with `launcher.attach`."""
     finished: int | None = None
     stopped: int | None = None
     saved: bool = True
@@ -66,11 +65,11 @@ class Rank:
 
     @property
     def over(self) -> bool:
-        """It has nothing left to do in this round."""
+        """Whether it has nothing left to do in this round."""
         return self.finished is not None or self.stopped is not None or self.exited
 
     def picture(self) -> dict[str, Any]:
-        """Its line in state.json."""
+        """Return its line in state.json."""
         return {
             "rank": self.rank,
             "host": self.node.host,
@@ -144,40 +143,40 @@ class Round:
 
     @property
     def all_ready(self) -> bool:
-        """Collectives work everywhere, or the work needs none."""
+        """Whether collectives work everywhere, or the work needs none."""
         return all(r.ready or r.phase == "script" or r.over for r in self.ranks)
 
     @property
     def plain(self) -> bool:
-        """Some rank is a script that does not speak: it can be told to stop by TERM alone."""
+        """Whether some rank is a script that is not attached: only TERM tells it to stop."""
         return any(not r.attached for r in self.ranks)
 
     @property
     def handles_usr2(self) -> bool:
-        """Some rank is a script with a handler of its own for USR2; the others lose it, and so their collectives, when it leaves."""
+        """Whether some rank is a script with its own handler for USR2. When it ends, the collectives of the others fail."""
         return any(r.handles_usr2 for r in self.ranks)
 
     def is_done(self, step: int) -> bool:
-        """The run has no step after this one, as far as the ranks have told how many there are."""
+        """Return whether the run has no step after this one, as far as the ranks have reported how many there are."""
         return self.total_steps is not None and step >= self.total_steps
 
     @property
     def failures(self) -> list[Failure]:
-        """What was heard of failing ranks."""
+        """What is known of failed ranks."""
         return [r.failure for r in self.ranks if r.failure is not None]
 
     @property
     def all_finished(self) -> bool:
-        """Every rank has done all its work; a script's has ended, too, and so written what it had open."""
+        """Whether every rank has done all its work; a script has ended, too, and so has written what it had open."""
         return all(r.finished is not None and (r.exited or not self.script) for r in self.ranks)
 
     @property
     def unsaved(self) -> bool:
-        """Some rank finished without its part of the last checkpoint being durable."""
+        """Whether some rank finished although its part of the last checkpoint is not durable."""
         return any(r.finished is not None and not r.saved for r in self.ranks)
 
     def pardon(self, now: float, within_s: float) -> list[int]:
-        """A signal reached the scripts before word of it reached us: ranks that have just exited were stopped, they did not fail."""
+        """Count ranks that have just exited as stopped, not failed: the signal reached them before an agent reported it."""
         if self.failed_at is None or now - self.failed_at > within_s:
             return []
         pardoned = [rank for rank in self.ranks if rank.failure is not None]
@@ -187,7 +186,7 @@ class Round:
         return [rank.rank for rank in pardoned]
 
     def views(self, now: float) -> list[RankView]:
-        """What the hang watch looks at: ranks that still have something to do."""
+        """Return what the hang watch looks at: ranks that still have something to do."""
         return [
             RankView(r.rank, r.phase, r.step, now - r.frozen_since if r.frozen_since is not None else 0.0, r.at)
             for r in self.ranks
@@ -195,7 +194,7 @@ class Round:
         ]
 
     def settled(self, now: float) -> bool:
-        """Something has failed, and enough has been heard to name what failed first."""
+        """Return whether something has failed and enough is known to name what failed first."""
         if self.lost or self.store_problem:
             return True
         if self.failed_at is None:
@@ -206,7 +205,7 @@ class Round:
         return now - self.failed_at >= patience
 
     def rate(self, now: float) -> float | None:
-        """Steps per second over the last minute."""
+        """Return steps per second over the last minute."""
         while len(self._pace) > 2 and now - self._pace[0][0] > 60:
             self._pace.popleft()
         if len(self._pace) < 2 or self._pace[-1][0] <= self._pace[0][0]:
@@ -217,7 +216,7 @@ class Round:
     # --- what is heard ---
 
     def set_phase(self, rank: Rank, phase: str, now: float) -> None:
-        """A rank says what it is doing."""
+        """Note what a rank is doing."""
         if rank.phase != phase:
             if rank.phase_since:
                 self.hangs.left_phase(rank.phase, now - rank.phase_since)
@@ -247,7 +246,7 @@ class Round:
         return further
 
     def failing(self, rank: Rank, now: float) -> Failure:
-        """The record of a failing rank, begun at the first word of it."""
+        """Return the record of a failing rank; the first report of it begins one."""
         if rank.failure is None:
             rank.failure = Failure(rank.rank, rank.node.host, clock.now(), step=rank.step, after_end=self.ending)
         if self.failed_at is None:
@@ -270,8 +269,12 @@ class Round:
             self.asked_at = now
             for rank in self.ranks:
                 rank.at = None
-            self.send(Where())
+            self.send(AskUnit())
         return now - self.asked_at > within_s or all(r.at is not None for r in self.ranks if not r.over)
+
+    def all_nodes(self, answered: set[int]) -> bool | None:
+        """Return True when every node that is still connected has ``answered``; None before."""
+        return all(not node.here or node.index in answered for node in self.nodes) or None
 
     def tell_nodes(self, message: ToAgent) -> None:
         """Send a message to every node of the round that is still connected."""

@@ -1,4 +1,4 @@
-"""One round from its store to its last process: start it, watch for what ends it, end it, say what happened."""
+"""Runs one round: starts its store and workers, watches for what ends it, ends it and reports what happened."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ from launcher.run.units import all_ranks, named_ranks
 
 __all__ = ["drive_round"]
 
-_LEMON_FAILURES = 2
+_BAD_NODE_FAILURES = 2
+"""Failures in a row, without a new checkpoint, after which a host makes room for a spare."""
 _STARTING_AGREE_S = 2.0
-"""While the round starts, answers to a pause are waited for so long: word of the first steps may be under way."""
+"""While the round starts, answers to a pause are waited for so long: reports of the first steps may be under way."""
 
 
 async def drive_round(board: Board, number: int) -> Evidence:
@@ -82,7 +83,7 @@ async def drive_round(board: Board, number: int) -> Evidence:
 
 
 async def _start(board: Board, round_: Round) -> Evidence | None:
-    """Store, then workers. Evidence when that fails."""
+    """Start the store, then the workers. Evidence when that fails."""
     first = round_.nodes[0]
     first.send(StartStore(round=round_.number))
 
@@ -133,7 +134,7 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
 
 
 def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
-    """Why the round is over, or None while it is not. Details of failures are filled in when all is quiet."""
+    """Return why the round is over; None while it is not. Details of failures are added when every worker has ended."""
     if board.fenced:
         return Evidence(Kind.FENCED, "this attempt is over")
     if round_.lost:
@@ -165,7 +166,7 @@ def _lost(round_: Round) -> Evidence:
 
 
 def _finished(board: Board, round_: Round) -> Evidence | None:
-    """All work is done: completion, once the last checkpoint is committed."""
+    """Return the end of all work, once the last checkpoint is committed."""
     last = max((r.finished or 0) for r in round_.ranks)
     saver = board.saver
     if saver.is_committing(last) or (saver.proof is not None and saver.proof.pending):
@@ -177,7 +178,7 @@ def _finished(board: Board, round_: Round) -> Evidence | None:
 
 
 def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evidence | None:
-    """Drive the stop that somebody wants; evidence when it is over."""
+    """Carry out a stop that was asked for; evidence when it is over."""
     over = Evidence(it.kind, it.text)
     if not it.started:
         if round_.master_port is not None and not _all_up(round_) and now - it.began < _STARTING_AGREE_S:
@@ -196,11 +197,15 @@ def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evi
         return None  # scripts: any exit after the forwarded TERM means stopped
     if stop.step is None:
         if not round_.all_ready and now - it.began > _STARTING_AGREE_S:
-            return over  # somebody has not even formed the group: no optimizer step can have been done
+            return over  # some rank has not joined the process group: no optimizer step can have been done
         if it.deadline is None and now - it.began > board.timing.agree_s:
             if board.term_sent:
-                return over  # some ranks have heard TERM, which cannot be taken back
-            _withdraw(board, round_, stop)
+                return over  # some ranks have received TERM, which cannot be withdrawn
+            if stop.withdraw():
+                round_.send(Release())
+            text = "the workers did not agree on a step to stop at; the stop is withdrawn, training continues"
+            board.history.warn(text)
+            board.stop = board.interrupt = None
         return None
     started = round_.resume.step if round_.resume else 0
     if stop.step <= started and stop.pending:
@@ -220,7 +225,7 @@ def _all_up(round_: Round) -> bool:
 
 
 def _begin_stop(board: Board, round_: Round, it: Interrupt, now: float) -> bool:
-    """Tell the workers; false when there is nothing to wait for."""
+    """Tell the workers to stop; false when there is nothing to wait for."""
     left = None if it.deadline is None else round(it.deadline - now, 1)
     waiting = _all_up(round_)
     board.history.event("stop_requested", cause=it.kind.value, deadline_s=left, save=waiting)
@@ -238,29 +243,18 @@ def _begin_stop(board: Board, round_: Round, it: Interrupt, now: float) -> bool:
     return True
 
 
-def _withdraw(board: Board, round_: Round, stop: AgreedStop) -> None:
-    if stop.withdraw():
-        round_.send(Release())
-    board.history.event(
-        "warning", text="the workers did not agree on a step to stop at; the stop is withdrawn, training goes on"
-    )
-    board.stop, board.interrupt = None, None
-
-
 # --- the end ---
 
 
 async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
-    """End every worker, wait until all are gone and every complete save is committed, then say what happened."""
+    """End every worker, wait until none is left and every complete save is committed, then report what happened."""
     if evidence.kind is Kind.HANG:
-        await _dump(board, round_)
+        round_.tell_nodes(DumpStacks(round=round_.number))
+        await until(board, lambda now: round_.all_nodes(round_.stacks), timeout_s=board.timing.dump_s)
     round_.ending = True
     round_.tell_nodes(EndRound(round=round_.number))
 
-    def clear(now: float) -> bool | None:
-        return True if all(not n.here or n.index in round_.cleared for n in round_.nodes) else None
-
-    if await until(board, clear, timeout_s=board.timing.clear_s) is None:
+    if await until(board, lambda now: round_.all_nodes(round_.cleared), timeout_s=board.timing.clear_s) is None:
         for node in round_.nodes:
             if node.here and node.index not in round_.cleared:
                 node.bad = f"it could not end its workers within {board.timing.clear_s:.0f} s"
@@ -279,41 +273,32 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     return evidence
 
 
-async def _dump(board: Board, round_: Round) -> None:
-    round_.tell_nodes(DumpStacks(round=round_.number))
-    await until(
-        board,
-        lambda now: True if all(not n.here or n.index in round_.stacks for n in round_.nodes) else None,
-        timeout_s=board.timing.dump_s,
-    )
-
-
 def _explain(board: Board, round_: Round, evidence: Evidence) -> Evidence:
-    """Name the first failure, now that everybody has spoken."""
+    """Name the first failure, now that every worker has ended."""
     failures = round_.failures
     spoken = [f for f in failures if not (f.after_end and f.exception is None)]
     if evidence.kind in (Kind.WORKER_FAILED, Kind.STORE, Kind.HANG) and round_.lost and symptom_only(spoken):
-        evidence = _lost(round_)  # the others only felt that a node had gone
+        evidence = _lost(round_)  # the other failures follow from the lost node
     first = first_failure(spoken)
     if evidence.kind in (Kind.NODE_LOST, Kind.HANG):
         board.failures += 1
-        _tell_victims(board, round_, spoken, after=None)
+        _report_victims(board, round_, spoken, after=None)
         return evidence
     if first is None or evidence.kind in (Kind.DONE, Kind.FENCED):
         return evidence
     if evidence.kind is Kind.STORE and is_victim(first):
-        _tell_victims(board, round_, spoken, after=None)
+        _report_victims(board, round_, spoken, after=None)
         return evidence
     same = same_failures(first, spoken)
     evidence_now = _one_failure(board, round_, first, same)
-    _tell_victims(board, round_, [f for f in spoken if f not in same], after=first.t)
+    _report_victims(board, round_, [f for f in spoken if f not in same], after=first.t)
     if evidence.kind not in (Kind.WORKER_FAILED, Kind.STORE):
         return evidence  # the allocation is going away whatever failed meanwhile
     return evidence_now
 
 
 def _one_failure(board: Board, round_: Round, first: Failure, same: list[Failure]) -> Evidence:
-    """Tell of the failure of one rank, or of all that failed in the same way as the first."""
+    """Report the failure of one rank, or of all that failed in the same way as the first."""
     everybody = len(same) == round_.world_size
     who = all_ranks(len(same)) if everybody else named_ranks(f.rank for f in same)
     cause = cause_of(first, who if len(same) > 1 else "")
@@ -332,15 +317,17 @@ def _one_failure(board: Board, round_: Round, first: Failure, same: list[Failure
 
 
 def _blame(board: Board, evidence: Evidence) -> None:
-    """A host whose workers fail or hang again and again without progress makes room for a spare; the next attempt's hosts
-    are others, where there is none."""
+    """Exclude a host whose workers fail or hang repeatedly without progress: a spare replaces it.
+
+    Where there is no spare, the next attempt asks for other hosts.
+    """
     if evidence.kind not in (Kind.WORKER_FAILED, Kind.HANG) or len(evidence.hosts) != 1:
         return
     saved = board.saver.last.step if board.saver.last else -1
     host = evidence.hosts[0]
     before, count = board.blamed.get(host, (saved, 0))
     board.blamed = {host: (saved, count + 1 if before == saved else 1)}
-    if board.blamed[host][1] < _LEMON_FAILURES:
+    if board.blamed[host][1] < _BAD_NODE_FAILURES:
         return
     why = f"its workers failed {board.blamed[host][1]} times in a row"
     for node in board.nodes.all:
@@ -353,7 +340,7 @@ def _blame(board: Board, evidence: Evidence) -> None:
             node.suspect = why
 
 
-def _tell_victims(board: Board, round_: Round, failures: list[Any], *, after: float | None) -> None:
+def _report_victims(board: Board, round_: Round, failures: list[Any], *, after: float | None) -> None:
     if not failures:
         return
     begin = after if after is not None else min(f.t for f in failures)

@@ -1,4 +1,4 @@
-"""Saving while training: when to ask for a checkpoint, collecting its shards, committing it, surviving a full disk.
+"""Saves while training goes on: when to ask for a checkpoint, collecting its shards, committing it, retrying on a full disk.
 
 Saves every ``interval_steps`` are begun by the workers themselves (both sides compute the steps); saves by time are
 asked for at a step that no worker has entered yet, acknowledged by every worker, and tried again further ahead when one
@@ -36,11 +36,11 @@ _AHEAD_S = 0.3
 """A step asked for lies so far ahead: the time a message takes to every worker, with room."""
 _ACK_S = 30.0
 _PENDING_S = 1800.0
-"""A save whose shards have not all come by then never will (a script that does not save when asked)."""
+"""A save whose shards have not all come by then is given up (a script may not save when asked)."""
 _CAUSE_S = 1.0
 _RETRY_FIRST_S, _RETRY_MOST_S = 15.0, 300.0
 HOPELESS = 3
-"""So many saves in a row that no other try would mend: the state itself, or the right to write."""
+"""After so many saves in a row that failed for a lasting reason (the state itself, or permissions), the round ends."""
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Saver:
     # --- rounds ---
 
     def begin_round(self, round_: Round, now: float) -> None:
-        """A new round begins; what the old one left unfinished is gone."""
+        """Begin a new round; unfinished saves of the old one are dropped."""
         self.round = round_
         resumed = round_.resume
         self.proof = Proof(resumed, self.blocking, self.wake) if resumed is not None and resumed.unread else None
@@ -140,7 +140,7 @@ class Saver:
     # --- what workers say ---
 
     def save_begun(self, step: int, now: float) -> None:
-        """A worker has begun to save ``step``."""
+        """Note that a worker has begun to save ``step``."""
         if not self.is_committed(step):
             self._lost.discard(step)  # a worker tries its last save again
             self._get(step, now)
@@ -197,7 +197,7 @@ class Saver:
             self._get(asked.step, now).reason = asked.reason
 
     def finished(self, step: int) -> None:
-        """A worker has done all its work: a save asked for beyond its last step will never be."""
+        """Give up saves beyond ``step``: a worker has done all its work there."""
         if self._asked is not None and self._asked.step > step:
             self.give_up(self._asked.step)
             self._asked = None
@@ -205,30 +205,30 @@ class Saver:
             self.give_up(save.step)
 
     def label(self, step: int, reason: str, now: float) -> None:
-        """What the save of ``step`` is for ("stop", "end", "user")."""
+        """Set what the save of ``step`` is for ("stop", "end", "user")."""
         if not self.is_committed(step) and step not in self._lost:
             self._get(step, now).reason = reason
 
     # --- what the leader asks ---
 
     def is_committed(self, step: int) -> bool:
-        """The checkpoint of ``step`` is there, committed by this attempt or resumed from."""
+        """Return whether the checkpoint of ``step`` is committed, by this attempt or as the one resumed from."""
         resumed = self.round is not None and self.round.resume is not None and self.round.resume.step == step
         return step in self.trusted or resumed
 
     def is_committing(self, step: int) -> bool:
-        """All shards of ``step`` are here and its commit is under way."""
+        """Return whether all shards of ``step`` have come and its commit is under way."""
         save = self._saves.get(step)
         return save is not None and save.committing
 
     @property
     def cost_s(self) -> float | None:
-        """What a save costs the loop, from the latest measured ones."""
+        """How long a save holds training up, from the latest measured ones."""
         recent = self._costs[-5:]
         return sum(recent) / len(recent) if recent else None
 
     def interval_s(self, mttf_s: float) -> float | None:
-        """Seconds between saves by time; None where the workers save by steps."""
+        """Return seconds between saves by time; None where the workers save by steps."""
         if not self.spec.enabled or self.spec.interval_steps is not None:
             return None
         if self.spec.interval_min is not None:
@@ -239,7 +239,7 @@ class Saver:
         return min(high, max(low, young_daly_s(max(self.cost_s, 0.001), mttf_s)))
 
     def at_risk_s(self, now: float) -> float:
-        """How much work would be lost while saving fails; 0 while it works."""
+        """Return seconds of work that would be lost while saving fails; 0 while it works."""
         if self.failing_since is None or self.round is None:
             return 0.0
         return now - max(self.last_t if self.last_t is not None else self.round.began, self.round.began)
@@ -298,7 +298,7 @@ class Saver:
         return save
 
     def give_up(self, step: int) -> None:
-        """This save will not be: nobody's part of it is kept."""
+        """Give up this save: the workers remove their parts."""
         self._lost.add(step)
         self._saves.pop(step, None)
         if self.round is not None:
@@ -307,7 +307,7 @@ class Saver:
             fence.discard(tmp)
 
     def _lose(self, save: Save, error: str, number: int | None, now: float, *, keep: bool = False) -> None:
-        """A save failed; ``keep`` the others' parts: the last save of all is tried again by the rank that failed."""
+        """Note a failed save; ``keep`` the others' parts: the rank that failed tries the last save again."""
         self.failures, save.failed = self.failures + 1, True
         if self.failing_since is None:
             self.failing_since = now
@@ -337,10 +337,14 @@ class Saver:
         if self.proof is not None and not await self.proof.good():
             self.give_up(save.step)
             return
+
+        def refused(error: OSError) -> None:
+            self.history.warn(f"a checkpoint cannot be committed ({error}); retrying")
+
         try:
             # The ranks have done their part: what is left is worth asking for again.
             done = await until_answered(
-                self.blocking, work, self.paths.root, enough=lambda: self._hurry(), refused=self._refused
+                self.blocking, work, self.paths.root, enough=lambda: self._hurry(), refused=refused
             )
         except OSError as error:
             self.fenced = self.fenced or isinstance(error, fence.StaleError)
@@ -355,9 +359,6 @@ class Saver:
         collect = functools.partial(committed.collect_garbage, self.paths, attempt=attempt, keep_last=keep.keep_last)
         with contextlib.suppress(OSError):  # the next save collects it
             await self.blocking(lambda: collect(keep_every_steps=every, good=done.step))
-
-    def _refused(self, error: OSError) -> None:
-        self.history.warn(f"a checkpoint cannot be committed ({error}); it is tried again")
 
     def _committed(self, save: Save, done: CommittedCheckpoint, round_: Round, now: float) -> None:
         self._saves.pop(save.step, None)

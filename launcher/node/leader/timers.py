@@ -1,4 +1,4 @@
-"""What happens with time alone: silence, hangs, saves that fall due, the picture of now. Called ten times a second."""
+"""Checks ten times a second what depends on time alone: silent nodes, hangs, saves that are due, state.json."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _BUSY_PERCENT = 10.0
 
 
 class Watch:
-    """Looks at the board at every tick."""
+    """Checks the board at every tick."""
 
     def __init__(self, board: Board, lose: Callable[[Node, str], None]) -> None:
         self.board = board
@@ -60,7 +60,7 @@ class Watch:
         self._gone_since: float | None = None
 
     async def tick(self) -> None:
-        """One look."""
+        """Check everything once."""
         board, now = self.board, self.board.now()
         self._own_stall(now)
         for node in board.nodes.silent(now):
@@ -81,15 +81,14 @@ class Watch:
             if self._is_due("picture", _PICTURE_S, now):
                 board.history.state(picture(board))
                 self._say_refused()
-            if board.round is not None and self._is_due("samples", self._sample_every_s(board.round, now), now):
-                board.history.samples(samples(board))
-
-    def _sample_every_s(self, round_: Round, now: float) -> float:
-        held_s = self.board.budgets.spent_with_current_s(clock.now())
-        return sample_every_s(round_.world_size, held_s, now - round_.began)
+            if (round_ := board.round) is not None:
+                held_s = board.budgets.spent_with_current_s(clock.now())
+                every_s = sample_every_s(round_.world_size, held_s, now - round_.began)
+                if self._is_due("samples", every_s, now):
+                    board.history.samples(samples(board))
 
     async def _fence(self) -> None:
-        """Leave to a newer attempt. Where that is not known, training goes on: what it commits asks again."""
+        """Stop when a newer attempt has begun. While that is not known, training continues: each commit asks again."""
         board = self.board
         try:
             if not await board.blocking(lambda: fence.is_current(board.paths, board.attempt)):
@@ -105,7 +104,7 @@ class Watch:
             await self._folder()
 
     async def _folder(self) -> None:
-        """The folder does not answer. One that is deleted or moved may be put back for as long as a mount may be away."""
+        """End the run when its folder stays deleted or moved for as long as a mount may be away."""
         board, gone = self.board, await look(self.board)
         if gone is None:
             self._gone_since = None
@@ -118,7 +117,7 @@ class Watch:
             board.wake()
 
     def _is_due(self, what: str, every_s: float, now: float) -> bool:
-        """Never so far, or ``every_s`` ago, which may be less than it was the last time."""
+        """Return whether ``what`` was last done ``every_s`` ago, or never."""
         if now - self._done.get(what, -math.inf) < every_s:
             return False
         self._done[what] = now
@@ -145,7 +144,7 @@ class Watch:
                 self.board.history.event("warning", text=f"the history cannot be written: {refused}; it is tried again")
 
     def _never_started(self, ended: dict[str, str]) -> None:
-        """Nodes whose agents have ended without having joined are not waited for."""
+        """Wait no more for nodes whose agents have ended before they joined."""
         board = self.board
         if board.interrupt is not None:
             return  # agents that leave because of a signal say nothing against their hosts
@@ -159,7 +158,7 @@ class Watch:
             board.wake()
 
     def _hours(self, now: float) -> None:
-        """The cap over all attempts, also at the very start of one that is beyond it."""
+        """Stop the run at the limit of hours over all attempts, also at the start of an attempt beyond it."""
         board = self.board
         if now >= self._hours_end and board.phase != "ended" and board.interrupt is None:
             hours = board.spec.restart.max_total_hours
@@ -242,7 +241,7 @@ class Watch:
 
 
 def _occupied(round_: Round) -> bool:
-    """Starting, saving or evaluating; and, while no step can tell of progress, using the GPUs (without any, the CPUs)."""
+    """Return whether ranks start, save or evaluate; before the first step also whether they use GPUs (or CPUs, without any)."""
     ranks = [r for r in round_.ranks if not r.over]
     if any(r.phase in _BUSY_PHASES for r in ranks):
         return True

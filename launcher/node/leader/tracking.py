@@ -1,4 +1,4 @@
-"""The leader's hold on its trackers' process: started with the attempt, told when it ends, never waited for in between."""
+"""Runs the trackers' process beside an attempt: it is told when the attempt ends, and waited for only then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A large checkpoint's content is read while the round that resumed from it already runs."""
+"""Verifies a large checkpoint while the round that resumed from it already runs."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Proof:
 
     @property
     def pending(self) -> bool:
-        """It is still being read."""
+        """Whether it is still being read."""
         return not self._task.done()
 
     async def good(self) -> bool:
-        """Wait for the end of the reading; whether nothing is wrong."""
+        """Wait until it is read; return whether nothing is wrong."""
         await asyncio.shield(self._task)
         return self.damage is None
 
     async def halt(self) -> None:
-        """Read no further: the round is over."""
+        """Stop reading: the round is over."""
         self._halted.set()
         await asyncio.shield(self._task)
 

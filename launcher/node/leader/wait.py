@@ -1,4 +1,4 @@
-"""Waiting for the board to change."""
+"""Waits for the board to change."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from launcher.node.leader.board import Board
 
 __all__ = ["until"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-async def until(board: Board, look: Callable[[float], T | None], *, timeout_s: float | None = None) -> T | None:
-    """What ``look(now)`` returns once that is not None; None when ``timeout_s`` have passed.
+async def until(board: Board, look: Callable[[float], _T | None], *, timeout_s: float | None = None) -> _T | None:
+    """Return what ``look(now)`` returns once that is not None; None when ``timeout_s`` have passed.
 
     Looks at every change and at every tick, since time alone can change the answer.
     """

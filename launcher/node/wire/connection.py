@@ -1,14 +1,14 @@
 """The control plane's wire: TCP, one JSON object per line, after a mutual HMAC challenge on the run's secret.
 
-The dialling agent speaks first, so that a stranger on a candidate port is told from the leader by its answer (or its
+The dialling agent speaks first, so that another program on a candidate port is told from the leader by its answer (or its
 silence) and nothing of the secret is given away::
 
     agent  → leader   {"type": "knock", "version": 1, "nonce": A}
     leader → agent    {"type": "challenge", "nonce": L, "proof": HMAC(secret, "leader" | life | A | L)}
     agent  → leader   {"type": "proof", "proof": HMAC(secret, "agent" | life | L | A)}
 
-``life`` names one life of the allocation (job id and restart count): an agent left over from an older one is a stranger
-to the new leader, although it knows the secret.
+``life`` names one life of the allocation (job id and restart count): the new leader refuses an agent left over from an
+older one, although it knows the secret.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Peer", "allocation_life", "answers", "connect", "find_leader", "serv
 
 WIRE_VERSION = 1
 HANDSHAKE_S = 5.0
-"""A peer that takes longer to prove itself is a stranger. A leader answers in milliseconds; hashing is all it does."""
+"""A peer that takes longer to prove itself is refused. A leader answers in milliseconds: it only hashes."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 MAX_LINE = 64 * 2**20
 """A trusted peer may send long lines (stack frames, shard lists); one beyond this is broken."""
@@ -42,7 +42,7 @@ Serve = Callable[[Hub], Awaitable[Callable[[], None]]]
 
 
 def allocation_life(environ: Mapping[str, str]) -> str:
-    """What names this life of the allocation; the same in all its agents, another after a requeue."""
+    """Return the name of this life of the allocation: the same in all its agents, another after a requeue."""
     job = environ.get("SLURM_JOB_ID") or environ.get("SUBMITIT_LOCAL_JOB_ID") or "local"
     return f"{job}.{environ.get('SLURM_RESTART_COUNT') or 0}"
 
@@ -81,7 +81,7 @@ class Peer:
             self.abort()
 
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
-        """Every message until the other end is gone, in order."""
+        """Yield every message, in order, until the other end hangs up."""
         while True:
             for message in decode_lines(self._buffer):
                 yield message
@@ -139,7 +139,7 @@ def _check(given: str, right: str) -> None:
 async def connect(host: str, port: int, secret: str, *, life: str, timeout_s: float = HANDSHAKE_S) -> Peer:
     """Dial ``host:port`` and prove each to the other.
 
-    Raises OSError when nobody listens there and ProtocolError when a stranger does.
+    Raises OSError when nothing listens there and ProtocolError when another program does.
     """
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), timeout_s)
@@ -154,7 +154,7 @@ async def connect(host: str, port: int, secret: str, *, life: str, timeout_s: fl
         await asyncio.wait_for(_prove_as_agent(peer, reader, secret.encode(), life), timeout_s)
     except asyncio.TimeoutError:
         peer.abort()
-        raise ProtocolError(f"{host}:{port} is a stranger: it does not answer the challenge.") from None
+        raise ProtocolError(f"{host}:{port} does not answer the challenge: another program listens there.") from None
     except BaseException:
         peer.abort()
         raise
@@ -191,7 +191,7 @@ async def find_leader(host: str, ports: Sequence[int], secret: str, *, life: str
 
 
 async def answers(host: str, ports: Sequence[int], secret: str, *, life: str, timeout_s: float) -> bool:
-    """Whether the leader of this life proves itself on one of its candidate ``ports`` now. Never raises for the network."""
+    """Return whether the leader of this life answers on one of its candidate ``ports`` now. Never raises for the network."""
     tries = [connect(host, port, secret, life=life, timeout_s=timeout_s) for port in ports]
     found = [end for end in await asyncio.gather(*tries, return_exceptions=True) if isinstance(end, Peer)]
     for peer in found:
@@ -219,7 +219,7 @@ async def _dial(host: str, port: int, secret: str, life: str, last: list[Excepti
 
 
 def server(secret: str, ports: Sequence[int], *, life: str, local: bool = False) -> Serve:
-    """What `Leader.run` takes to listen: binds the first free candidate port and feeds a `Hub`.
+    """Return what `Leader.run` takes to listen: it binds the first free candidate port and feeds a `Hub`.
 
     ``local`` listens on 127.0.0.1 alone. The awaited call raises ProtocolError when every candidate port is taken.
     """

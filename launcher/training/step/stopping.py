@@ -15,12 +15,12 @@ from collections.abc import Callable
 
 from launcher.run.message_lines import Channel, MessageReader
 from launcher.run.messages import (
+    AskUnit,
     Pause,
     Release,
     SaveAt,
     StopAt,
     ToWorker,
-    Where,
     WorkerAt,
     WorkerEntered,
     WorkerSaveAck,
@@ -116,7 +116,7 @@ def _handle(channel: Channel, gate: Gate, hear: Callable[[ToWorker], None], mess
     match message:
         case Pause():
             channel.send(WorkerEntered(step=gate.pause()))
-        case Where():
+        case AskUnit():
             channel.send(WorkerAt(step=gate.entered))
         case StopAt():
             gate.agree(message)

@@ -186,7 +186,7 @@ def test_a_silent_stranger_is_passed_by() -> None:
     """A listener that accepts and says nothing is given up within the time asked for."""
 
     async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as stranger, pytest.raises(ProtocolError, match="stranger"):
+        with socket.create_server(("127.0.0.1", 0)) as stranger, pytest.raises(ProtocolError, match="another program"):
             await connection.connect("127.0.0.1", stranger.getsockname()[1], SECRET, life="7.0", timeout_s=0.2)
 
     run(main)

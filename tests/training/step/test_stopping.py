@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from crew import LIMIT_S, Crew, make_spec, run
 
-from launcher.run.messages import FromWorker, StopAt, Where, WorkerAt
+from launcher.run.messages import AskUnit, FromWorker, StopAt, WorkerAt
 from launcher.run.spec import CheckpointSpec
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 from launcher.training.step.stopping import Gate, _handle
@@ -105,7 +105,7 @@ def test_where_is_answered_exactly_and_holds_nobody() -> None:
             """One message."""
             said.append(message)
 
-    _handle(Agent(), gate, lambda message: None, Where())  # type: ignore[arg-type]
+    _handle(Agent(), gate, lambda message: None, AskUnit())  # type: ignore[arg-type]
 
     assert said == [WorkerAt(step=7)]
     assert not gate.hold
