@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from launcher.report.model.hosts import HostRecord
+    from launcher.report.model.host_records import HostRecord
 
 
 @click.command()
@@ -26,7 +26,7 @@ def command(hosts: tuple[str, ...], number: int, suspect: bool, as_json: bool) -
     import time
 
     from launcher.cli._output import NO_RUNS, print_json
-    from launcher.report.model.hosts import gather, load
+    from launcher.report.model.host_records import gather, load
     from launcher.report.model.runs import all_runs
 
     wanted = _named(hosts)

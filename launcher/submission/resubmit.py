@@ -19,7 +19,7 @@ from launcher.submission import submit
 from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
 from launcher.submission.folder import rundir, snapshot
-from launcher.submission.folder.write import ReplacedFiles
+from launcher.submission.folder.run_folder import ReplacedFiles
 from launcher.submission.liveness import await_end, locate
 from launcher.submission.plan.plan import SubmissionPlan, plan
 from launcher.submission.submit import Submitted

@@ -21,7 +21,7 @@ from launcher.run.processes import mark_of
 from launcher.submission.backends import local, slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import rundir, snapshot
-from launcher.submission.folder.write import write_own, write_shared, write_submission
+from launcher.submission.folder.run_folder import write_own, write_shared, write_submission
 from launcher.submission.plan.plan import SubmissionPlan
 
 __all__ = ["Submitted", "claim_folder", "hand_over", "record", "submission_entry", "submit_run", "write_run"]

@@ -29,7 +29,7 @@ from launcher.submission.backends import slurm as slurm_backend
 from launcher.submission.facts import code_files
 from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
 from launcher.submission.folder import rundir, snapshot
-from launcher.submission.folder.write import write_own
+from launcher.submission.folder.run_folder import write_own
 from launcher.submission.liveness import locate
 from launcher.submission.plan.plan import SubmissionPlan, plan
 

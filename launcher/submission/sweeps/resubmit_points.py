@@ -24,7 +24,7 @@ from launcher.submission import resubmit, submit
 from launcher.submission.backends import slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import rundir, snapshot
-from launcher.submission.folder.write import ReplacedFiles, mode_in, write_own, write_shared
+from launcher.submission.folder.run_folder import ReplacedFiles, mode_in, write_own, write_shared
 from launcher.submission.liveness import await_end, ended, locate
 from launcher.submission.plan.plan import SubmissionPlan, plan
 from launcher.submission.plan.script import JobPlace, array_place, render_script

@@ -29,7 +29,7 @@ from launcher.submission import submit
 from launcher.submission.backends import slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import rundir
-from launcher.submission.folder.write import write_own, write_shared, write_submission
+from launcher.submission.folder.run_folder import write_own, write_shared, write_submission
 from launcher.submission.plan import script
 from launcher.submission.plan.plan import SubmissionPlan, plan, sibling
 from launcher.submission.plan.script import array_place

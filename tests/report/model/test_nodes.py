@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from launcher.report.model.hosts import Trace, gather
+from launcher.report.model.host_records import Trace, gather
 
 
 def ev(type_: str, t: float, **values: Any) -> dict[str, Any]:
