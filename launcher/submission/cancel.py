@@ -11,7 +11,7 @@ from launcher.run import events
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 from launcher.submission.folder.requests import request_stop, write_cancelled
-from launcher.submission.liveness import Where, cancel_jobs, locate, states_of
+from launcher.submission.liveness import RunLocation, cancel_jobs, locate, states_of
 
 __all__ = ["Cancelled", "cancel_points", "cancel_run"]
 
@@ -88,7 +88,7 @@ def _announce(runs: Sequence[RunPaths], order: Callable[[], None], *, save: bool
         raise
 
 
-def _gone(paths: RunPaths, where: Where, job: str, waits: bool) -> bool:
+def _gone(paths: RunPaths, where: RunLocation, job: str, waits: bool) -> bool:
     """Wait until the run has ended; one without a leader gets an outcome, a continuation is cancelled, too."""
     end = time.monotonic() + _WAIT_S
     while time.monotonic() < end:

@@ -15,14 +15,14 @@ from launcher.slurm.commands import Answer, ask
 from launcher.slurm.jobs import ENDED
 from launcher.submission.backends import local as local_backend
 
-__all__ = ["Census", "Where", "await_end", "cancel_jobs", "ended", "locate", "states_of"]
+__all__ = ["Census", "RunLocation", "await_end", "cancel_jobs", "ended", "locate", "states_of"]
 
 _ASK_EVERY_S = 20.0
 _ANSWER_S = 60.0
 _LEAVING_S = 60.0
 
 
-class Where:
+class RunLocation:
     """Where a run is: the job or processes of its latest submission."""
 
     def __init__(self, paths: RunPaths, submission: dict[str, Any]) -> None:
@@ -94,15 +94,15 @@ class Where:
             raise StateError(f"{self._paths.id} is not running any more")
 
 
-def locate(paths: RunPaths) -> Where:
+def locate(paths: RunPaths) -> RunLocation:
     """Return where the run is. Raises StateError when it was never submitted."""
     submission = read_submission(paths.submission)
     if not submission:
         raise StateError(f"{paths.id} has no submission.json: it was never submitted")
-    return Where(paths, submission)
+    return RunLocation(paths, submission)
 
 
-def states_of(jobs: Mapping[str, Where]) -> dict[str, str]:
+def states_of(jobs: Mapping[str, RunLocation]) -> dict[str, str]:
     """Return the state in SLURM of each job that has not ended, by id, with one query. Raises SiteError."""
     parents = sorted({job.partition("_")[0] for job in jobs})
     if not parents:
@@ -114,14 +114,14 @@ def states_of(jobs: Mapping[str, Where]) -> dict[str, str]:
     return {job: state for job, state in known.items() if state not in ENDED}
 
 
-def ended(runs: Mapping[str, Where]) -> set[str]:
+def ended(runs: Mapping[str, RunLocation]) -> set[str]:
     """Return the ids of the runs on which nothing works any more, with one query to SLURM. Raises SiteError."""
     slurm = {run: where.job_id for run, where in runs.items() if where.backend == "slurm"}
     left = states_of({job: runs[run] for run, job in slurm.items()})
     return {run for run, w in runs.items() if (slurm[run] not in left if run in slurm else not w.alive(fresh=True))}
 
 
-def await_end(places: Sequence[Where]) -> bool:
+def await_end(places: Sequence[RunLocation]) -> bool:
     """Wait until nothing works any more on runs that have an outcome; return False when something still does after a minute.
 
     The outcome is written some seconds before the last process ends. A batch script that finds no outcome would report that

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from run_story import Story, summarise, training
 
+from launcher.report.model import verdict
+from launcher.slurm.jobs import ENDED
+
 
 @dataclass
 class Job:
@@ -100,3 +103,8 @@ def test_a_local_run_elsewhere_is_judged_by_its_silence(tmp_path: Path) -> None:
 
     assert summarise(story.paths, None, story.t + 500).state == "running"
     assert summarise(story.paths, None, story.t + 700).state == "failed"
+
+
+def test_every_terminal_state_of_slurm_has_a_sentence() -> None:
+    """What SLURM's room counts as terminal is what a run without an outcome is explained by: no state is in one table alone."""
+    assert set(verdict._DEAD) == ENDED
