@@ -159,7 +159,7 @@ class Agent:
                     claimed = time.monotonic()
                 if not search.done() and claimed is not None and time.monotonic() - claimed > _UNANSWERED_S:
                     self.leader_lost = "silent"
-                    raise ProtocolError("The leader has begun and does not answer: it is gone; leaving.")
+                    raise ProtocolError("The leader has begun and does not answer; leaving.")
             if search.exception() is not None:
                 self.leader_lost = "silent"
             return search.result()
@@ -198,7 +198,7 @@ class Agent:
         try:
             if not await self._read(peer):
                 self.leader_lost = self.leader_lost or "closed"
-                _say(self._broken or "The leader is gone; ending the workers and leaving.")
+                _say(self._broken or "The connection to the leader closed; ending the workers and leaving.")
                 return ProtocolError.exit_code
             await self._server.stop()
             self._tell(wire.Leaving())
@@ -230,7 +230,7 @@ class Agent:
                 self._heard += now - last  # this process stood still, not the leader
             last = now
             if now - self._heard > wire.SILENCE_S:
-                self._broken = f"The leader was silent for {wire.SILENCE_S:.0f} s; ending the workers and leaving."
+                self._broken = f"The leader did not answer for {wire.SILENCE_S:.0f} s; ending the workers and leaving."
                 self.leader_lost = "silent"
                 peer.abort()
                 return

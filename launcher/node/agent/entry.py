@@ -165,9 +165,6 @@ class Dismissal(Hub):
         except (asyncio.TimeoutError, ProtocolError):
             pass
 
-    def opened(self, link: Link) -> None:
-        """See `Hub`."""
-
     def received(self, link: Link, message: dict[str, Any]) -> None:
         """See `Hub`."""
         if message["type"] == AgentHello.type:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import psutil
 
 from launcher.frozen import field_values, frozen
 from launcher.node.agent import description, logs
+from launcher.node.agent.store import first_answer
 from launcher.node.agent.usage import Gpus
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.wire.messages import CheckPeer, CheckResult, ChecksDone
@@ -162,7 +162,6 @@ class Preflight:
         places = [peer.node for peer in peers]
         if port is None or self._node not in places or (len(places) == 1 and self._spec.backend != "nccl"):
             return [], None
-        key = f"preflight.{self._node}"
         mine, theirs = socket.socketpair()
         mine.setblocking(False)
         log = self._paths.round_logs(self._attempt, 0) / f"preflight-{self._node}.log"
@@ -177,14 +176,8 @@ class Preflight:
             "LAUNCHER_GPUS_PER_NODE": self._spec.gpus_per_node,
         }
         try:
-            fd = await asyncio.to_thread(logs.open_log, log, share=self._spec.share)
-            try:
-                how = {"env": environ, "cwd": "/", "pass_fd": True}
-                await self._server.fork(key, ROUND, ALL_REDUCE_MAIN, [fd, theirs.fileno()], **how)
-            finally:
-                os.close(fd)
-                theirs.close()
-            answer = await asyncio.wait_for(_answer(mine), _ALL_REDUCE_S)
+            fork = partial(self._server.fork, f"preflight.{self._node}", ROUND, ALL_REDUCE_MAIN, env=environ)
+            answer = await first_answer(fork, log, mine, theirs, share=self._spec.share, within_s=_ALL_REDUCE_S)
         except asyncio.TimeoutError:
             return [Check("all_reduce", False, f"an all-reduce did not end within {_ALL_REDUCE_S:.0f} s")], None
         except (OSError, ValueError, ForkServerError) as error:
@@ -198,17 +191,6 @@ class Preflight:
         speed = float(answer["gb_s"])
         text = f"an all-reduce over {len(places)} nodes ran at {speed:.2f} GB/s"
         return [Check("all_reduce", True, text)], speed
-
-
-async def _answer(sock: socket.socket) -> dict[str, Any]:
-    data = b""
-    while not data.endswith(b"\n"):
-        more = await asyncio.get_running_loop().sock_recv(sock, 4096)
-        if not more:
-            raise ValueError("its process ended without an answer")
-        data += more
-    answer: dict[str, Any] = json.loads(data)
-    return answer
 
 
 def _gpus(asked: int) -> list[Check]:

@@ -6,14 +6,16 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from launcher.node.agent import logs
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.wire.messages import FromAgent, StoreEnded, StoreFailed, StoreReady
 
-__all__ = ["STORE_MAIN", "Store", "Tell"]
+__all__ = ["STORE_MAIN", "Store", "Tell", "first_answer"]
 
 STORE_MAIN = "launcher.training.process.serve_store:main"
 
@@ -40,14 +42,8 @@ class Store:
         mine.setblocking(False)
         self._sock = mine
         try:
-            fd = await asyncio.to_thread(logs.open_log, log, share=share)
-            try:
-                how = {"pass_fd": True, "cwd": "/", "env": {}}
-                await self._server.fork(self.key, self._round, main, [fd, theirs.fileno()], **how)
-            finally:
-                os.close(fd)
-                theirs.close()
-            self._port = await self._read_port(mine)
+            fork = partial(self._server.fork, self.key, self._round, main, env={})
+            self._port = int((await first_answer(fork, log, mine, theirs, share=share))["port"])
         except (OSError, ForkServerError, ValueError) as error:
             lines = await asyncio.to_thread(logs.last_lines, log)
             if not self._ending:
@@ -57,15 +53,6 @@ class Store:
             self._tell(StoreEnded(round=self._round))
         elif not self._ending:
             self._tell(StoreReady(round=self._round, port=self._port))
-
-    async def _read_port(self, sock: socket.socket) -> int:
-        line = b""
-        while not line.endswith(b"\n"):
-            data = await asyncio.get_running_loop().sock_recv(sock, 4096)
-            if not data:
-                raise ValueError("the store's process ended before it listened")
-            line += data
-        return int(json.loads(line)["port"])
 
     def exited(self) -> None:
         """Its process has ended."""
@@ -79,3 +66,36 @@ class Store:
         if self._sock is not None:
             self._sock.close()
             self._sock = None
+
+
+async def first_answer(
+    fork: Callable[..., Awaitable[int]],
+    log: Path,
+    mine: socket.socket,
+    theirs: socket.socket,
+    *,
+    share: str,
+    within_s: float | None = None,
+) -> dict[str, Any]:
+    """Fork a process that logs to ``log`` and return the JSON object that it writes to its socket first.
+
+    Raises OSError, ForkServerError, ValueError when it ends before that, and TimeoutError ``within_s`` after it was forked.
+    """
+    fd = await asyncio.to_thread(logs.open_log, log, share=share)
+    try:
+        await fork([fd, theirs.fileno()], cwd="/", pass_fd=True)
+    finally:
+        os.close(fd)
+        theirs.close()
+    answer: dict[str, Any] = json.loads(await asyncio.wait_for(_read_line(mine), within_s))
+    return answer
+
+
+async def _read_line(sock: socket.socket) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        data = await asyncio.get_running_loop().sock_recv(sock, 4096)
+        if not data:
+            raise ValueError("its process ended without an answer")
+        line += data
+    return line

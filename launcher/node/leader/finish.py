@@ -169,7 +169,7 @@ async def _hand_back(board: Board, exclude: tuple[str, ...], delay_s: float) -> 
 
 async def _unheard(board: Board, decision: Decision, error: SiteError) -> Ending:
     """SLURM does not answer: this host may be cut off, and the run may go on elsewhere. So no outcome is written."""
-    text = f"{decision.reason} SLURM does not answer ({error}); what becomes of the run is not known here."
+    text = f"{decision.reason} SLURM does not answer ({error}); whether the run continues is not known here."
     board.history.event("warning", text=text)
     board.history.event("attempt_ended", why=text, allocation_s=round(clock.now() - board.began_t, 1))
     await _dismiss(board)

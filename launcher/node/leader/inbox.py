@@ -61,7 +61,7 @@ class Inbox:
         node.lost_at, node.lost_why = board.now(), why
         self._losses[node.index] = self._losses.get(node.index, 0) + 1
         if self._losses[node.index] >= _MOST_LOSSES:
-            node.bad = "its connection broke again and again"
+            node.bad = "its connection broke repeatedly"
         board.history.event("node_lost", host=node.host, why=why)
         if board.round is not None and node in board.round.nodes:
             board.round.lost.append((node, why))
@@ -84,7 +84,7 @@ class Inbox:
         for text in (node.facts and node.facts.warnings) or ():
             board.history.event("warning", text=f"{node.host}: {text}")
         if node.facts is not None and node.facts.sees_run_dir is False:
-            node.bad = "it does not see the run directory"
+            node.bad = "it cannot use the run directory"
             board.history.event("excluded", hosts=[node.host], why=node.bad)
 
     # --- agents ---

@@ -1,4 +1,4 @@
-"""The leader: the part of the first node's agent that decides; the others obey.
+"""Leads an attempt: the leader runs beside the first node's agent and decides; the agents obey.
 
 It alone writes the run's history and commits its checkpoints. It runs in one asyncio loop and never blocks it: fsync,
 hashing and SLURM's commands run in threads. What happened lies on the `Board`; `Inbox` and `Watch` fill it; this module
@@ -8,6 +8,7 @@ is the path of an attempt: wait for nodes, rounds, one decision after each, the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import traceback
@@ -19,7 +20,6 @@ from launcher.errors import ProtocolError, RunDirError
 from launcher.node.allocation.allocation import Allocation, SignalMeaning, window_s
 from launcher.node.checkpoints import fence
 from launcher.node.leader import past
-from launcher.node.leader.agreed_stop import AgreedStop
 from launcher.node.leader.board import Board, Timing
 from launcher.node.leader.finish import Ending, give_back, leave
 from launcher.node.leader.gather_nodes import await_nodes, interrupted, preflight
@@ -28,7 +28,6 @@ from launcher.node.leader.journal import History
 from launcher.node.leader.lost_folder import as_gone
 from launcher.node.leader.nodes import Node, Nodes
 from launcher.node.leader.patience import until_answered
-from launcher.node.leader.rounds import Round
 from launcher.node.leader.run_round import drive_round
 from launcher.node.leader.saving import Blocking, Saver
 from launcher.node.leader.timers import Watch
@@ -94,9 +93,6 @@ class Leader(Hub):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # --- the transport's calls ---
-
-    def opened(self, link: Link) -> None:
-        """See `Hub`."""
 
     def received(self, link: Link, message: dict[str, Any]) -> None:
         """See `Hub`."""
@@ -175,7 +171,7 @@ class Leader(Hub):
 
     async def _patiently(self, work: Callable[[], Any]) -> Any:
         """Before there is a board: nobody can interrupt. Raises RunDirError."""
-        say = lambda error: print(f"{error}; it is tried again", file=sys.stderr, flush=True)  # noqa: E731
+        say = lambda error: print(f"{error}; retrying", file=sys.stderr, flush=True)  # noqa: E731
         try:
             return await until_answered(self._blocking, work, self.paths.root, refused=say)
         except OSError as error:
@@ -276,7 +272,9 @@ class Leader(Hub):
             hours_left=hours < spec.restart.max_total_hours,
             cancelled=board.cancelled,
             trained=budgets.rounds > 0,
-            finished=round_ is not None and _is_done(round_, stop),
+            finished=round_ is not None
+            # every rank has done all its work: also those that had ended before the stop, which were not asked
+            and (round_.all_finished or (stop is not None and stop.all_done and len(stop.ranks) == round_.world_size)),
         )
 
     async def _tick(self, watch: Watch) -> None:
@@ -287,7 +285,7 @@ class Leader(Hub):
             except Exception as error:  # a fault of ours must not end the watch over silence, hangs and saves
                 traceback.print_exc()
                 if self._board is not None and not told:
-                    self._board.history.warn(f"the leader's watch failed: {error!r}")
+                    self._board.history.warn(f"a check of the leader failed: {error!r}")
                 told = True
             await asyncio.sleep(self.timing.tick_s)
 
@@ -321,7 +319,7 @@ class Leader(Hub):
             meaning: SignalMeaning = await board.blocking(lambda: board.allocation.meaning(name))
         except Exception as error:  # whatever is wrong, a signal must not go unheard
             traceback.print_exc()
-            board.history.warn(f"why {name} came could not be asked: {error!r}")
+            board.history.warn(f"SLURM could not be asked why {name} came: {error!r}")
             meaning = SignalMeaning("unknown")
         left = None if meaning.left_s is None else round(meaning.left_s, 1)
         board.history.event("signal", host=host, name=name, meaning=meaning.kind, left_s=left)
@@ -366,11 +364,6 @@ class Leader(Hub):
                 board.stop_wanted(Kind.USER_STOP, _SIGNAL_TEXT["user"], None)
 
 
-def _is_done(round_: Round, stop: AgreedStop | None) -> bool:
-    """Every rank has done all its work: also those that were not asked to stop, as they had gone before."""
-    return round_.all_finished or (stop is not None and stop.all_done and len(stop.ranks) == round_.world_size)
-
-
 _SIGNAL_TEXT = {
     "preempted": "the job was preempted",
     "preempted_now": "the job was preempted without grace",
@@ -378,7 +371,7 @@ _SIGNAL_TEXT = {
     "time_limit": "the time limit is near",
     "cancelled": "the job was cancelled",
     "user": "`launcher cancel --save` was asked for",
-    "terminated": "somebody sent {name} to the job",
+    "terminated": "{name} was sent to the job, not by SLURM",
     "nothing": "{name} came and SLURM wants nothing of the job",
     "unknown": "{name} came and SLURM does not say why",
 }
@@ -393,7 +386,5 @@ def _allocation_of(spec: RunSpec, paths: RunPaths) -> Allocation:
 
 
 def _forget_request(paths: RunPaths) -> None:
-    try:
+    with contextlib.suppress(OSError):
         paths.request.unlink()
-    except OSError:
-        pass

@@ -56,7 +56,7 @@ async def _asked(board: Board, work: Callable[[], _T]) -> _T | Evidence:
             work,
             board.paths.root,
             enough=lambda: interrupted(board) is not None,
-            refused=lambda error: board.history.warn(f"the run's folder does not answer ({error}); it is asked again"),
+            refused=lambda error: board.history.warn(f"the run's folder does not answer ({error}); retrying"),
         )
     except NotAskedError as error:
         text = UNREADABLE_TEXT.format(PATIENCE_S / 60, error)

@@ -254,7 +254,11 @@ class Saver:
         for save in [s for s in self._saves.values() if not s.committing and now - s.began > _PENDING_S]:
             self.history.event("warning", text=f"not every rank has saved step {save.step}; that save is given up")
             self.give_up(save.step)
-        if self.round is None or not self.spec.enabled or not self._may_ask():
+        round_ = self.round
+        if round_ is None or not self.spec.enabled or self._saves:  # one in flight
+            return
+        started = round_.resume.step if round_.resume else 0
+        if not all(rank.attached and not rank.over and rank.step > started for rank in round_.ranks):
             return
         interval = self.interval_s(mttf_s)
         due = interval is not None and now - self._last_begun >= interval
@@ -262,13 +266,6 @@ class Saver:
         if due or retry:
             self._retry_at = None
             self._ask(now, "interval")
-
-    def _may_ask(self) -> bool:
-        r = self.round
-        if r is None or self._saves:  # one in flight
-            return False
-        started = r.resume.step if r.resume else 0
-        return all(k.attached and not k.over and k.step > started for k in r.ranks)
 
     def _ask(self, now: float, reason: str) -> None:
         r = self.round

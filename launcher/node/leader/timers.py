@@ -97,9 +97,7 @@ class Watch:
             self._unasked = self._gone_since = None
         except OSError as error:
             if self._unasked is None:
-                board.history.warn(
-                    f"the run's folder does not answer ({error}); training goes on and it is asked again"
-                )
+                board.history.warn(f"the run's folder does not answer ({error}); training continues, retrying")
             self._unasked = str(error)
             await self._folder()
 
@@ -141,7 +139,7 @@ class Watch:
         if refused != self._refused:
             self._refused = refused
             if refused:
-                self.board.history.event("warning", text=f"the history cannot be written: {refused}; it is tried again")
+                self.board.history.event("warning", text=f"the history cannot be written: {refused}; retrying")
 
     def _never_started(self, ended: dict[str, str]) -> None:
         """Wait no more for nodes whose agents have ended before they joined."""
@@ -204,7 +202,7 @@ class Watch:
         named = [{"rank": r.rank, "host": r.node.host, "step": r.step, "phase": r.phase} for r in slow]
         board.history.event("hang", limit_s=round(limit, 1), laggards=named)
         who = ", ".join(f"rank {r.rank} on {r.node.host}" for r in slow[:4])
-        text = f"nobody progressed for {limit:.0f} s" + (f" ({who} lagged behind)" if who else "")
+        text = f"no rank progressed for {limit:.0f} s" + (f" ({who} lagged behind)" if who else "")
         if any(v.frozen_s for v in views if v.rank in {r.rank for r in slow}):
             text = f"{who} was frozen (process state T) for {limit:.0f} s"
         cause = {"kind": "hang", "text": text}

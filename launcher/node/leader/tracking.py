@@ -52,7 +52,7 @@ class Tracking:
             finally:
                 os.close(log)
         except OSError as error:
-            self._warn(f"trackers could not be started, the run goes on: {error.strerror or error}")
+            self._warn(f"the trackers could not be started, the run continues without them: {error.strerror or error}")
             return
         self._listening = asyncio.get_running_loop().create_task(self._listen(self._process))
 

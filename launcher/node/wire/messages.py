@@ -365,6 +365,7 @@ class Hub(Protocol):
 
     def opened(self, link: Link) -> None:
         """Take a peer that has proved that it knows the run's secret; its ``hello`` comes next."""
+        return
 
     def received(self, link: Link, message: dict[str, Any]) -> None:
         """Take one whole message."""
