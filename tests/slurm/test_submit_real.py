@@ -70,7 +70,7 @@ def test_a_first_job_is_what_slurm_says_is_here(place: Login) -> None:
     assert row == ["batch*|8|gpu:4|40:00"]
     assert (said.stderr, job.script, job.slurm.partition) == ("", "train.py", "batch")
     assert (job.resources.gpus_per_node, job.resources.cpus_per_task, job.resources.timeout_min) == (4, 2, 40)
-    assert "also here: high (4 GPUs a node)" in (place.folder / "job.yaml").read_text()
+    assert "other partitions: high (4 GPUs a node)" in (place.folder / "job.yaml").read_text()
     for line in ("--partition=batch", "--gpus-per-node=4", "--time=40"):
         assert f"#SBATCH {line}\n" in planned
 
