@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from launcher.report.model.runs import Known
-    from launcher.report.text.listing import Row
+    from launcher.report.text.listing import ListingRow
 
 
 @click.command()
@@ -47,7 +47,7 @@ def command(
         _print([_cells(line, now) for line in lines if line], len(groups) - len(shown))
 
 
-def _show(found: list[Row], as_json: bool, number: int, everything: bool) -> None:
+def _show(found: list[ListingRow], as_json: bool, number: int, everything: bool) -> None:
     """Print every run by itself: as JSON, or as a table of at most ``number`` lines."""
     import time
 
@@ -60,7 +60,7 @@ def _show(found: list[Row], as_json: bool, number: int, everything: bool) -> Non
     _print([_sweep_cells(r) if r.sweep else _cells([r], now) for r in shown], len(found) - len(shown))
 
 
-def _points(known: list[Known], now: float, sweep: str, metric: str | None, highest: bool) -> list[Row]:
+def _points(known: list[Known], now: float, sweep: str, metric: str | None, highest: bool) -> list[ListingRow]:
     from launcher.errors import RunNotFoundError
     from launcher.report.text.listing import best_metric, rows, sort_by_metric
 
@@ -79,7 +79,7 @@ def _state_cell(state: str) -> str:
     return click.style(state, fg=colour(state))
 
 
-def _cells(line: list[Row], now: float) -> list[str]:
+def _cells(line: list[ListingRow], now: float) -> list[str]:
     """One line of the list: a run, or all points of a sweep."""
     from launcher.report import formats
     from launcher.report.text.listing import main_metric, sweep_line
@@ -98,7 +98,7 @@ def _cells(line: list[Row], now: float) -> list[str]:
     return [item.run, _state_cell(item.state), words, reason, formats.time_of_day(item.when, now)]
 
 
-def _sweep_cells(row: Row) -> list[str]:
+def _sweep_cells(row: ListingRow) -> list[str]:
     from launcher.report import formats
 
     metrics = "  ".join(f"{formats.clean(k, 16)} {formats.number(v)}" for k, v in list(row.metrics.items())[:4])

@@ -131,9 +131,9 @@ def _run(argv: list[str] | None) -> int:
 def _in_words(error: LauncherError) -> str:
     if not isinstance(error, RunGoneError):
         return str(error)
-    from launcher.report.model.lost_runs import in_words
+    from launcher.report.model.lost_runs import lost_run_in_words
 
-    return in_words(error)
+    return lost_run_in_words(error)
 
 
 def _stopped() -> int:

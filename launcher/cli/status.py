@@ -45,14 +45,14 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
         click.echo(NO_RUNS)
     from launcher.report.diagnosis.kept_off import kept_off
     from launcher.report.diagnosis.why import explain
-    from launcher.report.model.ledger import advice_in_words, cost_in_words, in_words
+    from launcher.report.model.ledger import advice_in_words, cost_in_words, goodput_in_words
 
     for h, s, book, now in zip(histories, summaries, books, times, strict=True):
         why = explain(h, s, now).sentence if s.state in ("failed", "cancelled") else ""
         if (off := kept_off(h, s)) is not None:
             why = f"{off.sentence} To let SLURM use them: {off.command}"
         advice = advice_in_words(advise(h, book))
-        told = {"goodput": in_words(book), "cost": cost_in_words(book), "advice": advice, "why": why}
+        told = {"goodput": goodput_in_words(book), "cost": cost_in_words(book), "advice": advice, "why": why}
         head, *rest = lines(s, now, history=past(book, now), **told)
         click.echo(head.replace(f"  {s.state}", f"  {click.style(s.state, fg=colour(s.state))}", 1))
         for line in rest:

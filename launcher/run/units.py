@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["all_ranks", "named_ranks", "plural", "short_list", "size"]
+__all__ = ["all_ranks", "named_ranks", "plural", "short_list", "signal_name", "size"]
 
 
 def size(count: float | None) -> str:
@@ -50,3 +50,16 @@ def named_ranks(numbers: Iterable[int]) -> str:
 def all_ranks(count: int) -> str:
     """``both ranks``, ``all 4 ranks``."""
     return "both ranks" if count == 2 else f"all {count} ranks"
+
+
+def signal_name(value: object) -> str:
+    """``SIGKILL``, from 9, "KILL" or "SIGKILL"."""
+    import signal
+
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return signal.Signals(value).name
+        except ValueError:
+            return f"signal {value}"
+    word = str(value)
+    return word if word.startswith("SIG") else f"SIG{word}"

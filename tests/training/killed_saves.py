@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from killing import Killing
 
 from launcher.node.checkpoints import committed, fence
-from launcher.node.leader.journal import History
+from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.saving import Saver as LeadersSaver
@@ -122,7 +122,7 @@ async def lead(lines: list[socket.socket], paths: RunPaths) -> None:
     first = found.step if found else 0
     node = Node(0, "n", link=_Lines(lines))
     round_ = Round(0, [node], tasks_per_node=WORLD, resume=found, hangs=HangWatch(5.0, 60.0), script=False)
-    history = History(paths, attempt, heard=lambda _: None)
+    history = HistoryWriter(paths, attempt, heard=lambda _: None)
     saver = LeadersSaver(CheckpointSpec(keep_last=2), paths, history, blocking=asyncio.to_thread, wake=lambda: None)
     saver.begin_round(round_, 0.0)
     round_.send(Go(step=first, attempt=attempt))

@@ -18,13 +18,13 @@ from launcher.node.agent import logs, memory
 from launcher.node.agent.environment import worker_environment
 from launcher.node.agent.store import Tell
 from launcher.node.forkserver.client import ForkServer, ForkServerError
-from launcher.node.policy.causes import signal_name
 from launcher.node.wire.messages import SHUTDOWN_S, RankPlace, StartRound, WorkerExit, WorkerSaid, WorkerUp
 from launcher.run.files import write_atomic
 from launcher.run.message_lines import MessageReader, decode_lines, encode
 from launcher.run.messages import FromWorker, WorkerAttached, WorkerFailure, WorkerOver
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
+from launcher.run.units import signal_name
 
 __all__ = ["WORKER_MAIN", "Crew"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from launcher.frozen import frozen
 from launcher.node.allocation.allocation import Allocation
 from launcher.node.leader.agreed_stop import AgreedStop
-from launcher.node.leader.journal import History
+from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.nodes import Nodes
 from launcher.node.leader.own_files import OwnFiles
 from launcher.node.leader.rounds import Round
@@ -79,7 +79,7 @@ class Board:
     paths: RunPaths
     attempt: int
     allocation: Allocation
-    history: History
+    history: HistoryWriter
     nodes: Nodes
     saver: Saver
     budgets: Budgets

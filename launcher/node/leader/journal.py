@@ -22,7 +22,7 @@ from launcher.run.files import append_line
 from launcher.run.paths import RunPaths
 from launcher.run.state import write_state
 
-__all__ = ["History", "plain_numbers"]
+__all__ = ["HistoryWriter", "plain_numbers"]
 
 _RETRY_S = 2.0
 _TOLD_AGAIN = ("started", "preempted")
@@ -31,7 +31,7 @@ _KEEP = 100_000
 """Lines kept while the disk refuses."""
 
 
-class History:
+class HistoryWriter:
     """Writes one attempt's history. ``threaded=False`` writes at once (tests)."""
 
     def __init__(

@@ -24,7 +24,7 @@ from launcher.node.leader.board import Board, Timing
 from launcher.node.leader.finish import Ending, give_back, leave
 from launcher.node.leader.gather_nodes import await_nodes, interrupted, preflight
 from launcher.node.leader.inbox import Inbox
-from launcher.node.leader.journal import History
+from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.lost_folder import as_gone
 from launcher.node.leader.nodes import Node, Nodes
 from launcher.node.leader.patience import until_answered
@@ -142,7 +142,7 @@ class Leader(Hub):
         told = await self._patiently(lambda: events.recall(paths.events))
         requested = await self._patiently(lambda: exists(paths.request, paths.root))
         budgets = Budgets().feed_all(told)
-        history = History(paths, attempt, threaded=self._threaded, heard=budgets.feed)
+        history = HistoryWriter(paths, attempt, threaded=self._threaded, heard=budgets.feed)
         changed = asyncio.Event()
         saver = Saver(spec.checkpoint, paths, history, blocking=self._blocking, wake=changed.set)
         board = Board(

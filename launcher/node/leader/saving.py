@@ -18,7 +18,7 @@ from typing import Any
 
 from launcher.node.checkpoints import committed, fence
 from launcher.node.checkpoints.committed import CommittedCheckpoint, Shard
-from launcher.node.leader.journal import History
+from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.patience import until_answered
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.verify import Proof
@@ -76,7 +76,7 @@ class Saver:
         self,
         spec: CheckpointSpec,
         paths: RunPaths,
-        history: History,
+        history: HistoryWriter,
         *,
         blocking: Blocking,
         wake: Callable[[], None],

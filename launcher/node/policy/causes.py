@@ -14,6 +14,7 @@ from typing import Any
 
 from launcher.node.wire.messages import WorkerExit
 from launcher.run.messages import WorkerFailure
+from launcher.run.units import signal_name
 
 __all__ = [
     "Failure",
@@ -22,7 +23,6 @@ __all__ = [
     "is_victim",
     "left_by_itself",
     "same_failures",
-    "signal_name",
     "signature",
     "signature_of",
     "symptom_only",
@@ -181,11 +181,3 @@ def _text(f: Failure, who: str) -> str:
         return f"{who} vanished{at}"
     last = next((line.strip() for line in reversed(f.last_lines) if line.strip()), "") if left_by_itself(f) else ""
     return f"{who} exited with code {f.exit_code}{at}{': ' + last[:_MOST_CHARS] if last else ''}"
-
-
-def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9."""
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

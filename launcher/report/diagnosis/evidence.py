@@ -11,9 +11,9 @@ from launcher.report.diagnosis.left_out import remedy
 from launcher.report.diagnosis.traces import Trace, frames_of, last_stack, last_traceback, tail
 from launcher.report.model.history import Event, History, as_dict, as_list, as_number, as_text
 from launcher.report.model.summary import RunSummary
-from launcher.report.text.words import signal_name
 from launcher.run.after import broken, may_start, read_predecessors, state_of
 from launcher.run.state import agent_logs
+from launcher.run.units import signal_name
 
 __all__ = ["Root", "find_root"]
 

@@ -18,7 +18,7 @@ from launcher.report.model.runs import all_runs, ask_slurm, needs_slurm
 from launcher.report.model.series import metric_series, usage
 from launcher.report.model.summary import RunSummary, summarise_history
 from launcher.report.model.verdict import SlurmView
-from launcher.report.text.listing import Row, group_sweeps, main_metric_name, rows
+from launcher.report.text.listing import ListingRow, group_sweeps, main_metric_name, rows
 from launcher.run.files import parse_lines
 from launcher.run.paths import RunPaths
 
@@ -66,12 +66,12 @@ class LiveFeed:
         self.hidden = 0
         """Older runs that the overview leaves out."""
         self._hearing = Hearing()
-        self._listed: tuple[float, list[list[Row]]] = (-math.inf, [])
+        self._listed: tuple[float, list[list[ListingRow]]] = (-math.inf, [])
         self._of: str | None = None
         self._slurm: dict[str, tuple[float, SlurmView | None, bool]] = {}
         self._kept: dict[Path, tuple[tuple[int, int], Any]] = {}
 
-    def overview(self, now: float, most: int = 200, *, sweep: str | None = None) -> list[list[Row]]:
+    def overview(self, now: float, most: int = 200, *, sweep: str | None = None) -> list[list[ListingRow]]:
         """List runs, newest first: one row each, or all points of a sweep together. With ``sweep``, list its points."""
         if time.monotonic() - self._listed[0] >= LISTING_EVERY_S or self._of != sweep:
             known = all_runs()

@@ -12,7 +12,7 @@ from launcher.report.diagnosis.traces import tail
 from launcher.report.live.feed import Detail, LiveFeed
 from launcher.report.live.screen import detail_screen, folded, log_screen, overview_screen, sorted_groups
 from launcher.report.model.history import as_list
-from launcher.report.text.listing import Row
+from launcher.report.text.listing import ListingRow
 from launcher.run.paths import RunPaths
 
 __all__ = ["View"]
@@ -44,7 +44,7 @@ class View:
     """To be cancelled once the screen says so: SLURM may take some seconds."""
     note: str = ""
     done: bool = False
-    _groups: list[list[Row]] = field(default_factory=list)
+    _groups: list[list[ListingRow]] = field(default_factory=list)
     _detail: Detail | None = None
 
     def render(self, width: int, height: int, now: float) -> list[Text]:

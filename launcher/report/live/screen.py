@@ -14,8 +14,8 @@ from launcher.report import formats
 from launcher.report.live.feed import Detail
 from launcher.report.live.sparks import bar, spark
 from launcher.report.model.history import as_number, own_time
-from launcher.report.model.ledger import advice_in_words, cost_in_words, in_words
-from launcher.report.text.listing import Row, main_metric_name, sweep_line
+from launcher.report.model.ledger import advice_in_words, cost_in_words, goodput_in_words
+from launcher.report.text.listing import ListingRow, main_metric_name, sweep_line
 from launcher.report.text.status import colour, headline, lines
 from launcher.report.text.words import level, words
 from launcher.run.units import size
@@ -71,14 +71,14 @@ def _fit(name: str, width: int) -> str:
     return f"{name[: width - tail - 1]}…{name[-tail:]}"
 
 
-def sorted_groups(groups: Sequence[list[Row]]) -> list[list[Row]]:
+def sorted_groups(groups: Sequence[list[ListingRow]]) -> list[list[ListingRow]]:
     """Sort running runs first, then pending ones, then those that have ended; newest first."""
     order = {"running": 0, "pending": 1}
     return sorted(groups, key=lambda g: min(order.get(row.state, 2) for row in g))
 
 
 def overview_screen(
-    groups: Sequence[list[Row]],
+    groups: Sequence[list[ListingRow]],
     chosen: int,
     width: int,
     height: int,
@@ -108,7 +108,7 @@ def overview_screen(
     return _screen([title, Text(head, style="dim"), *body], keys, width, height)
 
 
-def _overview_line(group: list[Row], chosen: bool, name_width: int, wide: bool, *, points: bool) -> Text:
+def _overview_line(group: list[ListingRow], chosen: bool, name_width: int, wide: bool, *, points: bool) -> Text:
     row, line = group[0], _marked(chosen)
     if row.sweep is not None and not points:
         state, counts = sweep_line(group)
@@ -152,7 +152,7 @@ def detail_screen(d: Detail, chosen: int, width: int, height: int, now: float, n
 
 def _facts(d: Detail, width: int, room: int, now: float) -> list[Text]:
     """Return lines of ``status``: those that are always shown, and in what is left of ``room`` some more."""
-    goodput, cost = in_words(d.book), cost_in_words(d.book)
+    goodput, cost = goodput_in_words(d.book), cost_in_words(d.book)
     if len(joined := "  ".join(filter(None, [goodput, cost]))) <= width - _LABEL:
         goodput, cost = joined, ""
     shown = lines(d.summary, now, goodput=goodput, cost=cost, advice=advice_in_words(d.advice))[1:]

@@ -13,7 +13,7 @@ from launcher.run import events as events_module
 from launcher.run.files import read_thinned
 from launcher.run.paths import RunPaths
 
-__all__ = ["HostRecord", "Trace", "gather", "load"]
+__all__ = ["HostRecord", "HostTrace", "gather", "load"]
 
 SLOW = 0.1
 """A host whose steps take this much longer than those of the run's median rank is slow."""
@@ -21,7 +21,7 @@ _MIN_SAMPLES = 3
 
 
 @frozen
-class Trace:
+class HostTrace:
     """What one run tells of its hosts."""
 
     run: str
@@ -76,14 +76,14 @@ class HostRecord:
         }  # fmt: skip
 
 
-def load(paths: RunPaths) -> Trace:
+def load(paths: RunPaths) -> HostTrace:
     """Read one run's events and samples; torn and missing files are survived."""
     # A median is wanted, of every run on the list: some hundred samples tell it.
     samples = read_thinned(paths.samples, most_lines=300, most_bytes=2 << 20)
-    return Trace(paths.id, events_module.read(paths.events), samples)
+    return HostTrace(paths.id, events_module.read(paths.events), samples)
 
 
-def gather(traces: Iterable[Trace]) -> list[HostRecord]:
+def gather(traces: Iterable[HostTrace]) -> list[HostRecord]:
     """Records of every host that any run has seen, the most troubled first."""
     hosts: dict[str, HostRecord] = {}
     for trace in traces:

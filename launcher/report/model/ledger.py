@@ -18,7 +18,7 @@ __all__ = [
     "advice_in_words",
     "advise",
     "cost_in_words",
-    "in_words",
+    "goodput_in_words",
     "interruptions",
     "ledger",
     "shares",
@@ -110,7 +110,7 @@ def shares(book: Ledger) -> dict[str, int]:
     return whole
 
 
-def in_words(book: Ledger) -> str:
+def goodput_in_words(book: Ledger) -> str:
     """``91 % useful, 4 queued, 3 start-up, 1 saving, 1 lost``."""
     parts = [(k, v) for k, v in shares(book).items() if v > 0]
     first = [p for p in parts if p[0] == "useful"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from launcher.errors import RunGoneError
 
-__all__ = ["in_words"]
+__all__ = ["lost_run_in_words"]
 
 
-def in_words(error: RunGoneError) -> str:
+def lost_run_in_words(error: RunGoneError) -> str:
     """Its sentence, and what SLURM knows of its job: a job's name is its run's id."""
     from launcher.slurm.jobs import job_facts, newest_of_name
 

@@ -7,7 +7,7 @@ from launcher.report.model.history import History
 from launcher.run.files import Damage
 from launcher.run.paths import SPEC_VERSION
 
-__all__ = ["faults", "in_words", "shortened"]
+__all__ = ["damage_in_words", "faults", "shortened"]
 
 
 def faults(h: History, *, active: bool) -> list[str]:
@@ -15,7 +15,7 @@ def faults(h: History, *, active: bool) -> list[str]:
 
     ``active``: the run is pending or running, and a half-written last line is but a line being written.
     """
-    told = {d.file: words for d in h.damage if (words := in_words(d, active=active))}
+    told = {d.file: words for d in h.damage if (words := damage_in_words(d, active=active))}
     # Both are written before a run is submitted; every other file comes when there is something to say.
     for name, there in (("events.jsonl", h.events), ("spec.json", h.spec)):
         if not there:
@@ -27,7 +27,7 @@ def faults(h: History, *, active: bool) -> list[str]:
     return list(told.values())
 
 
-def in_words(damage: Damage, *, active: bool) -> str:
+def damage_in_words(damage: Damage, *, active: bool) -> str:
     """``events.jsonl: 3 lines could not be read``; "" for what is no fault."""
     if damage.why:
         return f"{damage.file}: could not be read ({damage.why})"

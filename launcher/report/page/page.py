@@ -12,7 +12,7 @@ from launcher.report import formats
 from launcher.report.diagnosis.why import Why, explain
 from launcher.report.model.history import History, as_dict, as_list, as_number, as_text, in_order
 from launcher.report.model.ledger import COUNTED, Advice, Ledger, advise, ledger, shares
-from launcher.report.model.problems import in_words as fault_in_words
+from launcher.report.model.problems import damage_in_words
 from launcher.report.model.series import MAX_POINTS, RankSpread, Series, charts, metric_series, spreads, usage
 from launcher.report.model.summary import RunSummary
 from launcher.report.page.drawing import lanes
@@ -66,7 +66,7 @@ def read_page_data(h: History, s: RunSummary, now: float) -> PageData:
     samples = read_thinned(h.paths.samples, damage, most_lines=MAX_POINTS)
     samples = in_order([line for line in samples if as_number(line.get("t")) is not None])
     environment = read_object(h.paths.environment, damage) or {}
-    more = [sentence for d in damage if (sentence := fault_in_words(d, active=s.active))]
+    more = [sentence for d in damage if (sentence := damage_in_words(d, active=s.active))]
     return PageData(
         summary=s, history=h, book=book, advice=advise(h, book), why=explain(h, s, now),
         metrics=[m.thin() for m in metric_series(metrics)], usage=usage(samples), spread=spreads(samples),

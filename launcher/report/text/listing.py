@@ -19,7 +19,7 @@ from launcher.run.files import NO_JSON
 from launcher.run.paths import RunPaths
 
 __all__ = [
-    "Row", "best_metric", "group_sweeps", "has_ended", "main_metric", "main_metric_name", "rows", "sort_by_metric", "sweep_line",
+    "ListingRow", "best_metric", "group_sweeps", "has_ended", "main_metric", "main_metric_name", "rows", "sort_by_metric", "sweep_line",
 ]  # fmt: skip
 
 _SMALL = 8192
@@ -32,7 +32,7 @@ _STATES = ("completed", "failed", "cancelled")  # no set: a damaged state may be
 
 
 @dataclass
-class Row:
+class ListingRow:
     """One run in a list; times in seconds since the epoch."""
 
     run: str
@@ -61,12 +61,12 @@ class Row:
     """Its directory."""
 
 
-def rows(runs: list[Known], now: float, ask: Ask | None = None, read: Reading = read_histories) -> list[Row]:
+def rows(runs: list[Known], now: float, ask: Ask | None = None, read: Reading = read_histories) -> list[ListingRow]:
     """One row per run, in the order given. Ended runs cost one small file, others their whole history.
 
     ``ask`` answers for SLURM in place of the one batched query, ``read`` reads those whose history is wanted.
     """
-    out: list[Row | None] = [_glance(known) for known in runs]
+    out: list[ListingRow | None] = [_glance(known) for known in runs]
     slow = [i for i, row in enumerate(out) if row is None and os.path.isdir(runs[i].root)]
     for i, s in zip(slow, summarise_all(read([runs[i].paths for i in slow], now), now, ask), strict=True):
         out[i] = _row(s, runs[i])
@@ -94,7 +94,7 @@ def _load(path: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _glance(known: Known) -> Row | None:
+def _glance(known: Known) -> ListingRow | None:
     """The row of a run that has ended; None where the history must be read. Who submits it again takes its outcome away first."""
     root = known.root
     outcome = _load(f"{root}/outcome.json")
@@ -104,7 +104,7 @@ def _glance(known: Known) -> Row | None:
     if ended is None:
         return None
     step = as_number(outcome.get("step"))
-    return Row(
+    return ListingRow(
         run=known.id,
         state=outcome["state"],
         reason=as_text(outcome.get("reason")),
@@ -122,8 +122,8 @@ def has_ended(known: Known) -> bool:
     return os.path.isfile(f"{known.root}/outcome.json")
 
 
-def _row(s: RunSummary, known: Known) -> Row:
-    return Row(
+def _row(s: RunSummary, known: Known) -> ListingRow:
+    return ListingRow(
         run=s.run,
         state=s.state,
         reason=s.reason,
@@ -154,7 +154,7 @@ def group_sweeps(runs: list[Known]) -> list[list[Known]]:
     return out
 
 
-def sweep_line(points: list[Row]) -> tuple[State, str]:
+def sweep_line(points: list[ListingRow]) -> tuple[State, str]:
     """The state that matters most in a sweep, and how many points are in which."""
     counts = Counter(p.state for p in points)
     order: tuple[State, ...] = ("running", "pending", "failed", "cancelled", "completed")
@@ -173,7 +173,7 @@ def main_metric(metrics: dict[str, Any]) -> str:
     return f"{formats.clean(name, 16)} {formats.number(metrics[name])}" if metrics else ""
 
 
-def best_metric(points: list[Row]) -> str | None:
+def best_metric(points: list[ListingRow]) -> str | None:
     """The metric to compare a sweep's points by: a loss where there is one, else the first of the commonest."""
     names = Counter(name for p in points for name in p.metrics)
     if not names:
@@ -182,7 +182,7 @@ def best_metric(points: list[Row]) -> str | None:
     return wanted[0] if wanted else names.most_common(1)[0][0]
 
 
-def sort_by_metric(points: list[Row], metric: str, *, descending: bool) -> list[Row]:
+def sort_by_metric(points: list[ListingRow], metric: str, *, descending: bool) -> list[ListingRow]:
     """Points with the metric first, best first; those without follow."""
     with_value = [(v, p) for p in points if (v := as_number(p.metrics.get(metric))) is not None]
     having = {id(p) for _, p in with_value}

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from launcher.report import formats
 from launcher.report.model.history import Event, as_dict, as_list, as_number
-from launcher.run.units import named_ranks, size
+from launcher.run.units import named_ranks, signal_name, size
 
-__all__ = ["LEVELS", "MEANINGS", "cause_words", "level", "signal_name", "words"]
+__all__ = ["LEVELS", "MEANINGS", "cause_words", "level", "words"]
 
 MEANINGS = {
     "preempted": "preempted",
@@ -145,19 +145,6 @@ def cause_words(cause: dict[str, object]) -> str:
     if cause.get("exit_code") is not None:
         return f"exit code {cause['exit_code']}"
     return str(cause.get("text") or cause.get("kind") or "failed")
-
-
-def signal_name(value: object) -> str:
-    """``SIGKILL``, from 9, "KILL" or "SIGKILL"."""
-    import signal
-
-    if isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return signal.Signals(value).name
-        except ValueError:
-            return f"signal {value}"
-    word = str(value)
-    return word if word.startswith("SIG") else f"SIG{word}"
 
 
 def _worker_failed(e: Event) -> str:

@@ -23,7 +23,7 @@ from launcher.report.live.feed import LiveFeed, tail_objects
 from launcher.report.live.live import View
 from launcher.report.live.screen import detail_screen, folded, in_ascii, log_screen, overview_screen
 from launcher.report.live.sparks import bar, spark
-from launcher.report.text.listing import Row
+from launcher.report.text.listing import ListingRow
 from launcher.run.paths import RunPaths
 
 NOW = 1_790_050_000.0
@@ -206,7 +206,7 @@ def test_a_poor_terminal_gets_ascii(view: View) -> None:
 
 def test_a_sweep_is_one_line() -> None:
     """Its points' states are counted."""
-    points = [Row(f"p{i}", "running" if i < 2 else "completed", sweep="lr-1121-0842-abc") for i in range(5)]
+    points = [ListingRow(f"p{i}", "running" if i < 2 else "completed", sweep="lr-1121-0842-abc") for i in range(5)]
     line = overview_screen([points], 0, 100, 10, NOW)[2].plain
 
     assert "lr-1121-0842-abc (sweep)" in line

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_story import T0, Story
 
-from launcher.report.model.ledger import advise, in_words, interruptions, ledger, shares, young_daly
+from launcher.report.model.ledger import advise, goodput_in_words, interruptions, ledger, shares, young_daly
 from launcher.report.model.timeline import timeline
 
 
@@ -220,7 +220,7 @@ def test_shares_add_up_to_a_hundred(tmp_path: Path) -> None:
     book = ledger(story.history(), story.t)
 
     assert sum(shares(book).values()) == 100
-    assert in_words(book) == "93 % useful, 4 queued, 3 start-up"
+    assert goodput_in_words(book) == "93 % useful, 4 queued, 3 start-up"
 
 
 def test_an_empty_history_costs_nothing(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_an_empty_history_costs_nothing(tmp_path: Path) -> None:
     history = Story(tmp_path).history()
     book = ledger(history, T0)
 
-    assert (book.total_s, book.goodput, in_words(book), book.gpu_hours) == (0, None, "", 0)
+    assert (book.total_s, book.goodput, goodput_in_words(book), book.gpu_hours) == (0, None, "", 0)
     assert advise(history, book).interval_s is None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from launcher.report.model.host_records import Trace, gather
+from launcher.report.model.host_records import HostTrace, gather
 
 
 def ev(type_: str, t: float, **values: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def test_each_kind_of_trouble_counts_for_its_host() -> None:
         ev("preflight", 5.0, ok=False, checks=[{"host": "c", "name": "disk", "ok": False, "detail": "full"}]),
         ev("excluded", 6.0, hosts=["c"], why="bad disk"),
     ]
-    by_host = {r.host: r for r in gather([Trace("r1", events, [])])}
+    by_host = {r.host: r for r in gather([HostTrace("r1", events, [])])}
 
     a, b, c = by_host["a"], by_host["b"], by_host["c"]
     assert (a.troubles, a.last, len(a.runs)) == (0, "", 1)
@@ -52,7 +52,7 @@ def test_a_failure_on_several_hosts_is_no_hosts_trouble() -> None:
     """The same exception on ranks of two hosts is the program's; on the two ranks of one host it is that host's."""
     wide = ev("worker_failed", 2.0, rank=0, host="a", ranks=[{"rank": 0, "host": "a"}, {"rank": 1, "host": "b"}])
     narrow = ev("worker_failed", 3.0, rank=2, host="b", ranks=[{"rank": 2, "host": "b"}, {"rank": 3, "host": "b"}])
-    by_host = {r.host: r.failed for r in gather([Trace("r1", [*joined("a", "b"), wide, narrow], [])])}
+    by_host = {r.host: r.failed for r in gather([HostTrace("r1", [*joined("a", "b"), wide, narrow], [])])}
 
     assert by_host == {"a": 0, "b": 1}
 
@@ -64,7 +64,9 @@ def test_the_most_troubled_host_comes_first_and_is_marked() -> None:
         ev("worker_failed", 2.0, host="unlucky"),
         ev("node_lost", 3.0, host="bad"),
     ]
-    records = gather([Trace("r1", events, []), Trace("r2", [*joined("bad"), ev("node_lost", 9.0, host="bad")], [])])
+    records = gather(
+        [HostTrace("r1", events, []), HostTrace("r2", [*joined("bad"), ev("node_lost", 9.0, host="bad")], [])]
+    )
 
     assert [(r.host, r.suspect, len(r.runs)) for r in records] == [
         ("bad", True, 2),
@@ -75,9 +77,9 @@ def test_the_most_troubled_host_comes_first_and_is_marked() -> None:
 
 def test_a_slow_host_is_found_by_its_steps() -> None:
     """A host whose steps take 30 % longer than the median rank's is slow; few samples and single hosts prove nothing."""
-    slow = gather([Trace("r", joined("a", "b", "c"), samples(5, a=0.1, b=0.13, c=0.1))])
-    few = gather([Trace("r", joined("a", "b", "c"), samples(2, a=0.1, b=0.13, c=0.1))])
-    alone = gather([Trace("r", joined("a"), samples(5, a=0.1))])
+    slow = gather([HostTrace("r", joined("a", "b", "c"), samples(5, a=0.1, b=0.13, c=0.1))])
+    few = gather([HostTrace("r", joined("a", "b", "c"), samples(2, a=0.1, b=0.13, c=0.1))])
+    alone = gather([HostTrace("r", joined("a"), samples(5, a=0.1))])
 
     assert slow[0].host == "b"
     assert slow[0].suspect
@@ -88,9 +90,9 @@ def test_a_slow_host_is_found_by_its_steps() -> None:
 
 def test_simulated_nodes_are_one_machine() -> None:
     """HOST/0 and HOST/1 of a local run are the host."""
-    assert [r.host for r in gather([Trace("r", joined("vm/0", "vm/1"), samples(5, **{"vm/0": 1.0, "vm/1": 1.0}))])] == [
-        "vm"
-    ]
+    assert [
+        r.host for r in gather([HostTrace("r", joined("vm/0", "vm/1"), samples(5, **{"vm/0": 1.0, "vm/1": 1.0}))])
+    ] == ["vm"]
 
 
 def test_garbled_events_are_survived() -> None:
@@ -100,7 +102,7 @@ def test_garbled_events_are_survived() -> None:
         ev("preflight", 1.0, checks=[1, None, {"ok": False}]), ev("excluded", 1.0, hosts=None),
     ]  # fmt: skip
 
-    assert gather([Trace("r", broken, [{"ranks": 3}, {"ranks": [None, {"host": "a", "step_time_s": "x"}]}])]) == []
+    assert gather([HostTrace("r", broken, [{"ranks": 3}, {"ranks": [None, {"host": "a", "step_time_s": "x"}]}])]) == []
 
 
 @pytest.fixture
