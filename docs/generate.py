@@ -64,7 +64,7 @@ _TABLES = (
     ("ledger of status", "Where the time went, over all attempts; also `total_s` and `goodput` (useful / total).", ledger,
      "Ledger", ("segments",)),
     ("advice of status", "What the run's own history recommends; null where it tells too little.", ledger, "Advice", ()),
-    ("launcher ls --json", "A list, newest first.", listing, "Row", ()),
+    ("launcher ls --json", "A list, newest first.", listing, "ListingRow", ()),
     ("launcher why RUN --json", "One object; its `rows` are called `evidence`: lists of texts by label.", why, "Why", ()),
     ("launcher report RUN --json", "The keys of status with ledger and advice, and these. One object in one line; for several RUNs a "
      "list of such lines.", figures, "Figures", ()),
