@@ -3,6 +3,7 @@
 
 docs/verbs/         one page a verb, from its ``--help``
 docs/reference.md   every key of a job file, from launcher/config/document/schema.py
+docs/messages.md    every sentence that the launcher can say, from its source
 docs/json.md        every key of what --json prints, from the dataclasses of launcher/report
 launcher/config/job.schema.json  the JSON Schema that `launcher schema` prints
 """
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 
 import click
+import messages_page
 import reference_page as reference
 
 from launcher.cli import clean, logs, watch
@@ -106,6 +108,7 @@ def main() -> None:
     pages = {
         **verb_pages(),
         "reference.md": reference.page(),
+        "messages.md": messages_page.page(),
         "json.md": json_page(),
         SCHEMA: reference.json_schema_text(),
     }
