@@ -57,21 +57,19 @@ _REAL = {name: getattr(formats, name) for name in formats.__all__} | {
     name: getattr(builtins, name)
     for name in ("len", "str", "int", "round", "min", "max", "sorted", "abs", "repr", "list", "set", "sum")
 }
-_PATTERNS = set(
-    [
-        "compile",
-        "match",
-        "search",
-        "sub",
-        "fullmatch",
-        "findall",
-        "finditer",
-        "split",
-        "get_type_hints",
-        "cast",
-        "TypeVar",
-    ]
-)
+_PATTERNS = {
+    "compile",
+    "match",
+    "search",
+    "sub",
+    "fullmatch",
+    "findall",
+    "finditer",
+    "split",
+    "get_type_hints",
+    "cast",
+    "TypeVar",
+}
 
 
 def sample(name: str) -> Any:

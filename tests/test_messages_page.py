@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 messages_page = importlib.import_module("messages_page")
 
-SPEAKING = set(["echo", "secho", "warn", "event", "print_wrapped", "Finding", "ok", "problem", "warning", "note"])
+SPEAKING = {"echo", "secho", "warn", "event", "print_wrapped", "Finding", "ok", "problem", "warning", "note"}
 """Functions that take a sentence and show it, beside the constructors of errors."""
 
 
