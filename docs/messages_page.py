@@ -96,7 +96,8 @@ class _Sampled(ast.NodeTransformer):
         return ast.copy_location(ast.Name(key, ast.Load()), node)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return node if isinstance(node.ctx, ast.Store) or node.id in _REAL else self._replace(node, node.id)
+        kept = isinstance(node.ctx, ast.Store) or hasattr(builtins, node.id)  # `count` may be a number of the caller's
+        return node if kept else self._replace(node, node.id)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         return self._replace(node, node.attr)
@@ -136,7 +137,8 @@ def render(node: ast.expr, constants: dict[str, Any]) -> str:
         spec = render(node.format_spec, constants) if node.format_spec else ""
         value = evaluate(node.value, constants)
         value = repr(value) if node.conversion == ord("r") else value
-        value = ", ".join(map(str, value)) if isinstance(value, (list, set)) else value
+        value = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
+        value = ", ".join(map(str, value)) if isinstance(value, list) else value
         for given in (value, 3):
             with contextlib.suppress(ValueError, TypeError):
                 return format(given, spec)
