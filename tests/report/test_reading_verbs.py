@@ -200,7 +200,7 @@ def test_report_shows_what_changed_since_the_previous_run(home: Path) -> None:
 def test_status_and_page_tell_cost_and_advice(home: Path) -> None:
     """Two crashes in 90 minutes, saves of 6 s: hours paid for, when best to save and how much warning it takes, reckoned by hand.
 
-    Young/Daly: √(2 · 6 s · 45 min) - 6 s = 174 s between saves; 40 s of saving: twice as long a warning.
+    Young/Daly: √(2 · 6 s · 45 min) · (1 + 1/90 + 1/8100) - 6 s = 176 s between saves; 40 s of saving: twice as long a warning.
     """
     bounds = {"min_interval_min": 1, "max_interval_min": 30}
     story = (
@@ -221,7 +221,7 @@ def test_status_and_page_tell_cost_and_advice(home: Path) -> None:
     assert "  cost     6 GPU-h" in lines
     assert "  advice   best saved every 3 min; 80 s of warning are enough to save" in lines
     assert (value["ledger"]["gpu_hours"], value["advice"]["failures"]) == (pytest.approx(6), 2)
-    assert value["advice"]["interval_s"] == pytest.approx((2 * 6 * 2700) ** 0.5 - 6)
+    assert value["advice"]["interval_s"] == pytest.approx(180 * (1 + 1 / 90 + 1 / 8100) - 6)
     for sentence in (
         "A checkpoint pauses training for 6.0 s (median).",
         "With one interruption every 45 min, checkpoints are best 3 min apart (Young/Daly).",

@@ -22,7 +22,7 @@ from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.patience import until_answered
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.verify import Proof
-from launcher.node.policy.intervals import young_daly_s
+from launcher.run.intervals import young_daly_s
 from launcher.run.messages import Committed, SaveAt, SaveLost, WorkerSaveAck, WorkerSaveFailed, WorkerShard
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec

@@ -16,10 +16,10 @@ from launcher.node.leader.saving import HOPELESS
 from launcher.node.policy.budgets import PLAIN_SCRIPT_PROGRESS_S
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.node.policy.hangs import FROZEN_S, laggards
-from launcher.node.policy.intervals import mttf_s
 from launcher.node.wire.messages import SILENCE_S
 from launcher.run import clock
 from launcher.run.asking import PATIENCE_S
+from launcher.run.intervals import mttf_s
 
 __all__ = ["Watch"]
 

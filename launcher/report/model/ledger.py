@@ -10,6 +10,7 @@ from launcher.frozen import frozen
 from launcher.report import formats
 from launcher.report.model.history import Event, History, as_dict, as_number
 from launcher.report.model.timeline import KINDS, Segment, timeline
+from launcher.run.intervals import young_daly_s
 
 __all__ = [
     "Advice",
@@ -22,7 +23,6 @@ __all__ = [
     "interruptions",
     "ledger",
     "shares",
-    "young_daly",
 ]
 
 COUNTED = tuple(k for k in KINDS if k != "away")
@@ -184,13 +184,6 @@ def _last_t(history: History, attempt: int) -> float:
     return max((float(e["t"]) for e in history.events if e.get("attempt") == attempt), default=0.0)
 
 
-def young_daly(save_s: float, mttf_s: float) -> float:
-    """Seconds of training between checkpoints that lose least: √(2·w·M), less the save itself, never below it."""
-    if save_s <= 0 or mttf_s <= 0:
-        return 0.0
-    return max(math.sqrt(2 * save_s * mttf_s) - save_s, save_s)
-
-
 @frozen(kw_only=True)
 class Advice:
     """What the run's own history recommends; None where it tells too little."""
@@ -220,7 +213,7 @@ def advise(history: History, book: Ledger) -> Advice:
         bounds = as_dict(history.spec.get("checkpoint"))
         least = 60 * (as_number(bounds.get("min_interval_min")) or 1.0)
         most = 60 * (as_number(bounds.get("max_interval_min")) or 30.0)
-        interval = min(max(young_daly(cost, mttf), least), most)
+        interval = min(max(young_daly_s(cost, mttf), least), most)
     return Advice(save_cost_s=cost, mttf_s=mttf, failures=len(hard), interval_s=interval, lead_s=_lead(history, saved))
 
 

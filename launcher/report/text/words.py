@@ -127,7 +127,7 @@ def _saved(e: Event) -> str:
     held = as_number(e.get("blocked_s"))
     details = [size(saved_bytes)] if saved_bytes else []
     details += [f"in {formats.duration(seconds)}"] if seconds is not None else []
-    details += [f"{formats.duration(held)} of it held training up"] if held and seconds and held < seconds else []
+    details += [f"training paused for {formats.duration(held)} of it"] if held and seconds and held < seconds else []
     return f"saved {_step(e)}" + (
         f": {' '.join(details[:2])}{', ' + details[2] if len(details) > 2 else ''}" if details else ""
     )
@@ -234,6 +234,6 @@ _TELLERS: dict[str, Callable[[Event], str]] = {
     "round_ended": lambda e: f"round {e.get('round')} ended: {e.get('why', '')}",
     "attempt_ended": lambda e: f"attempt {e.get('attempt')} ended: {e.get('why', '')}",
     "ended": _ended,
-    "notified": lambda e: f"{e.get('kind')} was told to whom notify.urls names",
+    "notified": lambda e: f"notification sent: {e.get('kind')}",
     "warning": lambda e: f"warning: {e.get('text', '')}",
 }

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_story import T0, Story
 
-from launcher.report.model.ledger import advise, goodput_in_words, interruptions, ledger, shares, young_daly
+from launcher.report.model.ledger import advise, goodput_in_words, interruptions, ledger, shares
 from launcher.report.model.timeline import timeline
+from launcher.run.intervals import young_daly_s
 
 
 class Simulated:
@@ -258,22 +259,6 @@ def test_a_leaders_death_is_an_interruption(tmp_path: Path, told: bool) -> None:
     assert advise(history, ledger(history, story.t)).failures == 1
 
 
-def test_young_and_daly_agree_with_the_published_example() -> None:
-    """w = 0.05 s and a failure a minute: about 2.4 s."""
-    assert young_daly(0.05, 60) == pytest.approx(2.4, abs=0.05)
-
-
-def test_the_advised_interval_minimises_the_expected_loss() -> None:
-    """No other interval costs less by the first-order model: save share plus half an interval per failure."""
-    save, mttf = 4.0, 7200.0
-
-    def cost(interval: float) -> float:
-        return save / interval + interval / 2 / mttf
-
-    best = min((i / 10 for i in range(10, 30000)), key=cost)
-    assert young_daly(save, mttf) == pytest.approx(best, rel=0.03)
-
-
 def test_advice_comes_from_what_was_measured(tmp_path: Path) -> None:
     """Interval from the median cost and the failures seen, within the job's bounds; lead from the longest stop."""
     story = Story(tmp_path, checkpoint={"min_interval_min": 0.01, "max_interval_min": 30}).submitted().begins()
@@ -288,5 +273,5 @@ def test_advice_comes_from_what_was_measured(tmp_path: Path) -> None:
 
     assert advice.save_cost_s == pytest.approx(0.5)
     assert advice.mttf_s == pytest.approx(1012, abs=2)
-    assert advice.interval_s == pytest.approx(young_daly(0.5, 1012), rel=0.01)
+    assert advice.interval_s == pytest.approx(young_daly_s(0.5, 1012), rel=0.01)
     assert advice.lead_s == 24

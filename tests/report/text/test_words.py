@@ -37,7 +37,7 @@ def test_the_vocabulary_is_complete() -> None:
         (("round_started", {"world_size": 2, "ranks": [{"host": "n1"}, {"host": "n2"}], "resume_step": 40}),
          "round 2 started from step 40: 2 ranks on n1, n2"),
         (("saved", {"step": 1200, "seconds": 4.0, "blocked_s": 0.5, "bytes": 3_100_000}),
-         "saved step 1,200: 3.1 MB in 4.0 s, 0.5 s of it held training up"),
+         "saved step 1,200: 3.1 MB in 4.0 s, training paused for 0.5 s of it"),
         (("worker_failed", {"rank": 5, "host": "n2", "step": 9, "cause": {"signal": "SIGKILL"}}),
          "rank 5 on n2 failed at step 9: killed by SIGKILL"),
         (("worker_failed", {"rank": 0, "host": "n1", "cause": {"exit_code": 2, "text": "all 2 ranks exited with code 2: no"},

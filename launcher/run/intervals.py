@@ -16,7 +16,11 @@ def mttf_s(nodes: int, spent_s: float, failures: int) -> float:
 
 
 def young_daly_s(cost_s: float, mttf_s: float) -> float:
-    """The interval that loses least time: Young's √(2·cost·MTTF) with Daly's higher-order terms."""
+    """Return the seconds of training between two saves that lose least time.
+
+    Young's √(2·cost·MTTF) (1974, doi:10.1145/361147.361115) with the higher-order terms of Daly's equation 37 (2006,
+    doi:10.1016/j.future.2004.11.016).
+    """
     if cost_s <= 0 or mttf_s <= 0:
         return 0.0
     if cost_s >= 2 * mttf_s:
