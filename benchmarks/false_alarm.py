@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from launcher.run import events
+from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 
@@ -47,7 +47,7 @@ def wait(paths: RunPaths, minutes: float) -> list[dict[str, Any]]:
     end = time.monotonic() + minutes * 60
     while time.monotonic() < end and read_outcome(paths.outcome) is None:
         time.sleep(2)
-    return events.read(paths.events)
+    return read_lines(paths.events)
 
 
 def pauses(paths: RunPaths, floor_s: float) -> None:

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from launcher.run import clock
+
 __all__ = ["make"]
 
 
@@ -38,7 +40,8 @@ def _write(run: Path, i: int, now: float) -> None:
         events.append({"t": t + 5, "type": "attempt_started", "attempt": 0, "job_id": str(i), "host": "n1"})
         events += [{"t": t + 60 * k, "type": "saved", "attempt": 0, "round": 0, "step": 100 * k} for k in range(1, 60)]
     if kind == 4:
-        state = {"t": now + 3600, "attempt": 0, "round": 0, "step": 5000, "total_steps": 9000, "rate": 2.0}
+        fresh = {**clock.stamp(), "up_s": clock.up_s() + 3600}  # as if it were written at each look
+        state = {"t": now, **fresh, "attempt": 0, "round": 0, "step": 5000, "total_steps": 9000, "rate": 2.0}
         (run / "state.json").write_text(json.dumps(state))
     with (run / "events.jsonl").open("w") as f:
         f.writelines(json.dumps(e) + "\n" for e in events)

@@ -22,7 +22,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from launcher.run import events
+from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RestartSpec, RunSpec, Work
 
@@ -135,7 +135,7 @@ def one(paths: RunPaths, reader: Reader, number: int, chance: random.Random) -> 
     first = reader.wait(number + 1, 0)
     died_in = 1 + max(s for s, ranks in reader.steps[number].items() if rank in ranks)
     beyond = reader.wait(number + 1, died_in + 1)
-    told = {(e["type"], e.get("round")): e["t"] for e in events.read(paths.events)}
+    told = {(e["type"], e.get("round")): e["t"] for e in read_lines(paths.events)}
     ended, started = told["round_ended", number], told["round_started", number + 1]
     again = reader.done(number + 1, died_in) if died_in >= first else reader.done(number + 1, first)
     moments = [killed, ended, started, reader.done(number + 1, first), again, reader.done(number + 1, beyond)]

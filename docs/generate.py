@@ -24,6 +24,8 @@ from launcher.report.diagnosis import why
 from launcher.report.model import ledger, summary
 from launcher.report.page import figures
 from launcher.report.text import listing
+from launcher.run import causes, event_parts, events
+from launcher.run.records import Record
 
 DOCS = Path(__file__).resolve().parent
 SCHEMA = "../launcher/config/job.schema.json"
@@ -72,7 +74,7 @@ _TABLES = (
      "list of such lines.", figures, "Figures", ()),
     ("launcher logs RUN --json", "One object a line of the log, with --follow as the lines come. `jq -r .text` gives the log back.",
      logs, "Line", ()),
-    ("launcher watch RUN --json", "One object an event, as it comes: the events of `launcher/run/events.py` with `words` for people, the "
+    ("launcher watch RUN --json", "One object an event, as it comes: the keys of `events.jsonl` (below) with `words` for people, the "
      "last line of `type` state. Of a sweep such a line for every point that is in another state. Without RUN: ls --json.",
      watch, "Change", ()),
     ("launcher clean --json", "A list: what can be removed, or with --yes has been.", clean, "Old", ()),
@@ -90,7 +92,64 @@ def json_page() -> str:
             if key not in hidden
         ]
         text += f"\n## {title}\n\n{said}\n\n| key | means |\n| --- | --- |\n" + "\n".join(rows) + "\n"
-    return text
+    rows = [
+        f"| `{kind}` | {row.ends} | {row.means[0].upper()}{row.means[1:]}. |" for kind, row in causes.CAUSES.items()
+    ]
+    return (
+        text
+        + _CAUSES
+        + "\n".join(rows)
+        + "\n"
+        + _EVENTS
+        + "\n".join(_event_row(kind, f"`{kind.type}`") for kind in events.Event.kinds.values())
+        + _PARTS
+        + "\n".join(_event_row(getattr(event_parts, name), f"`{place}`") for name, place in _PLACES.items())
+        + "\n"
+    )
+
+
+_CAUSES = """
+## Kinds of causes
+
+The `kind` of `why --json`, and of each `cause` below.
+
+| kind | ends a | means |
+| --- | --- | --- |
+"""
+_EVENTS = """
+## events.jsonl
+
+What happened to a run, in order: one event a line. Every event has `t` (when; the order is that of the lines), `type`, `attempt` (null
+before the first leader) and, inside a round, `round`. A key in brackets is written only where it says something. Readers meet keys and
+types that they do not know, of later versions.
+
+| type | means | keys |
+| --- | --- | --- |
+"""
+_PARTS = """
+
+Inside them:
+
+| where | means | keys |
+| --- | --- | --- |
+"""
+_PLACES = {"Cause": "cause", "Frame": "cause.frames", "PlacedRank": "round_started.ranks", "RankAt": "worker_failed.ranks",
+           "Victim": "victims.ranks", "Laggard": "hang.laggards", "HostCheck": "preflight.checks"}  # fmt: skip
+
+
+def _event_row(kind: type[Record], named: str) -> str:
+    """One row: the record's meaning and its keys, each with its own."""
+    docs: dict[str, str] = {}
+    for cls in reversed(kind.__mro__):
+        if cls.__module__ in (events.__name__, event_parts.__name__):
+            docs |= reference.field_docs(sys.modules[cls.__module__], cls.__name__)
+    keys = []
+    for name in kind._frozen_fields:
+        if name not in events.Event._frozen_fields or not issubclass(kind, events.Event):
+            key = f"`[{name}]`" if name in kind._defaults else f"`{name}`"
+            keys.append(f"{key} ({docs[name][0].lower()}{docs[name][1:].rstrip('.')})" if name in docs else key)
+    said = " ".join((kind.__doc__ or "").split()).replace("``", "`")
+    return f"| {named} | {said} | {', '.join(keys).replace('|', '/').replace('``', '`').replace('none: ', 'null: ')} |"
 
 
 def stale(pages: dict[str, str]) -> list[str]:

@@ -183,11 +183,23 @@ class Cluster:
         self.run(["scancel", *self.run(["squeue", "-h", "-o", "%A"]).stdout.split(), "--full"], check=False)
         self.run(["scancel", *self.run(["squeue", "-h", "-o", "%A"]).stdout.split(), "--signal=KILL"], check=False)
         self.wait(lambda: not self.run(["squeue", "-h"]).stdout.strip(), "an empty queue")
+        self._undrain()
         self.wait(
             lambda: set(self.run(["sinfo", "-h", "-N", "-o", "%T"]).stdout.split()) == {"idle"},
             "idle hosts",
-            now=lambda: self.run(["sinfo", "-N"]).stdout,
+            now=lambda: self.run(["sinfo", "-N", "-o", "%N %T %H %E"]).stdout + self.logs(),
         )
+
+    def _undrain(self) -> None:
+        """Hosts that SLURM drained are good again, and the output says why it did.
+
+        Nothing here drains a host. A machine that stands still for UnkillableStepTimeout while a job ends makes SLURM do
+        it ("Kill task failed"), and no later test would ever find four hosts.
+        """
+        why = self.run(["sinfo", "-h", "-N", "-t", "drain", "-o", "%N: %E"]).stdout
+        if why.strip():
+            print(f"SLURM drained hosts: {why}{self.logs()}")
+            self.run(["scontrol", "update", f"NodeName={','.join(self.hosts)}", "State=RESUME"], check=False)
 
     def logs(self, lines: int = 40) -> str:
         """The last lines of the daemons' logs, for a failure's message."""

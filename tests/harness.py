@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher.run import events
+from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
@@ -44,7 +44,7 @@ class Run:
 
     def history(self) -> list[dict[str, Any]]:
         """Every event so far."""
-        return events.read(self.paths.events)
+        return read_lines(self.paths.events)
 
     def told(self, type_: str, **values: Any) -> list[dict[str, Any]]:
         """The events of one type that have these values."""
@@ -261,4 +261,15 @@ def start(cluster: Any, tmp_path: Path, world: int = 3, **job: object) -> Run:
     run = submit(tmp_path, cluster.env, world, **job)
     run.wait_saved(1)
     run.wait_step(13)
+    return run
+
+
+def in_evaluation(cluster: Any, folder: Path, seconds: int) -> Run:
+    """A run all of whose ranks are in an evaluation that takes so long.
+
+    It is slow from the beginning: were it made slow under way, a quick rank might already have passed the boundary after it.
+    """
+    run = submit(folder, cluster.env, 3, params={"evaluates": True})
+    (run.paths.root / "slow-evaluation").write_text(str(seconds))
+    run.wait("an evaluation", lambda: {r.get("phase") for r in run.state().get("ranks", [])} == {"evaluate"})
     return run

@@ -11,6 +11,7 @@ import click
 
 from launcher.errors import RunCancelledError, RunFailedError
 from launcher.report.formats import metric_list
+from launcher.run import events as ev
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 
@@ -24,8 +25,8 @@ _LAST_WORDS_S = 5.0
 """A leader that has ended may still be writing its outcome, and NFS shows it late."""
 
 
-_QUIET = frozenset({"submitted", "node_joined", "epoch_started", "saved", "save_started", "agreed", "notified", "attempt_ended", "ended",
-                    "round_ended", "preflight", "stop_requested"})  # fmt: skip
+_QUIET = (ev.RunSubmitted, ev.NodeJoined, ev.Saved, ev.SaveStarted, ev.Agreed, ev.Notified, ev.AttemptEnded, ev.Ended, ev.RoundEnded,
+          ev.PreflightDone, ev.StopRequested)  # fmt: skip
 """Events that are not printed: the progress bar and the last line show them."""
 
 
@@ -45,8 +46,8 @@ class _Follower:
 
         events = read_events(self._paths.events)
         for event in events[self._seen :]:
-            if event["type"] not in _QUIET and (said := words(event)):
-                line = f"{time.strftime('%H:%M:%S', time.localtime(event['t']))}  {said}"
+            if not isinstance(event, _QUIET) and (said := words(event)):
+                line = f"{time.strftime('%H:%M:%S', time.localtime(event.t))}  {said}"
                 if self._task is None or self._progress is None:
                     click.echo(line)
                 else:

@@ -127,14 +127,14 @@ def _saves() -> Saves | None:
     import statistics
 
     from launcher.report.site.findings import Saves
-    from launcher.run import events, index, rehearsals
+    from launcher.run import event_lines, events, index, rehearsals
     from launcher.run.paths import RunPaths
 
     taken = [float(s) for e in rehearsals.read_rehearsals() if isinstance(s := e.get("save_s"), int | float)]
     for ref in reversed(index.list_runs()[-50:]):
-        for e in events.read(RunPaths(ref.path).events):
-            if e["type"] == "saved" and isinstance(e.get("seconds"), int | float):
-                taken.append(float(e["seconds"]))
+        for e in event_lines.read(RunPaths(ref.path).events):
+            if isinstance(e, events.Saved) and e.seconds is not None:
+                taken.append(e.seconds)
     if not taken:
         return None
     return Saves(count=len(taken), typical_s=statistics.median(taken), worst_s=max(taken))

@@ -238,12 +238,11 @@ class Objects:
     def _host(self, place: _RankKey) -> str | None:
         """The host of that rank; the history is read again for what is not known yet."""
         if place not in self._hosts:
-            from launcher.report.model.history import as_dict, as_list, as_text
-            from launcher.run import events
+            from launcher.run import event_lines
+            from launcher.run.events import RoundStarted
 
-            for e in events.read(self._paths.events):
-                for r in map(as_dict, as_list(e.get("ranks")) if e["type"] == "round_started" else ()):
-                    key = (r.get("rank"), e.get("round"), e.get("attempt"))
-                    if all(isinstance(number, int) for number in key):
-                        self._hosts[key] = as_text(r.get("host")) or None
+            for e in event_lines.read(self._paths.events):
+                for r in e.ranks if isinstance(e, RoundStarted) else ():
+                    if r.rank is not None and e.round is not None and e.attempt is not None:
+                        self._hosts[r.rank, e.round, e.attempt] = r.host
         return self._hosts.setdefault(place, None)

@@ -32,7 +32,7 @@ _KEYS = {
 def command(run: str | None, as_json: bool) -> None:
     """Watch all runs, or RUN: its progress, curves, ranks and events. RUN may be a sweep.
 
-    Keys follow a log or cancel a run with a save. It works over ssh and in a terminal of 80x24.
+    Keys follow a log, or save and cancel a run. It works over ssh and in a terminal of 80x24.
 
     When the output is not a terminal, RUN's events are printed as they come; of a sweep, the ends of its points.
     docs/json.md lists the keys of --json.
@@ -170,9 +170,9 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
         for event in history.events[told:]:
             said = words(event)
             line = (
-                formats.json_line({**event, "words": said})
+                formats.json_line({**event.raw, "words": said})
                 if as_json
-                else f"{formats.time_of_day(event['t'], now)}  {said}"
+                else f"{formats.time_of_day(event.t, now)}  {said}"
             )
             click.echo(line)
         told = len(history.events)

@@ -3,7 +3,7 @@
 A network file system that is away for a moment answers EIO, ESTALE or ENOTCONN, or, where the mount itself is gone, ENOENT for
 everything. `Path.exists`, `is_dir` and `glob` make False and [] of most of these. Here a name is missing only where the
 folder around it was listed and does not hold it. Everything else raises OSError, and is read again (`patiently`; in the
-leader `launcher.node.leader.patience`).
+leader `launcher.node.leader.folder_retries`).
 """
 
 from __future__ import annotations

@@ -1,82 +1,384 @@
-"""The vocabulary of ``events.jsonl``: what happened to a run, in order, told by its leader.
+"""The events of ``events.jsonl``: what happened to a run, in order, told by its leader. One class for each type.
 
-Every event has ``t`` (seconds since the epoch), ``type``, ``attempt`` (0, 1, ...; None before the first leader)
-and, inside a round, ``round``. Other keys by type (readers tolerate missing keys and unknown types):
-
-submitted          job_id, backend ("slurm"|"local"), nodes, spare_nodes, tasks_per_node, by ("submit"|"resubmit"|"continuation"),
-                   changes (list of "key=value" of a resubmit)
-attempt_started    job_id, host (the leader's), restart_count (SLURM_RESTART_COUNT), submitted_t (when this wait began)
-waiting            runs (ids)                                           (without SLURM: a chained run waits for others)
-node_joined        node (index), host, facts
-node_missing       nodes (list of host names), ranks, waited_s          (repeated as long as someone is missing)
-preflight          ok, seconds, checks: [{host, name, ok, detail}], bandwidth_gb_s
-round_started      world_size, master_addr, master_port, ranks: [{rank, host, node, local_rank}], spares: [host],
-                   resume_step (None: from scratch), resume_path
-first_step         step, seconds (from round_started)
-epoch              epoch, loss                                          (a task's average over all ranks)
-evaluated          step, metrics
-save_started       step
-saved              step, seconds, blocked_s, bytes, path, reason ("interval"|"stop"|"end"|"user")
-save_failed        step, error, errno_name
-checkpoint_damaged path, why                                            (found at resume; an older one is used)
-worker_failed      rank, host, step, cause: see CAUSE below             (the first failure of a round)
-                   ranks: [{rank, host}], only where several failed in the very same way; refused (true), only where every rank
-                   ended itself with the same exit code before any progress
-victims            ranks: [{rank, host, after_s, cause}]                (those that failed because of the first)
-node_lost          host, why ("silent"|"closed"|"slurm")
-hang               limit_s, laggards: [{rank, host, step, phase}]
-store_lost         host
-signal             host, name ("TERM"|"USR2"), meaning ("preempted"|"preempted_now"|"cancelled"|"time_limit"|"user"|"terminated"
-                   |"script_gone"|"nothing"|"unknown"), left_s (until KILL; null: not known)
-stop_requested     cause (as meaning above), deadline_s, save (bool)
-agreed             step
-stopped            step, lost_steps
-decision           evidence, action, reason                             (one row of node/policy/decisions.py)
-                   said: how the leader ended, only of leader_gone and where somebody knows
-excluded           hosts, why
-readmitted         hosts, why                                           (excluded ones that SLURM needs to start the job)
-requeued           how ("requeue"|"continuation"|"slurm"), job_id, seconds
-round_ended        why
-attempt_ended      why, allocation_s
-ended              state ("completed"|"failed"|"cancelled"), reason (one sentence), exit_code, step
-notified           kind ("started"|"preempted")                          (everybody who was to be told has taken it)
-warning            text
-
-CAUSE: {kind, text, exception, message, frames: [{file, line, function, code}], signal, exit_code, last_lines, oom (bool)}
-kind: "exception"|"signal"|"exit"|"import"|"oom"|"cuda_oom"|"timeout"|"disk_full"|"save"|"node"|"hang"|"start"
-|"unloadable" (the checkpoint; no try mends it)|"gone" (place: where the folder was moved, or null)
+Times are seconds since the epoch, durations seconds. `event` makes what is written; `parse_event` gives back what was: a key of a
+wrong type is None (a list is empty), an unknown type an `UnknownEvent`, and `Event.raw` has every key as it was.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from launcher.run import clock
-from launcher.run.asking import load_lines
-from launcher.run.files import append_line, read_lines
+from launcher.run.event_parts import Cause, HostCheck, Laggard, Part, PlacedRank, RankAt, Victim
 
-__all__ = ["append", "event", "read", "recall"]
-
-
-def event(type_: str, *, attempt: int | None, round_: int | None = None, **values: Any) -> dict[str, Any]:
-    """One event, stamped with the time of now. Stamps tell durations within an attempt; the order is that of the lines."""
-    head: dict[str, Any] = {"t": round(clock.now(), 4), "type": type_, "attempt": attempt}
-    if round_ is not None:
-        head["round"] = round_
-    return {**head, **values}
+__all__ = [
+    "Agreed", "AttemptEnded", "AttemptStarted", "CheckpointDamaged", "Decided", "Ended", "EpochDone", "Evaluated",
+    "Event", "EventKind", "Excluded", "Fault", "FirstStep", "Hang", "JobNamed", "NodeJoined", "NodeLost", "NodeMissing",
+    "Notified", "PreflightDone", "ProgressAssumed", "Readmitted", "Requeued", "RoundEnded",
+    "RoundStarted", "RunSubmitted", "SaveFailed", "SaveStarted", "Saved", "SignalReceived", "StopRequested",
+    "Stopped", "StoreLost", "UnknownEvent", "Victims", "Waiting", "Warned", "WorkerFailed", "event",
+    "last_of", "parse_event",
+]  # fmt: skip
 
 
-def append(path: Path, value: dict[str, Any]) -> None:
-    """Append ``value`` to the history at ``path``, durably. Raises OSError when the disk refuses."""
-    append_line(path, value, durable=True)
+class _Raw:
+    """Room for the object that an event was read from."""
+
+    __slots__ = ("_raw",)
+    _raw: dict[str, Any]
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The history at ``path``; torn lines are skipped, a missing file is empty."""
-    return [e for e in read_lines(path) if isinstance(e.get("type"), str)]
+_put_raw = _Raw.__dict__["_raw"].__set__
 
 
-def recall(path: Path) -> list[dict[str, Any]]:
-    """As `read`, for those that decide by it. Raises OSError when the history is not known."""
-    return [e for e in load_lines(path, path.parent) if isinstance(e.get("type"), str)]
+class Event(_Raw, Part, family=True):
+    """What every event has."""
+
+    t: float
+    """Stamps tell durations within an attempt; the order is that of the lines."""
+    attempt: int | None
+    """None before the first leader."""
+    round: int | None = None
+
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any], problems: list[str]) -> Any:
+        """As `Record.from_wire`; keeps ``values``."""
+        made = super().from_wire(values, problems)
+        _put_raw(made, values)
+        return made
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The JSON object, with the keys that the class does not know."""
+        return self._raw
+
+
+class UnknownEvent(Event):
+    """An event of another version."""
+
+    @property
+    def type(self) -> str:  # type: ignore[override]
+        """Its type there."""
+        return str(self.raw["type"])
+
+
+class JobNamed(Event):
+    """From now on the run is this job's."""
+
+    job_id: str | None
+    """None: SLURM has yet to give it."""
+
+
+class RunSubmitted(JobNamed, type="submitted"):
+    """The run was submitted."""
+
+    backend: str | None
+    """slurm or local."""
+    nodes: int | None
+    spare_nodes: int | None
+    tasks_per_node: int | None
+    by: str | None
+    """submit, resubmit or continuation."""
+    changes: list[str]
+    """key=value of a resubmission."""
+
+
+class AttemptStarted(JobNamed, type="attempt_started"):
+    """A leader has begun, on ``host``."""
+
+    host: str | None
+    restart_count: int | None
+    """The SLURM_RESTART_COUNT of the job."""
+    submitted_t: float | None
+    """When the wait for this attempt began."""
+
+
+class Waiting(Event, type="waiting"):
+    """Without SLURM, a chained run waits for others, by their ids."""
+
+    runs: list[str]
+
+
+class NodeJoined(Event, type="node_joined"):
+    """An agent has joined."""
+
+    node: int | None
+    host: str | None
+    facts: dict[str, Any]
+    """What the node is and has."""
+
+
+class NodeMissing(Event, type="node_missing"):
+    """Nodes, by their hosts, are waited for; told again as long as someone is missing."""
+
+    nodes: list[str]
+    ranks: list[int]
+    waited_s: float | None
+
+
+class PreflightDone(Event, type="preflight"):
+    """The nodes have checked themselves."""
+
+    ok: bool | None
+    seconds: float | None
+    checks: list[HostCheck]
+    bandwidth_gb_s: float | None
+    """Of the all-reduce; None: not measured."""
+
+
+class RoundStarted(Event, type="round_started"):
+    """The workers of a round are started; ``spares`` are hosts."""
+
+    world_size: int | None
+    master_addr: str | None
+    master_port: int | None
+    ranks: list[PlacedRank]
+    spares: list[str]
+    resume_step: int | None
+    """None: from scratch."""
+    resume_path: str | None
+
+
+class FirstStep(Event, type="first_step"):
+    """The first optimizer step of a round is done."""
+
+    step: int | None
+    seconds: float | None
+    """From round_started."""
+
+
+class EpochDone(Event, type="epoch"):
+    """An epoch is done."""
+
+    epoch: int | None
+    loss: Any
+    """The average over all ranks."""
+
+
+class Evaluated(Event, type="evaluated"):
+    """An evaluation is done."""
+
+    step: int | None
+    metrics: dict[str, Any]
+
+
+class SaveStarted(Event, type="save_started"):
+    """A checkpoint is begun."""
+
+    step: int | None
+
+
+class Saved(Event, type="saved"):
+    """A checkpoint is complete."""
+
+    step: int | None
+    """None: a script's own checkpoint."""
+    seconds: float | None = None
+    write_s: float | None = None
+    """Of it: until the last rank had written."""
+    blocked_s: float | None = None
+    """Of it: training was paused."""
+    bytes: int | None = None
+    path: str | None
+    reason: str | None
+    """interval, stop, end, user or watch (a script's own)."""
+
+
+class SaveFailed(Event, type="save_failed"):
+    """A checkpoint could not be written."""
+
+    step: int | None
+    error: str | None
+    errno_name: str | None
+
+
+class CheckpointDamaged(Event, type="checkpoint_damaged"):
+    """A checkpoint could not be resumed from; an older one is."""
+
+    path: str | None
+    why: str | None
+
+
+class Fault(Event):
+    """It has ended a round."""
+
+
+class WorkerFailed(Fault, type="worker_failed"):
+    """The first failure of a round."""
+
+    rank: int | None
+    host: str | None
+    step: int | None
+    cause: Cause | None
+    ranks: list[RankAt] = []  # noqa: RUF012  (copied for each record)
+    """Those that failed in the very same way, where they are several."""
+    refused: bool | None = None
+    """Every rank ended itself with the same exit code before any progress."""
+
+
+class Victims(Event, type="victims"):
+    """Ranks failed because of the first that had."""
+
+    ranks: list[Victim]
+
+
+class NodeLost(Fault, type="node_lost"):
+    """A node is gone."""
+
+    host: str | None
+    why: str | None
+    """silent, closed or slurm."""
+
+
+class Hang(Fault, type="hang"):
+    """No rank has progressed for too long."""
+
+    limit_s: float | None
+    laggards: list[Laggard]
+
+
+class StoreLost(Fault, type="store_lost"):
+    """The round's store is gone."""
+
+    host: str | None
+
+
+class SignalReceived(Event, type="signal"):
+    """A signal came."""
+
+    host: str | None
+    name: str | None
+    """TERM or USR2."""
+    meaning: str | None
+    """preempted, preempted_now, cancelled, time_limit, user, terminated, script_gone, nothing or unknown."""
+    left_s: float | None = None
+    """Until SIGKILL; None: not known."""
+
+
+class StopRequested(Event, type="stop_requested"):
+    """The round is to stop."""
+
+    cause: str | None
+    """The meaning of a signal, or idle, or total_hours."""
+    deadline_s: float | None
+    save: bool | None
+
+
+class Agreed(Event, type="agreed"):
+    """The ranks have agreed on the step to stop after."""
+
+    step: int | None
+
+
+class Stopped(Event, type="stopped"):
+    """The round has stopped as asked."""
+
+    step: int | None
+    lost_steps: int | None
+
+
+class Decided(Event, type="decision"):
+    """What is done about the end of a round (docs/recovery.md)."""
+
+    evidence: str | None
+    action: str | None
+    reason: str | None
+    row: int | None = None
+    """Of the table of decisions."""
+    said: str | None = None
+    """How the leader ended, of leader_gone where somebody knows."""
+
+
+class Excluded(Event, type="excluded"):
+    """Hosts are used no more."""
+
+    hosts: list[str]
+    why: str | None
+
+
+class Readmitted(Event, type="readmitted"):
+    """Excluded hosts may be used again: SLURM needs them to start the job."""
+
+    hosts: list[str]
+    why: str | None
+
+
+class Requeued(JobNamed, type="requeued"):
+    """The run was handed on."""
+
+    how: str | None
+    """requeue, continuation or slurm."""
+    seconds: float | None
+    """How long that took."""
+    delay_s: float | None
+    """The next attempt begins no sooner."""
+    let_go: list[str] | None = None
+    """Hosts given back before the end."""
+
+
+class ProgressAssumed(Event, type="progress_assumed"):
+    """A script that reports nothing has run for so long that it is believed to progress."""
+
+    seconds: float | None
+
+
+class RoundEnded(Event, type="round_ended"):
+    """A round is over."""
+
+    why: str | None
+
+
+class AttemptEnded(Event, type="attempt_ended"):
+    """An attempt is over."""
+
+    why: str | None
+    allocation_s: float | None = None
+    """How long it held the allocation."""
+
+
+class Ended(Event, type="ended"):
+    """The run is over."""
+
+    state: str | None
+    """completed, failed or cancelled."""
+    reason: str | None
+    """One sentence."""
+    exit_code: int | None
+    step: int | None
+
+
+class Notified(Event, type="notified"):
+    """A notification was delivered everywhere."""
+
+    kind: str | None
+    """started or preempted."""
+
+
+class Warned(Event, type="warning"):
+    """Something to know."""
+
+    text: str | None
+    rank: int | None = None
+
+
+EventKind = TypeVar("EventKind", bound=Event)
+
+
+def event(type_: str, *, attempt: int | None, round_: int | None = None, **values: Any) -> Event:
+    """Return one event, stamped with the time of now. Raises TypeError for an unknown type or key, and for a missing key."""
+    if type_ not in Event.kinds:
+        raise TypeError(f"no event is called {type_}")
+    made: Event = Event.kinds[type_](t=round(clock.now(), 4), attempt=attempt, round=round_, **values)
+    return parse_event(made.to_wire(), [])  # what it holds is then as what a later leader reads
+
+
+def parse_event(values: dict[str, Any], problems: list[str]) -> Event:
+    """Return the event that ``values``, which have a type, are; ``problems`` gets the names of keys of a wrong type."""
+    event: Event = Event.kinds.get(values["type"], UnknownEvent).from_wire(values, problems)
+    return event
+
+
+def last_of(history: Sequence[Event], *types: type[EventKind]) -> EventKind | None:
+    """Return the newest event of the given types."""
+    return next((e for e in reversed(history) if isinstance(e, types)), None)

@@ -50,7 +50,7 @@ def hash_file(path: Path, name: str = HASH_NAME, halted: Callable[[], bool] = la
         while chunk := f.read(_CHUNK):
             h.update(chunk)
             if halted():
-                raise InterruptedError(f"reading {path} was given up")
+                raise InterruptedError(f"reading {path} was stopped")
     return str(h.hexdigest())
 
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from launcher.run.event_parts import Frame
 from launcher.run.records import Record
 
 __all__ = [
@@ -216,11 +217,13 @@ class WorkerFailure(FromWorker, type="failed"):
     kind: str | None = None
     exception: str | None = None
     message: str = ""
-    frames: list[dict[str, Any]] = []  # noqa: RUF012  (copied for each record)
-    """{file, line, function, code} each, innermost first (see CAUSE in `launcher.run.events`)."""
+    frames: list[Frame] = []  # noqa: RUF012  (copied for each record)
+    """Innermost first."""
+    caused_by: list[str] = []  # noqa: RUF012  (copied for each record)
+    """What it was raised from or while handling, and the members of a group: one line each."""
     exit_code: int | None = None
     victim: bool = False
-    """The exception says that the connection to another rank was lost."""
+    """The exception says that another rank is gone, or did not come."""
 
 
 class WorkerWarning(FromWorker, type="warning"):

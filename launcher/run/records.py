@@ -42,6 +42,12 @@ class _Shape(NamedTuple):
     record: type[Record] | None = None
     """A nested record."""
 
+    def empty(self) -> Any:
+        """Return the empty value of the type; None where that is admitted."""
+        if self.exact is None or types.NoneType in self.exact or self.record is not None:
+            return None
+        return (self.container or next(iter(self.exact)))()
+
 
 class _FieldRead(NamedTuple):
     """How one field is read."""
@@ -129,12 +135,18 @@ class Record(_Frozen, metaclass=RecordType):
         for name, put, exact, absent, shape in cls._fields_read or cls._prepare():
             value = get(name, absent)
             if value.__class__ not in exact:
-                if name not in values:
-                    value = _copied(cls._defaults.get(name))
-                elif shape.exact is not None:
-                    value = _read(value, shape, f"{cls.type or cls.__name__}.{name}", problems)
+                value = cls._read_field(name, shape, values, problems)
             put(made, value)
         return made
+
+    @classmethod
+    def _read_field(cls, name: str, shape: _Shape, values: Mapping[str, Any], problems: list[str]) -> Any:
+        """Return the value of a key that is missing, or is not taken as it is."""
+        if name not in values:
+            return _copied(cls._defaults.get(name))
+        if shape.exact is None:
+            return values[name]
+        return _read(values[name], shape, f"{cls.type or cls.__name__}.{name}", problems)
 
     @classmethod
     def read(cls, values: Mapping[str, Any], problems: list[str]) -> Self | None:

@@ -37,8 +37,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.run import events
+from launcher.run import event_lines
 from launcher.run.asking import exists
+from launcher.run.events import AttemptStarted
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 
@@ -97,8 +98,8 @@ def agent_logs(paths: RunPaths) -> list[Path]:
         return found
     said = read_submission(paths.submission)
     entries = [said, *(e for e in said.get("submissions") or [] if isinstance(e, dict))]
-    entries += [e for e in events.read(paths.events) if e["type"] == "attempt_started"]
     own = {str(e["job_id"]) for e in entries if e.get("job_id")}
+    own |= {e.job_id for e in event_lines.read(paths.events) if isinstance(e, AttemptStarted) and e.job_id}
     return [path for path in found if path.name.rsplit("_", 2)[0] in own]
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from launcher.errors import SiteError, StateError
 from launcher.frozen import frozen
-from launcher.run import events
+from launcher.run import event_lines
+from launcher.run.events import AttemptStarted
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 from launcher.submission.folder.requests import request_stop, write_cancelled
@@ -98,7 +99,7 @@ def _gone(paths: RunPaths, where: RunLocation, job: str, waits: bool) -> bool:
             job = where.job_id
             where.cancel()
         if not where.alive(fresh=True):
-            begun = any(e["type"] == "attempt_started" for e in events.read(paths.events))
+            begun = any(isinstance(e, AttemptStarted) for e in event_lines.read(paths.events))
             while_waiting = "while it waited to go on" if begun else "before it had started"
             write_cancelled([paths], f"it was cancelled {while_waiting}" if waits else "it was cancelled")
             return True

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.errors import SiteError, StateError
-from launcher.run import events
+from launcher.run import event_lines
+from launcher.run.events import JobNamed, RunSubmitted
 from launcher.run.paths import RunPaths
 from launcher.run.processes import runs_here
 from launcher.run.state import is_this_job, read_submission
@@ -35,11 +36,11 @@ class RunLocation:
     @property
     def job_id(self) -> str:
         """SLURM's job id now: a continuation has another one than the submission."""
-        for event in reversed(events.read(self._paths.events)):
-            if event["type"] == "submitted":
+        for event in reversed(event_lines.read(self._paths.events)):
+            if isinstance(event, RunSubmitted):
                 break
-            if event["type"] in ("attempt_started", "requeued") and event.get("job_id"):
-                return str(event["job_id"])
+            if isinstance(event, JobNamed) and event.job_id:
+                return event.job_id
         return str(self._submission.get("job_id"))
 
     def slurm_state(self, *, fresh: bool = True) -> str:

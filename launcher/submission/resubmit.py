@@ -10,7 +10,7 @@ from launcher.config.load.merge import command_line
 from launcher.config.load.site_profile import Layer, read_document, read_layers, site_paths
 from launcher.errors import CheckpointError, ConfigError, StateError
 from launcher.frozen import frozen
-from launcher.run import events, index
+from launcher.run import event_lines, events, index
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_submission
 from launcher.run.units import short_list
@@ -123,7 +123,7 @@ def _changed_code(paths: RunPaths, made: SubmissionPlan) -> str:
     if not differ:
         return ""
     shown = short_list(differ)
-    return f"{shown} in {root} changed since the run was submitted: it keeps its own copy (--code takes today's)"
+    return f"{shown} in {root} changed since the run was submitted: it keeps its own copy (--code copies it anew)"
 
 
 def load_again(paths: RunPaths, base: Path, how: Again) -> LoadedJob:
@@ -172,7 +172,7 @@ def _hand_over(paths: RunPaths, made: SubmissionPlan, how: Again, before: dict[s
 
 def note_refusal(paths: RunPaths, error: BaseException) -> None:
     """Write into the history that the last submission in it failed."""
-    events.append(paths.events, events.event("warning", attempt=None, text=f"it was not resubmitted: {error}"))
+    event_lines.append(paths.events, events.event("warning", attempt=None, text=f"it was not resubmitted: {error}"))
 
 
 def fork(paths: RunPaths, name: str, how: Again) -> Submitted:

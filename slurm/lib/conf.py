@@ -95,7 +95,7 @@ def _defaults(layout: Layout) -> dict[str, str]:
         "SlurmdTimeout": "20",
         # A busy machine is slower than a cluster: these only keep it from being taken for a broken one.
         "BatchStartTimeout": "60",
-        "UnkillableStepTimeout": "60",
+        "UnkillableStepTimeout": "300",
         "InactiveLimit": "0",
     }
 

@@ -30,7 +30,9 @@ def main(argv: list[str], usage: str) -> int:
             raise ClusterError("only root can make hosts out of namespaces")
         layout = Layout.from_environ()
         if verb in ("env", "status", "install"):
-            return run(layout, args)
+            code = run(layout, args)
+            sys.stdout.flush()  # here, where a reader that has left is no error
+            return code
         with lock_file(Path("/run/lock") / f"launcher-cluster-{layout.tag}.lock"):
             return run(layout, args)
     except ClusterError as error:

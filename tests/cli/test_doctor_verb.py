@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from an_event import an_event
 
 from launcher.cli.main import main
-from launcher.run import events, index, rehearsals
+from launcher.run import event_lines, index, rehearsals
 from launcher.run.paths import RunPaths
 
 SITES = Path(__file__).parents[1] / "slurm" / "sites"
@@ -81,8 +82,8 @@ def saved(run: Path, *seconds: float) -> None:
     paths.root.mkdir(parents=True)
     paths.spec.write_text("{}")
     for step, took in enumerate(seconds):
-        events.append(
-            paths.events, events.event("saved", attempt=0, round_=0, step=step, seconds=took, reason="interval")
+        event_lines.append(
+            paths.events, an_event("saved", attempt=0, round=0, step=step, seconds=took, reason="interval")
         )
     index.register(paths.root)
 

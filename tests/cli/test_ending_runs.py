@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from an_event import an_event
 
 from launcher.cli.main import main
 from launcher.cli.watch import _save_and_end
-from launcher.run import events, index
+from launcher.run import event_lines, index
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, write_outcome
 
@@ -75,7 +76,7 @@ def test_a_waiting_run_is_cancelled_for_good(
     """It has an outcome that needs no accounting, whether it has begun before, and a request that a next leader would obey."""
     site.queue.write_text(f"{state}\n")
     if state == "REQUEUED":
-        events.append(site.paths.events, events.event("attempt_started", attempt=0, job_id="42", host="n1"))
+        event_lines.append(site.paths.events, an_event("attempt_started", attempt=0, job_id="42", host="n1"))
 
     assert end(site.paths, capsys) == f"{site.paths.id} is cancelled"
     assert site.asked.read_text() == "42\n"
@@ -89,7 +90,7 @@ def test_a_waiting_run_is_cancelled_for_good(
 def test_a_continuation_in_flight_is_cancelled_too(site: Site, end: End, capsys: pytest.CaptureFixture[str]) -> None:
     """The waiting run has moved to another job between the question and scancel: that job is cancelled as well."""
     site.queue.write_text("PENDING\n")
-    heir = json.dumps(events.event("requeued", attempt=0, how="continuation", job_id="43"))
+    heir = json.dumps(an_event("requeued", attempt=0, how="continuation", job_id="43").raw)
     site.command("scancel", f'echo "$@" >> {site.asked}; echo \'{heir}\' >> {site.paths.events}\n'
                             f'[ "$1" = 42 ] || rm -f {site.queue}')  # fmt: skip
 
@@ -192,7 +193,7 @@ def test_a_point_that_moved_to_another_job_is_cancelled_there(
 ) -> None:
     """Between the question and scancel one point's leader has submitted a continuation: that job is cancelled as well."""
     points = _sweep(site, tmp_path, job50="RUNNING", job51="RUNNING")
-    heir, queue = json.dumps(events.event("requeued", attempt=0, how="continuation", job_id="60")), tmp_path / "jobs"
+    heir, queue = json.dumps(an_event("requeued", attempt=0, how="continuation", job_id="60").raw), tmp_path / "jobs"
     site.command("scancel", f'echo "$@" >> {site.asked}; cd {queue}; rm -f "$@"\n'
                             f"[ $# = 1 ] || {{ echo '{heir}' >> {points['50'].events}; echo 60 PENDING > 60; }}")  # fmt: skip
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from launcher.cli import main as main_module
-from launcher.run import events
+from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 
@@ -94,7 +94,7 @@ def test_a_usage_error_ends_the_run_after_a_second_look(tmp_path: Path, env: dic
         ).stdout
         for verb in ("status", "why")
     ]
-    happened = [e for e in events.read(run.events) if e["type"] in ("round_started", "worker_failed")]
+    happened = [e for e in read_lines(run.events) if e["type"] in ("round_started", "worker_failed")]
 
     assert done.returncode == 8, done.stdout + done.stderr
     for text in (done.stderr, *told):

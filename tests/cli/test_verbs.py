@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from an_event import an_event
 
 from launcher.cli.main import main
-from launcher.run import events, index
+from launcher.run import event_lines, index
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, write_outcome
 from launcher.submission import liveness
@@ -207,7 +208,7 @@ def test_clean_never_takes_what_runs(runs: Path, capsys: pytest.CaptureFixture[s
 def _forgotten(runs: Path, run_id: str, job_id: str) -> RunPaths:
     """A run that began a day ago on SLURM and has no outcome."""
     paths = _run(runs, run_id, job_id=job_id)
-    events.append(paths.events, events.event("attempt_started", attempt=0, job_id=job_id))
+    event_lines.append(paths.events, an_event("attempt_started", attempt=0, job_id=job_id))
     os.utime(paths.events, (time.time() - 100_000,) * 2)
     return paths
 

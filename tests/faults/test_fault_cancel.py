@@ -12,7 +12,7 @@ from pathlib import Path
 import inflict
 import pytest
 from cluster import Cluster
-from harness import ONE_HOST, Run, digest, seldom, start, submit
+from harness import ONE_HOST, Run, digest, in_evaluation, seldom, start, submit
 
 Undisturbed = Callable[[int], str]
 STAYS_S = 120.0
@@ -70,12 +70,9 @@ def in_a_save(cluster: Cluster, folder: Path) -> Run:
     return run
 
 
-def in_evaluation(cluster: Cluster, folder: Path) -> Run:
+def evaluating(cluster: Cluster, folder: Path) -> Run:
     """A run whose evaluation takes 20 s and has just begun."""
-    run = start(cluster, folder, params={"evaluates": True})
-    (run.paths.root / "slow-evaluation").write_text("20")
-    run.wait("an evaluation", lambda: {r.get("phase") for r in run.state()["ranks"]} == {"evaluate"})
-    return run
+    return in_evaluation(cluster, folder, 20)
 
 
 def in_start_up(cluster: Cluster, folder: Path) -> Run:
@@ -104,7 +101,7 @@ def in_setup_lines(cluster: Cluster, folder: Path) -> Run:
 MOMENTS: dict[str, tuple[Callable[[Cluster, Path], Run], int | None]] = {
     "training": (on_three_hosts, 0),
     "a save": (in_a_save, 0),
-    "evaluation": (in_evaluation, 0),
+    "evaluation": (evaluating, 0),
     "start-up": (in_start_up, None),
     "agents join": (waiting_for_agents, None),
     "on one host": (in_training, 0),

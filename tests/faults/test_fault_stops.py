@@ -14,6 +14,7 @@ from harness import (
     Run,
     cancel_and_save,
     ends_the_same,
+    in_evaluation,
     nothing_lost,
     start,
     stays_cancelled,
@@ -111,14 +112,11 @@ def test_preempted_during_a_save(clean: Cluster, tmp_path: Path, undisturbed: Un
 @pytest.mark.long
 def test_preempted_during_an_evaluation(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """The evaluation, 50 s of it, is left at once and done again in the next attempt; its state before is what is saved."""
-    run = start(clean, tmp_path, params={"evaluates": True})
-    slow = run.paths.root / "slow-evaluation"
-    slow.write_text("50")
-    run.wait("an evaluation", lambda: {r.get("phase") for r in run.state()["ranks"]} == {"evaluate"})
+    run = in_evaluation(clean, tmp_path, 50)
 
     inflict.preempt(clean, run.state()["nodes"])
     run.wait("the stop", lambda: run.told("stopped"))
-    slow.unlink()
+    (run.paths.root / "slow-evaluation").unlink()
 
     ends_the_same(run, 3, undisturbed)
     nothing_lost(run)

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from an_event import an_event
 from away import Away
 
 from launcher.errors import RunDirError
@@ -17,7 +18,7 @@ from launcher.node.agent.preflight import Preflight
 from launcher.node.checkpoints import fence
 from launcher.node.leader import wait_for_runs
 from launcher.node.sidecars import trackers
-from launcher.run import asking, events
+from launcher.run import asking, event_lines
 from launcher.run.after import Predecessor
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
@@ -97,7 +98,7 @@ def test_a_tracker_run_is_not_begun_anew(run, away: Away) -> None:
     feed = trackers.TrackerFeed(SimpleNamespace(name="one"), paths, print)
     assert feed.memory["id"] == "abc"
 
-    events.append(paths.events, events.event("round_started", attempt=1, round_=0, resume_step=40))
+    event_lines.append(paths.events, an_event("round_started", attempt=1, round=0, resume_step=40))
     away.refuse(paths.events, times=1)
     with pytest.raises(OSError, match="Input/output"):
         trackers._resume_step(paths, [1, 0])

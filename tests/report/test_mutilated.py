@@ -23,6 +23,7 @@ from launcher.errors import LauncherError
 from launcher.report.live.feed import LiveFeed
 from launcher.report.live.live import View
 from launcher.report.model.history import as_time
+from launcher.run.events import parse_event
 from launcher.run.paths import RunPaths
 
 NOW = 1_790_050_000.0
@@ -108,7 +109,11 @@ def faulty(root: Path, *, active: bool) -> set[str]:
 
     def is_event(line: bytes) -> bool:
         value = parsed(line)
-        return isinstance(value, dict) and isinstance(value.get("type"), str) and as_time(value.get("t")) is not None
+        if not (isinstance(value, dict) and isinstance(value.get("type"), str) and as_time(value.get("t")) is not None):
+            return False
+        problems: list[str] = []
+        parse_event(value, problems)
+        return not problems
 
     def parsed(raw: bytes) -> Any:
         try:

@@ -277,7 +277,7 @@ def test_status_names_the_hosts_that_the_launcher_keeps_a_waiting_job_off(
 
     said = " ".join(launcher("status").output.split())
 
-    assert "the launcher keeps it off node2 (it fell silent)" in said
+    assert "the launcher excludes node2 (it fell silent)" in said
     assert "scontrol update JobId=101 ExcNodeList=" in said
 
 

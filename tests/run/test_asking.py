@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+from an_event import an_event
 from away import Away
 
-from launcher.run import asking, events
+from launcher.run import asking, event_lines
 from launcher.run.asking import NotAskedError, ask_once, exists, load_lines, load_object, may_pass, names, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.state import is_requested
@@ -106,13 +107,13 @@ def test_facts_are_not_asked_for_again(run: Path) -> None:
 
 def test_a_history_that_decides_is_read_or_not_known(run: Path, away: Away) -> None:
     """`read` is for those that show it; `recall` never makes an empty history of an error."""
-    events.append(run / "events.jsonl", events.event("submitted", attempt=None))
-    assert events.recall(run / "events.jsonl") == events.read(run / "events.jsonl") != []
+    event_lines.append(run / "events.jsonl", an_event("submitted", attempt=None))
+    assert event_lines.read(run / "events.jsonl") == event_lines.recall(run / "events.jsonl") != []
 
     away.refuse(run / "events.jsonl")
-    assert events.read(run / "events.jsonl") == []
+    assert event_lines.read(run / "events.jsonl") == []
     with pytest.raises(OSError, match="Input/output error"):
-        events.recall(run / "events.jsonl")
+        event_lines.recall(run / "events.jsonl")
 
 
 def test_a_request_is_there_as_far_as_the_folder_answers(run: Path, away: Away) -> None:

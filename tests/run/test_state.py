@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from an_event import an_event
 
-from launcher.run import events
+from launcher.run import event_lines
 from launcher.run.paths import RunPaths
 from launcher.run.state import agent_logs, is_this_job
 
@@ -35,7 +36,7 @@ def test_a_point_of_a_sweep_has_those_of_its_own_jobs(tmp_path: Path) -> None:
     paths.root.mkdir()
     paths.submitit.symlink_to(tmp_path / "submitit")
     paths.submission.write_text(json.dumps({"job_id": "13_1", "submissions": [{"job_id": "12_1"}, {"job_id": "13_1"}]}))
-    events.append(paths.events, events.event("attempt_started", attempt=1, job_id="15"))
+    event_lines.append(paths.events, an_event("attempt_started", attempt=1, job_id="15"))
 
     names = ["12_1_0_log.out", "12_1_1_log.out", "13_1_0_log.out", "15_0_log.out"]
     assert [p.name for p in agent_logs(paths)] == names

@@ -22,6 +22,9 @@ from harness import Run, submit
 from launcher.frozen import frozen
 
 ROOT = Path(__file__).resolve().parents[2]
+TOOLS = ["bash", "cat", "env", "sh"]
+if sys.base_prefix == "/usr":  # the machine's own Python, and what its virtual environments link to
+    TOOLS = sorted({*TOOLS, "python3", Path("/usr/bin/python3").resolve().name})
 RELEASE = 'PRETTY_NAME="A laboratory\'s image"\n'
 
 STAND_IN = r"""#!/bin/bash
@@ -60,6 +63,11 @@ class Runtime:
     image: Path
     args: list[str]
 
+    @property
+    def is_real(self) -> bool:
+        """Whether it is Apptainer itself: the stand-in's image is empty."""
+        return self.image.stat().st_size > 0
+
 
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
@@ -69,13 +77,14 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
     if command is None:
         (room / "apptainer").write_text(STAND_IN)
         (room / "apptainer").chmod(0o755)
+        (room / "lab.sif").touch()
         return Runtime(room, room / "lab.sif", [])
     box = room / "box"
     for folder in ("dev", "etc", "opt", "proc", "root", "sys", "tmp", "usr/bin", "usr/lib", "usr/lib64", "var/tmp"):
         (box / folder).mkdir(parents=True)
     for name in ("bin", "lib", "lib64"):
         (box / name).symlink_to(f"usr/{name}")
-    for name in ("bash", "cat", "env", "sh"):
+    for name in TOOLS:
         shutil.copy(f"/usr/bin/{name}", box / "usr/bin" / name)
     for name in ("group", "hosts", "localtime", "passwd"):
         shutil.copy(f"/etc/{name}", box / "etc" / name)
@@ -84,9 +93,8 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
     torch = importlib.util.find_spec("torch")
     assert torch is not None
     assert torch.origin is not None
-    seen = dict.fromkeys(
-        ["/usr/lib", "/usr/lib64", sys.base_prefix, sys.prefix, str(Path(torch.origin).parents[1]), str(ROOT)]
-    )
+    own = [] if sys.base_prefix == "/usr" else [sys.base_prefix]  # all of /usr would hide the image's commands
+    seen = dict.fromkeys(["/usr/lib", "/usr/lib64", *own, sys.prefix, str(Path(torch.origin).parents[1]), str(ROOT)])
     return Runtime(Path(command).parent, room / "lab.sif", [word for path in seen for word in ("--bind", path)])
 
 
@@ -100,10 +108,10 @@ def run(cluster: Cluster, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.
     one = submit(tmp_path, cluster.env, 2, environment=environment)
     one.wait_saved(1)
     one.wait_step(13)
-    if runtime.image.exists():
+    if runtime.is_real:
         inside = [Path(f"/proc/{agent.pid}/root") for agent in inflict.agents(one).values()]
         assert [RELEASE] * 2 == [(root / "etc/os-release").read_text() for root in inside]
-        assert ["bash", "cat", "env", "sh"] == sorted(p.name for p in (inside[0] / "usr/bin").iterdir())
+        assert TOOLS == sorted(p.name for p in (inside[0] / "usr/bin").iterdir())
     else:
         assert [str(one.paths.lib)] * 2 == (tmp_path / "inside").read_text().split()
         assert "" == (tmp_path / "found").read_text()

@@ -18,7 +18,7 @@ from launcher.submission.plan import script
 LEADER = """
 import os, signal, sys, time
 from pathlib import Path
-from launcher.run import events
+from launcher.run import event_lines, events
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import write_outcome
@@ -35,7 +35,8 @@ def wait(name):
         time.sleep(0.1)
 
 def tell(type_, **values):
-    events.append(paths.events, events.event(type_, attempt=attempt, **values))
+    line = {"t": time.time(), "type": type_, "attempt": attempt, **values}
+    event_lines.append(paths.events, events.parse_event(line, []))
 
 def told(done, **more):
     tell("requeued", how=done.how, job_id=done.job_id, seconds=0.1, delay_s=0.0, **more)

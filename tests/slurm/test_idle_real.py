@@ -7,7 +7,7 @@ import json
 import pytest
 from login import LIMIT_S, Login
 
-from launcher.run import events
+from launcher.run.files import read_lines
 from launcher.run.state import read_outcome
 
 pytestmark = pytest.mark.slurm
@@ -53,7 +53,7 @@ def test_an_idle_allocation_is_given_back(place: Login) -> None:
     assert outcome["reason"] == (
         "No progress for 0.1 minutes (restart.idle_timeout_min); the allocation was given back."
     )
-    told = events.read(paths.events)
+    told = read_lines(paths.events)
     (evaluated,) = (e for e in told if e["type"] == "evaluated")
     (asked,) = (e for e in told if e["type"] == "stop_requested")
     assert 5 < asked["t"] - evaluated["t"] < 60

@@ -16,7 +16,7 @@ from cluster import Cluster
 from harness import seldom
 from login import LIMIT_S, Login
 
-from launcher.run import events
+from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 
@@ -103,7 +103,7 @@ FAULTS: dict[str, tuple[Fault, str, str]] = {
 
 def told(paths: RunPaths, type_: str) -> list[dict[str, Any]]:
     """Events of one type."""
-    return [e for e in events.read(paths.events) if e["type"] == type_]
+    return [e for e in read_lines(paths.events) if e["type"] == type_]
 
 
 def failed_checks(paths: RunPaths) -> list[tuple[str, str, str]]:

@@ -24,6 +24,7 @@ from harness import Run, submit
 from launcher.report.diagnosis.why import Why, explain
 from launcher.report.model.history import History, read_history
 from launcher.report.model.summary import summarise_history
+from launcher.run.events import Decided
 
 CODE = Path(__file__).parent / "planted"
 ONE_NODE = {"nodes": 1, "tasks_per_node": 2}
@@ -36,8 +37,11 @@ FAULTS: dict[str, tuple[str, str]] = {
     "exception": ("exception", "Rank 1 (node2) raised ValueError at step 3: bad label 11."),
     "key error": ("exception", "Rank 1 (node2) raised KeyError at step 3: 'temperature'."),
     "shape": ("exception", "Rank 1 (node2) raised RuntimeError at step 3: mat1 and mat2 shapes cannot be multiplied"),
-    "no module": ("import", "Rank 1 (node2) could not import a_package_nobody_has."),
-    "no name": ("import", "Rank 1 (node2) could not import what it needs: cannot import name 'no_such_function'"),
+    "no module": ("import", "Rank 1 (node2) could not import a_package_nobody_has at step 3."),
+    "no name": (
+        "import",
+        "Rank 1 (node2) could not import what it needs at step 3: cannot import name 'no_such_function'",
+    ),
     "memory": ("host_memory", "Rank 1 (node2) could not get the memory it asked for at step 3."),
     "cuda memory": ("cuda_oom", "Rank 1 (node2) ran out of GPU memory at step 3."),
     "segfault": ("signal", "Rank 1 (node2) crashed with a segmentation fault (SIGSEGV)"),
@@ -45,10 +49,10 @@ FAULTS: dict[str, tuple[str, str]] = {
     "float": ("signal", "Rank 1 (node2) crashed with a floating-point error (SIGFPE)"),
     "bus": ("signal", "Rank 1 (node2) crashed with a bus error (SIGBUS)"),
     "killed": ("signal", "Rank 1 (node2) was killed from outside (SIGKILL)"),
-    "exit 3": ("exit", "Rank 1 (node2): its process exited with code 3"),
-    "exit 0": ("exit", "Rank 1 (node2): its process exited with code 0"),
-    "disk": ("disk_full", "The disk is full: rank 1 (node2) could not write at step 3."),
-    "quota": ("disk_full", "The quota is used up: rank 1 (node2) could not write at step 3."),
+    "exit 3": ("exit", "Rank 1 (node2) exited with code 3"),
+    "exit 0": ("exit", "Rank 1 (node2) exited with code 0"),
+    "disk": ("disk_full", "Rank 1 (node2) could not write at step 3: the disk is full."),
+    "quota": ("disk_full", "Rank 1 (node2) could not write at step 3: the quota is used up."),
     "barrier": ("timeout", "Rank 1 (node2) did not take part in a collective; rank 0 gave up waiting"),
     "hang": ("hang", "Rank 1 (node2) hung"),
     "frozen": ("hang", "Rank 1 (node2) hung"),
@@ -59,10 +63,10 @@ PLACES = {
 }  # fmt: skip
 SCRIPTS: dict[str, tuple[str, str]] = {
     "traceback": ("exception", "Rank 1 (node2) raised RuntimeError"),
-    "exit": ("exit", "Rank 1 (node2): its script exited with code 3"),
+    "exit": ("exit", "Rank 1 (node2) exited with code 3"),
     "segfault": ("signal", "Rank 1 (node2) crashed with a segmentation fault (SIGSEGV)"),
     "killed": ("signal", "Rank 1 (node2) was killed from outside (SIGKILL)"),
-    "import": ("import", "Rank 1 (node2) could not import a_package_nobody_has."),
+    "import": ("import", "Rank 1 (node2) could not import a_package_nobody_has"),
 }
 
 
@@ -81,7 +85,7 @@ def plant(cluster: Cluster, directory: Path, **job: Any) -> Run:
 
 def told(history: History, cluster: Cluster | None = None) -> Why:
     """What ``launcher why`` says."""
-    now = max(float(history.events[-1]["t"]), float(history.state.get("t", 0))) + 1
+    now = max(float(history.events[-1].t), float(history.state.get("t", 0))) + 1
     return explain(history, summarise_history(history, None, now), now)
 
 
@@ -90,7 +94,7 @@ def at_each_decision(run: Run) -> list[Why]:
     whole = read_history(run.paths)
     found = []
     for i, event in enumerate(whole.events):
-        if event["type"] == "decision" and event.get("evidence") != "done":
+        if isinstance(event, Decided) and event.evidence != "done":
             then = dataclasses.replace(whole, events=whole.events[: i + 1], raw_outcome=None)
             found.append(told(then))
     return found

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from an_event import an_event
 
-from launcher.run import events
+from launcher.run import event_lines
 from launcher.run.paths import RunPaths
 from launcher.submission import submit
 from launcher.submission.liveness import locate
@@ -22,7 +23,7 @@ HOUR = 3600.0
 
 def told(paths: RunPaths, t: float, type_: str, **values: object) -> None:
     """One event by some clock."""
-    events.append(paths.events, {**events.event(type_, attempt=0, **values), "t": t})
+    event_lines.append(paths.events, an_event(type_, t=t, attempt=0, **values))
 
 
 @pytest.mark.parametrize("wrong", [HOUR, -HOUR])

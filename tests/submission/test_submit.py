@@ -19,7 +19,8 @@ from planning import facts
 
 from launcher.config.load.load import LoadedJob
 from launcher.errors import CheckpointError, ConfigError, RunDirError, StateError, SubmitError
-from launcher.run import events, index, processes
+from launcher.run import index, processes
+from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_submission, write_outcome
@@ -114,7 +115,7 @@ def test_a_submitted_run_has_everything_nodes_read(
     assert (mode(paths.root), mode(paths.secret), mode(paths.passed)) == (0o700, 0o600, 0o600)
     assert len(paths.secret.read_text().strip()) == 64
     assert json.loads(paths.passed.read_text()) == {"WANDB_API_KEY": "hunter2hunter2"}
-    assert [e["type"] for e in events.read(paths.events)] == ["submitted"]
+    assert [e["type"] for e in read_lines(paths.events)] == ["submitted"]
     assert read_submission(paths.submission)["job_id"] == "42"
     with (paths.submitit / "42_submitted.pkl").open("rb") as f:
         assert pickle.load(f).function.run_dir == str(paths.root)
@@ -363,7 +364,7 @@ def test_a_run_is_submitted_again_with_changes(job: Make, slurm: Path, home: Pat
     assert (second.plan.run_dir, spec.nodes, spec.resume_step) == (first.plan.run_dir, 3, 10)
     assert (first.paths.code / "train.py").read_text() == "print(1)\n"
     assert not first.paths.outcome.exists()
-    said = events.read(first.paths.events)[-1]
+    said = read_lines(first.paths.events)[-1]
     assert (said["by"], said["changes"]) == ("resubmit", ["resources.nodes=3"])
     assert len(read_submission(first.paths.submission)["submissions"]) == 2
 
@@ -511,7 +512,7 @@ def test_a_failed_resubmission_changes_nothing(job: Make, slurm: Path, home: Pat
         resubmit.resubmit(first.paths, resubmit.Again())
 
     assert (read_outcome(first.paths.outcome) or {})["reason"] == "it broke"
-    assert events.read(first.paths.events)[-1]["type"] == "warning"
+    assert read_lines(first.paths.events)[-1]["type"] == "warning"
 
 
 @pytest.mark.torch

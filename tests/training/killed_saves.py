@@ -31,7 +31,7 @@ from launcher.node.leader.rounds import Round
 from launcher.node.leader.saving import Saver as LeadersSaver
 from launcher.node.policy.hangs import HangWatch
 from launcher.node.wire.messages import ToWorkers
-from launcher.run.events import read
+from launcher.run.files import read_lines
 from launcher.run.message_lines import Channel, decode_lines, encode
 from launcher.run.messages import ToWorker, WorkerShard
 from launcher.run.paths import RunPaths
@@ -168,7 +168,7 @@ def whole(paths: RunPaths, before: int) -> int:
     """The step a resume would begin from now. Raises AssertionError when it is not as promised."""
     damaged: list[str] = []
     found = committed.newest_good(paths, damaged=lambda path, why: damaged.append(f"{path}: {why}"))
-    begun = max((e["step"] for e in read(paths.events) if e["type"] == "save_started"), default=0)
+    begun = max((e["step"] for e in read_lines(paths.events) if e["type"] == "save_started"), default=0)
     step = found.step if found else 0
     if damaged:
         raise AssertionError(f"committed and damaged: {damaged}")

@@ -9,7 +9,8 @@ from typing import Any
 
 from launcher.config.document.schema import Job, Slurm
 from launcher.config.document.source import Problem, is_below, value_at
-from launcher.config.document.texts import check_texts, secret_name
+from launcher.config.document.texts import check_texts
+from launcher.redact import secret_name
 
 __all__ = ["OWNED_OPTIONS", "check_rules"]
 

@@ -11,8 +11,8 @@ from launcher.config.convert.draft import Draft
 from launcher.config.convert.launch import Launch, find_launch, references
 from launcher.config.convert.shell_script import Command, Piece, Scope, commands, plain, source
 from launcher.config.convert.slurm_keys import put_slurm
-from launcher.config.document.texts import secret_name
 from launcher.errors import ConfigError
+from launcher.redact import secret_name
 
 __all__ = ["convert_sbatch"]
 

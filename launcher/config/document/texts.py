@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from launcher.config.document.source import Problem, join
+from launcher.redact import holds_secret, secret_name
 
-__all__ = ["check_texts", "leaves", "secret_name"]
+__all__ = ["check_texts", "leaves"]
 
 _WORD = r"[A-Za-z0-9_@%+=:.,/-]+"
 _MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
@@ -41,20 +42,7 @@ _FREE = ("params", "args", "sweep", "environment.variables")
 """Below these a text may hold line ends and tabs: no shell and no sbatch ever reads it."""
 _LONGEST = 4096
 
-_SECRET_NAME = re.compile(
-    r"(?:^|_)(?:API_?KEY|APIKEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|SECRET_KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)$",
-    re.I,
-)
-_SECRET_TEXT = re.compile(
-    r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{22,}|hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{20,}|AKIA[0-9A-Z]{16}"
-    r"|glpat-[\w-]{20}|xox[abprs]-[\w-]{10,})|-----BEGIN [A-Z ]*PRIVATE KEY|://[^/\s:@]+:[^/\s:@$]+@"
-)
 _OC_ENV = re.compile(r"\$\{oc\.env:\s*([A-Za-z_][A-Za-z0-9_]*)")
-
-
-def secret_name(name: str) -> bool:
-    """Tell whether a variable of this name holds a secret, as WANDB_API_KEY and HF_TOKEN do."""
-    return bool(_SECRET_NAME.search(name))
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -85,7 +73,7 @@ def _wrong(path: str, value: str) -> str | None:
     free = path.startswith(tuple(f"{f}{c}" for f in _FREE for c in ".["))
     if bad := _unprintable(value, free):
         return f"holds the character U+{ord(bad):04X}, which is not allowed here"
-    if _SECRET_TEXT.search(value):
+    if holds_secret(value):
         return "looks like a secret; export it as an environment variable and list its name under environment.pass"
     if not free and not value.strip():
         return "is empty; remove this key"

@@ -15,7 +15,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one agent from the command line; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m launcher.node.agent")
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--node", type=int, default=None, help="this node's place in the allocation; unset: SLURM says")
+    parser.add_argument(
+        "--node", type=int, default=None, help="this node's place in the allocation; default: as SLURM says"
+    )
     given = parser.parse_args(argv)
     return run_agent(given.run_dir, node=given.node)
 

@@ -38,7 +38,7 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
         index = node_index(spec) if node is None else node
         names = node_names(spec)
         if not 0 <= index < len(names):
-            raise ProtocolError(f"Node {index} is none of this run's {len(names)}.")
+            raise ProtocolError(f"Node {index} does not belong to this run of {len(names)} nodes.")
     except LauncherError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

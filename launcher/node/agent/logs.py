@@ -8,13 +8,15 @@ import shutil
 from pathlib import Path
 
 from launcher.run.paths import RunPaths
+from launcher.run.tracebacks import users_lines
 
 __all__ = ["KEEP_ROUNDS", "last_lines", "link_latest", "open_log", "prune"]
 
 KEEP_ROUNDS = 20
 """Rounds of an attempt whose logs are kept: a run that restarts for days must not fill the disk."""
-_TAIL_BYTES = 16384
-_TAIL_LINES = 20
+_TAIL_BYTES = 65536
+_TAIL_LINES = 30
+_LINE_CHARS = 2000
 
 
 def open_log(path: Path, *, share: str) -> int:
@@ -27,7 +29,7 @@ def open_log(path: Path, *, share: str) -> int:
 
 
 def last_lines(path: Path, offset: int = 0) -> list[str]:
-    """Return the last lines of ``path`` beyond ``offset`` bytes; none when it cannot be read."""
+    """Return the user's last lines of ``path`` beyond ``offset`` bytes; none when it cannot be read."""
     try:
         with path.open("rb") as f:
             size = f.seek(0, os.SEEK_END)
@@ -35,7 +37,8 @@ def last_lines(path: Path, offset: int = 0) -> list[str]:
             text = f.read().decode(errors="replace")
     except OSError:
         return []
-    return [line.rstrip() for line in text.splitlines() if line.strip()][-_TAIL_LINES:]
+    lines = [line.rstrip()[:_LINE_CHARS] for line in text.splitlines() if line.strip()]
+    return users_lines(lines)[-_TAIL_LINES:]
 
 
 def link_latest(paths: RunPaths, target: Path) -> None:

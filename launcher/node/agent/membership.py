@@ -22,7 +22,7 @@ def node_index(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> int:
     for name in names:
         if environ.get(name, "").isdigit():
             return int(environ[name])
-    raise ProtocolError(f"This is no task of a {spec.batch} job: {' and '.join(names)} say no number.")
+    raise ProtocolError(f"This is no task of a {spec.batch} job: {' and '.join(names)} do not hold a number.")
 
 
 def node_names(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> list[str]:

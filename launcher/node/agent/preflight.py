@@ -70,7 +70,7 @@ def judge_driver(cuda_driver: str | None, torch_cuda: str | None, *, gpus: int) 
     if torch_cuda is None:
         return [Check("driver", False, "this torch was built without CUDA")]
     if cuda_driver is None:
-        return [Check("driver", True, "the driver's CUDA version is not told")]
+        return [Check("driver", True, "the driver does not tell its CUDA version")]
     # within one major version every driver runs every toolkit (CUDA minor version compatibility)
     ok = int(cuda_driver.split(".")[0]) >= int(torch_cuda.split(".")[0])
     verdict = "which serves" if ok else "which is too old for"

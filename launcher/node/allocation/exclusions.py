@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any
+
+from launcher.run.events import Event, Excluded, Readmitted, RunSubmitted
 
 __all__ = ["affordable", "excluded_before", "schedulable_without"]
 
@@ -12,7 +13,7 @@ _EXCLUDED_S = 86400.0
 _GONE = ("down", "drain", "drng", "fail", "unk", "maint", "boot", "inval", "planned_down")
 
 
-def excluded_before(history: list[dict[str, Any]], now: float) -> dict[str, bool]:
+def excluded_before(history: list[Event], now: float) -> dict[str, bool]:
     """Return the hosts that this run has excluded since it was last submitted, the oldest first, and whether that still counts.
 
     After a day it does not: SLURM or an administrator has handled the fault, or it has passed. Nor does it once the host was
@@ -20,13 +21,12 @@ def excluded_before(history: list[dict[str, Any]], now: float) -> dict[str, bool
     """
     found: dict[str, bool] = {}
     for e in history:
-        hosts = e.get("hosts")
-        if e["type"] == "submitted":
+        if isinstance(e, RunSubmitted):
             found = {}
-        elif e["type"] in ("excluded", "readmitted") and isinstance(hosts, list):
-            for host in map(str, hosts):
+        elif isinstance(e, (Excluded, Readmitted)):
+            for host in e.hosts:
                 found.pop(host, None)  # its newest event decides its place
-                found[host] = e["type"] == "excluded" and now - float(e["t"]) < _EXCLUDED_S
+                found[host] = isinstance(e, Excluded) and now - e.t < _EXCLUDED_S
     return found
 
 

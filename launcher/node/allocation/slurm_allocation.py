@@ -17,7 +17,7 @@ from launcher.node.allocation.allocation import Allocation, CancelledError, Hand
 from launcher.node.allocation.early_exits import read_ended
 from launcher.node.allocation.exclusions import affordable, excluded_before, schedulable_without
 from launcher.node.wire.connection import allocation_life
-from launcher.run import clock, events
+from launcher.run import clock, event_lines
 from launcher.run.paths import RunPaths
 from launcher.run.processes import age_s
 from launcher.run.spec import RunSpec
@@ -160,7 +160,7 @@ class SlurmAllocation(Allocation):
 
     def _chosen(self, hosts: tuple[str, ...]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
         """Return what to exclude, the user's own hosts included (None: no change), and the hosts that are given up."""
-        before = excluded_before(events.read(self._paths.events), clock.now())
+        before = excluded_before(event_lines.read(self._paths.events), clock.now())
         if not (hosts or before):
             return None, ()
         wishes = handback.wishes(self._job.own_id)

@@ -4,7 +4,7 @@
 - The allocation was given back already: its start is pulled forward, which only the job's last process can do well
   (`launcher.slurm.restart`). A slurmctld that was killed may have forgotten its last seconds and would take the end of these
   processes for the end of the job (measured: COMPLETED): then it is given back again.
-- Neither: the leader died without a word (kill -9, a node's power), and SLURM would call the job FAILED and never requeue
+- Neither: the leader died and left no message (kill -9, a node's power), and SLURM would call the job FAILED and never requeue
   it. It is requeued from here, a bounded number of times, unless somebody has cancelled it.
 """
 
@@ -25,9 +25,10 @@ from launcher.node.allocation.early_exits import leader_words
 from launcher.node.checkpoints import fence
 from launcher.node.policy.budgets import Budgets, backoff_s
 from launcher.node.wire.connection import allocation_life
-from launcher.run import clock, events
+from launcher.run import clock, event_lines, events
 from launcher.run.asking import load_object, patiently
 from launcher.run.batch import COMPLETED, JUDGED
+from launcher.run.events import AttemptStarted, Ended, Event, JobNamed, Requeued, RunSubmitted, SignalReceived, last_of
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_state, write_outcome
@@ -58,7 +59,7 @@ class EndDecision:
 def decide_end(
     *,
     outcome: bool,
-    history: list[dict[str, Any]],
+    history: list[Event],
     life: tuple[str | None, int],
     lives_without_attempt: int,
     meaning: str,
@@ -75,25 +76,25 @@ def decide_end(
     """
     if outcome:
         return EndDecision("nothing", "The run has an outcome.")
-    last = _last(history, "submitted", "attempt_started", "requeued")
-    if last.get("type") in ("attempt_started", "requeued") and str(last.get("job_id") or life[0]) != str(life[0]):
-        return EndDecision("nothing", f"Job {last['job_id']} carries the run on.")
+    last = last_of(history, JobNamed)
+    if isinstance(last, (AttemptStarted, Requeued)) and last.job_id not in (None, "", life[0]):
+        return EndDecision("nothing", f"Job {last.job_id} carries the run on.")
     if meaning == "cancelled":
         return EndDecision("cancel", "The job was cancelled.")
     if meaning == "unknown":  # this host may be cut off, and the run may go on elsewhere
         return EndDecision(
             "nothing", "SLURM does not answer: `launcher resubmit` continues the run if it does not come back."
         )
-    if _handed_back(history, life):
+    if (back := _handed_back(history, life)) is not None:
         again = "SLURM has forgotten that it took the run back; it is asked again."
-        return EndDecision("requeue", again, float(last.get("delay_s") or 0.0), "forgotten")
+        return EndDecision("requeue", again, back.delay_s or 0.0, "forgotten")
     budgets = Budgets().feed_all(history)
     idle = budgets.idle_attempts + lives_without_attempt
-    how = said or "The leader died without a word"
+    how = said or "The leader died and left no message"
     if not may_requeue:
         return EndDecision("fail", f"{how}; the run may not be requeued.", said=said)
     if not _led(history, life):  # time in the queue, before a life that had no leader, is not the run's
-        now = float(history[-1].get("t") or 0.0) if history else 0.0
+        now = history[-1].t if history else 0.0
     if budgets.spent_with_current_s(now) >= max_total_hours * 3600:
         return EndDecision("fail", f"{how}; restart.max_total_hours is used up.", said=said)
     if idle > max_restarts or budgets.restarts["leader_gone"] >= max_restarts:
@@ -105,16 +106,17 @@ def decide_end(
     return EndDecision("requeue", f"{how}; the run is requeued.", delay_s, said=said)
 
 
-def _handed_back(history: list[dict[str, Any]], life: tuple[str | None, int]) -> bool:
-    """Whether the last event is that this very life of the job gave it back; it may be an earlier life's, to this one."""
-    last = _last(history, "submitted", "attempt_started", "requeued")
-    return last.get("type") == "requeued" and last.get("how") != "continuation" and _led(history, life)
+def _handed_back(history: list[Event], life: tuple[str | None, int]) -> Requeued | None:
+    """Return the event that this very life of the job gave the run back, if that is the last; it may be an earlier life's."""
+    last = last_of(history, JobNamed)
+    own = isinstance(last, Requeued) and last.how != "continuation" and _led(history, life)
+    return last if isinstance(last, Requeued) and own else None
 
 
-def _led(history: list[dict[str, Any]], life: tuple[str | None, int]) -> bool:
+def _led(history: list[Event], life: tuple[str | None, int]) -> bool:
     """Whether the newest attempt's leader was one of this very life of the job."""
-    leader = _last(history, "attempt_started")
-    return (str(leader.get("job_id")), leader.get("restart_count") or 0) == (str(life[0]), life[1])
+    leader = last_of(history, AttemptStarted)
+    return leader is not None and (leader.job_id, leader.restart_count or 0) == life
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -144,12 +146,13 @@ def _tear_down(paths: RunPaths, *, told: bool) -> int:
         signal.signal(number, signal.SIG_IGN)  # `scontrol requeue` sends TERM to this very process
     clock.resume(read_state(paths.state))  # the leader was on this host, and what it has told is by its clock
     allocation = SlurmAllocation(spec, paths)
-    if (grace_end := _grace_end(spec, patiently(lambda: events.recall(paths.events), paths.root))) is not None:
+    if (grace_end := _grace_end(spec, patiently(lambda: event_lines.recall(paths.events), paths.root))) is not None:
         allocation.in_grace_until(grace_end)
     end = time.monotonic() + _FORGOTTEN_S
     while act(spec, paths, allocation, told=told):
-        history = events.read(paths.events)
-        last = allocation.last_act(_end_began(history), srun_killed=bool(_last(history, "requeued").get("let_go")))
+        history = event_lines.read(paths.events)
+        given = last_of(history, Requeued)
+        last = allocation.last_act(_end_began(history), srun_killed=bool(given and given.let_go))
         if allocation.taken() or time.monotonic() > end:
             return _become(last)
     outcome = patiently(lambda: load_object(paths.outcome, paths.root), paths.root) or {}
@@ -191,16 +194,17 @@ def act(
     end = time.monotonic() + _UNHEARD_S
     while outcome is None and not allocation.answers() and time.monotonic() < end:
         time.sleep(1.0)  # slurmctld may be starting again; what it has forgotten of its last seconds is known only then
-    leaders_last = _last(history, "attempt_started", "requeued")
+    given = last_of(history, AttemptStarted, Requeued)
+    at_once = not (isinstance(given, Requeued) and given.delay_s)
     if allocation.taken():
-        return not leaders_last.get("delay_s")
+        return at_once
     life = (allocation.job_id, allocation.restart_count)
     decision = decide_end(
         outcome=outcome is not None or read_outcome(paths.outcome) is not None,  # written while SLURM was waited for
         history=history,
         life=life,
         lives_without_attempt=_lives_without_attempt(history, allocation),
-        meaning=_meaning(allocation, told and not _handed_back(history, life)),  # a requeue sends TERM, too
+        meaning=_meaning(allocation, told and _handed_back(history, life) is None),  # a requeue sends TERM, too
         may_requeue=allocation.requeues and spec.restart.requeue,
         max_restarts=spec.restart.max_restarts,
         max_total_hours=spec.restart.max_total_hours,
@@ -210,8 +214,7 @@ def act(
     if decision.action == "nothing":
         print(decision.reason, file=sys.stderr)
         _cancel_continuation(paths, allocation, history, attempt)
-        own = leaders_last.get("type") == "requeued" and leaders_last.get("how") != "continuation"
-        return own and not leaders_last.get("delay_s")
+        return isinstance(given, Requeued) and given.how != "continuation" and at_once
     fence.depose(paths, attempt)  # a leader that only stood still is woken by SLURM's signals at the latest
     more = {"said": decision.said} if decision.said else {}
     _tell(
@@ -249,58 +252,52 @@ def _hand_back(
     return handed.how != "continuation" and decision.delay_s == 0
 
 
-def _leaders_end(paths: RunPaths, history: list[dict[str, Any]], life: tuple[str | None, int]) -> str:
-    """Return what the leader said of its end; "" when it died without a word."""
+def _leaders_end(paths: RunPaths, history: list[Event], life: tuple[str | None, int]) -> str:
+    """Return what the leader said of its end; "" when it left no message."""
     words = leader_words(paths, allocation_life(os.environ))
     return f"The leader {'failed' if _led(history, life) else 'could not begin'}: {words}" if words else ""
 
 
-def _left_behind(paths: RunPaths) -> tuple[list[dict[str, Any]], dict[str, Any] | None, int]:
+def _left_behind(paths: RunPaths) -> tuple[list[Event], dict[str, Any] | None, int]:
     """Return history, outcome and newest attempt. Raises OSError when one of them is not known."""
     outcome = load_object(paths.outcome, paths.root)
-    return events.recall(paths.events), outcome, max(fence.attempts(paths), default=0)
+    return event_lines.recall(paths.events), outcome, max(fence.attempts(paths), default=0)
 
 
-def _superseded(history: list[dict[str, Any]], job_id: str | None) -> bool:
+def _superseded(history: list[Event], job_id: str | None) -> bool:
     """Whether the run was submitted again after this job's last attempt, and its outcome set aside for that."""
     mine = False
     for e in history:
-        if e["type"] == "attempt_started":
-            mine = str(e.get("job_id")) == str(job_id)
-        elif e["type"] == "submitted" and mine:
+        if isinstance(e, AttemptStarted):
+            mine = e.job_id == job_id
+        elif isinstance(e, RunSubmitted) and mine:
             return True
     return False
 
 
-def _cancel_continuation(paths: RunPaths, allocation: Allocation, history: list[dict[str, Any]], attempt: int) -> None:
+def _cancel_continuation(paths: RunPaths, allocation: Allocation, history: list[Event], attempt: int) -> None:
     """Cancel this job's continuation, too, where somebody cancelled this job when that was in the queue already."""
-    last = _last(history, "submitted", "attempt_started", "requeued", "ended")
-    is_another = last.get("how") == "continuation" and str(last.get("job_id")) != str(allocation.job_id)
-    if is_another and allocation.cancelled():
-        allocation.cancel(str(last["job_id"]))
+    last = last_of(history, JobNamed, Ended)
+    if not isinstance(last, Requeued) or last.how != "continuation" or last.job_id in (None, allocation.job_id):
+        return
+    if allocation.cancelled():
+        allocation.cancel(str(last.job_id))
         _end(paths, allocation, attempt, "cancelled", "The job was cancelled.")
 
 
-def _last(history: list[dict[str, Any]], *types: str) -> dict[str, Any]:
-    return next((e for e in reversed(history) if e["type"] in types), {})
-
-
-def _grace_end(spec: RunSpec, history: list[dict[str, Any]]) -> float | None:
+def _grace_end(spec: RunSpec, history: list[Event]) -> float | None:
     """Return when the grace time ends that this life's leader was told of."""
-    last = _last(history, "attempt_started", "signal")
-    if last.get("meaning") != "preempted" or last.get("left_s") is None:
+    last = last_of(history, AttemptStarted, SignalReceived)
+    if not isinstance(last, SignalReceived) or last.meaning != "preempted" or last.left_s is None:
         return None
-    return float(last["t"] + last["left_s"] - spec.site.kill_wait_s)
+    return last.t + last.left_s - spec.site.kill_wait_s
 
 
-def _end_began(history: list[dict[str, Any]]) -> float | None:
+def _end_began(history: list[Event]) -> float | None:
     """Return when SLURM began to end this life of the job: it was asked to, or told that it had."""
-    attempt = max((i for i, e in enumerate(history) if e["type"] == "attempt_started"), default=0)
-    began = [
-        e["t"] - (e.get("seconds") or 0.0)
-        for e in history[attempt:]
-        if e["type"] == "requeued" or e.get("meaning") == "preempted_now"
-    ]
+    attempt = max((i for i, e in enumerate(history) if isinstance(e, AttemptStarted)), default=0)
+    began = [e.t - (e.seconds or 0.0) for e in history[attempt:] if isinstance(e, Requeued)]
+    began += [e.t for e in history[attempt:] if isinstance(e, SignalReceived) and e.meaning == "preempted_now"]
     return min(began, default=None)
 
 
@@ -324,19 +321,15 @@ def _meaning(allocation: Allocation, told: bool) -> str:
     return "running" if said == "unknown" and allocation.answers() else said
 
 
-def _lives_without_attempt(history: list[dict[str, Any]], allocation: Allocation) -> int:
+def _lives_without_attempt(history: list[Event], allocation: Allocation) -> int:
     """Count the last starts of this job, this one included, in which no leader came so far as to begin an attempt."""
-    lives = [
-        e.get("restart_count") or 0
-        for e in history
-        if e["type"] == "attempt_started" and str(e.get("job_id")) == str(allocation.job_id)
-    ]
+    lives = [e.restart_count or 0 for e in history if isinstance(e, AttemptStarted) and e.job_id == allocation.job_id]
     return max(0, allocation.restart_count - (lives[-1] if lives else -1))
 
 
 def _tell(paths: RunPaths, attempt: int, type_: str, **values: Any) -> None:
     try:
-        events.append(paths.events, events.event(type_, attempt=attempt, **values))
+        event_lines.append(paths.events, events.event(type_, attempt=attempt, **values))
     except OSError as error:
         print(f"events.jsonl cannot be written: {error}", file=sys.stderr)
 

@@ -67,7 +67,7 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     board.history.event("ended", state=state, reason=reason, exit_code=code, step=step)
     board.history.state({**picture(board), "phase": "ended"})
     outcome = {"state": state, "reason": reason, "exit_code": code, "step": step, "t": now, "attempt": board.attempt,
-               "metrics": dict(board.metrics), "cause": evidence.cause}  # fmt: skip
+               "metrics": dict(board.metrics), "cause": evidence.cause and evidence.cause.to_wire()}  # fmt: skip
     await board.blocking(board.history.flush)
     await _write(board, outcome, 1 if gone is not None and gone.place is None else _WRITE_TRIES)
     if gone is not None:
@@ -90,7 +90,7 @@ def _reason(board: Board, decision: Decision, evidence: Evidence) -> str:
     if decision.action is Action.COMPLETE:
         step = board.round.step if board.round is not None else 0
         return f"All {step} steps are done." if step else "The work is done."
-    saved = None if evidence.kind is Kind.GONE and not (evidence.cause or {}).get("place") else board.saver.last
+    saved = None if evidence.kind is Kind.GONE and not (evidence.cause and evidence.cause.place) else board.saver.last
     where = f" The newest checkpoint is of step {saved.step}." if saved is not None else ""
     return decision.reason + where
 

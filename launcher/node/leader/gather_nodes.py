@@ -8,6 +8,7 @@ from launcher.node.leader.picture import missing, picture
 from launcher.node.leader.wait import until
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.node.wire.messages import CheckPeer, EndRound, RunChecks, StartStore
+from launcher.run.event_parts import Cause
 from launcher.run.units import named_ranks
 
 __all__ = ["await_nodes", "interrupted", "preflight"]
@@ -67,9 +68,7 @@ def _unusable(board: Board) -> Evidence:
     """Return the evidence that too many nodes cannot be used: there is nothing to wait for."""
     bad = [n for n in board.nodes.all if n.bad is not None]
     why = "; ".join(f"{n.host}: {n.bad}" for n in bad)
-    return Evidence(
-        Kind.PREFLIGHT, f"checks failed on {why}", {"kind": "node", "text": why}, tuple(n.host for n in bad)
-    )
+    return Evidence(Kind.PREFLIGHT, f"checks failed on {why}", Cause.plain("node", why), tuple(n.host for n in bad))
 
 
 def _say_at(count: int) -> float:
@@ -88,13 +87,13 @@ def _too_few(board: Board, limit_s: float) -> Evidence:
     if not who:
         bad = "; ".join(f"{n.host}: {n.bad}" for n in board.nodes.all if n.bad)
         return Evidence(
-            Kind.NODES_MISSING, f"too few nodes can be used after {limit}: {bad}", {"kind": "start", "text": bad}
+            Kind.NODES_MISSING, f"too few nodes can be used after {limit}: {bad}", Cause.plain("start", bad)
         )
     ranks = [rank for entry in who for rank in entry["ranks"]]
     names = ", ".join(e["host"] for e in who)
     text = f"node{'s' if len(who) > 1 else ''} {names}{f' ({named_ranks(ranks)})' if ranks else ''} did not start within {limit}"
     _say_missing(board, limit_s)
-    return Evidence(Kind.NODES_MISSING, text, {"kind": "start", "text": text}, tuple(e["host"] for e in who))
+    return Evidence(Kind.NODES_MISSING, text, Cause.plain("start", text), tuple(e["host"] for e in who))
 
 
 async def preflight(board: Board) -> Evidence | None:
@@ -162,4 +161,4 @@ def _judge(board: Board, seconds: float) -> Evidence | None:
     board.history.event("excluded", hosts=list(hosts), why=why)
     if len(board.nodes.healthy) >= board.spec.nodes:
         return None
-    return Evidence(Kind.PREFLIGHT, f"checks failed on {why}", {"kind": "node", "text": why}, hosts)
+    return Evidence(Kind.PREFLIGHT, f"checks failed on {why}", Cause.plain("node", why), hosts)

@@ -10,7 +10,7 @@ from launcher.node.leader.board import Board
 from launcher.node.leader.gather_nodes import CHECKS_ROUND
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.rounds import Rank, Round
-from launcher.node.policy.causes import Failure, cause_of, is_victim
+from launcher.node.policy.first_failure import Failure, cause_of, is_victim
 from launcher.node.wire import messages as wire
 from launcher.run import clock, messages
 from launcher.run.message_lines import MessageReader
@@ -270,7 +270,7 @@ class Inbox:
         failure = Failure(rank.rank, rank.node.host, clock.now(), step=rank.step)
         failure.add_failed(said)
         if rank.attached and not is_victim(failure):
-            text = f"{cause_of(failure)['text']}, while the run was being stopped"
+            text = f"{cause_of(failure).text}, while the run was being stopped"
             self.board.history.event("warning", text=text, rank=rank.rank)
         self._left(round_, rank)
 

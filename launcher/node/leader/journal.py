@@ -35,7 +35,7 @@ class HistoryWriter:
     """Writes one attempt's history. ``threaded=False`` writes at once (tests)."""
 
     def __init__(
-        self, paths: RunPaths, attempt: int, *, threaded: bool = True, heard: Callable[[dict[str, Any]], None]
+        self, paths: RunPaths, attempt: int, *, threaded: bool = True, heard: Callable[[events.Event], None]
     ) -> None:
         self.paths = paths
         self.attempt = attempt
@@ -50,11 +50,11 @@ class HistoryWriter:
         if self._thread is not None:
             self._thread.start()
 
-    def event(self, type_: str, **values: Any) -> dict[str, Any]:
-        """Tell one event."""
+    def event(self, type_: str, **values: Any) -> events.Event:
+        """Tell one event. Raises TypeError for a type or a key that no event has."""
         value = events.event(type_, attempt=self.attempt, round_=self.round, **values)
         self._heard(value)
-        self._do(lambda: self._append(self.paths.events, value, True))
+        self._do(lambda: self._append(self.paths.events, value.raw, True))
         return value
 
     def warn(self, text: str) -> None:

@@ -22,12 +22,12 @@ from launcher.node.checkpoints import fence
 from launcher.node.leader import past
 from launcher.node.leader.board import Board, Timing
 from launcher.node.leader.finish import Ending, give_back, leave
+from launcher.node.leader.folder_retries import until_answered
 from launcher.node.leader.gather_nodes import await_nodes, interrupted, preflight
 from launcher.node.leader.inbox import Inbox
 from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.lost_folder import as_gone
 from launcher.node.leader.nodes import Node, Nodes
-from launcher.node.leader.patience import until_answered
 from launcher.node.leader.run_round import drive_round
 from launcher.node.leader.saving import Blocking, Saver
 from launcher.node.leader.timers import Watch
@@ -39,8 +39,11 @@ from launcher.node.policy.decisions import Action, Decision, Evidence, Kind, Sit
 from launcher.node.sidecars.notify import Notifier, owed
 from launcher.node.wire import connection
 from launcher.node.wire.messages import Hub, Link
-from launcher.run import clock, events
+from launcher.run import clock, event_lines
 from launcher.run.asking import PATIENCE_S, exists
+from launcher.run.causes import MEANINGS
+from launcher.run.event_parts import Cause
+from launcher.run.events import Hang, NodeLost, WorkerFailed
 from launcher.run.gone import Anchor, unanswered
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -120,7 +123,7 @@ class Leader(Hub):
             stop_listening = await serve(self)
         except ProtocolError as error:
             text = f"{str(error).rstrip('.')} on {self.host}"
-            evidence = Evidence(Kind.PORTS_TAKEN, text, {"kind": "start", "text": text}, (self.host,))
+            evidence = Evidence(Kind.PORTS_TAKEN, text, Cause.plain("start", text), (self.host,))
             return await self._end(board, await self._decide(board, evidence), evidence)
         ticker = asyncio.get_running_loop().create_task(self._tick(Watch(board, self._inbox.lose)))
         try:
@@ -139,7 +142,7 @@ class Leader(Hub):
         await self._patiently(lambda: fence.drop_stale(paths, attempt))
         anchor: Anchor = await self._patiently(lambda: Anchor(paths.root))
         await self._blocking(lambda: keep_room(paths))
-        told = await self._patiently(lambda: events.recall(paths.events))
+        told = await self._patiently(lambda: event_lines.recall(paths.events))
         requested = await self._patiently(lambda: exists(paths.request, paths.root))
         budgets = Budgets().feed_all(told)
         history = HistoryWriter(paths, attempt, threaded=self._threaded, heard=budgets.feed)
@@ -150,7 +153,7 @@ class Leader(Hub):
             changed, self.host, clock.now(),
             Notifier(spec, os.environ, history.warn, history.notified, told), Tracking(spec, paths, attempt, history.warn), anchor,
             first_of_submission=past.first_of_submission(told),
-            failures=sum(e["type"] in ("worker_failed", "node_lost", "hang") for e in told),
+            failures=sum(isinstance(e, (WorkerFailed, NodeLost, Hang)) for e in told),
         )  # fmt: skip
         history.event(
             "attempt_started",
@@ -258,7 +261,7 @@ class Leader(Hub):
         board.history.event("signal", host=board.host, name=name, meaning=meaning.kind)
         if meaning.kind == Kind.FALSE_ALARM.value:
             board.interrupt = None
-        return replace(evidence, kind=Kind(meaning.kind), text=_SIGNAL_TEXT[meaning.kind].format(name=name))
+        return replace(evidence, kind=Kind(meaning.kind), text=MEANINGS[meaning.kind].clause.format(name=name))
 
     def _situation(self, board: Board, evidence: Evidence) -> Situation:
         budgets, spec, allocation = board.budgets, self.spec, board.allocation
@@ -330,7 +333,7 @@ class Leader(Hub):
             if self._inbox is not None:
                 self._inbox.usr2_meant_nothing()
             return
-        text = _SIGNAL_TEXT[meaning.kind].format(name=name)
+        text = MEANINGS[meaning.kind].clause.format(name=name)
         left_s = meaning.left_s
         if meaning.kind == Kind.TIME_LIMIT.value and left_s is not None:
             # SLURM sends --signal up to 60 s early: that time is the user's.
@@ -361,20 +364,7 @@ class Leader(Hub):
                 continue
             if found:
                 _forget_request(self.paths)
-                board.stop_wanted(Kind.USER_STOP, _SIGNAL_TEXT["user"], None)
-
-
-_SIGNAL_TEXT = {
-    "preempted": "the job was preempted",
-    "preempted_now": "the job was preempted without grace",
-    "script_gone": "the job's batch script was killed",
-    "time_limit": "the time limit is near",
-    "cancelled": "the job was cancelled",
-    "user": "`launcher cancel --save` was asked for",
-    "terminated": "{name} was sent to the job, not by SLURM",
-    "nothing": "{name} came and SLURM wants nothing of the job",
-    "unknown": "{name} came and SLURM does not say why",
-}
+                board.stop_wanted(Kind.USER_STOP, MEANINGS["user"].clause, None)
 
 
 def _allocation_of(spec: RunSpec, paths: RunPaths) -> Allocation:

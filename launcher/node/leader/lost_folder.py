@@ -5,6 +5,7 @@ from __future__ import annotations
 from launcher.node.leader.board import Board
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.run import index
+from launcher.run.event_parts import Cause
 from launcher.run.gone import Gone
 from launcher.run.paths import RunPaths
 
@@ -22,7 +23,7 @@ async def look(board: Board) -> Gone | None:
 def evidence_of(gone: Gone) -> Evidence:
     """Return the evidence that the leader decides by."""
     place = None if gone.place is None else str(gone.place)
-    return Evidence(Kind.GONE, gone.text, {"kind": "gone", "text": gone.text, "place": place})
+    return Evidence(Kind.GONE, gone.text, Cause.plain("gone", gone.text, place))
 
 
 async def as_gone(board: Board, evidence: Evidence) -> Evidence:

@@ -9,8 +9,8 @@ from launcher.errors import RunDirError
 from launcher.node.checkpoints import committed
 from launcher.node.checkpoints.committed import CommittedCheckpoint
 from launcher.node.leader.board import Board
+from launcher.node.leader.folder_retries import until_answered
 from launcher.node.leader.gather_nodes import interrupted
-from launcher.node.leader.patience import until_answered
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.run.asking import PATIENCE_S, NotAskedError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.node.checkpoints.committed import CommittedCheckpoint
 from launcher.node.leader.nodes import Node
-from launcher.node.policy.causes import Failure, left_by_itself, symptom_only
+from launcher.node.policy.first_failure import Failure, left_by_itself, symptom_only
 from launcher.node.policy.hangs import HangWatch, RankView
 from launcher.node.wire.messages import RankUse, ToAgent, ToWorkers, WorkerExit
 from launcher.run import clock
@@ -252,6 +252,13 @@ class Round:
         if self.failed_at is None:
             self.failed_at = now
         return rank.failure
+
+    def left_early(self, before: float) -> list[Failure]:
+        """Return the ranks of a script that had ended with code 0 by then: torchrun allows it, and the others may need them."""
+        gone = [r for r in self.ranks if r.finished is not None and r.end is not None and r.end.t <= before]
+        return [
+            Failure(r.rank, r.node.host, r.end.t, step=r.step or None, kind="exit", exit_code=0) for r in gone if r.end
+        ]
 
     def send(self, message: ToWorker, ranks: list[int] | None = None) -> None:
         """Send a message to the workers, or to some of them."""

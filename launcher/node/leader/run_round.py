@@ -11,7 +11,9 @@ from launcher.node.leader.gather_nodes import interrupted
 from launcher.node.leader.resuming import choose_resume
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.wait import until
-from launcher.node.policy.causes import (
+from launcher.node.policy.budgets import BAD_NODE_FAILURES
+from launcher.node.policy.decisions import Evidence, Kind
+from launcher.node.policy.first_failure import (
     Failure,
     cause_of,
     first_failure,
@@ -21,7 +23,6 @@ from launcher.node.policy.causes import (
     signature,
     symptom_only,
 )
-from launcher.node.policy.decisions import Evidence, Kind
 from launcher.node.policy.hangs import LONG_S, HangWatch
 from launcher.node.wire.messages import (
     SHUTDOWN_S,
@@ -33,13 +34,12 @@ from launcher.node.wire.messages import (
     StartRound,
     StartStore,
 )
+from launcher.run.event_parts import Cause
 from launcher.run.messages import Pause, Release
 from launcher.run.units import all_ranks, named_ranks
 
 __all__ = ["drive_round"]
 
-_BAD_NODE_FAILURES = 2
-"""Failures in a row, without a new checkpoint, after which a host makes room for a spare."""
 _STARTING_AGREE_S = 2.0
 """While the round starts, answers to a pause are waited for so long: reports of the first steps may be under way."""
 
@@ -162,7 +162,7 @@ def _lost(round_: Round) -> Evidence:
     hosts = tuple(node.host for node, _ in round_.lost)
     how = "fell silent" if round_.lost[0][1] == "silent" else "is gone (its connection closed)"
     text = f"node {hosts[0]} {how}"
-    return Evidence(Kind.NODE_LOST, text, {"kind": "node", "text": text}, hosts)
+    return Evidence(Kind.NODE_LOST, text, Cause.plain("node", text), hosts)
 
 
 def _finished(board: Board, round_: Round) -> Evidence | None:
@@ -174,7 +174,7 @@ def _finished(board: Board, round_: Round) -> Evidence | None:
     if saver.is_committed(last) or not (round_.unsaved or saver.uncommitted == last):
         return Evidence(Kind.DONE, "every rank has finished")
     text = f"the last checkpoint could not be written: {saver.last_error or 'not every rank saved'}"
-    return Evidence(Kind.LAST_SAVE, text, {"kind": "save", "text": text})
+    return Evidence(Kind.LAST_SAVE, text, Cause.plain("save", text))
 
 
 def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evidence | None:
@@ -279,6 +279,8 @@ def _explain(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     spoken = [f for f in failures if not (f.after_end and f.exception is None)]
     if evidence.kind in (Kind.WORKER_FAILED, Kind.STORE, Kind.HANG) and round_.lost and symptom_only(spoken):
         evidence = _lost(round_)  # the other failures follow from the lost node
+    if evidence.kind is Kind.WORKER_FAILED and spoken and symptom_only(spoken):
+        spoken = round_.left_early(before=min(f.t for f in spoken)) + spoken
     first = first_failure(spoken)
     if evidence.kind in (Kind.NODE_LOST, Kind.HANG):
         board.failures += 1
@@ -313,7 +315,7 @@ def _one_failure(board: Board, round_: Round, first: Failure, same: list[Failure
     board.history.event("worker_failed", rank=first.rank, host=first.host, step=first.step, cause=cause, **more)
     refusals = board.budgets.refusals[first.exit_code or 0] if refused else 0
     hosts = tuple(dict.fromkeys(f.host for f in same))
-    return Evidence(Kind.WORKER_FAILED, cause["text"], cause, hosts, first.rank, first.step, before, refusals)
+    return Evidence(Kind.WORKER_FAILED, cause.text or "", cause, hosts, first.rank, first.step, before, refusals)
 
 
 def _blame(board: Board, evidence: Evidence) -> None:
@@ -327,7 +329,7 @@ def _blame(board: Board, evidence: Evidence) -> None:
     host = evidence.hosts[0]
     before, count = board.blamed.get(host, (saved, 0))
     board.blamed = {host: (saved, count + 1 if before == saved else 1)}
-    if board.blamed[host][1] < _BAD_NODE_FAILURES:
+    if board.blamed[host][1] < BAD_NODE_FAILURES:
         return
     why = f"its workers failed {board.blamed[host][1]} times in a row"
     for node in board.nodes.all:

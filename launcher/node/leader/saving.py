@@ -18,8 +18,8 @@ from typing import Any
 
 from launcher.node.checkpoints import committed, fence
 from launcher.node.checkpoints.committed import CommittedCheckpoint, Shard
+from launcher.node.leader.folder_retries import until_answered
 from launcher.node.leader.journal import HistoryWriter
-from launcher.node.leader.patience import until_answered
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.verify import Proof
 from launcher.run.intervals import young_daly_s

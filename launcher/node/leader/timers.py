@@ -19,6 +19,7 @@ from launcher.node.policy.hangs import FROZEN_S, laggards
 from launcher.node.wire.messages import SILENCE_S
 from launcher.run import clock
 from launcher.run.asking import PATIENCE_S
+from launcher.run.event_parts import Cause
 from launcher.run.intervals import mttf_s
 
 __all__ = ["Watch"]
@@ -199,13 +200,17 @@ class Watch:
             return
         views = round_.views(now)
         slow = [round_.ranks[v.rank] for v in laggards(views)]
-        named = [{"rank": r.rank, "host": r.node.host, "step": r.step, "phase": r.phase} for r in slow]
+        frozen = {v.rank for v in views if v.frozen_s >= FROZEN_S}
+        named = [
+            {"rank": r.rank, "host": r.node.host, "step": r.step, "phase": r.phase, "frozen": r.rank in frozen}
+            for r in slow
+        ]
         board.history.event("hang", limit_s=round(limit, 1), laggards=named)
         who = ", ".join(f"rank {r.rank} on {r.node.host}" for r in slow[:4])
         text = f"no rank progressed for {limit:.0f} s" + (f" ({who} lagged behind)" if who else "")
-        if any(v.frozen_s for v in views if v.rank in {r.rank for r in slow}):
+        if frozen & {r.rank for r in slow}:
             text = f"{who} was frozen (process state T) for {limit:.0f} s"
-        cause = {"kind": "hang", "text": text}
+        cause = Cause.plain("hang", text)
         board.hang = Evidence(
             Kind.HANG, text, cause, tuple(sorted({r.node.host for r in slow})), slow[0].rank if slow else None
         )
@@ -223,13 +228,13 @@ class Watch:
         board, most = self.board, self.board.spec.restart.max_at_risk_min
         if board.at_risk is None and board.saver.at_risk_s(now) > most * 60:
             text = f"no checkpoint could be written for {most:g} minutes"
-            board.at_risk = Evidence(Kind.DISK_AT_RISK, text, {"kind": "disk_full", "text": text})
+            board.at_risk = Evidence(Kind.DISK_AT_RISK, text, Cause.plain("disk_full", text))
             if self._unasked is not None:  # no full disk: it may come back, and on other nodes it may be there
                 board.at_risk = Evidence(Kind.UNREADABLE, f"{text}: the run's folder does not answer ({self._unasked})")
             board.wake()
         if board.at_risk is None and board.saver.permanent >= HOPELESS:
             text = f"no checkpoint can be written: {board.saver.last_error}"
-            board.at_risk = Evidence(Kind.CANNOT_SAVE, text, {"kind": "save", "text": text})
+            board.at_risk = Evidence(Kind.CANNOT_SAVE, text, Cause.plain("save", text))
             board.wake()
 
     def _plain_script(self, round_: Round, now: float) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from launcher.node.checkpoints.committed import CommittedCheckpoint
-from launcher.node.leader.patience import until_answered
+from launcher.node.leader.folder_retries import until_answered
 from launcher.run.manifest import why_damaged
 
 __all__ = ["Proof"]

@@ -60,7 +60,7 @@ def _state(one: Predecessor, answered: dict[str, float], now: float) -> str | No
 
 
 def _gone(paths: RunPaths) -> bool:
-    """Its controller does not run any more, and it left no outcome: killed without a word. Raises OSError if that is unknown."""
+    """Its controller does not run any more, and it left no outcome: killed. Raises OSError if that is unknown."""
     said = load_object(paths.submission, paths.root) or {}
     alive = runs_here(said.get("host"), said.get("pid"), said.get("pid_started"))
     return alive is False and not exists(paths.outcome, paths.root)  # written before a sound one leaves

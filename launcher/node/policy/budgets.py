@@ -11,10 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.node.policy.causes import signature_of
+from launcher.node.policy.first_failure import signature_of
+from launcher.run import events as ev
+from launcher.run.event_parts import Cause
 
-__all__ = ["PLAIN_SCRIPT_PROGRESS_S", "Budgets", "backoff_s"]
+__all__ = ["BAD_NODE_FAILURES", "PLAIN_SCRIPT_PROGRESS_S", "Budgets", "backoff_s"]
 
+BAD_NODE_FAILURES = 2
+"""Failures in a row, without a new checkpoint, after which a host makes room for a spare."""
 PLAIN_SCRIPT_PROGRESS_S = 600.0
 """A script that reports nothing is believed to progress when a round lived so long."""
 
@@ -51,64 +55,67 @@ class Budgets:
     _waits: float | None = None
     """Since when the attempt has waited for other runs, holding no allocation of SLURM's."""
 
-    def feed_all(self, events: Iterable[dict[str, Any]]) -> Budgets:
+    def feed_all(self, events: Iterable[ev.Event]) -> Budgets:
         """`feed` each; returns itself."""
         for value in events:
             self.feed(value)
         return self
 
-    def feed(self, value: dict[str, Any]) -> None:
-        """Count one event; unknown types and missing keys count for nothing."""
-        t = value.get("t")
+    def feed(self, event: ev.Event) -> None:
+        """Count one event; those of unknown types count for nothing."""
         # What a command tells in between has the clock of another host, and none of the attempt's time.
-        if isinstance(t, (int, float)) and value.get("attempt", self._attempt) == self._attempt:
-            self._last = max(self._last, float(t))
-        handler = getattr(self, f"_on_{value.get('type')}", None)
-        if handler is not None:
-            handler(value)
+        if event.attempt == self._attempt:
+            self._last = max(self._last, event.t)
+        match event:
+            case ev.RunSubmitted():
+                self._on_submitted()
+            case ev.AttemptStarted():
+                self._on_attempt_started(event)
+            case ev.AttemptEnded():
+                self._close_attempt()
+            case ev.Waiting():
+                self._waits = event.t
+            case ev.RoundStarted():
+                self._on_round_started(event)
+            case ev.FirstStep():
+                self.progressed = True
+                self._first_step = event.t if self._first_step is None else self._first_step
+            case ev.Saved():
+                self._on_saved(event)
+            case ev.ProgressAssumed():
+                self._progress(little=False)
+            case ev.WorkerFailed(cause=Cause() as cause):
+                self._on_worker_failed(event, cause)
+            case ev.Decided(action="new_round" | "requeue", evidence=str(evidence)):
+                self.restarts[evidence] += 1
 
-    def _on_attempt_started(self, e: dict[str, Any]) -> None:
+    def _on_attempt_started(self, e: ev.AttemptStarted) -> None:
         self._close_attempt()
-        self._attempt, self._began = e.get("attempt"), float(e.get("t") or 0.0)
+        self._attempt, self._began = e.attempt, e.t
         self._last = self._began
         self._first_step = self._waits = None
         self.idle_attempts += 1
         self.poor_attempts += 1
-
-    def _on_attempt_ended(self, e: dict[str, Any]) -> None:
-        self._close_attempt()
 
     def _close_attempt(self) -> None:
         if self._attempt is not None:
             self.spent_s += self._held_s(self._last)
         self._attempt = None
 
-    def _on_waiting(self, e: dict[str, Any]) -> None:
-        self._waits = float(e.get("t") or 0.0)
-
-    def _on_round_started(self, e: dict[str, Any]) -> None:
+    def _on_round_started(self, e: ev.RoundStarted) -> None:
         self.rounds += 1
         if self._waits is not None:
-            self._began += float(e.get("t") or 0.0) - self._waits
+            self._began += e.t - self._waits
             self._waits = None
-        if isinstance(step := e.get("resume_step"), int):
-            self.best_step = max(self.best_step, step)
+        if e.resume_step is not None:
+            self.best_step = max(self.best_step, e.resume_step)
 
-    def _on_first_step(self, e: dict[str, Any]) -> None:
-        self.progressed = True
-        if self._first_step is None:
-            self._first_step = float(e.get("t") or 0.0)
-
-    def _on_saved(self, e: dict[str, Any]) -> None:
-        step = e.get("step")
-        if isinstance(step, int) and step <= self.best_step:
+    def _on_saved(self, e: ev.Saved) -> None:
+        if e.step is not None and e.step <= self.best_step:
             return
-        if isinstance(step, int):
-            self.best_step = step
-        self._progress(little=self._yields_little(float(e.get("t") or 0.0)))
-
-    def _on_progress_assumed(self, e: dict[str, Any]) -> None:
-        self._progress(little=False)
+        if e.step is not None:
+            self.best_step = e.step
+        self._progress(little=self._yields_little(e.t))
 
     def _yields_little(self, now: float) -> bool:
         if self._first_step is None:  # a script that tells no steps
@@ -123,7 +130,7 @@ class Budgets:
         if not little:
             self.poor_attempts = 0
 
-    def _on_submitted(self, e: dict[str, Any]) -> None:
+    def _on_submitted(self) -> None:
         """A person looked at the run and started it again, maybe from an earlier step: earlier failures are forgiven."""
         self.restarts.clear()
         self.same.clear()
@@ -132,16 +139,11 @@ class Budgets:
         self.idle_attempts = self.poor_attempts = 0
         self.best_step = -1  # its first round says where it goes on from
 
-    def _on_worker_failed(self, e: dict[str, Any]) -> None:
-        cause = e.get("cause")
-        if isinstance(cause, dict) and (key := signature_of(cause, e.get("step"))) is not None:
+    def _on_worker_failed(self, e: ev.WorkerFailed, cause: Cause) -> None:
+        if (key := signature_of(cause, e.step)) is not None:
             self.same[key] += 1
-        if e.get("refused") and isinstance(cause, dict) and isinstance(code := cause.get("exit_code"), int):
-            self.refusals[code] += 1
-
-    def _on_decision(self, e: dict[str, Any]) -> None:
-        if e.get("action") in ("new_round", "requeue") and isinstance(e.get("evidence"), str):
-            self.restarts[e["evidence"]] += 1
+        if e.refused and cause.exit_code is not None:
+            self.refusals[cause.exit_code] += 1
 
     def spent_with_current_s(self, now: float) -> float:
         """Allocation time of all attempts, the running one included."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
 
 from launcher.frozen import frozen
+from launcher.run.event_parts import Cause
 
 __all__ = [
     "REFUSAL_LIMIT",
@@ -81,7 +81,7 @@ class Action(str, Enum):
     FAIL = "fail"
     CANCEL = "cancel"
     LEAVE = "leave"
-    """Go without a word: this attempt is not the run's newest."""
+    """Go, and say nothing: this attempt is not the run's newest."""
 
 
 @frozen
@@ -90,7 +90,7 @@ class Evidence:
 
     kind: Kind
     text: str
-    cause: dict[str, Any] | None = None
+    cause: Cause | None = None
     """CAUSE of the first failure, where there is one."""
     hosts: tuple[str, ...] = ()
     """Hosts that are to blame."""
@@ -158,13 +158,13 @@ _TAKEN = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.SCRIPT_GONE)
 _ENDED = (K.CANCELLED, K.USER_STOP, K.TERMINATED)
 
 TABLE: tuple[Row, ...] = (
-    Row((K.FENCED,), _always, A.LEAVE, "the job was handed back, or a newer attempt has begun"),
+    Row((K.FENCED,), _always, A.LEAVE, "the job was given back to SLURM, or a newer attempt has begun"),
     Row((K.DONE,), _always, A.COMPLETE, "all steps are done"),
     Row((*_TAKEN, *_ENDED, K.UNKNOWN_SIGNAL, K.FALSE_ALARM, K.IDLE, K.HOURS), lambda e, s: s.finished, A.COMPLETE, "all steps are done"),
     Row(_ENDED, _always, A.CANCEL, "cancelled runs never come back by themselves"),
     Row(_ANY, lambda e, s: s.cancelled, A.CANCEL, "the job was cancelled"),
     Row((K.UNKNOWN_SIGNAL,), _always, A.FAIL, "it may have been cancelled, so it is not requeued: `launcher resubmit` continues it"),
-    Row((K.GONE,), lambda e, s: bool((e.cause or {}).get("place")), A.FAIL, "a running job cannot follow it: `launcher resubmit`"
+    Row((K.GONE,), lambda e, s: bool(e.cause and e.cause.place), A.FAIL, "a running job cannot follow it: `launcher resubmit`"
         " with the new folder continues the run"),
     Row((K.GONE,), _always, A.FAIL, "nothing is left to go on with"),
     Row((K.NODES_MISSING, K.PORTS_TAKEN), lambda e, s: not s.trained, A.FAIL, "the run cannot start"),
@@ -175,7 +175,7 @@ TABLE: tuple[Row, ...] = (
     Row((K.LAST_SAVE,), _always, A.FAIL, "the training is done and is not repeated; `launcher resubmit` goes on from the newest checkpoint"),
     Row((K.WORKER_FAILED,), lambda e, s: e.same_before + 1 >= SAME_EXCEPTION_LIMIT, A.FAIL, "the same exception came at the same step"
         f" {SAME_EXCEPTION_LIMIT} times: the program is wrong"),
-    Row((K.WORKER_FAILED,), lambda e, s: (e.cause or {}).get("kind") == "unloadable", A.FAIL, "the next try would find the same"),
+    Row((K.WORKER_FAILED,), lambda e, s: e.cause is not None and e.cause.kind == "unloadable", A.FAIL, "the next try would find the same"),
     Row((K.WORKER_FAILED,), lambda e, s: e.refusals >= REFUSAL_LIMIT, A.FAIL, "the script ended itself in this way twice, before"
         " any progress"),
     Row(_ANY, lambda e, s: not s.hours_left, A.FAIL, "restart.max_total_hours is used up"),
@@ -187,7 +187,7 @@ TABLE: tuple[Row, ...] = (
     Row(_TAKEN, lambda e, s: not s.may_requeue, A.FAIL, "the run may not be requeued; `launcher resubmit` continues it"),
     Row(_TAKEN, lambda e, s: not s.attempts_left, A.FAIL, "attempts in a row made no progress"),
     Row(_TAKEN, _always, A.REQUEUE, "the run goes on in another attempt"),
-    Row((*_WORKER, *_NODE), lambda e, s: not s.restarts_left, A.FAIL, "restart.max_restarts restarts brought no progress"),
+    Row((*_WORKER, *_NODE), lambda e, s: not s.restarts_left, A.FAIL, "the restarts that restart.max_restarts allows brought no progress"),
     Row((*_WORKER, *_NODE, K.FALSE_ALARM), lambda e, s: s.nodes_left, A.NEW_ROUND, "the workers start again from the last checkpoint"),
     Row((*_WORKER, *_NODE, K.FALSE_ALARM), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without"
         " the lost nodes"),

@@ -17,8 +17,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+from launcher.run.events import AttemptStarted, Decided, Event, Notified, RunSubmitted
 from launcher.run.spec import RunSpec
 from launcher.slurm.commands import spared
 
@@ -43,7 +43,7 @@ class Notifier:
         passed: Mapping[str, str],
         warn: Callable[[str], None],
         told: Callable[[str], object] = lambda kind: None,
-        past: Sequence[Mapping[str, Any]] = (),
+        past: Sequence[Event] = (),
     ) -> None:
         self._title, self._run_dir = spec.id, spec.run_dir
         self._python = spec.python or sys.executable
@@ -52,7 +52,7 @@ class Notifier:
         self._urls = [passed[n] for n in names if passed.get(n)]
         self._missing = [n for n in names if not passed.get(n)]
         self._warn, self._told = warn, told
-        self._delivered = {e.get("kind") for e in past if e["type"] == "notified"}
+        self._delivered = {e.kind for e in past if isinstance(e, Notified)}
         self._turn = asyncio.Lock()
         self._over = False
         self._pending: set[asyncio.Task[None]] = set()
@@ -120,15 +120,16 @@ class Notifier:
         return process.returncode == 0
 
 
-def owed(past: Sequence[Mapping[str, Any]]) -> str | None:
+def owed(past: Sequence[Event]) -> str | None:
     """Return why the attempt before was preempted, if it could not send that any more; None when nothing is owed."""
     for e in reversed(past):
-        if e["type"] == "decision" and e.get("action") == "requeue" and e.get("evidence") in _PREEMPTIONS:
-            return str(e.get("reason"))
-        if e["type"] == "notified" and e.get("kind") == "preempted":
-            return None
-        if e["type"] == "attempt_started" or (e["type"] == "submitted" and e.get("by") != "continuation"):
-            return None
+        match e:
+            case Decided(action="requeue") if e.evidence in _PREEMPTIONS:
+                return e.reason
+            case Notified(kind="preempted") | AttemptStarted():
+                return None
+            case RunSubmitted() if e.by != "continuation":
+                return None
     return None
 
 

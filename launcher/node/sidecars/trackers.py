@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node.sidecars.sinks import About, End, MetricsRow, Sink, make_sinks
-from launcher.run import events
+from launcher.redact import redact
+from launcher.run import event_lines
 from launcher.run.asking import load_object, patiently
+from launcher.run.events import RoundStarted
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
-from launcher.run.redact import redact
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_submission
 
@@ -198,9 +199,9 @@ def _number(value: Any) -> float | None:
 
 
 def _resume_step(paths: RunPaths, here: list[Any]) -> int:
-    for event in reversed(events.recall(paths.events)):
-        if event["type"] == "round_started" and [event.get("attempt"), event.get("round")] == here:
-            return int(event.get("resume_step") or 0)
+    for event in reversed(event_lines.recall(paths.events)):
+        if isinstance(event, RoundStarted) and [event.attempt, event.round] == here:
+            return event.resume_step or 0
     return 0
 
 

@@ -149,7 +149,7 @@ async def connect(host: str, port: int, secret: str, *, life: str, timeout_s: fl
     if writer.get_extra_info("peername") == writer.get_extra_info("sockname"):
         # dialling a free port of this machine again and again, one day the kernel picks it as the dialler's own
         peer.abort()
-        raise ConnectionRefusedError(f"{host}:{port} was this very connection")
+        raise ConnectionRefusedError(f"{host}:{port} is this process itself")
     try:
         await asyncio.wait_for(_prove_as_agent(peer, reader, secret.encode(), life), timeout_s)
     except asyncio.TimeoutError:

@@ -1,4 +1,4 @@
-"""A pending run that SLURM finds no hosts for, while the launcher keeps it off some."""
+"""A pending run that SLURM finds no hosts for, while the launcher excludes some."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 from launcher.frozen import frozen
 from launcher.node.allocation.exclusions import excluded_before
 from launcher.report import formats
-from launcher.report.model.history import History, as_list, as_text
+from launcher.report.model.history import History, as_text
 from launcher.report.model.summary import RunSummary
+from launcher.run.events import Excluded, Requeued, RunSubmitted
 
 __all__ = ["KeptOff", "kept_off"]
 
@@ -27,16 +28,16 @@ class KeptOff:
 
 
 def kept_off(h: History, s: RunSummary) -> KeptOff | None:
-    """None where the run does not wait for hosts, or the launcher keeps it off none."""
-    requeued = h.last("requeued", "submitted") or {}
-    if s.state != "pending" or not _NO_HOSTS.search(s.reason) or requeued.get("type") != "requeued":
+    """None where the run does not wait for hosts, or the launcher excludes none."""
+    requeued = h.last(Requeued, RunSubmitted)
+    if s.state != "pending" or not _NO_HOSTS.search(s.reason) or not isinstance(requeued, Requeued):
         return None
-    hosts = [host for host, counts in excluded_before(h.events, requeued["t"]).items() if counts]
+    hosts = [host for host, counts in excluded_before(h.events, requeued.t).items() if counts]
     if not hosts:
         return None
-    whys = {str(host): as_text(e.get("why")) for e in h.of("excluded") for host in as_list(e.get("hosts"))}
+    whys = {host: e.why or "" for e in h.of(Excluded) for host in e.hosts}
     named = formats.short_list([f"{host} ({whys[host]})" for host in hosts])
-    sentence = f"SLURM finds no hosts for the job ({s.reason}), and the launcher keeps it off {named}."
+    sentence = f"SLURM finds no hosts for the job ({s.reason}), and the launcher excludes {named}."
     return KeptOff(sentence, f"scontrol update JobId={s.job_id} ExcNodeList={_users(h)}")
 
 

@@ -7,8 +7,8 @@ import re
 import shlex
 from pathlib import Path, PurePath
 
-from launcher.report.diagnosis.traces import Trace
 from launcher.report.model.history import History, as_dict, as_list, as_text
+from launcher.run.tracebacks import Trace
 
 __all__ = ["remedy"]
 

@@ -8,13 +8,14 @@ from typing import Any
 from launcher.frozen import frozen
 from launcher.report import formats
 from launcher.report.diagnosis.evidence import Root, find_root
+from launcher.report.diagnosis.explanation import Explanation
+from launcher.report.diagnosis.explanations import EXPLANATIONS
 from launcher.report.diagnosis.kept_off import kept_off
-from launcher.report.diagnosis.tellers import TELLERS
-from launcher.report.diagnosis.told import Told
-from launcher.report.diagnosis.traces import user_frame
-from launcher.report.model.history import Event, History, as_dict, as_number, as_text
+from launcher.report.diagnosis.traces import frame_words, user_frame
+from launcher.report.model.history import History, as_dict, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.report.text.status import failing_saves, said_nothing, still_at_work
+from launcher.run import events as ev
 from launcher.run.units import named_ranks
 
 __all__ = ["Why", "explain"]
@@ -29,7 +30,7 @@ class Why:
     state: str
     """pending, running, completed, failed or cancelled."""
     kind: str
-    """exception, signal, oom, ... (the keys of `launcher.report.diagnosis.tellers.TELLERS`), or completed, pending, running."""
+    """One of the kinds of causes, or completed, pending, running."""
     sentence: str
     """The root cause."""
     rows: list[tuple[str, str]] = field(default_factory=list)
@@ -59,18 +60,18 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
     root = find_root(h, s)
     if root is None:
         return _nothing_wrong(h, s, now)
-    told = TELLERS.get(root.kind, TELLERS["other"])(root, h, s)
+    explained = EXPLANATIONS.get(root.kind, EXPLANATIONS["other"])(root, h, s)
     rows = [
         ("when", _when(root, now)),
         ("where", _where(root, h)),
-        *[("error", line) for line in told.errors],
-        *[("log", line) for line in told.log],
+        *[("error", line) for line in explained.errors],
+        *[("log", line) for line in explained.log],
         ("victims", _victims(root)),
         ("did", _did(root, h, s)),
         ("safe", _safe(h, s)),
-        ("next", _release(h, s) or _next(told, s)),
+        ("next", _release(h, s) or _next(explained, s)),
     ]
-    sentence = told.sentence
+    sentence = explained.sentence
     if stuck := _stuck(h, s):
         sentence += " " + stuck
     elif s.active:
@@ -110,12 +111,12 @@ def _nothing_wrong(h: History, s: RunSummary, now: float) -> Why:
     step = f" after step {formats.count(s.step)}" if s.step else ""
     sentence = {
         "completed": f"Nothing went wrong: the run completed{step}.",
-        "running": f"Nothing has gone wrong so far: the run is {s.phase or 'running'}.",
+        "running": f"Nothing has gone wrong so far: the run is {s.doing}.",
         "pending": f"Nothing has gone wrong: the run waits{f' ({s.reason})' if s.reason else ''}.",
     }.get(s.state, s.reason or f"The run {s.state}.")
     broken = [f"{formats.clean(k, 30)} is {formats.number(v)}" for k, v in s.metrics.items() if not _finite(v)]
     if broken and s.state in ("completed", "running"):
-        what = f"The run completed{step}" if s.state == "completed" else f"The run is {s.phase or 'running'}"
+        what = f"The run completed{step}" if s.state == "completed" else f"The run is {s.doing}"
         sentence = f"{what}, but {formats.short_list(broken)}."
     rows = []
     if stuck := _stuck(h, s):
@@ -126,7 +127,7 @@ def _nothing_wrong(h: History, s: RunSummary, now: float) -> Why:
         sentence = f"The run waits for {formats.short_list(names)}."
         rows.append(("so far", formats.duration(s.waited_s)))
     if failing := failing_saves(s):
-        sentence = f"The run is {s.phase or 'running'}, but saving has {failing}."
+        sentence = f"The run is {s.doing}, but saving has {failing}."
     if ended := still_at_work(s, now):
         sentence = f"Nothing has gone wrong so far: {ended}."
     if s.silent and s.heard is not None:
@@ -140,7 +141,7 @@ def _finite(value: object) -> bool:
 
 
 def _when(root: Root, now: float) -> str:
-    t = as_number(root.event.get("t"))
+    t = root.t
     if t is None:
         return ""
     place = f", attempt {root.attempt}" if root.attempt is not None else ""
@@ -153,14 +154,14 @@ def _where(root: Root, h: History) -> str:
         return ""
     code = as_text(h.spec.get("code_dir")) or str(h.paths.code)
     frame = user_frame(root.trace.frames, code)
-    return frame.words(code) if frame is not None else ""
+    return frame_words(frame, code) if frame is not None else ""
 
 
 def _victims(root: Root) -> str:
-    ranks = sorted(v["rank"] for v in root.victims if isinstance(v.get("rank"), int))
+    ranks = sorted(v.rank for v in root.victims if v.rank is not None)
     if not ranks:
         return ""
-    delays = sorted(d for d in (as_number(v.get("after_s")) for v in root.victims) if d is not None)
+    delays = sorted(v.after_s for v in root.victims if v.after_s is not None)
     when = (
         f", {delays[0]:.1f} to {delays[-1]:.1f} s later"
         if len(delays) > 1
@@ -174,19 +175,17 @@ def _victims(root: Root) -> str:
 def _did(root: Root, h: History, s: RunSummary) -> str:
     """What the launcher did about it, counted from the decisions."""
     decision = root.decision
-    action = as_text(decision.get("action"))
-    if not decision:
+    if decision is None:
         return ""
-    said, what = as_text(decision.get("reason")), as_text(root.cause.get("text"))
+    action, said, what = decision.action, decision.reason or "", root.cause.text or ""
     said = said[len(what) :] if said[1:].startswith(what[1:]) else said  # what failed may have said a semicolon itself
     reason = said.partition("; ")[2].rstrip(".")
     if action == "new_round":
         return _went_on(h, decision)
     if action == "requeue":
-        back = h.last("requeued") or {}
-        how = {"continuation": "submitted a continuation", "slurm": "SLURM requeues it"}.get(
-            as_text(back.get("how")), "requeued"
-        )
+        back = h.last(ev.Requeued)
+        hows = {"continuation": "submitted a continuation", "slurm": "SLURM requeues it"}
+        how = hows.get((back and back.how) or "", "requeued")
         return f"saved what it could, {how}" + _came_back(h, decision)
     restarts = _restarts(h, decision)
     if root.same_before and action == "fail":
@@ -195,49 +194,46 @@ def _did(root: Root, h: History, s: RunSummary) -> str:
     return f"{before}: {reason}" if reason not in ("", "stopped") else before
 
 
-def _restarts(h: History, decision: Event) -> int:
+def _restarts(h: History, decision: ev.Decided) -> int:
     """New rounds decided upon the same kind of evidence since the last committed progress before it."""
     count = 0
     for e in h.events:
         if e is decision:
             break
-        if e["type"] == "saved":
+        if isinstance(e, ev.Saved):
             count = 0
-        elif (
-            e["type"] == "decision" and e.get("action") == "new_round" and e.get("evidence") == decision.get("evidence")
-        ):
+        elif isinstance(e, ev.Decided) and e.action == "new_round" and e.evidence == decision.evidence:
             count += 1
     return count
 
 
-def _went_on(h: History, decision: Event) -> str:
+def _went_on(h: History, decision: ev.Decided) -> str:
     back = _came_back(h, decision)
     return f"started the workers again{back}" if back else "starts the workers again"
 
 
-def _came_back(h: History, decision: Event) -> str:
+def _came_back(h: History, decision: ev.Decided) -> str:
     """When the first step after a decision came, if it has."""
-    for e in h.of("first_step"):
+    for e in h.of(ev.FirstStep):
         if h.after(e, decision):
-            return f"; training went on {formats.duration(e['t'] - decision['t'])} later"
+            return f"; training went on {formats.duration(e.t - decision.t)} later"
     return ""
 
 
 def _safe(h: History, s: RunSummary) -> str:
     if not as_dict(h.spec.get("checkpoint")).get("enabled", True):
         return ""
-    damaged = {as_text(e.get("path")).rstrip("/").rsplit("/", 1)[-1] for e in h.of("checkpoint_damaged")}
-    saves = [e for e in h.of("saved") if as_number(e.get("step")) is not None]
-    for e in reversed(saves):
-        if f"step-{int(e['step']):08d}" not in damaged:
-            return f"step {formats.count(e['step'])}, complete on disk"
-    own = h.last("saved")
-    if own is not None and own.get("path"):
-        return f"the script's own {as_text(own['path']).rsplit('/', 1)[-1]}, {formats.time_of_day(own['t'])}"
-    return "" if h.last("first_step") is None else "nothing was saved"
+    damaged = {(e.path or "").rstrip("/").rsplit("/", 1)[-1] for e in h.of(ev.CheckpointDamaged)}
+    for e in reversed(list(h.of(ev.Saved))):
+        if e.step is not None and f"step-{e.step:08d}" not in damaged:
+            return f"step {formats.count(e.step)}, complete on disk"
+    own = h.last(ev.Saved)
+    if own is not None and own.path:
+        return f"the script's own {own.path.rsplit('/', 1)[-1]}, {formats.time_of_day(own.t)}"
+    return "" if h.last(ev.FirstStep) is None else "nothing was saved"
 
 
-def _next(told: Told, s: RunSummary) -> str:
-    if s.active or not told.next:
-        return "" if s.active else told.next
-    return told.next.replace("{run}", s.run.rsplit("-", 1)[-1])
+def _next(explained: Explanation, s: RunSummary) -> str:
+    if s.active or not explained.next:
+        return "" if s.active else explained.next
+    return explained.next.replace("{run}", s.run.rsplit("-", 1)[-1])

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from launcher.report.model.hearing import Hearing, run_now
-from launcher.report.model.history import History, as_dict, as_list
+from launcher.report.model.history import History
 from launcher.report.model.ledger import Advice, Ledger, advise, ledger
 from launcher.report.model.runs import all_runs, ask_slurm, needs_slurm
 from launcher.report.model.series import metric_series, usage
 from launcher.report.model.summary import RunSummary, summarise_history
 from launcher.report.model.verdict import SlurmView
 from launcher.report.text.listing import ListingRow, group_sweeps, main_metric_name, rows
+from launcher.run.events import Hang, WorkerFailed
 from launcher.run.files import parse_lines
 from launcher.run.paths import RunPaths
 
@@ -137,6 +138,6 @@ def _speeds(path: Path) -> list[float | None]:
 
 def _failures(history: History) -> dict[int, int]:
     """Count the rounds that each rank ended. Ranks that failed because of another are an event of their own."""
-    first = [e.get("rank") for e in history.of("worker_failed")]
-    late = [as_dict(r).get("rank") for e in history.of("hang") for r in as_list(e.get("laggards"))]
-    return dict(Counter(rank for rank in (*first, *late) if isinstance(rank, int)))
+    first = [e.rank for e in history.of(WorkerFailed)]
+    late = [r.rank for e in history.of(Hang) for r in e.laggards]
+    return dict(Counter(rank for rank in (*first, *late) if rank is not None))

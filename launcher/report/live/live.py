@@ -11,8 +11,8 @@ from rich.text import Text
 from launcher.report.diagnosis.traces import tail
 from launcher.report.live.feed import Detail, LiveFeed
 from launcher.report.live.screen import detail_screen, folded, log_screen, overview_screen, sorted_groups
-from launcher.report.model.history import as_list
 from launcher.report.text.listing import ListingRow
+from launcher.run.events import RoundStarted
 from launcher.run.paths import RunPaths
 
 __all__ = ["View"]
@@ -66,11 +66,12 @@ class View:
 
     def _log(self, detail: Detail, run: RunPaths) -> tuple[str, Path]:
         """Return the title and the path of the marked rank's newest log."""
-        s, begun = detail.summary, detail.history.last("round_started") or {}
+        s, begun = detail.summary, detail.history.last(RoundStarted)
         rank = s.ranks[self.rank].get("rank", self.rank) if s.ranks else 0
-        attempt, round_ = begun.get("attempt", s.attempt) or 0, begun.get("round") or 0
+        attempt = (s.attempt if begun is None else begun.attempt) or 0
+        round_ = (begun and begun.round) or 0
         path = run.rank_log(attempt, round_, rank if isinstance(rank, int) else 0)
-        ranks = len(as_list(begun.get("ranks"))) or s.world_size or 1
+        ranks = len(begun.ranks if begun else ()) or s.world_size or 1
         return f"rank {rank} of {ranks}, attempt {attempt}, round {round_}   {path}", path
 
     def press(self, key: str) -> None:

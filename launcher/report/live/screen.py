@@ -17,14 +17,13 @@ from launcher.report.model.history import as_number, own_time
 from launcher.report.model.ledger import advice_in_words, cost_in_words, goodput_in_words
 from launcher.report.text.listing import ListingRow, main_metric_name, sweep_line
 from launcher.report.text.status import colour, headline, lines
-from launcher.report.text.words import level, words
+from launcher.report.text.words import QUIET, level, words
 from launcher.run.units import size
 
 __all__ = ["detail_screen", "folded", "in_ascii", "log_screen", "overview_screen", "sorted_groups"]
 
 _LEVELS = {"bad": "red", "warning": "yellow", "good": "green", "plain": ""}
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█▏▎▍▌▋▊▉─▶▲↑↓←…·–", "_.,-=+*#   ####->^^v<~.-")
-_QUIET = frozenset({"save_started", "progress_assumed", "digest", "notified"})
 _LABEL = 9
 _ALWAYS = ("reason", "heard", "waiting", "phase", "ended", "saved", "saving", "limit", "files", "goodput")
 _WITH_ROOM = ("cost", "advice")
@@ -138,15 +137,13 @@ def detail_screen(d: Detail, chosen: int, width: int, height: int, now: float, n
     rows = [head, *_progress(d, width), *_curves(d, width)]
     least = _LEAST_EVENTS + (min(len(s.ranks), _LEAST_RANKS) + 1 if s.ranks else 0)
     rows += [*_facts(d, width, height - len(rows) - 3 - least, now), Text("")]
-    events = [e for e in d.history.events if e["type"] not in _QUIET]
+    events = [e for e in d.history.events if not isinstance(e, QUIET)]
     room = height - len(rows) - 2
     for_events = min(len(events), max(_LEAST_EVENTS, room - len(s.ranks) - 1) if s.ranks else room)
     if s.ranks:
         rows += _ranks(d, min(max(chosen, 0), len(s.ranks) - 1), width, max(1, room - for_events - 1), now)
     for e in events[-for_events:] if for_events > 0 else []:
-        rows.append(
-            Text(f"{formats.time_of_day(e['t'], now)}  ", style="dim").append(words(e), style=_LEVELS[level(e)])
-        )
+        rows.append(Text(f"{formats.time_of_day(e.t, now)}  ", style="dim").append(words(e), style=_LEVELS[level(e)]))
     return _screen(rows, note or "↑↓ rank   l log   c save and cancel   ← all runs   q quit", width, height)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from launcher.report.model.history import History, as_number, read_history
 from launcher.run import clock
+from launcher.run.events import AttemptStarted, Requeued, RoundStarted, RunSubmitted
 from launcher.run.files import read_object
 from launcher.run.paths import RunPaths
 
@@ -29,16 +30,16 @@ _WRONG_S = 86400.0
 
 def is_waiting(h: History) -> bool:
     """Whether the newest thing known is that the job was handed to a queue."""
-    last = h.last("submitted", "requeued", "attempt_started", "round_started")
-    return last is None or last["type"] in ("submitted", "requeued")
+    last = h.last(RunSubmitted, Requeued, AttemptStarted, RoundStarted)
+    return last is None or isinstance(last, (RunSubmitted, Requeued))
 
 
 def heard(h: History) -> float | None:
     """When the run's files last told anything, in seconds since the epoch, by the clock of who told it."""
-    times = [as_number(e["t"]) for e in h.events[-1:]]
+    times = [e.t for e in h.events[-1:]]
     if not h.events or not is_waiting(h):
-        times.append(as_number(h.state.get("t")))
-    return max((t for t in times if t is not None), default=None)
+        times += [t for t in [as_number(h.state.get("t"))] if t is not None]
+    return max(times, default=None)
 
 
 def silence(h: History, now: float) -> float:

@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from launcher.frozen import frozen
+from launcher.run.events import AttemptStarted, Ended, Event, EventKind, RunSubmitted, parse_event
 from launcher.run.files import Damage, read_lines, read_object
 from launcher.run.paths import RunPaths
 
 __all__ = [
-    "Event", "History", "as_list", "as_number", "as_text", "as_time", "in_order", "own_time", "read_events", "read_history",
+    "History", "as_list", "as_number", "as_text", "as_time", "in_order", "own_time", "read_events", "read_history",
 ]  # fmt: skip
-
-Event = dict[str, Any]
 
 _MOST = sys.float_info.max
 _MOST_STEPS = 10**15
@@ -67,23 +66,33 @@ class History:
     quiet_s: float | None = None
     """For how long this reader has seen no change of them; None: it has looked once."""
 
-    def of(self, *types: str) -> Iterator[Event]:
+    def of(self, *types: type[EventKind]) -> Iterator[EventKind]:
         """Events of the given types, oldest first."""
-        return (e for e in self.events if e["type"] in types)
+        places = sorted(place for kind, at in self._by_kind.items() if issubclass(kind, types) for place in at)
+        return (cast("EventKind", self.events[place]) for place in places)
 
-    def last(self, *types: str) -> Event | None:
+    def last(self, *types: type[EventKind]) -> EventKind | None:
         """The newest event of the given types."""
-        return next((e for e in reversed(self.events) if e["type"] in types), None)
+        places = [at[-1] for kind, at in self._by_kind.items() if issubclass(kind, types)]
+        return cast("EventKind", self.events[max(places)]) if places else None
+
+    @cached_property
+    def _by_kind(self) -> dict[type[Event], list[int]]:
+        """The places of each kind's events: a history is asked some twenty times for one line of ``ls``."""
+        found: dict[type[Event], list[int]] = {}
+        for place, event in enumerate(self.events):
+            found.setdefault(type(event), []).append(place)
+        return found
 
     @cached_property
     def outcome(self) -> dict[str, Any] | None:
         """How the run ended; None while it has not, or since it was resubmitted."""
-        last = self.last("submitted", "attempt_started", "ended")
+        last = self.last(RunSubmitted, AttemptStarted, Ended)
         if self.raw_outcome is None:
-            return dict(last) if last is not None and last["type"] == "ended" else None
+            return dict(last.raw) if isinstance(last, Ended) else None
         # Whoever submits a run again moves its outcome away first, but one that is damaged may have no event beside it.
-        of, begun = as_number(self.raw_outcome.get("attempt")), self.last("attempt_started")
-        later = begun is not None and of is not None and (as_number(begun.get("attempt")) or 0) > of
+        of, begun = as_number(self.raw_outcome.get("attempt")), self.last(AttemptStarted)
+        later = begun is not None and of is not None and (begun.attempt or 0) > of
         return None if later else self.raw_outcome
 
     @cached_property
@@ -97,8 +106,7 @@ class History:
     @cached_property
     def attempt(self) -> int | None:
         """The number of the newest attempt that a leader began; None before the first."""
-        numbers = [e["attempt"] for e in self.events if isinstance(e.get("attempt"), int)]
-        return max(numbers, default=None)
+        return max((e.attempt for e in self.events if e.attempt is not None), default=None)
 
 
 def own_time(rank: dict[str, Any]) -> float | None:
@@ -111,19 +119,25 @@ _NUMBERS = ("attempt", "round", "step", "rank")
 _TIMES = ("t", "submitted_t", "saved_t", "allocation_t", "heartbeat_t")
 
 
+def _drop_strange(value: dict[str, Any]) -> bool:
+    """Drop what the common keys cannot hold: whole numbers and times. Returns whether there was any."""
+    strange = [key for key in _NUMBERS if value.get(key) is not None and not _is_whole(value[key])]
+    strange += [key for key in _TIMES if value.get(key) is not None and as_time(value[key]) is None]
+    for key in strange:
+        del value[key]
+    return bool(strange)
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and -_MOST_STEPS < value < _MOST_STEPS
+
+
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """Without what the common keys cannot hold: whole numbers and times. Other versions and torn files hold anything."""
-    for key in _NUMBERS:
-        number = value.get(key)
-        if number is not None and not (type(number) is int and -_MOST_STEPS < number < _MOST_STEPS):
-            del value[key]
-    for key in _TIMES:
-        if value.get(key) is not None and as_time(value[key]) is None:
-            del value[key]
+    _drop_strange(value)
     return value
 
 
-def in_order(lines: list[Event]) -> list[Event]:
+def in_order(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same lines, none with a ``t`` beyond that of the next.
 
     The clock of an attempt's host may be behind that of the one before. The older attempt is then moved back in time, as a
@@ -139,15 +153,29 @@ def in_order(lines: list[Event]) -> list[Event]:
 
 
 def read_events(path: Path, damage: list[Damage] | None = None) -> list[Event]:
-    """The events at ``path`` that have a type and a time, in the order written; ``damage`` is told of lines left out."""
+    """Return the events at ``path`` in the order written, and tell ``damage`` how many lines could not be read in full.
+
+    A line without a type is left out; one without a time has that of the line before.
+    """
     found: list[Damage] = []
     lines = read_lines(path, found)
-    told = [e for e in map(_plain, lines) if isinstance(e.get("type"), str) and e.get("t") is not None]
-    if strange := len(lines) - len(told):
+    told = [line for line in lines if isinstance(line.get("type"), str)]
+    odd = [_drop_strange(line) or line.get("t") is None for line in told]
+    t = next((line["t"] for line in told if line.get("t") is not None), None)
+    told = [] if t is None else told
+    strange = len(lines) - len(told)
+    for line in told:
+        t = line["t"] = t if line.get("t") is None else line["t"]
+    events = []
+    for line, is_odd in zip(in_order(told), odd, strict=False):
+        problems: list[str] = []
+        events.append(parse_event(line, problems))
+        strange += is_odd or bool(problems)
+    if strange:
         found = [Damage(path.name, lines=strange + sum(d.lines for d in found), torn=any(d.torn for d in found))]
     if damage is not None:
         damage += found
-    return in_order(told)
+    return events
 
 
 def read_history(paths: RunPaths) -> History:

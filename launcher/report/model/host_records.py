@@ -8,8 +8,10 @@ from typing import Any
 
 from launcher.frozen import frozen
 from launcher.report.formats import duration, median
-from launcher.report.model.history import Event, as_dict, as_list, as_number, as_text, own_time
-from launcher.run import events as events_module
+from launcher.report.model.history import as_dict, as_list, as_text, own_time
+from launcher.run import event_lines
+from launcher.run import events as ev
+from launcher.run.events import Event
 from launcher.run.files import read_thinned
 from launcher.run.paths import RunPaths
 
@@ -76,11 +78,14 @@ class HostRecord:
         }  # fmt: skip
 
 
+_TELLING = (ev.NodeJoined, ev.NodeLost, ev.WorkerFailed, ev.Hang, ev.PreflightDone, ev.Excluded)
+
+
 def load(paths: RunPaths) -> HostTrace:
     """Read one run's events and samples; torn and missing files are survived."""
     # A median is wanted, of every run on the list: some hundred samples tell it.
     samples = read_thinned(paths.samples, most_lines=300, most_bytes=2 << 20)
-    return HostTrace(paths.id, events_module.read(paths.events), samples)
+    return HostTrace(paths.id, event_lines.read(paths.events, *_TELLING), samples)
 
 
 def gather(traces: Iterable[HostTrace]) -> list[HostRecord]:
@@ -101,46 +106,44 @@ def _record(hosts: dict[str, HostRecord], name: object) -> HostRecord:
 
 
 def _trouble(hosts: dict[str, HostRecord], host: object, event: Event, text: str) -> HostRecord:
-    record, t = _record(hosts, host), as_number(event.get("t"))
-    if t is not None and (record.last_t is None or t >= record.last_t):
+    record, t = _record(hosts, host), event.t
+    if record.last_t is None or t >= record.last_t:
         record.last_t, record.last = t, text
     return record
 
 
 def _note(hosts: dict[str, HostRecord], run: str, event: Event) -> None:
-    kind = event["type"]
-    if kind == "node_joined" and event.get("host"):
-        record = _record(hosts, event["host"])
-        record.runs.add(run)
-        record.attempts += 1
-    elif kind == "node_lost" and event.get("host"):
-        _trouble(hosts, event["host"], event, f"lost ({as_text(event.get('why'), 'silent')})").lost += 1
-    elif kind == "worker_failed" and event.get("host") and not _on_several_hosts(event):
-        cause = as_dict(event.get("cause"))
-        words = as_text(cause.get("text")) or as_text(cause.get("kind"), "a worker failed")
-        _trouble(hosts, event["host"], event, words).failed += 1
-    elif kind == "hang":
-        for host in dict.fromkeys(as_text(as_dict(r).get("host")) for r in as_list(event.get("laggards"))):
-            if host:
-                _trouble(hosts, host, event, f"hung for {duration(as_number(event.get('limit_s')))}").hung += 1
-    elif kind == "preflight":
-        _failed_checks(hosts, event)
-    elif kind == "excluded":
-        for host in dict.fromkeys(as_text(h) for h in as_list(event.get("hosts"))):
-            _trouble(hosts, host, event, f"excluded: {as_text(event.get('why'))}").excluded += 1
+    match event:
+        case ev.NodeJoined(host=str(host)):
+            record = _record(hosts, host)
+            record.runs.add(run)
+            record.attempts += 1
+        case ev.NodeLost(host=str(host)):
+            _trouble(hosts, host, event, f"lost ({event.why or 'silent'})").lost += 1
+        case ev.WorkerFailed(host=str(host)) if not _on_several_hosts(event):
+            cause = event.cause
+            words = (cause.text or cause.kind if cause else None) or "a worker failed"
+            _trouble(hosts, host, event, words).failed += 1
+        case ev.Hang():
+            for host in dict.fromkeys(r.host for r in event.laggards if r.host):
+                _trouble(hosts, host, event, f"hung for {duration(event.limit_s)}").hung += 1
+        case ev.PreflightDone():
+            _failed_checks(hosts, event)
+        case ev.Excluded():
+            for host in dict.fromkeys(event.hosts):
+                _trouble(hosts, host, event, f"excluded: {event.why or ''}").excluded += 1
 
 
-def _on_several_hosts(event: Event) -> bool:
+def _on_several_hosts(event: ev.WorkerFailed) -> bool:
     """The same failure came on several hosts: it is the program's, not the first one's."""
-    return len({as_text(as_dict(r).get("host")) for r in as_list(event.get("ranks"))}) > 1
+    return len({r.host for r in event.ranks}) > 1
 
 
-def _failed_checks(hosts: dict[str, HostRecord], event: Event) -> None:
+def _failed_checks(hosts: dict[str, HostRecord], event: ev.PreflightDone) -> None:
     failed: dict[str, str] = {}
-    for check in map(as_dict, as_list(event.get("checks"))):
-        if check.get("ok") is False and check.get("host"):
-            detail = as_text(check.get("detail"))
-            failed.setdefault(as_text(check["host"]), f"{as_text(check.get('name'))}: {detail}" if detail else "")
+    for check in event.checks:
+        if check.ok is False and check.host:
+            failed.setdefault(check.host, f"{check.name or ''}: {check.detail}" if check.detail else "")
     for host, text in failed.items():
         _trouble(hosts, host, event, text or "failed a check").checks += 1
 

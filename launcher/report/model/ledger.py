@@ -8,8 +8,10 @@ from typing import Any
 
 from launcher.frozen import frozen
 from launcher.report import formats
-from launcher.report.model.history import Event, History, as_dict, as_number
+from launcher.report.model.history import History, as_dict, as_number
 from launcher.report.model.timeline import KINDS, Segment, timeline
+from launcher.run import events as ev
+from launcher.run.events import Event
 from launcher.run.intervals import young_daly_s
 
 __all__ = [
@@ -127,37 +129,37 @@ def cost_in_words(book: Ledger) -> str:
     return f"{formats.hours(book.cpu_hours)} CPU-h" if book.cpu_hours else ""
 
 
-_CAUSES = {"worker_failed": "crash", "node_lost": "node", "store_lost": "store", "hang": "hang"}
+_CAUSES: dict[type[Event], str] = {
+    ev.WorkerFailed: "crash", ev.NodeLost: "node", ev.StoreLost: "store", ev.Hang: "hang",
+}  # fmt: skip
 _UNPLANNED = (*_CAUSES.values(), "leader", "unknown")
 
 
 def interruptions(history: History) -> list[Interruption]:
     """What stopped training, oldest first: one per round at most, its first cause."""
     out: list[Interruption] = []
-    cause: tuple[float, str, Any] | None = None
-    step: float | None = None
+    cause: tuple[float, str, int | None] | None = None
+    step: int | None = None
     attempt: int | None = None
-    closed = {e.get("attempt") for e in history.of("attempt_ended", "stopped", "ended")}
+    closed = {e.attempt for e in history.of(ev.AttemptEnded, ev.Stopped, ev.Ended)}
     for e in history.events:
-        kind = e["type"]
         if cause is None and (name := _cause(e)):
-            cause = (e["t"], name, e.get("attempt"))
-        elif kind == "attempt_started" and cause is None and attempt is not None and attempt not in closed:
+            cause = (e.t, name, e.attempt)
+        elif isinstance(e, ev.AttemptStarted) and cause is None and attempt is not None and attempt not in closed:
             cause = (_last_t(history, attempt), "leader", attempt)  # it died, and nobody had the time to say so
-        elif kind == "stopped" and cause is not None:
-            out.append(Interruption(*cause, _whole(e.get("lost_steps"))))
+        elif isinstance(e, ev.Stopped) and cause is not None:
+            out.append(Interruption(*cause, e.lost_steps))
             cause, step = None, None
-        elif kind == "first_step":
-            first = as_number(e.get("step"))
+        elif isinstance(e, ev.FirstStep):
             if cause is not None:
-                lost = max(0, int(step - first + 1)) if step is not None and first is not None else None
+                lost = max(0, step - e.step + 1) if step is not None and e.step is not None else None
                 if cause[1] == "leader":  # it took its last words along
                     lost = None
                 out.append(Interruption(*cause, lost))
             cause, step = None, None
-        if (seen := _step(e)) is not None:
-            step = seen if step is None else max(step, seen)
-        attempt = e.get("attempt") if isinstance(e.get("attempt"), int) else attempt
+        if isinstance(e, _TELL_STEPS) and e.step is not None:
+            step = e.step if step is None else max(step, e.step)
+        attempt = attempt if e.attempt is None else e.attempt
     if cause is not None:
         out.append(Interruption(*cause, None))
     return out
@@ -165,23 +167,16 @@ def interruptions(history: History) -> list[Interruption]:
 
 def _cause(e: Event) -> str | None:
     """What this event says of an interruption, if anything."""
-    kind = e["type"]
-    if kind == "stop_requested":
-        return str(e.get("cause") or "unknown")
-    return "leader" if kind == "decision" and e.get("evidence") == "leader_gone" else _CAUSES.get(kind)
+    if isinstance(e, ev.StopRequested):
+        return e.cause or "unknown"
+    return "leader" if isinstance(e, ev.Decided) and e.evidence == "leader_gone" else _CAUSES.get(type(e))
 
 
-def _step(e: Event) -> float | None:
-    return as_number(e.get("step")) if e["type"] in ("first_step", "save_started", "saved", "worker_failed") else None
-
-
-def _whole(value: object) -> int | None:
-    number = as_number(value)
-    return None if number is None else int(number)
+_TELL_STEPS = (ev.FirstStep, ev.SaveStarted, ev.Saved, ev.WorkerFailed)
 
 
 def _last_t(history: History, attempt: int) -> float:
-    return max((float(e["t"]) for e in history.events if e.get("attempt") == attempt), default=0.0)
+    return max((e.t for e in history.events if e.attempt == attempt), default=0.0)
 
 
 @frozen(kw_only=True)
@@ -202,8 +197,8 @@ class Advice:
 
 def advise(history: History, book: Ledger) -> Advice:
     """Recommend a checkpoint interval and how long before the time limit SLURM should signal."""
-    saved = list(history.of("saved"))
-    costs = [c for c in (as_number(e.get("blocked_s")) for e in saved if e.get("reason") not in ("stop", "end")) if c]
+    saved = list(history.of(ev.Saved))
+    costs = [e.blocked_s for e in saved if e.blocked_s and e.reason not in ("stop", "end")]
     cost = formats.median(costs) if costs else None
     trained = book.seconds["useful"] + book.seconds["lost"] + book.seconds["saving"]
     hard = [i for i in book.interruptions if i.cause in _UNPLANNED or (i.lost_steps or 0) > 0]
@@ -224,16 +219,16 @@ def advice_in_words(a: Advice) -> str:
     return "; ".join(parts)
 
 
-def _lead(history: History, saved: list[Event]) -> float | None:
+def _lead(history: History, saved: list[ev.Saved]) -> float | None:
     stops: list[float] = []
     asked: float | None = None
-    for e in history.of("stop_requested", "stopped"):
-        if e["type"] == "stop_requested":
-            asked = e["t"]
+    for e in history.of(ev.StopRequested, ev.Stopped):
+        if isinstance(e, ev.StopRequested):
+            asked = e.t
         elif asked is not None:
-            stops.append(float(e["t"]) - asked)
+            stops.append(e.t - asked)
             asked = None
     if stops:
         return math.ceil(max(10.0, 2 * max(stops)))
-    times = [s for s in (as_number(e.get("seconds")) for e in saved) if s]
+    times = [e.seconds for e in saved if e.seconds]
     return math.ceil(max(10.0, 2 * max(times))) if times else None

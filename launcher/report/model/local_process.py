@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from launcher.report.model.history import History, as_number, as_text
+from launcher.run.events import AttemptStarted, RunSubmitted
 
 __all__ = ["local_process"]
 
 
 def local_process(h: History) -> tuple[int | None, object, str | None]:
     """Process id, mark (`launcher.run.processes`) and host of what runs a local run; None for what its files do not tell."""
-    newest = h.last("submitted", "attempt_started") or {}
-    led = [h.state, newest] if newest.get("type") == "attempt_started" else []
-    for source in (*(s for s in led if s.get("attempt") == newest.get("attempt")), h.submission):
+    newest = h.last(RunSubmitted, AttemptStarted)
+    led = (
+        [s for s in (h.state, newest.raw) if s.get("attempt") == newest.attempt]
+        if isinstance(newest, AttemptStarted)
+        else []
+    )
+    for source in (*led, h.submission):
         pid = as_number(source.get("leader_pid", source.get("pid")))
         if pid is not None:
             host = as_text(source.get("leader_host", source.get("host"))) or None

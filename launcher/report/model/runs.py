@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher.errors import RunNotFoundError
 from launcher.frozen import frozen
+from launcher.redact import redact
 from launcher.report.model.hearing import silence
 from launcher.report.model.history import History, as_dict, as_list
 from launcher.report.model.summary import RunSummary, summarise_history
@@ -16,7 +17,6 @@ from launcher.report.model.verdict import SlurmView
 from launcher.run.files import read_object
 from launcher.run.index import SWEEP_FILE, is_sweep, job_name, list_runs, resolve
 from launcher.run.paths import RunPaths
-from launcher.run.redact import redact
 
 __all__ = [
     "Known",

@@ -11,9 +11,10 @@ from typing import Any
 from launcher.frozen import frozen
 from launcher.report import formats
 from launcher.report.model.hearing import heard, run_now
-from launcher.report.model.history import Event, History, as_dict, as_list, as_number, as_text, own_time
+from launcher.report.model.history import History, as_dict, as_list, as_number, as_text, own_time
 from launcher.report.model.problems import faults
 from launcher.report.model.verdict import SlurmView, State, verdict
+from launcher.run import events as ev
 
 __all__ = ["STANDS_OUT", "RunSummary", "summarise_history"]
 
@@ -117,6 +118,16 @@ class RunSummary:
         return self.state in ("pending", "running")
 
     @property
+    def doing(self) -> str:
+        """What a running run does: its phase as a participle."""
+        return {
+            "waiting": "waiting for its nodes",
+            "preflight": "checking its nodes",
+            "ended": "ending",
+            "": "running",
+        }.get(self.phase, self.phase)
+
+    @property
     def slowest(self) -> tuple[int, float] | None:
         """The rank that holds the others up, and by what share it exceeds their median; None where none stands out."""
         known = [r for r in self.ranks if "rank" in r and as_number(r.get("step_time_s"))]
@@ -153,20 +164,21 @@ def summarise_history(
 
 
 def _identity(h: History) -> dict[str, Any]:
-    submitted = h.last("submitted") or {}
-    started = h.last("attempt_started") or {}
-    newest = h.last("submitted", "requeued", "attempt_started") or {}
-    job_id = newest.get("job_id")
-    if job_id is None and newest.get("type") in (None, "submitted"):  # written before SLURM had given it a number
-        job_id = h.submission.get("job_id")
-    job_id = job_id or started.get("job_id")
+    submitted, started = h.last(ev.RunSubmitted), h.last(ev.AttemptStarted)
+    owner = h.last(ev.JobNamed)
+    job_id = owner.job_id if owner is not None else None
+    if job_id is None and owner is submitted:  # written before SLURM had given it a number
+        job_id = as_text(h.submission.get("job_id"))
+    if not job_id and started is not None:
+        job_id = started.job_id
+    backend = submitted.backend if submitted is not None else None
     sweep = as_dict(h.submission.get("sweep"))
     return {
         "run": h.paths.id,
         "name": as_text(h.spec.get("name"), _name_of(h.paths.id)),
         "dir": str(h.paths.root),
-        "backend": as_text(submitted.get("backend") or h.spec.get("batch") or h.submission.get("backend"), "slurm"),
-        "job_id": str(job_id) if job_id is not None else None,
+        "backend": as_text(backend or h.spec.get("batch") or h.submission.get("backend"), "slurm"),
+        "job_id": job_id or None,
         "sweep": as_text(sweep.get("id")) or None,
         "overrides": [str(o) for o in as_list(sweep.get("overrides"))],
     }
@@ -187,14 +199,13 @@ def _progress(h: History) -> dict[str, Any]:
     """Where it is: the leader's picture, and the events where that is missing or older."""
     picture = h.state if _picture_is_newest(h) else {}
     outcome = h.outcome or {}
-    saved = h.last("saved") or {}
-    begun = h.last("round_started") or {}
+    saved, begun = h.last(ev.Saved), h.last(ev.RoundStarted)
     step = _whole(outcome.get("step"))
     if step is None:
         step = _whole(picture.get("step"))
     if step is None:
         step = _last_known_step(h)
-    ranks = [r for r in as_list(picture.get("ranks") or begun.get("ranks")) if isinstance(r, dict)]
+    ranks = [r for r in as_list(picture.get("ranks") or (begun and begun.to_wire()["ranks"])) if isinstance(r, dict)]
     hosts = as_list(picture.get("nodes")) or list(dict.fromkeys(str(r["host"]) for r in ranks if r.get("host")))
     return {
         "attempt": h.attempt if h.attempt is not None else _whole(picture.get("attempt")),
@@ -204,48 +215,48 @@ def _progress(h: History) -> dict[str, Any]:
         "total_steps": _whole(picture.get("total_steps", h.state.get("total_steps"))),
         "epoch": as_number(picture.get("epoch")),
         "epochs": as_number(picture.get("epochs")),
-        "world_size": _world_size(h, picture, begun),
+        "world_size": _whole(picture.get("world_size")) or _world_size(h, begun),
         "nodes": [str(n) for n in hosts],
         "spares": [str(n) for n in as_list(picture.get("spares"))],
         "missing": [m for m in as_list(picture.get("missing")) if isinstance(m, dict)],
         "waited_s": _waited(h, picture),
-        "saved_step": _whole(saved.get("step", picture.get("saved_step"))),
-        "saved_t": as_number(saved.get("t", picture.get("saved_t"))),
-        "saved_path": (as_text(saved.get("path")) or "").removeprefix(f"{h.paths.root}/"),
+        "saved_step": _whole(picture.get("saved_step")) if saved is None else saved.step,
+        "saved_t": as_number(picture.get("saved_t")) if saved is None else saved.t,
+        "saved_path": ((saved and saved.path) or "").removeprefix(f"{h.paths.root}/"),
         "save_failures": len(failed := _failed_saves(h)),
         "save_error": _save_error(failed),
         "metrics": as_dict(outcome.get("metrics")) or as_dict(picture.get("metrics")),
         "ranks": ranks,
-        "restarts": sum(1 for e in h.of("round_started") if _whole(e.get("round"))),
+        "restarts": sum(1 for e in h.of(ev.RoundStarted) if e.round),
         "rate": as_number(picture.get("rate")),
         "exit_code": _whole(outcome.get("exit_code")),
     }
 
 
-def _failed_saves(h: History) -> list[Event]:
-    failed: list[Event] = []
-    for e in h.events:
-        if e["type"] in ("saved", "attempt_started"):
-            failed.clear()
-        elif e["type"] == "save_failed":
+def _failed_saves(h: History) -> list[ev.SaveFailed]:
+    failed: list[ev.SaveFailed] = []
+    for e in h.of(ev.Saved, ev.AttemptStarted, ev.SaveFailed):
+        if isinstance(e, ev.SaveFailed):
             failed.append(e)
+        else:
+            failed.clear()
     return failed
 
 
-def _save_error(failed: list[Event]) -> str:
-    return f"{as_text(failed[-1].get('errno_name'))} {as_text(failed[-1].get('error'))}".strip() if failed else ""
+def _save_error(failed: list[ev.SaveFailed]) -> str:
+    return f"{failed[-1].errno_name or ''} {failed[-1].error or ''}".strip() if failed else ""
 
 
 def _picture_is_newest(h: History) -> bool:
     """Whether state.json is of the newest attempt: after a resubmission it still shows the old one."""
     attempt = _whole(h.state.get("attempt"))
-    newest = h.last("attempt_started")
-    return bool(h.state) and (newest is None or attempt is None or attempt == newest.get("attempt"))
+    newest = h.last(ev.AttemptStarted)
+    return bool(h.state) and (newest is None or attempt is None or attempt == newest.attempt)
 
 
 def _newest_round(h: History) -> int | None:
-    event = h.last("round_started")
-    rounds = [_whole(event.get("round"))] if event and event.get("attempt") == h.attempt else []
+    event = h.last(ev.RoundStarted)
+    rounds = [event.round] if event is not None and event.attempt == h.attempt else []
     if _picture_is_newest(h):
         rounds.append(_whole(h.state.get("round")))
     return max((r for r in rounds if r is not None), default=None)
@@ -253,38 +264,39 @@ def _newest_round(h: History) -> int | None:
 
 def _last_known_step(h: History) -> int | None:
     for e in reversed(h.events):
-        step = _whole(e.get("step"))
-        if step is not None and e["type"] in ("first_step", "saved", "stopped", "evaluated", "worker_failed", "ended"):
-            return step
+        if isinstance(e, _TELL_STEPS) and e.step is not None:
+            return e.step
     return None
 
 
-def _world_size(h: History, picture: Event, begun: Event) -> int | None:
-    known = _whole(picture.get("world_size")) or _whole(begun.get("world_size"))
-    if known:
-        return known
+_TELL_STEPS = (ev.FirstStep, ev.Saved, ev.Stopped, ev.Evaluated, ev.WorkerFailed, ev.Ended)
+
+
+def _world_size(h: History, begun: ev.RoundStarted | None) -> int | None:
+    if begun is not None and begun.world_size:
+        return begun.world_size
     nodes, tasks = _whole(h.spec.get("nodes")), _whole(h.spec.get("tasks_per_node"))
     return nodes * tasks if nodes and tasks else None
 
 
-def _waited(h: History, picture: Event) -> float | None:
-    begun = h.last("attempt_started")
+def _waited(h: History, picture: dict[str, Any]) -> float | None:
+    begun = h.last(ev.AttemptStarted)
     heard = as_number(picture.get("t"))
     if not picture.get("missing") or begun is None or heard is None:
         return None
-    return max(0.0, heard - float(begun["t"]))
+    return max(0.0, heard - begun.t)
 
 
 def _times(h: History, now: float) -> dict[str, Any]:
-    first = next(h.of("submitted"), None)
-    begun = next(h.of("attempt_started"), None)
-    latest = h.last("attempt_started")
+    first = next(h.of(ev.RunSubmitted), None)
+    begun = next(h.of(ev.AttemptStarted), None)
+    latest = h.last(ev.AttemptStarted)
     picture = h.state if _picture_is_newest(h) else {}
     ended = as_number((h.outcome or {}).get("t"))
     times: dict[str, Any] = {
-        "submitted": first["t"] if first else as_number(h.submission.get("submitted_t")),
-        "started": begun["t"] if begun else None,
-        "attempt_started": latest["t"] if latest else None,
+        "submitted": first.t if first else as_number(h.submission.get("submitted_t")),
+        "started": begun.t if begun else None,
+        "attempt_started": latest.t if latest else None,
         "ended": ended,
         "heard": heard(h),
     }

@@ -15,17 +15,19 @@ points that its events give, straight lines between them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from launcher.frozen import frozen
-from launcher.report.model.history import Event, History, as_dict, as_number
+from launcher.report.model.history import History, as_dict, as_number
+from launcher.run import events as ev
+from launcher.run.events import Event
 
 __all__ = ["KINDS", "Segment", "timeline"]
 
 KINDS = ("useful", "saving", "lost", "recovery", "start-up", "queued", "stopped", "away")
-
-_FAILURES = ("worker_failed", "node_lost", "store_lost", "hang")
 
 
 @frozen
@@ -93,15 +95,14 @@ class _Reader:
         self.last_t = 0.0
         self.kept: list[tuple[int, float]] = []
         """(trainings so far, the step beyond which theirs are lost), as it was found out."""
-        self.last_start = max((e["t"] for e in history.of("attempt_started")), default=0.0)
-        held = [(e.get("attempt"), e["t"], as_number(e.get("allocation_s"))) for e in history.of("attempt_ended")]
+        self.last_start = max((e.t for e in history.of(ev.AttemptStarted)), default=0.0)
         self.allocated: dict[int | None, float] = {}
         """When each attempt's allocation began, where its end tells."""
-        for attempt, t, seconds in held:
-            if seconds is not None:
-                self.allocated.setdefault(attempt, t - seconds)
+        for e in history.of(ev.AttemptEnded):
+            if e.allocation_s is not None:
+                self.allocated.setdefault(e.attempt, e.t - e.allocation_s)
         self.silent_script = as_dict(history.spec.get("work")).get("kind") in ("script", "module") and not any(
-            history.of("first_step")
+            history.of(ev.FirstStep)
         )
 
     def close(self, t: float, kind: str) -> None:
@@ -117,62 +118,60 @@ class _Reader:
 
     def read(self, event: Event) -> None:
         """Take in one event."""
-        handler = getattr(self, "on_" + event["type"], None)
-        if event["type"] in _FAILURES:
-            handler = self.on_failure
-        if handler is not None:
-            handler(event)
-        if event["type"] not in ("submitted",):
-            self.last_t = max(self.last_t, event["t"])
+        if isinstance(event, ev.Fault):
+            self.on_fault(event)
+        elif (handler := _HANDLERS.get(type(event))) is not None:
+            handler(self, event)
+        if not isinstance(event, ev.RunSubmitted):
+            self.last_t = max(self.last_t, event.t)
 
-    def on_submitted(self, e: Event) -> None:
+    def on_submitted(self, e: ev.RunSubmitted) -> None:
         if self.since is None:
-            self.since = e["t"]
+            self.since = e.t
         elif self.kind == "away":
-            self.close(e["t"], "queued")
+            self.close(e.t, "queued")
 
-    def on_attempt_started(self, e: Event) -> None:
-        t = e["t"]
+    def on_attempt_started(self, e: ev.AttemptStarted) -> None:
+        t = e.t
         if self.since is None:
-            self.since = as_number(e.get("submitted_t")) or t
-        if self.kind not in ("queued", "away"):  # the attempt before ended without a word
-            again = as_number(e.get("submitted_t"))
+            self.since = e.submitted_t or t
+        if self.kind not in ("queued", "away"):  # the attempt before ended and left no message
+            again = e.submitted_t
             died = again if again is not None and self.last_t <= again <= t else self.last_t
             self._failed()
             self.close(died, "queued")
         self.close(max(self._allocated(e), self.since or t), "start-up")
-        self.attempt, self.round = e.get("attempt"), None
+        self.attempt, self.round = e.attempt, None
         self.begun = {}
 
-    def _allocated(self, e: Event) -> float:
+    def _allocated(self, e: ev.AttemptStarted) -> float:
         """When the attempt's allocation began: some seconds before its leader's first word."""
-        t: float = e["t"]
-        if (began := self.allocated.get(e.get("attempt"))) is not None:
+        t = e.t
+        if (began := self.allocated.get(e.attempt)) is not None:
             return min(t, began)
-        if self.history.state.get("attempt") == e.get("attempt"):
+        if self.history.state.get("attempt") == e.attempt:
             return min(t, as_number(self.history.state.get("allocation_t")) or t)
         return t
 
-    def on_waiting(self, e: Event) -> None:
-        self.close(e["t"], "queued")  # without SLURM a chained run's leader waits for the others, and holds nothing
+    def on_waiting(self, e: ev.Waiting) -> None:
+        self.close(e.t, "queued")  # without SLURM a chained run's leader waits for the others, and holds nothing
 
-    def on_round_started(self, e: Event) -> None:
+    def on_round_started(self, e: ev.RoundStarted) -> None:
         if self.kind == "queued":
-            self.close(e["t"], "start-up")
-        self.round = e.get("round")
-        resume = as_number(e.get("resume_step"))
-        if resume is not None:
-            self._keep(resume)
+            self.close(e.t, "start-up")
+        self.round = e.round
+        if e.resume_step is not None:
+            self._keep(e.resume_step)
         if self.kind == "training":
             self._failed()
-            self.close(e["t"], "recovery")
+            self.close(e.t, "recovery")
         if self.silent_script:
-            self._train(e["t"], 0.0)
+            self._train(e.t, 0.0)
 
-    def on_first_step(self, e: Event) -> None:
-        step = as_number(e.get("step")) or 0.0
+    def on_first_step(self, e: ev.FirstStep) -> None:
+        step = e.step or 0
         self._keep(step - 1)  # scripts may resume by ways of their own: the first step is what tells
-        self._train(e["t"], step)
+        self._train(e.t, step)
 
     def _keep(self, step: float) -> None:
         """Steps beyond ``step`` done so far are lost."""
@@ -196,70 +195,82 @@ class _Reader:
         self.current = _Training(t, float("inf"), self.attempt, self.round, [(t, step)])
         self.trainings.append(self.current)
 
-    def on_save_started(self, e: Event) -> None:
-        step = as_number(e.get("step"))
-        if step is not None:
-            self.begun[step] = e["t"]
-            self._point(e["t"], step)
+    def on_save_started(self, e: ev.SaveStarted) -> None:
+        if e.step is not None:
+            self.begun[e.step] = e.t
+            self._point(e.t, e.step)
 
-    def on_saved(self, e: Event) -> None:
-        step, seconds = as_number(e.get("step")), as_number(e.get("seconds")) or 0.0
+    def on_saved(self, e: ev.Saved) -> None:
+        step = e.step
         if step is None or not self.trainings:
             return
         training = self.trainings[-1]
-        begun = self.begun.get(step, e["t"] - seconds)
+        begun = self.begun.get(step, e.t - (e.seconds or 0.0))
         if step not in self.begun and self.current is training:
             self._point(begun, step)
-        whole = e.get("reason") in ("stop", "end")  # nothing trains beside a last save
-        blocked = e["t"] - begun if whole else as_number(e.get("blocked_s")) or 0.0
+        whole = e.reason in ("stop", "end")  # nothing trains beside a last save
+        blocked = e.t - begun if whole else e.blocked_s or 0.0
         if blocked > 0:
             training.saves.append((begun, begun + blocked))
 
-    def on_evaluated(self, e: Event) -> None:
-        step = as_number(e.get("step"))
-        if step is not None:
-            self._point(e["t"], step)
+    def on_evaluated(self, e: ev.Evaluated) -> None:
+        if e.step is not None:
+            self._point(e.t, e.step)
 
-    def on_stopped(self, e: Event) -> None:
-        step = as_number(e.get("step"))
-        if step is not None and (self.current is None or step not in self.begun):
-            self._point(e["t"], step)
-        self.close(e["t"], "stopped")
+    def on_stopped(self, e: ev.Stopped) -> None:
+        if e.step is not None and (self.current is None or e.step not in self.begun):
+            self._point(e.t, e.step)
+        self.close(e.t, "stopped")
 
-    def on_failure(self, e: Event) -> None:
+    def on_fault(self, e: ev.Fault) -> None:
         if self.kind != "training" or self.current is None:
             return
-        t = e["t"]
-        if e["type"] == "hang":  # nobody had progressed for that long
-            t = max(self.current.points[-1][0], t - (as_number(e.get("limit_s")) or 0.0))
-        step = as_number(e.get("step"))
+        t = e.t
+        if isinstance(e, ev.Hang):  # nobody had progressed for that long
+            t = max(self.current.points[-1][0], t - (e.limit_s or 0.0))
+        step = e.step if isinstance(e, ev.WorkerFailed) else None
         if step is not None and step >= self.current.last_step:
             self._point(t, step)
         self._failed()
         self.close(t, "recovery")
 
-    def on_round_ended(self, e: Event) -> None:
+    def on_round_ended(self, e: ev.RoundEnded) -> None:
         if self.kind == "training":
-            self.close(e["t"], "recovery")
+            self.close(e.t, "recovery")
 
-    def on_attempt_ended(self, e: Event) -> None:
+    def on_attempt_ended(self, e: ev.AttemptEnded) -> None:
         if self.kind == "away":
-            if self.since is not None and e["t"] > self.since:
-                self.segments.append(Segment("stopped", self.since, e["t"], self.attempt, self.round))
-                self.since = e["t"]
+            if self.since is not None and e.t > self.since:
+                self.segments.append(Segment("stopped", self.since, e.t, self.attempt, self.round))
+                self.since = e.t
             return
-        comes_back = self.history.outcome is None or self.last_start >= e["t"]
-        self.close(e["t"], "queued" if comes_back else "stopped")
+        comes_back = self.history.outcome is None or self.last_start >= e.t
+        self.close(e.t, "queued" if comes_back else "stopped")
 
-    def on_ended(self, e: Event) -> None:
-        self.close(e["t"], "away")
-        if e.get("state") != "completed":
-            safe = [s for s in (as_number(x.get("step")) for x in self.history.of("saved")) if s is not None]
-            self._keep(max(safe, default=0.0))
+    def on_ended(self, e: ev.Ended) -> None:
+        self.close(e.t, "away")
+        if e.state != "completed":
+            self._keep(max((s.step for s in self.history.of(ev.Saved) if s.step is not None), default=0))
 
     def _point(self, t: float, step: float) -> None:
         if self.current is not None and t >= self.current.points[-1][0]:
             self.current.points.append((t, step))
+
+
+_HANDLERS: dict[type[Event], Callable[[_Reader, Any], None]] = {
+    ev.RunSubmitted: _Reader.on_submitted,
+    ev.AttemptStarted: _Reader.on_attempt_started,
+    ev.Waiting: _Reader.on_waiting,
+    ev.RoundStarted: _Reader.on_round_started,
+    ev.FirstStep: _Reader.on_first_step,
+    ev.SaveStarted: _Reader.on_save_started,
+    ev.Saved: _Reader.on_saved,
+    ev.Evaluated: _Reader.on_evaluated,
+    ev.Stopped: _Reader.on_stopped,
+    ev.RoundEnded: _Reader.on_round_ended,
+    ev.AttemptEnded: _Reader.on_attempt_ended,
+    ev.Ended: _Reader.on_ended,
+}
 
 
 def _cut(training: _Training) -> list[Segment]:

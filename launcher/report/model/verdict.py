@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 from launcher.report.model.hearing import STALE_S, heard, is_waiting, silence
 from launcher.report.model.history import History, as_number, as_text
 from launcher.report.model.local_process import local_process
+from launcher.run.events import AttemptStarted, JobNamed, Requeued
 from launcher.run.processes import runs_here
 from launcher.run.state import is_this_job
 
@@ -21,7 +22,7 @@ LOST_S = 600.0
 _DEAD: dict[str, tuple[State, str]] = {
     "CANCELLED": ("cancelled", "it was cancelled in SLURM"),
     "COMPLETED": ("failed", "the job ended without writing an outcome"),
-    "FAILED": ("failed", "the leader died without a word"),
+    "FAILED": ("failed", "the leader died and left no message"),
     "TIMEOUT": ("failed", "SLURM ended it at the time limit"),
     "DEADLINE": ("failed", "SLURM ended it at its deadline"),
     "NODE_FAIL": ("failed", "a node of the allocation died"),
@@ -83,18 +84,18 @@ def _slurm_state(h: History, slurm: Mapping[str, SlurmView] | None, now: float, 
             return "failed", "SLURM no longer knows this job, and it never started.", {"ended": heard(h)}
         return "pending", "", {}
     if slurm is not None and quiet_s > STALE_S:
-        return "failed", "The leader died without a word; SLURM no longer knows this job.", {"ended": heard(h)}
+        return "failed", "The leader died and left no message; SLURM no longer knows this job.", {"ended": heard(h)}
     return "running", "", {"silent": quiet_s > STALE_S}
 
 
 def _dead(h: History, word: str, waiting: bool) -> Verdict:
     state, why = _DEAD[word]
-    handed = h.last("submitted", "requeued", "attempt_started") or {}
-    if state == "failed" and handed.get("type") == "requeued" and handed.get("how") == "requeue":
-        why = f"SLURM took the run back and has lost that, as a slurmctld does that is killed: the job ended ({word}) and does not"
+    handed = h.last(JobNamed)
+    if state == "failed" and isinstance(handed, Requeued) and handed.how == "requeue":
+        lost = f"SLURM took the run back and then lost it, as a killed slurmctld does: the job ended ({word}) and will not start again."
         return (
             state,
-            f"{why} start again. launcher resubmit {h.paths.id} goes on from the newest checkpoint.",
+            f"{lost} launcher resubmit {h.paths.id} continues from the newest checkpoint.",
             {"ended": heard(h)},
         )
     when = " before it started" if waiting else ""
@@ -109,15 +110,15 @@ def _local_state(h: History, now: float) -> Verdict:
     if alive:
         return _local_alive(h, quiet_s)
     if alive is False and quiet_s > 5.0:
-        why = f"The leader died without a word: its process is gone. launcher resubmit {h.paths.id} goes on."
+        why = f"The leader died and left no message: its process is gone. launcher resubmit {h.paths.id} goes on."
         return "failed", why, {"ended": heard(h)}
     if quiet_s > LOST_S:
         where = f" from {host}" if host else ""
-        return "failed", f"Nothing has been heard{where} since; the leader is taken for dead.", {"ended": heard(h)}
+        return "failed", f"Nothing has been heard{where} since; the leader counts as dead.", {"ended": heard(h)}
     return _local_alive(h, quiet_s)
 
 
 def _local_alive(h: History, quiet_s: float) -> Verdict:
-    if h.last("attempt_started") is None and not h.state:
+    if h.last(AttemptStarted) is None and not h.state:
         return "pending", "starting", {}
     return "running", "", {"silent": quiet_s > STALE_S}

@@ -11,6 +11,7 @@ from launcher.frozen import frozen
 from launcher.report import formats
 from launcher.report.model.history import History
 from launcher.report.model.timeline import Segment
+from launcher.run.events import RoundStarted
 
 __all__ = ["Box", "Lane", "Timeline", "lanes"]
 
@@ -84,7 +85,7 @@ def lanes(segments: list[Segment], h: History) -> Timeline:
     hidden = max(0, len(groups) - MOST_LANES)
     shown = [s for group in groups[hidden:] for s in group]
     axis = _Axis(shown)
-    starts = [(e["t"], e.get("round")) for e in h.of("round_started") if e["t"] >= shown[0].start]
+    starts = [(e.t, e.round) for e in h.of(RoundStarted) if e.t >= shown[0].start]
     return Timeline([_lane(group, axis, starts) for group in groups[hidden:]], _ticks(shown, axis), hidden)
 
 
@@ -97,7 +98,7 @@ def _by_attempt(segments: list[Segment]) -> list[list[Segment]]:
     return groups
 
 
-def _lane(group: list[Segment], axis: _Axis, starts: list[tuple[float, object]]) -> Lane:
+def _lane(group: list[Segment], axis: _Axis, starts: list[tuple[float, int | None]]) -> Lane:
     number = next((s.attempt for s in group if s.attempt is not None), None)
     first, last = group[0].start, group[-1].end
     boxes = []

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from launcher.redact import redact
 from launcher.report import formats
 from launcher.report.diagnosis.why import Why, explain
 from launcher.report.model.history import History, as_dict, as_list, as_number, as_text, in_order
@@ -17,17 +18,15 @@ from launcher.report.model.series import MAX_POINTS, RankSpread, Series, charts,
 from launcher.report.model.summary import RunSummary
 from launcher.report.page.drawing import lanes
 from launcher.report.text.status import past, said_nothing
-from launcher.report.text.words import level, words
+from launcher.report.text.words import QUIET, level, words
 from launcher.run.files import Damage, read_object, read_thinned
 from launcher.run.paths import RunPaths
-from launcher.run.redact import redact
 
 __all__ = ["PageData", "changes", "compare_page", "mean_speed", "read_page_data", "run_page"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MOST_EVENTS = 400
 _MOST_RANKS = 32
-_QUIET = frozenset({"progress_assumed", "digest", "save_started", "notified"})
 _TITLES = {
     "throughput": ("Throughput", "steps/s"), "gpu": ("GPU use", "%"), "cpu": ("CPU use of a rank", "%"),
     "gpu_memory": ("GPU memory", "GB"), "memory": ("Memory of a rank", "GB"),
@@ -90,7 +89,7 @@ def run_page(run: PageData, previous: tuple[str, str] | None, now: float) -> str
         seconds={kind: book.seconds[kind] for kind in COUNTED if book.seconds[kind] > 0},
         lanes=lanes(book.segments, run.history), past=past(book, now, limit=8), advice=_advice(run.advice), charts=_charts(run),
         spread=sorted(slowest, key=lambda r: r.rank), widest=max((r.high for r in slowest), default=0),
-        events=[e for e in run.history.events if e["type"] not in _QUIET][-_MOST_EVENTS:], facts=_facts(run),
+        events=[e for e in run.history.events if not isinstance(e, QUIET)][-_MOST_EVENTS:], facts=_facts(run),
         packages=sorted(as_dict(run.environment.get("packages")).items()), previous=previous, diff=changes(previous, run),
         patch=as_text(as_dict(run.environment.get("code")).get("diff")),
     )  # fmt: skip
@@ -109,7 +108,7 @@ def _lead(run: PageData, now: float) -> str:
         return f"The run is waiting for {formats.short_list([as_text(m.get('host')) for m in s.missing])}."
     speed = f" at {formats.rate(s.rate)}" if s.rate else ""
     left = f", done in {formats.duration(s.eta_s)}" if s.eta_s is not None else ""
-    return f"The run is {s.phase or 'running'}{speed}{left}."
+    return f"The run is {s.doing}{speed}{left}."
 
 
 def _tiles(run: PageData) -> list[tuple[str, str, str]]:
@@ -124,7 +123,7 @@ def _tiles(run: PageData) -> list[tuple[str, str, str]]:
     tiles = [
         ("step", formats.count(s.step), f"of {formats.count(s.total_steps)}" if s.total_steps else ""),
         *((formats.clean(name, 24), formats.number(value), "newest") for name, value in list(s.metrics.items())[:2]),
-        ("speed", speed, left if running else "mean while training"),
+        ("speed", speed, left if running else "average while training"),
         ("goodput", goodput, f"of {formats.duration(book.total_s)}"),
         ("GPU-hours", formats.hours(book.gpu_hours) if book.gpu_hours else "", spare),
         ("CPU-hours", formats.hours(book.cpu_hours) if cpus else "", ""),

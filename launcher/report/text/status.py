@@ -10,7 +10,7 @@ from launcher.report.model.history import as_number
 from launcher.report.model.ledger import Advice, Ledger
 from launcher.report.model.problems import shortened
 from launcher.report.model.summary import RunSummary
-from launcher.report.text.words import MEANINGS
+from launcher.run.causes import MEANINGS
 from launcher.run.units import named_ranks
 
 __all__ = ["colour", "failing_saves", "headline", "lines", "past", "said_nothing", "standing", "still_at_work"]
@@ -75,7 +75,8 @@ def past(book: Ledger, now: float, limit: int = 3) -> str:
     told = []
     for stop in reversed(book.interruptions[-limit:]):
         lost = "" if stop.lost_steps is None else f", {formats.plural(stop.lost_steps, 'step')} lost"
-        told.append(f"{formats.time_of_day(stop.t, now)} {MEANINGS.get(stop.cause, stop.cause)}{lost}")
+        why = MEANINGS[stop.cause].words if stop.cause in MEANINGS else stop.cause
+        told.append(f"{formats.time_of_day(stop.t, now)} {why}{lost}")
     more = len(book.interruptions) - limit
     return "; ".join(told) + (f"; {more} earlier" if more > 0 else "")
 
@@ -93,7 +94,7 @@ def _silence(s: RunSummary, now: float) -> str:
 def said_nothing(s: RunSummary, now: float) -> str:
     """``nothing for 3 min``, of a silent leader; without a time where the clocks do not tell it."""
     quiet_s = now - (s.heard or now)
-    return f"nothing for {formats.duration(quiet_s)}" if quiet_s >= 1 else "nothing of late"
+    return f"nothing for {formats.duration(quiet_s)}" if quiet_s >= 1 else "nothing recently"
 
 
 def _waiting(s: RunSummary, now: float) -> str:
@@ -114,7 +115,7 @@ def _waiting(s: RunSummary, now: float) -> str:
 
 
 def _phase(s: RunSummary) -> str:
-    return s.phase if s.state == "running" and s.phase not in ("", "training", "ended") and not s.missing else ""
+    return s.doing if s.state == "running" and s.phase not in ("", "training", "ended") and not s.missing else ""
 
 
 def still_at_work(s: RunSummary, now: float) -> str:

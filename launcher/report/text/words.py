@@ -3,237 +3,209 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from launcher.report import formats
-from launcher.report.model.history import Event, as_dict, as_list, as_number
+from launcher.run import events as ev
+from launcher.run.causes import MEANINGS
+from launcher.run.event_parts import Cause
+from launcher.run.events import Event
 from launcher.run.units import named_ranks, signal_name, size
 
-__all__ = ["LEVELS", "MEANINGS", "cause_words", "level", "words"]
+__all__ = ["LEVELS", "QUIET", "cause_words", "level", "words"]
 
-MEANINGS = {
-    "preempted": "preempted",
-    "preempted_now": "preempted without grace",
-    "script_gone": "batch script killed",
-    "cancelled": "cancelled",
-    "time_limit": "time limit",
-    "user": "asked by the user",
-    "terminated": "sent by hand",
-    "nothing": "SLURM wants nothing of the job",
-    "idle": "idle",
-    "total_hours": "hours used up",
-    "leader": "leader died",
-    "unknown": "SLURM did not say why",
-}
-
-LEVELS = {
-    "bad": ("worker_failed", "node_lost", "hang", "store_lost", "save_failed", "checkpoint_damaged"),
-    "warning": ("warning", "node_missing", "signal", "stop_requested", "excluded", "readmitted", "victims"),
-    "good": ("saved", "first_step", "evaluated", "epoch"),
+LEVELS: dict[str, tuple[type[Event], ...]] = {
+    "bad": (ev.WorkerFailed, ev.NodeLost, ev.Hang, ev.StoreLost, ev.SaveFailed, ev.CheckpointDamaged),
+    "warning": (ev.Warned, ev.NodeMissing, ev.SignalReceived, ev.StopRequested, ev.Excluded, ev.Readmitted, ev.Victims),
+    "good": (ev.Saved, ev.FirstStep, ev.Evaluated, ev.EpochDone),
 }
 """How an event looks; the words say it too."""
+
+QUIET = (ev.SaveStarted, ev.ProgressAssumed, ev.Notified)
+"""Events that say nothing to a reader of a run's story: neither the page nor the screen lists them."""
 
 
 def level(e: Event) -> str:
     """bad, warning, good or plain."""
-    if e["type"] == "ended":
-        return {"completed": "good", "failed": "bad"}.get(str(e.get("state")), "warning")
-    if e["type"] == "preflight":
-        return "plain" if e.get("ok", True) else "bad"
-    return next((name for name, types in LEVELS.items() if e["type"] in types), "plain")
+    if isinstance(e, ev.Ended):
+        return {"completed": "good", "failed": "bad"}.get(e.state or "", "warning")
+    if isinstance(e, ev.PreflightDone):
+        return "bad" if e.ok is False else "plain"
+    return next((name for name, types in LEVELS.items() if isinstance(e, types)), "plain")
 
 
 def words(e: Event) -> str:
     """One line for one event; an unknown type is named as it is."""
-    teller = _TELLERS.get(e["type"])
-    if teller is None:
-        return formats.clean(e["type"].replace("_", " "))
-    try:
-        return formats.clean(teller(e), 300)
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError):  # another version's event
-        return formats.clean(e["type"].replace("_", " "))
+    teller = _TELLERS.get(type(e))
+    return formats.clean(e.type.replace("_", " ") if teller is None else teller(e), 300)
 
 
-def _step(e: Event) -> str:
-    step = as_number(e.get("step"))
+def _step(step: float | None) -> str:
     return "" if step is None else f"step {formats.count(step)}"
 
 
-def _at_step(e: Event) -> str:
-    return f" at {_step(e)}" if _step(e) else ""
+def _at_step(step: float | None) -> str:
+    return "" if step is None else f" at {_step(step)}"
 
 
-def _reached(e: Event) -> str:
+def _reached(step: float | None) -> str:
     """`_at_step` of an end. A script that reports no steps ends with 0, which says nothing."""
-    return _at_step(e) if e.get("step") else ""
+    return _at_step(step or None)
 
 
-def _hosts(value: object, limit: int = 4) -> str:
-    return formats.short_list([str(h) for h in as_list(value)], limit)
+def _submitted(e: ev.RunSubmitted) -> str:
+    how = {"resubmit": "resubmitted", "continuation": "continuation submitted"}.get(e.by or "", "submitted")
+    job = e.job_id  # unknown when the event is written: SLURM has yet to give it
+    where = " on this machine" if e.backend == "local" else f" as job {job}" if job else ""
+    return f"{how}{where}" + (f" with {' '.join(e.changes)}" if e.changes else "")
 
 
-def _submitted(e: Event) -> str:
-    how = {"resubmit": "resubmitted", "continuation": "continuation submitted"}.get(str(e.get("by")), "submitted")
-    job = e.get("job_id")  # unknown when the event is written: SLURM has yet to give it
-    where = " on this machine" if e.get("backend") == "local" else f" as job {job}" if job else ""
-    changes = [str(c) for c in as_list(e.get("changes"))]
-    return f"{how}{where}" + (f" with {' '.join(changes)}" if changes else "")
+def _attempt_started(e: ev.AttemptStarted) -> str:
+    waited = e.submitted_t
+    after = f" after {formats.duration(e.t - waited)}" if waited is not None and e.t > waited else ""
+    return f"attempt {e.attempt} started on {e.host or '?'}{after}"
 
 
-def _attempt_started(e: Event) -> str:
-    waited = as_number(e.get("submitted_t"))
-    after = f" after {formats.duration(e['t'] - waited)}" if waited is not None and e["t"] > waited else ""
-    return f"attempt {e.get('attempt')} started on {e.get('host', '?')}{after}"
-
-
-def _node_joined(e: Event) -> str:
-    facts = as_dict(e.get("facts"))
-    gpus, cpus = facts.get("gpus"), facts.get("cpus")
+def _node_joined(e: ev.NodeJoined) -> str:
+    gpus, cpus = e.facts.get("gpus"), e.facts.get("cpus")
     what = f": {formats.plural(gpus, 'GPU')}" if isinstance(gpus, int) and gpus else f": {cpus} CPUs" if cpus else ""
-    return f"{e.get('host', '?')} joined{what}"
+    return f"{e.host or '?'} joined{what}"
 
 
-def _node_missing(e: Event) -> str:
-    ranks = [r for r in as_list(e.get("ranks")) if isinstance(r, int)]
-    who = f" ({named_ranks(ranks)})" if ranks else ""
-    return f"waiting for {_hosts(e.get('nodes'))}{who}, {formats.duration(as_number(e.get('waited_s')))} so far"
+def _node_missing(e: ev.NodeMissing) -> str:
+    who = f" ({named_ranks(e.ranks)})" if e.ranks else ""
+    return f"waiting for {formats.short_list(e.nodes, 4)}{who}, {formats.duration(e.waited_s)} so far"
 
 
-def _preflight(e: Event) -> str:
-    bad = [c for c in map(as_dict, as_list(e.get("checks"))) if not c.get("ok", True)]
-    speed = as_number(e.get("bandwidth_gb_s"))
-    if e.get("ok", True) and not bad:
-        return f"nodes checked in {formats.duration(as_number(e.get('seconds')))}" + (
-            f", all-reduce {speed:.3g} GB/s" if speed else ""
-        )
-    found = [f"{c.get('host', '?')}: {c.get('name', '?')} ({c.get('detail', '')})" for c in bad]
+def _preflight(e: ev.PreflightDone) -> str:
+    bad = [c for c in e.checks if c.ok is False]
+    if e.ok is not False and not bad:
+        speed = f", all-reduce {e.bandwidth_gb_s:.3g} GB/s" if e.bandwidth_gb_s else ""
+        return f"nodes checked in {formats.duration(e.seconds)}{speed}"
+    found = [f"{c.host or '?'}: {c.name or '?'} ({c.detail or ''})" for c in bad]
     return f"node check failed: {formats.short_list(found, 2)}"
 
 
-def _round_started(e: Event) -> str:
-    hosts = list(dict.fromkeys(str(as_dict(r).get("host", "?")) for r in as_list(e.get("ranks"))))
-    step = as_number(e.get("resume_step"))
-    origin = f"from step {formats.count(step)}" if step else "from scratch"
+def _round_started(e: ev.RoundStarted) -> str:
+    hosts = list(dict.fromkeys(r.host or "?" for r in e.ranks))
+    origin = f"from step {formats.count(e.resume_step)}" if e.resume_step else "from scratch"
     where = f" on {formats.short_list(hosts)}" if hosts else ""
-    return f"round {e.get('round')} started {origin}: {formats.plural(int(e.get('world_size') or 0), 'rank')}{where}"
+    return f"round {e.round} started {origin}: {formats.plural(e.world_size or 0, 'rank')}{where}"
 
 
-def _evaluated(e: Event) -> str:
-    values = formats.metric_list(as_dict(e.get("metrics")))
-    return f"evaluated{_at_step(e)}: {values}" if values else f"evaluated{_at_step(e)}"
+def _evaluated(e: ev.Evaluated) -> str:
+    values = formats.metric_list(e.metrics)
+    return f"evaluated{_at_step(e.step)}" + (f": {values}" if values else "")
 
 
-def _saved(e: Event) -> str:
-    saved_bytes, seconds = as_number(e.get("bytes")), as_number(e.get("seconds"))
-    held = as_number(e.get("blocked_s"))
-    details = [size(saved_bytes)] if saved_bytes else []
+def _saved(e: ev.Saved) -> str:
+    seconds, held = e.seconds, e.blocked_s
+    details = [size(e.bytes)] if e.bytes else []
     details += [f"in {formats.duration(seconds)}"] if seconds is not None else []
     details += [f"training paused for {formats.duration(held)} of it"] if held and seconds and held < seconds else []
-    return f"saved {_step(e)}" + (
+    return f"saved {_step(e.step)}" + (
         f": {' '.join(details[:2])}{', ' + details[2] if len(details) > 2 else ''}" if details else ""
     )
 
 
-def cause_words(cause: dict[str, object]) -> str:
+def cause_words(cause: Cause | None) -> str:
     """A CAUSE in a few words."""
-    if cause.get("oom"):
+    if cause is None:
+        return "failed"
+    if cause.oom:
         return "killed for exceeding the memory limit"
-    if cause.get("exception"):
-        message = formats.clean(cause.get("message") or "", 160)
-        return f"{cause['exception']}: {message}" if message else str(cause["exception"])
-    if cause.get("signal"):
-        return f"killed by {signal_name(cause['signal'])}"
-    if cause.get("exit_code") is not None:
-        return f"exit code {cause['exit_code']}"
-    return str(cause.get("text") or cause.get("kind") or "failed")
+    if cause.exception:
+        message = formats.clean(cause.message or "", 160)
+        return f"{cause.exception}: {message}" if message else cause.exception
+    if cause.signal:
+        return f"killed by {signal_name(cause.signal)}"
+    if cause.exit_code is not None:
+        return f"exit code {cause.exit_code}"
+    return cause.text or cause.kind or "failed"
 
 
-def _worker_failed(e: Event) -> str:
-    if len(as_list(e.get("ranks"))) > 1 and as_dict(e.get("cause")).get("text"):
-        return str(as_dict(e["cause"])["text"])  # it names all that failed in this way
-    return (
-        f"rank {e.get('rank', '?')} on {e.get('host', '?')} failed{_at_step(e)}: {cause_words(as_dict(e.get('cause')))}"
-    )
+def _worker_failed(e: ev.WorkerFailed) -> str:
+    if len(e.ranks) > 1 and e.cause is not None and e.cause.text:
+        return e.cause.text  # it names all that failed in this way
+    rank = "?" if e.rank is None else e.rank
+    return f"rank {rank} on {e.host or '?'} failed{_at_step(e.step)}: {cause_words(e.cause)}"
 
 
-def _victims(e: Event) -> str:
-    ranks = [r["rank"] for r in map(as_dict, as_list(e.get("ranks"))) if isinstance(r.get("rank"), int)]
-    return f"{named_ranks(ranks)} failed because of it"
+def _victims(e: ev.Victims) -> str:
+    return f"{named_ranks([r.rank for r in e.ranks if r.rank is not None])} failed because of it"
 
 
-def _node_lost(e: Event) -> str:
+def _node_lost(e: ev.NodeLost) -> str:
     why = {"silent": "it fell silent", "closed": "its connection closed", "slurm": "SLURM says it is down"}
-    return f"lost {e.get('host', '?')}: {why.get(str(e.get('why')), str(e.get('why') or 'gone'))}"
+    return f"lost {e.host or '?'}: {why.get(e.why or '', e.why or 'gone')}"
 
 
-def _hang(e: Event) -> str:
-    slow = [f"rank {r.get('rank', '?')} on {r.get('host', '?')}" for r in map(as_dict, as_list(e.get("laggards")))]
+def _hang(e: ev.Hang) -> str:
+    slow = [f"rank {'?' if r.rank is None else r.rank} on {r.host or '?'}" for r in e.laggards]
     who = f"; behind: {formats.short_list(slow)}" if slow else ""
-    return f"no progress for {formats.duration(as_number(e.get('limit_s')))}{who}"
+    return f"no progress for {formats.duration(e.limit_s)}{who}"
 
 
-def _meaning(value: object) -> str:
-    return MEANINGS.get(str(value), str(value))
+def _meaning(value: str | None) -> str:
+    value = value or "unknown"
+    return MEANINGS[value].words if value in MEANINGS else value
 
 
-def _stop_requested(e: Event) -> str:
-    left = as_number(e.get("deadline_s"))
-    save = "" if e.get("save", True) else ", without saving"
-    return f"stopping ({_meaning(e.get('cause'))}){f', {formats.duration(left)} left' if left else ''}{save}"
+def _stop_requested(e: ev.StopRequested) -> str:
+    left = f", {formats.duration(e.deadline_s)} left" if e.deadline_s else ""
+    return f"stopping ({_meaning(e.cause)}){left}{', without saving' if e.save is False else ''}"
 
 
-def _stopped(e: Event) -> str:
-    lost = as_number(e.get("lost_steps"))
-    return f"stopped{_reached(e)}" + ("" if lost is None else f", {formats.plural(int(lost), 'step')} lost")
+def _stopped(e: ev.Stopped) -> str:
+    lost = e.lost_steps
+    return f"stopped{_reached(e.step)}" + ("" if lost is None else f", {formats.plural(lost, 'step')} lost")
 
 
-def _requeued(e: Event) -> str:
-    how = {"continuation": f"continuation submitted as job {e.get('job_id')}", "slurm": "SLURM requeues it"}
-    return how.get(str(e.get("how")), f"requeued as job {e.get('job_id')}")
+def _requeued(e: ev.Requeued) -> str:
+    how = {"continuation": f"continuation submitted as job {e.job_id}", "slurm": "SLURM requeues it"}
+    return how.get(e.how or "", f"requeued as job {e.job_id}")
 
 
-def _first_step(e: Event) -> str:
-    took = formats.duration(as_number(e.get("seconds")))
-    return f"first step ({formats.count(e['step'])}){f' after {took}' if took else ''}"
+def _first_step(e: ev.FirstStep) -> str:
+    took = formats.duration(e.seconds)
+    return f"first step ({formats.count(e.step)}){f' after {took}' if took else ''}"
 
 
-def _ended(e: Event) -> str:
-    reason = e.get("reason")
-    return f"{e.get('state', 'ended')}{_reached(e)}" + (f": {reason}" if reason else "")
+def _ended(e: ev.Ended) -> str:
+    return f"{e.state or 'ended'}{_reached(e.step)}" + (f": {e.reason}" if e.reason else "")
 
 
-_TELLERS: dict[str, Callable[[Event], str]] = {
-    "submitted": _submitted,
-    "attempt_started": _attempt_started,
-    "node_joined": _node_joined,
-    "node_missing": _node_missing,
-    "waiting": lambda e: f"waits for {formats.short_list([str(r) for r in as_list(e.get('runs'))])}",
-    "preflight": _preflight,
-    "round_started": _round_started,
-    "first_step": _first_step,
-    "epoch": lambda e: f"epoch {formats.number(e.get('epoch'))} done, loss {formats.number(e.get('loss'))}",
-    "evaluated": _evaluated,
-    "save_started": lambda e: f"saving {_step(e)}",
-    "saved": _saved,
-    "save_failed": lambda e: f"saving {_step(e)} failed: {e.get('errno_name') or ''} {e.get('error') or ''}",
-    "checkpoint_damaged": lambda e: (
-        f"checkpoint {str(e.get('path', '')).rsplit('/', 1)[-1]} is damaged: {e.get('why')}"
-    ),
-    "worker_failed": _worker_failed,
-    "victims": _victims,
-    "node_lost": _node_lost,
-    "hang": _hang,
-    "store_lost": lambda e: f"the store on {e.get('host', '?')} is gone",
-    "signal": lambda e: f"SIG{e.get('name')} on {e.get('host', '?')}: {_meaning(e.get('meaning'))}",
-    "stop_requested": _stop_requested,
-    "agreed": lambda e: f"all ranks stop after {_step(e)}",
-    "stopped": _stopped,
-    "decision": lambda e: f"decided: {str(e.get('action', '?')).replace('_', ' ')} ({e.get('reason', '')})",
-    "excluded": lambda e: f"will not use {_hosts(e.get('hosts'))} again: {e.get('why', '')}",
-    "readmitted": lambda e: f"may use {_hosts(e.get('hosts'))} again: {e.get('why', '')}",
-    "requeued": _requeued,
-    "round_ended": lambda e: f"round {e.get('round')} ended: {e.get('why', '')}",
-    "attempt_ended": lambda e: f"attempt {e.get('attempt')} ended: {e.get('why', '')}",
-    "ended": _ended,
-    "notified": lambda e: f"notification sent: {e.get('kind')}",
-    "warning": lambda e: f"warning: {e.get('text', '')}",
+_TELLERS: dict[type[Event], Callable[[Any], str]] = {
+    ev.RunSubmitted: _submitted,
+    ev.AttemptStarted: _attempt_started,
+    ev.NodeJoined: _node_joined,
+    ev.NodeMissing: _node_missing,
+    ev.Waiting: lambda e: f"waits for {formats.short_list(e.runs)}",
+    ev.PreflightDone: _preflight,
+    ev.RoundStarted: _round_started,
+    ev.FirstStep: _first_step,
+    ev.EpochDone: lambda e: f"epoch {formats.number(e.epoch)} done, loss {formats.number(e.loss)}",
+    ev.Evaluated: _evaluated,
+    ev.SaveStarted: lambda e: f"saving {_step(e.step)}",
+    ev.Saved: _saved,
+    ev.SaveFailed: lambda e: f"saving {_step(e.step)} failed: {e.errno_name or ''} {e.error or ''}",
+    ev.CheckpointDamaged: lambda e: f"checkpoint {(e.path or '').rsplit('/', 1)[-1]} is damaged: {e.why or ''}",
+    ev.WorkerFailed: _worker_failed,
+    ev.Victims: _victims,
+    ev.NodeLost: _node_lost,
+    ev.Hang: _hang,
+    ev.StoreLost: lambda e: f"the store on {e.host or '?'} is gone",
+    ev.SignalReceived: lambda e: f"SIG{e.name or '?'} on {e.host or '?'}: {_meaning(e.meaning)}",
+    ev.StopRequested: _stop_requested,
+    ev.Agreed: lambda e: f"all ranks stop after {_step(e.step)}",
+    ev.Stopped: _stopped,
+    ev.Decided: lambda e: f"decided: {(e.action or '?').replace('_', ' ')} ({e.reason or ''})",
+    ev.Excluded: lambda e: f"will not use {formats.short_list(e.hosts, 4)} again: {e.why or ''}",
+    ev.Readmitted: lambda e: f"may use {formats.short_list(e.hosts, 4)} again: {e.why or ''}",
+    ev.Requeued: _requeued,
+    ev.RoundEnded: lambda e: f"round {e.round} ended: {e.why or ''}",
+    ev.AttemptEnded: lambda e: f"attempt {e.attempt} ended: {e.why or ''}",
+    ev.Ended: _ended,
+    ev.Notified: lambda e: f"notification sent: {e.kind or ''}",
+    ev.Warned: lambda e: f"warning: {e.text or ''}",
 }

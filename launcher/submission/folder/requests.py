@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from launcher.errors import RunCancelledError
-from launcher.run import events
+from launcher.run import event_lines, events
 from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, write_outcome
@@ -33,9 +33,9 @@ def write_cancelled(runs: Sequence[RunPaths], reason: str) -> None:
     for paths in runs:
         if read_outcome(paths.outcome) is not None:
             continue
-        step = next((e.get("step") for e in reversed(events.read(paths.events)) if e.get("type") == "saved"), None)
+        saved = events.last_of(event_lines.read(paths.events), events.Saved)
         end: dict[str, Any] = {"state": "cancelled", "reason": f"{reason[0].upper()}{reason[1:]}.",
-               "exit_code": RunCancelledError.exit_code, "step": step}  # fmt: skip
+               "exit_code": RunCancelledError.exit_code, "step": saved and saved.step}  # fmt: skip
         ended = events.event("ended", attempt=None, **end)
-        events.append(paths.events, ended)
-        write_outcome(paths.outcome, {**end, "t": ended["t"], "attempt": None, "metrics": {}, "cause": None})
+        event_lines.append(paths.events, ended)
+        write_outcome(paths.outcome, {**end, "t": ended.t, "attempt": None, "metrics": {}, "cause": None})

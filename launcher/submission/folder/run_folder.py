@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.run import events
+from launcher.run import event_lines, events
 from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_submission
@@ -84,14 +84,14 @@ def write_own(
     put(_PASSED, json.dumps({name: env[name] for name in spec.pass_names if name in env}) + "\n", mode=0o600)
     if new or not os.path.exists(f"{folder}/{_SECRET}"):
         put(_SECRET, secrets.token_hex(32) + "\n", mode=0o600)
-    submitted: dict[str, Any] = events.event(
+    submitted = events.event(
         "submitted", attempt=None, job_id=None, backend=plan.backend, nodes=spec.nodes, spare_nodes=spec.spare_nodes,
         tasks_per_node=spec.tasks_per_node, by=by, changes=list(changes),
     )  # fmt: skip
     if new:
-        put(_EVENTS, json.dumps(submitted) + "\n")
+        put(_EVENTS, json.dumps(submitted.raw) + "\n")
     else:
-        events.append(Path(folder, _EVENTS), submitted)
+        event_lines.append(Path(folder, _EVENTS), submitted)
 
 
 def write_submission(folder: str, entry: Mapping[str, Any], *, new: bool = False) -> None:

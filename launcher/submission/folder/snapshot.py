@@ -18,9 +18,9 @@ from typing import Any
 
 import launcher
 from launcher.errors import SnapshotError
+from launcher.redact import REDACTED, redact, secret_name
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
-from launcher.run.redact import REDACTED, redact
 from launcher.run.units import size
 from launcher.submission.facts import code_files
 from launcher.submission.facts.facts import CodeFacts, Interpreter
@@ -31,7 +31,6 @@ __all__ = ["changed", "check_size", "copy_code", "copy_launcher", "environment"]
 _NAMED = 5
 _COPIED = RunPaths(Path()).copied.name
 _DIFF_LIMIT = 1_000_000
-_SECRET_VARIABLE = re.compile(r"(?i).*(?:key|token|secret|passw|credential|auth).*")
 _TOLD = re.compile(r"^(CONDA_|CUDA_|GLOO_|HSA_|LD_LIBRARY_PATH$|LOADEDMODULES$|MKL_|MODULEPATH$|NCCL_|OMP_|PATH$|PYTHON|ROCM_|"
                    r"SLURM_|SBATCH_|TORCH|UCX_|VIRTUAL_ENV$)")  # fmt: skip
 
@@ -179,5 +178,5 @@ def environment(
             "diff": redact(patch[:_DIFF_LIMIT]),
             "diff_cut": len(patch) > _DIFF_LIMIT,
         },
-        "variables": {k: REDACTED if _SECRET_VARIABLE.fullmatch(k) else redact(v) for k, v in told.items()},
+        "variables": {k: REDACTED if secret_name(k) else redact(v) for k, v in told.items()},
     }

@@ -19,7 +19,7 @@ from typing import Any
 from launcher.config.load.load import LoadedJob
 from launcher.errors import DrillError, LauncherError, RunFailedError
 from launcher.frozen import frozen
-from launcher.run import events
+from launcher.run import event_lines, events
 from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
@@ -120,7 +120,7 @@ def rehearse(
     changes = {"stop_after_steps": steps, "kill_at": list(killed), "checkpoint": checkpoint}
     second = _run(base, stage, loaded, changes, limit_s)
     rounds = _rounds(RunPaths(Path(second.run_dir)))
-    resumed = next((e["resume_step"] for e in rounds if e.get("resume_step")), None)
+    resumed = next((e.resume_step for e in rounds if e.resume_step), None)
     first, second = _digested([first, second], base.interpreter.path)
     names = sorted(set(first.digests) | set(second.digests))
     differs = tuple(n for n in names if first.digests.get(n) != second.digests.get(n))
@@ -222,13 +222,14 @@ def _await_end(paths: RunPaths, agents: Agents, limit_s: float, watch_s: float |
         raise RunFailedError(f"the rehearsal failed: {outcome['reason']} (logs: {paths.logs})")
 
 
-def _rounds(paths: RunPaths) -> list[dict[str, Any]]:
-    return [e for e in events.read(paths.events) if e["type"] == "round_started"]
+def _rounds(paths: RunPaths) -> list[events.RoundStarted]:
+    return [e for e in event_lines.read(paths.events) if isinstance(e, events.RoundStarted)]
 
 
 def _measure(paths: RunPaths, made: SubmissionPlan) -> RehearsedRun:
-    history = events.read(paths.events)
-    saved = [e for e in history if e["type"] == "saved"]
+    history = event_lines.read(paths.events)
+    saved = [e for e in history if isinstance(e, events.Saved)]
+    checked = (e.bandwidth_gb_s for e in history if isinstance(e, events.PreflightDone))
     state = read_state(paths.state)
     ranks = [r for line in read_lines(paths.samples) for r in line.get("ranks", [])] + list(state.get("ranks", []))
     times = [r["step_time_s"] for r in ranks if r.get("step_time_s")]
@@ -241,14 +242,14 @@ def _measure(paths: RunPaths, made: SubmissionPlan) -> RehearsedRun:
         steps=int((outcome or {}).get("step") or 0),
         step_time_s=statistics.median(times) if times else None,
         rank_bytes=max(memory, default=None),
-        save_s=max((e["seconds"] for e in saved), default=None),
-        save_blocked_s=max((e["blocked_s"] for e in saved), default=None),
-        checkpoint_bytes=max((e["bytes"] for e in saved), default=None),
+        save_s=max((e.seconds for e in saved if e.seconds is not None), default=None),
+        save_blocked_s=max((e.blocked_s for e in saved if e.blocked_s is not None), default=None),
+        checkpoint_bytes=max((e.bytes for e in saved if e.bytes is not None), default=None),
         total_steps=state.get("total_steps"),
-        warnings=tuple(dict.fromkeys(str(e["text"]) for e in history if e["type"] == "warning")),
+        warnings=tuple(dict.fromkeys(e.text or "" for e in history if isinstance(e, events.Warned))),
         ranks=made.spec.world_size,
         hosts=tuple(state.get("nodes") or ()),
-        bandwidth_gb_s=next((e.get("bandwidth_gb_s") for e in history if e["type"] == "preflight"), None),
+        bandwidth_gb_s=next(checked, None),
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from traceback import extract_tb, print_exception
 from types import TracebackType
@@ -13,8 +15,11 @@ from typing import Any
 
 import launcher
 from launcher.errors import CheckpointError
+from launcher.run.error_words import is_lost_peer, kind_of_words, raises
+from launcher.run.event_parts import Frame
 from launcher.run.message_lines import Channel
 from launcher.run.messages import WorkerFailure
+from launcher.run.tracebacks import last_traceback
 
 __all__ = ["describe_error", "report", "user_traceback"]
 
@@ -23,19 +28,11 @@ _LIBRARIES = tuple(
     str(Path(p).resolve()) + os.sep
     for p in {sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
 )
-_LOST = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "socket closed",
-    "broken pipe",
-    "connection refused",
-    "remote process exited",
-    "was aborted",
-    "no error was reported by the peer",
-)
-_LATE = ("timed out", "timeout")
 _MOST_CHARS = 4000
 _MOST_FRAMES = 20
+_MOST_CAUSES = 4
+_OF_LOADER = re.compile(r"Caught (\S+) in (.+)\.\nOriginal Traceback ")
+"""How torch raises again what went wrong in a DataLoader's worker (`torch._utils.ExceptionWrapper`)."""
 
 
 def report(channel: Channel, error: BaseException, step: int | None) -> None:
@@ -53,55 +50,113 @@ def report(channel: Channel, error: BaseException, step: int | None) -> None:
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """Return the values of a ``failed`` message (see CAUSE in `launcher.run.events`), and ``victim``."""
-    name, module, text = type(error).__name__, type(error).__module__, str(error).lower()
+    """Return the values of a ``failed`` message: those of `launcher.run.event_parts.Cause`, and ``victim``."""
+    name, message, frames = _told(error)
     return {
-        "exception": name if module in ("builtins", "__main__") else f"{module}.{name}",
-        "message": str(error)[:_MOST_CHARS],
-        "frames": _frames(error),
+        "exception": name,
+        "message": message[:_MOST_CHARS],
+        "frames": _chosen(frames),
         "kind": _kind(error),
-        "victim": _from_collective(error) and any(words in text for words in _LOST),
+        "victim": any(not _own(one) and is_lost_peer(": ".join(_told(one)[:2])) for one in _chain(error)),
+        "caused_by": [_line(one) for one in _related(error)][:_MOST_CAUSES],
     }
 
 
+def _told(error: BaseException) -> tuple[str, str, list[Frame]]:
+    """Type, message and frames, outermost first; of an exception in a DataLoader's worker those of the worker."""
+    kind = type(error)
+    name = kind.__name__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__name__}"
+    text = _text(error)
+    if (wrapped := _OF_LOADER.match(text)) and (inner := last_traceback(text.splitlines())) is not None:
+        return wrapped[1], f"{inner.message} (in {wrapped[2]})".strip(), inner.frames
+    return name, text, _frames(error)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as wrong:
+        return f"<its text cannot be shown: __str__ raised {type(wrong).__name__}>"
+
+
 def _kind(error: BaseException) -> str:
+    """By type; by the words of torch and the kernel where these raised it; never by the words of the user's own ``raise``.
+
+    A lack of memory, disk or peers stays one when the user's code wraps it (``raise ... from``).
+    """
+    kind = _special_kind(error)
+    cause = error.__cause__
+    for _ in range(_MOST_CAUSES):
+        if kind is not None or cause is None:
+            break
+        inner = _special_kind(cause)
+        kind = inner if inner in ("cuda_oom", "host_memory", "shm", "disk_full", "timeout") else None
+        cause = cause.__cause__
+    return kind or "exception"
+
+
+def _special_kind(error: BaseException) -> str | None:
     import torch
 
     if isinstance(error, CheckpointError) and error.lasting:
         return "unloadable"
-    text = str(error).lower()
-    if isinstance(error, torch.cuda.OutOfMemoryError) or ("cuda" in text and "out of memory" in text):
+    if isinstance(error, torch.cuda.OutOfMemoryError):
         return "cuda_oom"
-    if isinstance(error, MemoryError) or "can't allocate memory" in text or "not enough memory" in text:
-        return "oom"
+    if isinstance(error, OSError) and error.errno in _ERRNOS:
+        return _ERRNOS[error.errno]
     if isinstance(error, ImportError):
         return "import"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "disk_full"
-    if type(error).__name__ == "StragglerError" or (_from_collective(error) and any(w in text for w in _LATE)):
+    if isinstance(error, MemoryError):
+        return "host_memory"
+    if type(error).__name__ == "StragglerError":
         return "timeout"
-    return "exception"
+    name, message, _ = _told(error)
+    return None if _own(error) else kind_of_words(name, message)
 
 
-def _from_collective(error: BaseException) -> bool:
-    from torch import distributed as dist
-
-    names = ("DistError", "DistBackendError", "DistNetworkError", "DistStoreError")
-    kinds = tuple(getattr(dist, n) for n in names if hasattr(dist, n))
-    text = str(error).lower()
-    return isinstance(error, kinds) or (
-        isinstance(error, RuntimeError) and any(w in text for w in ("gloo", "nccl", "socket", "store"))
-    )
+_ERRNOS = {errno.ENOSPC: "disk_full", errno.EDQUOT: "disk_full", errno.ENOMEM: "host_memory"}
 
 
-def _frames(error: BaseException) -> list[dict[str, Any]]:
-    """Return the user's own frames alone, or all when there are none; innermost first."""
-    every = [(f.filename, f.lineno, f.name, f.line) for f in extract_tb(error.__traceback__)]
+def _own(error: BaseException) -> bool:
+    """Whether the user's own code raised it: its words are theirs, and mean what they like."""
+    frames = _told(error)[2]
+    return bool(frames) and _is_users(frames[-1].file) and raises(frames[-1].code)
+
+
+def _related(error: BaseException) -> Iterator[BaseException]:
+    """The members of a group, then what it was raised from or while handling."""
+    yield from getattr(error, "exceptions", ())
+    yield from list(_chain(error))[1:]
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    one: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if one is None:
+            return
+        yield one
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+
+
+def _line(error: BaseException) -> str:
+    """``KeyError: 'cat' (data.py:12)``."""
+    name, message, every = _told(error)
+    frames = _chosen(every)
+    first = message.strip().splitlines()[:1]
+    place = f" ({Path(frames[0].file).name}:{frames[0].line})" if frames else ""
+    return f"{': '.join([name, *first])[:300]}{place}"
+
+
+def _frames(error: BaseException) -> list[Frame]:
+    found = [(f.filename, f.lineno or 0, f.name, f.line or "") for f in extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
-        every.append((error.filename, error.lineno or 0, "<module>", (error.text or "").strip()))
-    own = [frame for frame in every if _is_users(frame[0])]
-    names = ("file", "line", "function", "code")
-    return [dict(zip(names, frame, strict=True)) for frame in (own or every)[::-1][:_MOST_FRAMES]]
+        found.append((error.filename, error.lineno or 0, "<module>", (error.text or "").strip()))
+    return [Frame(file=file, line=line, function=name, code=code) for file, line, name, code in found]
+
+
+def _chosen(every: list[Frame]) -> list[Frame]:
+    """The user's own frames alone, or all when there are none; innermost first."""
+    return ([f for f in every if _is_users(f.file)] or every)[::-1][:_MOST_FRAMES]
 
 
 def _is_users(file: str) -> bool:

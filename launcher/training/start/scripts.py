@@ -24,6 +24,8 @@ from launcher.training.process.rehearsal import Rehearsed
 
 __all__ = ["run_script", "tracker_variables"]
 
+_MOST_CHARS = 4000
+
 
 def run_script(place: WorkerPlace) -> int:
     """Run the script or module of ``place`` to its end; returns the exit code that python would give."""
@@ -72,10 +74,13 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
         return 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        if not isinstance(error.code, (int, type(None))):
-            print(error.code, file=sys.stderr)
+        said = "" if isinstance(error.code, (int, type(None))) else str(error.code)
+        if said:
+            print(said, file=sys.stderr)
         if code:  # told now: exit functions may wait for ranks that are still at work
-            channel.send(WorkerFailure(step=_steps_done(), kind="exit", exit_code=code & 0xFF))
+            channel.send(
+                WorkerFailure(step=_steps_done(), kind="exit", exit_code=code & 0xFF, message=said[:_MOST_CHARS])
+            )
         return code
     except Rehearsed:
         return 0

@@ -19,7 +19,7 @@ from launcher.node.agent.entry import Dismissal
 from launcher.node.forkserver.client import MARK_VARIABLE, ForkServer
 from launcher.node.wire import connection
 from launcher.node.wire.messages import AgentHello
-from launcher.run import events
+from launcher.run.files import read_lines
 from launcher.run.spec import RestartSpec, Work
 from launcher.run.state import read_outcome
 
@@ -47,7 +47,7 @@ def test_the_fork_server_has_one_thread_after_importing_torch() -> None:
 def test_importing_torch_leaves_nothing_in_a_workers_environment(tmp_path: Path) -> None:
     """A worker finds the variables that its fork server was given and its own: torch's imports preset none."""
     (tmp_path / "their_work.py").write_text("import json, os\ndef tells(): print(json.dumps(dict(os.environ)))\n")
-    given = {k: v for k, v in os.environ.items() if not k.startswith(("TORCH", "TRITON"))}
+    given = {k: v for k, v in os.environ.items() if not k.startswith(("TORCH", "TRITON", "LC_CTYPE"))}
 
     async def main() -> None:
         ended = asyncio.Event()
@@ -187,7 +187,7 @@ def test_killing_the_leader_ends_every_node(tmp_path: Path) -> None:
         agents[0].kill()
         assert agents[1].wait(WAIT_S) == 15
         asyncio.run(until(lambda: left(paths) == []))
-        assert [e["type"] for e in events.read(paths.events)].count("round_started") == 1
+        assert [e["type"] for e in read_lines(paths.events)].count("round_started") == 1
     finally:
         for agent in agents:
             agent.kill()
@@ -217,7 +217,7 @@ def test_a_node_outside_the_run(tmp_path: Path, node: int) -> None:
         text=True,
     )
 
-    assert (done.returncode, done.stderr.strip()) == (15, f"error: Node {node} is none of this run's 2.")
+    assert (done.returncode, done.stderr.strip()) == (15, f"error: Node {node} does not belong to this run of 2 nodes.")
 
 
 def test_agents_without_a_leader_are_dismissed() -> None:

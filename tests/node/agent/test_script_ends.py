@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from real_agents import WAIT_S, left, make_run, start, until
 
-from launcher.run import events
+from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RestartSpec, Work
 from launcher.run.state import read_outcome, read_state
@@ -34,7 +34,7 @@ def run_script(tmp_path: Path, text: str, **values: Any) -> tuple[RunPaths, str]
 
 def warnings(paths: RunPaths) -> list[str]:
     """What the history warns of."""
-    return [e["text"] for e in events.read(paths.events) if e["type"] == "warning"]
+    return [e["text"] for e in read_lines(paths.events) if e["type"] == "warning"]
 
 
 OPEN_FILES = """

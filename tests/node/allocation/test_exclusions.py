@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from an_event import an_event
 
 from launcher.node.allocation import slurm_allocation as slurm
 from launcher.node.allocation.exclusions import affordable, excluded_before
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
-from launcher.run import events
+from launcher.run import event_lines
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
 from launcher.slurm import handback
@@ -19,15 +20,15 @@ LIMIT = "sbatch: error: QOSMaxSubmitJobPerUserLimit\nallocation failure: Job vio
 
 
 def excluded(t, *hosts, type_="excluded"):
-    return {"type": type_, "t": t, "hosts": list(hosts), "why": "x"}
+    return an_event(type_, t=t, hosts=list(hosts), why="x")
 
 
 def test_exclusions_age_and_end_with_the_submission():
     """Those of the last day count, older ones are known so that they are taken back, and a resubmission forgets all."""
-    history = [excluded(0, "n1"), {"type": "submitted", "t": 1}, excluded(2, "n2"), excluded(DAY, "n3")]
+    history = [excluded(0, "n1"), an_event("submitted", t=1), excluded(2, "n2"), excluded(DAY, "n3")]
 
     assert excluded_before(history, DAY + 10) == {"n2": False, "n3": True}
-    assert excluded_before([*history, {"type": "submitted", "t": DAY + 1}], DAY + 10) == {}
+    assert excluded_before([*history, an_event("submitted", t=DAY + 1)], DAY + 10) == {}
 
 
 def test_the_newest_word_on_a_host_counts():
@@ -83,7 +84,7 @@ class Site:
     def excludes(self, *hosts, before=()):
         """What is excluded in the end, and given up, when ``hosts`` failed now and ``before`` earlier."""
         for host in before:
-            events.append(self.paths.events, events.event("excluded", attempt=0, hosts=[host], why="x"))
+            event_lines.append(self.paths.events, an_event("excluded", attempt=0, hosts=[host], why="x"))
         given_up = self.allocation._exclude(hosts)
         return self.kept_off, list(given_up)
 

@@ -1,4 +1,4 @@
-"""A leader that ended with a sentence is told by it, by whoever acts for it: "died without a word" is for those that did."""
+"""A leader that ended with a sentence is told by it, by whoever acts for it: "died and left no message" is for those that did."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from an_event import an_event
 
 from launcher.errors import RunDirError
 from launcher.node.agent import entry
@@ -18,8 +19,9 @@ from launcher.node.checkpoints import fence
 from launcher.report.diagnosis.why import explain
 from launcher.report.model.history import read_history
 from launcher.report.model.summary import summarise_history
-from launcher.run import events
+from launcher.run import event_lines
 from launcher.run.batch import MARK
+from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RestartSpec, RunSpec, Work
 from launcher.run.state import read_outcome
@@ -68,7 +70,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RunSpec, RunPa
     paths = RunPaths(tmp_path)
     paths.submitit.mkdir()
     spec.write(paths.spec)
-    events.append(paths.events, events.event("submitted", attempt=None, job_id=None, by="submit"))
+    event_lines.append(paths.events, an_event("submitted", attempt=None, job_id=None, by="submit"))
     return spec, paths
 
 
@@ -93,7 +95,7 @@ def ends_with(paths: RunPaths, error: Exception, capfd: pytest.CaptureFixture[st
 def why(paths: RunPaths) -> str:
     """What `launcher why` says."""
     history = read_history(paths)
-    now = history.events[-1]["t"] + 1
+    now = history.events[-1].t + 1
     return explain(history, summarise_history(history, None, now), now).sentence
 
 
@@ -105,14 +107,14 @@ def test_an_attempt_that_ended_with_a_sentence_is_told_by_it(
     spec, paths = run
     if began:
         fence.claim_attempt(paths, job_id="5")
-        events.append(paths.events, events.event("attempt_started", attempt=0, job_id="5", host="n0", restart_count=0))
+        event_lines.append(paths.events, an_event("attempt_started", attempt=0, job_id="5", host="n0", restart_count=0))
     ends_with(paths, RunDirError(SENTENCE), capfd)
     slurm = Slurm()
 
     assert teardown.act(spec, paths, slurm) is True
 
     told = f"The leader {'failed' if began else 'could not begin'}: {SENTENCE.rstrip('.')}"
-    (decision,) = [e for e in events.read(paths.events) if e["type"] == "decision"]
+    (decision,) = [e for e in read_lines(paths.events) if e["type"] == "decision"]
     assert (decision["reason"], decision["said"]) == (f"{told}; the run is requeued.", told)
     assert slurm.said == ["hand_back"]
     assert why(paths).startswith(f"{told}.")
@@ -144,8 +146,8 @@ def test_what_an_earlier_life_said_is_not_this_ones(run, capfd, monkeypatch: pyt
     slurm = Slurm()
     slurm.restart_count = 1
     teardown.act(spec, paths, slurm)
-    (decision,) = [e for e in events.read(paths.events) if e["type"] == "decision"]
-    assert decision["reason"] == "The leader died without a word; the run is requeued."
+    (decision,) = [e for e in read_lines(paths.events) if e["type"] == "decision"]
+    assert decision["reason"] == "The leader died and left no message; the run is requeued."
     assert "said" not in decision
 
 
@@ -153,11 +155,11 @@ def test_a_leader_that_stood_still_did_not_die(run) -> None:
     """The agent that acts for it knows better, and `why` has it from there."""
     spec, paths = run
     fence.claim_attempt(paths, job_id="5")
-    events.append(paths.events, events.event("attempt_started", attempt=0, job_id="5", host="n0", restart_count=0))
+    event_lines.append(paths.events, an_event("attempt_started", attempt=0, job_id="5", host="n0", restart_count=0))
 
     assert teardown.act(spec, paths, Slurm(), said="The leader on n0 did not respond for 28 s") is True
 
-    (decision,) = [e for e in events.read(paths.events) if e["type"] == "decision"]
+    (decision,) = [e for e in read_lines(paths.events) if e["type"] == "decision"]
     assert decision["reason"] == "The leader on n0 did not respond for 28 s; the run is requeued."
     assert why(paths).startswith("The leader on n0 did not respond for 28 s.")
 
@@ -167,8 +169,8 @@ def test_a_leaders_sentence_is_found_in_its_log_where_nobody_acted(run, capfd: p
     paths = run[1]
     ends_with(paths, RunDirError(SENTENCE), capfd)
     history = read_history(paths)
-    now = history.events[-1]["t"] + 1000
-    reason = "The leader died without a word (SLURM says FAILED)."
+    now = history.events[-1].t + 1000
+    reason = "The leader died and left no message (SLURM says FAILED)."
     summary = replace(summarise_history(history, None, now), state="failed", reason=reason)
 
     assert explain(history, summary, now).sentence == f"The leader could not begin: {SENTENCE}"

@@ -10,14 +10,16 @@ import subprocess
 from dataclasses import replace
 
 import pytest
+from an_event import an_event
 
 from launcher.errors import SiteError
 from launcher.node.allocation import slurm_allocation, teardown
 from launcher.node.allocation.allocation import HandedBack, SignalMeaning
 from launcher.node.checkpoints import fence
 from launcher.node.policy.budgets import Budgets
-from launcher.run import asking, events
+from launcher.run import asking, event_lines
 from launcher.run.batch import COMPLETED, JUDGED
+from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
 from launcher.run.state import read_outcome
@@ -69,7 +71,7 @@ def run(tmp_path):
     )  # fmt: skip
     paths = RunPaths(tmp_path)
     fence.claim_attempt(paths, job_id="5")
-    events.append(paths.events, events.event("attempt_started", attempt=0, job_id="5"))
+    event_lines.append(paths.events, an_event("attempt_started", attempt=0, job_id="5"))
     return spec, paths
 
 
@@ -81,7 +83,7 @@ def test_a_batch_script_that_was_sent_term_by_hand_was_cancelled(run, told, acti
 
     assert teardown.act(spec, paths, slurm, told=told) is not told
 
-    assert [e["action"] for e in events.read(paths.events) if e["type"] == "decision"] == [action]
+    assert [e["action"] for e in read_lines(paths.events) if e["type"] == "decision"] == [action]
     assert (read_outcome(paths.outcome) or {}).get("state") == ("cancelled" if told else None)
 
 
@@ -92,7 +94,7 @@ def test_a_leader_that_died_is_requeued(run):
     assert teardown.act(*run, slurm) is True
 
     assert slurm.said == [("hand_back", 0.0)]
-    types = [e["type"] for e in events.read(run[1].events)]
+    types = [e["type"] for e in read_lines(run[1].events)]
     assert types == ["attempt_started", "decision", "attempt_ended", "requeued"]
     assert read_outcome(run[1].outcome) is None
 
@@ -104,7 +106,7 @@ def test_a_host_that_cannot_be_done_without_is_told(run, monkeypatch):
 
     assert teardown.act(*run, slurm, exclude=("n0",)) is True
 
-    told = [(e["type"], e.get("hosts")) for e in events.read(run[1].events) if "hosts" in e]
+    told = [(e["type"], e.get("hosts")) for e in read_lines(run[1].events) if "hosts" in e]
     assert told == [("excluded", ["n0"]), ("readmitted", ["n0"])]
 
 
@@ -122,13 +124,13 @@ def test_an_outcome_needs_nothing(run):
 )
 def test_what_slurm_has_forgotten_is_asked_for_again(run, how, delay_s, soon):
     """A slurmctld killed within seconds of the requeue believes the job to run still: its end would be the run's."""
-    events.append(run[1].events, events.event("requeued", attempt=0, how=how, job_id="5", delay_s=delay_s))
+    event_lines.append(run[1].events, an_event("requeued", attempt=0, how=how, job_id="5", delay_s=delay_s))
     slurm = Slurm("terminated")
 
     assert teardown.act(*run, slurm, told=True) is soon  # the requeue has sent TERM to the batch script, too
 
     assert slurm.said == [("hand_back", delay_s)]
-    assert Budgets().feed_all(events.read(run[1].events)).restarts["leader_gone"] == 0
+    assert Budgets().feed_all(event_lines.read(run[1].events)).restarts["leader_gone"] == 0
     assert read_outcome(run[1].outcome) is None
 
 
@@ -136,29 +138,29 @@ def test_a_job_that_slurm_has_taken_starts_soon(run):
     """The script is its last process, and says when it may start; an earlier life's delay counts for nothing."""
     slurm = Slurm()
     slurm.is_taken = True
-    requeued = events.event("requeued", attempt=0, how="requeue", job_id="5", delay_s=60.0)
+    requeued = an_event("requeued", attempt=0, how="requeue", job_id="5", delay_s=60.0)
 
     assert teardown.act(*run, slurm) is True
-    events.append(run[1].events, requeued)
+    event_lines.append(run[1].events, requeued)
     assert teardown.act(*run, slurm) is False
-    events.append(run[1].events, events.event("attempt_started", attempt=1, job_id="5"))
+    event_lines.append(run[1].events, an_event("attempt_started", attempt=1, job_id="5"))
     assert teardown.act(*run, slurm) is True
 
 
 def test_when_the_end_of_the_job_began(run):
     """The request or SLURM's own word, of this life: slurmd looks at the job's processes at intervals counted from then."""
     t = 1000.0
-    old = [{"type": "requeued", "t": t, "seconds": 1.0}, {"type": "attempt_started", "t": t + 100}]
+    old = [an_event("requeued", t=t, seconds=1.0), an_event("attempt_started", t=t + 100)]
     assert teardown._end_began(old) is None
-    assert teardown._end_began([*old, {"type": "requeued", "t": t + 200, "seconds": 2.0}]) == t + 198
-    told = {"type": "signal", "t": t + 150, "meaning": "preempted_now"}
-    assert teardown._end_began([*old, told, {"type": "requeued", "t": t + 200, "seconds": 2.0}]) == t + 150
+    assert teardown._end_began([*old, an_event("requeued", t=t + 200, seconds=2.0)]) == t + 198
+    told = an_event("signal", t=t + 150, meaning="preempted_now")
+    assert teardown._end_began([*old, told, an_event("requeued", t=t + 200, seconds=2.0)]) == t + 150
 
 
 def test_a_life_whose_leader_never_came_up_is_not_mistaken_for_handed_back(run):
     """The last word is an earlier life's, which handed the run to this one: it is requeued, once more."""
     spec, paths = run
-    events.append(paths.events, events.event("requeued", attempt=0, how="requeue", job_id="5"))
+    event_lines.append(paths.events, an_event("requeued", attempt=0, how="requeue", job_id="5"))
     slurm = Slurm()
     slurm.restart_count = 1
 
@@ -169,7 +171,7 @@ def test_a_life_whose_leader_never_came_up_is_not_mistaken_for_handed_back(run):
 def test_a_continuation_whose_leader_never_came_up_goes_on(run):
     """Job 5 handed the run to job 6, whose leader died at once: job 6's teardown starts it again; job 5's does not."""
     spec, paths = run
-    events.append(paths.events, events.event("requeued", attempt=0, how="continuation", job_id="6"))
+    event_lines.append(paths.events, an_event("requeued", attempt=0, how="continuation", job_id="6"))
     five, six = Slurm(), Slurm()
     six.job_id = "6"
 
@@ -182,7 +184,7 @@ def test_a_continuation_whose_leader_never_came_up_goes_on(run):
 def test_a_cancel_that_comes_after_the_continuation_was_submitted_takes_it_along(run):
     """scancel names the job that the user knows; the continuation in the queue is the same run."""
     spec, paths = run
-    events.append(paths.events, events.event("requeued", attempt=0, how="continuation", job_id="6"))
+    event_lines.append(paths.events, an_event("requeued", attempt=0, how="continuation", job_id="6"))
     slurm = Slurm(cancelled=True)
 
     assert teardown.act(spec, paths, slurm) is False
@@ -195,7 +197,7 @@ def test_a_job_whose_run_another_job_leads_ends_quietly(run):
     """Two jobs of one run: the one that was fenced off requeues nothing, or both would go on for ever."""
     spec, paths = run
     fence.claim_attempt(paths, job_id="6")
-    events.append(paths.events, events.event("attempt_started", attempt=1, job_id="6", restart_count=0))
+    event_lines.append(paths.events, an_event("attempt_started", attempt=1, job_id="6", restart_count=0))
     slurm = Slurm()
 
     assert teardown.act(spec, paths, slurm) is False
@@ -206,7 +208,7 @@ def test_a_job_whose_run_another_job_leads_ends_quietly(run):
 def test_a_resubmitted_run_is_the_newest_submissions(run):
     """After a resubmission the old job's word counts for nothing: the new job's leader died before its first word."""
     spec, paths = run
-    events.append(paths.events, events.event("submitted", attempt=None, job_id=None, by="resubmit"))
+    event_lines.append(paths.events, an_event("submitted", attempt=None, job_id=None, by="resubmit"))
     slurm = Slurm()
     slurm.job_id = "9"
 
@@ -238,7 +240,7 @@ def test_it_is_bounded(run):
     """After as many attempts without progress as restart.max_restarts allows, the run ends failed."""
     spec, paths = run
     for n in range(1, 4):
-        events.append(paths.events, events.event("attempt_started", attempt=n, job_id="5"))
+        event_lines.append(paths.events, an_event("attempt_started", attempt=n, job_id="5"))
         fence.claim_attempt(paths, job_id="5")
     slurm = Slurm()
     slurm.restart_count = 3
@@ -258,9 +260,9 @@ def test_the_cap_over_all_attempts_holds_when_leaders_die(attempts, hours, actio
     for n in range(attempts):
         t = now - 36000.0 * (attempts - n)
         history += [
-            {"t": t, "type": "attempt_started", "attempt": n, "job_id": "5", "restart_count": n},
-            {"t": t + 60, "type": "saved", "attempt": n, "step": n + 1},
-            {"t": t + 36000.0, "type": "attempt_ended", "attempt": n},
+            an_event("attempt_started", t=t, attempt=n, job_id="5", restart_count=n),
+            an_event("saved", t=t + 60, attempt=n, step=n + 1),
+            an_event("attempt_ended", t=t + 36000.0, attempt=n),
         ]
 
     verdict = teardown.decide_end(
@@ -276,8 +278,8 @@ def test_the_cap_over_all_attempts_holds_when_leaders_die(attempts, hours, actio
 def test_the_queue_before_a_life_without_a_leader_is_no_allocation_time():
     """The last attempt's host died 200 h ago, SLURM started the job again just now, and no leader came up: requeued."""
     history = [
-        {"t": 0.0, "type": "attempt_started", "attempt": 0, "job_id": "5", "restart_count": 0},
-        {"t": 60.0, "type": "saved", "attempt": 0, "step": 1},
+        an_event("attempt_started", t=0.0, attempt=0, job_id="5", restart_count=0),
+        an_event("saved", t=60.0, attempt=0, step=1),
     ]
 
     verdict = teardown.decide_end(
@@ -316,8 +318,8 @@ def test_lives_in_which_no_leader_came_up_count_too(tmp_path, run):
 def test_starts_without_a_leader_count_in_a_row(run):
     """Months ago three starts had no leader; an attempt that saved has been since: today's first is requeued."""
     spec, paths = run
-    events.append(paths.events, events.event("attempt_started", attempt=1, job_id="5", restart_count=4))
-    events.append(paths.events, events.event("saved", attempt=1, step=500))
+    event_lines.append(paths.events, an_event("attempt_started", attempt=1, job_id="5", restart_count=4))
+    event_lines.append(paths.events, an_event("saved", attempt=1, step=500))
     slurm = Slurm()
     slurm.restart_count = 5
 
@@ -338,7 +340,7 @@ def test_a_refusal_is_told(run):
 def test_a_run_that_was_submitted_again_is_left_to_its_new_job(run):
     """The outcome was set aside for a resubmission while the old job's batch script was still ending: nothing is said."""
     spec, paths = run
-    events.append(paths.events, events.event("submitted", attempt=None, by="resubmit"))
+    event_lines.append(paths.events, an_event("submitted", attempt=None, by="resubmit"))
     old = Slurm()
 
     assert teardown.act(spec, paths, old) == 0
@@ -447,7 +449,7 @@ def test_what_slurm_forgets_behind_the_last_look_is_asked_for_again(forgetful, r
     """The job's last process has stayed, sees it, and hands the run back once more."""
     assert called() == (JUDGED, [("hand_back", 0.0), ("hand_back", 0.0)])
     assert (len(forgetful), len(execs)) == (2, 1)
-    assert [e["evidence"] for e in events.read(run[1].events) if e["type"] == "decision"] == [
+    assert [e["evidence"] for e in read_lines(run[1].events) if e["type"] == "decision"] == [
         "leader_gone",
         "forgotten",
     ]

@@ -18,7 +18,7 @@ from launcher.node.allocation.allocation import HandedBack, NotAnsweredError, Si
 from launcher.node.leader.board import Timing
 from launcher.node.leader.leader import Ending, Leader
 from launcher.node.wire.messages import ToAgent
-from launcher.run import events
+from launcher.run.files import read_lines
 from launcher.run.manifest import HASH_NAME, hash_bytes
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RestartSpec, RunSpec, SiteSpec, Work
@@ -536,7 +536,7 @@ class World:
     # --- what came of it ---
 
     def events(self, *types: str) -> list[dict[str, Any]]:
-        return [e for e in events.read(self.paths.events) if not types or e["type"] in types]
+        return [e for e in read_lines(self.paths.events) if not types or e["type"] in types]
 
     @property
     def outcome(self) -> dict[str, Any] | None:

@@ -8,8 +8,9 @@ import os
 import time
 
 import pytest
+from an_event import an_event
 
-from launcher.run import events
+from launcher.run import event_lines
 from launcher.run.spec import Work
 
 HOUR = 3600.0
@@ -68,7 +69,7 @@ def test_a_clock_that_is_set_uses_up_no_hours(world, virtual, jump, seconds):
 def test_a_request_counts_whatever_its_files_time_is(world, virtual):
     """`launcher cancel --save` of a host, or a file server, whose clock is behind: whoever submits takes older requests away."""
     w = world()
-    events.append(w.paths.events, events.event("submitted", attempt=None))
+    event_lines.append(w.paths.events, an_event("submitted", attempt=None))
     w.paths.request.write_text("{}")
     os.utime(w.paths.request, (time.time() - HOUR, time.time() - HOUR))
 

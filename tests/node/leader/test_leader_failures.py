@@ -8,11 +8,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from an_event import an_event
 
 from launcher.node.allocation import teardown
 from launcher.node.checkpoints import committed
 from launcher.node.leader.verify import Proof
-from launcher.run import events
+from launcher.run import event_lines
 from launcher.run.files import read_lines
 
 
@@ -34,7 +35,7 @@ def test_each_round_of_an_old_run_has_samples_of_its_own(world, virtual):
     old_s = 3600 * 90_000 / w.spec.world_size
     now = time.time()
     for type_, t in (("attempt_started", now - old_s - 60), ("saved", now - 120), ("attempt_ended", now - 60)):
-        events.append(w.paths.events, {**events.event(type_, attempt=0, job_id="77", step=1), "t": t})
+        event_lines.append(w.paths.events, an_event(type_, t=t, attempt=0, job_id="77", step=1))
     w.step_s, w.total_steps = 1.0, 60
     w.hooks[35] = [once(lambda worker: w.find(2).die(9))]
 
@@ -97,7 +98,7 @@ def test_the_same_exception_three_times_ends_the_run(world, virtual):
     assert ending.state == "failed"
     assert ending.exit_code == 8
     assert len(w.events("worker_failed")) == 3
-    assert "ValueError: bad sample at step 25" in ending.reason
+    assert "ValueError at step 25: bad sample" in ending.reason
     assert "3 times" in ending.reason
     assert w.outcome["cause"]["frames"][0]["line"] == 7
 
@@ -444,7 +445,7 @@ def test_a_host_without_which_the_run_could_not_start_is_told(world, virtual):
 
     told = [
         (e["type"], e.get("hosts"))
-        for e in events.read(w.paths.events)
+        for e in read_lines(w.paths.events)
         if e["type"] in ("excluded", "readmitted", "requeued")
     ]
     assert told == [("excluded", ["n1"]), ("readmitted", ["n1"]), ("requeued", None)]

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from acts import stop_at
+from an_event import an_event
 
 from launcher.errors import RunDirError
 from launcher.node.allocation.allocation import SignalMeaning
 from launcher.node.checkpoints import committed, fence
-from launcher.run import events
+from launcher.run import event_lines
 from launcher.run.asking import PATIENCE_S
 
 
@@ -172,7 +173,7 @@ def test_a_stop_ends_the_wait_for_the_folder(world, virtual, away):
 def test_what_was_set_aside_once_is_not_again(world, virtual, away):
     """`resubmit --from 10` applies to one attempt; a history that cannot be read at the next one's start is not a new one."""
     w = world(checkpoint={"interval_steps": 10, "keep_last": 9}, site={"grace_s": 20}, resume_step=10)
-    events.append(w.paths.events, events.event("submitted", attempt=None))
+    event_lines.append(w.paths.events, an_event("submitted", attempt=None))
     assert virtual(w.attempt_once(stop_at(w, 25))).state == "requeued"
     away.refuse(w.paths.events, times=2)
 

@@ -10,8 +10,9 @@ import pytest
 from acts import stop_at
 
 from launcher.errors import RunDirError, RunGoneError
-from launcher.run import events, index
+from launcher.run import index
 from launcher.run.batch import GONE
+from launcher.run.files import read_lines
 from launcher.run.gone import Anchor
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
@@ -74,7 +75,7 @@ def test_a_folder_that_was_moved_for_good(world, virtual, tmp_path, elsewhere, h
     assert not w.paths.root.exists()
     moved = RunPaths(new)
     assert read_outcome(moved.outcome)["reason"] == ending.reason
-    assert [e["type"] for e in events.read(moved.events)][-3:] == ["decision", "attempt_ended", "ended"]
+    assert [e["type"] for e in read_lines(moved.events)][-3:] == ["decision", "attempt_ended", "ended"]
     assert ("forbid_requeue",) in w.allocation.said
     assert remarks(w) == [ending.reason]
     assert os.readlink(home / w.paths.root.name) == str(new)

@@ -6,8 +6,9 @@ import asyncio
 import time
 
 import pytest
+from an_event import an_event
 
-from launcher.run import events
+from launcher.run import event_lines
 from launcher.run.spec import Work
 
 IDLE_MIN = 1.0
@@ -142,7 +143,7 @@ def test_an_attempt_that_begins_beyond_the_cap_trains_nothing(world, virtual):
     now = time.time()
     past = [("attempt_started", now - 7200), ("saved", now - 7000), ("attempt_ended", now - 3000)]
     for type_, t in past:
-        events.append(w.paths.events, {**events.event(type_, attempt=0, job_id="77", step=1), "t": t})
+        event_lines.append(w.paths.events, an_event(type_, t=t, attempt=0, job_id="77", step=1))
 
     ending = virtual(w.attempt_once())
 

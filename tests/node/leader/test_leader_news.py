@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from an_event import an_event
 
 from launcher.node.allocation.allocation import SignalMeaning
 from launcher.node.sidecars.notify import owed
@@ -100,20 +101,20 @@ def test_a_preempted_run_tells_everything_once_and_in_order(
     assert [e["kind"] for e in w.events("notified")] == ["started", "preempted"]
 
 
-DECIDED = {"type": "decision", "evidence": "preempted", "action": "requeue", "reason": "It was preempted."}
-TOLD = {"type": "notified", "kind": "preempted"}
-BEGUN = {"type": "attempt_started"}
+DECIDED = an_event("decision", evidence="preempted", action="requeue", reason="It was preempted.")
+TOLD = an_event("notified", kind="preempted")
+BEGUN = an_event("attempt_started")
 
 
 @pytest.mark.parametrize(("past", "news"), [
     ([], None),
-    ([BEGUN, DECIDED, {"type": "requeued"}], "It was preempted."),
-    ([BEGUN, DECIDED, TOLD, {"type": "requeued"}], None),
+    ([BEGUN, DECIDED, an_event("requeued")], "It was preempted."),
+    ([BEGUN, DECIDED, TOLD, an_event("requeued")], None),
     ([BEGUN, DECIDED, TOLD, BEGUN, DECIDED], "It was preempted."),
-    ([BEGUN, DECIDED, BEGUN, {"type": "warning"}], None),
-    ([BEGUN, DECIDED, {"type": "submitted", "by": "continuation"}], "It was preempted."),
-    ([BEGUN, DECIDED, {"type": "submitted", "by": "resubmit"}], None),
-    ([BEGUN, {**DECIDED, "evidence": "time_limit"}], None),
+    ([BEGUN, DECIDED, BEGUN, an_event("warning")], None),
+    ([BEGUN, DECIDED, an_event("submitted", by="continuation")], "It was preempted."),
+    ([BEGUN, DECIDED, an_event("submitted", by="resubmit")], None),
+    ([BEGUN, an_event("decision", evidence="time_limit", action="requeue")], None),
 ])  # fmt: skip
 def test_only_what_the_attempt_before_could_not_say_is_owed(past: list[dict[str, str]], news: str | None) -> None:
     """A preemption of the newest attempt that nobody has heard of; neither older ones nor other reasons to requeue."""

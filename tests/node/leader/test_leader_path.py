@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from an_event import an_event
 
-from launcher.run import events
+from launcher.run import event_lines
 from launcher.run.manifest import why_damaged
 from launcher.run.state import read_state
 
@@ -90,7 +91,7 @@ def test_resubmit_from_a_step_applies_once(world, virtual):
     virtual(w.attempt_once())
     w.paths.outcome.unlink()
     w.spec = dataclasses.replace(w.spec, resume_step=20)
-    events.append(w.paths.events, events.event("submitted", attempt=None, job_id="77", by="resubmit"))
+    event_lines.append(w.paths.events, an_event("submitted", attempt=None, job_id="77", by="resubmit"))
     w.total_steps = 60
 
     async def preempt():
@@ -117,7 +118,7 @@ def test_after_a_resubmit_from_a_step_its_new_saves_are_progress(world, virtual,
     virtual(w.attempt_once())
     w.paths.outcome.unlink()
     w.spec = dataclasses.replace(w.spec, resume_step=20)
-    events.append(w.paths.events, events.event("submitted", attempt=None, job_id="77", by="resubmit"))
+    event_lines.append(w.paths.events, an_event("submitted", attempt=None, job_id="77", by="resubmit"))
 
     def interrupt(worker):
         w.hooks.pop(worker.entered)

@@ -6,8 +6,9 @@ import asyncio
 import itertools
 
 import pytest
+from an_event import an_event
 
-from launcher.run import events
+from launcher.run import event_lines
 from launcher.run.spec import Work
 
 USAGE = ["usage: train.py [-h] [--lr LR]", "train.py: error: unrecognized arguments: --lrr 3"]
@@ -88,8 +89,8 @@ def test_one_hiccup_is_no_refusal(world, virtual):
 def test_after_progress_an_exit_is_no_refusal(world, virtual):
     """The run has saved something since it was submitted: the exit may be the machine's fault, max_restarts decides."""
     w = script(world, restart={"max_restarts": 3})
-    events.append(w.paths.events, events.event("attempt_started", attempt=0, job_id="77"))
-    events.append(w.paths.events, events.event("saved", attempt=0, step=None, path="x", reason="watch"))
+    event_lines.append(w.paths.events, an_event("attempt_started", attempt=0, job_id="77"))
+    event_lines.append(w.paths.events, an_event("saved", attempt=0, step=None, path="x", reason="watch"))
     w.worker_class = leaving(w, [2, 2, 2, 2])
 
     assert "max_restarts" in virtual(w.attempt_once()).reason
@@ -100,12 +101,12 @@ def test_a_person_who_submits_again_gets_two_looks(world, virtual):
     """Refusals of an earlier submission are forgiven, and so is its progress."""
     w = script(world)
     for type_ in ("saved", "submitted"):
-        events.append(w.paths.events, events.event(type_, attempt=None, step=None))
+        event_lines.append(w.paths.events, an_event(type_, attempt=None, step=None))
     w.worker_class = leaving(w, [2, 2, 2, 2])
 
     assert "twice" in virtual(w.attempt_once()).reason
     w.paths.outcome.unlink()
-    events.append(w.paths.events, events.event("submitted", attempt=None))
+    event_lines.append(w.paths.events, an_event("submitted", attempt=None))
 
     assert "twice" in virtual(w.attempt_once()).reason
     assert len(w.events("round_started")) == 4
@@ -153,7 +154,7 @@ def test_the_same_exception_everywhere_is_one_failure(world, virtual):
 
     ending = virtual(w.attempt_once())
 
-    assert ending.reason.startswith("All 4 ranks raised ModuleNotFoundError: No module named 'x' at step 3;")
+    assert ending.reason.startswith("All 4 ranks could not import x at step 3;")
     assert len(w.events("worker_failed")) == 2
     assert w.events("victims") == w.events("excluded") == []
     assert {n.suspect for n in w.leader._board.nodes.all} == {None}
@@ -167,7 +168,7 @@ def test_some_ranks_that_fail_alike_are_named_and_the_others_are_victims(world, 
     virtual(w.attempt_once())
     (failed,), (victims,) = w.events("worker_failed"), w.events("victims")
 
-    assert failed["cause"]["text"].startswith("ranks 2, 3 raised ValueError: bad disk")
+    assert failed["cause"]["text"].startswith("ranks 2, 3 raised ValueError at step 3: bad disk")
     assert {v["rank"] for v in victims["ranks"]} <= {0, 1}
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from an_event import an_event
 
 from launcher.node.policy.budgets import Budgets, backoff_s
 
 
 def decision(evidence, action="new_round", t=0.0):
-    return {"t": t, "type": "decision", "evidence": evidence, "action": action}
+    return an_event("decision", t=t, evidence=evidence, action=action)
 
 
 def test_each_cause_is_counted_apart_and_progress_clears_all():
@@ -18,25 +19,20 @@ def test_each_cause_is_counted_apart_and_progress_clears_all():
     )
     assert b.restarts == {"hang": 1, "worker_failed": 2}
 
-    b.feed({"t": 1, "type": "saved", "step": 10})
+    b.feed(an_event("saved", t=1, step=10))
     assert b.restarts == {}
 
-    b.feed_all([decision("hang"), {"t": 2, "type": "saved", "step": 10}, {"t": 3, "type": "saved", "step": 5}])
+    b.feed_all([decision("hang"), an_event("saved", t=2, step=10), an_event("saved", t=3, step=5)])
     assert b.restarts == {"hang": 1}
 
 
 def test_the_same_exception_is_counted_across_progress():
     """Type, place and step make it the same; a person's resubmit forgives."""
-    failed = {
-        "t": 0,
-        "type": "worker_failed",
-        "step": 7,
-        "cause": {"exception": "E", "frames": [{"file": "f", "line": 1}]},
-    }
-    b = Budgets().feed_all([failed, {"t": 1, "type": "saved", "step": 6}, failed])
+    failed = an_event("worker_failed", t=0, step=7, cause={"exception": "E", "frames": [{"file": "f", "line": 1}]})
+    b = Budgets().feed_all([failed, an_event("saved", t=1, step=6), failed])
     assert list(b.same.values()) == [2]
 
-    b.feed({"t": 2, "type": "submitted", "by": "resubmit"})
+    b.feed(an_event("submitted", t=2, by="resubmit"))
     assert not b.same
 
 
@@ -44,36 +40,36 @@ def test_attempts_without_progress_are_counted_in_a_row():
     """An attempt that commits something new begins the count anew."""
     b = Budgets()
     for n in range(3):
-        b.feed({"t": n, "type": "attempt_started", "attempt": n})
+        b.feed(an_event("attempt_started", t=n, attempt=n))
     assert b.idle_attempts == 3
 
-    b.feed({"t": 4, "type": "saved", "step": 1})
+    b.feed(an_event("saved", t=4, step=1))
     assert b.idle_attempts == 0
 
-    b.feed({"t": 5, "type": "attempt_started", "attempt": 3})
+    b.feed(an_event("attempt_started", t=5, attempt=3))
     assert b.idle_attempts == 1
 
 
 def test_after_a_resubmit_from_an_earlier_step_progress_begins_there():
     """Four preempted attempts, and four failed workers, each after a new save below the old maximum: none is in vain."""
-    saved = [{"t": 1, "type": "saved", "step": step} for step in (500, 1000)]
-    again = {"t": 2, "type": "submitted", "by": "resubmit"}
+    saved = [an_event("saved", t=1, step=step) for step in (500, 1000)]
+    again = an_event("submitted", t=2, by="resubmit")
 
     b = Budgets().feed_all([*saved, again])
     for n, step in enumerate((100, 200, 300, 400)):
-        b.feed({"t": 3, "type": "attempt_started", "attempt": n})
-        b.feed({"t": 3, "type": "round_started", "resume_step": step})
-        b.feed({"t": 4, "type": "saved", "step": step + 100})
+        b.feed(an_event("attempt_started", t=3, attempt=n))
+        b.feed(an_event("round_started", t=3, resume_step=step))
+        b.feed(an_event("saved", t=4, step=step + 100))
         assert b.idle_attempts == 0
         b.feed(decision("preempted", "requeue", t=4))
 
-    b = Budgets().feed_all([*saved, again, {"t": 3, "type": "round_started", "resume_step": 100}])
+    b = Budgets().feed_all([*saved, again, an_event("round_started", t=3, resume_step=100)])
     for step in (200, 300, 400, 500):
-        b.feed({"t": 4, "type": "saved", "step": step})
+        b.feed(an_event("saved", t=4, step=step))
         b.feed(decision("worker_failed", t=4))
         assert b.restarts == {"worker_failed": 1}
 
-    b.feed({"t": 5, "type": "saved", "step": 500})
+    b.feed(an_event("saved", t=5, step=500))
     assert b.restarts == {"worker_failed": 1}
 
 
@@ -81,10 +77,10 @@ def test_the_step_that_a_resubmit_goes_on_from_is_no_progress():
     """Saved once more, by a round that began there."""
     b = Budgets().feed_all(
         [
-            {"t": 0, "type": "submitted", "by": "resubmit"},
-            {"t": 1, "type": "attempt_started", "attempt": 4},
-            {"t": 2, "type": "round_started", "resume_step": 100},
-            {"t": 3, "type": "saved", "step": 100},
+            an_event("submitted", t=0, by="resubmit"),
+            an_event("attempt_started", t=1, attempt=4),
+            an_event("round_started", t=2, resume_step=100),
+            an_event("saved", t=3, step=100),
         ]
     )
 
@@ -95,9 +91,9 @@ def attempts(count, *, start_s, useful_s):
     """So many attempts, each taking ``start_s`` to its first step and saving a new one ``useful_s`` later."""
     for n in range(count):
         t = 10_000.0 * n
-        yield {"t": t, "type": "attempt_started", "attempt": n}
-        yield {"t": t + start_s, "type": "first_step", "step": n + 1}
-        yield {"t": t + start_s + useful_s, "type": "saved", "step": n + 1}
+        yield an_event("attempt_started", t=t, attempt=n)
+        yield an_event("first_step", t=t + start_s, step=n + 1)
+        yield an_event("saved", t=t + start_s + useful_s, step=n + 1)
 
 
 @pytest.mark.parametrize(
@@ -117,20 +113,20 @@ def test_an_attempt_that_yields_enough_ends_the_waiting():
     b = Budgets().feed_all(attempts(3000, start_s=60, useful_s=2))
     assert (b.poor_attempts, backoff_s(b.poor_attempts)) == (3000, 1800.0)
 
-    b.feed({"t": 10_000.0 * 2999 + 60 + 20, "type": "saved", "step": 9000})
+    b.feed(an_event("saved", t=10_000.0 * 2999 + 60 + 20, step=9000))
     assert backoff_s(b.poor_attempts) == 0.0
 
 
 def test_hours_are_those_in_which_an_allocation_was_held():
-    """Queue time counts nothing; an attempt that died without a word counts to its last event."""
+    """Queue time counts nothing; an attempt that died and left no message counts to its last event."""
     b = Budgets().feed_all(
         [
-            {"t": 0, "type": "submitted"},
-            {"t": 100, "type": "attempt_started", "attempt": 0},
-            {"t": 160, "type": "attempt_ended", "attempt": 0},
-            {"t": 500, "type": "attempt_started", "attempt": 1},
-            {"t": 530, "type": "saved", "step": 1},
-            {"t": 900, "type": "attempt_started", "attempt": 2},
+            an_event("submitted", t=0),
+            an_event("attempt_started", t=100, attempt=0),
+            an_event("attempt_ended", t=160, attempt=0),
+            an_event("attempt_started", t=500, attempt=1),
+            an_event("saved", t=530, step=1, attempt=1),
+            an_event("attempt_started", t=900, attempt=2),
         ]
     )
 
@@ -142,10 +138,10 @@ def test_what_a_command_tells_in_between_is_no_time_of_an_attempt():
     """A failed resubmission, an hour later by another host's clock: the dead leader's attempt lasted to its own last word."""
     b = Budgets().feed_all(
         [
-            {"t": 100, "type": "attempt_started", "attempt": 0},
-            {"t": 160, "type": "saved", "step": 1, "attempt": 0},
-            {"t": 3760, "type": "warning", "attempt": None},
-            {"t": 200, "type": "attempt_started", "attempt": 1},
+            an_event("attempt_started", t=100, attempt=0),
+            an_event("saved", t=160, step=1, attempt=0),
+            an_event("warning", t=3760, attempt=None),
+            an_event("attempt_started", t=200, attempt=1),
         ]
     )
 
@@ -154,17 +150,15 @@ def test_what_a_command_tells_in_between_is_no_time_of_an_attempt():
 
 def test_waiting_for_other_runs_holds_no_allocation():
     """Without SLURM a chained run's leader lives while it waits: neither hours nor a slow start are counted against it."""
-    b = Budgets().feed_all(
-        [{"t": 100, "type": "attempt_started", "attempt": 0}, {"t": 110, "type": "waiting", "runs": ["a"]}]
-    )
+    b = Budgets().feed_all([an_event("attempt_started", t=100, attempt=0), an_event("waiting", t=110, runs=["a"])])
     assert b.spent_with_current_s(5000) == pytest.approx(10)
 
-    b.feed({"t": 9110, "type": "round_started"})
-    b.feed({"t": 9115, "type": "first_step", "step": 1})
-    b.feed({"t": 9125, "type": "saved", "step": 10})
+    b.feed(an_event("round_started", t=9110))
+    b.feed(an_event("first_step", t=9115, step=1))
+    b.feed(an_event("saved", t=9125, step=10))
     assert (b.poor_attempts, b.spent_with_current_s(9130)) == (0, pytest.approx(30))
 
-    b.feed({"t": 9130, "type": "attempt_ended", "attempt": 0})
+    b.feed(an_event("attempt_ended", t=9130, attempt=0))
     assert b.spent_s == pytest.approx(30)
 
 

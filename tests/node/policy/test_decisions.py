@@ -16,6 +16,7 @@ from launcher.node.policy.decisions import (
     Situation,
     decide,
 )
+from launcher.run.event_parts import Cause
 
 K, A = Kind, Action
 FINE = Situation()
@@ -71,11 +72,11 @@ CASES = [
     (K.UNREADABLE, {}, but(attempts_left=False), A.FAIL),
     # a folder that is gone: nobody requeues into it
     (K.GONE, {}, FINE, A.FAIL),
-    (K.GONE, {"cause": {"place": "/new"}}, FINE, A.FAIL),
+    (K.GONE, {"cause": Cause.plain("gone", "it was moved", "/new")}, FINE, A.FAIL),
     (K.GONE, {}, but(cancelled=True), A.CANCEL),
     # a checkpoint that holds what cannot be loaded
-    (K.WORKER_FAILED, {"cause": {"kind": "unloadable"}}, FINE, A.FAIL),
-    (K.WORKER_FAILED, {"cause": {"kind": "exception"}}, FINE, A.NEW_ROUND),
+    (K.WORKER_FAILED, {"cause": Cause.plain("unloadable", "it cannot be read")}, FINE, A.FAIL),
+    (K.WORKER_FAILED, {"cause": Cause.plain("exception", "it failed")}, FINE, A.NEW_ROUND),
     # the program is wrong
     (K.WORKER_FAILED, {"same_before": SAME_EXCEPTION_LIMIT - 1}, FINE, A.FAIL),
     (K.WORKER_FAILED, {"same_before": SAME_EXCEPTION_LIMIT - 2}, FINE, A.NEW_ROUND),

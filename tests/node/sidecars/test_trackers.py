@@ -15,11 +15,12 @@ from typing import Any
 
 import psutil
 import pytest
+from an_event import an_event
 
 from launcher.node.leader.tracking import Tracking
 from launcher.node.sidecars.sinks import End, MetricsRow
 from launcher.node.sidecars.trackers import Tail, TrackerFeed
-from launcher.run import events
+from launcher.run import event_lines
 from launcher.run.files import append_line
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
@@ -36,7 +37,7 @@ def row(paths: RunPaths, step: int, attempt: int = 0, round_: int = 0, **metrics
 
 def round_started(paths: RunPaths, attempt: int, round_: int, resume_step: int | None) -> None:
     """What the leader tells of a round."""
-    events.append(paths.events, events.event("round_started", attempt=attempt, round_=round_, resume_step=resume_step))
+    event_lines.append(paths.events, an_event("round_started", attempt=attempt, round=round_, resume_step=resume_step))
 
 
 class Recorder:

@@ -16,11 +16,12 @@ from typing import Any
 
 import psutil
 import pytest
+from an_event import an_event
 from harness import Run, submit
 from mlflow_server import Server
 
 from launcher.node.leader.tracking import Tracking
-from launcher.run import events
+from launcher.run import event_lines
 from launcher.run.files import append_line, read_object
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
@@ -116,7 +117,7 @@ def spec_of(paths: RunPaths, experiment: str, uri: str, **changes: Any) -> RunSp
 
 def steps(paths: RunPaths, attempt: int, first: int, last: int, resume: int | None) -> None:
     """A round that did these steps."""
-    events.append(paths.events, events.event("round_started", attempt=attempt, round_=0, resume_step=resume))
+    event_lines.append(paths.events, an_event("round_started", attempt=attempt, round=0, resume_step=resume))
     for step in range(first, last + 1):
         line = {"t": 1e9 + step, "attempt": attempt, "round": 0, "step": step, "metrics": {"loss": step / 10}}
         append_line(paths.metrics, line)

@@ -3,51 +3,19 @@
 from __future__ import annotations
 
 import json
-import types
-import typing
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from record_values import JSON, records, relaxed
 
 from launcher.node.wire.messages import FromAgent, Handshake, ToAgent
 from launcher.run.message_lines import MessageReader, decode_lines, encode
 from launcher.run.messages import FromWorker, ToWorker
-from launcher.run.records import Record
 
 FAMILIES = (FromWorker, ToWorker, Handshake, FromAgent, ToAgent)
 KINDS = [kind for family in FAMILIES for kind in family.kinds.values()]
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-relaxed = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def of(hint: Any) -> st.SearchStrategy[Any]:
-    """Values that a field of this type may have."""
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return JSON
-    if origin in (typing.Union, types.UnionType):
-        return st.one_of([of(part) for part in parts])
-    if origin is list:
-        return st.lists(of(parts[0]), max_size=3)
-    if origin is dict:
-        return st.dictionaries(st.text(max_size=5), of(parts[1]), max_size=3)
-    if isinstance(hint, type) and issubclass(hint, Record):
-        return messages(hint)
-    return st.from_type(hint).filter(lambda value: value == value)
-
-
-def messages(kind: Any) -> st.SearchStrategy[Any]:
-    """Messages of one kind, with and without the keys that have a default."""
-    hints = {name: hint for name, hint in typing.get_type_hints(kind).items() if name in kind._frozen_fields}
-    needed = {name: of(hint) for name, hint in hints.items() if name not in kind._defaults}
-    optional = {name: of(hint) for name, hint in hints.items() if name in kind._defaults}
-    return st.fixed_dictionaries(needed, optional=optional).map(lambda values: kind(**values))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -55,7 +23,7 @@ def test_a_message_comes_back_as_it_was_sent(kind: Any) -> None:
     """Encoded as a line, decoded and read, each message is equal to the one that was written, and nothing is told."""
 
     @relaxed
-    @given(messages(kind))
+    @given(records(kind))
     def check(message: Any) -> None:
         """One message."""
         family = next(family for family in FAMILIES if issubclass(kind, family))

@@ -9,9 +9,9 @@ import pytest
 from run_story import Story
 
 from launcher.report.diagnosis.left_out import remedy
-from launcher.report.diagnosis.traces import Trace
 from launcher.report.diagnosis.why import explain
 from launcher.report.model.summary import summarise_history
+from launcher.run.tracebacks import Trace
 
 NO_SUCH = "[Errno 2] No such file or directory: '{}'"
 FILES = (

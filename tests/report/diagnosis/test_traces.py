@@ -11,7 +11,7 @@ from launcher.report.diagnosis.traces import Frame, user_frame
 def test_the_launchers_own_frames_are_not_the_users(room: str) -> None:
     """The launcher's frames below the user's are passed over, also those of runs recorded when ``node`` was ``runtime``."""
     frames = [
-        Frame("/home/ann/train.py", 12, "main"),
-        Frame(f"/scratch/ann/runs/net-1121-0842-k7f/lib/launcher/{room}/x.py", 3, "f"),
+        Frame(file="/home/ann/train.py", line=12, function="main", code=""),
+        Frame(file=f"/scratch/ann/runs/net-1121-0842-k7f/lib/launcher/{room}/x.py", line=3, function="f", code=""),
     ]
     assert user_frame(frames) == frames[0]

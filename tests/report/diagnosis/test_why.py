@@ -9,7 +9,7 @@ import pytest
 from explained import gives_up, training, why
 from run_story import Story
 
-from launcher.report.diagnosis.tellers import TELLERS
+from launcher.report.diagnosis.explanations import EXPLANATIONS
 from launcher.report.model.summary import summarise_history
 
 
@@ -69,6 +69,9 @@ CASES: dict[str, tuple[Make, str, str]] = {
     "script traceback": (
         lambda p: fails(training(p), {"kind": "exit", "exit_code": 1, "last_lines": TRACEBACK.splitlines()}, step=None),
         "exception", "Rank 3 (node2) raised ValueError: bad label 11."),
+    "a checkpoint that holds what cannot be loaded": (
+        lambda p: fails(training(p), raised("CheckpointError", "it holds a lab.Config", kind="unloadable")),
+        "unloadable", "Rank 3 (node2) raised CheckpointError at step 120: it holds a lab.Config."),
     "cuda oom": (
         lambda p: fails(training(p, gpus_per_node=2), raised("torch.OutOfMemoryError", OOM_TEXT, kind="cuda_oom")),
         "cuda_oom", "Rank 3 (node2, GPU 1) ran out of GPU memory at step 120."),
@@ -97,10 +100,10 @@ CASES: dict[str, tuple[Make, str, str]] = {
         lambda p: fails(training(p), {"kind": "signal", "signal": 9, "last_lines": []}),
         "signal", "Rank 3 (node2) was killed from outside (SIGKILL) at step 120."),
     "abort": (
-        lambda p: fails(training(p), {"kind": "signal", "signal": "SIGABRT", "last_lines": ["terminate called after x"]}),
+        lambda p: fails(training(p), {"kind": "signal", "signal": 6, "last_lines": ["terminate called after x"]}),
         "signal", "Rank 3 (node2) crashed with an abort (SIGABRT) at step 120."),
     "floating point": (
-        lambda p: fails(training(p), {"kind": "signal", "signal": "FPE"}),
+        lambda p: fails(training(p), {"kind": "signal", "signal": 8}),
         "signal", "Rank 3 (node2) crashed with a floating-point error (SIGFPE) at step 120."),
     "import of a module": (
         lambda p: fails(training(p), raised("ModuleNotFoundError", "No module named 'timm'", kind="import"), step=None),
@@ -116,13 +119,13 @@ CASES: dict[str, tuple[Make, str, str]] = {
         "exception", "Ranks 1-3 raised ValueError at step 0: bad label 11."),
     "usage error": (
         lambda p: together(training(p, work={"kind": "script"}), {"kind": "exit", "exit_code": 2, "last_lines": USAGE}, refused=True),
-        "exit", "All 4 ranks: the script exited with code 2 at step 0: train.py: error: unrecognized arguments: --lrr 3."),
+        "exit", "All 4 ranks exited with code 2 at step 0: train.py: error: unrecognized arguments: --lrr 3."),
     "exit code": (
         lambda p: fails(training(p, work={"kind": "script"}), {"kind": "exit", "exit_code": 3, "last_lines": ["giving up"]}),
-        "exit", "Rank 3 (node2): its script exited with code 3 at step 120."),
+        "exit", "Rank 3 (node2) exited with code 3 at step 120."),
     "os._exit": (
         lambda p: fails(training(p), {"kind": "exit", "exit_code": 0}),
-        "exit", "Rank 3 (node2): its process exited with code 0 at step 120."),
+        "exit", "Rank 3 (node2) exited with code 0 at step 120."),
     "gloo time-out": (
         lambda p: gives_up(late(training(p, collective_timeout_min=0.5), raised(
             "RuntimeError", "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 30000ms for recv operation")),
@@ -131,15 +134,19 @@ CASES: dict[str, tuple[Make, str, str]] = {
     "nccl time-out": (
         lambda p: gives_up(late(training(p), {"kind": "signal", "signal": 6, "last_lines": [NCCL_LATE]}), "worker_failed"),
         "timeout", "Rank 2 (node2) did not take part in a collective; rank 0 gave up waiting after 30 min at step 120."),
+    "time-out without a figure": (
+        lambda p: gives_up(late(training(p), {"kind": "timeout", "exception": "RuntimeError", "message": "gloo: timed out",
+            "last_lines": ["step took 35 ms"]}), "worker_failed"),
+        "timeout", "Rank 2 (node2) did not take part in a collective; rank 0 gave up waiting at step 120."),
     "monitored barrier": (
         lambda p: fails(training(p), raised("RuntimeError", "Ranks 1, 2 failed to pass monitoredBarrier in 5000 ms: timed out"), rank=0),
         "timeout", "Ranks 1, 2 (node1, node2) did not take part in a collective; rank 0 gave up waiting after 5.0 s at step 120."),
     "disk full in user code": (
         lambda p: fails(training(p), raised("OSError", "[Errno 28] No space left on device: '/scratch/x'", kind="disk_full")),
-        "disk_full", "The disk is full: rank 3 (node2) could not write at step 120."),
+        "disk_full", "Rank 3 (node2) could not write at step 120: the disk is full."),
     "quota": (
         lambda p: fails(training(p), raised("OSError", "[Errno 122] Disk quota exceeded")),
-        "disk_full", "The quota is used up: rank 3 (node2) could not write at step 120."),
+        "disk_full", "Rank 3 (node2) could not write at step 120: the quota is used up."),
     "checkpoints cannot be written": (
         lambda p: gives_up(training(p).event("save_failed", step=140, error="No space left on device", errno_name="ENOSPC"),
                            "disk_at_risk"),
@@ -266,12 +273,12 @@ def test_the_root_cause_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_every_kind_is_tested() -> None:
-    """No teller is without a case here; those that need SLURM's word have tests below, lost folders in test_lost_runs."""
+    """No explanation is without a case here; those that need SLURM's word have tests below, lost folders in test_lost_runs."""
     tested = {kind for _, kind, _ in CASES.values()} | {
         "slurm_oom", "slurm_node", "leader", "other", "lost_requeue", "gone", "unreadable",
     }  # fmt: skip
 
-    assert set(TELLERS) == tested
+    assert set(EXPLANATIONS) == tested
 
 
 def test_the_evidence_reads_as_designed(tmp_path: Path) -> None:
@@ -323,7 +330,7 @@ def test_a_requeue_that_slurm_has_lost_is_named(tmp_path: Path) -> None:
     found = why(story, {"482913": Job("FAILED")})
 
     assert found.kind == "lost_requeue"
-    assert found.sentence.startswith("SLURM took the run back and has lost that")
+    assert found.sentence.startswith("SLURM took the run back and then lost it")
     assert dict(found.rows)["next"].startswith("launcher resubmit")
     assert "launcher resubmit" in summarise_history(story.history(), {"482913": Job("FAILED")}, story.t + 300).reason
 
@@ -346,7 +353,7 @@ IN_COLLECTIVE = """Current thread 0x1 (most recent call first):
     [("", "Rank 2 (node2) hung: no progress for 60 s."),
      (IN_COLLECTIVE.replace("/env/lib/python3.11/site-packages/torch/distributed/", "/x/"),
       "Rank 2 (node2) hung: no progress for 60 s in all_reduce."),
-     (IN_COLLECTIVE, "Nobody made progress for 60 s.")],
+     (IN_COLLECTIVE, "No rank made progress for 60 s.")],
     ids=["frozen", "elsewhere", "all wait"],
 )  # fmt: skip
 def test_stacks_tell_who_hangs_when_nobody_lags(tmp_path: Path, stack: str, sentence: str) -> None:
@@ -406,7 +413,7 @@ def test_the_launchers_part_in_a_job_that_no_host_fits_is_told(tmp_path: Path, r
     after = why(story, {"482913": job})
     job.reason = "Resources"
 
-    said = f"SLURM finds no hosts for the job ({reason}), and the launcher keeps it off node2 (it fell silent)."
+    said = f"SLURM finds no hosts for the job ({reason}), and the launcher excludes node2 (it fell silent)."
     assert said in after.sentence
     assert dict(after.rows)["next"] == "scontrol update JobId=482913 ExcNodeList=node9"
     assert "keeps it off" not in before.sentence + why(story, {"482913": job}).sentence
@@ -449,7 +456,7 @@ class Job:
      ("NODE_FAIL", "slurm_node", "A node of the allocation died."),
      ("TIMEOUT", "time_limit", "The run reached its time limit of 1 h at step 100."),
      ("CANCELLED", "cancelled", "The job 482913 was cancelled (scancel, by its owner or an administrator)."),
-     ("FAILED", "leader", "The leader on node1 died without a word at step 100.")],
+     ("FAILED", "leader", "The leader on node1 died at step 100 and left no message.")],
 )  # fmt: skip
 def test_an_end_without_an_outcome_is_explained_by_slurm(tmp_path: Path, word: str, kind: str, sentence: str) -> None:
     """When the leader could not write, SLURM's word is the evidence."""
@@ -508,9 +515,9 @@ def test_a_leader_whose_end_the_batch_script_told_of_is_the_cause(tmp_path: Path
     ended, running = why(final), why(goes_on, later=1)
 
     assert (ended.kind, running.kind) == ("leader", "leader")
-    assert ended.sentence == "The leader on node1 died without a word at step 100."
+    assert ended.sentence == "The leader on node1 died at step 100 and left no message."
     assert ("error", "OSError: [Errno 5] Input/output error") in ended.rows
-    assert running.sentence.startswith("The leader on node1 died without a word.")
+    assert running.sentence.startswith("The leader on node1 died and left no message.")
     assert "Input/output" not in str(running.rows)
 
 
@@ -537,3 +544,12 @@ def test_a_checkpoint_that_cannot_be_loaded_names_type_and_option(tmp_path: Path
     )
     told = why(fails(training(tmp_path / "2"), raised("launcher.errors.CheckpointError", message, kind="unloadable")))
     assert dict(told.rows)["next"] == "correct the code, then: launcher resubmit k7f --code --unsafe-load"
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"), [("preflight", "checking its nodes"), ("starting", "starting"), ("", "running")]
+)
+def test_what_a_running_run_does_is_said_in_words(tmp_path: Path, phase: str, words: str) -> None:
+    """The names of phases in state.json are not all English."""
+    story = training(tmp_path).state(phase=phase)
+    assert why(story).sentence == f"Nothing has gone wrong so far: the run is {words}."

@@ -105,7 +105,7 @@ class Simulated:
         self.again()
 
     def killed(self) -> None:
-        """The leader dies without a word; SLURM requeues the run."""
+        """The leader dies and leaves no message; SLURM requeues the run."""
         self.back(self.saved)
         died = self.story.t
         self.again(submitted_t=died)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from an_event import an_event
 from click.testing import CliRunner
 
 from launcher.report.model.host_records import HostTrace, gather
@@ -15,7 +16,7 @@ from launcher.report.model.host_records import HostTrace, gather
 
 def ev(type_: str, t: float, **values: Any) -> dict[str, Any]:
     """An event of attempt 0."""
-    return {"t": t, "type": type_, "attempt": 0, **values}
+    return an_event(type_, t=t, attempt=0, **values)
 
 
 def joined(*hosts: str) -> list[dict[str, Any]]:
@@ -119,7 +120,7 @@ def two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ev("node_lost", 2.0, host=host, why="silent"),
             ev("node_lost", 3.0, host="node2", why="\x1b[31m"),
         ]
-        (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
+        (folder / "events.jsonl").write_text("".join(json.dumps(line.raw) + "\n" for line in lines) + '{"torn')
     return tmp_path
 
 

@@ -172,6 +172,7 @@ def test_environment_json_tells_the_code_and_no_secret(repo: Path) -> None:
     environ = {
         "CUDA_VISIBLE_DEVICES": "0",
         "TORCH_API_TOKEN": "qwertyuiop12",
+        "SLURM_JWT": "zxcvbnm98765",
         "WANDB_API_KEY": "x" * 40,
         "PATH": "/bin",
     }
@@ -181,5 +182,5 @@ def test_environment_json_tells_the_code_and_no_secret(repo: Path) -> None:
 
     assert "print(2)" in text
     assert '"CUDA_VISIBLE_DEVICES": "0"' in text
-    for secret in ("abcdef0123456789", "s3cretpass", "qwertyuiop12", "x" * 40, "abcdef123456"):
+    for secret in ("abcdef0123456789", "s3cretpass", "qwertyuiop12", "zxcvbnm98765", "x" * 40, "abcdef123456"):
         assert secret not in text

@@ -19,7 +19,8 @@ from planning import facts
 
 from launcher.config.load.load import LoadedJob
 from launcher.errors import RunNotFoundError, StateError, SubmitError
-from launcher.run import events, files, index
+from launcher.run import files, index
+from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, SiteSpec
 from launcher.run.state import read_submission, write_outcome
@@ -90,7 +91,7 @@ def test_points_are_runs_of_their_own(job: Make, slurm: Path, tmp_path: Path) ->
         "overrides": ["params.lr=0.1", "params.seed=2"],
     }
     assert len({p.secret.read_text() for p in points}) == 6
-    assert [e["type"] for e in events.read(points[0].events)] == ["submitted"]
+    assert [e["type"] for e in read_lines(points[0].events)] == ["submitted"]
     for place, p in enumerate(points):
         with (one.root / "submitit" / f"100_{place}_submitted.pkl").open("rb") as f:
             assert pickle.load(f).function.run_dir == str(p.root)
@@ -205,7 +206,7 @@ def test_points_are_submitted_again_as_one_array(
     assert (before == after) is refused
     assert [p.outcome.exists() for p in points] == [refused] * 2
     assert refused or stat.S_IMODE((again / "submit.sbatch").stat().st_mode) == 0o600
-    assert [e["type"] for e in events.read(points[0].events)][1:] == ["submitted", *(["warning"] if refused else [])]
+    assert [e["type"] for e in read_lines(points[0].events)][1:] == ["submitted", *(["warning"] if refused else [])]
 
 
 def test_a_sweep_needs_slurm(job: Make, slurm: Path, tmp_path: Path) -> None:

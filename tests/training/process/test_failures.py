@@ -31,8 +31,12 @@ def caught(error: BaseException) -> BaseException:
         (ModuleNotFoundError("No module named 'x'"), "import", False),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.20 GiB"), "cuda_oom", False),
         (RuntimeError("CUDA error: out of memory"), "cuda_oom", False),
-        (MemoryError(), "oom", False),
-        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), "oom", False),
+        (MemoryError(), "host_memory", False),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+            "host_memory",
+            False,
+        ),
         (OSError(errno.ENOSPC, "No space left on device"), "disk_full", False),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "disk_full", False),
         (OSError(errno.ENOENT, "No such file"), "exception", False),
@@ -50,7 +54,7 @@ def test_kinds_of_failures(error: BaseException, kind: str, victim: bool) -> Non
     told = failure.describe_error(caught(error))
 
     assert (told["kind"], told["victim"]) == (kind, victim)
-    assert told["frames"][0]["function"] == "caught"
+    assert told["frames"][0].function == "caught"
 
 
 def failing(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.node.policy.causes import (
+from launcher.node.policy.first_failure import (
     Failure,
     cause_of,
     first_failure,
@@ -13,6 +13,7 @@ from launcher.node.policy.causes import (
     signature,
     symptom_only,
 )
+from launcher.run.event_parts import Frame
 
 RESET = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:50072"
 
@@ -24,15 +25,15 @@ def failure(rank=0, t=0.0, **values):
 @pytest.mark.parametrize(
     ("values", "kind", "text"),
     [
-        ({"signal": 9}, "signal", "rank 0 on n0 was killed by SIGKILL at step 7"),
-        ({"signal": 11}, "signal", "rank 0 on n0 was killed by SIGSEGV at step 7"),
+        ({"signal": 9}, "signal", "rank 0 on n0 was killed from outside (SIGKILL) at step 7"),
+        ({"signal": 11}, "signal", "rank 0 on n0 crashed with a segmentation fault (SIGSEGV) at step 7"),
         ({"exit_code": 3}, "exit", "rank 0 on n0 exited with code 3 at step 7"),
         ({"exit_code": 0}, "exit", "rank 0 on n0 exited with code 0 at step 7"),
-        ({"signal": 9, "oom": True}, "oom", "rank 0 on n0 was killed because the memory limit was exceeded at step 7"),
+        ({"signal": 9, "oom": True}, "oom", "rank 0 on n0 was killed for exceeding the memory limit at step 7"),
         (
             {"exception": "ValueError", "message": "bad\nmore"},
             "exception",
-            "rank 0 on n0 raised ValueError: bad at step 7",
+            "rank 0 on n0 raised ValueError at step 7: bad",
         ),
         ({"exception": "ModuleNotFoundError", "message": "No module named 'x'"}, "import", None),
         ({"exception": "torch.OutOfMemoryError", "message": "CUDA out of memory. Tried ..."}, "cuda_oom", None),
@@ -45,8 +46,8 @@ def test_each_end_has_its_kind(values, kind, text):
     """Signals, exits, exceptions and their special cases are told apart."""
     cause = cause_of(failure(step=7, **values))
 
-    assert cause["kind"] == kind
-    assert text is None or cause["text"] == text
+    assert cause.kind == kind
+    assert text is None or cause.text == text
 
 
 @pytest.mark.parametrize(
@@ -76,9 +77,11 @@ def test_real_errors_are_no_victims():
 
 def test_the_same_failure_of_several_ranks_is_one():
     """Exception, message, place and step alike, or the same SystemExit: one failure; a victim, a signal or os._exit never is."""
-    frames = [{"file": "t.py", "line": 3}]
+    frames = [Frame(file="t.py", line=3, function="f", code="")]
     raised = [failure(rank=r, exception="ValueError", message="bad", frames=frames) for r in range(3)]
-    elsewhere = failure(rank=3, exception="ValueError", message="bad", frames=[{"file": "t.py", "line": 4}])
+    elsewhere = failure(
+        rank=3, exception="ValueError", message="bad", frames=[Frame(file="t.py", line=4, function="f", code="")]
+    )
     left = [failure(rank=r, kind="exit", exit_code=2, last_lines=["usage", "no --lrr", ""]) for r in range(2)]
     other = failure(rank=2, kind="exit", exit_code=3)
     killed = [failure(rank=r, signal=9) for r in range(2)]
@@ -89,7 +92,7 @@ def test_the_same_failure_of_several_ranks_is_one():
     assert same_failures(left[0], [*left, other, *hard]) == left
     for alone in (killed, hard, lost):
         assert same_failures(alone[0], alone) == alone[:1]
-    assert cause_of(left[0], "both ranks")["text"] == "both ranks exited with code 2: no --lrr"
+    assert cause_of(left[0], "both ranks").text == "both ranks exited with code 2: no --lrr"
 
 
 def test_aborts_of_a_watchdog_are_victims():
@@ -119,7 +122,7 @@ def test_of_two_causes_the_earlier_one_counts():
 
 def test_two_exceptions_are_the_same_by_type_place_and_step():
     """The message may differ (addresses, ids); place and step may not."""
-    frames = [{"file": "a.py", "line": 3}]
+    frames = [Frame(file="a.py", line=3, function="f", code="")]
     a = failure(exception="ValueError", message="at 0x1", frames=frames, step=5)
     b = failure(rank=1, exception="ValueError", message="at 0x2", frames=frames, step=5)
     c = failure(exception="ValueError", message="at 0x1", frames=frames, step=6)

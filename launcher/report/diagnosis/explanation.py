@@ -12,11 +12,11 @@ from launcher.report.model.history import History, as_number
 from launcher.report.model.summary import RunSummary
 from launcher.run.units import all_ranks, named_ranks
 
-__all__ = ["Teller", "Told", "at_step", "who"]
+__all__ = ["Explain", "Explanation", "at_step", "who"]
 
 
 @frozen
-class Told:
+class Explanation:
     """What is said of a root cause. ``{run}`` in ``next`` stands for the run's short name."""
 
     sentence: str
@@ -25,7 +25,7 @@ class Told:
     next: str = ""
 
 
-Teller = Callable[[Root, History, RunSummary], Told]
+Explain = Callable[[Root, History, RunSummary], Explanation]
 
 
 def who(root: Root, h: History) -> str:

@@ -7,14 +7,15 @@ anything else is there.
 
 from __future__ import annotations
 
-import re
 import signal as signals
 from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.node.wire.messages import WorkerExit
+from launcher.run.causes import rank_clause, rank_kind
+from launcher.run.error_words import is_lost_peer
+from launcher.run.event_parts import Cause, Frame
 from launcher.run.messages import WorkerFailure
-from launcher.run.units import signal_name
 
 __all__ = [
     "Failure",
@@ -27,19 +28,6 @@ __all__ = [
     "signature_of",
     "symptom_only",
 ]
-
-_PEER_GONE = re.compile(
-    r"connection (was )?(reset|closed|refused|aborted)|broken pipe|closed by peer|peer closed|socket (closed|is closed)"
-    r"|remote process (exited|has terminated)|remote error|application timeout caused pair closure"
-    r"|recvValue failed|sendBytes failed|recvBytes failed|failed to recv|DistNetworkError|DistStoreError"
-    r"|NCCL communicator was aborted|ncclRemoteError|ncclSystemError|ncclInternalError|could not connect|no route to host"
-    r"|Gloo connectFullMesh failed|store.*(closed|gone|timed? ?out)|wait timeout after|Timed out waiting \d+ ?ms for (recv|send)"
-    r"|watchdog caught collective operation timeout",
-    re.IGNORECASE,
-)
-_MOST_CHARS = 300
-_CUDA_OOM = re.compile(r"CUDA out of memory|CUDA error: out of memory|OutOfMemoryError", re.IGNORECASE)
-_DISK = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 
 
 @dataclass
@@ -54,7 +42,10 @@ class Failure:
     kind: str | None = None
     exception: str | None = None
     message: str = ""
-    frames: list[dict[str, Any]] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    caused_by: list[str] = field(default_factory=list)
+    victim: bool = False
+    """The worker's own word: its exception says that another rank is gone."""
     signal: int | None = None
     exit_code: int | None = None
     last_lines: list[str] = field(default_factory=list)
@@ -65,7 +56,8 @@ class Failure:
     def add_failed(self, message: WorkerFailure) -> None:
         """Take in the worker's own message."""
         self.exception = message.exception or self.exception
-        self.message, self.frames = message.message, message.frames
+        self.message, self.frames, self.caused_by = message.message, message.frames, message.caused_by
+        self.victim = message.victim
         self.kind = message.kind or self.kind
         self.exit_code = self.exit_code if message.exit_code is None else message.exit_code
         self.step = self.step if message.step is None else message.step
@@ -78,36 +70,43 @@ class Failure:
         self.oom, self.last_lines = message.oom, message.last_lines
 
 
-def cause_of(failure: Failure, who: str = "") -> dict[str, Any]:
-    """The CAUSE (`launcher.run.events`) of one rank's failure; ``who`` failed, where that were several."""
-    return {
-        "kind": _kind(failure),
-        "text": _text(failure, who or f"rank {failure.rank} on {failure.host}"),
-        "exception": failure.exception,
-        "message": failure.message,
-        "frames": failure.frames,
-        "signal": failure.signal,
-        "exit_code": failure.exit_code,
-        "last_lines": failure.last_lines[-40:],
-        "oom": failure.oom,
-    }
+def cause_of(failure: Failure, who: str = "") -> Cause:
+    """The CAUSE (`launcher.run.event_parts`) of one rank's failure; ``who`` failed, where that were several."""
+    kind = rank_kind(
+        told=failure.kind,
+        signal=failure.signal,
+        oom=failure.oom,
+        log=failure.last_lines[-40:],
+    )
+    return Cause(
+        kind=kind,
+        text=f"{who or f'rank {failure.rank} on {failure.host}'} {_clause(failure, kind)}",
+        exception=failure.exception,
+        message=failure.message,
+        frames=failure.frames,
+        signal=failure.signal,
+        exit_code=failure.exit_code,
+        last_lines=failure.last_lines[-40:],
+        oom=failure.oom,
+        caused_by=failure.caused_by,
+    )
 
 
 def is_victim(failure: Failure) -> bool:
     """This failure only says that somebody else is gone."""
-    if failure.oom or failure.kind in ("oom", "cuda_oom", "import", "disk_full", "unloadable"):
+    if failure.oom or failure.kind in ("host_memory", "cuda_oom", "import", "disk_full", "unloadable"):
         return False
     if failure.exception is not None:
-        return bool(_PEER_GONE.search(f"{failure.exception}: {failure.message}"))
+        return failure.victim
     tail = "\n".join(failure.last_lines[-20:])
     if failure.signal == signals.SIGABRT or (failure.signal is None and failure.exit_code):
-        return bool(_PEER_GONE.search(tail))
+        return is_lost_peer(tail)
     return False
 
 
 def left_by_itself(failure: Failure) -> bool:
     """The script ended itself with this exit code, by SystemExit: a worker tells of that, of `os._exit` it cannot."""
-    return failure.kind == "exit" and failure.signal is None and bool(failure.exit_code)
+    return failure.kind == "exit" and failure.signal is None and failure.exit_code is not None
 
 
 def same_failures(first: Failure, failures: list[Failure]) -> list[Failure]:
@@ -140,44 +139,20 @@ def first_failure(failures: list[Failure]) -> Failure | None:
 
 def signature(failure: Failure) -> tuple[Any, ...] | None:
     """What makes two exceptions the same one: type, place and step; None for other ends."""
-    return None if failure.exception is None else signature_of(cause_of(failure), failure.step)
-
-
-def signature_of(cause: dict[str, Any], step: int | None) -> tuple[Any, ...] | None:
-    """`signature` from what the history holds."""
-    if not cause.get("exception"):
+    if not failure.exception:
         return None
-    frames = cause.get("frames") or []
-    return (cause["exception"], step, *((f.get("file"), f.get("line")) for f in frames if isinstance(f, dict)))
+    return (failure.exception, failure.step, *((f.file, f.line) for f in failure.frames))
 
 
-def _kind(f: Failure) -> str:
-    if f.oom:
-        return "oom"
-    if f.exception is not None:
-        text = f"{f.exception}: {f.message}"
-        if f.exception.split(".")[-1] in ("ImportError", "ModuleNotFoundError"):
-            return "import"
-        if _CUDA_OOM.search(text):
-            return "cuda_oom"
-        if _DISK.search(text):
-            return "disk_full"
-        if f.kind in ("timeout", "start", "oom", "import", "cuda_oom", "disk_full", "unloadable"):
-            return f.kind
-        return "exception"
-    return "signal" if f.signal is not None else "exit"
+def signature_of(cause: Cause, step: int | None) -> tuple[Any, ...] | None:
+    """`signature` from what the history holds."""
+    if not cause.exception:
+        return None
+    return (cause.exception, step, *((f.file, f.line) for f in cause.frames))
 
 
-def _text(f: Failure, who: str) -> str:
-    at = f" at step {f.step}" if f.step is not None else ""
-    if f.oom:
-        return f"{who} was killed because the memory limit was exceeded{at}"
-    if f.exception is not None:
-        first_line = f.message.strip().splitlines()[0] if f.message.strip() else ""
-        return f"{who} raised {f.exception}{': ' + first_line if first_line else ''}{at}"
-    if f.signal is not None:
-        return f"{who} was killed by {signal_name(f.signal)}{at}"
-    if f.exit_code is None:
-        return f"{who} vanished{at}"
-    last = next((line.strip() for line in reversed(f.last_lines) if line.strip()), "") if left_by_itself(f) else ""
-    return f"{who} exited with code {f.exit_code}{at}{': ' + last[:_MOST_CHARS] if last else ''}"
+def _clause(f: Failure, kind: str) -> str:
+    said = f.message
+    if f.exception is None and left_by_itself(f):
+        said = said or next((line for line in reversed(f.last_lines) if line.strip()), "")
+    return rank_clause(kind, f.step, exception=f.exception, message=said, signal=f.signal, exit_code=f.exit_code)

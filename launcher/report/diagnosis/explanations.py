@@ -1,0 +1,356 @@
+"""Each root cause in words: the sentence, the error as it was said, and what the user can do; pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from launcher.report import formats
+from launcher.report.diagnosis.evidence import Root, signal_of
+from launcher.report.diagnosis.explanation import Explain, Explanation, at_step, who
+from launcher.report.diagnosis.taken import TAKEN
+from launcher.report.model.history import History, as_number, as_text
+from launcher.report.model.summary import RunSummary
+from launcher.run import events as ev
+from launcher.run.causes import MEANINGS, rank_clause
+from launcher.run.units import named_ranks
+from launcher.run.worker_texts import UNSAFE_LOAD, UNSAFE_LOAD_CODE
+
+__all__ = ["EXPLANATIONS"]
+
+_LEADERS = re.compile(r"error: (?:the leader failed: )?(\S.*)")
+"""How the agent of the leader's node ends that could not go on (`launcher.node.agent.entry`)."""
+
+EXPLANATIONS: dict[str, Explain] = dict(TAKEN)
+
+
+def _explains(*kinds: str) -> Callable[[Explain], Explain]:
+    def note(explain: Explain) -> Explain:
+        EXPLANATIONS.update(dict.fromkeys(kinds, explain))
+        return explain
+
+    return note
+
+
+def _error(root: Root) -> list[str]:
+    """The exception with its message, whole on one line."""
+    if root.trace is None or not root.trace.exception:
+        return []
+    message = formats.clean(root.trace.message, 300)
+    related = [f"caused by {formats.clean(line, 200)}" for line in root.cause.caused_by]
+    return [f"{root.trace.exception}: {message}" if message else root.trace.exception, *related]
+
+
+def _last_words(root: Root, count: int = 3) -> list[str]:
+    """The last lines of the log that say something."""
+    return [formats.clean(line, 160) for line in root.log if line.strip()][-count:]
+
+
+def _did(root: Root, h: History, message: str | None = None, limit: str = "") -> str:
+    """Who did what: the sentence without its full stop."""
+    trace, cause = root.trace, root.cause
+    said = formats.clean(trace.message.strip().splitlines()[0], 160) if trace and trace.message.strip() else ""
+    clause = rank_clause(
+        root.kind,
+        root.step,
+        exception=trace.exception if trace else None,
+        message=said if message is None else message,
+        signal=cause.signal,
+        exit_code=cause.exit_code,
+        limit=limit,
+    )
+    return f"{who(root, h)} {clause}"
+
+
+_CORRECT = "correct the code, then: launcher resubmit {run} --code"
+"""Without ``--code`` the run keeps the copy that failed."""
+
+
+@_explains("exception", "unloadable")
+def _exception(root: Root, h: History, s: RunSummary) -> Explanation:
+    fix = root.remedy or (
+        _CORRECT if root.trace and root.trace.frames else "see the log, then: launcher resubmit {run}"
+    )
+    if UNSAFE_LOAD in _said(root):
+        fix = f"if you trust the file: launcher resubmit {{run}} {UNSAFE_LOAD}"
+    if UNSAFE_LOAD_CODE in _said(root):
+        fix = f"correct the code, then: launcher resubmit {{run}} {UNSAFE_LOAD_CODE}"
+    whole = formats.clean(root.trace.message, 300).rstrip(".") if root.trace else ""
+    sentence = _did(root, h)
+    errors = _error(root)
+    return Explanation(f"{sentence}.", errors[1:] if sentence.endswith(f": {whole}") else errors, [], fix)
+
+
+@_explains("import")
+def _import(root: Root, h: History, s: RunSummary) -> Explanation:
+    message = root.trace.message if root.trace else ""
+    module = re.search(r"No module named '([^']+)'", message)
+    sentence = _did(root, h)
+    if root.rank is None and root.host is None:
+        sentence = f"The agents {sentence.removeprefix(who(root, h)).strip()}"
+    image = as_text(h.spec.get("container"))
+    python = (as_text(h.spec.get("python")) or "the run's python") + (f" in {image}" if image else "")
+    fix = f"install it for {python}" if module else f"repair the installation of {python}"
+    return Explanation(
+        f"{sentence}.", _error(root), [], f"{fix} (or set environment.python), then: launcher resubmit {{run}}"
+    )
+
+
+@_explains("cuda_oom")
+def _cuda_oom(root: Root, h: History, s: RunSummary) -> Explanation:
+    said = root.trace.message if root.trace else ""
+    wanted = re.search(r"[Tt]ried to allocate ([\d.]+ [KMGT]?i?B)", said)
+    total = re.search(r"total capacity of ([\d.]+ [KMGT]?i?B)(?: of which ([\d.]+ [KMGT]?i?B) is free)?", said)
+    parts = [f"wanted {wanted[1]}"] if wanted else []
+    parts += [f"{total[2]} of {total[1]} free"] if total and total[2] else [f"of {total[1]}"] if total else []
+    name = root.trace.exception if root.trace and root.trace.exception else "CUDA out of memory"
+    errors = [f"{name}: {', '.join(parts)}"] if parts else _error(root) or _last_words(root, 1)
+    return Explanation(f"{_did(root, h)}.", errors, [], "use a smaller batch, then: launcher resubmit {run}")
+
+
+@_explains("oom", "slurm_oom")
+def _oom(root: Root, h: History, s: RunSummary) -> Explanation:
+    limit = as_number(h.spec.get("mem_gb"))
+    of = f"{formats.number(limit)} GB per node" if limit else ""
+    more = f"launcher resubmit {{run}} resources.mem_gb={f'{2 * limit:g}' if limit else '...'}"
+    fix = f"ask for more memory (resources.mem_gb), fewer workers per node or data-loader workers: {more}"
+    if root.kind == "slurm_oom":
+        return Explanation(f"The job {rank_clause('oom', root.step, limit=of)}.", _last_words(root, 1), [], fix)
+    return Explanation(f"{_did(root, h, limit=of)}.", _last_words(root, 1), [], fix)
+
+
+@_explains("host_memory")
+def _host_memory(root: Root, h: History, s: RunSummary) -> Explanation:
+    fix = "ask for more memory: launcher resubmit {run} resources.mem_gb=..."
+    return Explanation(f"{_did(root, h)}.", _error(root), [], fix)
+
+
+@_explains("shm")
+def _shm(root: Root, h: History, s: RunSummary) -> Explanation:
+    fix = "use fewer data-loader workers, or more /dev/shm (containers have 64 MB), then: launcher resubmit {run}"
+    return Explanation(f"{_did(root, h)}.", _error(root) or _last_words(root, 2), [], fix)
+
+
+@_explains("disk_full")
+def _disk_full(root: Root, h: History, s: RunSummary) -> Explanation:
+    name = root.of(ev.SaveFailed).errno_name or ""
+    what = "The quota is used up" if name == "EDQUOT" or "quota" in _said(root).lower() else "The disk is full"
+    fix = f"make room below {h.paths.root.parent}, then: launcher resubmit {{run}}"
+    if isinstance(root.event, ev.SaveFailed):
+        error = formats.clean(f"{name} {root.of(ev.SaveFailed).error or ''}".strip(), 400)
+        since = at_step(root).replace(" at ", " since ")
+        if not name:  # the state, not the disk
+            return Explanation(f"No checkpoint could be written{since}.", [error], [], _CORRECT)
+        return Explanation(f"{what}: no checkpoint could be written{since}.", [error], [], fix)
+    return Explanation(f"{_did(root, h)}.", _error(root), [], fix)
+
+
+@_explains("save")
+def _save(root: Root, h: History, s: RunSummary) -> Explanation:
+    name, error = root.of(ev.SaveFailed).errno_name or "", formats.clean(root.of(ev.SaveFailed).error or "")
+    if name in ("ENOSPC", "EDQUOT"):
+        return _disk_full(root, h, s)
+    fix = f"make {h.paths.checkpoints} writable" if name else "correct what is registered"
+    fix += ", then: launcher resubmit {run}" + ("" if name else " --code")
+    done = root.is_decided_upon("last_save_failed")
+    what = "The training is done, but its last checkpoint could not" if done else "No checkpoint could"
+    return Explanation(f"{what} be written: {error or 'a save failed'}.", [], [], fix)
+
+
+def _said(root: Root) -> str:
+    return f"{root.trace.message if root.trace else ''} {root.of(ev.SaveFailed).error or ''}"
+
+
+@_explains("signal")
+def _signal(root: Root, h: History, s: RunSummary) -> Explanation:
+    name, sentence = signal_of(root.cause), f"{_did(root, h)}."
+    if name in ("SIGKILL", "SIGTERM"):
+        hint = "nobody here sent it: look at the host's memory and its kernel log, then: launcher resubmit {run}"
+        return Explanation(sentence, _last_words(root, 1), [], hint)
+    errors = [formats.clean(line, 300) for line in root.log if _ABORTS.search(line)][-2:] if name == "SIGABRT" else []
+    words = _last_words(root) if not errors and root.trace is None else []
+    return Explanation(sentence, errors, words, _CORRECT)
+
+
+_ABORTS = re.compile(
+    r"terminate called|^\s*what\(\)|(double free|corrupt|invalid (pointer|size|next)|smashing)|\w+\(\): |Assertion .*failed"
+    r"|\bCHECK\b.*failed|Check failed|enforce fail"
+)
+"""What C++ and glibc say before they abort."""
+
+
+@_explains("exit")
+def _exit(root: Root, h: History, s: RunSummary) -> Explanation:
+    errors, said = _error(root), root.cause.message or ""
+    fix = "see the log: launcher logs {run}" + (f" --rank {root.rank}" if root.rank else "")
+    if root.cause.exit_code == 0:
+        fix = "every rank must make the same calls: look for a return or sys.exit() of some ranks alone, then: launcher resubmit {run} --code"
+    if root.of(ev.WorkerFailed).refused and not errors:
+        said = said or "".join(_last_words(root, 1))
+        fix = "correct args or the script, then: launcher resubmit {run} --code"
+    return Explanation(f"{_did(root, h, said)}.", errors, [] if errors else _last_words(root), fix)
+
+
+@_explains("timeout")
+def _timeout(root: Root, h: History, s: RunSummary) -> Explanation:
+    after = _waited(root)
+    if root.missing:
+        absent = f"{named_ranks(root.missing).capitalize()}{_host_of(h, root)}"
+        sentence = (
+            f"{absent} did not take part in a collective; rank {root.rank} gave up waiting{after}{at_step(root)}."
+        )
+    else:
+        sentence = f"{_did(root, h)}."
+    fix = "do all ranks make the same calls? See the others' logs; a longer wait: distributed.collective_timeout_min"
+    return Explanation(sentence, _error(root) or _last_words(root, 2), [], fix)
+
+
+_WAITED = re.compile(
+    r"(?:ran for|waiting|timeout after|timed out after|monitoredBarrier in) (\d+) ?(?:ms|milliseconds)\b", re.IGNORECASE
+)
+"""NCCL's watchdog, gloo's sockets, the store, and torch's monitored barrier; a line of the user's ("step took 35 ms") is none."""
+
+
+def _waited(root: Root) -> str:
+    """`` after 30 s``: as the error says, else nothing; the script may have set another limit than the job's."""
+    said = _WAITED.search(f"{_said(root)} {' '.join(root.log[-20:])}")
+    return f" after {formats.duration(int(said[1]) / 1000)}" if said else ""
+
+
+def _host_of(h: History, root: Root) -> str:
+    for e in h.of(ev.RoundStarted):
+        if (e.attempt, e.round) == (root.attempt, root.round):
+            hosts = {r.host or "" for r in e.ranks if r.rank in root.missing}
+            return f" ({formats.short_list(sorted(hosts))})" if hosts else ""
+    return ""
+
+
+@_explains("hang")
+def _hang(root: Root, h: History, s: RunSummary) -> Explanation:
+    limit, slow = root.of(ev.Hang).limit_s, root.of(ev.Hang).laggards
+    where = (
+        f" in {root.trace.frames[-1].function}"
+        if root.trace and root.trace.frames and root.trace.frames[-1].function
+        else ""
+    )
+    phase = slow[0].phase if slow else ""
+    during = f" (phase: {phase})" if phase and phase not in ("train", "training") else ""
+    if root.rank is None:
+        sentence = f"No rank made progress for {formats.duration(limit)}."
+    else:
+        more = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
+        how, because = f"hung{at_step(root)}{during}: no progress", where
+        if slow and slow[0].frozen:
+            how, because = f"was frozen{at_step(root)} (process state T)", ""
+        sentence = f"{who(root, h)}{more} {how} for {formats.duration(limit)}{because}."
+    if slow and slow[0].frozen:
+        return Explanation(
+            sentence, [], [], "SIGSTOP, a debugger or a suspended job stops a process so: launcher resubmit {run}"
+        )
+    rank = f" --rank {root.rank}" if root.rank else ""
+    fix = f"all stacks are in the logs: launcher logs {{run}}{rank}; slow on purpose? restart.hang_floor_s"
+    return Explanation(sentence, [], [], fix)
+
+
+@_explains("node", "slurm_node")
+def _node(root: Root, h: History, s: RunSummary) -> Explanation:
+    how = {"silent": "fell silent", "closed": "lost its agent's connection", "slurm": "is down, says SLURM"}
+    why = root.of(ev.NodeLost).why or ""
+    if root.kind == "slurm_node":
+        return Explanation("A node of the allocation died.", [root.reason], _last_words(root, 1), _AGAIN)
+    sentence = f"Node {root.host or '?'} {how.get(why, why or 'died')}{at_step(root)}."
+    fix = f"keep off it: launcher resubmit {{run}} slurm.exclude={root.host}" if root.host else _AGAIN
+    return Explanation(sentence, [], [], fix)
+
+
+_AGAIN = "launcher resubmit {run}"
+
+
+@_explains("store")
+def _store(root: Root, h: History, s: RunSummary) -> Explanation:
+    where = f" on {root.host}" if root.host else ""
+    return Explanation(f"The rendezvous store{where} was lost.", _error(root), _last_words(root, 2), _AGAIN)
+
+
+@_explains("start")
+def _start(root: Root, h: History, s: RunSummary) -> Explanation:
+    said = root.cause.text
+    missing = root.of(ev.NodeMissing)
+    nodes = missing.nodes
+    if said:
+        sentence = f"{said[0].upper()}{said[1:].rstrip('.')}."
+    else:
+        of = f" ({named_ranks(missing.ranks)})" if missing.ranks else ""
+        waited = formats.duration(missing.waited_s)
+        sentence = f"{formats.short_list(nodes) or 'A node'}{of} did not start within {waited or 'the limit'}."
+    if root.is_decided_upon("ports_taken"):
+        return Explanation(
+            sentence, [], [], "launcher resubmit {run} distributed.port_range=[33000,45000] tries others"
+        )
+    skip = f" slurm.exclude={','.join(nodes)}" if nodes else ""
+    return Explanation(
+        sentence, [], [], f"launcher resubmit {{run}}{skip} (or wait longer: distributed.init_timeout_min)"
+    )
+
+
+@_explains("preflight")
+def _preflight(root: Root, h: History, s: RunSummary) -> Explanation:
+    bad = [c for c in root.of(ev.PreflightDone).checks if c.ok is False]
+    hosts = list(dict.fromkeys(c.host or "?" for c in bad))
+    said = f"Node{'s' if len(hosts) > 1 else ''} {formats.short_list(hosts)} failed the check before the start."
+    sentence = said if hosts else "The node check failed."
+    errors = [f"{c.host}: {c.name}: {c.detail}" for c in bad[:4]]
+    return Explanation(
+        sentence, errors, [], f"launcher resubmit {{run}} slurm.exclude={','.join(hosts)}" if hosts else _AGAIN
+    )
+
+
+@_explains("leader")
+def _leader(root: Root, h: History, s: RunSummary) -> Explanation:
+    on = f" on {root.host}" if root.host else ""
+    words = _last_words(root, 1)
+    if said := root.cause.text or _own_words(root):
+        return Explanation(f"{said.rstrip('.')}.", [], [], _AGAIN)
+    sentence = f"The leader{on} died{at_step(root)} and left no message."
+    if root.attempt is None and not words:
+        sentence = f"The run never started: {_lower(s.reason)}"
+    elif h.last(ev.AttemptStarted) is None and words:
+        sentence = f"No agent could begin: {words[0].rstrip('.')}."
+    errors = [e for e in ([] if root.attempt is None else [s.reason]) if e and not e.startswith("The leader died")]
+    return Explanation(sentence, errors + _error(root), _last_words(root) if not _error(root) else [], _AGAIN)
+
+
+def _own_words(root: Root) -> str:
+    """How the leader ended by its agent's log, where nobody has told of it."""
+    found = next((m for line in reversed(root.log) if (m := _LEADERS.match(line))), None)
+    if found is None:
+        return ""
+    return f"The leader {'could not begin' if root.attempt is None else 'failed'}: {formats.clean(found[1], 300)}"
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:] if sentence else "the reason is not known."
+
+
+@_explains("gone")
+def _gone(root: Root, h: History, s: RunSummary) -> Explanation:
+    place = root.cause.place
+    return Explanation(f"{_clause(root)}.", [], [], f"launcher resubmit {place}" if place else "")
+
+
+@_explains("unreadable")
+def _unreadable(root: Root, h: History, s: RunSummary) -> Explanation:
+    return Explanation(f"{_clause(root)}.", [], [], f"check the file system of {h.paths.root}, then: {_AGAIN}")
+
+
+def _clause(root: Root) -> str:
+    """What happened, of a decision's ``what happened; what is done.``"""
+    return ((root.decision and root.decision.reason) or "").partition("; ")[0].rstrip(".")
+
+
+@_explains("other")
+def _other(root: Root, h: History, s: RunSummary) -> Explanation:
+    reason = s.reason or root.reason or MEANINGS["unknown"].words
+    return Explanation(
+        f"{reason[0].upper()}{reason[1:].rstrip('.')}.", _error(root), _last_words(root), "launcher logs {run}"
+    )

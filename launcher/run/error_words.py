@@ -1,0 +1,71 @@
+"""What the words of an error mean, where no type tells it: those of torch, gloo, NCCL, CUDA and the kernel. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+__all__ = ["is_late_collective", "is_lost_peer", "is_out_of_shm", "kind_of_words", "raises"]
+
+_ALLOC_FAILED = r"CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED"
+_OUT_OF_CUDA = re.compile(rf"cuda.{{0,60}}out of memory|OutOfMemoryError|{_ALLOC_FAILED}", re.IGNORECASE)
+_OUT_OF_DISK = re.compile(r"No space left on device|Disk quota exceeded|ENOSPC|EDQUOT", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(
+    r"can(no|')t allocate memory|not enough memory|std::bad_alloc|unable to allocate [\d.]+ [KMGTP]?i?B", re.IGNORECASE
+)
+_OUT_OF_SHM = re.compile(
+    r"(insufficient|out of) shared memory|unable to (mmap|write|allocate).*shared memory|/dev/shm", re.IGNORECASE
+)
+_LATE = re.compile(
+    r"timed? ?out|timeout|Watchdog caught collective operation|Monitored ?Barrier|StragglerError", re.IGNORECASE
+)
+_COLLECTIVE = re.compile(r"nccl|gloo|collective|barrier|all_?reduce|broadcast|recv|send|store|Straggler", re.IGNORECASE)
+_PEER_GONE = re.compile(
+    r"connection (was )?(reset|closed|refused|aborted)|broken pipe|closed by peer|peer closed|socket (closed|is closed)"
+    r"|remote process (exited|has terminated)|remote error|application timeout caused pair closure"
+    r"|recvValue failed|sendBytes failed|recvBytes failed|failed to recv|DistNetworkError|DistStoreError"
+    r"|NCCL communicator was aborted|ncclRemoteError|ncclSystemError|ncclInternalError|could not connect|no route to host"
+    r"|no error was reported by the peer"
+    r"|Gloo connectFullMesh failed|store.*(closed|gone|timed? ?out)|wait timeout after|Timed out waiting \d+ ?ms for (recv|send)"
+    r"|watchdog caught collective operation timeout",
+    re.IGNORECASE,
+)
+_RAISES = re.compile(r"(^|[:;]\s*)(raise|assert)\b")
+_OF_COLLECTIVES = re.compile(r"^(RuntimeError|torch\.|(\w+\.)*(Dist\w*Error|StragglerError|RendezvousTimeoutError)$)")
+"""torch raises from its collectives nothing else."""
+
+
+def kind_of_words(exception: str, message: str) -> str | None:
+    """Return the kind (`launcher.run.causes.CAUSES`) of an exception that the user's own code did not raise; None: no special one."""
+    said, name = f"{exception}: {message}", exception.rpartition(".")[2]
+    if _OUT_OF_CUDA.search(said):
+        return "cuda_oom"
+    if name in ("ImportError", "ModuleNotFoundError"):
+        return "import"
+    if _OUT_OF_SHM.search(said):
+        return "shm"
+    if _OUT_OF_DISK.search(said):
+        return "disk_full"
+    if _OF_COLLECTIVES.match(exception) and is_late_collective([said.replace("\n", " ")]):
+        return "timeout"
+    return "host_memory" if name.endswith("MemoryError") or _OUT_OF_MEMORY.search(said) else None
+
+
+def is_late_collective(lines: Iterable[str]) -> bool:
+    """Return whether one of the lines says that a collective timed out."""
+    return any(_LATE.search(line) and _COLLECTIVE.search(line) for line in lines)
+
+
+def is_lost_peer(text: str) -> bool:
+    """Return whether an error of torch's only says that another rank is gone, or did not come."""
+    return bool(_PEER_GONE.search(text))
+
+
+def is_out_of_shm(text: str) -> bool:
+    """Return whether it says that shared memory ran out: what a loader's worker leaves behind that SIGBUS killed."""
+    return bool(_OUT_OF_SHM.search(text))
+
+
+def raises(code: str) -> bool:
+    """Return whether a line of code raises an exception itself: the words of this one are the author's own."""
+    return bool(_RAISES.search(code.strip()))

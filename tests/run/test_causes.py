@@ -1,0 +1,64 @@
+"""The one table of what can end a rank, a round, an attempt or a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcher.node.policy.decisions import Kind
+from launcher.report.diagnosis.explanations import EXPLANATIONS
+from launcher.run.causes import CAUSES, MEANINGS, rank_kind
+
+ENDS_NOTHING = {Kind.DONE, Kind.DAMAGED, Kind.FALSE_ALARM, Kind.FENCED, Kind.WORKER_FAILED}
+"""Done, passed over by the next round, no end, another leader's; a worker's cause has a kind of its own."""
+TRACEBACK = ["Traceback (most recent call last):", '  File "t.py", line 3, in <module>', "    import x"]
+
+
+def end(**values: Any) -> str:
+    """The kind of a rank's end."""
+    nothing = {"told": None, "exception": None, "message": None, "signal": None, "oom": False, "log": ()}
+    return rank_kind(**{**nothing, **values})
+
+
+def test_every_row_is_explained_and_every_explanation_has_its_row() -> None:
+    """The nodes can name no kind that `launcher why` has no words for, nor the other way round."""
+    assert set(CAUSES) == set(EXPLANATIONS)
+    assert {row.ends for row in CAUSES.values()} == {"rank", "round", "attempt", "run"}
+
+
+def test_every_evidence_is_of_one_kind() -> None:
+    """What a leader, or who acts for it, decides upon stands in one row of the table."""
+    told = [evidence for row in CAUSES.values() for evidence in row.evidence]
+    assert len(told) == len(set(told))
+    assert set(told) == {kind.value for kind in Kind} - {kind.value for kind in ENDS_NOTHING} | {"leader_gone"}
+
+
+def test_every_wish_to_stop_has_words() -> None:
+    """A signal's meanings are evidence, so that the leader's sentence and the report's line come from the same row."""
+    assert {name for name, words in MEANINGS.items() if words.clause} <= {kind.value for kind in Kind}
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ({"exit_code": 3}, "exit"),
+        ({"signal": 9, "oom": True}, "oom"),
+        ({"signal": 9}, "signal"),
+        ({"signal": 7, "log": ["ERROR: insufficient shared memory (shm)"]}, "shm"),
+        ({"signal": 6, "log": ["Watchdog caught collective operation timeout: WorkNCCL"]}, "timeout"),
+        ({"signal": 6, "log": ["terminate called"]}, "signal"),
+        ({"exception": "ValueError", "message": "x"}, "exception"),
+        ({"exception": "ValueError", "message": "x", "told": "host_memory"}, "host_memory"),
+        ({"exception": "RuntimeError", "message": "Monitored barrier timed out on store"}, "timeout"),
+        ({"exception": "CheckpointError", "message": "CUDA out of memory", "told": "unloadable"}, "unloadable"),
+        ({"log": [*TRACEBACK, "ModuleNotFoundError: No module named 'x'"]}, "import"),
+        ({"log": [*TRACEBACK, "ValueError: bad"]}, "exception"),
+        ({"log": [*TRACEBACK, "MemoryError: "]}, "host_memory"),
+        ({"exception": "OSError", "message": "[Errno 122] Disk quota exceeded"}, "disk_full"),
+    ],
+)
+def test_each_end_of_a_rank_has_its_kind(values: dict[str, Any], kind: str) -> None:
+    """The kernel's word before the signal, the signal before the exception, this before the last lines."""
+    values.pop("exit_code", None)
+    assert end(**values) == kind
