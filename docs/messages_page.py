@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.report import formats
+from launcher.run import units
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_WORDS = 30
@@ -53,7 +54,12 @@ _CODE = re.compile(
 )
 """What shell text, formats and command lines have, and sentences have not."""
 _WORD = re.compile(r"[A-Za-z][a-z']+")
-_REAL = {name: getattr(formats, name) for name in formats.__all__} | {
+_REAL = {
+    name: value
+    for module in (formats, units)
+    for name, value in vars(module).items()
+    if getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
+} | {
     name: getattr(builtins, name)
     for name in ("len", "str", "int", "round", "min", "max", "sorted", "abs", "repr", "list", "set", "sum")
 }

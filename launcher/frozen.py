@@ -20,8 +20,6 @@ else:
         return lambda decorator: decorator
 
 
-__all__ = ["field_values", "frozen"]
-
 T = TypeVar("T")
 
 

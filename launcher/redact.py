@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["REDACTED", "holds_secret", "redact", "secret_name"]
-
 REDACTED = "<redacted>"
 _SHORTEST = 4
 _WORD = r"(?:(?:api|access|private)_?key|secret(?:_?key)?|token|passw(?:or)?d|passphrase|credentials?|jwt)"

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from launcher.submission.facts.facts import Facts
     from launcher.submission.plan.estimate import Estimate, Speed
 
-__all__ = ["print_estimates"]
-
 
 def print_estimates(
     loaded: LoadedJob, nodes: Sequence[int], partitions: Sequence[str], *, as_json: bool = False

@@ -18,8 +18,6 @@ from launcher.run.state import read_outcome, read_state
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["follow_points", "follow_run", "report_end"]
-
 _PERIOD_S = 0.25
 _LAST_WORDS_S = 5.0
 """A leader that has ended may still be writing its outcome, and NFS shows it late."""

@@ -9,8 +9,6 @@ from typing import Any
 
 import click
 
-__all__ = ["NO_RUNS", "print_json", "print_table", "print_wrapped"]
-
 NO_RUNS = "no runs yet; launcher submit job.yaml starts one"
 _MOST = 100
 

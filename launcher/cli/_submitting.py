@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from launcher.submission.submit import Submitted
     from launcher.submission.sweeps.submit_sweep import SubmittedSweep
 
-__all__ = ["below_here", "print_submitted", "print_sweep", "print_warnings", "submit_job", "submit_sweep", "wait_for"]
-
 
 def submit_job(
     loaded: LoadedJob, backend: BackendName, after: Sequence[Predecessor] = (), *, foreground: bool = False

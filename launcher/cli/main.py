@@ -17,8 +17,6 @@ import click
 
 from launcher.errors import LauncherError, RunDirError, RunGoneError
 
-__all__ = ["cli", "main"]
-
 _HERE = os.path.dirname(__file__)  # pathlib would be a twentieth of the time of --help
 DEBUG_VARIABLE = "LAUNCHER_DEBUG"
 

@@ -9,13 +9,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from launcher.run.units import plural, short_list
-
-__all__ = [
-    "ago", "clean", "clean_line", "count", "duration", "hours", "json_line", "json_lines", "median", "metric_list", "number", "percent",
-    "plain_json", "plural", "rate", "short_list", "step_time", "time_of_day", "wrapped",
-]  # fmt: skip
-
 
 def duration(seconds: float | None) -> str:
     """``64 s``, ``12 min``, ``5 h 52 min``, ``3 d 4 h``; empty for None."""

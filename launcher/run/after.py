@@ -9,8 +9,6 @@ from launcher.frozen import frozen
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 
-__all__ = ["Predecessor", "WaitKind", "broken", "may_start", "read_predecessors", "state_of"]
-
 WaitKind = Literal["ok", "any", "fails"]
 """What the other run must have done: completed, ended, failed."""
 

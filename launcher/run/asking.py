@@ -18,20 +18,6 @@ from typing import Any, TypeVar
 
 from launcher.run.files import NO_JSON, parse_lines
 
-__all__ = [
-    "AGAIN_S",
-    "PATIENCE_S",
-    "NotAskedError",
-    "OwnError",
-    "ask_once",
-    "exists",
-    "load_lines",
-    "load_object",
-    "may_pass",
-    "names",
-    "patiently",
-]
-
 _T = TypeVar("_T")
 
 PATIENCE_S = 300.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["COMPLETED", "GONE", "JUDGED", "MARK"]
-
 MARK = "launcher: start "
 """What the batch script writes before it calls srun, followed by the allocation's life: the log outlives requeues."""
 COMPLETED = 64

@@ -10,8 +10,6 @@ from launcher.run.error_words import is_late_collective, is_out_of_shm, kind_of_
 from launcher.run.tracebacks import last_stack, parting_traceback
 from launcher.run.units import signal_name
 
-__all__ = ["CAUSES", "KIND_OF", "MEANINGS", "CauseKind", "StopWords", "rank_clause", "rank_kind"]
-
 
 class CauseKind(NamedTuple):
     """One row: a kind of cause, as a CAUSE, `launcher why` and its ``--json`` name it."""

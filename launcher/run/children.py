@@ -9,8 +9,6 @@ import sys
 from multiprocessing import popen_fork, resource_tracker
 from typing import NoReturn
 
-__all__ = ["end_by_kill", "exit_now"]
-
 
 def exit_now(code: int) -> NoReturn:
     """Write what is buffered and end the process at once: a stuck thread or loader worker would hang a normal exit."""

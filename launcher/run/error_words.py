@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["is_late_collective", "is_lost_peer", "is_out_of_shm", "kind_of_words", "raises"]
-
 _ALLOC_FAILED = r"CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED"
 _OUT_OF_CUDA = re.compile(rf"cuda.{{0,60}}out of memory|OutOfMemoryError|{_ALLOC_FAILED}", re.IGNORECASE)
 _OUT_OF_DISK = re.compile(r"No space left on device|Disk quota exceeded|ENOSPC|EDQUOT", re.IGNORECASE)

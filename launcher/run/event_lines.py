@@ -9,8 +9,6 @@ from launcher.run.asking import load_lines
 from launcher.run.events import Event, parse_event
 from launcher.run.files import append_line, read_lines
 
-__all__ = ["append", "read", "recall"]
-
 
 def append(path: Path, value: Event) -> None:
     """Append ``value`` to the history at ``path``, durably. Raises OSError when the disk refuses."""

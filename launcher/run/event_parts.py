@@ -8,8 +8,6 @@ from typing import Any
 
 from launcher.run.records import Record
 
-__all__ = ["Cause", "Frame", "HostCheck", "Laggard", "Part", "PlacedRank", "RankAt", "Victim"]
-
 _LARGEST = {int: 10**15, float: sys.float_info.max}
 """Beyond these a number is none that a run can have."""
 

@@ -12,15 +12,6 @@ from typing import Any, TypeVar
 from launcher.run import clock
 from launcher.run.event_parts import Cause, HostCheck, Laggard, Part, PlacedRank, RankAt, Victim
 
-__all__ = [
-    "Agreed", "AttemptEnded", "AttemptStarted", "CheckpointDamaged", "Decided", "Ended", "EpochDone", "Evaluated",
-    "Event", "EventKind", "Excluded", "Fault", "FirstStep", "Hang", "JobNamed", "NodeJoined", "NodeLost", "NodeMissing",
-    "Notified", "PreflightDone", "ProgressAssumed", "Readmitted", "Requeued", "RoundEnded",
-    "RoundStarted", "RunSubmitted", "SaveFailed", "SaveStarted", "Saved", "SignalReceived", "StopRequested",
-    "Stopped", "StoreLost", "UnknownEvent", "Victims", "Waiting", "Warned", "WorkerFailed", "event",
-    "last_of", "parse_event",
-]  # fmt: skip
-
 
 class _Raw:
     """Room for the object that an event was read from."""

@@ -16,19 +16,6 @@ from typing import Any, BinaryIO
 
 from launcher.frozen import frozen
 
-__all__ = [
-    "NO_JSON",
-    "Damage",
-    "append_line",
-    "fsync_dir",
-    "parse_lines",
-    "read_lines",
-    "read_object",
-    "read_thinned",
-    "write_atomic",
-]
-
-
 NO_JSON = (ValueError, RecursionError)
 """What `json.loads` raises for torn, foreign and deeply nested texts."""
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from launcher.frozen import frozen
 
-__all__ = ["Anchor", "Gone", "unanswered"]
-
 
 @frozen
 class Gone:

@@ -21,21 +21,6 @@ from launcher.run import clock
 from launcher.run.files import read_object, write_atomic
 from launcher.run.units import short_list
 
-__all__ = [
-    "SWEEP_FILE",
-    "RunRef",
-    "is_sweep",
-    "job_name",
-    "links_dir",
-    "list_runs",
-    "new_id",
-    "note_gone",
-    "register",
-    "resolve",
-    "slug",
-    "unregister",
-]
-
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # no i, l, o, 0, 1: read aloud and typed back
 _ID = re.compile(r"^(?P<name>.+)-(?P<date>\d{4})-(?P<time>\d{4})-(?P<tag>[a-z0-9]{3,})$")
 _MAX_NAME = 64

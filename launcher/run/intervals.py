@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["mttf_s", "young_daly_s"]
-
 _PRIOR_MTTF_S = 24 * 3600.0
 """One failure per node-day is assumed before any was seen (Meta RSC: 6.5 per 1000 node-days; jobs add their own)."""
 

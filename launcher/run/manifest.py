@@ -14,8 +14,6 @@ from typing import Any
 from launcher.run.asking import exists, load_object
 from launcher.run.files import read_object
 
-__all__ = ["HASH_NAME", "MANIFEST", "hash_bytes", "hash_file", "new_hash", "read_manifest", "why_damaged"]
-
 MANIFEST = "manifest.json"
 _CHUNK = 4 * 1024 * 1024
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:  # whoever only needs the channel's name (a fork server) makes
     from launcher.run.messages import FromWorker
     from launcher.run.records import Record
 
-__all__ = ["FD_VARIABLE", "Channel", "MessageReader", "decode_lines", "encode"]
-
 FD_VARIABLE = "LAUNCHER_WORKER_FD"
 
 Message = TypeVar("Message", bound="Record")

@@ -32,38 +32,6 @@ from typing import Any
 from launcher.run.event_parts import Frame
 from launcher.run.records import Record
 
-__all__ = [
-    "AskUnit",
-    "Committed",
-    "FromWorker",
-    "Pause",
-    "Release",
-    "SaveAt",
-    "SaveLost",
-    "StopAt",
-    "ToWorker",
-    "WorkerAt",
-    "WorkerAttached",
-    "WorkerEntered",
-    "WorkerEpoch",
-    "WorkerEvaluated",
-    "WorkerFailure",
-    "WorkerFinished",
-    "WorkerHandlesUsr2",
-    "WorkerHello",
-    "WorkerMetrics",
-    "WorkerOver",
-    "WorkerPhase",
-    "WorkerProgress",
-    "WorkerReady",
-    "WorkerSaveAck",
-    "WorkerSaveBegun",
-    "WorkerSaveFailed",
-    "WorkerShard",
-    "WorkerStopped",
-    "WorkerWarning",
-]
-
 
 class FromWorker(Record, family=True):
     """A worker's message to its agent, which forwards it to the leader with ``round`` and ``rank``."""

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from launcher.frozen import frozen
 
-__all__ = ["SPEC_VERSION", "RunPaths"]
-
 SPEC_VERSION = 1
 """The form of the files of a run, which ``spec.json`` names: goes up when a reader of the old form would misread the new."""
 

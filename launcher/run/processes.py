@@ -8,8 +8,6 @@ import time
 
 from launcher.run import clock
 
-__all__ = ["age_s", "is_alive", "mark_of", "runs_here"]
-
 _SLACK_S = 5.0
 
 

@@ -24,8 +24,6 @@ else:
         return lambda made: made
 
 
-__all__ = ["Record", "RecordType"]
-
 _ABSENT: Any = object()
 _DEEP = (list, dict)
 

@@ -10,8 +10,6 @@ from typing import Any
 from launcher.run.files import append_line, read_lines
 from launcher.run.index import links_dir
 
-__all__ = ["note_rehearsal", "read_rehearsals"]
-
 _NEWEST = 200
 
 

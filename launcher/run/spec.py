@@ -14,17 +14,6 @@ from typing import Any, Literal
 from launcher.frozen import field_values, frozen
 from launcher.run.paths import SPEC_VERSION
 
-__all__ = [
-    "CHECKED_FREE_BYTES",
-    "CHECKED_FREE_INODES",
-    "CheckpointSpec",
-    "DdpSpec",
-    "RestartSpec",
-    "RunSpec",
-    "SiteSpec",
-    "Work",
-]
-
 CHECKED_FREE_BYTES = 1 << 30
 """What the preflight wants free where the run directory lies: asked for before the queue, too."""
 CHECKED_FREE_INODES = 1000

@@ -43,18 +43,6 @@ from launcher.run.events import AttemptStarted
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 
-__all__ = [
-    "agent_logs",
-    "is_requested",
-    "is_this_job",
-    "keep_room",
-    "read_outcome",
-    "read_state",
-    "read_submission",
-    "write_outcome",
-    "write_state",
-]
-
 _ROOM_BYTES = 256 << 10
 
 

@@ -9,8 +9,6 @@ from dataclasses import field
 from launcher.frozen import frozen
 from launcher.run.event_parts import Frame
 
-__all__ = ["Trace", "last_stack", "last_traceback", "parting_traceback", "users_lines"]
-
 _FILE = re.compile(r'^\s*File "(?P<file>.+?)", line (?P<line>\d+|\?\?\?)(?:,)? in (?P<function>.+?)\s*$')
 _ERROR = re.compile(r"^(?P<type>(?:[A-Za-z_][\w]*\.)*[A-Za-z_]\w*)(?:: (?P<message>.*))?$")
 _NAMED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit)): (.*)$")

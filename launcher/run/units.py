@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["all_ranks", "named_ranks", "plural", "short_list", "signal_name", "size"]
-
 
 def size(count: float | None) -> str:
     """Bytes, in powers of 1000: 3.1 MB, 128 GB; empty for None."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["NOT_REGISTERED", "UNORDERED", "UNRESTORED", "UNSAFE_LOAD", "UNSAFE_LOAD_CODE"]
-
 UNSAFE_LOAD = "--unsafe-load"
 """The option of ``resubmit`` by which checkpoints of older versions may be unpickled in full."""
 UNSAFE_LOAD_CODE = f"--code {UNSAFE_LOAD}"

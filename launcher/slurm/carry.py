@@ -12,8 +12,6 @@ from typing import Any
 
 from launcher.run.files import read_object, write_atomic
 
-__all__ = ["COMMANDS", "VARIABLE", "carry"]
-
 VARIABLE = "LAUNCHER_COURIER"
 """Names the folder, in the environment of agents."""
 COMMANDS = frozenset({"sacct", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "squeue"})

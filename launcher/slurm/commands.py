@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping
 from launcher.frozen import frozen
 from launcher.slurm.carry import VARIABLE, carry
 
-__all__ = ["Answer", "ask", "ask_patiently", "clean_environment", "spared"]
-
 _TIMEOUT_S = 30.0
 _TRIES = 4
 

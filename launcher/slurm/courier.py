@@ -21,8 +21,6 @@ from launcher.slurm.carry import COMMANDS, POLL_S, VARIABLE
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import without_slurm
 
-__all__ = ["answer_all", "main"]
-
 
 def main() -> int:
     """Serve until the batch shell, this process's parent, has gone."""

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from launcher.frozen import frozen
 
-__all__ = ["JobEnviron", "job_environ", "without_slurm"]
-
 _PREFIXES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_", "PMI2_")
 
 

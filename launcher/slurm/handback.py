@@ -20,11 +20,6 @@ from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.jobs import JobFacts, job_facts, table_rows
 from launcher.slurm.restart import NET_LEAD_S
 
-__all__ = [
-    "RUNNING", "Done", "cancel", "continuation", "could_start", "exclude", "excluded", "forbid_requeue", "let_go",
-    "move_dependents", "pull_forward", "remark", "requeue", "wishes",
-]  # fmt: skip
-
 _ASK_S = 10.0
 _COMMENT_CHARS = 1000
 RUNNING = ("RUNNING", "SIGNALING", "SUSPENDED", "STOPPED", "CONFIGURING")

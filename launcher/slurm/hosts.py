@@ -6,8 +6,6 @@ import itertools
 import math
 import re
 
-__all__ = ["expand_hosts"]
-
 _MOST = 65536
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 

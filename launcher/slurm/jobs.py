@@ -11,11 +11,6 @@ from launcher.frozen import frozen
 from launcher.slurm.commands import ask, ask_patiently
 from launcher.slurm.hosts import expand_hosts
 
-__all__ = [
-    "ENDED", "JobFacts", "JobView", "controller_time", "duration_s", "job_facts", "job_views", "newest_of_name", "parse_facts",
-    "parse_sacct", "parse_squeue", "parse_time", "table_rows",
-]  # fmt: skip
-
 ENDED = frozenset(
     {
         "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",

@@ -25,8 +25,6 @@ from __future__ import annotations
 from launcher.frozen import frozen
 from launcher.slurm.jobs import JobFacts
 
-__all__ = ["Meaning", "meaning_of"]
-
 EARLY_S = 60.0
 """SLURM sends --signal up to this much early (its clock for time limits ticks in minutes)."""
 _SLACK_S = 5.0

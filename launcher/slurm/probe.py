@@ -18,8 +18,6 @@ from launcher.slurm.commands import ask
 from launcher.slurm.environ import without_slurm
 from launcher.slurm.jobs import job_views
 
-__all__ = ["HostSoftware", "ProbeResult", "parse_software", "probe_node", "software_here"]
-
 # Run by the interpreter in question, which may have no packages. torch is found, never imported.
 _LOOK = r"""
 import importlib.util, json, os, re, socket, sys

@@ -25,8 +25,6 @@ from launcher.run import clock as own_clock
 from launcher.slurm.commands import ask
 from launcher.slurm.jobs import job_facts, parse_time
 
-__all__ = ["NET_LEAD_S", "SchedulerState", "last_act", "parse_sdiag", "start_time"]
-
 NET_LEAD_S = 15
 """Lead of a StartTime that holds if nothing else is said: the job's end takes less on any host that can be used."""
 EPILOG_LEAD_S = 6

@@ -16,8 +16,6 @@ from launcher.run.spec import SiteSpec
 from launcher.slurm.commands import ask_patiently
 from launcher.slurm.jobs import duration_s, table_rows
 
-__all__ = ["Partition", "Presence", "Qos", "Site", "SiteTexts", "ask_site", "find_slurm", "parse_site", "policy"]
-
 _CONFIG_PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/opt/slurm/etc/slurm.conf")
 _NEEDED = ("sbatch", "srun", "squeue", "scancel", "scontrol")
 

@@ -14,8 +14,6 @@ from launcher.run.state import read_outcome
 from launcher.submission.folder.requests import request_stop, write_cancelled
 from launcher.submission.liveness import RunLocation, cancel_jobs, locate, states_of
 
-__all__ = ["Cancelled", "cancel_points", "cancel_run"]
-
 _WAIT_S = 15.0
 """A command waits so long for a cancelled run to end; SLURM does the rest."""
 

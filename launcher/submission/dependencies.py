@@ -9,8 +9,6 @@ from launcher.run.after import Predecessor, WaitKind, broken, may_start, state_o
 from launcher.run.paths import RunPaths
 from launcher.submission.liveness import locate
 
-__all__ = ["check_same_backend", "predecessors"]
-
 
 def predecessors(after: str | After | None) -> list[Predecessor]:
     """Return the runs in a job's ``after`` that have not ended yet.

@@ -16,8 +16,6 @@ from launcher.slurm.commands import Answer, ask
 from launcher.slurm.jobs import ENDED
 from launcher.submission.backends import local as local_backend
 
-__all__ = ["Census", "RunLocation", "await_end", "cancel_jobs", "ended", "locate", "states_of"]
-
 _ASK_EVERY_S = 20.0
 _ANSWER_S = 60.0
 _LEAVING_S = 60.0

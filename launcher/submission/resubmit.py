@@ -24,18 +24,6 @@ from launcher.submission.liveness import await_end, locate
 from launcher.submission.plan.plan import SubmissionPlan, plan
 from launcher.submission.submit import Submitted
 
-__all__ = [
-    "Again",
-    "checkpoint_steps",
-    "choose_step",
-    "facts_again",
-    "fork",
-    "load_again",
-    "note_refusal",
-    "resubmit",
-    "with_loading",
-]
-
 
 @frozen(kw_only=True)
 class Again:

@@ -24,8 +24,6 @@ from launcher.submission.folder import rundir, snapshot
 from launcher.submission.folder.run_folder import write_own, write_shared, write_submission
 from launcher.submission.plan.plan import SubmissionPlan
 
-__all__ = ["Submitted", "claim_folder", "hand_over", "record", "submission_entry", "submit_run", "write_run"]
-
 _T = TypeVar("_T")
 
 _TRIES = 20

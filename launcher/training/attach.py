@@ -12,8 +12,6 @@ from launcher.training.step.session import Session
 from launcher.training.step.stopping import Gate, listen
 from launcher.training.worker import Worker
 
-__all__ = ["attach", "attached"]
-
 _worker: Worker | None = None
 
 

@@ -13,8 +13,6 @@ from launcher.training.ddp.determinism import rng_state, set_rng_state
 from launcher.training.ddp.wrapping import unwrap
 from launcher.training.step.session import Session
 
-__all__ = ["evaluate", "sum_over_ranks"]
-
 Measure = Callable[[Any, Any], dict[str, Any]]
 
 

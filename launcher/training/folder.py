@@ -22,8 +22,6 @@ from launcher.training.ddp.determinism import rng_state
 if TYPE_CHECKING:
     from launcher.training.step.session import Session
 
-__all__ = ["save_folder"]
-
 
 @contextlib.contextmanager
 def save_folder(session: Session) -> Iterator[Path | None]:

@@ -26,8 +26,6 @@ from launcher.training.step.stopping import Gate, StopTraining, listen
 from launcher.training.task import Training
 from launcher.training.worker import Worker
 
-__all__ = ["find_target", "run_task", "run_work"]
-
 
 def run_work(place: WorkerPlace) -> int:
     """Run the task or function of ``place``; returns 0 when it finished or stopped as agreed, 1 after reporting a failure."""

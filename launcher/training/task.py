@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from launcher.training.worker import Worker
 
-__all__ = ["Training"]
-
 
 class Training(ABC):
     """What to train. Subclass it, name it under ``task:``; ``params:`` are its constructor's arguments.

@@ -18,8 +18,6 @@ from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
 from launcher.training.folder import save_folder
 from launcher.training.step.session import Session
 
-__all__ = ["Worker"]
-
 _NOTHING = contextlib.nullcontext()
 
 

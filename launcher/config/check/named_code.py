@@ -23,8 +23,6 @@ from launcher.config.document.schema import Job
 from launcher.config.document.source import Problem, dump_yaml
 from launcher.config.document.validation import did_you_mean, suggestion
 
-__all__ = ["check_code"]
-
 
 def check_code(job: Job, code_dir: Path) -> list[Problem]:
     """List what is wrong with the code a job names."""

@@ -12,8 +12,6 @@ from launcher.config.document.source import Problem, is_below, value_at
 from launcher.config.document.texts import check_texts
 from launcher.redact import secret_name
 
-__all__ = ["OWNED_OPTIONS", "check_rules"]
-
 Rule = Callable[[Job, dict[str, Any]], Iterator[Problem]]
 _RULES: list[tuple[tuple[str, ...], Rule]] = []
 

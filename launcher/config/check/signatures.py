@@ -16,8 +16,6 @@ from launcher.config.check.user_code import (
     parse,
 )  # fmt: skip
 
-__all__ = ["Signature", "constructor", "decorators", "function_signature", "is_object", "missing_methods"]
-
 _TASK_MODULE = "launcher.training.task"
 
 

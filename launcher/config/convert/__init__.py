@@ -5,8 +5,6 @@ from __future__ import annotations
 from launcher.config.convert.hydra import convert_hydra
 from launcher.config.convert.sbatch import convert_sbatch
 
-__all__ = ["convert"]
-
 
 def convert(text: str, filename: str) -> str:
     """Return the job file for ``text``, with comments on what was not converted.

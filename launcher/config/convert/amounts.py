@@ -10,8 +10,6 @@ from launcher.config.convert.draft import Draft
 from launcher.config.convert.launch import Launch
 from launcher.config.document.clock_times import minutes
 
-__all__ = ["Amounts", "put_resources", "read_amounts", "smallest_count", "time_limit"]
-
 
 @dataclass
 class Amounts:

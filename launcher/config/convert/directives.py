@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 
-__all__ = ["SHORT", "directives", "options"]
-
 SHORT = {
     "A": "account", "a": "array", "C": "constraint", "c": "cpus-per-task", "D": "chdir", "d": "dependency", "e": "error",
     "G": "gpus", "H": "hold", "i": "input", "J": "job-name", "K": "kill-on-bad-exit", "k": "no-kill", "l": "label",

@@ -11,8 +11,6 @@ from launcher.config.document.schema import Job
 from launcher.config.document.source import dump_yaml
 from launcher.config.document.validation import key_name
 
-__all__ = ["Draft"]
-
 _WIDTH = 110
 _ORDER = [key_name(f) for f in dataclasses.fields(Job)]
 

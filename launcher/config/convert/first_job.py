@@ -11,8 +11,6 @@ from launcher.config.convert.draft import Draft
 from launcher.config.document.clock_times import time_limit_text
 from launcher.frozen import frozen
 
-__all__ = ["DefaultPartition", "find_work", "first_job"]
-
 _LIKELY = ("train.py", "main.py", "run.py", "pretrain.py", "finetune.py")
 _MOST_FILES = 200
 

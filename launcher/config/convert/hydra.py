@@ -9,8 +9,6 @@ from launcher.config.convert.draft import Draft
 from launcher.config.document.source import read_value, read_yaml
 from launcher.errors import ConfigError
 
-__all__ = ["convert_hydra"]
-
 _RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task", "mem_gb", "timeout_min")
 _SLURM = ("partition", "account", "qos", "constraint", "exclude", "comment", "gres")
 _DROPPED = {

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from launcher.config.convert.directives import options
 from launcher.config.convert.shell_script import Piece, Ref, Scope, commands, plain, source
 
-__all__ = ["Launch", "find_launch"]
-
 _TORCHRUN_VALUES = {
     "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "max-restarts", "monitor-interval",
     "start-method", "role", "log-dir", "r", "redirects", "t", "tee", "node-rank", "master-addr", "master-port", "local-addr",

@@ -14,8 +14,6 @@ from launcher.config.convert.slurm_keys import put_slurm
 from launcher.errors import ConfigError
 from launcher.redact import secret_name
 
-__all__ = ["convert_sbatch"]
-
 _RENDEZVOUS = re.compile(
     r"MASTER_(?:ADDR|PORT)|(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|NNODES|NODE_RANK|RDZV_\w+|CUDA_VISIBLE_DEVICES"
     r"|SLURM_\w+|HEAD_NODE\w*|head_node\w*"

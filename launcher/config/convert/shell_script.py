@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 from launcher.frozen import frozen
 
-__all__ = ["Command", "Ref", "Scope", "commands", "plain"]
-
 
 @frozen
 class Ref:

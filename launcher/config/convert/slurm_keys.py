@@ -7,8 +7,6 @@ import re
 from launcher.config.convert.amounts import smallest_count
 from launcher.config.convert.draft import Draft
 
-__all__ = ["put_slurm"]
-
 _KEYS = {
     **{
         option: f"slurm.{option}"

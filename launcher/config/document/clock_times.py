@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["minutes", "time_limit_text"]
-
 _CLOCK = re.compile(r"(?:(?P<d>\d+)-)?(?P<h>\d+):(?P<m>[0-5]?\d):(?P<s>[0-5]?\d)")
 _DAYS = re.compile(r"(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>[0-5]?\d))?")
 _LIMIT_MIN = 365 * 24 * 60

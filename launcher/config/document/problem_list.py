@@ -7,8 +7,6 @@ from collections.abc import Callable
 from launcher.config.document.source import COMMAND_LINE, Origin, Problem, parent
 from launcher.errors import CodeError, ConfigError
 
-__all__ = ["ProblemList"]
-
 
 class ProblemList:
     """The problems found so far, and where every key was set last."""

@@ -10,8 +10,6 @@ from typing import Any
 from launcher.config.document.source import Problem, join
 from launcher.redact import holds_secret, secret_name
 
-__all__ = ["check_texts", "leaves"]
-
 _WORD = r"[A-Za-z0-9_@%+=:.,/-]+"
 _MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _PATTERNS: dict[str, tuple[str, str]] = {

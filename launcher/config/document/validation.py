@@ -16,8 +16,6 @@ from pydantic import ValidationError
 from launcher.config.document.schema import Job
 from launcher.config.document.source import Problem, is_below, join
 
-__all__ = ["describe_errors", "did_you_mean", "homes", "key_name", "keys_at", "suggestion", "value_text"]
-
 _TYPES = {
     "string_type": "text",
     "int_type": "a whole number",

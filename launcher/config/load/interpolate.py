@@ -10,8 +10,6 @@ from launcher.config.document.problem_list import ProblemList
 from launcher.config.document.source import join
 from launcher.config.document.validation import suggestion
 
-__all__ = ["interpolate_run", "readable", "resolve_interpolations"]
-
 RUN_KEYS = ("dir", "id", "name")
 _MARK = "\ue000run.{}\ue001"  # stands for ${run.x} while OmegaConf resolves the rest
 

@@ -22,7 +22,7 @@ from launcher.config.document.schema import Job
 from launcher.config.document.source import COMMAND_LINE, Origin, Problem, dump_yaml, join, parent
 from launcher.config.document.texts import leaves
 from launcher.config.document.validation import describe_errors
-from launcher.config.load.interpolate import interpolate_run, resolve_interpolations
+from launcher.config.load.interpolate import resolve_interpolations
 from launcher.config.load.merge import command_line, merge, target_layer
 from launcher.config.load.site_profile import Layer, SiteProfile, read_document, read_layers, site_paths
 from launcher.config.load.sweep import Point, axes, expand, flatten, read_flags, set_values
@@ -30,8 +30,6 @@ from launcher.errors import ConfigError
 from launcher.frozen import frozen
 
 _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
-
-__all__ = ["LoadedJob", "interpolate_run", "load_job", "point_jobs", "site_job"]
 
 
 @frozen(kw_only=True)

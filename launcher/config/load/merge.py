@@ -24,8 +24,6 @@ from launcher.config.document.validation import value_text
 from launcher.config.load.interpolate import readable
 from launcher.config.load.site_profile import Layer
 
-__all__ = ["command_line", "merge", "target_layer"]
-
 _KEY = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+|\[\d+\])*")
 
 

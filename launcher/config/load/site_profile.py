@@ -13,8 +13,6 @@ from launcher.config.document.validation import suggestion, value_text
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
 
-__all__ = ["ADMIN_PROFILE", "Layer", "SiteProfile", "load_site", "read_layers", "site_paths"]
-
 ADMIN_PROFILE = Path("/etc/launcher/site.yaml")
 GPU_REQUESTS = ("gpus-per-node", "gres")
 

@@ -13,8 +13,6 @@ from launcher.config.document.source import COMMAND_LINE, Origin, Problem, read_
 from launcher.config.document.validation import keys_at, suggestion, value_text
 from launcher.frozen import frozen
 
-__all__ = ["MOST_POINTS", "SWEPT", "Point", "Sweep", "axes", "expand", "flatten", "read_flags", "set_values"]
-
 MOST_POINTS = 10_000
 PARALLELISM = "array_parallelism"
 SWEPT = (

@@ -33,8 +33,6 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome
 
-__all__ = ["PRELOAD", "Agent"]
-
 PRELOAD = (
     "torch",
     "torch.distributed",

@@ -19,8 +19,6 @@ from launcher.run.asking import exists, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
-__all__ = ["gloo_interface", "node_facts", "resolve_host", "torch_versions"]
-
 
 def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str | None) -> NodeFacts:
     """Ask for everything. It blocks (NVML, DNS, the run directory), so agents call it in a thread.

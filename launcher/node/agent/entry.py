@@ -16,14 +16,13 @@ from launcher.node.agent.agent import Agent
 from launcher.node.agent.description import gloo_interface
 from launcher.node.agent.environment import base_environment
 from launcher.node.agent.membership import leader_address, node_index, node_names
-from launcher.node.leader.leader import Ending, Leader
+from launcher.node.leader.finish import Ending
+from launcher.node.leader.leader import Leader
 from launcher.node.wire import connection
 from launcher.node.wire.messages import AgentHello, Hub, Leaving, Link, Shutdown
 from launcher.run.asking import exists, load_object, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-
-__all__ = ["run_agent"]
 
 _OWN_AGENT_S = 30.0
 """The first node's agent was told to leave before the leader ended; it gets so long to do it."""

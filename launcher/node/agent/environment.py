@@ -10,8 +10,6 @@ from launcher.node.wire.messages import RankPlace, StartRound
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
-__all__ = ["base_environment", "cpu_shares", "worker_environment"]
-
 HIDDEN_VARIABLES = frozenset(
     {
         *(

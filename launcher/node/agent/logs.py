@@ -10,8 +10,6 @@ from pathlib import Path
 from launcher.run.paths import RunPaths
 from launcher.run.tracebacks import users_lines
 
-__all__ = ["KEEP_ROUNDS", "last_lines", "link_latest", "open_log", "prune"]
-
 KEEP_ROUNDS = 20
 """Rounds of an attempt whose logs are kept: a run that restarts for days must not fill the disk."""
 _TAIL_BYTES = 65536

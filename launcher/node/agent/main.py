@@ -7,8 +7,6 @@ import sys
 import traceback
 from pathlib import Path
 
-__all__ = ["AgentMain"]
-
 
 class AgentMain:
     """Picklable callable: the agent of whatever node it is called on."""

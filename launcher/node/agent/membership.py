@@ -10,8 +10,6 @@ from launcher.errors import ProtocolError
 from launcher.run.spec import RunSpec
 from launcher.slurm.hosts import expand_hosts
 
-__all__ = ["leader_address", "node_index", "node_names"]
-
 
 def node_index(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> int:
     """Return this node's index in the allocation, as SLURM or submitit's local executor numbers it.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["kills"]
-
 
 def kills(root: Path = Path("/")) -> int:
     """Return how many processes were killed for memory so far, in this process's cgroup, or else on the machine.

@@ -23,8 +23,6 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import CHECKED_FREE_BYTES, CHECKED_FREE_INODES, RunSpec
 from launcher.run.units import size
 
-__all__ = ["ALL_REDUCE_MAIN", "Check", "Preflight", "judge_disk", "judge_driver", "judge_gpus", "judge_memory"]
-
 ALL_REDUCE_MAIN = "launcher.training.process.all_reduce:main"
 ROUND = -1
 """The number under which the store and the processes of the checks run; `end` clears it like a round."""

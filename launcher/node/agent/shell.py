@@ -14,8 +14,6 @@ from typing import Any
 
 import psutil
 
-__all__ = ["main"]
-
 _PATIENCE_S = 1.0
 
 

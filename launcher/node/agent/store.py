@@ -15,8 +15,6 @@ from launcher.node.agent import logs
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.wire.messages import FromAgent, StoreEnded, StoreFailed, StoreReady
 
-__all__ = ["STORE_MAIN", "Store", "Tell", "first_answer"]
-
 STORE_MAIN = "launcher.training.process.serve_store:main"
 
 Tell = Callable[[FromAgent], None]

@@ -13,8 +13,6 @@ import psutil
 from launcher.node.forkserver import proctable
 from launcher.node.wire.messages import RankUse
 
-__all__ = ["Gpus", "Sampler"]
-
 Pids = Callable[[], list[tuple[int, int, int]]]
 """Rank, local rank and process of every live worker now."""
 

@@ -26,8 +26,6 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.units import signal_name
 
-__all__ = ["WORKER_MAIN", "Crew"]
-
 WORKER_MAIN = "launcher.training.start.main:main"
 _TAIL_WAIT_S = 1.0
 """Reading a log's end takes at most so long: a report must not wait for a slow disk."""

@@ -10,17 +10,6 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_requested
 
-__all__ = [
-    "NEEDED",
-    "Allocation",
-    "CancelledError",
-    "HandedBack",
-    "NotAnsweredError",
-    "SignalMeaning",
-    "usable_s",
-    "window_s",
-]
-
 NEEDED = "SLURM could not start the job otherwise"
 """Why hosts that were to be excluded are not."""
 _RESERVE_S = 3.0

@@ -15,8 +15,6 @@ from launcher.run.batch import MARK
 from launcher.run.paths import RunPaths
 from launcher.slurm.hosts import expand_hosts
 
-__all__ = ["ended_tasks", "hosts_in", "leader_words", "read_ended"]
-
 _ENDED = re.compile(r"^srun: error: (?P<hosts>\S+): tasks? [\d,-]+: (?P<how>.+)$")
 _UNSTARTED = re.compile(r"^srun: error: tasks? (?P<tasks>[\d,-]+) launch failed: (?P<how>.+)$")
 """slurmstepd could not open the task's log, for instance, since the run directory is not mounted there."""

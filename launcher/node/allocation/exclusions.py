@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 
 from launcher.run.events import Event, Excluded, Readmitted, RunSubmitted
 
-__all__ = ["affordable", "excluded_before", "schedulable_without"]
-
 _EXCLUDED_S = 86400.0
 _GONE = ("down", "drain", "drng", "fail", "unk", "maint", "boot", "inval", "planned_down")
 

@@ -26,8 +26,6 @@ from launcher.run.spec import RunSpec
 from launcher.slurm.jobs import JobFacts
 from launcher.slurm.meaning import meaning_of
 
-__all__ = ["LEAD_S", "adopt", "host_answers"]
-
 LEAD_S = 25
 """Lead of StartTime when the first host is dead: step ends are told along a tree whose root it was, and SLURM took 11 s
 (2 of 2) after the last process to see the end; a StartTime before that would be replaced by the full delay."""

@@ -29,8 +29,6 @@ from launcher.slurm.jobs import JobFacts, controller_time, job_facts
 from launcher.slurm.meaning import Meaning, meaning_of
 from launcher.slurm.restart import NET_LEAD_S, last_act
 
-__all__ = ["SlurmAllocation"]
-
 _ASK_S = 5.0
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD")
 """States of a job that is to run (again), and of which no process is left."""

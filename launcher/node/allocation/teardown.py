@@ -34,9 +34,6 @@ from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_state, write_outcome
 from launcher.slurm.commands import clean_environment
 
-__all__ = ["EndDecision", "decide_end", "main"]
-
-
 _UNHEARD_S = 60.0
 """slurmctld may be restarting: it is asked again for so long."""
 _FORGOTTEN_S = 600.0

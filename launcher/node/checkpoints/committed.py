@@ -24,11 +24,6 @@ from launcher.run.files import fsync_dir, write_atomic
 from launcher.run.manifest import HASH_NAME, MANIFEST, why_damaged
 from launcher.run.paths import RunPaths
 
-__all__ = [
-    "CommittedCheckpoint", "RefusedError", "Shard", "collect_garbage", "commit_checkpoint", "committed_steps",
-    "newest_good", "open_foreign", "set_aside_beyond",
-]  # fmt: skip
-
 _STEP = re.compile(r"step-(\d+)$")
 _LOST = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 """The errors of a disk that has lost a block, and of a file system whose own hash of it differs."""

@@ -28,11 +28,6 @@ from launcher.run.asking import OwnError, exists, may_pass, names
 from launcher.run.files import fsync_dir, read_object, write_atomic
 from launcher.run.paths import RunPaths
 
-__all__ = [
-    "TRASH", "StaleError", "attempts", "claim_attempt", "claimant", "depose", "discard", "discard_unfinished",
-    "drop_stale", "is_current", "is_over", "take_away",
-]  # fmt: skip
-
 TRASH = "trash."
 """Folders that are being deleted begin with this; nobody reads them."""
 _DEPOSED = "deposed"

@@ -17,8 +17,6 @@ from typing import Any, NoReturn
 from launcher.run.children import end_by_kill, exit_now
 from launcher.run.message_lines import FD_VARIABLE
 
-__all__ = ["GUARDED", "become_worker", "exit_like_python", "run_exec"]
-
 GUARDED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 """Signals that only the agent hears."""
 _EXEC = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.node.forkserver.child import run_exec; run_exec()"

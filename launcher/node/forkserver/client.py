@@ -20,8 +20,6 @@ from launcher.node.forkserver import proctable
 from launcher.node.forkserver.child import GUARDED
 from launcher.node.forkserver.server import receive_message, send_message
 
-__all__ = ["ForkServer", "ForkServerError"]
-
 MARK_VARIABLE = "LAUNCHER_FORKSERVER"
 _START = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.node.forkserver.server import main; main()"
 _ROOT = str(Path(__file__).parents[3])

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 
 from launcher.frozen import frozen
 
-__all__ = ["Proc", "become_subreaper", "below", "die_with_parent", "kill_all", "marked", "table"]
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _TICKS = os.sysconf("SC_CLK_TCK")

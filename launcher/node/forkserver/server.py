@@ -33,8 +33,6 @@ from typing import Any, NoReturn
 from launcher.node.forkserver import child, proctable
 from launcher.node.forkserver.child import GUARDED
 
-__all__ = ["main", "receive_message", "send_message"]
-
 _CLEAR_POLL_S = 0.02
 """How often a round that is being cleared is checked, beside every exit."""
 _MOST_BYTES = 2**18

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from launcher.run.messages import Pause, StopAt
 
-__all__ = ["AgreedStop"]
-
 
 class AgreedStop:
     """One attempt to stop ``ranks`` at a common step."""

@@ -23,8 +23,6 @@ from launcher.run.gone import Anchor
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
-__all__ = ["Board", "Interrupt", "Timing"]
-
 
 @frozen
 class Timing:

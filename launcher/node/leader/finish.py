@@ -21,8 +21,6 @@ from launcher.run.asking import PATIENCE_S
 from launcher.run.batch import GONE
 from launcher.run.state import write_outcome
 
-__all__ = ["Ending", "give_back", "leave"]
-
 _STATES = {Action.COMPLETE: ("completed", 0), Action.FAIL: ("failed", RunFailedError.exit_code),
            Action.CANCEL: ("cancelled", RunCancelledError.exit_code)}  # fmt: skip
 _EXCLUDED = (Kind.NODE_LOST, Kind.PREFLIGHT, Kind.NODES_MISSING, Kind.PORTS_TAKEN)

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from launcher.run.asking import AGAIN_S, PATIENCE_S, NotAskedError, ask_once
 
-__all__ = ["until_answered"]
-
 _T = TypeVar("_T")
 
 

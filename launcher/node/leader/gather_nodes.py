@@ -11,8 +11,6 @@ from launcher.node.wire.messages import CheckPeer, EndRound, RunChecks, StartSto
 from launcher.run.event_parts import Cause
 from launcher.run.units import named_ranks
 
-__all__ = ["await_nodes", "interrupted", "preflight"]
-
 CHECKS_ROUND = -1
 """The number of the checks' store and processes: they are ended like a round's."""
 _SAY_AFTER_S = (5.0, 15.0, 30.0)

@@ -15,8 +15,6 @@ from launcher.node.wire import messages as wire
 from launcher.run import clock, messages
 from launcher.run.message_lines import MessageReader
 
-__all__ = ["Inbox"]
-
 _MOST_LOSSES = 2
 """A node whose connection broke so often is not used again in this attempt."""
 

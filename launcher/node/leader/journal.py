@@ -22,8 +22,6 @@ from launcher.run.files import append_line
 from launcher.run.paths import RunPaths
 from launcher.run.state import write_state
 
-__all__ = ["HistoryWriter", "plain_numbers"]
-
 _RETRY_S = 2.0
 _TOLD_AGAIN = ("started", "preempted")
 """News that a later attempt looks for; an event behind the outcome would make the run look as if it had begun again."""

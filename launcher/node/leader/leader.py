@@ -49,8 +49,6 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_requested, keep_room
 
-__all__ = ["Ending", "Leader"]
-
 _ASK_AGAIN_S = 1.0
 """Every agent hears every signal: SLURM is asked once for all of them, and again when one hears it again."""
 _ASK_WHY_S = 60.0

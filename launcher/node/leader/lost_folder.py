@@ -9,8 +9,6 @@ from launcher.run.event_parts import Cause
 from launcher.run.gone import Gone
 from launcher.run.paths import RunPaths
 
-__all__ = ["as_gone", "evidence_of", "follow_folder", "look", "tell_outside"]
-
 _SEEN_IN_IT = (Kind.UNREADABLE, Kind.LAST_SAVE, Kind.CANNOT_SAVE, Kind.DISK_AT_RISK)
 """Evidence that a missing folder causes, too."""
 

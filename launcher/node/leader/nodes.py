@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from launcher.node.wire.messages import SILENCE_S, AgentHello, Link, NodeFacts, ToAgent
 
-__all__ = ["Node", "Nodes"]
-
 
 @dataclass
 class Node:

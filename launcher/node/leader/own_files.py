@@ -6,8 +6,6 @@ import glob
 import os
 from pathlib import Path
 
-__all__ = ["OwnFiles"]
-
 
 class OwnFiles:
     """Every file seen so far. None is forgotten: a folder that does not answer shows some of them again later."""

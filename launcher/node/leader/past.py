@@ -9,8 +9,6 @@ from launcher.run.asking import load_object
 from launcher.run.events import AttemptEnded, AttemptStarted, Event, JobNamed, Requeued, RunSubmitted, last_of
 from launcher.run.paths import RunPaths
 
-__all__ = ["ended_already", "first_of_submission", "waiting_since"]
-
 
 def ended_already(paths: RunPaths, allocation: Allocation) -> Ending | None:
     """Return the end of a run that is over or was handed to another job; None when this attempt may begin."""

@@ -8,8 +8,6 @@ from typing import Any
 from launcher.node.leader.board import Board
 from launcher.run import clock
 
-__all__ = ["missing", "picture", "sample_every_s", "samples"]
-
 _SAMPLES_S = 10.0
 _SAMPLES_KEPT = 90_000
 """Samples of single ranks (16 MB) for each time that the run's age grows by a factor of e."""

@@ -14,8 +14,6 @@ from launcher.node.leader.gather_nodes import interrupted
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.run.asking import PATIENCE_S, NotAskedError
 
-__all__ = ["UNREADABLE_TEXT", "choose_resume"]
-
 _T = TypeVar("_T")
 
 UNREADABLE_TEXT = "the run's folder did not answer for {:g} minutes ({})"

@@ -15,8 +15,6 @@ from launcher.node.wire.messages import RankUse, ToAgent, ToWorkers, WorkerExit
 from launcher.run import clock
 from launcher.run.messages import AskUnit, ToWorker, WorkerProgress
 
-__all__ = ["Rank", "Round"]
-
 _SETTLE_S = 0.05
 """After a failure that explains itself, the leader waits so long for others."""
 _SETTLE_SYMPTOMS_S = 1.0

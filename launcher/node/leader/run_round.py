@@ -38,8 +38,6 @@ from launcher.run.event_parts import Cause
 from launcher.run.messages import Pause, Release
 from launcher.run.units import all_ranks, named_ranks
 
-__all__ = ["drive_round"]
-
 _STARTING_AGREE_S = 2.0
 """While the round starts, answers to a pause are waited for so long: reports of the first steps may be under way."""
 

@@ -27,8 +27,6 @@ from launcher.run.messages import Committed, SaveAt, SaveLost, WorkerSaveAck, Wo
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
 
-__all__ = ["Blocking", "Save", "Saver"]
-
 Blocking = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a blocking function without blocking the leader's loop."""
 

@@ -22,8 +22,6 @@ from launcher.run.asking import PATIENCE_S
 from launcher.run.event_parts import Cause
 from launcher.run.intervals import mttf_s
 
-__all__ = ["Watch"]
-
 _STALL_S = 2.0
 """A gap between two ticks beyond this is the leader's own stall."""
 _QUIET_NODE_S = 2.5

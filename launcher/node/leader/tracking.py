@@ -15,8 +15,6 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.slurm.commands import spared
 
-__all__ = ["Tracking"]
-
 
 class Tracking:
     """Runs ``launcher.node.sidecars.trackers`` beside an attempt. Nothing here raises; what goes wrong is a warning."""

@@ -11,8 +11,6 @@ from launcher.node.checkpoints.committed import CommittedCheckpoint
 from launcher.node.leader.folder_retries import until_answered
 from launcher.run.manifest import why_damaged
 
-__all__ = ["Proof"]
-
 
 class Proof:
     """Whether ``checkpoint`` is what its manifest says: a round's saves wait for it, so nothing grows from a damaged one."""

@@ -8,8 +8,6 @@ from typing import TypeVar
 
 from launcher.node.leader.board import Board
 
-__all__ = ["until"]
-
 _T = TypeVar("_T")
 
 

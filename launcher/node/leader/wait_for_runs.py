@@ -13,8 +13,6 @@ from launcher.run.asking import PATIENCE_S, exists, load_object
 from launcher.run.paths import RunPaths
 from launcher.run.processes import runs_here
 
-__all__ = ["await_predecessors"]
-
 _LOOK_S = 1.0
 _FOR_EVER_S = 10.0 * 365 * 86400
 

@@ -15,8 +15,6 @@ from launcher.node.policy.first_failure import signature_of
 from launcher.run import events as ev
 from launcher.run.event_parts import Cause
 
-__all__ = ["BAD_NODE_FAILURES", "PLAIN_SCRIPT_PROGRESS_S", "Budgets", "backoff_s"]
-
 BAD_NODE_FAILURES = 2
 """Failures in a row, without a new checkpoint, after which a host makes room for a spare."""
 PLAIN_SCRIPT_PROGRESS_S = 600.0

@@ -11,19 +11,6 @@ from enum import Enum
 from launcher.frozen import frozen
 from launcher.run.event_parts import Cause
 
-__all__ = [
-    "REFUSAL_LIMIT",
-    "SAME_EXCEPTION_LIMIT",
-    "TABLE",
-    "Action",
-    "Decision",
-    "Evidence",
-    "Kind",
-    "Row",
-    "Situation",
-    "decide",
-]
-
 SAME_EXCEPTION_LIMIT = 3
 """The same exception at the same step so often: the program is wrong."""
 

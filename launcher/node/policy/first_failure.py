@@ -17,18 +17,6 @@ from launcher.run.error_words import is_lost_peer
 from launcher.run.event_parts import Cause, Frame
 from launcher.run.messages import WorkerFailure
 
-__all__ = [
-    "Failure",
-    "cause_of",
-    "first_failure",
-    "is_victim",
-    "left_by_itself",
-    "same_failures",
-    "signature",
-    "signature_of",
-    "symptom_only",
-]
-
 
 @dataclass
 class Failure:

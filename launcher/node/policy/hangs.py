@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 
 from launcher.frozen import frozen
 
-__all__ = ["FROZEN_S", "LONG_S", "PATIENCE", "HangWatch", "RankView", "laggards"]
-
 LONG_S = 1800.0
 """Limit of everything that is no training step."""
 

@@ -22,8 +22,6 @@ from launcher.run.events import AttemptStarted, Decided, Event, Notified, RunSub
 from launcher.run.spec import RunSpec
 from launcher.slurm.commands import spared
 
-__all__ = ["Notifier", "main", "owed"]
-
 _PREEMPTIONS = ("preempted", "preempted_now")
 SEND_S = 60.0
 """A message not delivered by then is dropped."""

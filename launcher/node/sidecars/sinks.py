@@ -17,8 +17,6 @@ from typing import Any
 from launcher.frozen import frozen
 from launcher.run.spec import RunSpec
 
-__all__ = ["About", "End", "MetricsRow", "Sink", "make_sinks"]
-
 _REQUEST_S = 30
 """Time-out of one request to an MLflow server: beyond a slow one's ten seconds, and far below MLflow's own 120."""
 _BATCH = 500

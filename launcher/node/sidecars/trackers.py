@@ -29,8 +29,6 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_submission
 
-__all__ = ["Tail", "TrackerFeed", "main"]
-
 _POLL_S = 1.0
 _PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 """Between tries while a tracker fails; the last one again and again."""

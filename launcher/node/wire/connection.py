@@ -27,8 +27,6 @@ from launcher.node.wire.messages import Alive, Challenge, Greeting, Handshake, H
 from launcher.run.message_lines import decode_lines, encode
 from launcher.run.records import Record
 
-__all__ = ["Peer", "allocation_life", "answers", "connect", "find_leader", "server"]
-
 WIRE_VERSION = 1
 HANDSHAKE_S = 5.0
 """A peer that takes longer to prove itself is refused. A leader answers in milliseconds: it only hashes."""

@@ -10,49 +10,6 @@ from typing import Any, Protocol
 
 from launcher.run.records import Record
 
-__all__ = [
-    "HEARTBEAT_S",
-    "SHUTDOWN_S",
-    "SILENCE_S",
-    "AgentHello",
-    "Alive",
-    "Challenge",
-    "CheckPeer",
-    "CheckResult",
-    "ChecksDone",
-    "Cleared",
-    "DumpStacks",
-    "EndRound",
-    "ForwardTerm",
-    "FromAgent",
-    "Greeting",
-    "Handshake",
-    "Heard",
-    "Hub",
-    "Leaving",
-    "Link",
-    "NodeFacts",
-    "RankPlace",
-    "RankUse",
-    "ResumeFrom",
-    "RunChecks",
-    "SecretProof",
-    "Shutdown",
-    "SignalHeard",
-    "StacksWritten",
-    "StartRound",
-    "StartStore",
-    "StoreEnded",
-    "StoreFailed",
-    "StoreReady",
-    "ToAgent",
-    "ToWorkers",
-    "Welcome",
-    "WorkerExit",
-    "WorkerSaid",
-    "WorkerUp",
-]
-
 HEARTBEAT_S = 1.0
 """Agents say ``alive`` this often."""
 

@@ -20,8 +20,6 @@ from launcher.run.state import agent_logs
 from launcher.run.tracebacks import Trace, last_stack, last_traceback, parting_traceback, users_lines
 from launcher.run.units import signal_name
 
-__all__ = ["Root", "find_root"]
-
 
 @dataclass
 class Root:

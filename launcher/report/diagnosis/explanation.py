@@ -12,8 +12,6 @@ from launcher.report.model.history import History, as_number
 from launcher.report.model.summary import RunSummary
 from launcher.run.units import all_ranks, named_ranks
 
-__all__ = ["Explain", "Explanation", "at_step", "who"]
-
 
 @frozen
 class Explanation:

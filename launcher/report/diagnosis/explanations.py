@@ -13,10 +13,8 @@ from launcher.report.model.history import History, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.run import events as ev
 from launcher.run.causes import MEANINGS, rank_clause
-from launcher.run.units import named_ranks
+from launcher.run.units import named_ranks, short_list
 from launcher.run.worker_texts import UNSAFE_LOAD, UNSAFE_LOAD_CODE
-
-__all__ = ["EXPLANATIONS"]
 
 _LEADERS = re.compile(r"error: (?:the leader failed: )?(\S.*)")
 """How the agent of the leader's node ends that could not go on (`launcher.node.agent.entry`)."""
@@ -221,7 +219,7 @@ def _host_of(h: History, root: Root) -> str:
     for e in h.of(ev.RoundStarted):
         if (e.attempt, e.round) == (root.attempt, root.round):
             hosts = {r.host or "" for r in e.ranks if r.rank in root.missing}
-            return f" ({formats.short_list(sorted(hosts))})" if hosts else ""
+            return f" ({short_list(sorted(hosts))})" if hosts else ""
     return ""
 
 
@@ -282,7 +280,7 @@ def _start(root: Root, h: History, s: RunSummary) -> Explanation:
     else:
         of = f" ({named_ranks(missing.ranks)})" if missing.ranks else ""
         waited = formats.duration(missing.waited_s)
-        sentence = f"{formats.short_list(nodes) or 'A node'}{of} did not start within {waited or 'the limit'}."
+        sentence = f"{short_list(nodes) or 'A node'}{of} did not start within {waited or 'the limit'}."
     if root.is_decided_upon("ports_taken"):
         return Explanation(
             sentence, [], [], "launcher resubmit {run} distributed.port_range=[33000,45000] tries others"
@@ -297,7 +295,7 @@ def _start(root: Root, h: History, s: RunSummary) -> Explanation:
 def _preflight(root: Root, h: History, s: RunSummary) -> Explanation:
     bad = [c for c in root.of(ev.PreflightDone).checks if c.ok is False]
     hosts = list(dict.fromkeys(c.host or "?" for c in bad))
-    said = f"Node{'s' if len(hosts) > 1 else ''} {formats.short_list(hosts)} failed the check before the start."
+    said = f"Node{'s' if len(hosts) > 1 else ''} {short_list(hosts)} failed the check before the start."
     sentence = said if hosts else "The node check failed."
     errors = [f"{c.host}: {c.name}: {c.detail}" for c in bad[:4]]
     return Explanation(

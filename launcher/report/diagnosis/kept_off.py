@@ -6,12 +6,10 @@ import re
 
 from launcher.frozen import frozen
 from launcher.node.allocation.exclusions import excluded_before
-from launcher.report import formats
 from launcher.report.model.history import History, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.run.events import Excluded, Requeued, RunSubmitted
-
-__all__ = ["KeptOff", "kept_off"]
+from launcher.run.units import short_list
 
 _NO_HOSTS = re.compile(r"BadConstraints|ReqNodeNotAvail|Nodes.required.for.job", re.IGNORECASE)
 """SLURM's Reasons for a job that the hosts it may use cannot start."""
@@ -36,7 +34,7 @@ def kept_off(h: History, s: RunSummary) -> KeptOff | None:
     if not hosts:
         return None
     whys = {host: e.why or "" for e in h.of(Excluded) for host in e.hosts}
-    named = formats.short_list([f"{host} ({whys[host]})" for host in hosts])
+    named = short_list([f"{host} ({whys[host]})" for host in hosts])
     sentence = f"SLURM finds no hosts for the job ({s.reason}), and the launcher excludes {named}."
     return KeptOff(sentence, f"scontrol update JobId={s.job_id} ExcNodeList={_users(h)}")
 

@@ -10,8 +10,6 @@ from pathlib import Path, PurePath
 from launcher.report.model.history import History, as_dict, as_list, as_text
 from launcher.run.tracebacks import Trace
 
-__all__ = ["remedy"]
-
 _QUOTED = re.compile(r"'([^']+)'|\"([^\"]+)\"")
 
 

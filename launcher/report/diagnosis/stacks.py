@@ -8,8 +8,6 @@ from launcher.report.diagnosis.traces import tail
 from launcher.run.paths import RunPaths
 from launcher.run.tracebacks import Trace, last_stack
 
-__all__ = ["MOST_STACKS", "odd_one"]
-
 _WAITS = re.compile(r"torch/distributed/|nn/parallel/distributed\.py|autograd/graph\.py")
 """Files of a stack that waits for other ranks: in a collective, or in a backward pass that reduces gradients."""
 MOST_STACKS = 128

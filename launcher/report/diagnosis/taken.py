@@ -9,8 +9,6 @@ from launcher.report.model.history import History, as_dict, as_number
 from launcher.report.model.summary import RunSummary
 from launcher.run import events as ev
 
-__all__ = ["TAKEN"]
-
 
 def _time_limit(root: Root, h: History, s: RunSummary) -> Explanation:
     minutes = as_number(h.spec.get("timeout_min"))

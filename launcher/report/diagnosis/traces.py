@@ -10,8 +10,6 @@ from pathlib import Path
 from launcher.report.formats import clean
 from launcher.run.event_parts import Frame
 
-__all__ = ["frame_words", "frames_of", "shorten", "tail", "user_frame"]
-
 _STDLIB = tuple({os.path.realpath(sysconfig.get_paths()[k]) for k in ("stdlib", "platstdlib")})
 _LIBRARY = re.compile(
     r"(site|dist)-packages/|^<(?!stdin)|/lib/python\d|/launcher/(training|node|runtime|run)/|importlib/_bootstrap"

@@ -16,9 +16,7 @@ from launcher.report.model.history import History, as_dict, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.report.text.status import failing_saves, said_nothing, still_at_work
 from launcher.run import events as ev
-from launcher.run.units import named_ranks
-
-__all__ = ["Why", "explain"]
+from launcher.run.units import named_ranks, plural, short_list
 
 
 @frozen(kw_only=True)
@@ -117,14 +115,14 @@ def _nothing_wrong(h: History, s: RunSummary, now: float) -> Why:
     broken = [f"{formats.clean(k, 30)} is {formats.number(v)}" for k, v in s.metrics.items() if not _finite(v)]
     if broken and s.state in ("completed", "running"):
         what = f"The run completed{step}" if s.state == "completed" else f"The run is {s.doing}"
-        sentence = f"{what}, but {formats.short_list(broken)}."
+        sentence = f"{what}, but {short_list(broken)}."
     rows = []
     if stuck := _stuck(h, s):
         sentence = stuck
         rows.append(("next", _release(h, s)))
     if s.missing:
         names = [as_text(m.get("host")) for m in s.missing if isinstance(m, dict)]
-        sentence = f"The run waits for {formats.short_list(names)}."
+        sentence = f"The run waits for {short_list(names)}."
         rows.append(("so far", formats.duration(s.waited_s)))
     if failing := failing_saves(s):
         sentence = f"The run is {s.doing}, but saving has {failing}."
@@ -189,8 +187,8 @@ def _did(root: Root, h: History, s: RunSummary) -> str:
         return f"saved what it could, {how}" + _came_back(h, decision)
     restarts = _restarts(h, decision)
     if root.same_before and action == "fail":
-        return f"{formats.plural(restarts, 'restart')}, same error at the same step each time: stopped"
-    before = f"{formats.plural(restarts, 'restart')}, then stopped" if restarts else "stopped"
+        return f"{plural(restarts, 'restart')}, same error at the same step each time: stopped"
+    before = f"{plural(restarts, 'restart')}, then stopped" if restarts else "stopped"
     return f"{before}: {reason}" if reason not in ("", "stopped") else before
 
 

@@ -23,8 +23,6 @@ from launcher.run.events import Hang, WorkerFailed
 from launcher.run.files import parse_lines
 from launcher.run.paths import RunPaths
 
-__all__ = ["Detail", "LiveFeed", "tail_objects"]
-
 SLURM_EVERY_S = 30.0
 """SLURM is asked at most this often, with one query for all jobs: sites ban users who poll the scheduler."""
 LISTING_EVERY_S = 3.0

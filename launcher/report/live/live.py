@@ -15,8 +15,6 @@ from launcher.report.text.listing import ListingRow
 from launcher.run.events import RoundStarted
 from launcher.run.paths import RunPaths
 
-__all__ = ["View"]
-
 _SAME = {"k": "up", "j": "down", "esc": "left", "backspace": "left", "h": "left", "enter": "right"}
 """Keys that do what another does."""
 

@@ -20,8 +20,6 @@ from launcher.report.text.status import colour, headline, lines
 from launcher.report.text.words import QUIET, level, words
 from launcher.run.units import size
 
-__all__ = ["detail_screen", "folded", "in_ascii", "log_screen", "overview_screen", "sorted_groups"]
-
 _LEVELS = {"bad": "red", "warning": "yellow", "good": "green", "plain": ""}
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█▏▎▍▌▋▊▉─▶▲↑↓←…·–", "_.,-=+*#   ####->^^v<~.-")
 _LABEL = 9

@@ -17,8 +17,6 @@ from launcher.run.events import AttemptStarted, Requeued, RoundStarted, RunSubmi
 from launcher.run.files import read_object
 from launcher.run.paths import RunPaths
 
-__all__ = ["STALE_S", "Hearing", "heard", "is_waiting", "read_histories", "run_now", "silence"]
-
 STALE_S = 60.0
 """The leader writes its picture once a second; NFS clients may show a file up to 60 s late."""
 LOOK_S = 2.5

@@ -14,10 +14,6 @@ from launcher.run.events import AttemptStarted, Ended, Event, EventKind, RunSubm
 from launcher.run.files import Damage, read_lines, read_object
 from launcher.run.paths import RunPaths
 
-__all__ = [
-    "History", "as_list", "as_number", "as_text", "as_time", "in_order", "own_time", "read_events", "read_history",
-]  # fmt: skip
-
 _MOST = sys.float_info.max
 _MOST_STEPS = 10**15
 _YEAR_3000 = 32_503_680_000.0

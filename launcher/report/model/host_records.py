@@ -15,8 +15,6 @@ from launcher.run.events import Event
 from launcher.run.files import read_thinned
 from launcher.run.paths import RunPaths
 
-__all__ = ["HostRecord", "HostTrace", "gather", "load"]
-
 SLOW = 0.1
 """A host whose steps take this much longer than those of the run's median rank is slow."""
 _MIN_SAMPLES = 3

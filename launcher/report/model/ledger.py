@@ -14,19 +14,6 @@ from launcher.run import events as ev
 from launcher.run.events import Event
 from launcher.run.intervals import young_daly_s
 
-__all__ = [
-    "Advice",
-    "Interruption",
-    "Ledger",
-    "advice_in_words",
-    "advise",
-    "cost_in_words",
-    "goodput_in_words",
-    "interruptions",
-    "ledger",
-    "shares",
-]
-
 COUNTED = tuple(k for k in KINDS if k != "away")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from launcher.report.model.history import History, as_number, as_text
 from launcher.run.events import AttemptStarted, RunSubmitted
 
-__all__ = ["local_process"]
-
 
 def local_process(h: History) -> tuple[int | None, object, str | None]:
     """Process id, mark (`launcher.run.processes`) and host of what runs a local run; None for what its files do not tell."""

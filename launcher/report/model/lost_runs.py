@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from launcher.errors import RunGoneError
 
-__all__ = ["lost_run_in_words"]
-
 
 def lost_run_in_words(error: RunGoneError) -> str:
     """Its sentence, and what SLURM knows of its job: a job's name is its run's id."""

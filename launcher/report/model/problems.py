@@ -6,8 +6,7 @@ from launcher.report import formats
 from launcher.report.model.history import History
 from launcher.run.files import Damage
 from launcher.run.paths import SPEC_VERSION
-
-__all__ = ["damage_in_words", "faults", "shortened"]
+from launcher.run.units import plural
 
 
 def faults(h: History, *, active: bool) -> list[str]:
@@ -32,7 +31,7 @@ def damage_in_words(damage: Damage, *, active: bool) -> str:
     if damage.why:
         return f"{damage.file}: could not be read ({damage.why})"
     lines = damage.lines + (damage.torn and not active)
-    return f"{damage.file}: {formats.plural(lines, 'line')} could not be read" if lines else ""
+    return f"{damage.file}: {plural(lines, 'line')} could not be read" if lines else ""
 
 
 def shortened(told: list[str], most: int = 3) -> str:

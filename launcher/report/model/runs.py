@@ -18,18 +18,6 @@ from launcher.run.files import read_object
 from launcher.run.index import SWEEP_FILE, is_sweep, job_name, list_runs, resolve
 from launcher.run.paths import RunPaths
 
-__all__ = [
-    "Known",
-    "all_runs",
-    "ask_slurm",
-    "find",
-    "find_many",
-    "needs_slurm",
-    "previous_of",
-    "summarise_all",
-    "summary_of",
-]
-
 
 @frozen
 class Known:

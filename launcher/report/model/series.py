@@ -10,8 +10,6 @@ from launcher.frozen import frozen
 from launcher.report.formats import median
 from launcher.report.model.history import as_dict, as_list, as_number, own_time
 
-__all__ = ["MAX_POINTS", "RankSpread", "Series", "charts", "metric_series", "spreads", "usage"]
-
 MAX_POINTS = 800
 """More would not be seen in a chart of some hundred pixels."""
 

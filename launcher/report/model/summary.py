@@ -16,8 +16,6 @@ from launcher.report.model.problems import faults
 from launcher.report.model.verdict import SlurmView, State, verdict
 from launcher.run import events as ev
 
-__all__ = ["STANDS_OUT", "RunSummary", "summarise_history"]
-
 STANDS_OUT = 0.1
 """A rank is called slow when it needs longer than the others by this share of a step; jitter is less."""
 

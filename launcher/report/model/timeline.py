@@ -25,8 +25,6 @@ from launcher.report.model.history import History, as_dict, as_number
 from launcher.run import events as ev
 from launcher.run.events import Event
 
-__all__ = ["KINDS", "Segment", "timeline"]
-
 KINDS = ("useful", "saving", "lost", "recovery", "start-up", "queued", "stopped", "away")
 
 

@@ -12,8 +12,6 @@ from launcher.run.events import AttemptStarted, JobNamed, Requeued
 from launcher.run.processes import runs_here
 from launcher.run.state import is_this_job
 
-__all__ = ["SlurmView", "State", "Verdict", "verdict"]
-
 State = Literal["pending", "running", "completed", "failed", "cancelled"]
 
 LOST_S = 600.0

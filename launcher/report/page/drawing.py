@@ -13,8 +13,6 @@ from launcher.report.model.history import History
 from launcher.report.model.timeline import Segment
 from launcher.run.events import RoundStarted
 
-__all__ = ["Box", "Lane", "Timeline", "lanes"]
-
 AWAY_SHARE = 3.0
 """Per cent of the width that a time takes in which nobody wanted the run to run, however long it was."""
 LEAST = 0.03

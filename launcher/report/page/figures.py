@@ -10,8 +10,6 @@ from launcher.report.formats import plain_json
 from launcher.report.page.page import PageData, changes, mean_speed
 from launcher.report.text.status import standing
 
-__all__ = ["Figures", "figures"]
-
 
 @frozen(kw_only=True)
 class Figures:

@@ -21,8 +21,7 @@ from launcher.report.text.status import past, said_nothing
 from launcher.report.text.words import QUIET, level, words
 from launcher.run.files import Damage, read_object, read_thinned
 from launcher.run.paths import RunPaths
-
-__all__ = ["PageData", "changes", "compare_page", "mean_speed", "read_page_data", "run_page"]
+from launcher.run.units import plural, short_list
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MOST_EVENTS = 400
@@ -105,7 +104,7 @@ def _lead(run: PageData, now: float) -> str:
     if s.state == "pending":
         return f"The run is waiting in the queue{f' ({formats.clean(s.reason, 60)})' if s.reason else ''}."
     if s.missing:
-        return f"The run is waiting for {formats.short_list([as_text(m.get('host')) for m in s.missing])}."
+        return f"The run is waiting for {short_list([as_text(m.get('host')) for m in s.missing])}."
     speed = f" at {formats.rate(s.rate)}" if s.rate else ""
     left = f", done in {formats.duration(s.eta_s)}" if s.eta_s is not None else ""
     return f"The run is {s.doing}{speed}{left}."
@@ -127,7 +126,7 @@ def _tiles(run: PageData) -> list[tuple[str, str, str]]:
         ("goodput", goodput, f"of {formats.duration(book.total_s)}"),
         ("GPU-hours", formats.hours(book.gpu_hours) if book.gpu_hours else "", spare),
         ("CPU-hours", formats.hours(book.cpu_hours) if cpus else "", ""),
-        ("interruptions", str(len(book.interruptions)), f"{formats.plural(book.lost_steps, 'step')} done again"),
+        ("interruptions", str(len(book.interruptions)), f"{plural(book.lost_steps, 'step')} done again"),
     ]
     return [tile for tile in tiles if tile[1]]
 
@@ -160,7 +159,7 @@ def _charts(run: PageData) -> list[dict[str, Any]]:
     out = []
     for group in charts(run.metrics):
         broken = sum(s.broken for s in group)
-        out.append(_chart(group[0].name, group, note=f"{formats.plural(broken, 'value')} not finite" if broken else ""))
+        out.append(_chart(group[0].name, group, note=f"{plural(broken, 'value')} not finite" if broken else ""))
     return out + [_chart(_TITLES[name][0], group, _TITLES[name][1], "time") for name, group in run.usage.items()]
 
 
@@ -174,7 +173,7 @@ def _facts(run: PageData) -> list[tuple[str, str]]:
         ("submitted", _moment(s.submitted)),
         ("started", _moment(s.started)),
         ("ended", _moment(s.ended)),
-        ("nodes", formats.short_list(s.nodes, 8)),
+        ("nodes", short_list(s.nodes, 8)),
         ("ranks", str(s.world_size or "")),
         ("saved", f"step {formats.count(s.saved_step)}" if s.saved_step is not None else ""),
         ("command", " ".join(str(a) for a in as_list(env.get("command")))),

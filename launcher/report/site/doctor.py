@@ -7,14 +7,12 @@ from dataclasses import field
 from typing import Any
 
 from launcher.frozen import field_values, frozen
-from launcher.report.formats import plural
 from launcher.report.site.findings import Finding, SiteFacts, ok, problem
 from launcher.report.site.machine_findings import machine_findings
 from launcher.report.site.slurm_findings import slurm_findings
 from launcher.run.spec import SiteSpec
+from launcher.run.units import plural
 from launcher.slurm.site import policy
-
-__all__ = ["Diagnosis", "diagnosis_lines", "examine"]
 
 
 @frozen(kw_only=True)

@@ -9,8 +9,6 @@ from launcher.frozen import frozen
 from launcher.slurm.probe import HostSoftware, ProbeResult
 from launcher.slurm.site import Presence, Site
 
-__all__ = ["Finding", "RunsFolder", "Saves", "SiteFacts", "note", "ok", "problem", "warning"]
-
 
 @frozen
 class Finding:

@@ -10,8 +10,6 @@ from launcher.run.units import size
 from launcher.slurm.probe import HostSoftware
 from launcher.slurm.site import Partition
 
-__all__ = ["machine_findings"]
-
 _LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "ramfs")
 
 

@@ -7,8 +7,6 @@ import json
 from launcher.report.site.findings import Saves
 from launcher.slurm.site import Site
 
-__all__ = ["site_profile"]
-
 _DEBUG_NAMES = ("debug", "test", "dev", "devel", "interactive", "short")
 
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 from launcher.node.allocation.allocation import usable_s
 from launcher.node.wire.messages import SILENCE_S
-from launcher.report.formats import duration, plural
+from launcher.report.formats import duration
 from launcher.report.site.findings import Finding, SiteFacts, note, ok, problem, warning
 from launcher.run.spec import SiteSpec
+from launcher.run.units import plural
 from launcher.slurm.site import Partition, Site
-
-__all__ = ["slurm_findings"]
 
 OLDEST = (20, 11)
 _MOST_PARTITIONS = 10

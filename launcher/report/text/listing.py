@@ -18,10 +18,6 @@ from launcher.report.model.verdict import State
 from launcher.run.files import NO_JSON
 from launcher.run.paths import RunPaths
 
-__all__ = [
-    "ListingRow", "best_metric", "group_sweeps", "has_ended", "main_metric", "main_metric_name", "rows", "sort_by_metric", "sweep_line",
-]  # fmt: skip
-
 _SMALL = 8192
 """Bytes read at once: a buffer of a megabyte costs 27 µs to make, an outcome is a few hundred bytes."""
 

@@ -11,9 +11,7 @@ from launcher.report.model.ledger import Advice, Ledger
 from launcher.report.model.problems import shortened
 from launcher.report.model.summary import RunSummary
 from launcher.run.causes import MEANINGS
-from launcher.run.units import named_ranks
-
-__all__ = ["colour", "failing_saves", "headline", "lines", "past", "said_nothing", "standing", "still_at_work"]
+from launcher.run.units import named_ranks, plural, short_list
 
 _COLOURS = {"pending": "yellow", "running": "cyan", "completed": "green", "failed": "red", "cancelled": "magenta"}
 
@@ -74,7 +72,7 @@ def past(book: Ledger, now: float, limit: int = 3) -> str:
     """``08:42 preempted, 0 steps lost; 03:10 crash, 14 steps lost``: the newest interruptions first."""
     told = []
     for stop in reversed(book.interruptions[-limit:]):
-        lost = "" if stop.lost_steps is None else f", {formats.plural(stop.lost_steps, 'step')} lost"
+        lost = "" if stop.lost_steps is None else f", {plural(stop.lost_steps, 'step')} lost"
         why = MEANINGS[stop.cause].words if stop.cause in MEANINGS else stop.cause
         told.append(f"{formats.time_of_day(stop.t, now)} {why}{lost}")
     more = len(book.interruptions) - limit
@@ -111,7 +109,7 @@ def _waiting(s: RunSummary, now: float) -> str:
         ranks = [r for r in m.get("ranks") or [] if isinstance(r, int)]
         who.append(f"{m.get('host', '?')}" + (f" ({named_ranks(ranks)})" if ranks else ""))
     since = f", {formats.duration(s.waited_s)} so far" if s.waited_s is not None else ""
-    return f"for {formats.short_list(who)}{since}"
+    return f"for {short_list(who)}{since}"
 
 
 def _phase(s: RunSummary) -> str:
@@ -161,7 +159,7 @@ def _ranks(s: RunSummary) -> str:
         return ""
     there = sum(1 for r in s.ranks if r.get("pid")) if s.state == "running" else s.world_size
     out = f"{there} of {s.world_size}" if s.state == "running" and s.ranks else f"{s.world_size}"
-    out += f" on {formats.short_list(s.nodes)}"
+    out += f" on {short_list(s.nodes)}"
     if s.spares:
         out += f", {len(s.spares)} spare"
     if s.state == "running" and s.slowest:

@@ -10,9 +10,7 @@ from launcher.run import events as ev
 from launcher.run.causes import MEANINGS
 from launcher.run.event_parts import Cause
 from launcher.run.events import Event
-from launcher.run.units import named_ranks, signal_name, size
-
-__all__ = ["LEVELS", "QUIET", "cause_words", "level", "words"]
+from launcher.run.units import named_ranks, plural, short_list, signal_name, size
 
 LEVELS: dict[str, tuple[type[Event], ...]] = {
     "bad": (ev.WorkerFailed, ev.NodeLost, ev.Hang, ev.StoreLost, ev.SaveFailed, ev.CheckpointDamaged),
@@ -68,13 +66,13 @@ def _attempt_started(e: ev.AttemptStarted) -> str:
 
 def _node_joined(e: ev.NodeJoined) -> str:
     gpus, cpus = e.facts.get("gpus"), e.facts.get("cpus")
-    what = f": {formats.plural(gpus, 'GPU')}" if isinstance(gpus, int) and gpus else f": {cpus} CPUs" if cpus else ""
+    what = f": {plural(gpus, 'GPU')}" if isinstance(gpus, int) and gpus else f": {cpus} CPUs" if cpus else ""
     return f"{e.host or '?'} joined{what}"
 
 
 def _node_missing(e: ev.NodeMissing) -> str:
     who = f" ({named_ranks(e.ranks)})" if e.ranks else ""
-    return f"waiting for {formats.short_list(e.nodes, 4)}{who}, {formats.duration(e.waited_s)} so far"
+    return f"waiting for {short_list(e.nodes, 4)}{who}, {formats.duration(e.waited_s)} so far"
 
 
 def _preflight(e: ev.PreflightDone) -> str:
@@ -83,14 +81,14 @@ def _preflight(e: ev.PreflightDone) -> str:
         speed = f", all-reduce {e.bandwidth_gb_s:.3g} GB/s" if e.bandwidth_gb_s else ""
         return f"nodes checked in {formats.duration(e.seconds)}{speed}"
     found = [f"{c.host or '?'}: {c.name or '?'} ({c.detail or ''})" for c in bad]
-    return f"node check failed: {formats.short_list(found, 2)}"
+    return f"node check failed: {short_list(found, 2)}"
 
 
 def _round_started(e: ev.RoundStarted) -> str:
     hosts = list(dict.fromkeys(r.host or "?" for r in e.ranks))
     origin = f"from step {formats.count(e.resume_step)}" if e.resume_step else "from scratch"
-    where = f" on {formats.short_list(hosts)}" if hosts else ""
-    return f"round {e.round} started {origin}: {formats.plural(e.world_size or 0, 'rank')}{where}"
+    where = f" on {short_list(hosts)}" if hosts else ""
+    return f"round {e.round} started {origin}: {plural(e.world_size or 0, 'rank')}{where}"
 
 
 def _evaluated(e: ev.Evaluated) -> str:
@@ -142,7 +140,7 @@ def _node_lost(e: ev.NodeLost) -> str:
 
 def _hang(e: ev.Hang) -> str:
     slow = [f"rank {'?' if r.rank is None else r.rank} on {r.host or '?'}" for r in e.laggards]
-    who = f"; behind: {formats.short_list(slow)}" if slow else ""
+    who = f"; behind: {short_list(slow)}" if slow else ""
     return f"no progress for {formats.duration(e.limit_s)}{who}"
 
 
@@ -158,7 +156,7 @@ def _stop_requested(e: ev.StopRequested) -> str:
 
 def _stopped(e: ev.Stopped) -> str:
     lost = e.lost_steps
-    return f"stopped{_reached(e.step)}" + ("" if lost is None else f", {formats.plural(lost, 'step')} lost")
+    return f"stopped{_reached(e.step)}" + ("" if lost is None else f", {plural(lost, 'step')} lost")
 
 
 def _requeued(e: ev.Requeued) -> str:
@@ -180,7 +178,7 @@ _TELLERS: dict[type[Event], Callable[[Any], str]] = {
     ev.AttemptStarted: _attempt_started,
     ev.NodeJoined: _node_joined,
     ev.NodeMissing: _node_missing,
-    ev.Waiting: lambda e: f"waits for {formats.short_list(e.runs)}",
+    ev.Waiting: lambda e: f"waits for {short_list(e.runs)}",
     ev.PreflightDone: _preflight,
     ev.RoundStarted: _round_started,
     ev.FirstStep: _first_step,
@@ -200,8 +198,8 @@ _TELLERS: dict[type[Event], Callable[[Any], str]] = {
     ev.Agreed: lambda e: f"all ranks stop after {_step(e.step)}",
     ev.Stopped: _stopped,
     ev.Decided: lambda e: f"decided: {(e.action or '?').replace('_', ' ')} ({e.reason or ''})",
-    ev.Excluded: lambda e: f"will not use {formats.short_list(e.hosts, 4)} again: {e.why or ''}",
-    ev.Readmitted: lambda e: f"may use {formats.short_list(e.hosts, 4)} again: {e.why or ''}",
+    ev.Excluded: lambda e: f"will not use {short_list(e.hosts, 4)} again: {e.why or ''}",
+    ev.Readmitted: lambda e: f"may use {short_list(e.hosts, 4)} again: {e.why or ''}",
     ev.Requeued: _requeued,
     ev.RoundEnded: lambda e: f"round {e.round} ended: {e.why or ''}",
     ev.AttemptEnded: lambda e: f"attempt {e.attempt} ended: {e.why or ''}",

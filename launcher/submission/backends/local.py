@@ -27,8 +27,6 @@ from launcher.submission.backends.slurm import environment_for_sbatch
 if TYPE_CHECKING:
     from launcher.submission.plan.plan import SubmissionPlan
 
-__all__ = ["Foreground", "start_detached", "terminate"]
-
 _NO_LIMIT_MIN = 60 * 24 * 365
 """submitit's local executor kills at its time limit; on one's own machine there is none."""
 _START_TIMEOUT_S = 120

@@ -17,8 +17,6 @@ from launcher.slurm.commands import ask
 if TYPE_CHECKING:
     from launcher.submission.plan.plan import SubmissionPlan
 
-__all__ = ["cancel_pending", "environment_for_sbatch", "submit_array"]
-
 # What sbatch says when the controller may have taken the job although no answer came.
 _LOST = re.compile(
     r"timed out|unable to contact slurm controller|communication connection failure|zero bytes were transmitted|"

@@ -11,8 +11,6 @@ from pathlib import Path, PurePath
 
 from launcher.frozen import frozen
 
-__all__ = ["Listing", "git_commit", "git_diff", "git_is_dirty", "git_remote", "left_out", "listing"]
-
 _CACHES = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints",
             ".tox", ".nox", "node_modules", ".venv", ".eggs", "wandb", "mlruns"}  # fmt: skip
 _GIT_TIMEOUT_S = 60

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from launcher.config.check.user_code import Call
     from launcher.run.after import Predecessor
 
-__all__ = ["BackendName", "CodeFacts", "Facts", "Interpreter", "SlurmFacts"]
-
 BackendName = Literal["auto", "slurm", "local"]
 
 

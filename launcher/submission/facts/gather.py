@@ -24,8 +24,6 @@ from launcher.submission.facts.facts import BackendName, CodeFacts, Facts, Slurm
 if TYPE_CHECKING:
     from launcher.run.after import Predecessor
 
-__all__ = ["code_facts", "gather_facts", "gpus_here", "runs_dir_of", "script_facts", "slurm_facts"]
-
 _SPAWNS = {
     f"torch.multiprocessing.{name}" for name in ("spawn", "start_processes", "spawn.spawn", "spawn.start_processes")
 }

@@ -14,8 +14,6 @@ from typing import Any
 from launcher.errors import InterpreterError
 from launcher.submission.facts.facts import Interpreter
 
-__all__ = ["ask_interpreter", "find_interpreter"]
-
 _NAMES = ("torch", "submitit", "psutil", "numpy")
 
 # Run by the interpreter in question, so it must be plain old Python; also run in this process when that is the one.

@@ -14,8 +14,6 @@ from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, write_outcome
 from launcher.submission.folder import rundir
 
-__all__ = ["request_stop", "write_cancelled"]
-
 _LAST_WRITE_S = 0.2
 
 

@@ -18,8 +18,6 @@ from launcher.run.state import read_submission
 from launcher.submission.folder import snapshot
 from launcher.submission.plan.plan import SubmissionPlan
 
-__all__ = ["ReplacedFiles", "mode_in", "write_own", "write_shared", "write_submission"]
-
 _NAMES = RunPaths(Path())
 _JOB, _SPEC, _PASSED, _SECRET, _EVENTS, _SUBMISSION = map(
     str, (_NAMES.job, _NAMES.spec, _NAMES.passed, _NAMES.secret, _NAMES.events, _NAMES.submission)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from launcher.errors import RunDirError
 
-__all__ = ["SUBFOLDERS", "folder_error", "make", "make_run_folder", "mode_of"]
-
 SUBFOLDERS = ("attempts", "checkpoints", "logs", "submitit")
 _PROBE_BYTES = 1024**2
 

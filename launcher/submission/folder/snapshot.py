@@ -26,8 +26,6 @@ from launcher.submission.facts import code_files
 from launcher.submission.facts.facts import CodeFacts, Interpreter
 from launcher.submission.folder import rundir
 
-__all__ = ["changed", "check_size", "copy_code", "copy_launcher", "environment"]
-
 _NAMED = 5
 _COPIED = RunPaths(Path()).copied.name
 _DIFF_LIMIT = 1_000_000

@@ -15,8 +15,6 @@ from launcher.submission.plan import limits
 if TYPE_CHECKING:
     from launcher.submission.plan.plan import SubmissionPlan
 
-__all__ = ["plan_summary", "plan_warnings", "saves_itself"]
-
 
 def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 10 else f"{hours:.3g}"

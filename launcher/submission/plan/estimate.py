@@ -22,8 +22,6 @@ from launcher.run.state import read_outcome, read_state
 from launcher.slurm.commands import ask
 from launcher.submission.plan.plan import SubmissionPlan
 
-__all__ = ["Estimate", "Speed", "ask_start", "measured_speeds", "nearest_speed", "order", "parse_start"]
-
 _STARTS = re.compile(r"to start at (?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|\d{9,})")
 
 

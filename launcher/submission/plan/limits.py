@@ -12,8 +12,6 @@ from launcher.errors import ConfigError
 from launcher.run.spec import RunSpec
 from launcher.slurm.site import Partition
 
-__all__ = ["check_limits", "limit_warnings"]
-
 
 def check_limits(job: Job, spec: RunSpec, partition: Partition | None) -> None:
     """Raise ConfigError, with all problems at once, when no node of ``partition`` could ever take one of this job's tasks."""

@@ -15,11 +15,10 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from launcher.config.document.schema import Job
-from launcher.config.load.load import LoadedJob, argument_texts, interpolate_run
+from launcher.config.load.interpolate import interpolate_run
+from launcher.config.load.load import LoadedJob, argument_texts
 from launcher.run.spec import CheckpointSpec, DdpSpec, RestartSpec, RunSpec, Work
 from launcher.submission.facts.facts import Facts
-
-__all__ = ["COMMAND_ONLY", "DERIVED", "OWN", "SECTIONS", "node_spec"]
 
 SECTIONS = ("", "resources", "distributed")
 """Sections of the job (its top level is "") whose keys are fields of `RunSpec`."""

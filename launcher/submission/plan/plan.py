@@ -22,8 +22,6 @@ from launcher.submission.plan import describe, limits, script
 from launcher.submission.plan.node_spec import node_spec
 from launcher.submission.plan.script import JobPlace
 
-__all__ = ["SubmissionPlan", "plan", "sibling"]
-
 _SPACE_RESERVE = 64 * 1024**2
 
 

@@ -22,8 +22,6 @@ from launcher.submission.facts.facts import Facts
 if TYPE_CHECKING:
     from launcher.run.after import Predecessor
 
-__all__ = ["JobPlace", "array_place", "parameters", "python_command", "render_script", "teardown"]
-
 _OWNED = frozenset(
     {
         *("array", "chdir", "cpus-per-task", "error", "export", "gpus-per-node", "input", "job-name", "no-kill"),

@@ -30,8 +30,6 @@ from launcher.submission.plan.describe import saves_itself
 from launcher.submission.plan.plan import SubmissionPlan, plan
 from launcher.submission.rehearsal.stages import Agents, Stage
 
-__all__ = ["Rehearsal", "RehearsedRun", "check_drill", "rehearse"]
-
 PLAIN_S = 60.0
 """A script that reports no steps is stopped after so long."""
 

@@ -25,8 +25,6 @@ from launcher.submission.backends.slurm import environment_for_sbatch
 from launcher.submission.facts.facts import Facts
 from launcher.submission.plan.plan import SubmissionPlan, plan
 
-__all__ = ["MOST_CPU_RANKS", "Agents", "LocalStage", "SlurmStage", "Stage", "fit", "on_slurm"]
-
 MOST_CPU_RANKS = 8
 """With more CPU workers on one machine a rehearsal would measure the machine, not the job."""
 REHEARSAL_MIN = 30

@@ -11,8 +11,6 @@ from launcher.run.files import read_object
 from launcher.run.index import SWEEP_FILE
 from launcher.run.paths import RunPaths
 
-__all__ = ["points_of", "runs_of", "single"]
-
 
 def points_of(sweep: Path) -> list[RunPaths]:
     """Return the points of the sweep in ``sweep``, in their order, without those whose folder is missing."""

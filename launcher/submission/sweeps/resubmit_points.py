@@ -30,8 +30,6 @@ from launcher.submission.plan.plan import SubmissionPlan, plan
 from launcher.submission.plan.script import JobPlace, array_place, render_script
 from launcher.submission.resubmit import Again
 
-__all__ = ["AgainArray", "failed_of", "resubmit_points"]
-
 
 @frozen
 class AgainArray:

@@ -34,8 +34,6 @@ from launcher.submission.plan import script
 from launcher.submission.plan.plan import SubmissionPlan, plan, sibling
 from launcher.submission.plan.script import array_place
 
-__all__ = ["PlannedPoint", "SubmittedSweep", "array_script", "plan_points", "submit_points"]
-
 _LINKED = ("code", "lib", "submitit", "environment.json")
 _FOLDERS = ("attempts", "checkpoints", "logs")
 _NAMES = RunPaths(Path())

@@ -14,8 +14,6 @@ from launcher.run.manifest import read_manifest
 from launcher.training.checkpoint import write
 from launcher.training.checkpoint.digest import digest
 
-__all__ = ["digest_checkpoint"]
-
 
 def digest_checkpoint(path: Path) -> dict[str, str]:
     """Return the digest of each part of the checkpoint at ``path``: every registered object, rng, order, position, ``all``.

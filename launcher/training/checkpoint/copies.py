@@ -12,8 +12,6 @@ import torch
 
 from launcher.training.checkpoint.plain import like, map_leaves
 
-__all__ = ["Reference", "Snapshot"]
-
 _Path = tuple[Any, ...]
 _SMALL = 65536
 """Tensors up to so many bytes are copied even where references would do."""

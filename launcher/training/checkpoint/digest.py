@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["digest"]
-
 
 def digest(value: Any) -> str:
     """Return the sha256 of a tree of dicts, lists, tensors and plain values: bits, types, shapes and names; not memory layout."""

@@ -17,8 +17,6 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from launcher.training.checkpoint import write
 from launcher.training.checkpoint.digest import digest
 
-__all__ = ["of_folder"]
-
 
 def of_folder(path: Path, hashes: dict[str, str]) -> dict[str, str]:
     """Return the parts of a folder whose files have these hashes, without what a saver makes anew at every save."""

@@ -24,8 +24,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["ATOMS", "from_plain", "is_stand_in", "like", "map_leaves", "to_plain"]
-
 _MARK = "_launcher_stand_in"
 ATOMS = (type(None), bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.device, torch.dtype)
 """Types that the restricted unpickler makes by itself."""

@@ -14,8 +14,6 @@ from torch import _weights_only_unpickler as restricted
 from launcher.errors import CheckpointError
 from launcher.training.checkpoint.plain import ATOMS, is_stand_in, map_leaves
 
-__all__ = ["check_loadable"]
-
 _PLAIN = "tensors, numbers, text, lists and dicts can"
 _CONTENT = {"deque": 0, "defaultdict": 1, "namedtuple": 2, "dataclass": 2}
 """Which part of a stand-in's value holds what the user put in."""

@@ -22,8 +22,6 @@ from launcher.training.ddp.wrapping import is_exact, pin, replicas, unwrap
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import has_inexact_replica, unregistered
 
-__all__ = ["Registered"]
-
 
 class Registered:
     """Objects with a state by name, and the checkpoint they are loaded from."""

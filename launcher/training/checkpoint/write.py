@@ -30,8 +30,6 @@ from launcher.training.checkpoint import readback
 from launcher.training.checkpoint.copies import Snapshot
 from launcher.training.checkpoint.plain import to_plain
 
-__all__ = ["GENERATORS", "CheckpointWriter", "load_rank", "load_shared", "rank_file", "remove_files", "write_file"]
-
 Parts = list[tuple[str, Any]]
 """The names of this rank's files and what goes into each."""
 Unsafe = Callable[[str], None] | None

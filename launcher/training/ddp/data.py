@@ -18,8 +18,6 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 from launcher.errors import CodeError
 from launcher.frozen import frozen
 
-__all__ = ["Collate", "Micro", "Plan", "Stream", "Unit", "derive_seed", "split", "to_device"]
-
 Collate = Callable[[list[Any]], Any] | None
 
 

@@ -10,8 +10,6 @@ import torch
 
 from launcher.training.ddp.data import derive_seed
 
-__all__ = ["make_deterministic", "rng_state", "seed_all", "seed_rank", "set_rng_state"]
-
 
 def seed_all(seed: int) -> None:
     """Seed python, numpy (where it is loaded), torch and CUDA."""

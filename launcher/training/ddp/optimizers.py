@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-__all__ = ["bearer", "parts", "saves_its_parts"]
-
 
 def bearer(thing: Any) -> Any:
     """Return what is saved for ``thing``: the optimizer inside a wrapper that adds nothing to its state, else ``thing``.

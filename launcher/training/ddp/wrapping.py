@@ -17,8 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher.run.spec import DdpSpec
 
-__all__ = ["is_exact", "pin", "replicas", "unwrap", "wrap"]
-
 _pinned: WeakSet[DistributedDataParallel] = WeakSet()
 
 _PRIVATE = (

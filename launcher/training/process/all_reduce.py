@@ -8,8 +8,6 @@ import time
 from datetime import timedelta
 from typing import Any
 
-__all__ = ["main"]
-
 _LIMIT = timedelta(seconds=70)
 """Nodes import torch at different speeds: the first to be ready waits for the last."""
 _MEGABYTES = 16

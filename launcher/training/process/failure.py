@@ -21,8 +21,6 @@ from launcher.run.message_lines import Channel
 from launcher.run.messages import WorkerFailure
 from launcher.run.tracebacks import last_traceback
 
-__all__ = ["describe_error", "report", "user_traceback"]
-
 _PACKAGE = str(Path(launcher.__file__).parent) + os.sep
 _LIBRARIES = tuple(
     str(Path(p).resolve()) + os.sep

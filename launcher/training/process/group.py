@@ -13,8 +13,6 @@ from launcher.errors import LauncherError
 from launcher.run.spec import RunSpec
 from launcher.training.process.place import WorkerPlace
 
-__all__ = ["choose_device", "close_group", "open_group"]
-
 
 class StragglerError(LauncherError):
     """Not all ranks arrived in time; the message names those that did not."""

@@ -12,8 +12,6 @@ from launcher.run.message_lines import FD_VARIABLE, Channel
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
-__all__ = ["WorkerPlace", "here", "take"]
-
 
 @frozen(kw_only=True)
 class WorkerPlace:

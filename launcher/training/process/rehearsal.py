@@ -15,8 +15,6 @@ from launcher.training.ddp.optimizers import bearer, parts, saves_its_parts
 from launcher.training.ddp.wrapping import is_exact
 from launcher.training.process.place import WorkerPlace
 
-__all__ = ["Rehearsed", "die_behind_a_checkpoint", "has_inexact_replica", "unregistered"]
-
 _LIMIT_S = 120.0
 """The rehearsal's checkpoint is committed by then, or the rehearsal fails."""
 

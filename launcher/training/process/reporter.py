@@ -11,8 +11,6 @@ import torch
 from launcher.run.message_lines import Channel
 from launcher.run.messages import FromWorker, WorkerEpoch, WorkerEvaluated, WorkerMetrics, WorkerProgress
 
-__all__ = ["Reporter"]
-
 INTERVAL_S = 0.1
 
 

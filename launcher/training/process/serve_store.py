@@ -6,8 +6,6 @@ import json
 import os
 import sys
 
-__all__ = ["main"]
-
 
 def main(fd: int) -> None:
     """Serve a store on a free port, write ``{"port": n}`` and a newline to ``fd``, live until ``fd`` ends.

@@ -18,8 +18,6 @@ from launcher.run.children import end_by_kill
 from launcher.run.messages import WorkerHandlesUsr2
 from launcher.training.process.place import here
 
-__all__ = ["as_in_python", "take_over"]
-
 _SLURMS = (signal.SIGTERM, signal.SIGUSR2)
 """The signals SLURM sends to a step: the end, and the warning before it."""
 _NOT_MAIN_THREAD = (

@@ -13,8 +13,6 @@ from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["Waits"]
-
 _EVERY_S = 1.0
 _KEYS = ("backward_comm_time", "backward_compute_comm_overlap_time", "backward_compute_time")
 """Of DDP's prototype interface, in nanoseconds; where a torch lacks it, nothing is known."""

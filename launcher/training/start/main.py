@@ -13,8 +13,6 @@ from typing import Any, NoReturn
 
 from launcher.run.children import exit_now
 
-__all__ = ["main"]
-
 
 def main() -> NoReturn:
     """Run this worker's work and end the process: 0 when it finished or stopped as told, else the script's own code or 1."""

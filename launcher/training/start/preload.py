@@ -15,5 +15,4 @@ import launcher.training.loop
 import launcher.training.process.serve_store
 import launcher.training.start.scripts
 
-__all__: list[str] = []
 _ = (torch, launcher)

@@ -22,8 +22,6 @@ from launcher.training.process import failure, signals
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import Rehearsed
 
-__all__ = ["run_script", "tracker_variables"]
-
 _MOST_CHARS = 4000
 
 

@@ -33,8 +33,6 @@ from launcher.training.process.waits import Waits
 from launcher.training.step.position import Position
 from launcher.training.step.stopping import Gate, StopTraining
 
-__all__ = ["Session"]
-
 _LAST_TRIES_S = (0.0, 2.0, 10.0, 30.0, 60.0, 120.0)
 """Waits before each try of the last save: a full disk may be cleared, and without this save the last steps are lost."""
 

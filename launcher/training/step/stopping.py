@@ -26,8 +26,6 @@ from launcher.run.messages import (
     WorkerSaveAck,
 )
 
-__all__ = ["Gate", "StopTraining", "listen"]
-
 
 class StopTraining(BaseException):
     """Unwinds user code at the agreed stop; a BaseException so that ``except Exception`` lets it pass."""

@@ -9,7 +9,8 @@ import pytest
 from planning import load_values
 
 from launcher.config.document.schema import Job
-from launcher.config.load.load import LoadedJob, argument_texts, interpolate_run, load_job, site_job
+from launcher.config.load.interpolate import interpolate_run
+from launcher.config.load.load import LoadedJob, argument_texts, load_job, site_job
 from launcher.config.load.site_profile import ADMIN_PROFILE, load_site, site_paths
 from launcher.errors import ConfigError
 
