@@ -1,73 +1,81 @@
 """docs/messages.md: every sentence that the launcher can say, rendered by its own code with sample values.
 
 Sentences are the string literals and f-strings of launcher/ that hold at least three words and are no docstring, pattern, shell
-text or key. An f-string is evaluated as it stands, with `SAMPLES` where it names values of a run and the real functions of
-launcher/report/formats.py where it calls them.
+text or key. What is said inside another sentence is shown there.
 """
 
 from __future__ import annotations
 
 import ast
-import builtins
-import contextlib
+import functools
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
-from launcher.report import formats
-from launcher.run import units
+import messages_real as real
+from messages_render import ROOT, Module, Reader, with_before
+from messages_samples import WITHIN, last_name
 
-ROOT = Path(__file__).resolve().parents[1]
 MOST_WORDS = 30
-GROUPS = {
-    "cli": "Verbs",
-    "config": "The job file (`plan`, `submit`, `dry-run`, `init`)",
-    "submission": "Planning and submitting (`plan`, `submit`, `resubmit`, `cancel`, `dry-run`)",
-    "report/diagnosis": "Why (`why`)",
-    "report/site": "The site (`doctor`)",
-    "report/page": "The page (`report`)",
-    "report/live": "The live view (`watch`)",
-    "report": "Reading runs (`status`, `ls`, `nodes`, `logs`)",
-    "slurm": "SLURM",
-    "node": "On the nodes (events, logs, how a run ended)",
-    "training": "Inside a worker (its log)",
-    "": "Everywhere",
-}
-"""Rooms and their headings; the first that a module's path begins with counts."""
-NOT_SHOWN = {"slurm/probe.py": "_LOOK", "frozen.py": "", "training/start/preload.py": ""}
-"""Modules (and in them names) whose strings are code for another interpreter."""
-SAMPLES: dict[str, Any] = {
-    "rank": 5, "ranks": [5, 6], "host": "node2", "hosts": ["node2", "node3"], "node": 1, "nodes": ["node2", "node3"],
-    "step": 41262, "run_id": "resnet50-1121-0842-k7f", "run": "resnet50-1121-0842-k7f", "name": "resnet50",
-    "path": "runs/resnet50-1121-0842-k7f", "key": "resources.nodes", "value": "8", "word": "8", "error": "Permission denied",
-    "job_id": "482913", "line": 12, "column": 3, "signal": "TERM", "exception": "ValueError", "message": "bad label 11",
-    "verb": "submit", "file": "train.py", "t": 1795311918.0, "seconds": 42.0, "text": "bad label 11", "reason": "Rank 5 failed.",
-    "partition": "gpu", "version": "2.13.0", "module": "train", "function": "main", "option": "--nodes", "hint": "",
-    "also": "", "names": ["train.py", "job.yaml"], "paths": ["train.py", "job.yaml"], "problems": ["train.py", "job.yaml"],
+EVENTS = "Events (`watch`, `status`, `report`)"
+GROUPS: dict[str, tuple[str, ...]] = {
+    "The job file (every verb that reads one)": ("config/document", "config/load", "config/check"),
+    "`init`": ("cli/init", "config/convert"),
+    "`plan`, `submit`": ("cli/plan", "cli/_estimate", "submission/plan", "submission/facts"),
+    "`submit`": ("cli/submit", "cli/_submitting", "submission/submit", "submission/folder", "submission/backends",
+                 "submission/sweeps/submit_sweep", "submission/sweeps/points", "submission/dependencies"),
+    "`run`": ("cli/run",),
+    "`dry-run`": ("cli/dry_run", "submission/rehearsal", "run/rehearsals"),
+    "`resubmit`": ("cli/resubmit", "submission/resubmit", "submission/sweeps"),
+    "`cancel`": ("cli/cancel", "submission/cancel", "submission/liveness"),
+    "`status` and `ls`": ("cli/status", "cli/ls", "report/text/status", "report/text/listing", "report/model", "run/after"),
+    "`watch`": ("cli/watch", "cli/_follow", "report/live"),
+    EVENTS: ("report/text/words",),
+    "`why`": ("cli/why", "report/diagnosis"),
+    "`logs`": ("cli/logs",),
+    "`nodes`": ("cli/nodes",),
+    "`report`": ("cli/report", "report/page", "report/formats"),
+    "`doctor`": ("cli/doctor", "report/site", "slurm/probe"),
+    "`shell`": ("cli/shell", "node/agent/shell"),
+    "`clean` and `completion`": ("cli/clean", "cli/completion"),
+    "SLURM (every verb that asks it)": ("slurm",),
+    "Why a run ended, or restarted (its last line, `status`, `why`)": ("node/policy", "node/leader", "node/allocation"),
+    "The log of a node (`logs --agents`) and the check before the start": ("node",),
+    "The log of a rank (`logs`)": ("training",),
+    "Every verb": ("",),
 }  # fmt: skip
-_NUMBERS = re.compile(
-    r"(_s|_min|_gb|_bytes|_t|_h|count|port|size|step|steps|epoch|epochs|n|number|percent|limit|left|most|max|min|len)$"
-)
+"""Headings, and what the paths of their modules begin with: the first that fits counts."""
+NOT_SHOWN: dict[str, tuple[str, ...]] = {
+    "frozen.py": (),
+    "run/tracebacks.py": (),
+    "training/start/preload.py": (),
+    "__main__.py": (),
+    "node/agent/__main__.py": (),
+    "run/causes.py": ("CAUSES",),
+    "slurm/probe.py": ("_LOOK", "_script"),
+    "submission/plan/script.py": (
+        "_KEEP_SHELL",
+        "python_command",
+        "_local_gpus",
+        "render_script",
+        "teardown",
+        "_courier",
+        "_mounts",
+    ),
+    "cli/_options.py": ("wait_option", "sweep_option"),
+}
+"""Modules, and in them the names, whose strings are code for others; the causes are in docs/json.md. No names: all of them."""
 _CODE = re.compile(
-    r"[{}]|==|\n *\n|^import |%[a-zA-Z]|; do$|^\[ |^srun --|-m launcher\.|^--[a-z-]+[ =][^e:]*$|^<|^\$|\w=\$|\$\{?[a-z]"
+    r"[{}]|==|\n *\n|^import |%[a-zA-Z]|; do$|^\[ |^srun --|^--[a-z-]+[ =][^e:]*$|^<|^\$|\w=\$|\$\{?[a-z]"
 )
 """What shell text, formats and command lines have, and sentences have not."""
 _WORD = re.compile(r"[A-Za-z][a-z']+")
-_REAL = {
-    name: value
-    for module in (formats, units)
-    for name, value in vars(module).items()
-    if getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
-} | {
-    name: getattr(builtins, name)
-    for name in ("len", "str", "int", "round", "min", "max", "sorted", "abs", "repr", "list", "set", "sum")
-}
 _PATTERNS = {
     "compile",
     "match",
     "search",
     "sub",
+    "startswith",
+    "endswith",
     "fullmatch",
     "findall",
     "finditer",
@@ -78,140 +86,59 @@ _PATTERNS = {
 }
 
 
-def sample(name: str) -> Any:
-    """A value that a variable, attribute or function of that name could have."""
-    low = name.lower().strip("_")
-    if low in SAMPLES:
-        return SAMPLES[low]
-    for known in sorted(SAMPLES, key=len, reverse=True):
-        if low.endswith("_" + known):
-            return SAMPLES[known]
-    return 3 if _NUMBERS.search(low) else f"‹{low.replace('_', ' ')}›"
-
-
-class _Sampled(ast.NodeTransformer):
-    """Puts samples where an expression reads values that only a run has."""
-
-    def __init__(self, constants: dict[str, Any]) -> None:
-        self.values: dict[str, Any] = dict(_REAL)
-        self.constants = constants
-
-    def _replace(self, node: ast.expr, name: str) -> ast.expr:
-        key = f"_{len(self.values)}"
-        self.values[key] = self.constants.get(name, sample(name))
-        return ast.copy_location(ast.Name(key, ast.Load()), node)
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        kept = isinstance(node.ctx, ast.Store) or hasattr(builtins, node.id)  # `count` may be a number of the caller's
-        return node if kept else self._replace(node, node.id)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        return self._replace(node, node.attr)
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        return self._replace(node, _last_name(node))
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        func = node.func
-        real = isinstance(func, ast.Name) and func.id in _REAL
-        joins = isinstance(func, ast.Attribute) and func.attr == "join" and isinstance(func.value, ast.Constant)
-        if not (real or joins):
-            return self._replace(node, _last_name(node))
-        node.args = [self.visit(argument) for argument in node.args]
-        if joins and isinstance(node.args[0], ast.Name) and isinstance(self.values[node.args[0].id], str):
-            self.values[node.args[0].id] = [self.values[node.args[0].id]]
-        return node
-
-
-def _last_name(node: ast.expr) -> str:
-    """The identifier that says what an expression is: the key of a subscript, the attribute, the function called."""
-    if isinstance(node, ast.Subscript):
-        key = node.slice
-        return (
-            str(key.value) if isinstance(key, ast.Constant) and isinstance(key.value, str) else _last_name(node.value)
-        )
-    if isinstance(node, ast.Call):
-        return _last_name(node.func)
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else "value"
-
-
-def render(node: ast.expr, constants: dict[str, Any]) -> str:
-    """What an f-string gives, each of its values sampled."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    if isinstance(node, ast.FormattedValue):
-        spec = render(node.format_spec, constants) if node.format_spec else ""
-        value = evaluate(node.value, constants)
-        value = repr(value) if node.conversion == ord("r") else value
-        value = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
-        value = ", ".join(map(str, value)) if isinstance(value, list) else value
-        for given in (value, 3):
-            with contextlib.suppress(ValueError, TypeError):
-                return format(given, spec)
-        return str(value)
-    return "".join(render(part, constants) for part in node.values) if isinstance(node, ast.JoinedStr) else ""
-
-
-def evaluate(node: ast.expr, constants: dict[str, Any]) -> Any:
-    """The value of an expression inside an f-string, with samples for what it reads."""
-    sampled = _Sampled(constants)
-    tree = ast.fix_missing_locations(ast.Expression(sampled.visit(ast.parse(ast.unparse(node), mode="eval").body)))
-    try:
-        return eval(compile(tree, "<message>", "eval"), {"__builtins__": {}}, sampled.values)  # noqa: S307
-    except Exception:  # a sample that does not fit the expression: the sample for the whole of it
-        return sample(_last_name(node))
-
-
-def _not_said(tree: ast.Module) -> set[int]:
-    """The string nodes that nobody is shown: docstrings, patterns, annotations, keys, comparisons."""
+def _not_said(tree: ast.Module, hidden: tuple[str, ...]) -> set[int]:
+    """The string nodes that nobody is shown here: docstrings, patterns, annotations, keys, comparisons, help texts."""
     out: set[int] = set()
 
     def skip(node: ast.AST | None) -> None:
         out.update(id(inner) for inner in ast.walk(node)) if node else None
 
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            skip(node.value)
-        elif isinstance(node, ast.Call) and _last_name(node.func) in _PATTERNS:
-            skip(node)
-        elif isinstance(node, (ast.AnnAssign, ast.arg)):
-            skip(node.annotation)
-        elif isinstance(node, ast.FunctionDef):
-            skip(node.returns)
-        elif isinstance(node, ast.Compare):
-            skip(node)
-        elif isinstance(node, ast.Dict):
-            for key in node.keys:
-                skip(key)
+        match node:
+            case ast.Expr(value=ast.Constant()):
+                skip(node.value)
+            case ast.Call() if last_name(node.func) in _PATTERNS:
+                skip(node)
+            case (
+                ast.FunctionDef(name=name)
+                | ast.Assign(targets=[ast.Name(id=name)])
+                | ast.AnnAssign(target=ast.Name(id=name))
+            ) if name in hidden:
+                skip(node)
+            case ast.keyword(arg="help" | "short_help" | "epilog"):
+                skip(node.value)
+            case ast.AnnAssign(annotation=skipped) | ast.arg(annotation=skipped) | ast.FunctionDef(returns=skipped):
+                skip(skipped)
+            case ast.Compare():
+                skip(node)
+            case ast.Dict(keys=keys):
+                for key in keys:
+                    skip(key)
+            case ast.JoinedStr(values=parts):
+                out.update(id(part) for part in parts if isinstance(part, ast.Constant))
     return out
 
 
-def constants_of(tree: ast.Module) -> dict[str, Any]:
-    """The module's constants that are plain values."""
-    out: dict[str, Any] = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            try:
-                out[node.targets[0].id] = ast.literal_eval(node.value)
-            except ValueError:
-                continue
-    return out
-
-
-def said_by(path: Path) -> Iterator[str]:
-    """Every sentence in one module, in the order of its lines."""
-    tree = ast.parse(path.read_text())
-    constants, out = constants_of(tree), _not_said(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):  # its parts are rendered with it
-            out.update(id(part) for value in node.values for part in ast.walk(value))
-    for node in sorted((n for n in ast.walk(tree) if hasattr(n, "lineno")), key=lambda n: (n.lineno, n.col_offset)):
-        if id(node) in out:
+def _candidates(module: Module) -> Iterator[tuple[ast.AST, ast.expr]]:
+    """Every string expression of a module and what is rendered for it, in the order of lines."""
+    unsaid = _not_said(module.tree, NOT_SHOWN.get(module.place, ()))
+    nodes = sorted((n for n in ast.walk(module.tree) if hasattr(n, "lineno")), key=lambda n: (n.lineno, n.col_offset))
+    for node in nodes:
+        if id(node) in unsaid:
             continue
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
-            text = render(node, constants)
-            if is_prose(text):
-                yield text
+        match node:
+            case ast.JoinedStr() | ast.Constant(value=str()):
+                yield node, node
+            case ast.BinOp(op=ast.Add()) if any(
+                isinstance(n, (ast.JoinedStr, ast.Constant)) for n in (node.left, node.right)
+            ):
+                yield node, node
+            case ast.AugAssign(target=ast.Name(), op=ast.Add()):
+                yield node, with_before(module, node)
+            case ast.Call(func=ast.Attribute(attr="format")):
+                yield node, node
+            case ast.Call() if (frame := real.framed(module.place, node)) is not None:
+                yield node, frame
 
 
 def is_prose(text: str) -> bool:
@@ -219,19 +146,75 @@ def is_prose(text: str) -> bool:
     return len(_WORD.findall(text)) >= 3 and " " in text.strip() and not _CODE.search(text)
 
 
+def fixed_parts(node: ast.AST) -> list[str]:
+    """What is written out in a string expression."""
+    return [
+        " ".join(n.value.split()) for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    ]
+
+
+def _within(place: str, text: str) -> str:
+    """A part of a sentence in that sentence."""
+    for beginning, sentence in WITHIN.get(place, ()):
+        if re.match(beginning, text):
+            return sentence.replace("{}", text)
+    return text
+
+
+def _tidy(text: str) -> str:
+    return " ".join(text.split())
+
+
+@functools.cache
+def _modules() -> dict[str, Module]:
+    """The modules of the launcher, by their paths below it."""
+    places = sorted(str(path.relative_to(ROOT / "launcher")) for path in (ROOT / "launcher").rglob("*.py"))
+    return {place: Module(place) for place in places if NOT_SHOWN.get(place) != ()}
+
+
+@functools.cache
 def messages() -> dict[str, list[str]]:
     """Heading → the sentences said under it, each once."""
-    out: dict[str, list[str]] = {heading: [] for heading in GROUPS.values()}
+    modules = _modules()
+    out: dict[str, list[str]] = {heading: [] for heading in GROUPS}
+    found: list[tuple[str, ast.AST, list[str]]] = []
+    inside: dict[int, list[str]] = {}
+    """Strings that other sentences hold, and these."""
+    rendered = {place: [_tidy(text) for text in texts] for place, texts in real.rendered().items()}
+    whole = "\n".join(text for texts in rendered.values() for text in texts).casefold()
+    for place, module in modules.items():
+        heading = next(title for title, rooms in GROUPS.items() if place.startswith(rooms))
+        found += [(heading, ast.Constant(text), [text]) for text in rendered.get(place, ())]
+        for node, shown in _candidates(module):
+            reader = Reader(module, modules)
+            given = [text for text in reader.values(shown, {}) if isinstance(text, str)]
+            texts = [_tidy(line) for text in given for line in text.splitlines() if is_prose(line)]
+            written = [n for n in (node, *reader.seen.values()) if hasattr(n, "lineno")]
+            parts = {part for n in written for part in fixed_parts(n) if re.search("[a-z]{2}", part)}
+            parts = {part for part in parts if " " in part} or parts
+            kept: list[str] = []
+            for text in texts:  # each says something that none before it has said
+                if any(
+                    part in text and part.casefold() not in whole and not any(part in one for one in kept)
+                    for part in parts
+                ):
+                    kept.append(text)
+            texts = [_within(place, text) for text in kept]
+            if texts:
+                found.append((heading, node, texts))
+                for key in reader.seen.keys() - {id(node)}:
+                    inside.setdefault(key, []).extend(texts)
+    for heading, node, texts in found:
+        part = max(fixed_parts(node), key=len, default="")
+        if not any(part in text for text in inside.get(id(node), ())):
+            out[heading] += [text for text in texts if text]
+    said = [text for texts in out.values() for text in texts]
+    everything = "\n".join(dict.fromkeys(said)).casefold()
     seen: set[str] = set()
-    for path in sorted((ROOT / "launcher").rglob("*.py")):
-        place = str(path.relative_to(ROOT / "launcher"))
-        if place in NOT_SHOWN:
-            continue
-        heading = next(GROUPS[room] for room in GROUPS if place.startswith(room))
-        for text in said_by(path):
-            if text not in seen:
-                seen.add(text)
-                out[heading].append(text)
+    for heading, texts in out.items():  # once; not what is said as a part of another
+        new = [text for text in dict.fromkeys(texts) if text not in seen]
+        seen.update(new)
+        out[heading] = [text for text in new if everything.count(text.casefold()) == 1]
     return out
 
 
@@ -239,7 +222,7 @@ def page() -> str:
     """The page."""
     text = "# Messages\n\nEvery sentence that the launcher can say, with sample values. Made from the code by `make docs`.\n"
     for heading, said in messages().items():
-        text += f"\n## {heading}\n\n" + "".join("- " + " ".join(one.split()) + "\n" for one in said)
+        text += f"\n## {heading}\n\n" + "".join(f"- {one}\n" for one in said)
     return text
 
 
@@ -266,3 +249,34 @@ def unknown_commands(verbs: dict[str, set[str]], said_by_heading: dict[str, list
                 if verb not in verbs or options - verbs[verb]:
                     out.append(f"launcher {verb}{rest}")
     return out
+
+
+def missing(text: str | None = None) -> list[str]:
+    """What is written out in the source, three words at least, and is not on the page."""
+    said = _tidy(text or page()).casefold()
+    found = []
+    for place, module in _modules().items():
+        for node, _ in _candidates(module):
+            part = (
+                max(fixed_parts(node), key=len, default="") if isinstance(node, (ast.JoinedStr, ast.Constant)) else ""
+            )
+            if is_prose(part) and _within(place, part) and part.casefold() not in said:
+                found.append(f"{place}:{getattr(node, 'lineno', 0)}: {part}")
+    return found
+
+
+_NAMES = "gpu014 gpu022 gpu031 gpu009 gpu09 gpu01 cpu031 resnet50 xxh3 cu12 cu13 ext4 ib0 login1".replace(" ", "|")
+_FLAWS = {
+    "a part without a sample": r"‹|›",
+    "a doubled mark": r"(?<!\.)\.\.(?![./])|[,;] ?[,;:]|[,;:] ?\.(?!\.)|: ?[:;]|\s\s",
+    "a lonely mark": r"\s[,;:.](?:\s|$)|(?<!\w)\(\s*\)|\( | \)|[;,(\s]$",
+    "a number without a space before it": rf"\b(?!(?:{_NAMES})\b)[a-z]{{2,}}\d[\d,]*\b",
+    "a number without a space after it": r"\b\d[\d,]*[a-z]{4,}",
+    "a value as Python writes it": r"^\[|\['|Path\(|<\w+ object|(?<!^)\bNone\b|\{\}",
+}
+
+
+def flaws(said_by_heading: dict[str, list[str]] | None = None) -> list[str]:
+    """``flaw: line`` of every line that was not rendered as a user sees it."""
+    lines = [one for said in (said_by_heading or messages()).values() for one in said]
+    return [f"{flaw}: {one}" for one in lines for flaw, pattern in _FLAWS.items() if re.search(pattern, one)]

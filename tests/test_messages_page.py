@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import click
+import pytest
 
 from launcher.cli.main import cli
 
@@ -88,3 +89,51 @@ def test_whatever_is_said_is_on_the_page() -> None:
 
     assert len(found) > 150
     assert [part for part in found if part not in page] == []
+
+
+def test_every_line_is_as_a_user_sees_it() -> None:
+    """No placeholder, no value glued to a word, no doubled mark, nothing as Python writes it."""
+    assert messages_page.flaws() == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "waits for ‹who›",
+        "stopped at step41262",
+        "lost 14steps",
+        "failed: ; try again",
+        "it failed..",
+        "two  spaces",
+        "waits for ",
+        "nodes () joined",
+        "['a', 'b'] failed",
+        "reason None of gpu022",
+    ],
+)
+def test_flaws_would_be_found(line: str) -> None:
+    """Lines that were not rendered whole are found."""
+    assert messages_page.flaws({"x": ["rank 5 on gpu022 failed at step 41,262: exit code 3", line]}) != []
+
+
+def test_good_lines_have_no_flaw() -> None:
+    """Names that hold digits, dots of paths and calls are no flaws."""
+    good = "gpu022: launcher.attach() in ../train.py, resources.mem_gb=... of resnet50-1121-0842-k7f (SIGUSR2)."
+    assert messages_page.flaws({"x": [good]}) == []
+
+
+def test_page_has_every_group() -> None:
+    """Under each heading stands something, and every module of the package has a heading."""
+    assert [heading for heading, said in messages_page.messages().items() if not said] == []
+
+
+def test_every_written_text_is_on_the_page() -> None:
+    """No text of three words in the package is missing, whether it speaks by itself or is a part of a sentence."""
+    assert messages_page.missing() == []
+
+
+def test_missing_texts_would_be_found() -> None:
+    """A sentence that is taken off the page is named with its place."""
+    without = messages_page.page().replace("epoch 12 done", "").replace("the run cannot start", "")
+
+    assert [line.partition(":")[0] for line in messages_page.missing(without)] == ["node/policy/decisions.py"]
