@@ -172,7 +172,7 @@ CASES: dict[str, tuple[Make, str, str]] = {
         "disk_full", "No checkpoint could be written since step 140."),
     "node silent": (
         lambda p: gives_up(training(p).event("node_lost", host="node2", why="silent"), "node_lost"),
-        "node", "Node node2 fell silent."),
+        "node", "Node node2 stopped responding."),
     "node down": (
         lambda p: gives_up(training(p).event("node_lost", host="node2", why="slurm"), "node_lost"),
         "node", "Node node2 is down, says SLURM."),
@@ -455,13 +455,13 @@ def test_the_launchers_part_in_a_job_that_no_host_fits_is_told(tmp_path: Path, r
     story = training(tmp_path).event("node_lost", host="node2", why="silent")
     story.paths.job.write_text("slurm:\n  exclude: node9\n")
     story.event("decision", evidence="node_lost", action="requeue", reason="r")
-    story.event("excluded", hosts=["node1", "node2"], why="it fell silent")
+    story.event("excluded", hosts=["node1", "node2"], why="it stopped responding")
     before = why(story, {"482913": job})
     story.event("readmitted", hosts=["node1"], why="w").event("attempt_ended").event("requeued")
     after = why(story, {"482913": job})
     job.reason = "Resources"
 
-    said = f"SLURM finds no hosts for the job ({reason}), and the launcher excludes node2 (it fell silent)."
+    said = f"SLURM finds no hosts for the job ({reason}), and the launcher excludes node2 (it stopped responding)."
     assert said in after.sentence
     assert dict(after.rows)["next"] == "scontrol update JobId=482913 ExcNodeList=node9"
     assert "keeps it off" not in before.sentence + why(story, {"482913": job}).sentence
