@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def submit_job(
-    loaded: LoadedJob, backend: BackendName, after: Sequence[Predecessor] = (), *, foreground: bool = False
+    loaded: LoadedJob, backend: BackendName, after: Sequence[Predecessor] = (), *, job_id: str | None = None
 ) -> Submitted:
     """Plan a job and submit it: exactly what `plan` prints."""
     from launcher.submission.dependencies import check_same_backend, predecessors
@@ -34,7 +34,7 @@ def submit_job(
         check_same_backend(list(now.after), made.backend)
         return made
 
-    return submit_run(make, facts, argv=sys.argv, foreground=foreground)
+    return submit_run(make, facts, argv=sys.argv, job_id=job_id)
 
 
 def submit_sweep(loaded: LoadedJob, backend: BackendName) -> SubmittedSweep:

@@ -74,7 +74,7 @@ def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], Non
     from dataclasses import replace
 
     from launcher.submission.facts.gather import gather_facts
-    from launcher.submission.rehearsal.stages import LocalStage, on_slurm
+    from launcher.submission.rehearsal.stages import Stage, on_slurm
 
     if slurm:
         loaded = _in_its_partition(loaded)
@@ -88,7 +88,7 @@ def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], Non
             stack.enter_context(_interrupted_by_signals())
             yield stack.enter_context(on_slurm(loaded, facts, tell))
         else:
-            yield LocalStage(facts)
+            yield Stage(facts, str(os.getpid()))
 
 
 @contextlib.contextmanager

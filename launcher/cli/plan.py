@@ -68,11 +68,11 @@ def _show(lines: Sequence[str], render: Callable[[], str]) -> None:
 
 def _sweep(loaded: LoadedJob, facts: Facts, as_json: bool) -> None:
     """Print the first point's plan, the points, and the array's script."""
-    from launcher.submission.sweeps import submit_sweep
+    from launcher.submission.sweeps.submit_sweep import plan_points
 
-    chunks = submit_sweep.plan_points(loaded, facts)
+    chunks = plan_points(loaded, facts)
     first, count = chunks[0][0], sum(len(c) for c in chunks)
-    scripts = [submit_sweep.array_script(chunk) for chunk in chunks]
+    scripts = [chunk[0].plan.array_script(len(chunk)) for chunk in chunks]
     if as_json:
         points = [{"run": p.plan.spec.id, "overrides": p.overrides} for chunk in chunks for p in chunk]
         click.echo(json.dumps({**first.plan.as_dict(), "sbatch": scripts, "points": points}, indent=1))

@@ -30,7 +30,7 @@ def command(words: tuple[str, ...], module: str | None) -> None:
     from launcher.cli._submitting import below_here, submit_job
     from launcher.submission.backends.local import Foreground
 
-    one = submit_job(load_job_words(words, module), "local", foreground=True)
+    one = submit_job(load_job_words(words, module), "local", job_id=str(os.getpid()))
     agents = Foreground(one.plan)
     try:
         with _Stop(one.paths, agents) as stop:

@@ -58,10 +58,10 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
 def _setup_command(paths: RunPaths) -> list[str]:
     """The start of a command that runs the job's setup lines first, as its agents do."""
     from launcher.errors import ConfigError
-    from launcher.submission.resubmit import Again, load_again
+    from launcher.submission.resubmit import Again, prepare
 
     try:
-        setup = load_again(paths, paths.root, Again()).job.environment.setup
+        setup = prepare(paths, Again()).loaded.job.environment.setup
     except ConfigError as error:
         click.echo(f"launcher: the run's setup lines are not run: {error}", err=True)
         return []

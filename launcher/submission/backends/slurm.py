@@ -121,5 +121,5 @@ def _adopt(pickles: set[Path], job_id: str) -> list[str]:
 
 
 def cancel_pending(job_ids: Sequence[str]) -> None:
-    """Cancel jobs just submitted, when what had to follow failed."""
-    ask("scancel", *job_ids, timeout_s=60.0)
+    """Cancel jobs just submitted, whole arrays, when what had to follow failed."""
+    ask("scancel", *dict.fromkeys(job_id.partition("_")[0] for job_id in job_ids), timeout_s=60.0)

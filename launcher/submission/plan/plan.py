@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import asdict, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from launcher.config.document.schema import Job
 from launcher.config.load.load import LoadedJob
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
 from launcher.frozen import frozen
+from launcher.run.paths import RunPaths
 from launcher.run.spec import CHECKED_FREE_BYTES, CHECKED_FREE_INODES, RunSpec
 from launcher.run.units import plural, size
 from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
@@ -65,11 +66,20 @@ class SubmissionPlan:
         return self.spec.run_dir
 
     @property
+    def paths(self) -> RunPaths:
+        """The files of the run."""
+        return RunPaths(Path(self.run_dir))
+
+    @property
     def sbatch(self) -> str:
         """The sbatch script exactly as submitted; empty for the local backend."""
+        return self.array_script(1)
+
+    def array_script(self, points: int) -> str:
+        """Return the script of the array of ``points`` runs that begins with this one."""
         if self.backend == "local":
             return ""
-        return script.render_script(self.command, self.place.submitit, self.parameters)
+        return script.render_script(self.command, self.place.submitit, self.parameters, points)
 
     @property
     def submitit_dir(self) -> str:

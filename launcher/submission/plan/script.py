@@ -305,13 +305,13 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
     ]
 
 
-def render_script(command: str, folder: str, parameters: dict[str, Any], *, points: int | None = None) -> str:
+def render_script(command: str, folder: str, parameters: dict[str, Any], points: int) -> str:
     """Return the sbatch script that submitit writes for ``command`` (see `python_command`) with its files in ``folder``.
 
-    ``points`` makes it an array. Same function, same parameters as the submission itself: what is printed is submitted.
+    Several ``points`` make it an array. Same function, same parameters as the submission itself: what is printed is submitted.
     """
     from submitit.slurm.slurm import _make_sbatch_string
 
     full = f"{command} -u -m submitit.core._submit {shlex.quote(folder)}"
-    text: str = _make_sbatch_string(command=full, folder=folder, map_count=points, **parameters)
+    text: str = _make_sbatch_string(command=full, folder=folder, map_count=points if points > 1 else None, **parameters)
     return text

@@ -171,7 +171,7 @@ def _plan(loaded: LoadedJob, stage: Stage) -> tuple[SubmissionPlan, list[str]]:
     quiet = replace(job, resources=resources, distributed=distributed, sweep={}, after=None)
     quiet = replace(quiet, trackers=replace(job.trackers, tensorboard=False, mlflow=None, wandb=None))
     quiet = replace(quiet, notify=replace(job.notify, urls=[]), restart=replace(job.restart, requeue=False))
-    return plan(replace(loaded, job=quiet), replace(stage.facts, backend=stage.backend)), notes
+    return plan(replace(loaded, job=quiet), stage.facts), notes
 
 
 def _no_drill(base: SubmissionPlan, first: RehearsedRun) -> str:
@@ -191,7 +191,7 @@ def _run(
         made, _ = _plan(loaded, replace(stage, facts=facts))
         return replace(made, spec=replace(made.spec, **changes))
 
-    submitted = submit.submit_run(again, stage.facts, argv=["dry-run"], foreground=True, job_id=stage.job_id)
+    submitted = submit.submit_run(again, stage.facts, argv=["dry-run"], job_id=stage.job_id)
     agents = stage.agents(submitted.plan)
     try:
         agents.start()

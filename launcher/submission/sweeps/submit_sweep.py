@@ -6,6 +6,7 @@ to what it shares. Above the site's MaxArraySize there are several arrays.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -30,7 +31,6 @@ from launcher.submission.backends import slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import rundir
 from launcher.submission.folder.run_folder import write_own, write_shared, write_submission
-from launcher.submission.plan import script
 from launcher.submission.plan.plan import SubmissionPlan, plan, sibling
 from launcher.submission.plan.script import array_place
 
@@ -137,13 +137,6 @@ def plan_points(loaded: LoadedJob, facts: Facts) -> list[list[PlannedPoint]]:
     return planned
 
 
-def array_script(chunk: Sequence[PlannedPoint]) -> str:
-    """Return the array's script, exactly as submitted."""
-    made = chunk[0].plan
-    points = len(chunk) if len(chunk) > 1 else None
-    return script.render_script(made.command, made.place.submitit, made.parameters, points=points)
-
-
 def submit_points(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> SubmittedSweep:
     """Plan, write and submit. On any failure nothing is left, neither queued nor on disk. Raises SubmitError and others."""
     chunks = submit.claim_folder(
@@ -151,31 +144,26 @@ def submit_points(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> Submi
     )
     first, most = chunks[0][0].plan, expand(loaded.job.sweep).array_parallelism
     root = Path(first.place.root)
-    ids: list[list[str]] = []
     points = tuple(p for chunk in chunks for p in chunk)
-    scripts = {f"submit-{number}.sbatch": array_script(chunk) for number, chunk in enumerate(chunks)}
-    try:
-        write_shared(root, first, scripts, made_from=(argv, os.environ))
+    scripts = {f"submit-{i}.sbatch": chunk[0].plan.array_script(len(chunk)) for i, chunk in enumerate(chunks)}
+    with contextlib.ExitStack() as undo, rundir.writing(root):
+        undo.callback(shutil.rmtree, root, ignore_errors=True)
+        write_shared(root, first, scripts, argv=argv)
         for number, chunk in enumerate(chunks):
             _write_points(root, number, chunk)
-        _write_sweep(root, points, [], most)
+        _write_sweep(root, points, [None] * len(points), most)
+        ids: list[str] = []
         for chunk in chunks:
-            ids.append(slurm.submit_array(chunk[0].plan, [p.plan.run_dir for p in chunk]))
-        flat = [job_id for part in ids for job_id in part]
-        entry = submit.submission_entry(first, flat[0], by="submit")
-        for one, job_id in zip(points, flat, strict=True):
+            ids += (queued := slurm.submit_array(chunk[0].plan, [p.plan.run_dir for p in chunk]))
+            undo.callback(slurm.cancel_pending, queued)
+        entry = submit.submission_entry(first, ids[0], by="submit")
+        for one, job_id in zip(points, ids, strict=True):
             mine = {**entry, "job_id": job_id, "sweep": {"id": root.name, "overrides": one.overrides}}
             write_submission(one.plan.run_dir, mine, new=True)
-        _write_sweep(root, points, flat, most)
-    except BaseException as error:
-        if ids:
-            slurm.cancel_pending([part[0].partition("_")[0] for part in ids])
-        shutil.rmtree(root, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise rundir.folder_error(root, error) from None
-        raise
+        _write_sweep(root, points, ids, most)
+        undo.pop_all()
     index.register(root)
-    return SubmittedSweep(root, points, tuple(part[0].partition("_")[0] for part in ids))
+    return SubmittedSweep(root, points, tuple(dict.fromkeys(job_id.partition("_")[0] for job_id in ids)))
 
 
 def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> None:
@@ -193,7 +181,7 @@ def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> Non
             os.symlink(f"../{name}", f"{folder}/{name}")
         os.symlink(f"../submit-{number}.sbatch", f"{folder}/{_SBATCH}")
         os.symlink(f"../{os.path.basename(folder)}", f"{listing}/{place}")
-        write_own(folder, one.plan, by="submit", changes=one.overrides, new=True)
+        write_own(one.plan, by="submit", changes=one.overrides, new=True)
 
 
 def _make(folder: str, mode: int) -> None:
@@ -201,10 +189,10 @@ def _make(folder: str, mode: int) -> None:
     os.chmod(folder, mode)  # mkdir's mode is cut by the umask
 
 
-def _write_sweep(root: Path, points: Sequence[PlannedPoint], job_ids: Sequence[str], most: int | None) -> None:
+def _write_sweep(root: Path, points: Sequence[PlannedPoint], ids: Sequence[str | None], most: int | None) -> None:
     listed = [
-        {"run": Path(p.plan.run_dir).name, "overrides": p.overrides, "job_id": job_ids[i] if job_ids else None}
-        for i, p in enumerate(points)
+        {"run": one.plan.spec.id, "overrides": one.overrides, "job_id": job_id}
+        for one, job_id in zip(points, ids, strict=True)
     ]
     value = {"id": root.name, "t": round(time.time(), 3), "array_parallelism": most, "points": listed}
     write_atomic(root / SWEEP_FILE, json.dumps(value) + "\n")
