@@ -11,9 +11,12 @@ import click
 
 from launcher.errors import RunCancelledError, RunFailedError
 from launcher.report.formats import metric_list
+from launcher.report.model.history import read_events
+from launcher.report.text.words import words
 from launcher.run import events as ev
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
+from launcher.submission.liveness import Census
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -39,9 +42,6 @@ class _Follower:
 
     def look(self) -> None:
         """Print new events and redraw the bar."""
-        from launcher.report.model.history import read_events
-        from launcher.report.text.words import words
-
         events = read_events(self._paths.events)
         for event in events[self._seen :]:
             if not isinstance(event, _QUIET) and (said := words(event)):
@@ -51,19 +51,18 @@ class _Follower:
                 else:
                     self._progress.console.print(line, markup=False, highlight=False)
         self._seen = len(events)
-        if self._progress is not None:
-            self._draw(self._progress, read_state(self._paths.state))
-
-    def _draw(self, progress: Progress, state: dict[str, Any]) -> None:
+        if self._progress is None:
+            return
+        state = read_state(self._paths.state)
         step, rate = state.get("step"), state.get("rate")
         if not isinstance(step, int):
             return
         if self._task is None:
-            progress.start()
-            self._task = progress.add_task("step", total=None, said="")
-        said = [f"{rate:.1f} steps/s"] if isinstance(rate, int | float) and rate else []
-        said += [metric_list(state.get("metrics") or {}, 2)]
-        progress.update(self._task, completed=step, total=state.get("total_steps"), said="  ".join(filter(None, said)))
+            self._progress.start()
+            self._task = self._progress.add_task("step", total=None, said="")
+        speed = f"{rate:.1f} steps/s" if isinstance(rate, int | float) and rate else ""
+        said = "  ".join(filter(None, [speed, metric_list(state.get("metrics") or {}, 2)]))
+        self._progress.update(self._task, completed=step, total=state.get("total_steps"), said=said)
 
     def close(self) -> None:
         """Remove the bar."""
@@ -94,8 +93,7 @@ def follow_run(
         while True:
             before_look()
             follower.look()
-            outcome = read_outcome(paths.outcome)
-            if outcome is not None:
+            if (outcome := read_outcome(paths.outcome)) is not None:
                 follower.look()
                 return outcome
             gone_since = None if alive() else gone_since or time.monotonic()
@@ -130,17 +128,15 @@ def follow_points(name: str, points: Sequence[RunPaths]) -> None:
 
     SLURM is asked about all of them at once, every twenty seconds; an end that a leader wrote is seen at once.
     """
-    from launcher.submission.liveness import Census
-
     census, waiting, ended = Census(points), list(points), dict[str, str]()
     while waiting:
         time.sleep(_PERIOD_S * 4)
-        gone = census.gone(waiting)
+        gone = {run: {"state": "lost"} for run in census.gone(waiting)}
         for paths in list(waiting):
-            outcome = read_outcome(paths.outcome)
-            if outcome is None and paths.id not in gone:
+            outcome = read_outcome(paths.outcome) or gone.get(paths.id)
+            if outcome is None:
                 continue
-            ended[paths.id] = str(outcome.get("state")) if outcome else "lost"
+            ended[paths.id] = str(outcome.get("state"))
             waiting.remove(paths)
             click.echo(f"{time.strftime('%H:%M:%S')}  {paths.id} {ended[paths.id]} ({len(waiting)} to go)")
     bad = [run for run, state in ended.items() if state != "completed"]

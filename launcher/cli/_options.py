@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -65,35 +66,33 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return [n for n in (*names, "@last") if n.startswith(incomplete)][:50]
 
 
-def run_argument(function: F) -> F:
-    """RUN: an id, a unique prefix or ending, a job's name (its newest run), @last, or a path."""
-    return click.argument("run", shell_complete=complete_run)(function)
+run_argument = click.argument("run", shell_complete=complete_run)
+"""RUN: an id, a unique prefix or ending, a job's name (its newest run), @last, or a path."""
 
+runs_argument = click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_run)
 
-def backend_option(function: F) -> F:
-    """--backend auto|slurm|local."""
-    return click.option(
-        "--backend", type=click.Choice(["auto", "slurm", "local"]), default="auto", show_default=True,
-        help="Where to run. auto: on SLURM if this machine has it, else on this machine.",
-    )(function)  # fmt: skip
+backend_option = click.option(
+    "--backend", type=click.Choice(["auto", "slurm", "local"]), default="auto", show_default=True,
+    help="Where to run. auto: on SLURM if this machine has it, else on this machine.",
+)  # fmt: skip
 
+wait_option = click.option(
+    "--wait", is_flag=True, help="Follow the run until it ends; the exit code tells how it ended."
+)
 
-def wait_option(function: F) -> F:
-    """--wait."""
-    said = "Follow the run until it ends; the exit code tells how it ended."
-    return click.option("--wait", is_flag=True, help=said)(function)
+sweep_option = click.option(
+    "--sweep", multiple=True, metavar="KEY=VALUES",
+    help="Vary a key, as in params.lr=0.1,0.01 or params.seed=range(5). All points are one array submission.",
+)  # fmt: skip
+
+json_option = partial(click.option, "--json", "as_json", is_flag=True)
+"""--json, whose ``help`` says what is printed."""
 
 
 def job_arguments(function: F) -> F:
     """JOB [KEY=VALUE ...] [-- SCRIPT ARGS]: a YAML file, a .py file, or -m MODULE."""
     words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="JOB [KEY=VALUE]... [-- ARGS]...")
     return click.option("-m", "module", metavar="MODULE", help="Run a module instead of a JOB.")(words(function))
-
-
-def sweep_option(function: F) -> F:
-    """--sweep KEY=A,B, several times."""
-    said = "Vary a key, as in params.lr=0.1,0.01 or params.seed=range(5). All points are one array submission."
-    return click.option("--sweep", multiple=True, metavar="KEY=VALUES", help=said)(function)
 
 
 def read_words(words: Sequence[str], module: str | None) -> tuple[str | None, str | None, list[str]]:

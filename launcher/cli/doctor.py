@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from launcher.cli._options import json_option
+from launcher.errors import RunDirError, SiteError, StateError
 
+if TYPE_CHECKING:
     from launcher.config.document.schema import Job
     from launcher.report.site.findings import RunsFolder, Saves, SiteFacts
 
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--probe-wait", metavar="S", default=300, show_default=True, help="Seconds to wait for that job.")
 @click.option("--write-site", is_flag=True, help="Write your site profile from what was found.")
 @click.option("--force", is_flag=True, help="Let --write-site replace a profile.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option(help="Print one JSON object.")
 def command(
     partition: str | None, qos: str | None, account: str | None, probing: bool, probe_wait: int, write_site: bool,
     force: bool, as_json: bool,
@@ -32,10 +37,7 @@ def command(
 
     It asks SLURM three or four questions and submits nothing without --probe. Exit code 0: jobs will work; 5: they will not.
     """
-    import dataclasses
-
     from launcher.cli._output import print_json
-    from launcher.errors import SiteError
     from launcher.report.site.doctor import diagnosis_lines, examine
 
     facts, job = _facts(partition, qos)
@@ -50,7 +52,7 @@ def command(
         head, *rest = diagnosis_lines(diagnosis)
         click.echo(click.style(head, fg="green" if diagnosis.works else "red", bold=True))
         for line in rest:
-            click.echo(click.style(line, fg=colours.get(line.split(maxsplit=1)[0] if line.split() else "")))
+            click.echo(click.style(line, fg=colours.get("".join(line.split()[:1]))))
     if write_site:
         path = _write_site(facts, force)
         click.echo(f"site profile written: {path}", err=as_json)
@@ -59,8 +61,6 @@ def command(
 
 def _facts(partition: str | None, qos: str | None) -> tuple[SiteFacts, Job]:
     """The facts of this machine and SLURM, and an empty job with the site profile's defaults."""
-    import os
-
     from launcher.config.load.load import site_job
     from launcher.config.load.site_profile import load_site
     from launcher.report.site.findings import SiteFacts
@@ -85,9 +85,6 @@ def _facts(partition: str | None, qos: str | None) -> tuple[SiteFacts, Job]:
 
 
 def _runs_dir() -> Path:
-    import os
-    from pathlib import Path
-
     from launcher.config.load.site_profile import load_site
     from launcher.submission.facts.gather import runs_dir_of
 
@@ -95,18 +92,14 @@ def _runs_dir() -> Path:
 
 
 def _runs_folder() -> RunsFolder:
-    import os
-    import shutil
-
     from launcher.report.site.findings import RunsFolder
+    from launcher.run.units import tilde
 
     path = _runs_dir()
     there = next(p for p in (path, *path.parents) if p.is_dir())
-    home = os.path.expanduser("~")
-    shown = f"~{str(path)[len(home) :]}" if str(path).startswith(home + "/") else str(path)
     return RunsFolder(
-        shown=shown, writable=os.access(there, os.W_OK | os.X_OK), free_bytes=shutil.disk_usage(there).free,
-        filesystem=_filesystem(there),
+        shown=tilde(str(path), os.path.expanduser("~")), writable=os.access(there, os.W_OK | os.X_OK),
+        free_bytes=shutil.disk_usage(there).free, filesystem=_filesystem(there),
     )  # fmt: skip
 
 
@@ -114,12 +107,12 @@ def _filesystem(path: Path) -> str:
     """The type of the file system that ``path`` is on: the longest mount point above it, the last of equal ones."""
     import psutil
 
-    above = {str(p) for p in (path.resolve(), *path.resolve().parents)}
+    here = path.resolve()
     try:
-        mounts = [(len(m.mountpoint), m.fstype) for m in psutil.disk_partitions(all=True) if m.mountpoint in above]
+        types = {m.mountpoint: m.fstype for m in psutil.disk_partitions(all=True)}
     except OSError:
         return ""
-    return max(reversed(mounts), key=lambda mount: mount[0], default=(0, ""))[1]
+    return next((types[str(p)] for p in (here, *here.parents) if str(p) in types), "")
 
 
 def _saves() -> Saves | None:
@@ -131,10 +124,8 @@ def _saves() -> Saves | None:
     from launcher.run.paths import RunPaths
 
     taken = [float(s) for e in rehearsals.read_rehearsals() if isinstance(s := e.get("save_s"), int | float)]
-    for ref in reversed(index.list_runs()[-50:]):
-        for e in event_lines.read(RunPaths(ref.path).events):
-            if isinstance(e, events.Saved) and e.seconds is not None:
-                taken.append(e.seconds)
+    history = (e for ref in index.list_runs()[-50:] for e in event_lines.read(RunPaths(ref.path).events))
+    taken += [e.seconds for e in history if isinstance(e, events.Saved) and e.seconds is not None]
     if not taken:
         return None
     return Saves(count=len(taken), typical_s=statistics.median(taken), worst_s=max(taken))
@@ -142,15 +133,11 @@ def _saves() -> Saves | None:
 
 def _probed(facts: SiteFacts, partition: str | None, account: str | None, wait_s: float) -> SiteFacts:
     """Run the probe, by default in the profile's debug partition: it starts soonest."""
-    import dataclasses
-
-    from launcher.errors import SiteError
+    from launcher.config.load.site_profile import load_site
     from launcher.slurm.probe import probe_node
 
     if facts.site is None:
         raise SiteError(f"--probe needs SLURM: {facts.silence or facts.presence.reason}")
-    from launcher.config.load.site_profile import load_site
-
     partition = partition or load_site().debug_partition or facts.partition
     click.echo(f"probing {partition or 'the default partition'} (up to {wait_s:g} s) ...", err=True)
     result = probe_node(_runs_dir(), facts.python, partition=partition, account=account, wait_s=wait_s)
@@ -159,10 +146,6 @@ def _probed(facts: SiteFacts, partition: str | None, account: str | None, wait_s
 
 def _write_site(facts: SiteFacts, force: bool) -> Path:
     """Write the site profile. Raises SiteError without SLURM, StateError when a profile exists."""
-    import os
-    from pathlib import Path
-
-    from launcher.errors import RunDirError, SiteError, StateError
     from launcher.report.site.profile import site_profile
     from launcher.run.files import write_atomic
 

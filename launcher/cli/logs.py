@@ -6,14 +6,15 @@ import contextlib
 import glob
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from launcher.cli._options import run_argument
+from launcher.cli._options import json_option, run_argument
 from launcher.frozen import field_values, frozen
 
 if TYPE_CHECKING:
@@ -33,9 +34,7 @@ _BLOCK = 1 << 20
 @click.option(
     "-f", "--follow", is_flag=True, help="Print new lines as they come, over restarts, until the run has ended."
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per line: rank, round, attempt, host and text."
-)
+@json_option(help="Print one JSON object per line: rank, round, attempt, host and text.")
 def command(
     run: str, rank: int, attempt: int | None, round: int | None, agents: bool, lines: int | None, follow: bool, as_json: bool,
 ) -> None:  # fmt: skip
@@ -71,28 +70,22 @@ def command(
 def _agent_logs(paths: RunPaths) -> list[Path]:
     from launcher.run.state import agent_logs  # most calls are for a rank's log, and need no history
 
-    return sorted(agent_logs(paths), key=_age)
+    def age(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    return sorted(agent_logs(paths), key=age)
 
 
 def _rank_log(paths: RunPaths, rank: int, attempt: int | None, round_: int | None) -> list[Path]:
     """The newest log of a rank, of the given attempt and round; none where the folder cannot be read."""
-    numbers = ["*" if n is None else str(n) for n in (attempt, round_)]
-    pattern = f"attempt-{numbers[0]}/round-{numbers[1]}/rank-{rank:05d}.log"
-    found = [
-        paths.logs / name for name in glob.glob(pattern, root_dir=paths.logs)
-    ]  # pathlib's raises where it may not read
-    return sorted(found, key=_numbers)[-1:]
-
-
-def _numbers(path: Path) -> list[int]:
-    return [int(part.rpartition("-")[2]) for part in path.parts[-3:-1] if part.rpartition("-")[2].isdigit()]
-
-
-def _age(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+    attempts, rounds = ("*" if n is None else n for n in (attempt, round_))
+    pattern = f"attempt-{attempts}/round-{rounds}/rank-{rank:05d}.log"
+    names = glob.glob(pattern, root_dir=paths.logs)  # pathlib's raises where it may not read
+    found = [(place, name) for name in names if (place := _place(name))]
+    return [paths.logs / name for _, name in sorted(found)[-1:]]
 
 
 def _print(path: Path, out: Bytes | Objects, *, begin: int = 0, lines: int | None = None) -> int:
@@ -145,8 +138,15 @@ def _follow(paths: RunPaths, files: Callable[[], list[Path]], at: dict[Path, int
 
 # --- how lines are printed ------------------------------------------------------------------------------------------------
 
-_RankKey = tuple[Any, Any, Any]
-"""A rank, its round and its attempt."""
+_Place = tuple[int, int, int]
+"""An attempt, a round and a rank."""
+_PLACE = re.compile(r"attempt-(\d+)/round-(\d+)/rank-(\d+)\.log$")
+
+
+def _place(path: str) -> _Place | None:
+    """Return whose log that is; None for an agent's."""
+    found = _PLACE.search(path)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 @frozen
@@ -197,7 +197,7 @@ class Objects:
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
         self._rests: dict[Path, bytes] = {}
-        self._hosts: dict[_RankKey, str | None] = {}
+        self._hosts: dict[_Place, str | None] = {}
 
     def title(self, path: Path) -> None:
         """Print nothing: each line names its file."""
@@ -209,7 +209,8 @@ class Objects:
         *whole, rest = (self._rests.pop(path, b"") + block).split(b"\n")
         if rest:
             self._rests[path] = rest
-        self._tell(path, whole)
+        if whole:
+            self._tell(path, whole)
 
     def close(self) -> None:
         """Print the half lines."""
@@ -217,25 +218,15 @@ class Objects:
             self._tell(path, [rest])
 
     def _tell(self, path: Path, lines: list[bytes]) -> None:
-        if not lines:
-            return
         file = str(path.relative_to(self._paths.root))
-        place = self._place(path)
-        rank, round_, attempt = place or (None, None, None)
+        place = _place(file)
+        attempt, round_, rank = place or (None, None, None)
         host = self._host(place) if place is not None else None
         for line in lines:
             one = Line(self._paths.id, file, attempt, round_, rank, host, line.decode("utf-8", "replace"))
             click.echo(json.dumps(field_values(one)))
 
-    @staticmethod
-    def _place(path: Path) -> _RankKey | None:
-        """Rank, round and attempt of ``attempt-A/round-R/rank-N.log``; None for an agent's log."""
-        if not path.stem.startswith("rank-"):
-            return None
-        attempt, round_, rank = (int(word.rpartition("-")[2]) for word in (*path.parts[-3:-1], path.stem))
-        return rank, round_, attempt
-
-    def _host(self, place: _RankKey) -> str | None:
+    def _host(self, place: _Place) -> str | None:
         """The host of that rank; the history is read again for what is not known yet."""
         if place not in self._hosts:
             from launcher.run import event_lines
@@ -244,5 +235,5 @@ class Objects:
             for e in event_lines.read(self._paths.events):
                 for r in e.ranks if isinstance(e, RoundStarted) else ():
                     if r.rank is not None and e.round is not None and e.attempt is not None:
-                        self._hosts[r.rank, e.round, e.attempt] = r.host
+                        self._hosts[e.attempt, e.round, r.rank] = r.host
         return self._hosts.setdefault(place, None)

@@ -15,6 +15,7 @@ import sys
 
 import click
 
+import launcher
 from launcher.errors import LauncherError, RunDirError, RunGoneError
 
 _HERE = os.path.dirname(__file__)  # pathlib would be a twentieth of the time of --help
@@ -43,31 +44,17 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = importlib.import_module(f"launcher.cli.{cmd_name.replace('-', '_')}").command
-        if not isinstance(command, click.Command):
-            raise TypeError(f"launcher.cli.{cmd_name}: command is no click command")
+        command: click.Command = importlib.import_module(f"launcher.cli.{cmd_name.replace('-', '_')}").command
         command.name = cmd_name
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(verb, _summary(verb)) for verb in self.list_commands(ctx)]
-        if rows:
-            with formatter.section("Verbs"):
-                formatter.write_dl(rows)
-
-
-def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        import launcher
-
-        click.echo(f"launcher {launcher.__version__}")
-        ctx.exit()
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, _summary(verb)) for verb in self.list_commands(ctx)])
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
-)
+@click.version_option(launcher.__version__, message="launcher %(version)s", help="Print the version.")
 def cli() -> None:
     """Submit multi-node PyTorch DDP jobs to SLURM, and restart and resume them after failures.
 

@@ -64,7 +64,10 @@ class _Stop:
 
     def __enter__(self) -> _Stop:
         """Handle TERM, which `launcher cancel` sends and which goes on to the agents, and HUP of a closed terminal: save and stop."""
-        handlers = {signal.SIGINT: self._interrupt, signal.SIGTERM: self._end}
+        handlers = {
+            signal.SIGINT: self._interrupt,
+            signal.SIGTERM: lambda *_: self._asked.append(self._agents.terminate),
+        }
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup: the run continues
             handlers[signal.SIGHUP] = self._hang_up
         self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -96,9 +99,6 @@ class _Stop:
     def _interrupt(self, *_: object) -> None:
         self._count += 1
         self._asked.append((self._save_aloud, self._cancel, self._kill)[min(self._count, 3) - 1])
-
-    def _end(self, *_: object) -> None:
-        self._asked.append(self._agents.terminate)
 
     def _hang_up(self, *_: object) -> None:
         null = os.open(os.devnull, os.O_RDWR)

@@ -7,18 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli._options import (
-    JobCommand,
-    backend_option,
-    job_arguments,
-    load_job_words,
-    sweep_option,
-    wait_option,
-)  # fmt: skip
+from launcher.cli._options import JobCommand, backend_option, job_arguments, load_job_words, sweep_option, wait_option
 
 if TYPE_CHECKING:
     from launcher.submission.facts.facts import BackendName
-    from launcher.submission.submit import Submitted
 
 
 @click.command(cls=JobCommand)
@@ -39,7 +31,7 @@ def command(
     from launcher.run.after import Predecessor
 
     parts = _chained(words)
-    submitted: list[Submitted] = []
+    after: list[Predecessor] = []
     for part in parts:
         loaded = load_job_words(part, module, sweep)
         if loaded.job.sweep:
@@ -52,15 +44,11 @@ def command(
 
                 follow_points(points.root.name, points_of(points.root))
             return
-        before = submitted[-1] if submitted else None
-        after = []
-        if before is not None:
-            job_id = before.job_id if before.plan.backend == "slurm" else ""
-            after = [Predecessor("ok", before.plan.run_dir, job_id)]
-        submitted.append(submit_job(loaded, backend, after))
-        print_submitted(submitted[-1])
+        one = submit_job(loaded, backend, after)
+        print_submitted(one)
+        after = [Predecessor("ok", one.plan.run_dir, one.job_id if one.plan.backend == "slurm" else "")]
     if wait:
-        wait_for(submitted[-1])
+        wait_for(one)
 
 
 def _chained(words: Sequence[str]) -> list[list[str]]:

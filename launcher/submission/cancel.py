@@ -12,7 +12,7 @@ from launcher.run.events import AttemptStarted
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 from launcher.submission.folder.requests import request_stop, write_cancelled
-from launcher.submission.liveness import RunLocation, cancel_jobs, locate, states_of
+from launcher.submission.liveness import RunLocation, locate, open_jobs, scancel
 
 _WAIT_S = 15.0
 """A command waits so long for a cancelled run to end; SLURM does the rest."""
@@ -57,16 +57,18 @@ def cancel_points(runs: Sequence[RunPaths]) -> int:
     """
     places = {paths: locate(paths) for paths in runs if read_outcome(paths.outcome) is None}
     jobs = {paths: where.job_id for paths, where in places.items()}
-    left = states_of({job: places[paths] for paths, job in jobs.items()})
-    _announce([paths for paths, job in jobs.items() if job in left], lambda: cancel_jobs(list(left)))
+    left = open_jobs({job: places[paths] for paths, job in jobs.items()})
+    if left:
+        _announce([paths for paths, job in jobs.items() if job in left], lambda: scancel(*sorted(left)))
     end = time.monotonic() + _WAIT_S
     while left and time.monotonic() < end:
-        left = states_of({job: places[paths] for paths, job in jobs.items()})
+        left = open_jobs({job: places[paths] for paths, job in jobs.items()})
         # A leader that goes on in another job writes so before its own job ends.
         moved = {paths: new for paths, job in jobs.items() if job not in left and (new := places[paths].job_id) != job}
-        cancel_jobs(list(moved.values()))
-        jobs |= moved
-        left |= dict.fromkeys(moved.values(), "PENDING")
+        if moved:
+            scancel(*moved.values())
+            jobs |= moved
+            left |= set(moved.values())
         time.sleep(0.5 if left else 0.0)
     write_cancelled([paths for paths, job in jobs.items() if job not in left], "it was cancelled")
     return len(left)

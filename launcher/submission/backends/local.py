@@ -22,7 +22,7 @@ import psutil
 
 from launcher.errors import SubmitError
 from launcher.run.processes import is_alive
-from launcher.submission.backends.slurm import environment_for_sbatch
+from launcher.submission.backends.slurm import environment_for_sbatch, python_path
 
 if TYPE_CHECKING:
     from launcher.submission.plan.plan import SubmissionPlan
@@ -71,9 +71,7 @@ def start_detached(plan: SubmissionPlan) -> int:
 def _environment(plan: SubmissionPlan) -> dict[str, str]:
     """Return this environment without an outer job's variables; the starter must be able to import the launcher."""
     env = environment_for_sbatch(os.environ, {}, plan.spec.pass_names)
-    own = str(Path(__file__).parents[3])
-    env["PYTHONPATH"] = os.pathsep.join([own, *filter(None, [env.get("PYTHONPATH")])])
-    return env
+    return {**env, "PYTHONPATH": python_path(str(Path(__file__).parents[3]))}
 
 
 def _start(order: dict[str, Any]) -> int:

@@ -51,6 +51,11 @@ def environment_for_sbatch(
     }
 
 
+def python_path(*folders: str) -> str:
+    """Return a PYTHONPATH with ``folders`` before what it is here."""
+    return os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))
+
+
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
     """Replace this process's environment, which submitit gives to sbatch."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from launcher.config.document.schema import Job
 from launcher.run.spec import RunSpec
-from launcher.run.units import plural, size
+from launcher.run.units import plural, size, tilde
 from launcher.submission.facts.facts import CodeFacts, Facts
 from launcher.submission.plan import limits
 
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 10 else f"{hours:.3g}"
-
-
-def _tilde(path: str, home: str) -> str:
-    return "~" + path[len(home) :] if home and path.startswith(home.rstrip("/") + "/") else path
 
 
 def plan_summary(job: Job, plan: SubmissionPlan, facts: Facts) -> tuple[str, ...]:
@@ -87,14 +83,14 @@ def _python(facts: Facts) -> str:
     if not python.checked:
         return f"{python.path} inside the container, not checked from here"
     torch = python.packages.get("torch", "").split("+")[0]
-    return f"{_tilde(python.path, facts.home)} ({'.'.join(python.version.split('.')[:2])}, torch {torch})"
+    return f"{tilde(python.path, facts.home)} ({'.'.join(python.version.split('.')[:2])}, torch {torch})"
 
 
 def _code(plan: SubmissionPlan, facts: Facts) -> str:
     if facts.code.kept:
         return "as copied when the run was submitted"
     if not plan.snapshot:
-        return f"{_tilde(facts.code.root, facts.home)}, linked, not copied: later edits reach the queued job"
+        return f"{tilde(facts.code.root, facts.home)}, linked, not copied: later edits reach the queued job"
     text = f"{plural(len(facts.code.files), 'file')}, {size(facts.code.size)}"
     if facts.code.git and facts.code.commit:
         text += f" from {facts.code.commit[:7]}{' + diff' if facts.code.dirty else ''}"
@@ -106,7 +102,7 @@ def _code(plan: SubmissionPlan, facts: Facts) -> str:
 def _run(plan: SubmissionPlan, facts: Facts) -> str:
     shown = f"{(facts.runs_dir_shown or facts.runs_dir).rstrip('/')}/{plan.spec.id}"
     if plan.run_dir != f"{facts.runs_dir}/{plan.spec.id}":
-        shown = _tilde(plan.run_dir, facts.home)
+        shown = tilde(plan.run_dir, facts.home)
     return shown + (f" ({size(facts.free_bytes)} free)" if facts.free_bytes is not None else "")
 
 
@@ -156,7 +152,7 @@ def _of_code(spec: RunSpec, facts: Facts) -> Iterator[str]:
     root = PurePath(facts.code.root)
     for name, source in facts.interpreter.editable:
         if name not in ("ddp-launcher", "launcher") and not PurePath(source).is_relative_to(root):
-            yield f"{name} is installed editable from {_tilde(source, facts.home)}: later edits reach the queued job"
+            yield f"{name} is installed editable from {tilde(source, facts.home)}: later edits reach the queued job"
 
 
 def _of_environment(facts: Facts) -> Iterator[str]:

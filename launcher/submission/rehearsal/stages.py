@@ -21,7 +21,7 @@ from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
 from launcher.slurm.hosts import expand_hosts
 from launcher.submission.backends.local import Foreground
-from launcher.submission.backends.slurm import environment_for_sbatch
+from launcher.submission.backends.slurm import environment_for_sbatch, python_path
 from launcher.submission.facts.facts import Facts
 from launcher.submission.plan.plan import SubmissionPlan, plan
 
@@ -70,8 +70,7 @@ class Step:
 
     def _environment(self) -> dict[str, str]:
         env = environment_for_sbatch(os.environ, {}, self._plan.spec.pass_names)
-        env["PYTHONPATH"] = os.pathsep.join([*self._plan.python_path, *filter(None, [env.get("PYTHONPATH")])])
-        return env
+        return {**env, "PYTHONPATH": python_path(*self._plan.python_path)}
 
     def alive(self) -> bool:
         """Return whether any of them runs."""

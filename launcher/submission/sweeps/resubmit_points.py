@@ -70,7 +70,7 @@ def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list
 def failed_of(points: Sequence[RunPaths]) -> list[RunPaths]:
     """Return the points that failed, or whose processes died without an outcome. Raises SiteError."""
     outcomes = {paths.id: read_outcome(paths.outcome) for paths in points}
-    open_ = {paths.id: locate(paths) for paths in points if outcomes[paths.id] is None and paths.submission.exists()}
+    open_ = [locate(paths) for paths in points if outcomes[paths.id] is None and paths.submission.exists()]
     failed = ended(open_) | {run for run, outcome in outcomes.items() if outcome and outcome.get("state") == "failed"}
     return [paths for paths in points if paths.id in failed]
 
