@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -9,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.errors import RunCancelledError, RunFailedError
+from launcher.errors import RunCancelledError, RunFailedError, SiteError
 from launcher.report.formats import metric_list
 from launcher.report.model.history import read_events
 from launcher.report.text.words import words
 from launcher.run import events as ev
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
-from launcher.submission.liveness import Census
+from launcher.submission.liveness import ASK_EVERY_S, ended, locate
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -128,20 +129,24 @@ def follow_points(name: str, points: Sequence[RunPaths]) -> None:
 
     SLURM is asked about all of them at once, every twenty seconds; an end that a leader wrote is seen at once.
     """
-    census, waiting, ended = Census(points), list(points), dict[str, str]()
+    waiting, bad, asked = {paths.id: locate(paths) for paths in points}, 0, float("-inf")
+    gone: dict[str, int] = {}  # how often in a row: a leader's last write may be on its way
     while waiting:
         time.sleep(_PERIOD_S * 4)
-        gone = {run: {"state": "lost"} for run in census.gone(waiting)}
-        for paths in list(waiting):
-            outcome = read_outcome(paths.outcome) or gone.get(paths.id)
-            if outcome is None:
+        if time.monotonic() - asked > ASK_EVERY_S:
+            asked = time.monotonic()
+            with contextlib.suppress(SiteError):
+                gone = {run: gone.get(run, 0) + 1 for run in ended(waiting.values())}
+        for run, where in list(waiting.items()):
+            outcome = read_outcome(where.paths.outcome)
+            if outcome is None and gone.get(run, 0) < 2:
                 continue
-            ended[paths.id] = str(outcome.get("state"))
-            waiting.remove(paths)
-            click.echo(f"{time.strftime('%H:%M:%S')}  {paths.id} {ended[paths.id]} ({len(waiting)} to go)")
-    bad = [run for run, state in ended.items() if state != "completed"]
+            state = str(outcome.get("state")) if outcome else "lost"
+            bad += state != "completed"
+            del waiting[run]
+            click.echo(f"{time.strftime('%H:%M:%S')}  {run} {state} ({len(waiting)} to go)")
     if bad:
         raise RunFailedError(
-            f"{len(bad)} of {len(ended)} points did not complete; launcher resubmit --failed {name} continues them"
+            f"{bad} of {len(points)} points did not complete; launcher resubmit --failed {name} continues them"
         )
-    click.echo(f"{name} completed: {len(ended)} points")
+    click.echo(f"{name} completed: {len(points)} points")

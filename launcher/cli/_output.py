@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -27,6 +29,17 @@ def print_wrapped(line: str) -> None:
     if sys.stdout.isatty():
         line = wrapped(line, min(shutil.get_terminal_size().columns, _MOST))
     click.echo(line)
+
+
+@contextlib.contextmanager
+def handling(handlers: Mapping[int, Callable[..., None]]) -> Iterator[None]:
+    """Handle signals inside as ``handlers`` say, by their numbers."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:

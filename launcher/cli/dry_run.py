@@ -67,6 +67,7 @@ def command(
 @contextlib.contextmanager
 def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], None]) -> Iterator[Stage]:
     """The stage of the rehearsal: this machine, or nodes of SLURM."""
+    from launcher.cli._output import handling
     from launcher.submission.facts.gather import gather_facts
     from launcher.submission.rehearsal.stages import Stage, on_slurm
 
@@ -79,7 +80,8 @@ def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], Non
             place = stack.enter_context(_own_folder(facts.runs_dir if slurm else None))
             facts = replace(facts, runs_dir=place, runs_dir_shown=place)
         if slurm:
-            stack.enter_context(_interrupted_by_signals())
+            # TERM and a closed terminal are like Ctrl-C: the allocation must be released.
+            stack.enter_context(handling(dict.fromkeys((signal.SIGTERM, signal.SIGHUP), _interrupt)))
             yield stack.enter_context(on_slurm(loaded, facts, tell))
         else:
             yield Stage(facts, str(os.getpid()))
@@ -120,19 +122,8 @@ def _in_its_partition(loaded: LoadedJob) -> LoadedJob:
     return replace(loaded, job=replace(loaded.job, slurm=replace(loaded.job.slurm, partition=partition)))
 
 
-@contextlib.contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
-    """Treat TERM and a closed terminal like Ctrl-C: the allocation must be released."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def rehearsal_lines(found: Rehearsal, timeout_min: int, *, real: bool = False) -> list[str]:

@@ -27,13 +27,15 @@ def command(words: tuple[str, ...], module: str | None) -> None:
     saves and stops. The exit code tells how the run ended.
     """
     from launcher.cli._follow import report_end
+    from launcher.cli._output import handling
     from launcher.cli._submitting import below_here, submit_job
     from launcher.submission.backends.local import Foreground
 
     one = submit_job(load_job_words(words, module), "local", job_id=str(os.getpid()))
     agents = Foreground(one.plan)
     try:
-        with _Stop(one.paths, agents) as stop:
+        stop = _Stop(one.paths, agents)
+        with handling(stop.handlers()):
             for line in one.plan.summary:
                 click.echo(line)
             click.echo(
@@ -60,22 +62,13 @@ class _Stop:
         self._count = 0
         self._asked: deque[Callable[[], None]] = deque()
         self._stopped = False
-        self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> _Stop:
-        """Handle TERM, which `launcher cancel` sends and which goes on to the agents, and HUP of a closed terminal: save and stop."""
-        handlers = {
-            signal.SIGINT: self._interrupt,
-            signal.SIGTERM: lambda *_: self._asked.append(self._agents.terminate),
-        }
+    def handlers(self) -> dict[int, Callable[..., None]]:
+        """Return the handlers of Ctrl-C, of TERM (`launcher cancel` sends it) and of a closed terminal's HUP."""
+        handlers: dict[int, Callable[..., None]] = {signal.SIGINT: self._interrupt, signal.SIGTERM: self._end}
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup: the run continues
             handlers[signal.SIGHUP] = self._hang_up
-        self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        return handlers
 
     def follow(self) -> dict[str, Any]:
         """Follow the run until it has an outcome; write one where it was stopped before its leader could."""
@@ -99,6 +92,9 @@ class _Stop:
     def _interrupt(self, *_: object) -> None:
         self._count += 1
         self._asked.append((self._save_aloud, self._cancel, self._kill)[min(self._count, 3) - 1])
+
+    def _end(self, *_: object) -> None:
+        self._asked.append(self._agents.terminate)
 
     def _hang_up(self, *_: object) -> None:
         null = os.open(os.devnull, os.O_RDWR)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from launcher.errors import SiteError, StateError
@@ -16,7 +16,7 @@ from launcher.slurm.commands import Answer, ask
 from launcher.slurm.jobs import ENDED
 from launcher.submission.backends import local as local_backend
 
-_ASK_EVERY_S = 20.0
+ASK_EVERY_S = 20.0
 _ANSWER_S = 60.0
 _LEAVING_S = 60.0
 
@@ -46,7 +46,7 @@ class RunLocation:
 
         Raises SiteError when SLURM does not answer.
         """
-        if not fresh and time.monotonic() - self._asked < _ASK_EVERY_S:
+        if not fresh and time.monotonic() - self._asked < ASK_EVERY_S:
             return self._state
         self._asked = time.monotonic()
         lines = _squeue("--states=all", f"--jobs={self.job_id}", "--format=%T %j %o")
@@ -126,27 +126,6 @@ def await_end(runs: Collection[RunLocation]) -> bool:
             return False
         time.sleep(0.5)
     return True
-
-
-class Census:
-    """Watches many runs: SLURM is asked about all at once, at most every 20 s."""
-
-    def __init__(self, runs: Sequence[RunPaths]) -> None:
-        self._places = {paths.id: locate(paths) for paths in runs}
-        self._asked = float("-inf")
-        self._since: dict[str, int] = {}
-
-    def gone(self, runs: Sequence[RunPaths]) -> set[str]:
-        """Return the ids of those that have ended, seen twice in a row: a leader's last write may be on its way."""
-        if time.monotonic() - self._asked < _ASK_EVERY_S:
-            return set()
-        self._asked = time.monotonic()
-        try:
-            over = ended([self._places[paths.id] for paths in runs])
-        except SiteError:
-            return set()
-        self._since = {run: self._since.get(run, 0) + 1 for run in over}
-        return {run for run, times in self._since.items() if times > 1}
 
 
 def _squeue(*options: str) -> list[str]:

@@ -48,7 +48,7 @@ def listing(root: Path, skip: Iterable[Path] = ()) -> Listing:
 
 def _by_git(root: Path) -> list[str] | None:
     """List tracked files, and untracked ones that git does not ignore; None without git, or where it ignores ``root``."""
-    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if not listed:
         return None
     found = []
@@ -62,7 +62,8 @@ def _by_git(root: Path) -> list[str] | None:
     return found
 
 
-def _git(root: Path, *args: str) -> str | None:
+def git(root: Path, *args: str) -> str:
+    """Return git's answer about the repository of ``root``; empty when it fails."""
     # Variables such as GIT_DIR (set inside hooks) would make git answer for another repository.
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"GIT_OPTIONAL_LOCKS": "0"}
     try:
@@ -70,8 +71,8 @@ def _git(root: Path, *args: str) -> str | None:
             ["git", "-C", str(root), *args], capture_output=True, timeout=_GIT_TIMEOUT_S, check=False, env=env
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return os.fsdecode(done.stdout) if done.returncode == 0 else None
+        return ""
+    return os.fsdecode(done.stdout) if done.returncode == 0 else ""
 
 
 def _walk(root: Path, prefix: str, skipped: set[Path]) -> Iterator[str]:
@@ -116,22 +117,6 @@ def _holds_anything(path: Path) -> bool:
         return False
 
 
-def git_commit(root: Path) -> str:
-    """Return the commit that is checked out, or ""."""
-    return (_git(root, "rev-parse", "HEAD") or "").strip()
-
-
-def git_is_dirty(root: Path) -> bool:
-    """Return whether anything differs from the commit, new files included."""
-    return bool((_git(root, "status", "--porcelain", "--untracked-files=normal", "--", ".") or "").strip())
-
-
-def git_diff(root: Path) -> str:
-    """Return what differs from the commit, as a patch; new files are in the copy itself."""
-    return _git(root, "diff", "HEAD", "--", ".") or ""
-
-
 def git_remote(root: Path) -> str:
     """Return the address of the repository's origin, without a password."""
-    url = (_git(root, "remote", "get-url", "origin") or "").strip()
-    return re.sub(r"//[^/@]*@", "//", url)
+    return re.sub(r"//[^/@]*@", "//", git(root, "remote", "get-url", "origin").strip())

@@ -58,7 +58,7 @@ def make_run_folder(path: Path, share: str = "none", folders: Sequence[str] = SU
     return True
 
 
-def make(path: Path, mode: int) -> None:
+def make(path: str | Path, mode: int) -> None:
     """Make a folder with exactly this mode: mkdir's own is cut by the umask. Raises OSError."""
-    path.mkdir(mode=0o700)
-    path.chmod(mode)
+    os.mkdir(path, 0o700)
+    os.chmod(path, mode)

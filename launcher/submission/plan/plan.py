@@ -118,33 +118,23 @@ def plan(
     ``place`` is given too; its last part is the run's id. ``job_yaml`` is ``loaded.yaml`` where that is known already.
     Raises SiteError, InterpreterError, RunDirError or ConfigError where it could not work.
     """
-    with loaded.placing():
-        return _plan(loaded, facts, run_dir, place, job_yaml)
-
-
-def _plan(
-    loaded: LoadedJob, facts: Facts, run_dir: str | None, place: JobPlace | None, job_yaml: str | None
-) -> SubmissionPlan:
-    backend = choose_backend(facts)
-    job = loaded.job
+    job, backend = loaded.job, choose_backend(facts)
     if facts.image is not None:
         job = replace(job, environment=replace(job.environment, container=facts.image))
     run_dir = run_dir or f"{facts.runs_dir}/{facts.run_id}"
-    if backend == "local":
-        _check_local(job, facts)
-    _check_interpreter(facts.interpreter)
-    if facts.image_missing:
-        raise ConfigError(f"environment.container: {facts.image} is not there")
-    _check_space(facts, CHECKED_FREE_BYTES if job.preflight else _SPACE_RESERVE)
     link, snapshot = tuple(PurePath(p).as_posix().rstrip("/") for p in job.code.link), job.code.snapshot
-    _check_in_snapshot(job, facts.code, snapshot, link)
-    spec = node_spec(loaded, facts, backend, run_dir)
-    if backend == "slurm":
-        limits.check_limits(job, spec, facts.slurm.partition)
-    place = place or JobPlace(run_dir, spec.id, shlex.quote(run_dir))
-    # gres works everywhere, --gpus-per-node only with select/cons_tres
-    gpu_request = "gres" if "gres" in (loaded.site.gpu_request, facts.slurm.gpu_request) else "gpus-per-node"
-    python_path = (f"{place.root}/lib", *_editable_inside(facts, place.root, snapshot))
+    with loaded.placing():
+        _check(job, facts, backend)
+        _check_in_snapshot(job, facts.code, link)
+        spec = node_spec(loaded, facts, backend, run_dir)
+        if backend == "slurm":
+            limits.check_limits(job, spec, facts.slurm.partition)
+        place = place or JobPlace(run_dir, spec.id, shlex.quote(run_dir))
+        # gres works everywhere, --gpus-per-node only with select/cons_tres
+        gpu_request = "gres" if "gres" in (loaded.site.gpu_request, facts.slurm.gpu_request) else "gpus-per-node"
+        python_path = (f"{place.root}/lib", *_editable_inside(facts, place.root, snapshot))
+        command = script.python_command(job, spec, facts, python_path, place)
+        parameters = script.parameters(job, spec, facts, gpu_request, python_path, place)
     made = SubmissionPlan(
         backend=backend,
         spec=spec,
@@ -152,8 +142,8 @@ def _plan(
         link=link,
         snapshot=snapshot,
         python_path=python_path,
-        command=script.python_command(job, spec, facts, python_path, place),
-        parameters=script.parameters(job, spec, facts, gpu_request, python_path, place),
+        command=command,
+        parameters=parameters,
         job_yaml=loaded.yaml if job_yaml is None else job_yaml,
         base_dir=str(loaded.base_dir),
         warnings=describe.plan_warnings(job, spec, facts),
@@ -175,7 +165,7 @@ def sibling(first: SubmissionPlan, loaded: LoadedJob, facts: Facts, *, run_dir: 
     spec = node_spec(loaded, facts, first.backend, run_dir)
     if spec.work.target != first.spec.work.target:
         with loaded.placing():
-            _check_in_snapshot(loaded.job, facts.code, first.snapshot, first.link)
+            _check_in_snapshot(loaded.job, facts.code, first.link)
     return replace(first, spec=spec, job_yaml=job_yaml)
 
 
@@ -194,34 +184,30 @@ def choose_backend(facts: Facts) -> Literal["slurm", "local"]:
     return "local"
 
 
-def _check_local(job: Job, facts: Facts) -> None:
+def _check(job: Job, facts: Facts, backend: str) -> None:
+    """Refuse a job that this machine, its interpreter, its image or the place of its runs could not serve."""
     wanted, nodes = job.resources.gpus_per_node, job.resources.nodes + job.resources.spare_nodes
-    if wanted * nodes > facts.gpus_here:
+    if backend == "local" and wanted * nodes > facts.gpus_here:
         has = plural(facts.gpus_here, "GPU") if facts.gpus_here else "no GPU"
         raise ConfigError(
             f"resources.gpus_per_node: the job asks for {wanted} GPUs a node{f' on {nodes} nodes' if nodes > 1 else ''}, "
             f"this machine has {has}; add resources.gpus_per_node=0 to train on its CPUs"
         )
-
-
-def _check_interpreter(python: Interpreter) -> None:
-    if not python.checked:
-        return
-    named = f"{python.path} ({python.origin})"
-    if python.error:
-        raise InterpreterError(f"{named} cannot be used: {python.error}")
-    missing = [name for name in ("torch", "submitit", "psutil") if name not in python.packages]
-    if missing:
-        raise InterpreterError(
-            f"{named} has no {' and no '.join(missing)}: pip install {' '.join(missing)} there, activate the environment "
-            "that has it, or set environment.python"
-        )
-
-
-def _check_space(facts: Facts, reserve: int) -> None:
+    python = facts.interpreter
+    if python.checked:
+        named = f"{python.path} ({python.origin})"
+        if python.error:
+            raise InterpreterError(f"{named} cannot be used: {python.error}")
+        if missing := [name for name in ("torch", "submitit", "psutil") if name not in python.packages]:
+            raise InterpreterError(
+                f"{named} has no {' and no '.join(missing)}: pip install {' '.join(missing)} there, activate the environment "
+                "that has it, or set environment.python"
+            )
+    if facts.image_missing:
+        raise ConfigError(f"environment.container: {facts.image} is not there")
     if re.search(r"[%\\\x00-\x1f\x7f]", facts.runs_dir):  # sbatch would replace %j and its kin inside log names
         raise RunDirError(f"runs_dir: {facts.runs_dir!r} must have no %, backslash or control character")
-    need = facts.code.size + reserve
+    need = facts.code.size + (CHECKED_FREE_BYTES if job.preflight else _SPACE_RESERVE)
     if facts.free_bytes is not None and facts.free_bytes < need:
         raise RunDirError(
             f"{facts.runs_dir}: {size(facts.free_bytes)} free, a run needs at least {size(need)}; "
@@ -231,14 +217,13 @@ def _check_space(facts: Facts, reserve: int) -> None:
         raise RunDirError(f"{facts.runs_dir}: only {facts.free_inodes} inodes free, a run needs more")
 
 
-def _check_in_snapshot(job: Job, code: CodeFacts, snapshot: bool, link: tuple[str, ...]) -> None:
+def _check_in_snapshot(job: Job, code: CodeFacts, link: tuple[str, ...]) -> None:
     """Refuse a script that git ignores: it would be missing from the copy, after hours in the queue."""
     name = job.script or ""
-    if not snapshot or not name or name.startswith("-m") or name.startswith("/"):
+    if not (job.code.snapshot and code.git and name) or name.startswith(("-m", "/")):
         return
     path = PurePath(name).as_posix()
-    inside = any(path == f for f, _ in code.files) or any(path.startswith(d + "/") for d in link)
-    if not inside and code.git:
+    if path not in dict(code.files) and not path.startswith(tuple(f"{folder}/" for folder in link)):
         raise ConfigError(
             f"script: {path} would not be in the copy of the code: git ignores it. Remove it from .gitignore, or set "
             "code.snapshot=false"

@@ -32,7 +32,7 @@ from launcher.submission.rehearsal.stages import Agents, Stage
 
 PLAIN_S = 60.0
 """A script that reports no steps is stopped after so long."""
-
+_LIMIT_S = 3600.0
 _LEAVE_S = 30.0
 """Agents that still run so long after the outcome was written are killed."""
 
@@ -92,18 +92,18 @@ def rehearse(
     *,
     steps: int,
     seed: int | None = None,
-    limit_s: float = 3600.0,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Rehearsal:
     """Rehearse ``loaded`` for ``steps`` optimizer steps, then drill a resume.
 
     Raises RunFailedError when the job itself fails, with its reason; other errors of planning as `plan` does.
     """
-    base, notes = _plan(loaded, stage)
+    loaded, notes = _quiet(loaded, stage)
+    base = plan(loaded, stage.facts)
     for warning in base.warnings:
         tell(f"  warning  {warning}")
     tell(f"rehearsing {steps} steps, undisturbed")
-    first = _run(base, stage, loaded, {"stop_after_steps": steps}, limit_s)
+    first = _run(base, stage, loaded, {"stop_after_steps": steps})
     if first.steps:  # what its text does not show (importlib, an entry point)
         base = replace(base, code=replace(base.code, attaches=True))
     if why := _no_drill(base, first):
@@ -116,7 +116,7 @@ def rehearse(
     tell(f"rehearsing again: rank {killed[0]} is killed at step {killed[1]}, after the checkpoint of step {saved}")
     checkpoint = replace(base.spec.checkpoint, interval_steps=saved, interval_min=None, enabled=True)
     changes = {"stop_after_steps": steps, "kill_at": list(killed), "checkpoint": checkpoint}
-    second = _run(base, stage, loaded, changes, limit_s)
+    second = _run(base, stage, loaded, changes)
     rounds = _rounds(RunPaths(Path(second.run_dir)))
     resumed = next((e.resume_step for e in rounds if e.resume_step), None)
     first, second = _digested([first, second], base.interpreter.path)
@@ -162,16 +162,22 @@ def _likely(rehearsal: Rehearsal) -> str:
     )
 
 
-def _plan(loaded: LoadedJob, stage: Stage) -> tuple[SubmissionPlan, list[str]]:
+def _quiet(loaded: LoadedJob, stage: Stage) -> tuple[LoadedJob, list[str]]:
+    """Return the job in the shape that the stage has room for, without trackers and notifications; and notes on the shape."""
     job = loaded.job
     resources, notes = stage.fit(job.resources)
-    distributed = job.distributed
-    if not resources.gpus_per_node and distributed.backend == "nccl":
-        distributed = replace(distributed, backend="gloo")
-    quiet = replace(job, resources=resources, distributed=distributed, sweep={}, after=None)
-    quiet = replace(quiet, trackers=replace(job.trackers, tensorboard=False, mlflow=None, wandb=None))
-    quiet = replace(quiet, notify=replace(job.notify, urls=[]), restart=replace(job.restart, requeue=False))
-    return plan(replace(loaded, job=quiet), stage.facts), notes
+    gloo = not resources.gpus_per_node and job.distributed.backend == "nccl"
+    quiet = replace(
+        job,
+        resources=resources,
+        distributed=replace(job.distributed, backend="gloo") if gloo else job.distributed,
+        sweep={},
+        after=None,
+        trackers=replace(job.trackers, tensorboard=False, mlflow=None, wandb=None),
+        notify=replace(job.notify, urls=[]),
+        restart=replace(job.restart, requeue=False),
+    )
+    return replace(loaded, job=quiet), notes
 
 
 def _no_drill(base: SubmissionPlan, first: RehearsedRun) -> str:
@@ -184,26 +190,24 @@ def _no_drill(base: SubmissionPlan, first: RehearsedRun) -> str:
     return "a drill needs three steps, the job ended before" if first.steps < 3 else ""
 
 
-def _run(
-    base: SubmissionPlan, stage: Stage, loaded: LoadedJob, changes: Mapping[str, Any], limit_s: float
-) -> RehearsedRun:
+def _run(base: SubmissionPlan, stage: Stage, loaded: LoadedJob, changes: Mapping[str, Any]) -> RehearsedRun:
     def again(facts: Facts) -> SubmissionPlan:
-        made, _ = _plan(loaded, replace(stage, facts=facts))
+        made = plan(loaded, facts)
         return replace(made, spec=replace(made.spec, **changes))
 
     submitted = submit.submit_run(again, stage.facts, argv=["dry-run"], job_id=stage.job_id)
     agents = stage.agents(submitted.plan)
     try:
         agents.start()
-        _await_end(submitted.paths, agents, limit_s, PLAIN_S if saves_itself(base.spec, base.code) else None)
+        _await_end(submitted.paths, agents, PLAIN_S if saves_itself(base.spec, base.code) else None)
     finally:
         agents.kill()
     return _measure(submitted.paths, submitted.plan)
 
 
-def _await_end(paths: RunPaths, agents: Agents, limit_s: float, watch_s: float | None) -> None:
+def _await_end(paths: RunPaths, agents: Agents, watch_s: float | None) -> None:
     """Wait until the run has ended, or was watched for ``watch_s``. Raises LauncherError, RunFailedError."""
-    deadline, runs = time.monotonic() + limit_s, False
+    deadline, runs = time.monotonic() + _LIMIT_S, False
     while agents.alive() and time.monotonic() < deadline:
         if read_outcome(paths.outcome) is not None:
             deadline = min(deadline, time.monotonic() + _LEAVE_S)
@@ -215,7 +219,7 @@ def _await_end(paths: RunPaths, agents: Agents, limit_s: float, watch_s: float |
         why = f": {said}" if (said := agents.said()) else ""
         raise RunFailedError(f"the rehearsal's agents ended without an outcome{why} (logs: {paths.submitit})")
     if outcome is None and not runs:
-        raise LauncherError(f"the rehearsal did not end within {limit_s:.0f} s (logs: {paths.logs})")
+        raise LauncherError(f"the rehearsal did not end within {_LIMIT_S:.0f} s (logs: {paths.logs})")
     if outcome is not None and outcome["state"] != "completed":
         raise RunFailedError(f"the rehearsal failed: {outcome['reason']} (logs: {paths.logs})")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from typing import Any
 
 from launcher.config.document.source import dump_yaml
 from launcher.config.load.load import LoadedJob, point_jobs
-from launcher.config.load.sweep import Point, expand
+from launcher.config.load.sweep import expand
 from launcher.errors import StateError
 from launcher.frozen import frozen
 from launcher.run import index
@@ -38,20 +37,15 @@ _LINKED = ("code", "lib", "submitit", "environment.json")
 _FOLDERS = ("attempts", "checkpoints", "logs")
 _NAMES = RunPaths(Path())
 _SBATCH = str(_NAMES.sbatch)
-_SCALARS = (str, int, float, bool, type(None))
 
 
 @frozen
 class PlannedPoint:
     """One run of a sweep, ready to be written."""
 
-    point: Point
     plan: SubmissionPlan
-
-    @property
-    def overrides(self) -> list[str]:
-        """``params.lr=0.1``, as a user would write them."""
-        return [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in self.point.overrides.items()]
+    overrides: list[str]
+    """``params.lr=0.1``, as a user would write them."""
 
 
 @frozen
@@ -64,45 +58,21 @@ class SubmittedSweep:
     """Job ids of the arrays."""
 
 
-_PLAIN_KEY = re.compile(r"[A-Za-z_]\w{0,60}")
-_PLAIN_TEXT = re.compile(r"[A-Za-z][\w.]*-[\w.-]*", re.ASCII)
-"""Text with a hyphen inside that begins with a letter is text to every reader of YAML, without quotes."""
-
-
 class _Texts:
-    """Write the YAML of jobs that differ in little: each section and each value once (a thousand whole texts take seconds)."""
+    """Writes the YAML of jobs that differ in little: each section once, as a thousand whole texts take seconds."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], tuple[Any, str]] = {}
-        self._scalars: dict[tuple[type, Any], str] = {}
 
     def __call__(self, container: dict[str, Any]) -> str:
         return "".join(self._section(key, value) for key, value in container.items())
 
     def _section(self, key: str, value: Any) -> str:
-        if isinstance(value, _SCALARS):
-            return f"{key}: {self._scalar(value)}\n"
-        if isinstance(value, dict) and value and all(self._simple(k, v) for k, v in value.items()):
-            return f"{key}:\n" + "".join(f"  {self._scalar(k)}: {self._scalar(v)}\n" for k, v in value.items())
         known = self._known.get((key, id(value)))
         if known is None:
             # The value is kept with its text: as long as it lives, no other value has its id.
-            known = self._known[(key, id(value))] = (value, dump_yaml({key: value}))
+            known = self._known[key, id(value)] = (value, dump_yaml({key: value}))
         return known[1]
-
-    @staticmethod
-    def _simple(key: str, value: Any) -> bool:
-        return isinstance(value, _SCALARS) and _PLAIN_KEY.fullmatch(key) is not None
-
-    def _scalar(self, value: Any) -> str:
-        if type(value) is int:
-            return str(value)
-        if isinstance(value, str) and _PLAIN_TEXT.fullmatch(value):
-            return value
-        known = self._scalars.get((type(value), value))
-        if known is None:
-            known = self._scalars[type(value), value] = dump_yaml(value, flow=True)
-        return known
 
 
 def plan_points(loaded: LoadedJob, facts: Facts) -> list[list[PlannedPoint]]:
@@ -128,7 +98,8 @@ def plan_points(loaded: LoadedJob, facts: Facts) -> list[list[PlannedPoint]]:
             made = plan(job, facts, run_dir=run_dir, place=place, job_yaml=text)
         if made.backend != "slurm":
             raise StateError("a sweep needs SLURM: it is one array job; on this machine submit its points one by one")
-        planned[-1].append(PlannedPoint(point, made))
+        overrides = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in point.overrides.items()]
+        planned[-1].append(PlannedPoint(made, overrides))
     for chunk in planned:  # the first point's parameters are the array's; several arrays share the limit
         first = chunk[0]
         at_once = len(chunk) if most is None else max(1, most // len(planned))
@@ -171,22 +142,17 @@ def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> Non
     listing = f"{root}/index-{number}"
     first = chunk[0].plan
     mode = rundir.mode_of(first.spec.share)
-    _make(listing, mode)
+    rundir.make(listing, mode)
     for place, one in enumerate(chunk):
         folder = one.plan.run_dir  # text, not a Path: joining fifteen names a point takes its time
-        _make(folder, mode)
+        rundir.make(folder, mode)
         for name in _FOLDERS:
-            _make(f"{folder}/{name}", mode)
+            rundir.make(f"{folder}/{name}", mode)
         for name in _LINKED:
             os.symlink(f"../{name}", f"{folder}/{name}")
         os.symlink(f"../submit-{number}.sbatch", f"{folder}/{_SBATCH}")
         os.symlink(f"../{os.path.basename(folder)}", f"{listing}/{place}")
         write_own(one.plan, by="submit", changes=one.overrides, new=True)
-
-
-def _make(folder: str, mode: int) -> None:
-    os.mkdir(folder, 0o700)
-    os.chmod(folder, mode)  # mkdir's mode is cut by the umask
 
 
 def _write_sweep(root: Path, points: Sequence[PlannedPoint], ids: Sequence[str | None], most: int | None) -> None:
