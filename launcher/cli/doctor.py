@@ -146,12 +146,13 @@ def _probed(facts: SiteFacts, partition: str | None, account: str | None, wait_s
 
 def _write_site(facts: SiteFacts, force: bool) -> Path:
     """Write the site profile. Raises SiteError without SLURM, StateError when a profile exists."""
+    from launcher.config.load.site_profile import user_profile
     from launcher.report.site.profile import site_profile
     from launcher.run.files import write_atomic
 
     if facts.site is None:
         raise SiteError(f"a site profile needs SLURM: {facts.silence or facts.presence.reason}")
-    path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "launcher" / "site.yaml"
+    path = user_profile()
     if path.exists() and not force:
         raise StateError(f"{path} exists; --force replaces it")
     try:

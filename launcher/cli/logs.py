@@ -53,11 +53,11 @@ def command(
         if agents or not found:
             raise StateError(f"{paths.id} has no log yet; launcher status {paths.id} shows what it waits for")
         click.echo(f"rank {rank} has no log; these are the logs of the agents:", err=True)
-    out = Objects(paths) if as_json else Bytes(paths)
+    out = Objects(paths) if as_json else Bytes()
     at = dict.fromkeys(found, 0)
     for path in found:
-        if len(found) > 1:
-            out.title(path)
+        if len(found) > 1 and not as_json:
+            click.echo(f"==> {path.name} <==")
         try:
             at[path] = _print(path, out, lines=lines)
         except OSError as error:
@@ -128,7 +128,8 @@ def _follow(paths: RunPaths, files: Callable[[], list[Path]], at: dict[Path, int
         for path in files():
             if path not in at:
                 at[path] = 0
-                out.turn(path)
+                if isinstance(out, Bytes):
+                    click.echo(f"==> {path.relative_to(paths.root)} <==", err=True)
             with contextlib.suppress(OSError):
                 at[path] = _print(path, out, begin=at[path])
         if over:
@@ -172,17 +173,6 @@ class Line:
 class Bytes:
     """Prints logs byte for byte: they need not be UTF-8."""
 
-    def __init__(self, paths: RunPaths) -> None:
-        self._root = paths.root
-
-    def title(self, path: Path) -> None:
-        """Name one of several files."""
-        click.echo(f"==> {path.name} <==")
-
-    def turn(self, path: Path) -> None:
-        """Name a file that came while others were followed."""
-        click.echo(f"==> {path.relative_to(self._root)} <==", err=True)
-
     def write(self, path: Path, block: bytes) -> None:
         """Print what was read of ``path``."""
         click.echo(block, nl=False)
@@ -198,11 +188,6 @@ class Objects:
         self._paths = paths
         self._rests: dict[Path, bytes] = {}
         self._hosts: dict[_Place, str | None] = {}
-
-    def title(self, path: Path) -> None:
-        """Print nothing: each line names its file."""
-
-    turn = title
 
     def write(self, path: Path, block: bytes) -> None:
         """Print the lines that ``block`` ends."""

@@ -62,10 +62,6 @@ def cli() -> None:
     """
 
 
-def _debugging() -> bool:
-    return os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
-
-
 def _flush(code: int) -> int:
     """Flush standard output, so that Python reports no closed pipe at its end."""
     gc.freeze()  # Python would collect everything once more at its end: a tenth of a second for some verbs
@@ -113,14 +109,6 @@ def _run(argv: list[str] | None) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _in_words(error: LauncherError) -> str:
-    if not isinstance(error, RunGoneError):
-        return str(error)
-    from launcher.report.model.lost_runs import lost_run_in_words
-
-    return lost_run_in_words(error)
-
-
 def _stopped() -> int:
     click.echo("stopped", err=True)
     # Python remembers a KeyboardInterrupt that struck within an exec() of text (every dataclass is made by one), caught
@@ -136,12 +124,18 @@ def main(argv: list[str] | None = None) -> int:
     """
     _open_standard_streams()
     _replace_unprintable()
+    debugging = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
     try:
         return _flush(_run(argv))
     except LauncherError as error:
-        if _debugging():
+        if debugging:
             raise
-        click.echo(f"launcher: {_in_words(error)}", err=True)
+        text = str(error)
+        if isinstance(error, RunGoneError):
+            from launcher.report.model.lost_runs import lost_run_in_words
+
+            text = lost_run_in_words(error)
+        click.echo(f"launcher: {text}", err=True)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -152,7 +146,7 @@ def main(argv: list[str] | None = None) -> int:
         # What becomes, before Python 3.12, of a KeyboardInterrupt that struck in a class's definition.
         if isinstance(error.__cause__, KeyboardInterrupt):
             return _stopped()
-        if _debugging():
+        if debugging:
             raise
         if isinstance(error, FileNotFoundError) and not _has_directory():
             click.echo("launcher: the working directory was deleted; cd to another one", err=True)

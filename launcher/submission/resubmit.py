@@ -175,9 +175,7 @@ def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
         raise CheckpointError(f"{paths.id} has no checkpoint to fork from")
     again = prepare(paths, how)
     loaded = renamed(again.loaded, name)
-    copy = paths.code.resolve()
-    found = code_files.listing(copy)
-    code = None if how.fresh_code else CodeFacts(root=str(copy), files=found.files, outside=found.outside)
+    code = None if how.fresh_code else replace(code_files.listing(paths.code.resolve()), git=False)
     facts = gather.gather_facts(loaded, backend=again.backend, code=code)
 
     def make(now: Facts) -> SubmissionPlan:

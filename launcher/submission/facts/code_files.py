@@ -9,24 +9,15 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
-from launcher.frozen import frozen
+from launcher.submission.facts.facts import CodeFacts
 
 _CACHES = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints",
             ".tox", ".nox", "node_modules", ".venv", ".eggs", "wandb", "mlruns"}  # fmt: skip
 _GIT_TIMEOUT_S = 60
 
 
-@frozen
-class Listing:
-    """Files (relative path, size), links to directories outside, and whether git listed them."""
-
-    files: tuple[tuple[str, int], ...]
-    outside: tuple[tuple[str, str], ...]
-    git: bool
-
-
-def listing(root: Path, skip: Iterable[Path] = ()) -> Listing:
-    """List the files of ``root`` without ``skip`` (files or directories, absolute)."""
+def listing(root: Path, skip: Iterable[Path] = ()) -> CodeFacts:
+    """List the files of ``root`` without ``skip`` (files or directories, absolute), and its links to directories outside."""
     skipped = {p if p.is_absolute() else root / p for p in skip}
     names = _by_git(root)
     files: list[tuple[str, int]] = []
@@ -43,7 +34,7 @@ def listing(root: Path, skip: Iterable[Path] = ()) -> Listing:
                 outside += [] if inside else [(name, str(target))]
             elif path.is_file():
                 files.append((name, path.stat().st_size))
-    return Listing(tuple(files), tuple(outside), git=names is not None)
+    return CodeFacts(root=str(root), files=tuple(files), outside=tuple(outside), git=names is not None)
 
 
 def _by_git(root: Path) -> list[str] | None:
@@ -92,7 +83,7 @@ def _walk(root: Path, prefix: str, skipped: set[Path]) -> Iterator[str]:
             yield name
 
 
-def left_out(root: Path, listed: Listing, links: Iterable[str], names: Iterable[str]) -> list[str]:
+def left_out(root: Path, listed: CodeFacts, links: Iterable[str], names: Iterable[str]) -> list[str]:
     """Return those of ``names`` (normal paths) that are in ``root``, but neither in its copy nor below ``links``.
 
     A folder is in the copy when any file of it is. An empty one holds nothing that could be missed.

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,10 +95,8 @@ def runs_dir_of(job_says: str | None, base: Path, site: SiteProfile, environ: Ma
 
 def _free(path: Path) -> tuple[int | None, int | None]:
     """Return free bytes and inodes where ``path`` is or will be; None where the file system does not say."""
-    while not path.exists() and path != path.parent:
-        path = path.parent
     try:
-        stat = os.statvfs(path)
+        stat = os.statvfs(next(p for p in (path, *path.parents) if p.exists()))
     except OSError:
         return None, None
     return stat.f_bavail * stat.f_frsize, (stat.f_favail if stat.f_files else None)
@@ -113,19 +112,16 @@ def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
         return CodeFacts(root=str(root), **about)
     skip = [root / name for name in loaded.job.code.link] + [runs_dir]
     found = code_files.listing(root, skip)
-    return CodeFacts(
-        root=str(root),
-        files=found.files,
-        outside=found.outside,
+    return replace(
+        found,
         left_out=_left_out(loaded.job, root, found, runs_dir),
-        git=found.git,
         commit=code_files.git(root, "rev-parse", "HEAD").strip() if found.git else "",
         dirty=found.git and bool(code_files.git(root, *_CHANGES).strip()),
         **about,
     )
 
 
-def _left_out(job: Job, root: Path, found: code_files.Listing, runs_dir: Path) -> tuple[tuple[str, str], ...]:
+def _left_out(job: Job, root: Path, found: CodeFacts, runs_dir: Path) -> tuple[tuple[str, str], ...]:
     """Return key and path of what ``args`` and ``params`` name in the code directory that is not copied, but for runs."""
     named: dict[str, str] = {}
     for key, value in [*leaves(job.args, "args"), *leaves(job.params, "params")]:

@@ -23,9 +23,11 @@ def _hours(hours: float) -> str:
 def plan_summary(job: Job, plan: SubmissionPlan, facts: Facts) -> tuple[str, ...]:
     """Return the heading, then one line a topic; warnings last."""
     spec = plan.spec
+    kind = "GPU-h" if spec.gpus_per_node else "CPU-h"
+    cost = f"{_hours(plan.gpu_hours)} {kind} per attempt, at most {_hours(plan.gpu_hours_max)}"
     rows = [
         ("slurm", _slurm(job, spec)) if plan.backend == "slurm" else ("where", _here(spec, facts)),
-        ("cost", _cost(plan)),
+        ("cost", "none: this machine" if plan.backend == "local" else cost),
         ("node", _node(job, spec, plan.backend)),
         ("python", _python(facts)),
         ("code", _code(plan, facts)),
@@ -55,16 +57,9 @@ def _slurm(job: Job, spec: RunSpec) -> str:
 
 
 def _here(spec: RunSpec, facts: Facts) -> str:
-    nodes = f", {spec.nodes + spec.spare_nodes} nodes simulated" if spec.nodes + spec.spare_nodes > 1 else ""
+    nodes = f", {spec.all_nodes} nodes simulated" if spec.all_nodes > 1 else ""
     has = plural(facts.gpus_here, "GPU") if facts.gpus_here else "no GPU"
     return f"this machine ({facts.cpus_here} CPUs, {has}){nodes}; no SLURM"
-
-
-def _cost(plan: SubmissionPlan) -> str:
-    if plan.backend == "local":
-        return "none: this machine"
-    kind = "GPU-h" if plan.spec.gpus_per_node else "CPU-h"
-    return f"{_hours(plan.gpu_hours)} {kind} per attempt, at most {_hours(plan.gpu_hours_max)}"
 
 
 def _node(job: Job, spec: RunSpec, backend: str) -> str:
@@ -168,7 +163,7 @@ def _of_environment(facts: Facts) -> Iterator[str]:
 
 def _of_site(spec: RunSpec, facts: Facts) -> Iterator[str]:
     if spec.batch != "slurm":
-        workers = spec.tasks_per_node * (spec.nodes + spec.spare_nodes)
+        workers = spec.tasks_per_node * spec.all_nodes
         if workers * spec.cpus_per_task > facts.cpus_here:
             yield f"{workers} workers x {plural(spec.cpus_per_task, 'CPU')} share this machine's {facts.cpus_here}"
         return

@@ -239,4 +239,4 @@ def _editable_inside(facts: Facts, root: str, snapshot: bool) -> tuple[str, ...]
 
 def _hours(spec: RunSpec, hours: float) -> float:
     per_node = spec.gpus_per_node or spec.tasks_per_node * spec.cpus_per_task
-    return round((spec.nodes + spec.spare_nodes) * per_node * hours, 2)
+    return round(spec.all_nodes * per_node * hours, 2)
