@@ -35,14 +35,14 @@ class JobCommand(click.Command):
 
 
 def _script_of(words: Sequence[str]) -> str | None:
-    """The script that a command line names; None where it names a job file, or nothing."""
+    """Return the script that a command line names; None where it names a job file, or nothing."""
     if "-m" in words[:-1]:
         return f"-m {words[words.index('-m') + 1]}"
     return next((word for word in words if word.endswith(".py")), None)
 
 
 def _option(name: str, words: Sequence[str]) -> list[str]:
-    """The option as the user wrote it, with the next word where that may be its value."""
+    """Return the option as the user wrote it, with the next word where that may be its value."""
     for word, following in zip(words, [*words[1:], "-"], strict=True):
         if word.startswith(name):
             alone = "=" in word or "=" in following or following.startswith("-") or following.endswith(".py")
@@ -51,7 +51,7 @@ def _option(name: str, words: Sequence[str]) -> list[str]:
 
 
 def _behind_dashes(ctx: click.Context, script: str | None, words: Sequence[str]) -> str:
-    """A sentence that shows how to pass the words to the script; empty where there is no script or no word."""
+    """Return a sentence that shows how to pass the words to the script; empty where there is no script or no word."""
     if script is None or not words:
         return ""
     return f"Write arguments of the script after --: {ctx.command_path} {script} -- {shlex.join(words)}"
@@ -90,7 +90,7 @@ json_option = partial(click.option, "--json", "as_json", is_flag=True)
 
 
 def job_arguments(function: F) -> F:
-    """JOB [KEY=VALUE ...] [-- SCRIPT ARGS]: a YAML file, a .py file, or -m MODULE."""
+    """Add JOB [KEY=VALUE ...] [-- SCRIPT ARGS]: a YAML file, a .py file, or -m MODULE."""
     words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="JOB [KEY=VALUE]... [-- ARGS]...")
     return click.option("-m", "module", metavar="MODULE", help="Run a module instead of a JOB.")(words(function))
 

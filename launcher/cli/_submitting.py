@@ -80,7 +80,7 @@ def print_warnings(warnings: Sequence[str]) -> None:
 
 
 def _short(run: str) -> str:
-    """The ending of a run's id that is enough to name it."""
+    """Return the ending of a run's id that is enough to name it."""
     return run[len(job_name(run)) + 11 :] or run
 
 

@@ -40,9 +40,7 @@ class Old:
 
 
 @click.command()
-@click.option(
-    "--older-than", "days", type=float, metavar="DAYS", help="Take only runs that ended at least so long ago."
-)
+@click.option("--older-than", "days", type=float, metavar="DAYS", help="Take only runs that ended at least DAYS ago.")
 @click.option("--larger-than", "gb", type=float, metavar="GB", help="Take only runs of at least this size.")
 @click.option("--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the newest N runs of each job.")
 @click.option("--name", metavar="JOB", help="Take only runs of this job.")
@@ -123,7 +121,7 @@ def _candidates(days: float | None, gb: float | None, keep: int, name: str | Non
 
 
 def _ends(runs: list[RunPaths]) -> dict[str, float]:
-    """When each run ended, without those on which anything may still work.
+    """Return when each run ended, without the runs that may still be running.
 
     Of a run whose processes died without an outcome, the end is its last event.
     """
@@ -146,7 +144,7 @@ def _ends(runs: list[RunPaths]) -> dict[str, float]:
 
 
 def _bytes(path: Path) -> int:
-    """The bytes that removing it frees: files below, links not followed."""
+    """Return the bytes that removing it frees: the files below, links not followed."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:

@@ -60,7 +60,7 @@ def command(
 
 
 def _facts(partition: str | None, qos: str | None) -> tuple[SiteFacts, Job]:
-    """The facts of this machine and SLURM, and an empty job with the site profile's defaults."""
+    """Return the facts of this machine and SLURM, and an empty job with the site profile's defaults."""
     from launcher.config.load.load import site_job
     from launcher.config.load.site_profile import load_site
     from launcher.report.site.findings import SiteFacts
@@ -104,7 +104,7 @@ def _runs_folder() -> RunsFolder:
 
 
 def _filesystem(path: Path) -> str:
-    """The type of the file system that ``path`` is on: the longest mount point above it, the last of equal ones."""
+    """Return the type of the file system that ``path`` is on: the nearest mount point above it, the last of equal ones."""
     import psutil
 
     here = path.resolve()
@@ -116,7 +116,7 @@ def _filesystem(path: Path) -> str:
 
 
 def _saves() -> Saves | None:
-    """The save times of the newest runs and rehearsals."""
+    """Return the save times of the newest runs and rehearsals."""
     import statistics
 
     from launcher.report.site.findings import Saves

@@ -66,7 +66,7 @@ def command(
 
 @contextlib.contextmanager
 def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], None]) -> Iterator[Stage]:
-    """The stage of the rehearsal: this machine, or nodes of SLURM."""
+    """Prepare the stage of the rehearsal: this machine, or nodes of SLURM."""
     from launcher.cli._output import handling
     from launcher.submission.facts.gather import gather_facts
     from launcher.submission.rehearsal.stages import Stage, on_slurm
@@ -89,7 +89,7 @@ def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], Non
 
 @contextlib.contextmanager
 def _own_folder(above: str | None) -> Iterator[str]:
-    """A folder for the rehearsal's runs. It stays when the job fails, because the user then needs its logs."""
+    """Make a folder for the rehearsal's runs. It stays when the job fails, because the user then needs its logs."""
     from launcher.run import index
 
     if above is not None:
@@ -111,7 +111,7 @@ def _own_folder(above: str | None) -> Iterator[str]:
 
 
 def _in_its_partition(loaded: LoadedJob) -> LoadedJob:
-    """The job with the partition of its rehearsal: the allocation's, the command line's, the profile's, or its own."""
+    """Return the job with the partition of its rehearsal: the allocation's, the command line's, the profile's, or its own."""
     from launcher.config.document.source import COMMAND_LINE
 
     origin = loaded.origin.get("slurm.partition")

@@ -48,7 +48,7 @@ def command(file: Path | None, output: str, force: bool) -> None:
 
 
 def _first_job() -> str:
-    """A job of this directory's code, and of SLURM's partitions where there is a SLURM."""
+    """Return a job file for this directory's code, with a partition where SLURM names one."""
     from launcher.config.convert.first_job import DefaultPartition, find_work, first_job
     from launcher.slurm.site import ask_site, find_slurm, parse_site
 

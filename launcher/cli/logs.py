@@ -30,7 +30,7 @@ _BLOCK = 1 << 20
 @click.option("--attempt", type=click.IntRange(min=0), help="Attempt of the log. Default: the latest that has one.")
 @click.option("--round", type=click.IntRange(min=0), help="Round of the log. Default: the latest that has one.")
 @click.option("--agents", is_flag=True, help="Print the agents' logs: start-up, SLURM and the launcher itself.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), help="Print only the last lines.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), help="Print only this many lines, the last ones.")
 @click.option(
     "-f", "--follow", is_flag=True, help="Print new lines as they come, over restarts, until the run has ended."
 )
@@ -80,7 +80,7 @@ def _agent_logs(paths: RunPaths) -> list[Path]:
 
 
 def _rank_log(paths: RunPaths, rank: int, attempt: int | None, round_: int | None) -> list[Path]:
-    """The newest log of a rank, of the given attempt and round; none where the folder cannot be read."""
+    """Return the newest log of a rank, of the given attempt and round; none where the folder cannot be read."""
     attempts, rounds = ("*" if n is None else n for n in (attempt, round_))
     pattern = f"attempt-{attempts}/round-{rounds}/rank-{rank:05d}.log"
     names = glob.glob(pattern, root_dir=paths.logs)  # pathlib's raises where it may not read
@@ -99,7 +99,7 @@ def _print(path: Path, out: Bytes | Objects, *, begin: int = 0, lines: int | Non
 
 
 def _begin_of_last(f: BinaryIO, end: int, lines: int) -> int:
-    """The offset of the last ``lines`` lines, searched from the end: logs grow to gigabytes."""
+    """Return the offset of the last ``lines`` lines, searched from the end: logs grow to gigabytes."""
     wanted, at = lines, end
     if end and lines:
         f.seek(end - 1)
@@ -118,7 +118,7 @@ def _begin_of_last(f: BinaryIO, end: int, lines: int) -> int:
 
 
 def _follow(paths: RunPaths, files: Callable[[], list[Path]], at: dict[Path, int], out: Bytes | Objects) -> None:
-    """Print what comes until the run has ended; a new attempt's or round's log continues the old one's."""
+    """Print new lines until the run has ended, those of later attempts and rounds too."""
     from launcher.run.state import read_outcome
     from launcher.submission.liveness import locate
 
@@ -212,7 +212,7 @@ class Objects:
             click.echo(json.dumps(field_values(one)))
 
     def _host(self, place: _Place) -> str | None:
-        """The host of that rank; the history is read again for what is not known yet."""
+        """Return the host of that rank; the history is read again when it is not known yet."""
         if place not in self._hosts:
             from launcher.run import event_lines
             from launcher.run.events import RoundStarted

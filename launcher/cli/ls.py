@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "--state", "states", multiple=True, metavar="STATE", help="List only runs in this state. May be repeated."
 )
 @click.option(
-    "-n", "--number", type=click.IntRange(min=1), default=30, show_default=True, help="Print at most so many lines."
+    "-n", "--number", type=click.IntRange(min=1), default=30, show_default=True, help="Print at most this many lines."
 )
 @click.option("-a", "--all", "everything", is_flag=True, help="Print all lines.")
 @json_option(help="Print a JSON list of every run.")
@@ -70,7 +70,7 @@ def _state_cell(state: str) -> str:
 
 
 def _cells(line: list[ListingRow], now: float) -> list[str]:
-    """One line of the list: a run, or all points of a sweep."""
+    """Return one line of the list: a run, or all points of a sweep."""
     from launcher.report import formats
     from launcher.report.text.listing import main_metric, sweep_line
 

@@ -28,7 +28,7 @@ _ORDER = (
 
 
 def _summary(verb: str) -> str:
-    """The first line of a verb's docstring, without importing it."""
+    """Read the first line of a verb's docstring, without importing it."""
     with open(os.path.join(_HERE, f"{verb.replace('-', '_')}.py"), encoding="utf-8") as f:
         return f.readline().strip().strip('"')
 

@@ -56,13 +56,13 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
 
 
 def _setup_command(paths: RunPaths) -> list[str]:
-    """The start of a command that runs the job's setup lines first, as its agents do."""
+    """Return the words before a command that run the job's setup lines first, as its agents do."""
     from launcher.submission.resubmit import Again, prepare
 
     try:
         setup = prepare(paths, Again()).loaded.job.environment.setup
     except ConfigError as error:
-        click.echo(f"launcher: the run's setup lines are not run: {error}", err=True)
+        click.echo(f"launcher: the run's setup lines were skipped: {error}", err=True)
         return []
     return ["/bin/bash", "-c", "\n".join([*setup, 'exec "$@"']), "shell"] if setup else []
 

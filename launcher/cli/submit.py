@@ -52,7 +52,7 @@ def command(
 
 
 def _chained(words: Sequence[str]) -> list[list[str]]:
-    """The jobs of ``a.yaml then b.yaml``, each with its own overrides."""
+    """Return the jobs of ``a.yaml then b.yaml``, each with its own overrides."""
     parts: list[list[str]] = [[]]
     for word in words:
         if word == "then":

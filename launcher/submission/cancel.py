@@ -29,7 +29,7 @@ class Cancelled:
 
 
 def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
-    """Cancel the run; with ``save`` it saves first, unless it waits in a queue: then there is nothing to save.
+    """Cancel the run. With ``save`` it saves first, unless it waits in a queue: then there is nothing to save.
 
     Takes up to 15 s for a run that is not asked to save. Raises SiteError or StateError when it cannot be reached.
     """
@@ -42,7 +42,7 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
     waits = where.backend == "slurm" and where.slurm_state() in ("PENDING", "REQUEUED")
     if save and not waits:
         _announce([paths], where.ask_to_save, save=True)
-        return Cancelled(f"{paths.id} saves and ends", over=False)
+        return Cancelled(f"{paths.id} is saving and will then stop", over=False)
     job = where.job_id
     _announce([paths] if where.backend == "slurm" else [], where.cancel)
     if _gone(paths, where, job, waits):

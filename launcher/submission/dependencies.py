@@ -40,4 +40,4 @@ def check_same_backend(after: list[Predecessor], backend: str) -> None:
     for one in after:
         if bool(one.job_id) != (backend == "slurm"):
             where = "in SLURM, this job on this machine" if one.job_id else "on this machine, this job in SLURM"
-            raise StateError(f"after: {one.run} runs {where}: it cannot be waited for")
+            raise StateError(f"after: {one.run} runs {where}; name a run of the same backend")

@@ -169,7 +169,7 @@ def _changed_code(paths: RunPaths, made: SubmissionPlan) -> str:
 
 
 def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
-    """A new run called ``name`` that begins from a checkpoint of this one. Raises CheckpointError when there is none."""
+    """Submit a new run called ``name`` that begins from a checkpoint of this one. Raises CheckpointError when there is none."""
     step = choose_step(paths, how.step)
     if step is None:
         raise CheckpointError(f"{paths.id} has no checkpoint to fork from")

@@ -106,7 +106,7 @@ def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
     """Find out what a copy of the job's code would hold. Raises ConfigError when there is no such directory."""
     root = loaded.code_dir
     if not root.is_dir():
-        raise ConfigError(f"code.dir: {root} is no directory")
+        raise ConfigError(f"code.dir: {root} is not a directory")
     about = script_facts(loaded.job.script or "", root)
     if not loaded.job.code.snapshot:
         return CodeFacts(root=str(root), **about)

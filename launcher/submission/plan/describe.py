@@ -176,4 +176,4 @@ def _of_site(spec: RunSpec, facts: Facts) -> Iterator[str]:
         if spec.restart.signal_lead_s >= spec.timeout_min * 60:
             yield "restart.signal_lead_s is longer than the time limit: the job saves as soon as it starts"
     if spec.container and spec.spare_nodes:
-        yield "containers and spare nodes: if the first node's host dies, the job waits for scancel and launcher resubmit"
+        yield "containers and spare nodes: if the first node's host dies, the job does not end; run scancel, then launcher resubmit"

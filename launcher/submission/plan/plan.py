@@ -87,7 +87,7 @@ class SubmissionPlan:
         return self.place.submitit
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for ``--json``."""
+        """Return plain values for ``--json``."""
         return {
             "run": self.spec.id,
             "run_dir": self.run_dir,
@@ -204,9 +204,9 @@ def _check(job: Job, facts: Facts, backend: str) -> None:
                 "that has it, or set environment.python"
             )
     if facts.image_missing:
-        raise ConfigError(f"environment.container: {facts.image} is not there")
+        raise ConfigError(f"environment.container: {facts.image} was not found")
     if re.search(r"[%\\\x00-\x1f\x7f]", facts.runs_dir):  # sbatch would replace %j and its kin inside log names
-        raise RunDirError(f"runs_dir: {facts.runs_dir!r} must have no %, backslash or control character")
+        raise RunDirError(f"runs_dir: {facts.runs_dir!r} must not contain a %, a backslash or a control character")
     need = facts.code.size + (CHECKED_FREE_BYTES if job.preflight else _SPACE_RESERVE)
     if facts.free_bytes is not None and facts.free_bytes < need:
         raise RunDirError(
@@ -214,7 +214,9 @@ def _check(job: Job, facts: Facts, backend: str) -> None:
             "set runs_dir or $LAUNCHER_RUNS_DIR to another place"
         )
     if facts.free_inodes is not None and facts.free_inodes < len(facts.code.files) + CHECKED_FREE_INODES:
-        raise RunDirError(f"{facts.runs_dir}: only {facts.free_inodes} inodes free, a run needs more")
+        raise RunDirError(
+            f"{facts.runs_dir}: only {facts.free_inodes} inodes free, a run needs more; set runs_dir to another place"
+        )
 
 
 def _check_in_snapshot(job: Job, code: CodeFacts, link: tuple[str, ...]) -> None:

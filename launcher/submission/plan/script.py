@@ -172,9 +172,13 @@ def _additional(job: Job, spec: RunSpec, facts: Facts) -> dict[str, Any]:
         values["reservation"] = job.slurm.reservation
     for key, value in job.slurm.extra.items():
         if not _OPTION.fullmatch(key):
-            raise ConfigError(f"slurm.extra: {key!r} is no long option of sbatch: write it without the leading dashes")
+            raise ConfigError(
+                f"slurm.extra: {key!r} is not a long option of sbatch; write it without the leading dashes"
+            )
         if key in _OWNED:
-            raise ConfigError(f"slurm.extra.{key}: the launcher sets --{key} itself, from another key of the job")
+            raise ConfigError(
+                f"slurm.extra.{key}: the launcher sets --{key} itself from another key of the job; remove this one"
+            )
         if value is not False:  # submitit would write the word False
             values[key] = value
     return values
@@ -240,7 +244,7 @@ def _apptainer(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str]
     hides = {"--cleanenv", "-e", "--containall", "-C"} & set(job.environment.container_args)
     if hides:
         raise ConfigError(
-            f"environment.container_args: {min(hides)} hides SLURM's and the launcher's variables from the agent: remove it"
+            f"environment.container_args: {min(hides)} hides SLURM's and the launcher's variables from the agent; remove it"
         )
     gpus = ["--nv"] if spec.gpus_per_node else []
     binds = [word for path in _mounts(job, facts, place) for word in ("--bind", path)]

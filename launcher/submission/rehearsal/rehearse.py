@@ -102,7 +102,7 @@ def rehearse(
     base = plan(loaded, stage.facts)
     for warning in base.warnings:
         tell(f"  warning  {warning}")
-    tell(f"rehearsing {steps} steps, undisturbed")
+    tell(f"rehearsing {steps} steps without a failure")
     first = _run(base, stage, loaded, {"stop_after_steps": steps})
     if first.steps:  # what its text does not show (importlib, an entry point)
         base = replace(base, code=replace(base.code, attaches=True))
@@ -128,18 +128,18 @@ def rehearse(
 def check_drill(rehearsal: Rehearsal) -> None:
     """Raise DrillError with the parts of the state that differ, or why no resume was drilled."""
     if rehearsal.undrilled:
-        raise DrillError(f"no resume was drilled: {rehearsal.undrilled}")
+        raise DrillError(f"the resume was not tested: {rehearsal.undrilled}")
     if rehearsal.second is None:
         return
     if not rehearsal.first.digests:
-        raise DrillError("the drill has no result: the job left no checkpoint (set checkpoint.enabled=true)")
+        raise DrillError("the drill has no result: the job left no checkpoint; set checkpoint.enabled=true")
     if rehearsal.resumed_from is None:
         raise DrillError("the drill has no result: no checkpoint was committed before the rank was killed")
     if rehearsal.differs:
         parts = ", ".join(part for part in rehearsal.differs if part != "all")
         raise DrillError(
             f"the job does not resume exactly: resumed from step {rehearsal.resumed_from}, it ends with another "
-            f"{parts} than the undisturbed run; {_likely(rehearsal)}"
+            f"{parts} than the run without a failure; {_likely(rehearsal)}"
         )
 
 
@@ -187,7 +187,7 @@ def _no_drill(base: SubmissionPlan, first: RehearsedRun) -> str:
         return f"{said}; {end}"
     if not base.spec.checkpoint.enabled:
         return "the job saves nothing and cannot resume (checkpoint.enabled: false)"
-    return "a drill needs three steps, the job ended before" if first.steps < 3 else ""
+    return "a drill needs three steps, and the job ended before them" if first.steps < 3 else ""
 
 
 def _run(base: SubmissionPlan, stage: Stage, loaded: LoadedJob, changes: Mapping[str, Any]) -> RehearsedRun:
@@ -269,6 +269,6 @@ def _digested(runs: list[RehearsedRun], python: str) -> list[RehearsedRun]:
     )  # fmt: skip
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no answer"])[-1]
-        raise LauncherError(f"{', '.join(there)}: not readable: {why}")
+        raise LauncherError(f"{', '.join(there)} cannot be read: {why}")
     found = dict(zip(there, json.loads(done.stdout), strict=True))
     return [replace(run, digests=found.get(str(path), {})) for run, path in zip(runs, newest, strict=True)]

@@ -115,7 +115,7 @@ class Stage:
     """The nodes of the allocation."""
 
     def fit(self, wanted: Resources) -> tuple[Resources, list[str]]:
-        """What of a job's shape can be played here, and notes on what cannot: no more CPU ranks than a machine can play."""
+        """Return the job's shape as it fits here, and notes on what was changed. A machine runs few CPU ranks."""
         if self.nodes:
             shaped = replace(wanted, nodes=min(wanted.nodes, len(self.nodes)), spare_nodes=0)
             less = shaped.nodes != wanted.nodes
@@ -133,7 +133,7 @@ class Stage:
         return replace(wanted, nodes=nodes, tasks_per_node=tasks, gpus_per_node=gpus, spare_nodes=0), notes
 
     def agents(self, made: SubmissionPlan) -> Agents:
-        """The agents of a run, not started yet."""
+        """Return the agents of a run, not started yet."""
         return Step(made, self.job_id) if self.nodes else Foreground(made)
 
 
