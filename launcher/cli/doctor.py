@@ -15,7 +15,9 @@ from launcher.errors import RunDirError, SiteError, StateError
 
 if TYPE_CHECKING:
     from launcher.config.document.schema import Job
-    from launcher.report.site.findings import RunsFolder, Saves, SiteFacts
+    from launcher.config.load.site_profile import SiteProfile
+    from launcher.report.site.findings import Saves, SiteFacts
+    from launcher.slurm.site import Site
 
 
 @click.command()
@@ -38,11 +40,22 @@ def command(
     It asks SLURM three or four questions and submits nothing without --probe. Exit code 0: jobs will work; 5: they will not.
     """
     from launcher.cli._output import print_json
+    from launcher.config.load.load import site_job
+    from launcher.config.load.site_profile import load_site
     from launcher.report.site.doctor import diagnosis_lines, examine
+    from launcher.slurm.probe import probe_node
+    from launcher.submission.facts.gather import runs_dir_of
 
-    facts, job = _facts(partition, qos)
+    profile, job = load_site(), site_job()
+    runs = runs_dir_of(None, Path.cwd(), profile, os.environ)[0]
+    facts = _facts(partition or job.slurm.partition, qos or job.slurm.qos, profile, job, runs)
     if probing:
-        facts = _probed(facts, partition, account or job.slurm.account, float(probe_wait))
+        _check_slurm(facts, "--probe")
+        where = partition or profile.debug_partition or facts.partition  # the debug partition starts a job soonest
+        click.echo(f"probing {where or 'the default partition'} (up to {probe_wait} s) ...", err=True)
+        account = account or job.slurm.account
+        found = probe_node(runs, facts.python, partition=where, account=account, wait_s=float(probe_wait))
+        facts = dataclasses.replace(facts, probe=found)
     diagnosis = examine(facts)
     if as_json:
         site = dataclasses.asdict(facts.site) if facts.site else None
@@ -59,48 +72,35 @@ def command(
     return 0 if diagnosis.works else SiteError.exit_code
 
 
-def _facts(partition: str | None, qos: str | None) -> tuple[SiteFacts, Job]:
-    """Return the facts of this machine and SLURM, and an empty job with the site profile's defaults."""
-    from launcher.config.load.load import site_job
-    from launcher.config.load.site_profile import load_site
-    from launcher.report.site.findings import SiteFacts
+def _facts(partition: str | None, qos: str | None, profile: SiteProfile, job: Job, runs: Path) -> SiteFacts:
+    """Return the facts of this machine and SLURM; ``job`` is an empty one with the profile's defaults."""
+    from launcher.report.site.findings import RunsFolder, SiteFacts
+    from launcher.run.units import tilde
     from launcher.slurm.probe import software_here
     from launcher.slurm.site import ask_site, find_slurm, parse_site
     from launcher.submission.facts import interpreter
 
     presence = find_slurm()
-    site, silence = None, ""
-    if presence.state == "ready":
-        texts = ask_site()
-        site, silence = (None, texts) if isinstance(texts, str) else (parse_site(texts), "")
-    profile = load_site()
-    job = site_job()
+    texts = ask_site() if presence.state == "ready" else ""
+    site, silence = (None, texts) if isinstance(texts, str) else (parse_site(texts), "")
     python = interpreter.find_interpreter(job.environment.python, None, os.environ)
-    return SiteFacts(
-        presence=presence, site=site, silence=silence, partition=partition or job.slurm.partition, qos=qos or job.slurm.qos,
-        python=python.path, look=software_here(python.path), runs=_runs_folder(), saves=_saves(),
-        gpu_request=profile.gpu_request, signal_lead_s=job.restart.signal_lead_s,
-        debug_detail=os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
-    ), job  # fmt: skip
-
-
-def _runs_dir() -> Path:
-    from launcher.config.load.site_profile import load_site
-    from launcher.submission.facts.gather import runs_dir_of
-
-    return runs_dir_of(None, Path.cwd(), load_site(), os.environ)[0]
-
-
-def _runs_folder() -> RunsFolder:
-    from launcher.report.site.findings import RunsFolder
-    from launcher.run.units import tilde
-
-    path = _runs_dir()
-    there = next(p for p in (path, *path.parents) if p.is_dir())
-    return RunsFolder(
-        shown=tilde(str(path), os.path.expanduser("~")), writable=os.access(there, os.W_OK | os.X_OK),
+    there = next(p for p in (runs, *runs.parents) if p.is_dir())
+    folder = RunsFolder(
+        shown=tilde(str(runs), os.path.expanduser("~")), writable=os.access(there, os.W_OK | os.X_OK),
         free_bytes=shutil.disk_usage(there).free, filesystem=_filesystem(there),
     )  # fmt: skip
+    return SiteFacts(
+        presence=presence, site=site, silence=silence, partition=partition, qos=qos, python=python.path,
+        look=software_here(python.path), runs=folder, saves=_saves(), gpu_request=profile.gpu_request,
+        signal_lead_s=job.restart.signal_lead_s,
+        debug_detail=os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
+    )  # fmt: skip
+
+
+def _check_slurm(facts: SiteFacts, what: str) -> Site:
+    if facts.site is None:
+        raise SiteError(f"{what} needs SLURM: {facts.silence or facts.presence.reason}")
+    return facts.site
 
 
 def _filesystem(path: Path) -> str:
@@ -131,33 +131,18 @@ def _saves() -> Saves | None:
     return Saves(count=len(taken), typical_s=statistics.median(taken), worst_s=max(taken))
 
 
-def _probed(facts: SiteFacts, partition: str | None, account: str | None, wait_s: float) -> SiteFacts:
-    """Run the probe, by default in the profile's debug partition: it starts soonest."""
-    from launcher.config.load.site_profile import load_site
-    from launcher.slurm.probe import probe_node
-
-    if facts.site is None:
-        raise SiteError(f"--probe needs SLURM: {facts.silence or facts.presence.reason}")
-    partition = partition or load_site().debug_partition or facts.partition
-    click.echo(f"probing {partition or 'the default partition'} (up to {wait_s:g} s) ...", err=True)
-    result = probe_node(_runs_dir(), facts.python, partition=partition, account=account, wait_s=wait_s)
-    return dataclasses.replace(facts, probe=result)
-
-
 def _write_site(facts: SiteFacts, force: bool) -> Path:
     """Write the site profile. Raises SiteError without SLURM, StateError when a profile exists."""
     from launcher.config.load.site_profile import user_profile
     from launcher.report.site.profile import site_profile
     from launcher.run.files import write_atomic
 
-    if facts.site is None:
-        raise SiteError(f"a site profile needs SLURM: {facts.silence or facts.presence.reason}")
-    path = user_profile()
+    site, path = _check_slurm(facts, "a site profile"), user_profile()
     if path.exists() and not force:
         raise StateError(f"{path} exists; --force replaces it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, site_profile(facts.site, facts.partition, facts.saves), mode=0o644)
+        write_atomic(path, site_profile(site, facts.partition, facts.saves), mode=0o644)
     except OSError as error:
         raise RunDirError(f"{path} cannot be written: {error.strerror}") from None
     return path
