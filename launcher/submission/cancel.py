@@ -55,22 +55,22 @@ def cancel_points(runs: Sequence[RunPaths]) -> int:
 
     Raises SiteError when SLURM does not answer or refuses.
     """
-    places = {paths: locate(paths) for paths in runs if read_outcome(paths.outcome) is None}
-    jobs = {paths: where.job_id for paths, where in places.items()}
-    left = open_jobs({job: places[paths] for paths, job in jobs.items()})
+    places = [locate(paths) for paths in runs if read_outcome(paths.outcome) is None]
+    jobs = {where: where.job_id for where in places}
+    left = open_jobs(jobs)
     if left:
-        _announce([paths for paths, job in jobs.items() if job in left], lambda: scancel(*sorted(left)))
+        _announce([where.paths for where in left], lambda: scancel(*left.values()))
     end = time.monotonic() + _WAIT_S
     while left and time.monotonic() < end:
-        left = open_jobs({job: places[paths] for paths, job in jobs.items()})
+        left = open_jobs(jobs)
         # A leader that goes on in another job writes so before its own job ends.
-        moved = {paths: new for paths, job in jobs.items() if job not in left and (new := places[paths].job_id) != job}
+        moved = {where: new for where, job in jobs.items() if where not in left and (new := where.job_id) != job}
         if moved:
             scancel(*moved.values())
             jobs |= moved
-            left |= set(moved.values())
+            left |= moved
         time.sleep(0.5 if left else 0.0)
-    write_cancelled([paths for paths, job in jobs.items() if job not in left], "it was cancelled")
+    write_cancelled([where.paths for where in jobs if where not in left], "it was cancelled")
     return len(left)
 
 

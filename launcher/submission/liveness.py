@@ -95,23 +95,22 @@ def locate(paths: RunPaths) -> RunLocation:
     return RunLocation(paths, submission)
 
 
-def open_jobs(jobs: Mapping[str, RunLocation]) -> set[str]:
-    """Return the ids of the SLURM jobs that have not ended, with one query. Raises SiteError."""
-    parents = sorted({job.partition("_")[0] for job in jobs})
+def open_jobs(jobs: Mapping[RunLocation, str]) -> dict[RunLocation, str]:
+    """Return those of ``jobs``, by run, that are the run's and have not ended, with one query. Raises SiteError."""
+    parents = sorted({job.partition("_")[0] for job in jobs.values()})
     if not parents:
-        return set()
+        return {}
     lines = _squeue("--array", f"--jobs={','.join(parents)}", "--format=%i %T %j %o")
     rows = (line.split(maxsplit=3) for line in lines)
-    found = {job: (state, rest) for job, state, *rest in (row for row in rows if len(row) > 1)}
-    return {job for job, (state, rest) in found.items() if job in jobs and state not in ENDED and jobs[job].has(*rest)}
+    found = {row[0]: row[1:] for row in rows if len(row) > 1 and row[1] not in ENDED}
+    return {where: job for where, job in jobs.items() if job in found and where.has(*found[job][1:])}
 
 
 def ended(runs: Collection[RunLocation]) -> set[str]:
     """Return the ids of the runs on which nothing works any more, with one query to SLURM. Raises SiteError."""
-    jobs = {where.job_id: where for where in runs if where.backend == "slurm"}
-    alive = {jobs[job].paths.id for job in open_jobs(jobs)}
-    alive |= {where.paths.id for where in runs if where.backend != "slurm" and where.alive(fresh=True)}
-    return {where.paths.id for where in runs} - alive
+    alive = set(open_jobs({where: where.job_id for where in runs if where.backend == "slurm"}))
+    alive |= {where for where in runs if where.backend != "slurm" and where.alive(fresh=True)}
+    return {where.paths.id for where in runs if where not in alive}
 
 
 def await_end(runs: Collection[RunLocation]) -> bool:
