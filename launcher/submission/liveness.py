@@ -41,13 +41,8 @@ class RunLocation:
                 return event.job_id
         return str(self._submission.get("job_id"))
 
-    def slurm_state(self, *, fresh: bool = True) -> str:
-        """Return the job's state in SLURM; "" when SLURM knows no such job. ``fresh=False`` asks at most every 20 s.
-
-        Raises SiteError when SLURM does not answer.
-        """
-        if not fresh and time.monotonic() - self._asked < ASK_EVERY_S:
-            return self._state
+    def slurm_state(self) -> str:
+        """Return the job's state in SLURM; "" when SLURM knows no such job. Raises SiteError when SLURM does not answer."""
         self._asked = time.monotonic()
         lines = _squeue("--states=all", f"--jobs={self.job_id}", "--format=%T %j %o")
         state, *job = lines[0].split(maxsplit=2) if lines else [""]
@@ -59,13 +54,17 @@ class RunLocation:
         return is_this_job(self._submission, self.paths.root, name=name, command=command)
 
     def alive(self, *, fresh: bool = False) -> bool:
-        """Return whether something works on the run or will; also when SLURM does not answer."""
-        if self.backend == "slurm":
-            try:
-                return self.slurm_state(fresh=fresh) not in {"", *ENDED}
-            except SiteError:
-                return True
-        return self._runs_here() is not False
+        """Return whether something works on the run or will; also when SLURM does not answer.
+
+        SLURM is asked if ``fresh``, else at most every 20 s.
+        """
+        if self.backend != "slurm":
+            return self._runs_here() is not False
+        try:
+            again = fresh or time.monotonic() - self._asked >= ASK_EVERY_S
+            return (self.slurm_state() if again else self._state) not in {"", *ENDED}
+        except SiteError:
+            return True
 
     def _runs_here(self) -> bool | None:
         said = self._submission

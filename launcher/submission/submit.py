@@ -151,4 +151,4 @@ def submission_entry(plan: SubmissionPlan, job_id: str, *, by: str, **extra: Any
 
 def record(plan: SubmissionPlan, job_id: str, *, by: str, **extra: Any) -> None:
     """Write submission.json. Raises OSError."""
-    write_submission(plan.run_dir, submission_entry(plan, job_id, by=by, **extra))
+    write_submission(plan.paths.submission, submission_entry(plan, job_id, by=by, **extra))

@@ -19,10 +19,6 @@ from launcher.run.state import read_submission
 from launcher.submission.folder import snapshot
 from launcher.submission.plan.plan import SubmissionPlan
 
-_NAMES = RunPaths(Path())
-_JOB, _SPEC, _PASSED, _SECRET, _EVENTS, _SUBMISSION = map(
-    str, (_NAMES.job, _NAMES.spec, _NAMES.passed, _NAMES.secret, _NAMES.events, _NAMES.submission)
-)
 _BEFORE = ".before."
 
 
@@ -72,35 +68,34 @@ def write_own(
     as a thousand points of a sweep would take a minute on a network file system. ``durable=False`` replaces the job and
     the spec without fsync. Raises OSError.
     """
-    folder, spec = plan.run_dir, plan.spec
-    put = partial(_put, folder, new=new)
-    put(_JOB, plan.job_yaml, durable=durable)
-    put(_SPEC, spec.dumps(), durable=durable)
-    put(_PASSED, json.dumps({k: os.environ[k] for k in spec.pass_names if k in os.environ}) + "\n", mode=0o600)
-    if new or not os.path.exists(f"{folder}/{_SECRET}"):
-        put(_SECRET, secrets.token_hex(32) + "\n", mode=0o600)
+    paths, spec = plan.paths, plan.spec
+    put = partial(_put, new=new)
+    put(paths.job, plan.job_yaml, durable=durable)
+    put(paths.spec, spec.dumps(), durable=durable)
+    put(paths.passed, json.dumps({k: os.environ[k] for k in spec.pass_names if k in os.environ}) + "\n", mode=0o600)
+    if new or not paths.secret.exists():
+        put(paths.secret, secrets.token_hex(32) + "\n", mode=0o600)
     submitted = events.event(
         "submitted", attempt=None, job_id=None, backend=plan.backend, nodes=spec.nodes, spare_nodes=spec.spare_nodes,
         tasks_per_node=spec.tasks_per_node, by=by, changes=list(changes),
     )  # fmt: skip
     if new:
-        put(_EVENTS, json.dumps(submitted.raw) + "\n")
+        put(paths.events, json.dumps(submitted.raw) + "\n")
     else:
-        event_lines.append(Path(folder, _EVENTS), submitted)
+        event_lines.append(paths.events, submitted)
 
 
-def write_submission(folder: str, entry: Mapping[str, Any], *, new: bool = False) -> None:
+def write_submission(path: Path, entry: Mapping[str, Any], *, new: bool = False) -> None:
     """Write submission.json: where the run is now, and all its submissions so far. ``new``: as in `write_own`."""
-    before = [] if new else read_submission(Path(folder, _SUBMISSION)).get("submissions", [])
-    _put(folder, _SUBMISSION, json.dumps({**entry, "submissions": [*before, entry]}) + "\n", new=new)
+    before = [] if new else read_submission(path).get("submissions", [])
+    _put(path, json.dumps({**entry, "submissions": [*before, entry]}) + "\n", new=new)
 
 
-def _put(folder: str, name: str, text: str, *, new: bool, mode: int = 0o640, durable: bool = True) -> None:
+def _put(path: Path, text: str, *, new: bool, mode: int = 0o640, durable: bool = True) -> None:
     if not new:
-        write_atomic(Path(folder, name), text, mode=mode, durable=durable)
+        write_atomic(path, text, mode=mode, durable=durable)
         return
-    # Paths are text: joining fifteen a point takes its time.
-    fd = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.fchmod(fd, mode)
         left = memoryview(text.encode())

@@ -24,7 +24,6 @@ from launcher.frozen import frozen
 from launcher.run import index
 from launcher.run.files import write_atomic
 from launcher.run.index import SWEEP_FILE
-from launcher.run.paths import RunPaths
 from launcher.submission import submit
 from launcher.submission.backends import slurm
 from launcher.submission.facts.facts import Facts
@@ -35,8 +34,6 @@ from launcher.submission.plan.script import array_place
 
 _LINKED = ("code", "lib", "submitit", "environment.json")
 _FOLDERS = ("attempts", "checkpoints", "logs")
-_NAMES = RunPaths(Path())
-_SBATCH = str(_NAMES.sbatch)
 
 
 @frozen
@@ -130,7 +127,7 @@ def submit_points(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> Submi
         entry = submit.submission_entry(first, ids[0], by="submit")
         for one, job_id in zip(points, ids, strict=True):
             mine = {**entry, "job_id": job_id, "sweep": {"id": root.name, "overrides": one.overrides}}
-            write_submission(one.plan.run_dir, mine, new=True)
+            write_submission(one.plan.paths.submission, mine, new=True)
         _write_sweep(root, points, ids, most)
         undo.pop_all()
     index.register(root)
@@ -150,7 +147,7 @@ def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> Non
             rundir.make(f"{folder}/{name}", mode)
         for name in _LINKED:
             os.symlink(f"../{name}", f"{folder}/{name}")
-        os.symlink(f"../submit-{number}.sbatch", f"{folder}/{_SBATCH}")
+        os.symlink(f"../submit-{number}.sbatch", one.plan.paths.sbatch)
         os.symlink(f"../{os.path.basename(folder)}", f"{listing}/{place}")
         write_own(one.plan, by="submit", changes=one.overrides, new=True)
 
