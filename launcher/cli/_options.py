@@ -5,21 +5,30 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
 
-_SCRIPT_ARGS = "launcher.script_args"
-F = TypeVar("F", bound=Callable[..., Any])
+_SCRIPT_ARGS, _MODULE = "launcher.script_args", "launcher.module"
 
 
 class JobCommand(click.Command):
-    """A verb whose words after ``--`` are arguments of the job's script: click would drop the ``--``."""
+    """A verb on JOB [KEY=VALUE ...] [-- SCRIPT ARGS]: a YAML file, a .py file, or -m MODULE.
+
+    Words after ``--`` are arguments of the job's script: click would drop the ``--``.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += [
+            click.Option(["-m", "module"], metavar="MODULE", help="Run a module instead of a JOB."),
+            click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="JOB [KEY=VALUE]... [-- ARGS]..."),
+        ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -27,11 +36,13 @@ class JobCommand(click.Command):
             ctx.meta[_SCRIPT_ARGS] = args[at + 1 :]
             args = args[:at]
         try:
-            return super().parse_args(ctx, list(args))
+            rest = super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
             hint = _behind_dashes(ctx, _script_of(args), _option(error.option_name, args))
             said = f"{error.format_message()} {hint}".rstrip()
             raise click.NoSuchOption(error.option_name, said, ctx=error.ctx) from None
+        ctx.meta[_MODULE] = ctx.params.pop("module", None)
+        return rest
 
 
 def _script_of(words: Sequence[str]) -> str | None:
@@ -89,12 +100,6 @@ json_option = partial(click.option, "--json", "as_json", is_flag=True)
 """--json, whose ``help`` says what is printed."""
 
 
-def job_arguments(function: F) -> F:
-    """Add JOB [KEY=VALUE ...] [-- SCRIPT ARGS]: a YAML file, a .py file, or -m MODULE."""
-    words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="JOB [KEY=VALUE]... [-- ARGS]...")
-    return click.option("-m", "module", metavar="MODULE", help="Run a module instead of a JOB.")(words(function))
-
-
 def read_words(words: Sequence[str], module: str | None) -> tuple[str | None, str | None, list[str]]:
     """Return (job file, target, overrides) of the words of a command line. Raises click.UsageError."""
     if module is not None:
@@ -107,14 +112,14 @@ def read_words(words: Sequence[str], module: str | None) -> tuple[str | None, st
     return (None, name, overrides) if name.endswith(".py") else (name, None, overrides)
 
 
-def load_job_words(words: Sequence[str], module: str | None, sweep: Sequence[str] = ()) -> LoadedJob:
+def load_job_words(words: Sequence[str], sweep: Sequence[str] = ()) -> LoadedJob:
     """Load the job that the words of a command line name. Raises ConfigError."""
     from launcher.config.document.validation import homes, keys_at
     from launcher.config.load.load import load_job
     from launcher.errors import ConfigError
 
-    path, target, overrides = read_words(words, module)
     context = click.get_current_context()
+    path, target, overrides = read_words(words, context.meta.get(_MODULE))
     script_args = context.meta.get(_SCRIPT_ARGS, [])
     try:
         return load_job(path, overrides, target=target, script_args=script_args, sweep=sweep)

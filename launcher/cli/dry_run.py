@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli._options import JobCommand, job_arguments, json_option, load_job_words
+from launcher.cli._options import JobCommand, json_option, load_job_words
 from launcher.errors import DrillError, LauncherError
 
 if TYPE_CHECKING:
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 @click.option("--slurm", is_flag=True, help="Use real nodes: the allocation around this shell, else a new one.")
 @click.option("--keep", is_flag=True, help="Keep the runs of the rehearsal.")
 @json_option(help="Print one JSON object.")
-@job_arguments
-def command(
-    words: tuple[str, ...], module: str | None, steps: int, seed: int | None, slurm: bool, keep: bool, as_json: bool
-) -> None:
+def command(words: tuple[str, ...], steps: int, seed: int | None, slurm: bool, keep: bool, as_json: bool) -> None:
     """Rehearse JOB on this machine: run some steps, kill a rank, resume, and compare the final states.
 
     Nodes are simulated, workers are real. They use this machine's GPUs, or its CPUs where it has too few GPUs.
@@ -47,7 +44,7 @@ def command(
     from launcher.run.rehearsals import note_rehearsal
     from launcher.submission.rehearsal.rehearse import check_drill, rehearse
 
-    loaded = load_job_words(words, module)
+    loaded = load_job_words(words)
     tell = (lambda _: None) if as_json else click.echo
     with _stage(loaded, slurm, keep, tell) as stage:
         found = rehearse(loaded, stage, steps=steps, seed=seed, tell=tell)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli._options import JobCommand, backend_option, job_arguments, json_option, load_job_words, sweep_option
+from launcher.cli._options import JobCommand, backend_option, json_option, load_job_words, sweep_option
 
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 @click.option("--partitions", metavar="A,B", help="Partitions to estimate. Default: the job's own.")
 @sweep_option
 @backend_option
-@job_arguments
 def command(
-    words: tuple[str, ...], module: str | None, backend: BackendName, sweep: tuple[str, ...], as_json: bool, estimate: bool,
+    words: tuple[str, ...], backend: BackendName, sweep: tuple[str, ...], as_json: bool, estimate: bool,
     nodes: str | None, partitions: str | None,
 ) -> None:  # fmt: skip
     """Print exactly what would be submitted: a summary, then the sbatch script. Nothing is submitted.
@@ -34,7 +33,7 @@ def command(
     from launcher.submission.facts.gather import gather_facts
     from launcher.submission.plan.plan import plan
 
-    loaded = load_job_words(words, module, sweep)
+    loaded = load_job_words(words, sweep)
     if estimate:
         from launcher.cli._estimate import print_estimates
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.cli._options import JobCommand, job_arguments, load_job_words
+from launcher.cli._options import JobCommand, load_job_words
 from launcher.errors import RunFailedError
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=JobCommand)
-@job_arguments
-def command(words: tuple[str, ...], module: str | None) -> None:
+def command(words: tuple[str, ...]) -> None:
     """Run a job on this machine, in the foreground, until it ends. Every node is simulated.
 
     The first Ctrl-C saves and stops the run, the second stops it without saving, the third kills it. Closing the terminal
@@ -31,7 +30,7 @@ def command(words: tuple[str, ...], module: str | None) -> None:
     from launcher.cli._submitting import below_here, submit_job
     from launcher.submission.backends.local import Foreground
 
-    one = submit_job(load_job_words(words, module), "local", job_id=str(os.getpid()))
+    one = submit_job(load_job_words(words), "local", job_id=str(os.getpid()))
     agents = Foreground(one.plan)
     try:
         stop = _Stop(one.paths, agents)

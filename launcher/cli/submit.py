@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli._options import JobCommand, backend_option, job_arguments, load_job_words, sweep_option, wait_option
+from launcher.cli._options import JobCommand, backend_option, load_job_words, sweep_option, wait_option
 
 if TYPE_CHECKING:
     from launcher.submission.facts.facts import BackendName
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 @wait_option
 @sweep_option
 @backend_option
-@job_arguments
-def command(
-    words: tuple[str, ...], module: str | None, backend: BackendName, sweep: tuple[str, ...], wait: bool
-) -> None:
+def command(words: tuple[str, ...], backend: BackendName, sweep: tuple[str, ...], wait: bool) -> None:
     """Submit a job to SLURM or to this machine.
 
     JOB is a YAML file or a .py file. KEY=VALUE overrides a key of the job, as in resources.nodes=2. Words after -- are
@@ -33,7 +30,7 @@ def command(
     parts = _chained(words)
     after: list[Predecessor] = []
     for part in parts:
-        loaded = load_job_words(part, module, sweep)
+        loaded = load_job_words(part, sweep)
         if loaded.job.sweep:
             if len(parts) > 1:
                 raise click.UsageError("'then' cannot join a sweep. Submit the sweep by itself.")

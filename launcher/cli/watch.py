@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -76,9 +78,9 @@ def _live(paths: RunPaths | None, sweep: str | None) -> None:
         return Group(*(in_ascii(lines) if poor else lines))
 
     try:
-        with _Keys() as keys, Live(screen(), console=console, screen=True, auto_refresh=False) as live:
+        with _keyboard() as read, Live(screen(), console=console, screen=True, auto_refresh=False) as live:
             while not view.done:
-                for key in keys.read(_PERIOD_S):
+                for key in read(_PERIOD_S):
                     view.press(key)
                 live.update(screen(), refresh=True)
                 if view.obey():
@@ -87,27 +89,27 @@ def _live(paths: RunPaths | None, sweep: str | None) -> None:
         return  # Ctrl-C leaves the view
 
 
-class _Keys:
-    """Reads the keyboard key by key; restores the terminal at the end."""
+@contextlib.contextmanager
+def _keyboard() -> Iterator[Callable[[float], list[str]]]:
+    """Read the keyboard key by key; restore the terminal at the end.
 
-    def __enter__(self) -> _Keys:
-        import termios
-        import tty
+    Yields a function that returns the keys pressed within some seconds, at the first one.
+    """
+    import termios
+    import tty
 
-        self._fd = sys.stdin.fileno()
-        self._before: list[Any] = termios.tcgetattr(self._fd)
-        tty.setcbreak(self._fd)
-        return self
+    fd = sys.stdin.fileno()
+    before: list[Any] = termios.tcgetattr(fd)
+    tty.setcbreak(fd)
 
-    def __exit__(self, *_: object) -> None:
-        import termios
+    def read(timeout_s: float) -> list[str]:
+        ready = select.select([fd], [], [], timeout_s)[0]
+        return decode(os.read(fd, 256)) if ready else []
 
-        termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
-
-    def read(self, timeout_s: float) -> list[str]:
-        """Return the keys pressed within ``timeout_s``, at the first one."""
-        ready = select.select([self._fd], [], [], timeout_s)[0]
-        return decode(os.read(self._fd, 256)) if ready else []
+    try:
+        yield read
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 def decode(raw: bytes) -> list[str]:
