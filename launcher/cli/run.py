@@ -90,7 +90,7 @@ class _Stop:
 
     def _interrupt(self, *_: object) -> None:
         self._count += 1
-        self._asked.append((self._save_aloud, self._cancel, self._kill)[min(self._count, 3) - 1])
+        self._asked.append((self._save, self._cancel, self._kill)[min(self._count, 3) - 1])
 
     def _end(self, *_: object) -> None:
         self._asked.append(self._agents.terminate)
@@ -101,13 +101,10 @@ class _Stop:
             os.dup2(null, stream)
         self._asked.append(self._save)
 
-    def _save_aloud(self) -> None:
-        click.echo("\nsaving and stopping; Ctrl-C again stops without saving", err=True)
-        self._save()
-
     def _save(self) -> None:
         from launcher.submission.folder.requests import request_stop
 
+        click.echo("\nsaving and stopping; Ctrl-C again stops without saving", err=True)  # into /dev/null after a HUP
         request_stop(self._paths, save=True)
         self._agents.terminate()
 

@@ -115,12 +115,12 @@ def _stop(spec: RunSpec) -> str:
     return f"{how}, {grace}, then {then}"
 
 
-def plan_warnings(job: Job, spec: RunSpec, facts: Facts) -> tuple[str, ...]:
+def plan_warnings(spec: RunSpec, facts: Facts) -> tuple[str, ...]:
     """Return what a user should know before the job is queued, a sentence each."""
     itself = "" if spec.checkpoint.watch else saves_itself(spec, facts.code)
     links = (f"{path} points outside the code and stays a link to {target}" for path, target in facts.code.outside)
-    found = (*_of_code(spec, facts), *_of_environment(facts), *_of_site(spec, facts), *links)
-    return (itself, *found) if itself else found
+    found = (itself, *_of_code(spec, facts), *_of_environment(facts), *_of_site(spec, facts), *links)
+    return tuple(filter(None, found))
 
 
 def saves_itself(spec: RunSpec, code: CodeFacts) -> str:

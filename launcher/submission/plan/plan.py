@@ -146,7 +146,7 @@ def plan(
         parameters=parameters,
         job_yaml=loaded.yaml if job_yaml is None else job_yaml,
         base_dir=str(loaded.base_dir),
-        warnings=describe.plan_warnings(job, spec, facts),
+        warnings=describe.plan_warnings(spec, facts),
         gpu_hours=_hours(spec, spec.timeout_min / 60),
         gpu_hours_max=_hours(spec, max(spec.restart.max_total_hours, spec.timeout_min / 60)),
         runs_dir=facts.runs_dir,
