@@ -107,7 +107,9 @@ def _verdicts() -> list[str]:
 
 
 def _limits() -> list[str]:
-    spec = SimpleNamespace(tasks_per_node=8, cpus_per_task=16, nodes=2, spare_nodes=1, gpus_per_node=8, mem_gb=1024)
+    spec = SimpleNamespace(
+        tasks_per_node=8, cpus_per_task=16, nodes=2, spare_nodes=1, all_nodes=3, gpus_per_node=8, mem_gb=1024
+    )
     out = []
     for gpus in (0, 4):
         partition = Partition(name="gpu", nodes=2, cpus_per_node=64, gpus_per_node=gpus, mem_gb_per_node=512)

@@ -291,10 +291,11 @@ class Reader:
         real = self._real(node)
         if isinstance(real, (str, int, float, list, tuple)):
             return [real]
-        given = samples.special(self.module.place, f"{last_name(inner)}.{name}")
-        given = samples.special(self.module.place, name) if given is None else given
-        if given is not None:
-            return list(given) if isinstance(given, samples.Several) else [given]
+        function = self.module.function_of(node)
+        own = [f"{function.name}:{name}"] if function is not None else []
+        for key in (*own, f"{last_name(inner)}.{name}", name):
+            if (given := samples.special(self.module.place, key)) is not None:
+                return list(given) if isinstance(given, samples.Several) else [given]
         base = self.values(inner, bound)[0] if isinstance(inner, (ast.Name, ast.Call, ast.Attribute)) else None
         if isinstance(base, PurePath) and hasattr(base, name):
             return [getattr(base, name)]

@@ -31,6 +31,17 @@ def test_modules_and_rooms_exist(path: str) -> None:
     assert (ROOT / "launcher" / path).exists() or path in {"launcher/", "code/", "lib/"}
 
 
+NAMES_IN_FILES = re.findall(r"`([A-Za-z_]+)` (?:in|with) `([a-z_/]+\.py)`", PAGE)
+
+
+def test_names_stand_in_the_files_that_the_page_names() -> None:
+    """Each "`NAME` in `file`" of the page is defined in that file: a class, a function, a constant or a field."""
+    assert len(NAMES_IN_FILES) >= 8
+    for name, path in NAMES_IN_FILES:
+        text = (ROOT / "launcher" / path).read_text()
+        assert re.search(rf"^ *(def |class )?{name}\b( *[:=(]|$)", text, re.MULTILINE), f"{name} is not in {path}"
+
+
 def test_the_diagrams_modules_exist() -> None:
     """Participants of the sequence diagram stand with their modules in brackets."""
     named = [

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from launcher.config.load.load import LoadedJob
-    from launcher.submission.facts.facts import Facts
-    from launcher.submission.plan.estimate import Estimate, Speed
+from launcher.cli._output import print_json
+from launcher.config.load.load import LoadedJob
+from launcher.errors import ConfigError
+from launcher.report.formats import duration
+from launcher.submission.facts.facts import Facts
+from launcher.submission.facts.gather import gather_facts
+from launcher.submission.plan.estimate import Estimate, Speed, ask_start, measured_speeds, nearest_speed, order
+from launcher.submission.plan.plan import plan
 
 
-def print_estimates(
-    loaded: LoadedJob, nodes: Sequence[int], partitions: Sequence[str], *, as_json: bool = False
-) -> None:
+def print_estimates(loaded: LoadedJob, nodes: Sequence[int], partitions: Sequence[str], as_json: bool) -> None:
     """Ask SLURM about every combination and print them, the first to finish first."""
-    from launcher.submission.facts.gather import gather_facts
-    from launcher.submission.plan.estimate import measured_speeds, order
-
     speeds = measured_speeds(loaded.name)
     found = []
     for partition in partitions or [loaded.job.slurm.partition or ""]:
@@ -32,9 +29,7 @@ def print_estimates(
         found += [_one(there, facts, n, speeds) for n in nodes]
     found = order(found)
     if as_json:
-        click.echo(
-            json.dumps([{**asdict(e), "end_t": e.end_t if e.run_s is not None else None} for e in found], indent=1)
-        )
+        print_json([{**asdict(e), "end_t": e.end_t if e.run_s is not None else None} for e in found])
         return
     click.echo(f"{'partition':<14} {'nodes':>5} {'ranks':>5}  {'starts':<12} {'runs':<10} finishes")
     for e in found:
@@ -48,10 +43,6 @@ def print_estimates(
 
 
 def _one(loaded: LoadedJob, facts: Facts, nodes: int, speeds: Sequence[Speed]) -> Estimate:
-    from launcher.errors import ConfigError
-    from launcher.submission.plan.estimate import Estimate, ask_start, nearest_speed
-    from launcher.submission.plan.plan import plan
-
     changed = replace(loaded, job=replace(loaded.job, resources=replace(loaded.job.resources, nodes=nodes)))
     partition = loaded.job.slurm.partition or "default"
     try:
@@ -67,12 +58,12 @@ def _one(loaded: LoadedJob, facts: Facts, nodes: int, speeds: Sequence[Speed]) -
 
 
 def _row(e: Estimate) -> str:
-    from launcher.report.formats import duration
-
     head = f"{e.partition:<14} {e.nodes:>5} {e.ranks or '':>5}"
     if e.start_t is None or e.end_t is None:
         return f"{head}  never: {e.why}"
     wait = max(0.0, e.start_t - time.time())
-    runs = f"{'~' if e.scaled else ''}{duration(e.run_s)}" if e.run_s is not None else "?"
-    ends = time.strftime("%d %b %H:%M", time.localtime(e.end_t)) if e.run_s is not None else "?"
+    runs, ends = "?", "?"
+    if e.run_s is not None:
+        runs = f"{'~' if e.scaled else ''}{duration(e.run_s)}"
+        ends = time.strftime("%d %b %H:%M", time.localtime(e.end_t))
     return f"{head}  {'now' if wait < 5 else 'in ' + duration(wait):<12} {runs:<10} {ends}"

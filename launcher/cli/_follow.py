@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.errors import RunCancelledError, RunFailedError
+from launcher.errors import RunCancelledError, RunFailedError, SiteError
 from launcher.report.formats import metric_list
+from launcher.report.model.history import read_events
+from launcher.report.text.words import words
 from launcher.run import events as ev
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
+from launcher.submission.liveness import ASK_EVERY_S, ended, locate
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -39,9 +43,6 @@ class _Follower:
 
     def look(self) -> None:
         """Print new events and redraw the bar."""
-        from launcher.report.model.history import read_events
-        from launcher.report.text.words import words
-
         events = read_events(self._paths.events)
         for event in events[self._seen :]:
             if not isinstance(event, _QUIET) and (said := words(event)):
@@ -51,19 +52,18 @@ class _Follower:
                 else:
                     self._progress.console.print(line, markup=False, highlight=False)
         self._seen = len(events)
-        if self._progress is not None:
-            self._draw(self._progress, read_state(self._paths.state))
-
-    def _draw(self, progress: Progress, state: dict[str, Any]) -> None:
+        if self._progress is None:
+            return
+        state = read_state(self._paths.state)
         step, rate = state.get("step"), state.get("rate")
         if not isinstance(step, int):
             return
         if self._task is None:
-            progress.start()
-            self._task = progress.add_task("step", total=None, said="")
-        said = [f"{rate:.1f} steps/s"] if isinstance(rate, int | float) and rate else []
-        said += [metric_list(state.get("metrics") or {}, 2)]
-        progress.update(self._task, completed=step, total=state.get("total_steps"), said="  ".join(filter(None, said)))
+            self._progress.start()
+            self._task = self._progress.add_task("step", total=None, said="")
+        speed = f"{rate:.1f} steps/s" if isinstance(rate, int | float) and rate else ""
+        said = "  ".join(filter(None, [speed, metric_list(state.get("metrics") or {}, 2)]))
+        self._progress.update(self._task, completed=step, total=state.get("total_steps"), said=said)
 
     def close(self) -> None:
         """Remove the bar."""
@@ -94,8 +94,7 @@ def follow_run(
         while True:
             before_look()
             follower.look()
-            outcome = read_outcome(paths.outcome)
-            if outcome is not None:
+            if (outcome := read_outcome(paths.outcome)) is not None:
                 follower.look()
                 return outcome
             gone_since = None if alive() else gone_since or time.monotonic()
@@ -130,22 +129,24 @@ def follow_points(name: str, points: Sequence[RunPaths]) -> None:
 
     SLURM is asked about all of them at once, every twenty seconds; an end that a leader wrote is seen at once.
     """
-    from launcher.submission.liveness import Census
-
-    census, waiting, ended = Census(points), list(points), dict[str, str]()
+    waiting, bad, asked = {paths.id: locate(paths) for paths in points}, 0, float("-inf")
+    gone: dict[str, int] = {}  # how often in a row: a leader's last write may be on its way
     while waiting:
         time.sleep(_PERIOD_S * 4)
-        gone = census.gone(waiting)
-        for paths in list(waiting):
-            outcome = read_outcome(paths.outcome)
-            if outcome is None and paths.id not in gone:
+        if time.monotonic() - asked > ASK_EVERY_S:
+            asked = time.monotonic()
+            with contextlib.suppress(SiteError):
+                gone = {run: gone.get(run, 0) + 1 for run in ended(waiting.values())}
+        for run, where in list(waiting.items()):
+            outcome = read_outcome(where.paths.outcome)
+            if outcome is None and gone.get(run, 0) < 2:
                 continue
-            ended[paths.id] = str(outcome.get("state")) if outcome else "lost"
-            waiting.remove(paths)
-            click.echo(f"{time.strftime('%H:%M:%S')}  {paths.id} {ended[paths.id]} ({len(waiting)} to go)")
-    bad = [run for run, state in ended.items() if state != "completed"]
+            state = str(outcome.get("state")) if outcome else "lost"
+            bad += state != "completed"
+            del waiting[run]
+            click.echo(f"{time.strftime('%H:%M:%S')}  {run} {state} ({len(waiting)} to go)")
     if bad:
         raise RunFailedError(
-            f"{len(bad)} of {len(ended)} points did not complete; launcher resubmit --failed {name} continues them"
+            f"{bad} of {len(points)} points did not complete; launcher resubmit --failed {name} continues them"
         )
-    click.echo(f"{name} completed: {len(ended)} points")
+    click.echo(f"{name} completed: {len(points)} points")

@@ -5,20 +5,30 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
 
-_SCRIPT_ARGS = "launcher.script_args"
-F = TypeVar("F", bound=Callable[..., Any])
+_SCRIPT_ARGS, _MODULE = "launcher.script_args", "launcher.module"
 
 
 class JobCommand(click.Command):
-    """A verb whose words after ``--`` are arguments of the job's script: click would drop the ``--``."""
+    """A verb on JOB [KEY=VALUE ...] [-- SCRIPT ARGS]: a YAML file, a .py file, or -m MODULE.
+
+    Words after ``--`` are arguments of the job's script: click would drop the ``--``.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += [
+            click.Option(["-m", "module"], metavar="MODULE", help="Run a module instead of a JOB."),
+            click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="JOB [KEY=VALUE]... [-- ARGS]..."),
+        ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -26,22 +36,24 @@ class JobCommand(click.Command):
             ctx.meta[_SCRIPT_ARGS] = args[at + 1 :]
             args = args[:at]
         try:
-            return super().parse_args(ctx, list(args))
+            rest = super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
             hint = _behind_dashes(ctx, _script_of(args), _option(error.option_name, args))
             said = f"{error.format_message()} {hint}".rstrip()
             raise click.NoSuchOption(error.option_name, said, ctx=error.ctx) from None
+        ctx.meta[_MODULE] = ctx.params.pop("module", None)
+        return rest
 
 
 def _script_of(words: Sequence[str]) -> str | None:
-    """The script that a command line names; None where it names a job file, or nothing."""
+    """Return the script that a command line names; None where it names a job file, or nothing."""
     if "-m" in words[:-1]:
         return f"-m {words[words.index('-m') + 1]}"
     return next((word for word in words if word.endswith(".py")), None)
 
 
 def _option(name: str, words: Sequence[str]) -> list[str]:
-    """The option as the user wrote it, with the next word where that may be its value."""
+    """Return the option as the user wrote it, with the next word where that may be its value."""
     for word, following in zip(words, [*words[1:], "-"], strict=True):
         if word.startswith(name):
             alone = "=" in word or "=" in following or following.startswith("-") or following.endswith(".py")
@@ -50,7 +62,7 @@ def _option(name: str, words: Sequence[str]) -> list[str]:
 
 
 def _behind_dashes(ctx: click.Context, script: str | None, words: Sequence[str]) -> str:
-    """A sentence that shows how to pass the words to the script; empty where there is no script or no word."""
+    """Return a sentence that shows how to pass the words to the script; empty where there is no script or no word."""
     if script is None or not words:
         return ""
     return f"Write arguments of the script after --: {ctx.command_path} {script} -- {shlex.join(words)}"
@@ -65,35 +77,27 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return [n for n in (*names, "@last") if n.startswith(incomplete)][:50]
 
 
-def run_argument(function: F) -> F:
-    """RUN: an id, a unique prefix or ending, a job's name (its newest run), @last, or a path."""
-    return click.argument("run", shell_complete=complete_run)(function)
+run_argument = click.argument("run", shell_complete=complete_run)
+"""RUN: an id, a unique prefix or ending, a job's name (its newest run), @last, or a path."""
 
+runs_argument = click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_run)
 
-def backend_option(function: F) -> F:
-    """--backend auto|slurm|local."""
-    return click.option(
-        "--backend", type=click.Choice(["auto", "slurm", "local"]), default="auto", show_default=True,
-        help="Where to run. auto: on SLURM if this machine has it, else on this machine.",
-    )(function)  # fmt: skip
+backend_option = click.option(
+    "--backend", type=click.Choice(["auto", "slurm", "local"]), default="auto", show_default=True,
+    help="Where to run. auto: on SLURM if this machine has it, else on this machine.",
+)  # fmt: skip
 
+wait_option = click.option(
+    "--wait", is_flag=True, help="Follow the run until it ends; the exit code tells how it ended."
+)
 
-def wait_option(function: F) -> F:
-    """--wait."""
-    said = "Follow the run until it ends; the exit code tells how it ended."
-    return click.option("--wait", is_flag=True, help=said)(function)
+sweep_option = click.option(
+    "--sweep", multiple=True, metavar="KEY=VALUES",
+    help="Vary a key, as in params.lr=0.1,0.01 or params.seed=range(5). All points are one array submission.",
+)  # fmt: skip
 
-
-def job_arguments(function: F) -> F:
-    """JOB [KEY=VALUE ...] [-- SCRIPT ARGS]: a YAML file, a .py file, or -m MODULE."""
-    words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="JOB [KEY=VALUE]... [-- ARGS]...")
-    return click.option("-m", "module", metavar="MODULE", help="Run a module instead of a JOB.")(words(function))
-
-
-def sweep_option(function: F) -> F:
-    """--sweep KEY=A,B, several times."""
-    said = "Vary a key, as in params.lr=0.1,0.01 or params.seed=range(5). All points are one array submission."
-    return click.option("--sweep", multiple=True, metavar="KEY=VALUES", help=said)(function)
+json_option = partial(click.option, "--json", "as_json", is_flag=True)
+"""--json, whose ``help`` says what is printed."""
 
 
 def read_words(words: Sequence[str], module: str | None) -> tuple[str | None, str | None, list[str]]:
@@ -108,14 +112,14 @@ def read_words(words: Sequence[str], module: str | None) -> tuple[str | None, st
     return (None, name, overrides) if name.endswith(".py") else (name, None, overrides)
 
 
-def load_job_words(words: Sequence[str], module: str | None, sweep: Sequence[str] = ()) -> LoadedJob:
+def load_job_words(words: Sequence[str], sweep: Sequence[str] = ()) -> LoadedJob:
     """Load the job that the words of a command line name. Raises ConfigError."""
     from launcher.config.document.validation import homes, keys_at
     from launcher.config.load.load import load_job
     from launcher.errors import ConfigError
 
-    path, target, overrides = read_words(words, module)
     context = click.get_current_context()
+    path, target, overrides = read_words(words, context.meta.get(_MODULE))
     script_args = context.meta.get(_SCRIPT_ARGS, [])
     try:
         return load_job(path, overrides, target=target, script_args=script_args, sweep=sweep)

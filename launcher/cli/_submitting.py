@@ -9,38 +9,37 @@ from typing import TYPE_CHECKING
 
 import click
 
+from launcher.cli._follow import follow_run, report_end
+from launcher.config.load.load import LoadedJob
+from launcher.run.after import Predecessor
+from launcher.run.index import job_name
+from launcher.submission.dependencies import check_same_backend, predecessors
+from launcher.submission.facts.facts import BackendName, Facts
+from launcher.submission.facts.gather import gather_facts
+from launcher.submission.liveness import locate
+from launcher.submission.plan.plan import SubmissionPlan, plan
+from launcher.submission.submit import Submitted, submit_run
+
 if TYPE_CHECKING:
-    from launcher.config.load.load import LoadedJob
-    from launcher.run.after import Predecessor
-    from launcher.submission.facts.facts import BackendName
-    from launcher.submission.submit import Submitted
     from launcher.submission.sweeps.submit_sweep import SubmittedSweep
 
 
 def submit_job(
-    loaded: LoadedJob, backend: BackendName, after: Sequence[Predecessor] = (), *, foreground: bool = False
+    loaded: LoadedJob, backend: BackendName, after: Sequence[Predecessor] = (), *, job_id: str | None = None
 ) -> Submitted:
     """Plan a job and submit it: exactly what `plan` prints."""
-    from launcher.submission.dependencies import check_same_backend, predecessors
-    from launcher.submission.facts.facts import Facts
-    from launcher.submission.facts.gather import gather_facts
-    from launcher.submission.plan.plan import SubmissionPlan, plan
-    from launcher.submission.submit import submit_run
-
-    facts = gather_facts(loaded, backend=backend, after=[*after, *predecessors(loaded.job.after)])
 
     def make(now: Facts) -> SubmissionPlan:
         made = plan(loaded, now)
         check_same_backend(list(now.after), made.backend)
         return made
 
-    return submit_run(make, facts, argv=sys.argv, foreground=foreground)
+    facts = gather_facts(loaded, backend=backend, after=[*after, *predecessors(loaded.job.after)])
+    return submit_run(make, facts, argv=sys.argv, job_id=job_id)
 
 
 def submit_sweep(loaded: LoadedJob, backend: BackendName) -> SubmittedSweep:
     """Plan a sweep and submit it as one array."""
-    from launcher.submission.dependencies import check_same_backend, predecessors
-    from launcher.submission.facts.gather import gather_facts
     from launcher.submission.sweeps.submit_sweep import submit_points
 
     after = predecessors(loaded.job.after)
@@ -50,15 +49,14 @@ def submit_sweep(loaded: LoadedJob, backend: BackendName) -> SubmittedSweep:
 
 def print_submitted(one: Submitted) -> None:
     """Print what was submitted and the commands that follow and stop it."""
-    spec, plan = one.plan.spec, one.plan
-    also = ""
-    if plan.backend == "slurm":
-        where, also = f"SLURM job {one.job_id}, pending", f"     (scancel {one.job_id} works too)"
+    made, run = one.plan, one.plan.spec.id
+    stop = f"launcher cancel {_short(run)} --save"
+    if made.backend == "slurm":
+        where = f"SLURM job {one.job_id}, pending"
+        stop += f"     (scancel {one.job_id} works too)"
     else:
-        where = f"running on this machine, {'GPUs' if spec.gpus_per_node else 'CPUs'} (no SLURM asked)"
-    short = _short(spec.id)
-    stop = f"launcher cancel {short} --save{also}"
-    _print_next(spec.id, where, plan.warnings, f"launcher logs {short} -f", stop, plan.run_dir)
+        where = f"running on this machine, {'GPUs' if made.spec.gpus_per_node else 'CPUs'} (no SLURM asked)"
+    _print_next(run, where, made.warnings, f"launcher logs {_short(run)} -f", stop, made.run_dir)
 
 
 def print_sweep(one: SubmittedSweep) -> None:
@@ -66,8 +64,7 @@ def print_sweep(one: SubmittedSweep) -> None:
     short = _short(one.root.name)
     stop = f"launcher cancel {short}     (scancel {' '.join(one.arrays)} works too)"
     what = f"{len(one.points)} points, SLURM array {', '.join(one.arrays)}"
-    warnings = one.points[0].plan.warnings
-    _print_next(one.root.name, what, warnings, f"launcher ls --sweep {short}", stop, str(one.root))
+    _print_next(one.root.name, what, one.points[0].plan.warnings, f"launcher ls --sweep {short}", stop, str(one.root))
 
 
 def _print_next(run: str, what: str, warnings: Sequence[str], follow: str, stop: str, folder: str) -> None:
@@ -83,23 +80,17 @@ def print_warnings(warnings: Sequence[str]) -> None:
 
 
 def _short(run: str) -> str:
-    """The ending of a run's id that is enough to name it."""
-    from launcher.run.index import job_name
-
+    """Return the ending of a run's id that is enough to name it."""
     return run[len(job_name(run)) + 11 :] or run
 
 
 def below_here(path: str) -> str:
     """Return ``path`` relative to the working directory where it lies below it."""
-    here = os.getcwd() + os.sep
-    return path[len(here) :] if path.startswith(here) else path
+    return path.removeprefix(os.getcwd() + os.sep)
 
 
 def wait_for(one: Submitted) -> None:
     """Follow a run until it ends; Ctrl-C stops the following, not the run."""
-    from launcher.cli._follow import follow_run, report_end
-    from launcher.submission.liveness import locate
-
     where, run = locate(one.paths), one.plan.spec.id
     try:
         outcome = follow_run(one.paths, where.alive)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
 import time
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from launcher.cli._options import json_option
 from launcher.frozen import field_values, frozen
 
 if TYPE_CHECKING:
@@ -36,14 +40,12 @@ class Old:
 
 
 @click.command()
-@click.option(
-    "--older-than", "days", type=float, metavar="DAYS", help="Take only runs that ended at least so long ago."
-)
+@click.option("--older-than", "days", type=float, metavar="DAYS", help="Take only runs that ended at least DAYS ago.")
 @click.option("--larger-than", "gb", type=float, metavar="GB", help="Take only runs of at least this size.")
 @click.option("--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the newest N runs of each job.")
 @click.option("--name", metavar="JOB", help="Take only runs of this job.")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list. Asks nothing: only --yes removes.")
+@json_option(help="Print a JSON list. Asks nothing: only --yes removes.")
 def command(days: float | None, gb: float | None, keep: int, name: str | None, yes: bool, as_json: bool) -> None:
     """List ended runs by age and size, and remove them after asking. Running runs are never removed.
 
@@ -76,15 +78,24 @@ def _show(found: list[Old]) -> None:
 
 
 def _removed(found: list[Old]) -> list[Old]:
+    from launcher.errors import RunDirError
+    from launcher.run import index
+    from launcher.submission.sweeps.points import points_of
+
     for old in found:
-        _remove(Path(old.dir))
-    return [Old(**{**field_values(old), "removed": True}) for old in found]
+        names = [*(p.id for p in points_of(Path(old.dir))), old.run]
+        try:
+            shutil.rmtree(old.dir)
+        except OSError as error:
+            raise RunDirError(f"{error.filename or old.dir}: {error.strerror}") from None
+        for run_id in names:
+            index.unregister(run_id)
+    return [replace(old, removed=True) for old in found]
 
 
 def _candidates(days: float | None, gb: float | None, keep: int, name: str | None) -> list[Old]:
     from launcher.run import index
-    from launcher.run.paths import RunPaths
-    from launcher.submission.sweeps.points import points_of
+    from launcher.submission.sweeps.points import runs_at
 
     now = time.time()
     refs = [
@@ -92,15 +103,14 @@ def _candidates(days: float | None, gb: float | None, keep: int, name: str | Non
         for r in reversed(index.list_runs())
         if name in (None, index.job_name(r.id)) and not index.is_sweep(r.path.parent)
     ]
-    inside = {r.id: points_of(r.path) if index.is_sweep(r.path) else [RunPaths(r.path)] for r in refs}
+    inside = {r.id: runs_at(r.path) for r in refs}
     ends = _ends([paths for runs in inside.values() for paths in runs])
-    kept: dict[str, int] = {}
+    kept: Counter[str] = Counter()
     found = []
     for ref in refs:
-        job = index.job_name(ref.id)
-        kept[job] = kept.get(job, 0) + 1
-        times = [t for paths in inside[ref.id] if (t := ends[paths.id]) is not None]
-        if kept[job] <= keep or not times or len(times) < len(inside[ref.id]):
+        kept[index.job_name(ref.id)] += 1
+        times = [ends[paths.id] for paths in inside[ref.id] if paths.id in ends]
+        if kept[index.job_name(ref.id)] <= keep or not times or len(times) < len(inside[ref.id]):
             continue
         if days is not None and now - max(times) < days * _DAY_S:
             continue
@@ -110,8 +120,8 @@ def _candidates(days: float | None, gb: float | None, keep: int, name: str | Non
     return found
 
 
-def _ends(runs: list[RunPaths]) -> dict[str, float | None]:
-    """When each run ended; None while anything may still work on it.
+def _ends(runs: list[RunPaths]) -> dict[str, float]:
+    """Return when each run ended, without the runs that may still be running.
 
     Of a run whose processes died without an outcome, the end is its last event.
     """
@@ -119,45 +129,25 @@ def _ends(runs: list[RunPaths]) -> dict[str, float | None]:
     from launcher.run.state import read_outcome, read_submission
     from launcher.submission.liveness import ended, locate
 
-    finished = {p.id: _touched(p.outcome) for p in runs if read_outcome(p.outcome) is not None}
-    places = {p.id: locate(p) for p in runs if p.id not in finished and read_submission(p.submission)}
-    over: set[str] = set()
+    last = {p.id: p.outcome for p in runs if read_outcome(p.outcome) is not None}
+    places = [locate(p) for p in runs if p.id not in last and read_submission(p.submission)]
     for on_slurm in (False, True):  # each asked by itself: SLURM's silence says nothing of this machine's runs
-        try:
-            over |= ended({run: where for run, where in places.items() if (where.backend == "slurm") is on_slurm})
-        except SiteError:
-            pass
-    return {p.id: finished[p.id] if p.id in finished else _touched(p.events) if p.id in over else None for p in runs}
-
-
-def _touched(path: Path) -> float | None:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return None
+        asked = [where for where in places if (where.backend == "slurm") is on_slurm]
+        with contextlib.suppress(SiteError):
+            over = ended(asked)
+            last |= {where.paths.id: where.paths.events for where in asked if where.paths.id in over}
+    ends = {}
+    for run, path in last.items():
+        with contextlib.suppress(OSError):
+            ends[run] = path.stat().st_mtime
+    return ends
 
 
 def _bytes(path: Path) -> int:
-    """The bytes that removing it frees: files below, links not followed."""
+    """Return the bytes that removing it frees: the files below, links not followed."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:
-            try:
+            with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(folder, name)).st_blocks * 512
-            except OSError:
-                pass
     return total
-
-
-def _remove(path: Path) -> None:
-    from launcher.errors import RunDirError
-    from launcher.run import index
-    from launcher.submission.sweeps.points import points_of
-
-    inner = [p.id for p in points_of(path)]
-    try:
-        shutil.rmtree(path)
-    except OSError as error:
-        raise RunDirError(f"{error.filename or path}: {error.strerror}") from None
-    for run_id in (*inner, path.name):
-        index.unregister(run_id)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from launcher.cli._options import json_option
+from launcher.errors import RunDirError, SiteError, StateError
 
+if TYPE_CHECKING:
     from launcher.config.document.schema import Job
-    from launcher.report.site.findings import RunsFolder, Saves, SiteFacts
+    from launcher.config.load.site_profile import SiteProfile
+    from launcher.report.site.findings import Saves, SiteFacts
+    from launcher.slurm.site import Site
 
 
 @click.command()
@@ -23,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--probe-wait", metavar="S", default=300, show_default=True, help="Seconds to wait for that job.")
 @click.option("--write-site", is_flag=True, help="Write your site profile from what was found.")
 @click.option("--force", is_flag=True, help="Let --write-site replace a profile.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option(help="Print one JSON object.")
 def command(
     partition: str | None, qos: str | None, account: str | None, probing: bool, probe_wait: int, write_site: bool,
     force: bool, as_json: bool,
@@ -32,15 +39,23 @@ def command(
 
     It asks SLURM three or four questions and submits nothing without --probe. Exit code 0: jobs will work; 5: they will not.
     """
-    import dataclasses
-
     from launcher.cli._output import print_json
-    from launcher.errors import SiteError
+    from launcher.config.load.load import site_job
+    from launcher.config.load.site_profile import load_site
     from launcher.report.site.doctor import diagnosis_lines, examine
+    from launcher.slurm.probe import probe_node
+    from launcher.submission.facts.gather import runs_dir_of
 
-    facts, job = _facts(partition, qos)
+    profile, job = load_site(), site_job()
+    runs = runs_dir_of(None, Path.cwd(), profile, os.environ)[0]
+    facts = _facts(partition or job.slurm.partition, qos or job.slurm.qos, profile, job, runs)
     if probing:
-        facts = _probed(facts, partition, account or job.slurm.account, float(probe_wait))
+        _check_slurm(facts, "--probe")
+        where = partition or profile.debug_partition or facts.partition  # the debug partition starts a job soonest
+        click.echo(f"probing {where or 'the default partition'} (up to {probe_wait} s) ...", err=True)
+        account = account or job.slurm.account
+        found = probe_node(runs, facts.python, partition=where, account=account, wait_s=float(probe_wait))
+        facts = dataclasses.replace(facts, probe=found)
     diagnosis = examine(facts)
     if as_json:
         site = dataclasses.asdict(facts.site) if facts.site else None
@@ -50,80 +65,58 @@ def command(
         head, *rest = diagnosis_lines(diagnosis)
         click.echo(click.style(head, fg="green" if diagnosis.works else "red", bold=True))
         for line in rest:
-            click.echo(click.style(line, fg=colours.get(line.split(maxsplit=1)[0] if line.split() else "")))
+            click.echo(click.style(line, fg=colours.get("".join(line.split()[:1]))))
     if write_site:
         path = _write_site(facts, force)
         click.echo(f"site profile written: {path}", err=as_json)
     return 0 if diagnosis.works else SiteError.exit_code
 
 
-def _facts(partition: str | None, qos: str | None) -> tuple[SiteFacts, Job]:
-    """The facts of this machine and SLURM, and an empty job with the site profile's defaults."""
-    import os
-
-    from launcher.config.load.load import site_job
-    from launcher.config.load.site_profile import load_site
-    from launcher.report.site.findings import SiteFacts
+def _facts(partition: str | None, qos: str | None, profile: SiteProfile, job: Job, runs: Path) -> SiteFacts:
+    """Return the facts of this machine and SLURM; ``job`` is an empty one with the profile's defaults."""
+    from launcher.report.site.findings import RunsFolder, SiteFacts
+    from launcher.run.units import tilde
     from launcher.slurm.probe import software_here
     from launcher.slurm.site import ask_site, find_slurm, parse_site
     from launcher.submission.facts import interpreter
 
     presence = find_slurm()
-    site, silence = None, ""
-    if presence.state == "ready":
-        texts = ask_site()
-        site, silence = (None, texts) if isinstance(texts, str) else (parse_site(texts), "")
-    profile = load_site()
-    job = site_job()
+    texts = ask_site() if presence.state == "ready" else ""
+    site, silence = (None, texts) if isinstance(texts, str) else (parse_site(texts), "")
     python = interpreter.find_interpreter(job.environment.python, None, os.environ)
+    there = next(p for p in (runs, *runs.parents) if p.is_dir())
+    folder = RunsFolder(
+        shown=tilde(str(runs), os.path.expanduser("~")), writable=os.access(there, os.W_OK | os.X_OK),
+        free_bytes=shutil.disk_usage(there).free, filesystem=_filesystem(there),
+    )  # fmt: skip
     return SiteFacts(
-        presence=presence, site=site, silence=silence, partition=partition or job.slurm.partition, qos=qos or job.slurm.qos,
-        python=python.path, look=software_here(python.path), runs=_runs_folder(), saves=_saves(),
-        gpu_request=profile.gpu_request, signal_lead_s=job.restart.signal_lead_s,
+        presence=presence, site=site, silence=silence, partition=partition, qos=qos, python=python.path,
+        look=software_here(python.path), runs=folder, saves=_saves(), gpu_request=profile.gpu_request,
+        signal_lead_s=job.restart.signal_lead_s,
         debug_detail=os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
-    ), job  # fmt: skip
-
-
-def _runs_dir() -> Path:
-    import os
-    from pathlib import Path
-
-    from launcher.config.load.site_profile import load_site
-    from launcher.submission.facts.gather import runs_dir_of
-
-    return runs_dir_of(None, Path.cwd(), load_site(), os.environ)[0]
-
-
-def _runs_folder() -> RunsFolder:
-    import os
-    import shutil
-
-    from launcher.report.site.findings import RunsFolder
-
-    path = _runs_dir()
-    there = next(p for p in (path, *path.parents) if p.is_dir())
-    home = os.path.expanduser("~")
-    shown = f"~{str(path)[len(home) :]}" if str(path).startswith(home + "/") else str(path)
-    return RunsFolder(
-        shown=shown, writable=os.access(there, os.W_OK | os.X_OK), free_bytes=shutil.disk_usage(there).free,
-        filesystem=_filesystem(there),
     )  # fmt: skip
 
 
+def _check_slurm(facts: SiteFacts, what: str) -> Site:
+    if facts.site is None:
+        raise SiteError(f"{what} needs SLURM: {facts.silence or facts.presence.reason}")
+    return facts.site
+
+
 def _filesystem(path: Path) -> str:
-    """The type of the file system that ``path`` is on: the longest mount point above it, the last of equal ones."""
+    """Return the type of the file system that ``path`` is on: the nearest mount point above it, the last of equal ones."""
     import psutil
 
-    above = {str(p) for p in (path.resolve(), *path.resolve().parents)}
+    here = path.resolve()
     try:
-        mounts = [(len(m.mountpoint), m.fstype) for m in psutil.disk_partitions(all=True) if m.mountpoint in above]
+        types = {m.mountpoint: m.fstype for m in psutil.disk_partitions(all=True)}
     except OSError:
         return ""
-    return max(reversed(mounts), key=lambda mount: mount[0], default=(0, ""))[1]
+    return next((types[str(p)] for p in (here, *here.parents) if str(p) in types), "")
 
 
 def _saves() -> Saves | None:
-    """The save times of the newest runs and rehearsals."""
+    """Return the save times of the newest runs and rehearsals."""
     import statistics
 
     from launcher.report.site.findings import Saves
@@ -131,49 +124,25 @@ def _saves() -> Saves | None:
     from launcher.run.paths import RunPaths
 
     taken = [float(s) for e in rehearsals.read_rehearsals() if isinstance(s := e.get("save_s"), int | float)]
-    for ref in reversed(index.list_runs()[-50:]):
-        for e in event_lines.read(RunPaths(ref.path).events):
-            if isinstance(e, events.Saved) and e.seconds is not None:
-                taken.append(e.seconds)
+    history = (e for ref in index.list_runs()[-50:] for e in event_lines.read(RunPaths(ref.path).events))
+    taken += [e.seconds for e in history if isinstance(e, events.Saved) and e.seconds is not None]
     if not taken:
         return None
     return Saves(count=len(taken), typical_s=statistics.median(taken), worst_s=max(taken))
 
 
-def _probed(facts: SiteFacts, partition: str | None, account: str | None, wait_s: float) -> SiteFacts:
-    """Run the probe, by default in the profile's debug partition: it starts soonest."""
-    import dataclasses
-
-    from launcher.errors import SiteError
-    from launcher.slurm.probe import probe_node
-
-    if facts.site is None:
-        raise SiteError(f"--probe needs SLURM: {facts.silence or facts.presence.reason}")
-    from launcher.config.load.site_profile import load_site
-
-    partition = partition or load_site().debug_partition or facts.partition
-    click.echo(f"probing {partition or 'the default partition'} (up to {wait_s:g} s) ...", err=True)
-    result = probe_node(_runs_dir(), facts.python, partition=partition, account=account, wait_s=wait_s)
-    return dataclasses.replace(facts, probe=result)
-
-
 def _write_site(facts: SiteFacts, force: bool) -> Path:
     """Write the site profile. Raises SiteError without SLURM, StateError when a profile exists."""
-    import os
-    from pathlib import Path
-
-    from launcher.errors import RunDirError, SiteError, StateError
+    from launcher.config.load.site_profile import user_profile
     from launcher.report.site.profile import site_profile
     from launcher.run.files import write_atomic
 
-    if facts.site is None:
-        raise SiteError(f"a site profile needs SLURM: {facts.silence or facts.presence.reason}")
-    path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "launcher" / "site.yaml"
+    site, path = _check_slurm(facts, "a site profile"), user_profile()
     if path.exists() and not force:
         raise StateError(f"{path} exists; --force replaces it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, site_profile(facts.site, facts.partition, facts.saves), mode=0o644)
+        write_atomic(path, site_profile(site, facts.partition, facts.saves), mode=0o644)
     except OSError as error:
         raise RunDirError(f"{path} cannot be written: {error.strerror}") from None
     return path

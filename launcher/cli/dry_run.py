@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli._options import JobCommand, job_arguments, load_job_words
+from launcher.cli._options import JobCommand, json_option, load_job_words
+from launcher.errors import DrillError, LauncherError
 
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
@@ -24,11 +27,8 @@ if TYPE_CHECKING:
 @click.option("--seed", type=int, help="Seed that chooses which rank is killed, and when.")
 @click.option("--slurm", is_flag=True, help="Use real nodes: the allocation around this shell, else a new one.")
 @click.option("--keep", is_flag=True, help="Keep the runs of the rehearsal.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@job_arguments
-def command(
-    words: tuple[str, ...], module: str | None, steps: int, seed: int | None, slurm: bool, keep: bool, as_json: bool
-) -> None:
+@json_option(help="Print one JSON object.")
+def command(words: tuple[str, ...], steps: int, seed: int | None, slurm: bool, keep: bool, as_json: bool) -> None:
     """Rehearse JOB on this machine: run some steps, kill a rank, resume, and compare the final states.
 
     Nodes are simulated, workers are real. They use this machine's GPUs, or its CPUs where it has too few GPUs.
@@ -40,41 +40,33 @@ def command(
     tested (checkpoint.enabled: false, or fewer than three steps). A script that reports no steps is not tested; a note
     says so, and the exit code is 0.
     """
-    from dataclasses import asdict
-
+    from launcher.cli._output import print_json
+    from launcher.run.rehearsals import note_rehearsal
     from launcher.submission.rehearsal.rehearse import check_drill, rehearse
 
-    loaded = load_job_words(words, module)
+    loaded = load_job_words(words)
     tell = (lambda _: None) if as_json else click.echo
     with _stage(loaded, slurm, keep, tell) as stage:
         found = rehearse(loaded, stage, steps=steps, seed=seed, tell=tell)
     if as_json:
-        click.echo(json.dumps({**asdict(found), "projected_s": found.projected_s}, indent=1))
+        print_json({**asdict(found), "projected_s": found.projected_s})
     else:
         for line in rehearsal_lines(found, int(loaded.job.resources.timeout_min), real=slurm):
             click.echo(line)
-    _remember(loaded, found, real=slurm)
-    check_drill(found)
-
-
-def _remember(loaded: LoadedJob, found: Rehearsal, *, real: bool) -> None:
-    """Record what was measured, for `plan --estimate` and `doctor`."""
-    from launcher.run import rehearsals
-
     first = found.first
     rate = 1.0 / first.step_time_s if first.step_time_s else None
-    rehearsals.note_rehearsal(
-        loaded.name, real=real, ranks=first.ranks, steps_per_s=rate, total_steps=first.total_steps, save_s=first.save_s
+    note_rehearsal(  # for `plan --estimate` and `doctor`
+        loaded.name, real=slurm, ranks=first.ranks, steps_per_s=rate, total_steps=first.total_steps, save_s=first.save_s
     )
+    check_drill(found)
 
 
 @contextlib.contextmanager
 def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], None]) -> Iterator[Stage]:
-    """The stage of the rehearsal: this machine, or nodes of SLURM."""
-    from dataclasses import replace
-
+    """Prepare the stage of the rehearsal: this machine, or nodes of SLURM."""
+    from launcher.cli._output import handling
     from launcher.submission.facts.gather import gather_facts
-    from launcher.submission.rehearsal.stages import LocalStage, on_slurm
+    from launcher.submission.rehearsal.stages import Stage, on_slurm
 
     if slurm:
         loaded = _in_its_partition(loaded)
@@ -85,19 +77,16 @@ def _stage(loaded: LoadedJob, slurm: bool, keep: bool, tell: Callable[[str], Non
             place = stack.enter_context(_own_folder(facts.runs_dir if slurm else None))
             facts = replace(facts, runs_dir=place, runs_dir_shown=place)
         if slurm:
-            stack.enter_context(_interrupted_by_signals())
+            # TERM and a closed terminal are like Ctrl-C: the allocation must be released.
+            stack.enter_context(handling(dict.fromkeys((signal.SIGTERM, signal.SIGHUP), _interrupt)))
             yield stack.enter_context(on_slurm(loaded, facts, tell))
         else:
-            yield LocalStage(facts)
+            yield Stage(facts, str(os.getpid()))
 
 
 @contextlib.contextmanager
 def _own_folder(above: str | None) -> Iterator[str]:
-    """A folder for the rehearsal's runs. It stays when the job fails, because the user then needs its logs."""
-    import shutil
-    import tempfile
-
-    from launcher.errors import DrillError, LauncherError
+    """Make a folder for the rehearsal's runs. It stays when the job fails, because the user then needs its logs."""
     from launcher.run import index
 
     if above is not None:
@@ -119,9 +108,7 @@ def _own_folder(above: str | None) -> Iterator[str]:
 
 
 def _in_its_partition(loaded: LoadedJob) -> LoadedJob:
-    """The job with the partition of its rehearsal: the allocation's, the command line's, the profile's, or its own."""
-    from dataclasses import replace
-
+    """Return the job with the partition of its rehearsal: the allocation's, the command line's, the profile's, or its own."""
     from launcher.config.document.source import COMMAND_LINE
 
     origin = loaded.origin.get("slurm.partition")
@@ -132,19 +119,8 @@ def _in_its_partition(loaded: LoadedJob) -> LoadedJob:
     return replace(loaded, job=replace(loaded.job, slurm=replace(loaded.job.slurm, partition=partition)))
 
 
-@contextlib.contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
-    """Treat TERM and a closed terminal like Ctrl-C: the allocation must be released."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def rehearsal_lines(found: Rehearsal, timeout_min: int, *, real: bool = False) -> list[str]:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from launcher.errors import ConfigError, StateError
+
 if TYPE_CHECKING:
     from launcher.config.convert.first_job import DefaultPartition
-    from launcher.slurm.site import Partition, Site
+    from launcher.slurm.site import Site
 
 
 @click.command()
@@ -25,82 +27,59 @@ def command(file: Path | None, output: str, force: bool) -> None:
     job file tell what was not converted. Without FILE, the launcher searches this directory for training code and asks
     SLURM for its partitions.
     """
-    from launcher.errors import StateError
+    from launcher.config.convert import convert
+    from launcher.run.files import write_atomic
 
     if output != "-" and not force and Path(output).exists():
         raise StateError(f"{output} exists; --force replaces it, -o PATH writes elsewhere, and -o - prints")
-    text = _first_job() if file is None else _converted(file)
+    try:
+        given = "" if file is None else file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    text = _first_job() if file is None else convert(given, file.name)
     if output == "-":
         click.echo(text, nl=False)
         return
-    _write(Path(output), text)
+    try:
+        write_atomic(Path(output), text, mode=0o644)
+    except OSError as error:
+        raise ConfigError(f"{output} cannot be written: {error.strerror}") from None
     click.echo(f"{output} written; check it, then: launcher plan {output}")
 
 
-def _write(path: Path, text: str) -> None:
-    from launcher.errors import ConfigError
-    from launcher.run.files import write_atomic
-
-    try:
-        write_atomic(path, text, mode=0o644)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def _converted(file: Path) -> str:
-    from launcher.config.convert import convert
-    from launcher.errors import ConfigError
-
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
-    return convert(text, file.name)
-
-
 def _first_job() -> str:
-    from launcher.config.convert.first_job import find_work, first_job
-
-    partition, source = _ask_slurm()
-    return first_job(find_work(Path.cwd()), partition, f"this directory and {source}")
-
-
-def _ask_slurm() -> tuple[DefaultPartition, str]:
-    """The partition to use and where it is known from; an empty one where there is no SLURM."""
-    from launcher.config.convert.first_job import DefaultPartition
+    """Return a job file for this directory's code, with a partition where SLURM names one."""
+    from launcher.config.convert.first_job import DefaultPartition, find_work, first_job
     from launcher.slurm.site import ask_site, find_slurm, parse_site
 
-    presence = find_slurm()
+    partition, presence = DefaultPartition(), find_slurm()
     if presence.state != "ready":
         click.echo(presence.reason, err=True)
-        return DefaultPartition(), "no SLURM"
-    texts = ask_site()
-    if isinstance(texts, str):
+        source = "no SLURM"
+    elif isinstance(texts := ask_site(), str):
         click.echo(texts, err=True)
-        return DefaultPartition(), "no answer from SLURM"
-    site = parse_site(texts)
-    return default_partition(site), f"SLURM {site.version}".strip()
+        source = "no answer from SLURM"
+    else:
+        site = parse_site(texts)
+        partition, source = default_partition(site), f"SLURM {site.version}".strip()
+    return first_job(find_work(Path.cwd()), partition, f"this directory and {source}")
 
 
 def default_partition(site: Site) -> DefaultPartition:
     """Return the default partition, or the first with GPUs where the default has none."""
     from launcher.config.convert.first_job import DefaultPartition
 
-    usable = [p for p in site.partitions if p.up]
-    if not usable:
+    ranked = sorted((p for p in site.partitions if p.up), key=lambda p: (p.gpus_per_node == 0, not p.default))
+    if not ranked:
         return DefaultPartition()
-    ranked = sorted(usable, key=lambda p: (p.gpus_per_node == 0, not p.default))
-    chosen = ranked[0]
+    chosen, *others = ranked
     return DefaultPartition(
         partition=chosen.name,
         gpus=chosen.gpus_per_node,
         cpus=chosen.cpus_per_node,
         limit_min=int(chosen.max_time_s // 60) if chosen.max_time_s else None,
         account_needed="associations" in site.enforces.lower(),
-        others=tuple(_words(p) for p in ranked[1:6]),
+        others=tuple(
+            f"{p.name} ({f'{p.gpus_per_node} GPUs a node' if p.gpus_per_node else 'no GPUs'})" for p in others[:5]
+        ),
     )
-
-
-def _words(partition: Partition) -> str:
-    gpus = f"{partition.gpus_per_node} GPUs a node" if partition.gpus_per_node else "no GPUs"
-    return f"{partition.name} ({gpus})"

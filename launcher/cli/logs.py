@@ -6,14 +6,15 @@ import contextlib
 import glob
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from launcher.cli._options import run_argument
+from launcher.cli._options import json_option, run_argument
 from launcher.frozen import field_values, frozen
 
 if TYPE_CHECKING:
@@ -29,13 +30,11 @@ _BLOCK = 1 << 20
 @click.option("--attempt", type=click.IntRange(min=0), help="Attempt of the log. Default: the latest that has one.")
 @click.option("--round", type=click.IntRange(min=0), help="Round of the log. Default: the latest that has one.")
 @click.option("--agents", is_flag=True, help="Print the agents' logs: start-up, SLURM and the launcher itself.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), help="Print only the last lines.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), help="Print only this many lines, the last ones.")
 @click.option(
     "-f", "--follow", is_flag=True, help="Print new lines as they come, over restarts, until the run has ended."
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per line: rank, round, attempt, host and text."
-)
+@json_option(help="Print one JSON object per line: rank, round, attempt, host and text.")
 def command(
     run: str, rank: int, attempt: int | None, round: int | None, agents: bool, lines: int | None, follow: bool, as_json: bool,
 ) -> None:  # fmt: skip
@@ -54,11 +53,11 @@ def command(
         if agents or not found:
             raise StateError(f"{paths.id} has no log yet; launcher status {paths.id} shows what it waits for")
         click.echo(f"rank {rank} has no log; these are the logs of the agents:", err=True)
-    out = Objects(paths) if as_json else Bytes(paths)
+    out = Objects(paths) if as_json else Bytes()
     at = dict.fromkeys(found, 0)
     for path in found:
-        if len(found) > 1:
-            out.title(path)
+        if len(found) > 1 and not as_json:
+            click.echo(f"==> {path.name} <==")
         try:
             at[path] = _print(path, out, lines=lines)
         except OSError as error:
@@ -71,28 +70,22 @@ def command(
 def _agent_logs(paths: RunPaths) -> list[Path]:
     from launcher.run.state import agent_logs  # most calls are for a rank's log, and need no history
 
-    return sorted(agent_logs(paths), key=_age)
+    def age(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    return sorted(agent_logs(paths), key=age)
 
 
 def _rank_log(paths: RunPaths, rank: int, attempt: int | None, round_: int | None) -> list[Path]:
-    """The newest log of a rank, of the given attempt and round; none where the folder cannot be read."""
-    numbers = ["*" if n is None else str(n) for n in (attempt, round_)]
-    pattern = f"attempt-{numbers[0]}/round-{numbers[1]}/rank-{rank:05d}.log"
-    found = [
-        paths.logs / name for name in glob.glob(pattern, root_dir=paths.logs)
-    ]  # pathlib's raises where it may not read
-    return sorted(found, key=_numbers)[-1:]
-
-
-def _numbers(path: Path) -> list[int]:
-    return [int(part.rpartition("-")[2]) for part in path.parts[-3:-1] if part.rpartition("-")[2].isdigit()]
-
-
-def _age(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+    """Return the newest log of a rank, of the given attempt and round; none where the folder cannot be read."""
+    attempts, rounds = ("*" if n is None else n for n in (attempt, round_))
+    pattern = f"attempt-{attempts}/round-{rounds}/rank-{rank:05d}.log"
+    names = glob.glob(pattern, root_dir=paths.logs)  # pathlib's raises where it may not read
+    found = [(place, name) for name in names if (place := _place(name))]
+    return [paths.logs / name for _, name in sorted(found)[-1:]]
 
 
 def _print(path: Path, out: Bytes | Objects, *, begin: int = 0, lines: int | None = None) -> int:
@@ -106,7 +99,7 @@ def _print(path: Path, out: Bytes | Objects, *, begin: int = 0, lines: int | Non
 
 
 def _begin_of_last(f: BinaryIO, end: int, lines: int) -> int:
-    """The offset of the last ``lines`` lines, searched from the end: logs grow to gigabytes."""
+    """Return the offset of the last ``lines`` lines, searched from the end: logs grow to gigabytes."""
     wanted, at = lines, end
     if end and lines:
         f.seek(end - 1)
@@ -125,7 +118,7 @@ def _begin_of_last(f: BinaryIO, end: int, lines: int) -> int:
 
 
 def _follow(paths: RunPaths, files: Callable[[], list[Path]], at: dict[Path, int], out: Bytes | Objects) -> None:
-    """Print what comes until the run has ended; a new attempt's or round's log continues the old one's."""
+    """Print new lines until the run has ended, those of later attempts and rounds too."""
     from launcher.run.state import read_outcome
     from launcher.submission.liveness import locate
 
@@ -135,7 +128,8 @@ def _follow(paths: RunPaths, files: Callable[[], list[Path]], at: dict[Path, int
         for path in files():
             if path not in at:
                 at[path] = 0
-                out.turn(path)
+                if isinstance(out, Bytes):
+                    click.echo(f"==> {path.relative_to(paths.root)} <==", err=True)
             with contextlib.suppress(OSError):
                 at[path] = _print(path, out, begin=at[path])
         if over:
@@ -145,8 +139,15 @@ def _follow(paths: RunPaths, files: Callable[[], list[Path]], at: dict[Path, int
 
 # --- how lines are printed ------------------------------------------------------------------------------------------------
 
-_RankKey = tuple[Any, Any, Any]
-"""A rank, its round and its attempt."""
+_Place = tuple[int, int, int]
+"""An attempt, a round and a rank."""
+_PLACE = re.compile(r"attempt-(\d+)/round-(\d+)/rank-(\d+)\.log$")
+
+
+def _place(path: str) -> _Place | None:
+    """Return whose log that is; None for an agent's."""
+    found = _PLACE.search(path)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 @frozen
@@ -172,17 +173,6 @@ class Line:
 class Bytes:
     """Prints logs byte for byte: they need not be UTF-8."""
 
-    def __init__(self, paths: RunPaths) -> None:
-        self._root = paths.root
-
-    def title(self, path: Path) -> None:
-        """Name one of several files."""
-        click.echo(f"==> {path.name} <==")
-
-    def turn(self, path: Path) -> None:
-        """Name a file that came while others were followed."""
-        click.echo(f"==> {path.relative_to(self._root)} <==", err=True)
-
     def write(self, path: Path, block: bytes) -> None:
         """Print what was read of ``path``."""
         click.echo(block, nl=False)
@@ -197,19 +187,15 @@ class Objects:
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
         self._rests: dict[Path, bytes] = {}
-        self._hosts: dict[_RankKey, str | None] = {}
-
-    def title(self, path: Path) -> None:
-        """Print nothing: each line names its file."""
-
-    turn = title
+        self._hosts: dict[_Place, str | None] = {}
 
     def write(self, path: Path, block: bytes) -> None:
         """Print the lines that ``block`` ends."""
         *whole, rest = (self._rests.pop(path, b"") + block).split(b"\n")
         if rest:
             self._rests[path] = rest
-        self._tell(path, whole)
+        if whole:
+            self._tell(path, whole)
 
     def close(self) -> None:
         """Print the half lines."""
@@ -217,26 +203,16 @@ class Objects:
             self._tell(path, [rest])
 
     def _tell(self, path: Path, lines: list[bytes]) -> None:
-        if not lines:
-            return
         file = str(path.relative_to(self._paths.root))
-        place = self._place(path)
-        rank, round_, attempt = place or (None, None, None)
+        place = _place(file)
+        attempt, round_, rank = place or (None, None, None)
         host = self._host(place) if place is not None else None
         for line in lines:
             one = Line(self._paths.id, file, attempt, round_, rank, host, line.decode("utf-8", "replace"))
             click.echo(json.dumps(field_values(one)))
 
-    @staticmethod
-    def _place(path: Path) -> _RankKey | None:
-        """Rank, round and attempt of ``attempt-A/round-R/rank-N.log``; None for an agent's log."""
-        if not path.stem.startswith("rank-"):
-            return None
-        attempt, round_, rank = (int(word.rpartition("-")[2]) for word in (*path.parts[-3:-1], path.stem))
-        return rank, round_, attempt
-
-    def _host(self, place: _RankKey) -> str | None:
-        """The host of that rank; the history is read again for what is not known yet."""
+    def _host(self, place: _Place) -> str | None:
+        """Return the host of that rank; the history is read again when it is not known yet."""
         if place not in self._hosts:
             from launcher.run import event_lines
             from launcher.run.events import RoundStarted
@@ -244,5 +220,5 @@ class Objects:
             for e in event_lines.read(self._paths.events):
                 for r in e.ranks if isinstance(e, RoundStarted) else ():
                     if r.rank is not None and e.round is not None and e.attempt is not None:
-                        self._hosts[r.rank, e.round, e.attempt] = r.host
+                        self._hosts[e.attempt, e.round, r.rank] = r.host
         return self._hosts.setdefault(place, None)

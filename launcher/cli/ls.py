@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
+
+from launcher.cli._options import json_option
 
 if TYPE_CHECKING:
     from launcher.report.model.runs import Known
@@ -19,45 +22,32 @@ if TYPE_CHECKING:
     "--state", "states", multiple=True, metavar="STATE", help="List only runs in this state. May be repeated."
 )
 @click.option(
-    "-n", "--number", type=click.IntRange(min=1), default=30, show_default=True, help="Print at most so many lines."
+    "-n", "--number", type=click.IntRange(min=1), default=30, show_default=True, help="Print at most this many lines."
 )
 @click.option("-a", "--all", "everything", is_flag=True, help="Print all lines.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of every run.")
+@json_option(help="Print a JSON list of every run.")
 def command(
     sweep: str | None, metric: str | None, highest: bool, states: tuple[str, ...], number: int, everything: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """List runs, newest first; a sweep is one line."""
-    import time
-
+    from launcher.report.formats import json_lines
     from launcher.report.model.runs import all_runs
     from launcher.report.text.listing import group_sweeps, rows
 
     now, known = time.time(), all_runs()
-    if sweep is not None:
-        found = _points(known, now, sweep, metric, highest)
-        _show([r for r in found if not states or r.state in states], as_json, number, everything)
-    elif as_json or states:
-        _show([r for r in rows(known, now) if not states or r.state in states], as_json, number, everything)
-    else:
+    most = None if everything else number
+    if sweep is None and not as_json and not states:
         groups = group_sweeps(known)
-        shown = groups if everything else groups[:number]
-        found = rows([k for g in shown for k in g], now)
-        by_run = {row.run: row for row in found}
-        lines = [[by_run[k.id] for k in g if k.id in by_run] for g in shown]
-        _print([_cells(line, now) for line in lines if line], len(groups) - len(shown))
-
-
-def _show(found: list[ListingRow], as_json: bool, number: int, everything: bool) -> None:
-    """Print every run by itself: as JSON, or as a table of at most ``number`` lines."""
-    import time
-
-    from launcher.report.formats import json_lines
-
+        by_run = {row.run: row for row in rows([k for g in groups[:most] for k in g], now)}
+        lines = [[by_run[k.id] for k in g if k.id in by_run] for g in groups[:most]]
+        _print([_cells(line, now) for line in lines if line], len(groups[:most]), len(groups))
+        return
+    found = rows(known, now) if sweep is None else _points(known, now, sweep, metric, highest)
+    found = [r for r in found if not states or r.state in states]
     if as_json:
         click.echo(json_lines(map(vars, found)))
         return
-    shown, now = found if everything else found[:number], time.time()
-    _print([_sweep_cells(r) if r.sweep else _cells([r], now) for r in shown], len(found) - len(shown))
+    _print([_sweep_cells(r) if r.sweep else _cells([r], now) for r in found[:most]], len(found[:most]), len(found))
 
 
 def _points(known: list[Known], now: float, sweep: str, metric: str | None, highest: bool) -> list[ListingRow]:
@@ -80,7 +70,7 @@ def _state_cell(state: str) -> str:
 
 
 def _cells(line: list[ListingRow], now: float) -> list[str]:
-    """One line of the list: a run, or all points of a sweep."""
+    """Return one line of the list: a run, or all points of a sweep."""
     from launcher.report import formats
     from launcher.report.text.listing import main_metric, sweep_line
 
@@ -105,13 +95,12 @@ def _sweep_cells(row: ListingRow) -> list[str]:
     return [row.run, _state_cell(row.state), " ".join(formats.clean(o, 40) for o in row.overrides), metrics]
 
 
-def _print(table: list[list[str]], more: int) -> None:
+def _print(table: list[list[str]], shown: int, count: int) -> None:
     from launcher.cli._output import print_table
 
     if not table:
         click.echo("no runs found; launcher submit job.yaml starts one")
         return
-    width = max(len(row) for row in table)
-    print_table([row + [""] * (width - len(row)) for row in table])
-    if more:
-        click.echo(f"{more} more; launcher ls --all lists them")
+    print_table(table)
+    if count > shown:
+        click.echo(f"{count - shown} more; launcher ls --all lists them")

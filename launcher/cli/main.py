@@ -15,6 +15,7 @@ import sys
 
 import click
 
+import launcher
 from launcher.errors import LauncherError, RunDirError, RunGoneError
 
 _HERE = os.path.dirname(__file__)  # pathlib would be a twentieth of the time of --help
@@ -27,7 +28,7 @@ _ORDER = (
 
 
 def _summary(verb: str) -> str:
-    """The first line of a verb's docstring, without importing it."""
+    """Read the first line of a verb's docstring, without importing it."""
     with open(os.path.join(_HERE, f"{verb.replace('-', '_')}.py"), encoding="utf-8") as f:
         return f.readline().strip().strip('"')
 
@@ -43,40 +44,22 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = importlib.import_module(f"launcher.cli.{cmd_name.replace('-', '_')}").command
-        if not isinstance(command, click.Command):
-            raise TypeError(f"launcher.cli.{cmd_name}: command is no click command")
+        command: click.Command = importlib.import_module(f"launcher.cli.{cmd_name.replace('-', '_')}").command
         command.name = cmd_name
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(verb, _summary(verb)) for verb in self.list_commands(ctx)]
-        if rows:
-            with formatter.section("Verbs"):
-                formatter.write_dl(rows)
-
-
-def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        import launcher
-
-        click.echo(f"launcher {launcher.__version__}")
-        ctx.exit()
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, _summary(verb)) for verb in self.list_commands(ctx)])
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
-)
+@click.version_option(launcher.__version__, message="launcher %(version)s", help="Print the version.")
 def cli() -> None:
     """Submit multi-node PyTorch DDP jobs to SLURM, and restart and resume them after failures.
 
     RUN is a run's id, a unique prefix or ending of it, a job's name (its newest run), or @last (the newest run).
     """
-
-
-def _debugging() -> bool:
-    return os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
 
 
 def _flush(code: int) -> int:
@@ -126,14 +109,6 @@ def _run(argv: list[str] | None) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _in_words(error: LauncherError) -> str:
-    if not isinstance(error, RunGoneError):
-        return str(error)
-    from launcher.report.model.lost_runs import lost_run_in_words
-
-    return lost_run_in_words(error)
-
-
 def _stopped() -> int:
     click.echo("stopped", err=True)
     # Python remembers a KeyboardInterrupt that struck within an exec() of text (every dataclass is made by one), caught
@@ -149,12 +124,18 @@ def main(argv: list[str] | None = None) -> int:
     """
     _open_standard_streams()
     _replace_unprintable()
+    debugging = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
     try:
         return _flush(_run(argv))
     except LauncherError as error:
-        if _debugging():
+        if debugging:
             raise
-        click.echo(f"launcher: {_in_words(error)}", err=True)
+        text = str(error)
+        if isinstance(error, RunGoneError):
+            from launcher.report.model.lost_runs import lost_run_in_words
+
+            text = lost_run_in_words(error)
+        click.echo(f"launcher: {text}", err=True)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -165,7 +146,7 @@ def main(argv: list[str] | None = None) -> int:
         # What becomes, before Python 3.12, of a KeyboardInterrupt that struck in a class's definition.
         if isinstance(error.__cause__, KeyboardInterrupt):
             return _stopped()
-        if _debugging():
+        if debugging:
             raise
         if isinstance(error, FileNotFoundError) and not _has_directory():
             click.echo("launcher: the working directory was deleted; cd to another one", err=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
+
+from launcher.cli._options import json_option
 
 if TYPE_CHECKING:
     from launcher.report.model.host_records import HostRecord
@@ -16,20 +19,22 @@ if TYPE_CHECKING:
     "--runs", "number", type=click.IntRange(min=1), default=200, show_default=True, help="Newest runs to read."
 )
 @click.option("--suspect", is_flag=True, help="Show only suspect hosts.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@json_option(help="Print a JSON list.")
 def command(hosts: tuple[str, ...], number: int, suspect: bool, as_json: bool) -> None:
     """Show the failures, hangs and slow steps of each HOST in your runs (default: all hosts, the worst first).
 
     HOST may be a SLURM host list: node[1-4]. The mark ! shows a suspect host: it is slow, or it was lost, hung or failed
     its checks more than once. FAILED counts workers, which may have failed because of their program.
     """
-    import time
-
     from launcher.cli._output import NO_RUNS, print_json
     from launcher.report.model.host_records import gather, load
     from launcher.report.model.runs import all_runs
+    from launcher.slurm.hosts import expand_hosts
 
-    wanted = _named(hosts)
+    try:
+        wanted = {name for text in hosts for name in expand_hosts(text)}
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="HOST") from None
     known = all_runs()[:number]
     records = [
         r
@@ -45,15 +50,6 @@ def command(hosts: tuple[str, ...], number: int, suspect: bool, as_json: bool) -
     _table(records, time.time())
 
 
-def _named(hosts: tuple[str, ...]) -> set[str]:
-    from launcher.slurm.hosts import expand_hosts
-
-    try:
-        return {name for text in hosts for name in expand_hosts(text)}
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="HOST") from None
-
-
 def _table(records: list[HostRecord], now: float) -> None:
     from launcher.report.formats import ago, clean
 
@@ -65,9 +61,11 @@ def _table(records: list[HostRecord], now: float) -> None:
         counts = [str(n or "") for n in (r.lost, r.failed, r.hung, r.checks)]
         rows.append(("!" if r.suspect else "", clean(r.host), str(len(r.runs)), *counts, slow, last))
     widths = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]
-    for number, row in enumerate(rows):
-        cells = [c.ljust(w) if i == 1 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=False))]
-        line = f"{'  '.join(cells)}  {row[-1]}".rstrip()
-        width = max(80, sum(widths) + 2 * len(widths) + 40)
+    width = max(80, sum(widths) + 2 * len(widths) + 40)
+    for row in rows:
+        mark, host, *counts = (
+            c.ljust(w) if i == 1 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=False))
+        )
+        line = "  ".join([mark, host, *counts, row[-1]]).rstrip()
         line = line if len(line) <= width else f"{line[: width - 1]}…"
-        click.echo(click.style(line, bold=number == 0, fg="yellow" if row[0] == "!" else None))
+        click.echo(click.style(line, bold=row is head, fg="yellow" if row[0] == "!" else None))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli._options import JobCommand, backend_option, job_arguments, load_job_words, sweep_option
+from launcher.cli._options import JobCommand, backend_option, json_option, load_job_words, sweep_option
 
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
@@ -16,30 +15,30 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=JobCommand)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option(help="Print one JSON object.")
 @click.option("--estimate", is_flag=True, help="Ask SLURM when the job would start (sbatch --test-only).")
 @click.option("--nodes", "nodes", metavar="1,2,4", help="Node counts to estimate. Default: the job's own.")
 @click.option("--partitions", metavar="A,B", help="Partitions to estimate. Default: the job's own.")
 @sweep_option
 @backend_option
-@job_arguments
 def command(
-    words: tuple[str, ...], module: str | None, backend: BackendName, sweep: tuple[str, ...], as_json: bool, estimate: bool,
+    words: tuple[str, ...], backend: BackendName, sweep: tuple[str, ...], as_json: bool, estimate: bool,
     nodes: str | None, partitions: str | None,
 ) -> None:  # fmt: skip
     """Print exactly what would be submitted: a summary, then the sbatch script. Nothing is submitted.
 
     JOB is a YAML file or a .py file. KEY=VALUE overrides a key of the job, as in resources.nodes=2. SLURM is not needed.
     """
+    from launcher.cli._output import print_json
     from launcher.submission.facts.gather import gather_facts
     from launcher.submission.plan.plan import plan
 
-    loaded = load_job_words(words, module, sweep)
+    loaded = load_job_words(words, sweep)
     if estimate:
         from launcher.cli._estimate import print_estimates
 
         named = [p for p in (partitions or "").split(",") if p]
-        print_estimates(loaded, _counts(nodes) or [loaded.job.resources.nodes], named, as_json=as_json)
+        print_estimates(loaded, _counts(nodes) or [loaded.job.resources.nodes], named, as_json)
         return
     facts = gather_facts(loaded, backend=backend).for_reading()
     if loaded.job.sweep:
@@ -47,9 +46,9 @@ def command(
         return
     made = plan(loaded, facts)
     if as_json:
-        click.echo(json.dumps(made.as_dict(), indent=1))
-        return
-    _show(made.summary, lambda: made.sbatch)  # submitit, which writes the script, takes a moment to import
+        print_json(made.as_dict())
+    else:
+        _show(made.summary, lambda: made.sbatch)  # submitit, which writes the script, takes a moment to import
 
 
 def _counts(text: str | None) -> list[int]:
@@ -68,14 +67,15 @@ def _show(lines: Sequence[str], render: Callable[[], str]) -> None:
 
 def _sweep(loaded: LoadedJob, facts: Facts, as_json: bool) -> None:
     """Print the first point's plan, the points, and the array's script."""
-    from launcher.submission.sweeps import submit_sweep
+    from launcher.cli._output import print_json
+    from launcher.submission.sweeps.submit_sweep import plan_points
 
-    chunks = submit_sweep.plan_points(loaded, facts)
+    chunks = plan_points(loaded, facts)
     first, count = chunks[0][0], sum(len(c) for c in chunks)
-    scripts = [submit_sweep.array_script(chunk) for chunk in chunks]
+    scripts = [chunk[0].plan.array_script(len(chunk)) for chunk in chunks]
     if as_json:
         points = [{"run": p.plan.spec.id, "overrides": p.overrides} for chunk in chunks for p in chunk]
-        click.echo(json.dumps({**first.plan.as_dict(), "sbatch": scripts, "points": points}, indent=1))
+        print_json({**first.plan.as_dict(), "sbatch": scripts, "points": points})
         return
     at_once = first.plan.parameters["array_parallelism"] * len(chunks)
     hours = f"{first.plan.gpu_hours * count:,.0f} {'GPU' if first.plan.spec.gpus_per_node else 'CPU'}-h"

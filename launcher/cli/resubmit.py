@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from launcher.cli._options import run_argument, wait_option
+from launcher.errors import StateError
 
 if TYPE_CHECKING:
     from launcher.submission.facts.facts import BackendName
@@ -37,10 +38,10 @@ def command(
     KEY=VALUE changes its job: fewer nodes, a longer time limit, more epochs.
     """
     from launcher.cli._submitting import print_submitted, wait_for
-    from launcher.submission import resubmit
+    from launcher.submission.resubmit import Again, fork, resubmit
     from launcher.submission.sweeps.points import single
 
-    how = resubmit.Again(
+    how = Again(
         overrides=overrides, step=_step(from_), unsafe_load=unsafe_load, fresh_code=fresh_code, backend=backend,
         argv=tuple(sys.argv),
     )  # fmt: skip
@@ -52,7 +53,7 @@ def command(
         _failed(run, how, wait)
         return
     paths = single(run)
-    submitted = resubmit.fork(paths, fork_name, how) if fork_name else resubmit.resubmit(paths, how)
+    submitted = fork(paths, fork_name, how) if fork_name else resubmit(paths, how)
     print_submitted(submitted)
     if wait:
         wait_for(submitted)
@@ -68,8 +69,8 @@ def _step(text: str) -> int | None:
 
 def _failed(run: str, how: Again, wait: bool) -> None:
     """Resubmit every point of the sweep that failed, or whose processes died without an outcome, as one array."""
+    from launcher.cli._follow import follow_points
     from launcher.cli._submitting import print_warnings
-    from launcher.errors import StateError
     from launcher.run import index
     from launcher.submission.sweeps.points import points_of
     from launcher.submission.sweeps.resubmit_points import failed_of, resubmit_points
@@ -82,13 +83,11 @@ def _failed(run: str, how: Again, wait: bool) -> None:
         click.echo(f"{sweep.name} has no failed points")
         return
     for array in resubmit_points(sweep, chosen, how):
-        many = len(array.runs) > 1
-        what = f"{len(array.runs)} points, SLURM array {array.job_id}" if many else f"SLURM job {array.job_id}"
+        count = len(array.runs)
+        what = f"{count} points, SLURM array {array.job_id}" if count > 1 else f"SLURM job {array.job_id}"
         click.echo(f"{sweep.name} resubmitted: {what}")
         print_warnings(array.plan.warnings)
         for name in array.runs:
             click.echo(f"  point    {name}")
     if wait:
-        from launcher.cli._follow import follow_points
-
         follow_points(sweep.name, chosen)

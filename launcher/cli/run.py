@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.cli._options import JobCommand, job_arguments, load_job_words
+from launcher.cli._options import JobCommand, load_job_words
 from launcher.errors import RunFailedError
 
 if TYPE_CHECKING:
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=JobCommand)
-@job_arguments
-def command(words: tuple[str, ...], module: str | None) -> None:
+def command(words: tuple[str, ...]) -> None:
     """Run a job on this machine, in the foreground, until it ends. Every node is simulated.
 
     The first Ctrl-C saves and stops the run, the second stops it without saving, the third kills it. Closing the terminal
     saves and stops. The exit code tells how the run ended.
     """
     from launcher.cli._follow import report_end
+    from launcher.cli._output import handling
     from launcher.cli._submitting import below_here, submit_job
     from launcher.submission.backends.local import Foreground
 
-    one = submit_job(load_job_words(words, module), "local", foreground=True)
+    one = submit_job(load_job_words(words), "local", job_id=str(os.getpid()))
     agents = Foreground(one.plan)
     try:
-        with _Stop(one.paths, agents) as stop:
+        stop = _Stop(one.paths, agents)
+        with handling(stop.handlers()):
             for line in one.plan.summary:
                 click.echo(line)
             click.echo(
@@ -60,19 +61,13 @@ class _Stop:
         self._count = 0
         self._asked: deque[Callable[[], None]] = deque()
         self._stopped = False
-        self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> _Stop:
-        """Handle TERM, which `launcher cancel` sends and which goes on to the agents, and HUP of a closed terminal: save and stop."""
-        handlers = {signal.SIGINT: self._interrupt, signal.SIGTERM: self._end}
+    def handlers(self) -> dict[int, Callable[..., None]]:
+        """Return the handlers of Ctrl-C, of TERM (`launcher cancel` sends it) and of a closed terminal's HUP."""
+        handlers: dict[int, Callable[..., None]] = {signal.SIGINT: self._interrupt, signal.SIGTERM: self._end}
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup: the run continues
             handlers[signal.SIGHUP] = self._hang_up
-        self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        return handlers
 
     def follow(self) -> dict[str, Any]:
         """Follow the run until it has an outcome; write one where it was stopped before its leader could."""
@@ -95,7 +90,7 @@ class _Stop:
 
     def _interrupt(self, *_: object) -> None:
         self._count += 1
-        self._asked.append((self._save_aloud, self._cancel, self._kill)[min(self._count, 3) - 1])
+        self._asked.append((self._save, self._cancel, self._kill)[min(self._count, 3) - 1])
 
     def _end(self, *_: object) -> None:
         self._asked.append(self._agents.terminate)
@@ -106,13 +101,10 @@ class _Stop:
             os.dup2(null, stream)
         self._asked.append(self._save)
 
-    def _save_aloud(self) -> None:
-        click.echo("\nsaving and stopping; Ctrl-C again stops without saving", err=True)
-        self._save()
-
     def _save(self) -> None:
         from launcher.submission.folder.requests import request_stop
 
+        click.echo("\nsaving and stopping; Ctrl-C again stops without saving", err=True)  # into /dev/null after a HUP
         request_stop(self._paths, save=True)
         self._agents.terminate()
 

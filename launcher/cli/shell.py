@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli._options import run_argument
+from launcher.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
@@ -24,7 +25,6 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
     It starts in the run's code directory, with the run's variables and setup lines. It takes no resources from the run
     (srun --overlap) and ends with the run's allocation. The exit code is COMMAND's.
     """
-    from launcher.errors import StateError
     from launcher.run.spec import RunSpec
     from launcher.run.state import read_state
     from launcher.submission.liveness import locate
@@ -38,7 +38,7 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
         )
     spec = RunSpec.read(paths.spec)
     wanted = list(words) or [os.environ.get("SHELL", "/bin/bash")]
-    env = {**os.environ, **_variables(paths, spec.variables, spec.python)}
+    env = _environment(paths, spec.variables, spec.python)
     # By its path: -m would look into the code directory first, which may hold a folder called launcher.
     wanted = [*_setup_command(paths), spec.python, str(paths.lib / "launcher" / "node" / "agent" / "shell.py"), *wanted]
     if where.backend == "slurm":
@@ -56,39 +56,35 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
 
 
 def _setup_command(paths: RunPaths) -> list[str]:
-    """The start of a command that runs the job's setup lines first, as its agents do."""
-    from launcher.errors import ConfigError
-    from launcher.submission.resubmit import Again, load_again
+    """Return the words before a command that run the job's setup lines first, as its agents do."""
+    from launcher.submission.resubmit import Again, prepare
 
     try:
-        setup = load_again(paths, paths.root, Again()).job.environment.setup
+        setup = prepare(paths, Again()).loaded.job.environment.setup
     except ConfigError as error:
-        click.echo(f"launcher: the run's setup lines are not run: {error}", err=True)
+        click.echo(f"launcher: the run's setup lines were skipped: {error}", err=True)
         return []
     return ["/bin/bash", "-c", "\n".join([*setup, 'exec "$@"']), "shell"] if setup else []
 
 
 def _host(state: dict[str, Any], rank: int | None, run_id: str) -> str | None:
-    from launcher.errors import StateError
-
-    ranks = [r for r in state.get("ranks") or [] if isinstance(r, dict)]
+    ranks = [r for r in state.get("ranks") or [] if isinstance(r, dict) and rank in (None, r.get("rank"))]
+    if ranks:
+        return str(ranks[0]["host"])
     if rank is None:
-        return str(ranks[0]["host"]) if ranks else None
-    for one in ranks:
-        if one.get("rank") == rank:
-            return str(one["host"])
+        return None
     raise StateError(f"{run_id} has no rank {rank} now; launcher status {run_id} shows its ranks")
 
 
-def _variables(paths: RunPaths, own: dict[str, str], python: str) -> dict[str, str]:
+def _environment(paths: RunPaths, own: dict[str, str], python: str) -> dict[str, str]:
     from launcher.run.files import read_object
+    from launcher.submission.backends.slurm import python_path
 
-    passed = read_object(paths.passed) or {}
-    path = os.pathsep.join([str(paths.lib), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {
+        **os.environ,
         **own,
-        **{str(k): str(v) for k, v in passed.items()},
+        **{name: str(value) for name, value in (read_object(paths.passed) or {}).items()},
         "LAUNCHER_RUN_DIR": str(paths.root),
-        "PYTHONPATH": path,
+        "PYTHONPATH": python_path(str(paths.lib)),
         "PATH": os.pathsep.join([os.path.dirname(python) or ".", os.environ.get("PATH", os.defpath)]),
     }

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import click
 
-from launcher.cli._options import complete_run
+from launcher.cli._options import json_option, runs_argument
 
 
 @click.command()
-@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_run)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for one RUN, else a list.")
+@runs_argument
+@json_option(help="Print one JSON object for one RUN, else a list.")
 def command(runs: tuple[str, ...], as_json: bool) -> None:
     """Show the state of runs: step, speed, what is saved, which ranks are missing, and what the run cost.
 
     Without RUN, show every run that has not ended, else the newest one. docs/json.md lists the keys of --json.
     """
-    import os
-    import time
-
     from launcher.cli._output import NO_RUNS, print_json, print_wrapped
     from launcher.report.model.hearing import read_histories, run_now
     from launcher.report.model.history import read_history
-    from launcher.report.model.ledger import advise, ledger
+    from launcher.report.model.ledger import advice_in_words, advise, cost_in_words, goodput_in_words, ledger
     from launcher.report.model.runs import all_runs, find_many, summarise_all
     from launcher.report.text.listing import has_ended
     from launcher.report.text.status import colour, lines, past, standing
@@ -45,15 +45,15 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
         click.echo(NO_RUNS)
     from launcher.report.diagnosis.kept_off import kept_off
     from launcher.report.diagnosis.why import explain
-    from launcher.report.model.ledger import advice_in_words, cost_in_words, goodput_in_words
 
     for h, s, book, now in zip(histories, summaries, books, times, strict=True):
         why = explain(h, s, now).sentence if s.state in ("failed", "cancelled") else ""
         if (off := kept_off(h, s)) is not None:
             why = f"{off.sentence} To let SLURM use them: {off.command}"
-        advice = advice_in_words(advise(h, book))
-        told = {"goodput": goodput_in_words(book), "cost": cost_in_words(book), "advice": advice, "why": why}
-        head, *rest = lines(s, now, history=past(book, now), **told)
+        head, *rest = lines(
+            s, now, history=past(book, now), goodput=goodput_in_words(book), cost=cost_in_words(book),
+            advice=advice_in_words(advise(h, book)), why=why,
+        )  # fmt: skip
         click.echo(head.replace(f"  {s.state}", f"  {click.style(s.state, fg=colour(s.state))}", 1))
         for line in rest:
             print_wrapped(line)

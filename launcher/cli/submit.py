@@ -7,28 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli._options import (
-    JobCommand,
-    backend_option,
-    job_arguments,
-    load_job_words,
-    sweep_option,
-    wait_option,
-)  # fmt: skip
+from launcher.cli._options import JobCommand, backend_option, load_job_words, sweep_option, wait_option
 
 if TYPE_CHECKING:
     from launcher.submission.facts.facts import BackendName
-    from launcher.submission.submit import Submitted
 
 
 @click.command(cls=JobCommand)
 @wait_option
 @sweep_option
 @backend_option
-@job_arguments
-def command(
-    words: tuple[str, ...], module: str | None, backend: BackendName, sweep: tuple[str, ...], wait: bool
-) -> None:
+def command(words: tuple[str, ...], backend: BackendName, sweep: tuple[str, ...], wait: bool) -> None:
     """Submit a job to SLURM or to this machine.
 
     JOB is a YAML file or a .py file. KEY=VALUE overrides a key of the job, as in resources.nodes=2. Words after -- are
@@ -39,9 +28,9 @@ def command(
     from launcher.run.after import Predecessor
 
     parts = _chained(words)
-    submitted: list[Submitted] = []
+    after: list[Predecessor] = []
     for part in parts:
-        loaded = load_job_words(part, module, sweep)
+        loaded = load_job_words(part, sweep)
         if loaded.job.sweep:
             if len(parts) > 1:
                 raise click.UsageError("'then' cannot join a sweep. Submit the sweep by itself.")
@@ -52,19 +41,15 @@ def command(
 
                 follow_points(points.root.name, points_of(points.root))
             return
-        before = submitted[-1] if submitted else None
-        after = []
-        if before is not None:
-            job_id = before.job_id if before.plan.backend == "slurm" else ""
-            after = [Predecessor("ok", before.plan.run_dir, job_id)]
-        submitted.append(submit_job(loaded, backend, after))
-        print_submitted(submitted[-1])
+        one = submit_job(loaded, backend, after)
+        print_submitted(one)
+        after = [Predecessor("ok", one.plan.run_dir, one.job_id if one.plan.backend == "slurm" else "")]
     if wait:
-        wait_for(submitted[-1])
+        wait_for(one)
 
 
 def _chained(words: Sequence[str]) -> list[list[str]]:
-    """The jobs of ``a.yaml then b.yaml``, each with its own overrides."""
+    """Return the jobs of ``a.yaml then b.yaml``, each with its own overrides."""
     parts: list[list[str]] = [[]]
     for word in words:
         if word == "then":

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import select
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.cli._options import complete_run
-from launcher.frozen import frozen
+from launcher.cli._options import complete_run, json_option
+from launcher.frozen import field_values, frozen
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
@@ -24,11 +27,12 @@ _KEYS = {
     b"\x1bOC": "right", b"\x1bOD": "left", b"\x1b[5~": "pgup", b"\x1b[6~": "pgdn", b"\r": "enter", b"\n": "enter",
     b"\x7f": "backspace", b"\x08": "backspace", b"\x1b": "esc", b"\x03": "ctrl-c",
 }  # fmt: skip
+_ONE_KEY = re.compile(b"|".join(map(re.escape, sorted(_KEYS, key=len, reverse=True))) + b"|.", re.DOTALL)
 
 
 @click.command()
 @click.argument("run", required=False, shell_complete=complete_run)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event of RUN. Without RUN: ls --json.")
+@json_option(help="Print one JSON object per event of RUN. Without RUN: ls --json.")
 def command(run: str | None, as_json: bool) -> None:
     """Watch all runs, or RUN: its progress, curves, ranks and events. RUN may be a sweep.
 
@@ -37,23 +41,22 @@ def command(run: str | None, as_json: bool) -> None:
     When the output is not a terminal, RUN's events are printed as they come; of a sweep, the ends of its points.
     docs/json.md lists the keys of --json.
     """
-    from launcher.report.model.runs import find
     from launcher.run.index import is_sweep, resolve
+    from launcher.run.paths import RunPaths
 
-    root = resolve(run) if run is not None else None
-    sweep = root if root is not None and is_sweep(root) else None
-    paths = find(str(root)) if root is not None and sweep is None else None
+    paths = RunPaths(resolve(run)) if run is not None else None
+    sweep = paths.id if paths is not None and is_sweep(paths.root) else None
     seen = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in _DUMB
     if seen and not as_json:
-        _live(paths, sweep.name if sweep is not None else None)
+        _live(None if sweep else paths, sweep)
     elif sweep is not None:
-        _follow_sweep(sweep.name, as_json)
+        _follow_sweep(sweep, as_json)
     elif paths is not None:
         _follow(paths, as_json)
     else:
         from launcher.cli.ls import command as ls
 
-        ls.callback(None, None, False, (), 30, False, as_json)  # type: ignore[misc]
+        click.get_current_context().invoke(ls, as_json=as_json)
 
 
 def _live(paths: RunPaths | None, sweep: str | None) -> None:
@@ -64,7 +67,7 @@ def _live(paths: RunPaths | None, sweep: str | None) -> None:
     from launcher.report.live.live import View
     from launcher.report.live.screen import in_ascii
 
-    view = View(LiveFeed(), _save_and_end, run=paths, sweep=sweep, only_one=paths is not None or sweep is not None)
+    view = View(LiveFeed(), _save_and_end, run=paths, sweep=sweep, only_one=bool(paths or sweep))
     console = Console()
 
     # The kernel's own console has a font of 256 characters; elsewhere the encoding tells.
@@ -75,9 +78,9 @@ def _live(paths: RunPaths | None, sweep: str | None) -> None:
         return Group(*(in_ascii(lines) if poor else lines))
 
     try:
-        with _Keys() as keys, Live(screen(), console=console, screen=True, auto_refresh=False) as live:
+        with _keyboard() as read, Live(screen(), console=console, screen=True, auto_refresh=False) as live:
             while not view.done:
-                for key in keys.read(_PERIOD_S):
+                for key in read(_PERIOD_S):
                     view.press(key)
                 live.update(screen(), refresh=True)
                 if view.obey():
@@ -86,41 +89,33 @@ def _live(paths: RunPaths | None, sweep: str | None) -> None:
         return  # Ctrl-C leaves the view
 
 
-class _Keys:
-    """Reads the keyboard key by key; restores the terminal at the end."""
+@contextlib.contextmanager
+def _keyboard() -> Iterator[Callable[[float], list[str]]]:
+    """Read the keyboard key by key; restore the terminal at the end.
 
-    def __enter__(self) -> _Keys:
-        import termios
-        import tty
+    Yields a function that returns the keys pressed within some seconds, at the first one.
+    """
+    import termios
+    import tty
 
-        self._fd = sys.stdin.fileno()
-        self._before: list[Any] = termios.tcgetattr(self._fd)
-        tty.setcbreak(self._fd)
-        return self
+    fd = sys.stdin.fileno()
+    before: list[Any] = termios.tcgetattr(fd)
+    tty.setcbreak(fd)
 
-    def __exit__(self, *_: object) -> None:
-        import termios
+    def read(timeout_s: float) -> list[str]:
+        ready = select.select([fd], [], [], timeout_s)[0]
+        return decode(os.read(fd, 256)) if ready else []
 
-        termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
-
-    def read(self, timeout_s: float) -> list[str]:
-        """Return the keys pressed within ``timeout_s``, at the first one."""
-        ready, _, _ = select.select([self._fd], [], [], timeout_s)
-        return decode(os.read(self._fd, 256)) if ready else []
+    try:
+        yield read
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 def decode(raw: bytes) -> list[str]:
     """Return the names of the keys in what a terminal sent."""
-    keys = []
-    while raw:
-        sequence = next((s for s in sorted(_KEYS, key=len, reverse=True) if raw.startswith(s)), None)
-        if sequence is not None:
-            keys.append(_KEYS[sequence])
-            raw = raw[len(sequence) :]
-        else:
-            keys.append(raw[:1].decode("ascii", "replace"))
-            raw = raw[1:]
-    return keys
+    found = _ONE_KEY.findall(raw)
+    return [_KEYS.get(key) or key.decode("ascii", "replace") for key in found]
 
 
 def _save_and_end(paths: RunPaths) -> str:
@@ -151,7 +146,7 @@ class Change:
         """Return one line, like an event's."""
         from launcher.report.formats import json_line
 
-        return json_line({"t": self.t, "type": "state", "run": self.run, "state": self.state, "reason": self.reason})
+        return json_line({"t": self.t, "type": "state", **field_values(self)})
 
 
 def _follow(paths: RunPaths, as_json: bool) -> None:
@@ -169,12 +164,8 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
         history = hearing.read(paths)
         for event in history.events[told:]:
             said = words(event)
-            line = (
-                formats.json_line({**event.raw, "words": said})
-                if as_json
-                else f"{formats.time_of_day(event.t, now)}  {said}"
-            )
-            click.echo(line)
+            as_text = f"{formats.time_of_day(event.t, now)}  {said}"
+            click.echo(formats.json_line({**event.raw, "words": said}) if as_json else as_text)
         told = len(history.events)
         summary = summarise_history(history, None, now)
         if needs_slurm(summary, history, now) and time.monotonic() - asked > 30:
@@ -199,13 +190,10 @@ def _follow_sweep(sweep: str, as_json: bool) -> None:
         for row in points:
             if told.get(row.run) != row.state:
                 told[row.run] = row.state
-                if as_json:
-                    click.echo(Change(now, row.run, row.state, row.reason).as_json())
-                    continue
-                why = (
-                    f": {formats.clean(row.reason, 200)}" if row.reason and row.state in ("failed", "cancelled") else ""
-                )
-                click.echo(f"{formats.time_of_day(now, now)}  {row.run} {row.state}{why}")
+                bad = row.reason and row.state in ("failed", "cancelled")
+                why = f": {formats.clean(row.reason, 200)}" if bad else ""
+                as_text = f"{formats.time_of_day(now, now)}  {row.run} {row.state}{why}"
+                click.echo(Change(now, row.run, row.state, row.reason).as_json() if as_json else as_text)
         if not any(row.state in ("running", "pending") for row in points):
             if not as_json:
                 click.echo(f"{sweep}  {sweep_line(points)[1]}" if points else f"{sweep} has no points")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
-from launcher.cli._options import complete_run
+from launcher.cli._options import complete_run, json_option
 
 
 @click.command()
 @click.argument("run", default="@last", shell_complete=complete_run)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option(help="Print one JSON object.")
 def command(run: str, as_json: bool) -> None:
     """Explain why RUN failed or was last interrupted: the cause in one sentence, then the evidence.
 
     RUN defaults to the newest run.
     """
-    import time
-
     from launcher.cli._output import print_json, print_wrapped
     from launcher.report.diagnosis.why import explain
     from launcher.report.model.hearing import read_histories, run_now

@@ -70,7 +70,7 @@ class Cause(Part):
     """The kernel killed it for memory."""
     place: str | None = None
     """Where the folder was moved, of ``gone``."""
-    caused_by: list[str] = []  # noqa: RUF012  (copied for each record)
+    caused_by: list[str]
     """What the exception was raised from or while handling, and the members of a group: one line each, the nearest first."""
 
     @classmethod

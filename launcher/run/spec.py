@@ -158,6 +158,11 @@ class RunSpec:
     """Rehearsals: [rank, step]; that rank ends by SIGKILL after that step, unless it was resumed."""
 
     @property
+    def all_nodes(self) -> int:
+        """Number of nodes of the allocation, spares included."""
+        return self.nodes + self.spare_nodes
+
+    @property
     def world_size(self) -> int:
         """Number of ranks of a full round."""
         return self.nodes * self.tasks_per_node

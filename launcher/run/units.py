@@ -16,6 +16,11 @@ def size(count: float | None) -> str:
     return ""
 
 
+def tilde(path: str, home: str) -> str:
+    """``~/runs``, of a path below ``home``."""
+    return "~" + path[len(home) :] if home and path.startswith(home.rstrip("/") + "/") else path
+
+
 def plural(n: int, what: str) -> str:
     """``1 step``, ``14 steps``."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"

@@ -12,7 +12,7 @@ from launcher.run.events import AttemptStarted
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 from launcher.submission.folder.requests import request_stop, write_cancelled
-from launcher.submission.liveness import RunLocation, cancel_jobs, locate, states_of
+from launcher.submission.liveness import RunLocation, locate, open_jobs, scancel
 
 _WAIT_S = 15.0
 """A command waits so long for a cancelled run to end; SLURM does the rest."""
@@ -29,7 +29,7 @@ class Cancelled:
 
 
 def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
-    """Cancel the run; with ``save`` it saves first, unless it waits in a queue: then there is nothing to save.
+    """Cancel the run. With ``save`` it saves first, unless it waits in a queue: then there is nothing to save.
 
     Takes up to 15 s for a run that is not asked to save. Raises SiteError or StateError when it cannot be reached.
     """
@@ -42,7 +42,7 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
     waits = where.backend == "slurm" and where.slurm_state() in ("PENDING", "REQUEUED")
     if save and not waits:
         _announce([paths], where.ask_to_save, save=True)
-        return Cancelled(f"{paths.id} saves and ends", over=False)
+        return Cancelled(f"{paths.id} is saving and will then stop", over=False)
     job = where.job_id
     _announce([paths] if where.backend == "slurm" else [], where.cancel)
     if _gone(paths, where, job, waits):
@@ -55,20 +55,22 @@ def cancel_points(runs: Sequence[RunPaths]) -> int:
 
     Raises SiteError when SLURM does not answer or refuses.
     """
-    places = {paths: locate(paths) for paths in runs if read_outcome(paths.outcome) is None}
-    jobs = {paths: where.job_id for paths, where in places.items()}
-    left = states_of({job: places[paths] for paths, job in jobs.items()})
-    _announce([paths for paths, job in jobs.items() if job in left], lambda: cancel_jobs(list(left)))
+    places = [locate(paths) for paths in runs if read_outcome(paths.outcome) is None]
+    jobs = {where: where.job_id for where in places}
+    left = open_jobs(jobs)
+    if left:
+        _announce([where.paths for where in left], lambda: scancel(*left.values()))
     end = time.monotonic() + _WAIT_S
     while left and time.monotonic() < end:
-        left = states_of({job: places[paths] for paths, job in jobs.items()})
+        left = open_jobs(jobs)
         # A leader that goes on in another job writes so before its own job ends.
-        moved = {paths: new for paths, job in jobs.items() if job not in left and (new := places[paths].job_id) != job}
-        cancel_jobs(list(moved.values()))
-        jobs |= moved
-        left |= dict.fromkeys(moved.values(), "PENDING")
+        moved = {where: new for where, job in jobs.items() if where not in left and (new := where.job_id) != job}
+        if moved:
+            scancel(*moved.values())
+            jobs |= moved
+            left |= moved
         time.sleep(0.5 if left else 0.0)
-    write_cancelled([paths for paths, job in jobs.items() if job not in left], "it was cancelled")
+    write_cancelled([where.paths for where in jobs if where not in left], "it was cancelled")
     return len(left)
 
 

@@ -19,22 +19,20 @@ def predecessors(after: str | After | None) -> list[Predecessor]:
         return []
     named: dict[WaitKind, list[str]]
     named = {"ok": [after]} if isinstance(after, str) else {"ok": after.ok, "any": after.any, "fails": after.fails}
-    found = [_one(kind, run) for kind, runs in named.items() for run in runs]
-    return [one for one in found if one is not None]
-
-
-def _one(kind: WaitKind, run: str) -> Predecessor | None:
-    paths = RunPaths(index.resolve(run))
-    where = locate(paths)
-    one = Predecessor(kind, str(paths.root), where.job_id if where.backend == "slurm" else "")
-    state = state_of(one)
-    if state is None and not where.alive(fresh=True):
-        state = "failed"  # it was killed and left no outcome
-    if state is None:
-        return one
-    if not may_start(kind, state):
-        raise StateError(f"after: {broken(one, state).replace('It never started', 'the job can never start')}")
-    return None
+    found = []
+    for kind, runs in named.items():
+        for run in runs:
+            paths = RunPaths(index.resolve(run))
+            where = locate(paths)
+            one = Predecessor(kind, str(paths.root), where.job_id if where.backend == "slurm" else "")
+            state = state_of(one)
+            if state is None and not where.alive(fresh=True):
+                state = "failed"  # it was killed and left no outcome
+            if state is None:
+                found.append(one)
+            elif not may_start(kind, state):
+                raise StateError(f"after: {broken(one, state).replace('It never started', 'the job can never start')}")
+    return found
 
 
 def check_same_backend(after: list[Predecessor], backend: str) -> None:
@@ -42,4 +40,4 @@ def check_same_backend(after: list[Predecessor], backend: str) -> None:
     for one in after:
         if bool(one.job_id) != (backend == "slurm"):
             where = "in SLURM, this job on this machine" if one.job_id else "on this machine, this job in SLURM"
-            raise StateError(f"after: {one.run} runs {where}: it cannot be waited for")
+            raise StateError(f"after: {one.run} runs {where}; name a run of the same backend")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from launcher.config.load.load import LoadedJob, load_layers, renamed
 from launcher.config.load.merge import command_line
 from launcher.config.load.site_profile import Layer, read_document, read_layers, site_paths
 from launcher.errors import CheckpointError, ConfigError, StateError
 from launcher.frozen import frozen
-from launcher.run import event_lines, events, index
+from launcher.run import index
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_submission
 from launcher.run.units import short_list
@@ -19,9 +20,10 @@ from launcher.submission import submit
 from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
 from launcher.submission.folder import rundir, snapshot
-from launcher.submission.folder.run_folder import ReplacedFiles
+from launcher.submission.folder.run_folder import replacing
 from launcher.submission.liveness import await_end, locate
 from launcher.submission.plan.plan import SubmissionPlan, plan
+from launcher.submission.plan.script import JobPlace
 from launcher.submission.submit import Submitted
 
 
@@ -59,38 +61,92 @@ def choose_step(paths: RunPaths, step: int | None) -> int | None:
     return step
 
 
+@frozen(kw_only=True)
+class Resubmission:
+    """A run to submit again."""
+
+    paths: RunPaths
+    how: Again
+    loaded: LoadedJob
+    """Its own job with the changes."""
+    base: Path
+    """What relative paths of the job are relative to."""
+    code_root: str
+    """Where its code was copied from."""
+    step: int | None
+    """The checkpoint that `Again.step` names."""
+    backend: BackendName
+    sweep: dict[str, Any]
+    """Its sweep, by the key of submission.json; empty for a run of no sweep."""
+
+    def facts(self, backend: BackendName) -> Facts:
+        """Gather facts for another attempt; it keeps its own copy of the code unless fresh code is wanted."""
+        about = gather.script_facts(self.loaded.job.script or "", self.paths.code.resolve())
+        code = None if self.how.fresh_code else CodeFacts(root=self.code_root, kept=True, **about)
+        return gather.gather_facts(self.loaded, backend=backend, code=code, run_id=self.paths.id)
+
+    def plan(self, facts: Facts, place: JobPlace | None = None) -> SubmissionPlan:
+        """Plan another attempt in the run's folder."""
+        made = plan(self.loaded, facts, run_dir=str(self.paths.root), place=place)
+        return _with_loading(replace(made, spec=replace(made.spec, resume_step=self.step)), self.how)
+
+
+def prepare(paths: RunPaths, how: Again) -> Resubmission:
+    """Load the run's own job with the changes, under the site's rules of today; locked keys stay locked.
+
+    Raises ConfigError, also for a change that would change nothing, and CheckpointError.
+    """
+    keys = [text.partition("=")[0].strip() for text in how.overrides]
+    if not how.fresh_code and (idle := [key for key in keys if key.partition(".")[0] == "code"]):
+        raise ConfigError(
+            f"{idle[0]} changes nothing without --code: {paths.id} keeps its own copy of the code; --code copies it anew"
+        )
+    before = read_submission(paths.submission)
+    base = Path(str(before.get("base_dir") or paths.root))
+    profile, layers = read_layers(site_paths())
+    layers += [Layer(str(paths.job), read_document(paths.job)), command_line(how.overrides, ())]
+    return Resubmission(
+        paths=paths,
+        how=how,
+        step=None if how.step is None else choose_step(paths, how.step),
+        loaded=load_layers(layers, base, str(paths.job), profile, check_code=how.fresh_code),
+        base=base,
+        code_root=str(before.get("code_root") or base),
+        backend=how.backend or ("local" if before.get("backend") == "local" else "auto"),
+        sweep={"sweep": before["sweep"]} if "sweep" in before else {},
+    )
+
+
 def resubmit(paths: RunPaths, how: Again) -> Submitted:
     """Continue the run as a new attempt of itself. Raises StateError while anything still works on it, or nothing is left."""
-    before = read_submission(paths.submission)
-    if before:
+    if read_submission(paths.submission):
         where = locate(paths)
         if where.alive(fresh=True) and (read_outcome(paths.outcome) is None or not await_end([where])):
             raise StateError(f"{paths.id} has not ended: run launcher cancel {paths.id} --save first")
-    _check_work_is_left(paths, how)
-    step = choose_step(paths, how.step) if how.step is not None else None
-    base = Path(str(before.get("base_dir") or paths.root))
-    loaded = load_again(paths, base, how)
-    backend: BackendName = how.backend or ("local" if before.get("backend") == "local" else "auto")
-    facts = facts_again(loaded, paths, backend, how, str(before.get("code_root") or base))
-    made = plan(loaded, facts, run_dir=str(paths.root))
-    made = with_loading(replace(made, spec=replace(made.spec, resume_step=step)), how)
-    if not how.fresh_code and (changed := _changed_code(paths, made)):
-        made = replace(made, warnings=(*made.warnings, changed))
-    if how.fresh_code:
-        snapshot.check_size(made.code, made.max_code_mb)
-    return _hand_over(paths, made, how, before)
-
-
-def _check_work_is_left(paths: RunPaths, how: Again) -> None:
     outcome = read_outcome(paths.outcome) or {}
     if outcome.get("state") == "completed" and how.step is None and not (how.overrides or how.fresh_code):
         raise StateError(
             f"{paths.id} completed at step {outcome.get('step')}: nothing is left to do. "
             "Change its job (params.epochs=20), go back (--from STEP) or start a new run from it (--fork NAME)"
         )
+    again = prepare(paths, how)
+    made = again.plan(again.facts(again.backend))
+    if how.fresh_code:
+        snapshot.check_size(made.code, made.max_code_mb)
+    elif changed := _changed_code(paths, made):
+        made = replace(made, warnings=(*made.warnings, changed))
+    replaced = [paths.outcome.name, *((paths.code.name, paths.copied.name) if how.fresh_code else ())]
+    with rundir.writing(paths.root):
+        with replacing(paths, replaced):
+            paths.request.unlink(missing_ok=True)
+            submit.write_run(made, how.argv, by="resubmit", changes=how.overrides, code=how.fresh_code)
+            job_id = submit.hand_over(made)
+        submit.record(made, job_id, by="resubmit", **again.sweep)
+    index.register(paths.root)
+    return Submitted(made, job_id)
 
 
-def with_loading(made: SubmissionPlan, how: Again) -> SubmissionPlan:
+def _with_loading(made: SubmissionPlan, how: Again) -> SubmissionPlan:
     """Return the plan with `Again.unsafe_load`, and a warning of what that means."""
     if not how.unsafe_load:
         return made
@@ -103,87 +159,27 @@ def _changed_code(paths: RunPaths, made: SubmissionPlan) -> str:
     root, copy = Path(made.code.root), paths.code
     a_copy_itself = (
         root.parent / paths.spec.name
-    ).exists()  # a fork's code is another run's copy, in which that run writes
+    ).exists()  # a fork's code is another run's copy, which that run writes in
     if copy.is_symlink() or copy == root or a_copy_itself or not root.is_dir():
         return ""
     skip = [root / name for name in made.link] + [paths.root.parent, Path(made.runs_dir)]
-    differ = snapshot.changed(paths, root, skip)
-    if not differ:
+    if not (differ := snapshot.changed(paths, root, skip)):
         return ""
-    shown = short_list(differ)
-    return f"{shown} in {root} changed since the run was submitted: it keeps its own copy (--code copies it anew)"
-
-
-def load_again(paths: RunPaths, base: Path, how: Again) -> LoadedJob:
-    """Load the run's own job with the changes, under the site's rules of today; locked keys stay locked.
-
-    Raises ConfigError, also for a change that would change nothing.
-    """
-    keys = [text.partition("=")[0].strip() for text in how.overrides]
-    if not how.fresh_code and (idle := [key for key in keys if key.partition(".")[0] == "code"]):
-        raise ConfigError(
-            f"{idle[0]} changes nothing without --code: {paths.id} keeps its own copy of the code; --code copies it anew"
-        )
-    profile, layers = read_layers(site_paths())
-    layers.append(Layer(str(paths.job), read_document(paths.job)))
-    layers.append(command_line(how.overrides, ()))
-    return load_layers(layers, base, str(paths.job), profile, check_code=how.fresh_code)
-
-
-def facts_again(loaded: LoadedJob, paths: RunPaths, backend: BackendName, how: Again, code_root: str) -> Facts:
-    """Gather facts for the resubmitted run; it keeps its own copy of the code unless fresh code is wanted."""
-    about = gather.script_facts(loaded.job.script or "", paths.code.resolve())
-    code = None if how.fresh_code else CodeFacts(root=code_root, kept=True, **about)
-    return gather.gather_facts(loaded, backend=backend, code=code, run_id=paths.id)
-
-
-def _hand_over(paths: RunPaths, made: SubmissionPlan, how: Again, before: dict[str, object]) -> Submitted:
-    """Set the old end aside, submit; when that fails, put it back."""
-    names = [paths.outcome.name, *((paths.code.name, paths.copied.name) if how.fresh_code else ())]
-    old = ReplacedFiles(paths.root, names)
-    try:
-        paths.request.unlink(missing_ok=True)
-        old.set_aside()
-        submit.write_run(made, paths, how.argv, by="resubmit", changes=how.overrides, code=how.fresh_code)
-        job_id = submit.hand_over(made)
-    except BaseException as error:
-        old.put_back()
-        note_refusal(paths, error)
-        if isinstance(error, OSError):
-            raise rundir.folder_error(paths.root, error) from None
-        raise
-    old.forget()
-    submit.record(paths, made, job_id, by="resubmit", extra={k: before[k] for k in ("sweep",) if k in before})
-    index.register(paths.root)
-    return Submitted(made, job_id)
-
-
-def note_refusal(paths: RunPaths, error: BaseException) -> None:
-    """Write into the history that the last submission in it failed."""
-    event_lines.append(paths.events, events.event("warning", attempt=None, text=f"it was not resubmitted: {error}"))
+    return f"{short_list(differ)} in {root} changed since the run was submitted: it keeps its own copy (--code copies it anew)"
 
 
 def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
-    """A new run called ``name`` that begins from a checkpoint of this one. Raises CheckpointError when there is none."""
+    """Submit a new run called ``name`` that begins from a checkpoint of this one. Raises CheckpointError when there is none."""
     step = choose_step(paths, how.step)
     if step is None:
         raise CheckpointError(f"{paths.id} has no checkpoint to fork from")
-    before = read_submission(paths.submission)
-    base = Path(str(before.get("base_dir") or paths.root))
-    loaded = renamed(load_again(paths, base, how), name)
-    backend: BackendName = how.backend or ("local" if before.get("backend") == "local" else "auto")
-    code = None if how.fresh_code else _code_of(paths)
-    facts = gather.gather_facts(loaded, backend=backend, code=code)
+    again = prepare(paths, how)
+    loaded = renamed(again.loaded, name)
+    code = None if how.fresh_code else replace(code_files.listing(paths.code.resolve()), git=False)
+    facts = gather.gather_facts(loaded, backend=again.backend, code=code)
 
     def make(now: Facts) -> SubmissionPlan:
         made = plan(loaded, now)
-        return with_loading(replace(made, spec=replace(made.spec, resume=str(paths.checkpoint(step)))), how)
+        return _with_loading(replace(made, spec=replace(made.spec, resume=str(paths.checkpoint(step)))), how)
 
     return submit.submit_run(make, facts, argv=how.argv)
-
-
-def _code_of(paths: RunPaths) -> CodeFacts:
-    """List the run's own copy of its code, to be copied."""
-    root = paths.code.resolve()
-    found = code_files.listing(root)
-    return CodeFacts(root=str(root), files=found.files, outside=found.outside)

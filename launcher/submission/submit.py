@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -40,7 +41,7 @@ class Submitted:
     @property
     def paths(self) -> RunPaths:
         """The run's folder."""
-        return RunPaths(Path(self.plan.run_dir))
+        return self.plan.paths
 
 
 def submit_run(
@@ -48,28 +49,33 @@ def submit_run(
     facts: Facts,
     *,
     argv: Sequence[str] = (),
-    foreground: bool = False,
     job_id: str | None = None,
 ) -> Submitted:
     """Make a folder, fill it, hand the run over. On any failure nothing is left, neither queued nor on disk.
 
-    ``foreground`` stops short of starting a run: the caller starts the agents itself, on this machine or in ``job_id``.
-    Raises RunDirError, SnapshotError or SubmitError.
+    ``job_id`` stops short of starting a run: the caller starts the agents itself, in that job of its own or, for a local
+    plan, as children of the process of that id. Raises RunDirError, SnapshotError or SubmitError.
     """
     plan = claim_folder(make_plan, facts, lambda made: made)
-    paths = RunPaths(Path(plan.run_dir))
-    try:
-        write_run(plan, paths, argv)
-        if foreground and job_id is not None:
-            record(paths, plan, job_id, by="submit", extra={"job_name": None, "job_folder": None})  # the user's own job
-        else:
-            job_id = str(os.getpid()) if foreground else hand_over(plan)
-            _record_or_cancel(paths, plan, job_id)
-    except BaseException:
-        shutil.rmtree(paths.root, ignore_errors=True)
-        raise
-    index.register(paths.root)
+    root = plan.paths.root
+    with contextlib.ExitStack() as undo, rundir.writing(root):
+        undo.callback(shutil.rmtree, root, ignore_errors=True)
+        write_run(plan, argv)
+        own = {"job_name": None, "job_folder": None} if job_id and plan.backend == "slurm" else {}  # not the run's job
+        if job_id is None:
+            job_id = hand_over(plan)
+            undo.callback(_take_back, plan, job_id)
+        record(plan, job_id, by="submit", **own)
+        undo.pop_all()
+    index.register(root)
     return Submitted(plan, job_id)
+
+
+def _take_back(plan: SubmissionPlan, job_id: str) -> None:
+    if plan.backend == "slurm":
+        slurm.cancel_pending([job_id])
+    else:
+        local.terminate(int(job_id), None)
 
 
 def claim_folder(
@@ -95,22 +101,18 @@ def claim_folder(
 
 def write_run(
     plan: SubmissionPlan,
-    paths: RunPaths,
     argv: Sequence[str],
     *,
     by: Literal["submit", "resubmit"] = "submit",
     changes: Sequence[str] = (),
     code: bool = True,
-    environ: Mapping[str, str] | None = None,
 ) -> None:
     """Write everything that the nodes read. ``code=False`` keeps the copy that is there (a resubmission)."""
+    paths = plan.paths
     scripts = {paths.sbatch.name: plan.sbatch} if plan.backend == "slurm" else {}
-    made_from = (argv, os.environ if environ is None else environ) if code else None
-    try:
-        write_shared(paths.root, plan, scripts, code=code, made_from=made_from)
-        write_own(str(paths.root), plan, by=by, changes=changes, environ=environ)
-    except OSError as error:
-        raise rundir.folder_error(paths.root, error) from None
+    with rundir.writing(paths.root):
+        write_shared(paths.root, plan, scripts, code=code, argv=argv if code else None)
+        write_own(plan, by=by, changes=changes)
 
 
 def hand_over(plan: SubmissionPlan) -> str:
@@ -120,21 +122,7 @@ def hand_over(plan: SubmissionPlan) -> str:
     return slurm.submit_array(plan, [plan.run_dir])[0]
 
 
-def _record_or_cancel(paths: RunPaths, plan: SubmissionPlan, job_id: str) -> None:
-    """Record where the run is; cancel a run that could not be found again. Raises RunDirError."""
-    try:
-        record(paths, plan, job_id, by="submit")
-    except OSError as error:
-        if plan.backend == "slurm":
-            slurm.cancel_pending([job_id])
-        elif int(job_id) != os.getpid():
-            local.terminate(int(job_id), None)
-        raise rundir.folder_error(paths.root, error) from None
-
-
-def submission_entry(
-    plan: SubmissionPlan, job_id: str, *, by: str, extra: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def submission_entry(plan: SubmissionPlan, job_id: str, *, by: str, **extra: Any) -> dict[str, Any]:
     """Return one submission's entry in submission.json."""
     try:
         user = getpass.getuser()
@@ -157,12 +145,10 @@ def submission_entry(
         "base_dir": plan.base_dir,
         "code_root": plan.code.root,
         "code_link": list(plan.link),
-        **(extra or {}),
+        **extra,
     }
 
 
-def record(
-    paths: RunPaths, plan: SubmissionPlan, job_id: str, *, by: str, extra: Mapping[str, Any] | None = None
-) -> None:
+def record(plan: SubmissionPlan, job_id: str, *, by: str, **extra: Any) -> None:
     """Write submission.json. Raises OSError."""
-    write_submission(str(paths.root), submission_entry(plan, job_id, by=by, extra=extra))
+    write_submission(plan.paths.submission, submission_entry(plan, job_id, by=by, **extra))

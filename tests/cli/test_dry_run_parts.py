@@ -143,7 +143,7 @@ def test_a_job_that_cannot_be_drilled_does_not_pass(
     done = dry_run(tmp_path, code, {"function": "train:train", **job})
 
     assert done.returncode == 10, done.stdout + done.stderr
-    assert f"no resume was drilled: {why}" in " ".join(done.stderr.split())
+    assert f"the resume was not tested: {why}" in " ".join(done.stderr.split())
     assert "  step     " in done.stdout  # of two steps, memory may not have been looked at
     assert "drill" not in done.stdout
 

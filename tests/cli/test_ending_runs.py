@@ -104,7 +104,7 @@ def test_a_running_run_is_asked_to_save(site: Site, end: End, capsys: pytest.Cap
     """A request and USR2; its leader will say how it ends."""
     site.queue.write_text("RUNNING\n")
 
-    assert end(site.paths, capsys) == f"{site.paths.id} saves and ends"
+    assert end(site.paths, capsys) == f"{site.paths.id} is saving and will then stop"
     assert site.asked.read_text() == "--signal=USR2 42\n"
     assert site.request() is True
     assert read_outcome(site.paths.outcome) is None

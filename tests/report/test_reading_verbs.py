@@ -267,7 +267,7 @@ def test_status_names_the_hosts_that_the_launcher_keeps_a_waiting_job_off(
 ) -> None:
     """SLURM's Reason alone does not say who excluded them; the command that gives them back is there to be pasted."""
     story = Story(home, "net", "1121-0842-aaa").submitted(job_id="101").begins(job_id="101").wait(5)
-    story.event("excluded", hosts=["node2"], why="it fell silent").event("requeued", job_id="101", how="requeue")
+    story.event("excluded", hosts=["node2"], why="it stopped responding").event("requeued", job_id="101", how="requeue")
     tools = home.parent / "tools"
     tools.mkdir()
     row = "101|101|PENDING|N/A|N/A|1795311918||||BadConstraints"
@@ -277,7 +277,7 @@ def test_status_names_the_hosts_that_the_launcher_keeps_a_waiting_job_off(
 
     said = " ".join(launcher("status").output.split())
 
-    assert "the launcher excludes node2 (it fell silent)" in said
+    assert "the launcher excludes node2 (it stopped responding)" in said
     assert "scontrol update JobId=101 ExcNodeList=" in said
 
 

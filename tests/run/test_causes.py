@@ -17,7 +17,7 @@ TRACEBACK = ["Traceback (most recent call last):", '  File "t.py", line 3, in <m
 
 def end(**values: Any) -> str:
     """The kind of a rank's end."""
-    nothing = {"told": None, "exception": None, "message": None, "signal": None, "oom": False, "log": ()}
+    nothing = {"told": None, "signal": None, "oom": False, "log": ()}
     return rank_kind(**{**nothing, **values})
 
 
@@ -42,23 +42,26 @@ def test_every_wish_to_stop_has_words() -> None:
 @pytest.mark.parametrize(
     ("values", "kind"),
     [
-        ({"exit_code": 3}, "exit"),
+        ({}, "exit"),
         ({"signal": 9, "oom": True}, "oom"),
         ({"signal": 9}, "signal"),
         ({"signal": 7, "log": ["ERROR: insufficient shared memory (shm)"]}, "shm"),
         ({"signal": 6, "log": ["Watchdog caught collective operation timeout: WorkNCCL"]}, "timeout"),
         ({"signal": 6, "log": ["terminate called"]}, "signal"),
-        ({"exception": "ValueError", "message": "x"}, "exception"),
-        ({"exception": "ValueError", "message": "x", "told": "host_memory"}, "host_memory"),
-        ({"exception": "RuntimeError", "message": "Monitored barrier timed out on store"}, "timeout"),
-        ({"exception": "CheckpointError", "message": "CUDA out of memory", "told": "unloadable"}, "unloadable"),
+        ({"told": "exception"}, "exception"),
+        ({"told": "host_memory"}, "host_memory"),
+        ({"told": "exception", "log": ["RuntimeError: CUDA out of memory"]}, "exception"),
+        ({"told": "exit", "log": ["the store's barrier timed out"]}, "exit"),
+        ({"told": "exception", "signal": 11}, "signal"),
         ({"log": [*TRACEBACK, "ModuleNotFoundError: No module named 'x'"]}, "import"),
         ({"log": [*TRACEBACK, "ValueError: bad"]}, "exception"),
         ({"log": [*TRACEBACK, "MemoryError: "]}, "host_memory"),
-        ({"exception": "OSError", "message": "[Errno 122] Disk quota exceeded"}, "disk_full"),
+        ({"log": [*TRACEBACK, "torch.cuda.OutOfMemoryError: CUDA out of memory"]}, "cuda_oom"),
+        ({"log": [*TRACEBACK, "OSError: [Errno 122] Disk quota exceeded"]}, "disk_full"),
+        ({"log": [*TRACEBACK, "ValueError: bad", *["went on"] * 9]}, "exit"),
+        ({"signal": 6, "log": [*TRACEBACK, "RuntimeError: CUDA error: out of memory"]}, "cuda_oom"),
     ],
 )
 def test_each_end_of_a_rank_has_its_kind(values: dict[str, Any], kind: str) -> None:
-    """The kernel's word before the signal, the signal before the exception, this before the last lines."""
-    values.pop("exit_code", None)
+    """The kernel's word before the signal, the signal before the worker's own word, this before its last lines."""
     assert end(**values) == kind

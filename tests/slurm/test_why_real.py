@@ -55,7 +55,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     "quota": ("disk_full", "Rank 1 (node2) could not write at step 3: the quota is used up."),
     "barrier": ("timeout", "Rank 1 (node2) did not take part in a collective; rank 0 gave up waiting"),
     "hang": ("hang", "Rank 1 (node2) hung"),
-    "frozen": ("hang", "Rank 1 (node2) hung"),
+    "frozen": ("hang", "Rank 1 (node2) was frozen at step"),
 }
 PLACES = {
     "exception": 'raise ValueError("bad label 11")', "key error": '{}["temperature"]', "no module": "import a_package_nobody_has",

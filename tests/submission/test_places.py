@@ -15,8 +15,8 @@ from an_event import an_event
 
 from launcher.run import event_lines
 from launcher.run.paths import RunPaths
-from launcher.submission import submit
-from launcher.submission.liveness import locate
+from launcher.submission import liveness, submit
+from launcher.submission.liveness import ended, locate
 
 HOUR = 3600.0
 
@@ -58,3 +58,18 @@ def test_a_local_run_is_not_taken_for_dead_when_the_clock_is_set(
     monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: booted + wrong)
 
     assert locate(paths).alive()
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_a_job_id_that_slurm_gave_away_again_is_one_runs_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newest_first: bool
+) -> None:
+    """An old run and a running one were submitted under the same id: the running one has not ended, in whatever order."""
+    runs = [RunPaths(tmp_path / name) for name in ("new-1121-0842-k7f", "old-1120-0842-abc")]
+    for paths in runs:
+        paths.root.mkdir()
+        paths.submission.write_text(json.dumps({"backend": "slurm", "job_id": "42", "job_name": paths.id}))
+    monkeypatch.setattr(liveness, "_squeue", lambda *_: [f"42 RUNNING {runs[0].id} /x/submit.sbatch"])
+    places = [locate(paths) for paths in (runs if newest_first else runs[::-1])]
+
+    assert ended(places) == {runs[1].id}

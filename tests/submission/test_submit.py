@@ -223,7 +223,7 @@ def test_a_shared_run_is_readable_by_the_group(job: Make, home: Path) -> None:
     """share: group makes the folder 0750 whatever the umask, and the secret stays private."""
     paths = RunPaths(home / "runs" / "a-1121-0842-k7f")
     assert rundir.make_run_folder(paths.root, "group")
-    write_own(str(paths.root), plan(job(), _facts(home)), by="submit", new=True)
+    write_own(plan(job(), _facts(home), run_dir=str(paths.root)), by="submit", new=True)
 
     assert stat.S_IMODE(paths.root.stat().st_mode) == 0o750
     assert stat.S_IMODE(paths.secret.stat().st_mode) == 0o600
@@ -270,11 +270,11 @@ def local(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
         here = _facts(home, backend="local", **changes)
         made = submit.claim_folder(make, here, lambda one: one)
         paths = RunPaths(Path(made.run_dir))
-        submit.write_run(made, paths, [])
+        submit.write_run(made, [])
         if hold:
             (paths.root / "hold").touch()
         one = submit.Submitted(made, submit.hand_over(made))
-        submit.record(paths, made, one.job_id, by="submit")
+        submit.record(made, one.job_id, by="submit")
         started.append(one)
         return one
 
@@ -334,7 +334,7 @@ def test_a_broken_interpreter_says_so(job: Make, home: Path, local: Callable[...
     )
     made = plan(job(), replace(_facts(home, backend="local"), interpreter=broken))
     assert rundir.make_run_folder(Path(made.run_dir))
-    submit.write_run(made, RunPaths(Path(made.run_dir)), [])
+    submit.write_run(made, [])
     pid = int(submit.hand_over(made))
     _until(lambda: not processes.is_alive(pid, None), "the controller to end")
     logs = list(Path(made.submitit_dir).glob("*_log.out"))

@@ -43,10 +43,14 @@ class Layer:
     locked: tuple[str, ...] = ()
 
 
+def user_profile(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where this user's own profile is or would be."""
+    return Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "launcher" / "site.yaml"
+
+
 def site_paths(environ: Mapping[str, str] = os.environ) -> list[Path]:
     """List the profiles of this machine and user, weakest first; the file of $LAUNCHER_SITE must exist."""
-    home = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "launcher" / "site.yaml"
-    paths = [p for p in (ADMIN_PROFILE, home) if p.is_file()]
+    paths = [p for p in (ADMIN_PROFILE, user_profile(environ)) if p.is_file()]
     named = environ.get("LAUNCHER_SITE")
     if named:
         paths.insert(1 if ADMIN_PROFILE in paths else 0, Path(named).expanduser())

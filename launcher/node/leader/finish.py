@@ -181,7 +181,7 @@ def _bad_hosts(board: Board, decision: Decision, evidence: Evidence) -> dict[str
     # They have left a leader that stood still: it hears of that when it goes on.
     left = {n.name for n in board.nodes.all if woke and n.lost_at is not None and abs(n.lost_at - woke) < _WAKING_S}
     lost = {
-        n.name: "it fell silent" if n.lost_why == "silent" else "its connection closed"
+        n.name: "it stopped responding" if n.lost_why == "silent" else "its connection closed"
         for n in _lost(board)
         if n.name not in left
     }

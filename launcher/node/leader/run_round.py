@@ -158,7 +158,7 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
 
 def _lost(round_: Round) -> Evidence:
     hosts = tuple(node.host for node, _ in round_.lost)
-    how = "fell silent" if round_.lost[0][1] == "silent" else "is gone (its connection closed)"
+    how = "stopped responding" if round_.lost[0][1] == "silent" else "is gone (its connection closed)"
     text = f"node {hosts[0]} {how}"
     return Evidence(Kind.NODE_LOST, text, Cause.plain("node", text), hosts)
 

@@ -1,4 +1,4 @@
-"""Budgets over all attempts, computed from the history alone: a leader that starts anew knows what its forerunners did.
+"""Budgets over all attempts, computed from the history alone: a new leader knows what earlier attempts have used.
 
 Restarts are counted without new committed progress, each cause apart; attempts with little or no progress back off; the hours of
 all allocations are summed.
@@ -129,7 +129,7 @@ class Budgets:
             self.poor_attempts = 0
 
     def _on_submitted(self) -> None:
-        """A person looked at the run and started it again, maybe from an earlier step: earlier failures are forgiven."""
+        """A user submitted the run again, maybe from an earlier step: earlier failures count no more."""
         self.restarts.clear()
         self.same.clear()
         self.refusals.clear()

@@ -13,7 +13,8 @@ from launcher.report.model.history import History, as_dict, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.run import events as ev
 from launcher.run.after import broken, may_start, read_predecessors, state_of
-from launcher.run.causes import KIND_OF
+from launcher.run.causes import KIND_OF, rank_kind
+from launcher.run.error_words import kind_of_words
 from launcher.run.event_parts import Cause, PlacedRank, Victim
 from launcher.run.events import Event, EventKind
 from launcher.run.state import agent_logs
@@ -285,12 +286,17 @@ def _read_worker(h: History, root: Root) -> None:
         root.trace = last_stack(root.log) or last_traceback(root.log)
     else:
         root.trace = parting_traceback(root.log)
-    root.kind = cause.kind or "exit"
-    if root.kind == "oom" and cause.oom is False:
-        root.kind = "host_memory"  # as earlier versions called it
+    written = as_dict(root.event.raw.get("cause")) if root.event is not None else {}
+    root.kind = (cause.kind or "exit") if "caused_by" in written else _kind_of_older(cause, root.log)
     if root.kind == "timeout":
         root.missing = _missing(h, root)
     root.same_before, root.remedy = _same_before(h, root), remedy(h, root.trace)
+
+
+def _kind_of_older(cause: Cause, log: list[str]) -> str:
+    """The kind of a CAUSE without ``caused_by``: versions that wrote none told fewer kinds apart, and had not read the log."""
+    told = kind_of_words(cause.exception, cause.message or "") or cause.kind if cause.exception else None
+    return rank_kind(told=told, signal=cause.signal, oom=bool(cause.oom), log=log)
 
 
 def signal_of(cause: Cause) -> str | None:

@@ -18,9 +18,12 @@ class Explanation:
     """What is said of a root cause. ``{run}`` in ``next`` stands for the run's short name."""
 
     sentence: str
+    next: str
+    """What the user can do."""
     errors: list[str] = field(default_factory=list)
+    """The error as it was said."""
     log: list[str] = field(default_factory=list)
-    next: str = ""
+    """Lines of the log, where they tell more."""
 
 
 Explain = Callable[[Root, History, RunSummary], Explanation]

@@ -76,7 +76,7 @@ def _exception(root: Root, h: History, s: RunSummary) -> Explanation:
     whole = formats.clean(root.trace.message, 300).rstrip(".") if root.trace else ""
     sentence = _did(root, h)
     errors = _error(root)
-    return Explanation(f"{sentence}.", errors[1:] if sentence.endswith(f": {whole}") else errors, [], fix)
+    return Explanation(f"{sentence}.", fix, errors=errors[1:] if sentence.endswith(f": {whole}") else errors)
 
 
 @_explains("import")
@@ -90,7 +90,7 @@ def _import(root: Root, h: History, s: RunSummary) -> Explanation:
     python = (as_text(h.spec.get("python")) or "the run's python") + (f" in {image}" if image else "")
     fix = f"install it for {python}" if module else f"repair the installation of {python}"
     return Explanation(
-        f"{sentence}.", _error(root), [], f"{fix} (or set environment.python), then: launcher resubmit {{run}}"
+        f"{sentence}.", f"{fix} (or set environment.python), then: launcher resubmit {{run}}", errors=_error(root)
     )
 
 
@@ -103,7 +103,7 @@ def _cuda_oom(root: Root, h: History, s: RunSummary) -> Explanation:
     parts += [f"{total[2]} of {total[1]} free"] if total and total[2] else [f"of {total[1]}"] if total else []
     name = root.trace.exception if root.trace and root.trace.exception else "CUDA out of memory"
     errors = [f"{name}: {', '.join(parts)}"] if parts else _error(root) or _last_words(root, 1)
-    return Explanation(f"{_did(root, h)}.", errors, [], "use a smaller batch, then: launcher resubmit {run}")
+    return Explanation(f"{_did(root, h)}.", "use a smaller batch, then: launcher resubmit {run}", errors=errors)
 
 
 @_explains("oom", "slurm_oom")
@@ -113,20 +113,20 @@ def _oom(root: Root, h: History, s: RunSummary) -> Explanation:
     more = f"launcher resubmit {{run}} resources.mem_gb={f'{2 * limit:g}' if limit else '...'}"
     fix = f"ask for more memory (resources.mem_gb), fewer workers per node or data-loader workers: {more}"
     if root.kind == "slurm_oom":
-        return Explanation(f"The job {rank_clause('oom', root.step, limit=of)}.", _last_words(root, 1), [], fix)
-    return Explanation(f"{_did(root, h, limit=of)}.", _last_words(root, 1), [], fix)
+        return Explanation(f"The job {rank_clause('oom', root.step, limit=of)}.", fix, errors=_last_words(root, 1))
+    return Explanation(f"{_did(root, h, limit=of)}.", fix, errors=_last_words(root, 1))
 
 
 @_explains("host_memory")
 def _host_memory(root: Root, h: History, s: RunSummary) -> Explanation:
     fix = "ask for more memory: launcher resubmit {run} resources.mem_gb=..."
-    return Explanation(f"{_did(root, h)}.", _error(root), [], fix)
+    return Explanation(f"{_did(root, h)}.", fix, errors=_error(root))
 
 
 @_explains("shm")
 def _shm(root: Root, h: History, s: RunSummary) -> Explanation:
     fix = "use fewer data-loader workers, or more /dev/shm (containers have 64 MB), then: launcher resubmit {run}"
-    return Explanation(f"{_did(root, h)}.", _error(root) or _last_words(root, 2), [], fix)
+    return Explanation(f"{_did(root, h)}.", fix, errors=_error(root) or _last_words(root, 2))
 
 
 @_explains("disk_full")
@@ -138,9 +138,9 @@ def _disk_full(root: Root, h: History, s: RunSummary) -> Explanation:
         error = formats.clean(f"{name} {root.of(ev.SaveFailed).error or ''}".strip(), 400)
         since = at_step(root).replace(" at ", " since ")
         if not name:  # the state, not the disk
-            return Explanation(f"No checkpoint could be written{since}.", [error], [], _CORRECT)
-        return Explanation(f"{what}: no checkpoint could be written{since}.", [error], [], fix)
-    return Explanation(f"{_did(root, h)}.", _error(root), [], fix)
+            return Explanation(f"No checkpoint could be written{since}.", _CORRECT, errors=[error])
+        return Explanation(f"{what}: no checkpoint could be written{since}.", fix, errors=[error])
+    return Explanation(f"{_did(root, h)}.", fix, errors=_error(root))
 
 
 @_explains("save")
@@ -152,7 +152,7 @@ def _save(root: Root, h: History, s: RunSummary) -> Explanation:
     fix += ", then: launcher resubmit {run}" + ("" if name else " --code")
     done = root.is_decided_upon("last_save_failed")
     what = "The training is done, but its last checkpoint could not" if done else "No checkpoint could"
-    return Explanation(f"{what} be written: {error or 'a save failed'}.", [], [], fix)
+    return Explanation(f"{what} be written: {error or 'a save failed'}.", fix)
 
 
 def _said(root: Root) -> str:
@@ -163,11 +163,11 @@ def _said(root: Root) -> str:
 def _signal(root: Root, h: History, s: RunSummary) -> Explanation:
     name, sentence = signal_of(root.cause), f"{_did(root, h)}."
     if name in ("SIGKILL", "SIGTERM"):
-        hint = "nobody here sent it: look at the host's memory and its kernel log, then: launcher resubmit {run}"
-        return Explanation(sentence, _last_words(root, 1), [], hint)
+        hint = "the launcher did not send this signal: look at the host's memory and its kernel log, then: launcher resubmit {run}"
+        return Explanation(sentence, hint, errors=_last_words(root, 1))
     errors = [formats.clean(line, 300) for line in root.log if _ABORTS.search(line)][-2:] if name == "SIGABRT" else []
     words = _last_words(root) if not errors and root.trace is None else []
-    return Explanation(sentence, errors, words, _CORRECT)
+    return Explanation(sentence, _CORRECT, errors=errors, log=words)
 
 
 _ABORTS = re.compile(
@@ -182,11 +182,11 @@ def _exit(root: Root, h: History, s: RunSummary) -> Explanation:
     errors, said = _error(root), root.cause.message or ""
     fix = "see the log: launcher logs {run}" + (f" --rank {root.rank}" if root.rank else "")
     if root.cause.exit_code == 0:
-        fix = "every rank must make the same calls: look for a return or sys.exit() of some ranks alone, then: launcher resubmit {run} --code"
+        fix = "look for a return or sys.exit() that only some ranks reach, then: launcher resubmit {run} --code"
     if root.of(ev.WorkerFailed).refused and not errors:
         said = said or "".join(_last_words(root, 1))
         fix = "correct args or the script, then: launcher resubmit {run} --code"
-    return Explanation(f"{_did(root, h, said)}.", errors, [] if errors else _last_words(root), fix)
+    return Explanation(f"{_did(root, h, said)}.", fix, errors=errors, log=[] if errors else _last_words(root))
 
 
 @_explains("timeout")
@@ -199,8 +199,8 @@ def _timeout(root: Root, h: History, s: RunSummary) -> Explanation:
         )
     else:
         sentence = f"{_did(root, h)}."
-    fix = "do all ranks make the same calls? See the others' logs; a longer wait: distributed.collective_timeout_min"
-    return Explanation(sentence, _error(root) or _last_words(root, 2), [], fix)
+    fix = "check that all ranks make the same calls (the others' logs show where they were); to wait longer: distributed.collective_timeout_min"
+    return Explanation(sentence, fix, errors=_error(root) or _last_words(root, 2))
 
 
 _WAITED = re.compile(
@@ -243,22 +243,22 @@ def _hang(root: Root, h: History, s: RunSummary) -> Explanation:
         sentence = f"{who(root, h)}{more} {how} for {formats.duration(limit)}{because}."
     if slow and slow[0].frozen:
         return Explanation(
-            sentence, [], [], "SIGSTOP, a debugger or a suspended job stops a process so: launcher resubmit {run}"
+            sentence, "find what stopped it (SIGSTOP, a debugger, scontrol suspend), then: launcher resubmit {run}"
         )
     rank = f" --rank {root.rank}" if root.rank else ""
-    fix = f"all stacks are in the logs: launcher logs {{run}}{rank}; slow on purpose? restart.hang_floor_s"
-    return Explanation(sentence, [], [], fix)
+    fix = f"the logs hold the stacks of all ranks: launcher logs {{run}}{rank}; if it is slow on purpose: restart.hang_floor_s"
+    return Explanation(sentence, fix)
 
 
 @_explains("node", "slurm_node")
 def _node(root: Root, h: History, s: RunSummary) -> Explanation:
-    how = {"silent": "fell silent", "closed": "lost its agent's connection", "slurm": "is down, says SLURM"}
+    how = {"silent": "stopped responding", "closed": "lost its agent's connection", "slurm": "is down, says SLURM"}
     why = root.of(ev.NodeLost).why or ""
     if root.kind == "slurm_node":
-        return Explanation("A node of the allocation died.", [root.reason], _last_words(root, 1), _AGAIN)
+        return Explanation("A node of the allocation died.", _AGAIN, errors=[root.reason], log=_last_words(root, 1))
     sentence = f"Node {root.host or '?'} {how.get(why, why or 'died')}{at_step(root)}."
-    fix = f"keep off it: launcher resubmit {{run}} slurm.exclude={root.host}" if root.host else _AGAIN
-    return Explanation(sentence, [], [], fix)
+    fix = f"exclude it: launcher resubmit {{run}} slurm.exclude={root.host}" if root.host else _AGAIN
+    return Explanation(sentence, fix)
 
 
 _AGAIN = "launcher resubmit {run}"
@@ -267,7 +267,7 @@ _AGAIN = "launcher resubmit {run}"
 @_explains("store")
 def _store(root: Root, h: History, s: RunSummary) -> Explanation:
     where = f" on {root.host}" if root.host else ""
-    return Explanation(f"The rendezvous store{where} was lost.", _error(root), _last_words(root, 2), _AGAIN)
+    return Explanation(f"The rendezvous store{where} was lost.", _AGAIN, errors=_error(root), log=_last_words(root, 2))
 
 
 @_explains("start")
@@ -282,13 +282,9 @@ def _start(root: Root, h: History, s: RunSummary) -> Explanation:
         waited = formats.duration(missing.waited_s)
         sentence = f"{short_list(nodes) or 'A node'}{of} did not start within {waited or 'the limit'}."
     if root.is_decided_upon("ports_taken"):
-        return Explanation(
-            sentence, [], [], "launcher resubmit {run} distributed.port_range=[33000,45000] tries others"
-        )
+        return Explanation(sentence, "launcher resubmit {run} distributed.port_range=[33000,45000] tries other ports")
     skip = f" slurm.exclude={','.join(nodes)}" if nodes else ""
-    return Explanation(
-        sentence, [], [], f"launcher resubmit {{run}}{skip} (or wait longer: distributed.init_timeout_min)"
-    )
+    return Explanation(sentence, f"launcher resubmit {{run}}{skip} (to wait longer: distributed.init_timeout_min)")
 
 
 @_explains("preflight")
@@ -299,7 +295,7 @@ def _preflight(root: Root, h: History, s: RunSummary) -> Explanation:
     sentence = said if hosts else "The node check failed."
     errors = [f"{c.host}: {c.name}: {c.detail}" for c in bad[:4]]
     return Explanation(
-        sentence, errors, [], f"launcher resubmit {{run}} slurm.exclude={','.join(hosts)}" if hosts else _AGAIN
+        sentence, f"launcher resubmit {{run}} slurm.exclude={','.join(hosts)}" if hosts else _AGAIN, errors=errors
     )
 
 
@@ -308,14 +304,16 @@ def _leader(root: Root, h: History, s: RunSummary) -> Explanation:
     on = f" on {root.host}" if root.host else ""
     words = _last_words(root, 1)
     if said := root.cause.text or _own_words(root):
-        return Explanation(f"{said.rstrip('.')}.", [], [], _AGAIN)
+        return Explanation(f"{said.rstrip('.')}.", _AGAIN)
     sentence = f"The leader{on} died{at_step(root)} and left no message."
     if root.attempt is None and not words:
         sentence = f"The run never started: {_lower(s.reason)}"
     elif h.last(ev.AttemptStarted) is None and words:
         sentence = f"No agent could begin: {words[0].rstrip('.')}."
     errors = [e for e in ([] if root.attempt is None else [s.reason]) if e and not e.startswith("The leader died")]
-    return Explanation(sentence, errors + _error(root), _last_words(root) if not _error(root) else [], _AGAIN)
+    return Explanation(
+        sentence, _AGAIN, errors=errors + _error(root), log=_last_words(root) if not _error(root) else []
+    )
 
 
 def _own_words(root: Root) -> str:
@@ -333,12 +331,12 @@ def _lower(sentence: str) -> str:
 @_explains("gone")
 def _gone(root: Root, h: History, s: RunSummary) -> Explanation:
     place = root.cause.place
-    return Explanation(f"{_clause(root)}.", [], [], f"launcher resubmit {place}" if place else "")
+    return Explanation(f"{_clause(root)}.", f"launcher resubmit {place}" if place else "")
 
 
 @_explains("unreadable")
 def _unreadable(root: Root, h: History, s: RunSummary) -> Explanation:
-    return Explanation(f"{_clause(root)}.", [], [], f"check the file system of {h.paths.root}, then: {_AGAIN}")
+    return Explanation(f"{_clause(root)}.", f"check the file system of {h.paths.root}, then: {_AGAIN}")
 
 
 def _clause(root: Root) -> str:
@@ -350,5 +348,8 @@ def _clause(root: Root) -> str:
 def _other(root: Root, h: History, s: RunSummary) -> Explanation:
     reason = s.reason or root.reason or MEANINGS["unknown"].words
     return Explanation(
-        f"{reason[0].upper()}{reason[1:].rstrip('.')}.", _error(root), _last_words(root), "launcher logs {run}"
+        f"{reason[0].upper()}{reason[1:].rstrip('.')}.",
+        "launcher logs {run}",
+        errors=_error(root),
+        log=_last_words(root),
     )

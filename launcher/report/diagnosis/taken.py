@@ -14,18 +14,18 @@ def _time_limit(root: Root, h: History, s: RunSummary) -> Explanation:
     minutes = as_number(h.spec.get("timeout_min"))
     limit = f" of {formats.duration(minutes * 60)}" if minutes else ""
     fix = "launcher resubmit {run} resources.timeout_min=... continues it with another limit"
-    return Explanation(f"The run reached its time limit{limit}{at_step(root)}.", [], [], fix)
+    return Explanation(f"The run reached its time limit{limit}{at_step(root)}.", fix)
 
 
 def _preempted(root: Root, h: History, s: RunSummary) -> Explanation:
     at_once = root.of(ev.SignalReceived).meaning == "preempted_now" or root.of(ev.StopRequested).deadline_s == 0
     how = " without grace" if at_once else ""
-    return Explanation(f"SLURM preempted the run{how}{at_step(root)}.", [], [], "launcher resubmit {run} continues it")
+    return Explanation(f"SLURM preempted the run{how}{at_step(root)}.", "launcher resubmit {run} continues it")
 
 
 def _script_gone(root: Root, h: History, s: RunSummary) -> Explanation:
     return Explanation(
-        "The job's batch script was killed, and SLURM then ends the whole job.", [], [], "launcher resubmit {run}"
+        "The job's batch script was killed, and SLURM then ends the whole job.", "launcher resubmit {run}"
     )
 
 
@@ -34,55 +34,46 @@ def _cancelled(root: Root, h: History, s: RunSummary) -> Explanation:
     sentence = f"The job{job} was cancelled (scancel, by its owner or an administrator)."
     if s.backend == "local":
         sentence = "The run was cancelled on this machine (`launcher cancel`, Ctrl-C or a signal to its processes)."
-    return Explanation(sentence, [], [], "launcher resubmit {run} continues it")
+    return Explanation(sentence, "launcher resubmit {run} continues it")
 
 
 def _chain(root: Root, h: History, s: RunSummary) -> Explanation:
-    return Explanation(root.reason, [], [], "launcher resubmit {run} starts it all the same")
+    return Explanation(root.reason, "launcher resubmit {run} starts it all the same")
 
 
 def _user(root: Root, h: History, s: RunSummary) -> Explanation:
     also = " or Ctrl-C" if s.backend == "local" else ""
-    return Explanation(
-        f"The run was cancelled with `launcher cancel`{also}.", [], [], "launcher resubmit {run} continues it"
-    )
+    return Explanation(f"The run was cancelled with `launcher cancel`{also}.", "launcher resubmit {run} continues it")
 
 
 def _terminated(root: Root, h: History, s: RunSummary) -> Explanation:
     sentence = (
         "Somebody sent TERM to the job (scancel --signal=TERM, its owner or an administrator): it saved and ended."
     )
-    return Explanation(sentence, [], [], "launcher resubmit {run} continues it")
+    return Explanation(sentence, "launcher resubmit {run} continues it")
 
 
 def _unknown_signal(root: Root, h: History, s: RunSummary) -> Explanation:
     name = root.of(ev.SignalReceived).name
     sentence = f"SLURM sent {f'SIG{name}' if name else 'a signal'} and did not answer why; the run stopped to be safe."
-    return Explanation(sentence, [], [], "if nobody cancelled it: launcher resubmit {run}")
+    return Explanation(sentence, "if nobody cancelled it: launcher resubmit {run}")
 
 
 def _idle(root: Root, h: History, s: RunSummary) -> Explanation:
     minutes = as_number(as_dict(h.spec.get("restart")).get("idle_timeout_min"))
     limit = f" for {minutes:g} minutes (restart.idle_timeout_min)" if minutes else ""
-    return Explanation(
-        f"The run made no progress{limit}; its allocation was given back.", [], [], "launcher logs {run}"
-    )
+    return Explanation(f"The run made no progress{limit}; its allocation was given back.", "launcher logs {run}")
 
 
 def _total_hours(root: Root, h: History, s: RunSummary) -> Explanation:
     hours = as_number(as_dict(h.spec.get("restart")).get("max_total_hours"))
     cap = f"{hours:g} hours" if hours else "all the hours"
     sentence = f"The run's attempts have used {cap} of allocation (restart.max_total_hours)."
-    return Explanation(sentence, [], [], "launcher resubmit {run} restart.max_total_hours=... continues it")
+    return Explanation(sentence, "launcher resubmit {run} restart.max_total_hours=... continues it")
 
 
 def _lost_requeue(root: Root, h: History, s: RunSummary) -> Explanation:
-    return Explanation(
-        root.reason.partition(" launcher resubmit")[0],
-        [],
-        [],
-        "launcher resubmit {run} continues it",
-    )
+    return Explanation(root.reason.partition(" launcher resubmit")[0], "launcher resubmit {run} continues it")
 
 
 TAKEN: dict[str, Explain] = {

@@ -38,7 +38,7 @@ class HostRecord:
     attempts: int = 0
     """Attempts in which it took part."""
     lost: int = 0
-    """It fell silent or its connection broke."""
+    """It stopped responding or its connection broke."""
     failed: int = 0
     """A worker on it was the first to fail; programs fail too, so that a few prove nothing."""
     hung: int = 0

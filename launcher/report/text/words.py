@@ -134,7 +134,7 @@ def _victims(e: ev.Victims) -> str:
 
 
 def _node_lost(e: ev.NodeLost) -> str:
-    why = {"silent": "it fell silent", "closed": "its connection closed", "slurm": "SLURM says it is down"}
+    why = {"silent": "it stopped responding", "closed": "its connection closed", "slurm": "SLURM says it is down"}
     return f"lost {e.host or '?'}: {why.get(e.why or '', e.why or 'gone')}"
 
 

@@ -22,7 +22,7 @@ import psutil
 
 from launcher.errors import SubmitError
 from launcher.run.processes import is_alive
-from launcher.submission.backends.slurm import environment_for_sbatch
+from launcher.submission.backends.slurm import environment_for_sbatch, python_path
 
 if TYPE_CHECKING:
     from launcher.submission.plan.plan import SubmissionPlan
@@ -41,9 +41,12 @@ def start_detached(plan: SubmissionPlan) -> int:
         "folder": plan.submitit_dir,
         "command": plan.command,
         "run_dir": plan.run_dir,
-        "tasks": plan.spec.nodes + plan.spec.spare_nodes,
+        "tasks": plan.spec.all_nodes,
         "gpus": plan.spec.gpus_per_node,
     }
+    # This environment without an outer job's variables; the starter must be able to import the launcher.
+    env = environment_for_sbatch(os.environ, {}, plan.spec.pass_names)
+    env["PYTHONPATH"] = python_path(str(Path(__file__).parents[3]))
     log = Path(plan.submitit_dir) / "controller.log"
     with log.open("ab") as errors:
         try:
@@ -55,7 +58,7 @@ def start_detached(plan: SubmissionPlan) -> int:
                 start_new_session=True,  # closing the terminal, or Ctrl-C in it, must not end the run
                 timeout=_START_TIMEOUT_S,
                 check=False,
-                env=_environment(plan),
+                env=env,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SubmitError(f"the local run could not be started: {error}") from None
@@ -68,15 +71,7 @@ def start_detached(plan: SubmissionPlan) -> int:
         ) from None
 
 
-def _environment(plan: SubmissionPlan) -> dict[str, str]:
-    """Return this environment without an outer job's variables; the starter must be able to import the launcher."""
-    env = environment_for_sbatch(os.environ, {}, plan.spec.pass_names)
-    own = str(Path(__file__).parents[3])
-    env["PYTHONPATH"] = os.pathsep.join([own, *filter(None, [env.get("PYTHONPATH")])])
-    return env
-
-
-def _start(order: dict[str, Any]) -> int:
+def _start(order: dict[str, Any]) -> None:
     """Hand over to submitit, in the starter. submitit's controller outlives this process."""
     from submitit import LocalExecutor
 
@@ -95,7 +90,6 @@ def _start(order: dict[str, Any]) -> int:
     os.dup2(2, 1)  # the controller must not hold the pipe on which the pid is awaited
     job = executor.submit(AgentMain(order["run_dir"]))
     os.write(saved, f"{job.job_id}\n".encode())
-    return int(job.job_id)
 
 
 class Foreground:
@@ -108,7 +102,7 @@ class Foreground:
     def start(self) -> None:
         """Start one agent per node. Raises SubmitError."""
         plan = self._plan
-        for node in range(plan.spec.nodes + plan.spec.spare_nodes):
+        for node in range(plan.spec.all_nodes):
             words = ["-m", "launcher.node.agent", plan.run_dir, "--node", str(node)]
             line = f'exec {plan.command} -u "$@"'  # plan.command is a quoted piece of shell
             log = Path(plan.submitit_dir) / f"run_{node}_log.out"

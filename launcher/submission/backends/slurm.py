@@ -51,6 +51,11 @@ def environment_for_sbatch(
     }
 
 
+def python_path(*folders: str) -> str:
+    """Return a PYTHONPATH with ``folders`` before what it is here."""
+    return os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))
+
+
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
     """Replace this process's environment, which submitit gives to sbatch."""
@@ -121,5 +126,5 @@ def _adopt(pickles: set[Path], job_id: str) -> list[str]:
 
 
 def cancel_pending(job_ids: Sequence[str]) -> None:
-    """Cancel jobs just submitted, when what had to follow failed."""
-    ask("scancel", *job_ids, timeout_s=60.0)
+    """Cancel jobs just submitted, whole arrays, when what had to follow failed."""
+    ask("scancel", *dict.fromkeys(job_id.partition("_")[0] for job_id in job_ids), timeout_s=60.0)

@@ -9,24 +9,15 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
-from launcher.frozen import frozen
+from launcher.submission.facts.facts import CodeFacts
 
 _CACHES = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints",
             ".tox", ".nox", "node_modules", ".venv", ".eggs", "wandb", "mlruns"}  # fmt: skip
 _GIT_TIMEOUT_S = 60
 
 
-@frozen
-class Listing:
-    """Files (relative path, size), links to directories outside, and whether git listed them."""
-
-    files: tuple[tuple[str, int], ...]
-    outside: tuple[tuple[str, str], ...]
-    git: bool
-
-
-def listing(root: Path, skip: Iterable[Path] = ()) -> Listing:
-    """List the files of ``root`` without ``skip`` (files or directories, absolute)."""
+def listing(root: Path, skip: Iterable[Path] = ()) -> CodeFacts:
+    """List the files of ``root`` without ``skip`` (files or directories, absolute), and its links to directories outside."""
     skipped = {p if p.is_absolute() else root / p for p in skip}
     names = _by_git(root)
     files: list[tuple[str, int]] = []
@@ -43,12 +34,12 @@ def listing(root: Path, skip: Iterable[Path] = ()) -> Listing:
                 outside += [] if inside else [(name, str(target))]
             elif path.is_file():
                 files.append((name, path.stat().st_size))
-    return Listing(tuple(files), tuple(outside), git=names is not None)
+    return CodeFacts(root=str(root), files=tuple(files), outside=tuple(outside), git=names is not None)
 
 
 def _by_git(root: Path) -> list[str] | None:
     """List tracked files, and untracked ones that git does not ignore; None without git, or where it ignores ``root``."""
-    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if not listed:
         return None
     found = []
@@ -62,7 +53,8 @@ def _by_git(root: Path) -> list[str] | None:
     return found
 
 
-def _git(root: Path, *args: str) -> str | None:
+def git(root: Path, *args: str) -> str:
+    """Return git's answer about the repository of ``root``; empty when it fails."""
     # Variables such as GIT_DIR (set inside hooks) would make git answer for another repository.
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"GIT_OPTIONAL_LOCKS": "0"}
     try:
@@ -70,8 +62,8 @@ def _git(root: Path, *args: str) -> str | None:
             ["git", "-C", str(root), *args], capture_output=True, timeout=_GIT_TIMEOUT_S, check=False, env=env
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return os.fsdecode(done.stdout) if done.returncode == 0 else None
+        return ""
+    return os.fsdecode(done.stdout) if done.returncode == 0 else ""
 
 
 def _walk(root: Path, prefix: str, skipped: set[Path]) -> Iterator[str]:
@@ -91,7 +83,7 @@ def _walk(root: Path, prefix: str, skipped: set[Path]) -> Iterator[str]:
             yield name
 
 
-def left_out(root: Path, listed: Listing, links: Iterable[str], names: Iterable[str]) -> list[str]:
+def left_out(root: Path, listed: CodeFacts, links: Iterable[str], names: Iterable[str]) -> list[str]:
     """Return those of ``names`` (normal paths) that are in ``root``, but neither in its copy nor below ``links``.
 
     A folder is in the copy when any file of it is. An empty one holds nothing that could be missed.
@@ -116,22 +108,6 @@ def _holds_anything(path: Path) -> bool:
         return False
 
 
-def git_commit(root: Path) -> str:
-    """Return the commit that is checked out, or ""."""
-    return (_git(root, "rev-parse", "HEAD") or "").strip()
-
-
-def git_is_dirty(root: Path) -> bool:
-    """Return whether anything differs from the commit, new files included."""
-    return bool((_git(root, "status", "--porcelain", "--untracked-files=normal", "--", ".") or "").strip())
-
-
-def git_diff(root: Path) -> str:
-    """Return what differs from the commit, as a patch; new files are in the copy itself."""
-    return _git(root, "diff", "HEAD", "--", ".") or ""
-
-
 def git_remote(root: Path) -> str:
     """Return the address of the repository's origin, without a password."""
-    url = (_git(root, "remote", "get-url", "origin") or "").strip()
-    return re.sub(r"//[^/@]*@", "//", url)
+    return re.sub(r"//[^/@]*@", "//", git(root, "remote", "get-url", "origin").strip())

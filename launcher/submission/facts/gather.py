@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _SPAWNS = {
     f"torch.multiprocessing.{name}" for name in ("spawn", "start_processes", "spawn.spawn", "spawn.start_processes")
 }
+_CHANGES = ("status", "--porcelain", "--untracked-files=normal", "--", ".")
 
 _IMAGE_FILES = (".sif", ".sqsh")
 """Images that are files, Apptainer's and enroot's; others are names in a registry."""
@@ -36,7 +38,6 @@ def gather_facts(
     loaded: LoadedJob,
     *,
     backend: BackendName = "auto",
-    environ: Mapping[str, str] | None = None,
     code: CodeFacts | None = None,
     run_id: str | None = None,
     after: Sequence[Predecessor] = (),
@@ -45,8 +46,7 @@ def gather_facts(
 
     Raises ConfigError when the code directory or ``runs_dir`` cannot be used.
     """
-    env = os.environ if environ is None else environ
-    job = loaded.job
+    env, job = os.environ, loaded.job
     with loaded.placing():
         runs_dir, shown = runs_dir_of(job.runs_dir, loaded.base_dir, loaded.site, env)
     free_bytes, free_inodes = _free(runs_dir)
@@ -56,13 +56,11 @@ def gather_facts(
         image = str((loaded.base_dir / os.path.expanduser(os.path.expandvars(image))).absolute())
     with ThreadPoolExecutor(max_workers=2) as pool:  # waiting for SLURM's and git's answers side by side
         asked = pool.submit(slurm_facts, env, job.slurm.partition, job.slurm.qos) if backend != "local" else None
-        found = None if code else pool.submit(code_facts, loaded, runs_dir)
+        reading = pool.submit(lambda: code or code_facts(loaded, runs_dir))
         python = interpreter.find_interpreter(job.environment.python, job.environment.container, env)
         with loaded.placing():
-            code = code or (found.result() if found else None)
+            code = reading.result()
         slurm = asked.result() if asked else SlurmFacts()
-    if code is None:
-        raise ConfigError("code.dir: the code directory could not be read")
     return Facts(
         backend=backend,
         run_id=run_id or index.new_id(loaded.name),
@@ -88,25 +86,17 @@ def gather_facts(
 
 def runs_dir_of(job_says: str | None, base: Path, site: SiteProfile, environ: Mapping[str, str]) -> tuple[Path, str]:
     """Return where runs are, absolute and as the user writes it: the job > $LAUNCHER_RUNS_DIR > the site > ./runs."""
-    for value, parent in (
-        (job_says, base),
-        (environ.get("LAUNCHER_RUNS_DIR"), Path.cwd()),
-        (site.runs_dir, Path.cwd()),
-    ):
-        if value:
-            text = os.path.expanduser(os.path.expandvars(value))
-            if "$" in text:
-                raise ConfigError(f"runs_dir: {value}: an environment variable in it is not set")
-            return (parent / text).absolute(), text
-    return Path("runs").absolute(), "runs"
+    value = job_says or environ.get("LAUNCHER_RUNS_DIR") or site.runs_dir or "runs"
+    text = os.path.expanduser(os.path.expandvars(value))
+    if "$" in text:
+        raise ConfigError(f"runs_dir: {value}: an environment variable in it is not set")
+    return ((base if job_says else Path.cwd()) / text).absolute(), text
 
 
 def _free(path: Path) -> tuple[int | None, int | None]:
     """Return free bytes and inodes where ``path`` is or will be; None where the file system does not say."""
-    while not path.exists() and path != path.parent:
-        path = path.parent
     try:
-        stat = os.statvfs(path)
+        stat = os.statvfs(next(p for p in (path, *path.parents) if p.exists()))
     except OSError:
         return None, None
     return stat.f_bavail * stat.f_frsize, (stat.f_favail if stat.f_files else None)
@@ -116,25 +106,22 @@ def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
     """Find out what a copy of the job's code would hold. Raises ConfigError when there is no such directory."""
     root = loaded.code_dir
     if not root.is_dir():
-        raise ConfigError(f"code.dir: {root} is no directory")
+        raise ConfigError(f"code.dir: {root} is not a directory")
     about = script_facts(loaded.job.script or "", root)
     if not loaded.job.code.snapshot:
         return CodeFacts(root=str(root), **about)
     skip = [root / name for name in loaded.job.code.link] + [runs_dir]
     found = code_files.listing(root, skip)
-    return CodeFacts(
-        root=str(root),
-        files=found.files,
-        outside=found.outside,
+    return replace(
+        found,
         left_out=_left_out(loaded.job, root, found, runs_dir),
-        git=found.git,
-        commit=code_files.git_commit(root) if found.git else "",
-        dirty=found.git and code_files.git_is_dirty(root),
+        commit=code_files.git(root, "rev-parse", "HEAD").strip() if found.git else "",
+        dirty=found.git and bool(code_files.git(root, *_CHANGES).strip()),
         **about,
     )
 
 
-def _left_out(job: Job, root: Path, found: code_files.Listing, runs_dir: Path) -> tuple[tuple[str, str], ...]:
+def _left_out(job: Job, root: Path, found: CodeFacts, runs_dir: Path) -> tuple[tuple[str, str], ...]:
     """Return key and path of what ``args`` and ``params`` name in the code directory that is not copied, but for runs."""
     named: dict[str, str] = {}
     for key, value in [*leaves(job.args, "args"), *leaves(job.params, "params")]:

@@ -118,10 +118,10 @@ def ask_interpreter(path: str, origin: str, environ: Mapping[str, str]) -> Inter
         )
         return _made(path, origin, json.loads(done.stdout))
     except subprocess.TimeoutExpired:
-        return Interpreter(path=path, origin=origin, error="it does not answer within 60 s")
+        return Interpreter(path=path, origin=origin, error="it did not answer within 60 s")
     except (OSError, ValueError) as error:
         said = done.stderr.strip().splitlines()[-1:] if "done" in locals() else [str(error)]
-        return Interpreter(path=path, origin=origin, error=said[0] if said else "it prints nothing")
+        return Interpreter(path=path, origin=origin, error=said[0] if said else "it printed nothing")
 
 
 def _made(path: str, origin: str, said: dict[str, Any]) -> Interpreter:

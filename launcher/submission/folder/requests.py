@@ -19,10 +19,8 @@ _LAST_WRITE_S = 0.2
 
 def request_stop(paths: RunPaths, *, save: bool) -> None:
     """Write the user's request to stop the run; a signal then announces it. Raises RunDirError."""
-    try:
+    with rundir.writing(paths.root):
         write_atomic(paths.request, json.dumps({"action": "stop", "save": save, "t": time.time()}) + "\n", mode=0o600)
-    except OSError as error:
-        raise rundir.folder_error(paths.root, error) from None
 
 
 def write_cancelled(runs: Sequence[RunPaths], reason: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +19,6 @@ from launcher.run.state import read_submission
 from launcher.submission.folder import snapshot
 from launcher.submission.plan.plan import SubmissionPlan
 
-_NAMES = RunPaths(Path())
-_JOB, _SPEC, _PASSED, _SECRET, _EVENTS, _SUBMISSION = map(
-    str, (_NAMES.job, _NAMES.spec, _NAMES.passed, _NAMES.secret, _NAMES.events, _NAMES.submission)
-)
 _BEFORE = ".before."
 
 
@@ -37,11 +34,11 @@ def write_shared(
     *,
     script_mode: int = 0o640,
     code: bool = True,
-    made_from: tuple[Sequence[str], Mapping[str, str]] | None = None,
+    argv: Sequence[str] | None = None,
 ) -> None:
     """Write into ``root`` what runs share: the code, the launcher, the sbatch ``scripts`` by name.
 
-    ``code=False`` keeps the copy that is there. ``made_from``: the command line and the environment, for environment.json.
+    ``code=False`` keeps the copy that is there. ``argv``: the command line, for environment.json; None writes none.
     Raises OSError or SnapshotError.
     """
     paths = RunPaths(root)
@@ -49,61 +46,56 @@ def write_shared(
         snapshot.copy_code(plan.code, paths.code, plan.link, snapshot=plan.snapshot, mode=mode_in(root))
     _remove(paths.lib)  # a resubmission's; of a point of a sweep, a link
     snapshot.copy_launcher(paths.lib)
-    if made_from is not None:
-        about = snapshot.environment(plan.code, plan.interpreter, *made_from)
+    if argv is not None:
+        about = snapshot.environment(plan.code, plan.interpreter, argv, os.environ)
         write_atomic(paths.environment, json.dumps(about, indent=1) + "\n")
     for name, text in scripts.items():
         write_atomic(root / name, text, mode=script_mode)
 
 
 def write_own(
-    folder: str,
     plan: SubmissionPlan,
     *,
     by: Literal["submit", "resubmit"],
     changes: Sequence[str] = (),
-    environ: Mapping[str, str] | None = None,
     new: bool = False,
     durable: bool = True,
 ) -> None:
-    """Write into a run's ``folder`` its job, spec, passed variables, secret, and the history's ``submitted``.
+    """Write into the run's folder its job, spec, passed variables, secret, and the history's ``submitted``.
 
     The event is written before SLURM has the job: from then on the leader is the only writer. So it cannot hold the job
     id, which submission.json and ``attempt_started`` do. ``new``: nothing of it is there yet; such files are not fsynced,
     as a thousand points of a sweep would take a minute on a network file system. ``durable=False`` replaces the job and
     the spec without fsync. Raises OSError.
     """
-    env = os.environ if environ is None else environ
-
-    put = partial(_put, folder, new=new)
-    spec = plan.spec
-    put(_JOB, plan.job_yaml, durable=durable)
-    put(_SPEC, spec.dumps(), durable=durable)
-    put(_PASSED, json.dumps({name: env[name] for name in spec.pass_names if name in env}) + "\n", mode=0o600)
-    if new or not os.path.exists(f"{folder}/{_SECRET}"):
-        put(_SECRET, secrets.token_hex(32) + "\n", mode=0o600)
+    paths, spec = plan.paths, plan.spec
+    put = partial(_put, new=new)
+    put(paths.job, plan.job_yaml, durable=durable)
+    put(paths.spec, spec.dumps(), durable=durable)
+    put(paths.passed, json.dumps({k: os.environ[k] for k in spec.pass_names if k in os.environ}) + "\n", mode=0o600)
+    if new or not paths.secret.exists():
+        put(paths.secret, secrets.token_hex(32) + "\n", mode=0o600)
     submitted = events.event(
         "submitted", attempt=None, job_id=None, backend=plan.backend, nodes=spec.nodes, spare_nodes=spec.spare_nodes,
         tasks_per_node=spec.tasks_per_node, by=by, changes=list(changes),
     )  # fmt: skip
     if new:
-        put(_EVENTS, json.dumps(submitted.raw) + "\n")
+        put(paths.events, json.dumps(submitted.raw) + "\n")
     else:
-        event_lines.append(Path(folder, _EVENTS), submitted)
+        event_lines.append(paths.events, submitted)
 
 
-def write_submission(folder: str, entry: Mapping[str, Any], *, new: bool = False) -> None:
+def write_submission(path: Path, entry: Mapping[str, Any], *, new: bool = False) -> None:
     """Write submission.json: where the run is now, and all its submissions so far. ``new``: as in `write_own`."""
-    before = [] if new else read_submission(Path(folder, _SUBMISSION)).get("submissions", [])
-    _put(folder, _SUBMISSION, json.dumps({**entry, "submissions": [*before, entry]}) + "\n", new=new)
+    before = [] if new else read_submission(path).get("submissions", [])
+    _put(path, json.dumps({**entry, "submissions": [*before, entry]}) + "\n", new=new)
 
 
-def _put(folder: str, name: str, text: str, *, new: bool, mode: int = 0o640, durable: bool = True) -> None:
+def _put(path: Path, text: str, *, new: bool, mode: int = 0o640, durable: bool = True) -> None:
     if not new:
-        write_atomic(Path(folder, name), text, mode=mode, durable=durable)
+        write_atomic(path, text, mode=mode, durable=durable)
         return
-    # Paths are text: joining fifteen a point takes its time.
-    fd = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.fchmod(fd, mode)
         left = memoryview(text.encode())
@@ -113,34 +105,32 @@ def _put(folder: str, name: str, text: str, *, new: bool, mode: int = 0o640, dur
         os.close(fd)
 
 
-class ReplacedFiles:
-    """Files of a run's folder that a resubmission replaces: kept under another name until SLURM has the job."""
+@contextlib.contextmanager
+def replacing(paths: RunPaths, names: Sequence[str]) -> Iterator[None]:
+    """Keep files of a run's folder under another name while a resubmission inside replaces them.
 
-    def __init__(self, root: Path, names: Sequence[str]) -> None:
-        self.root = root
-        self._names = names
-        self._moved: list[str] = []
-
-    def set_aside(self) -> None:
-        """Move them out of the way. Raises OSError."""
-        for name in self._names:
-            old, kept = self.root / name, self.root / f"{_BEFORE}{name}"
+    After an error they are back, what was written in their places is removed, and the history has a warning. Without an
+    error the old ones are removed. Raises OSError.
+    """
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for name in names:
+            old, kept = paths.root / name, paths.root / f"{_BEFORE}{name}"
             _remove(kept)
             if os.path.lexists(old):
                 os.replace(old, kept)
-            self._moved.append(name)
-
-    def put_back(self) -> None:
-        """Undo `set_aside`; what was written in their places is removed."""
-        for name in self._moved:
-            _remove(self.root / name)
-            if os.path.lexists(kept := self.root / f"{_BEFORE}{name}"):
-                os.replace(kept, self.root / name)
-
-    def forget(self) -> None:
-        """Remove the old ones."""
-        for name in self._moved:
-            _remove(self.root / f"{_BEFORE}{name}")
+            moved.append((old, kept))
+        yield
+    except BaseException as error:
+        for old, kept in moved:
+            _remove(old)
+            if os.path.lexists(kept):
+                os.replace(kept, old)
+        warning = events.event("warning", attempt=None, text=f"it was not resubmitted: {error}")
+        event_lines.append(paths.events, warning)
+        raise
+    for _, kept in moved:
+        _remove(kept)
 
 
 def _remove(path: Path) -> None:

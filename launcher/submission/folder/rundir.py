@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from launcher.errors import RunDirError
@@ -17,11 +19,15 @@ def mode_of(share: str) -> int:
     return 0o750 if share == "group" else 0o700
 
 
-def folder_error(path: Path, error: OSError) -> RunDirError:
-    """Return the error for a folder that cannot be made or written."""
-    return RunDirError(
-        f"{path}: {(error.strerror or str(error)).lower()}; set runs_dir or $LAUNCHER_RUNS_DIR to another place"
-    )
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise RunDirError, which names ``path``, where the file system refuses what is done inside."""
+    try:
+        yield
+    except OSError as error:
+        raise RunDirError(
+            f"{path}: {(error.strerror or str(error)).lower()}; set runs_dir or $LAUNCHER_RUNS_DIR to another place"
+        ) from None
 
 
 def make_run_folder(path: Path, share: str = "none", folders: Sequence[str] = SUBFOLDERS) -> bool:
@@ -30,18 +36,15 @@ def make_run_folder(path: Path, share: str = "none", folders: Sequence[str] = SU
     Raises RunDirError when the file system refuses, a full quota included (a MiB is written to find out).
     """
     mode, probe = mode_of(share), path / ".probe"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        if not path.parent.is_dir():
-            raise RunDirError(
-                f"{path.parent} is no directory; set runs_dir or $LAUNCHER_RUNS_DIR to another place"
-            ) from None
-        return False
-    except OSError as error:
-        raise folder_error(path.parent, error) from None
-    try:
+    with writing(path.parent):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            if path.parent.is_dir():
+                return False
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+    with writing(path):
         path.chmod(mode)
         for name in folders:
             make(path / name, mode)
@@ -52,12 +55,10 @@ def make_run_folder(path: Path, share: str = "none", folders: Sequence[str] = SU
                 os.fsync(f.fileno())
         finally:
             probe.unlink(missing_ok=True)
-    except OSError as error:
-        raise folder_error(path, error) from None
     return True
 
 
-def make(path: Path, mode: int) -> None:
+def make(path: str | Path, mode: int) -> None:
     """Make a folder with exactly this mode: mkdir's own is cut by the umask. Raises OSError."""
-    path.mkdir(mode=0o700)
-    path.chmod(mode)
+    os.mkdir(path, 0o700)
+    os.chmod(path, mode)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from launcher.config.document.schema import Job
 from launcher.run.spec import RunSpec
-from launcher.run.units import plural, size
+from launcher.run.units import plural, size, tilde
 from launcher.submission.facts.facts import CodeFacts, Facts
 from launcher.submission.plan import limits
 
@@ -20,16 +20,14 @@ def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 10 else f"{hours:.3g}"
 
 
-def _tilde(path: str, home: str) -> str:
-    return "~" + path[len(home) :] if home and path.startswith(home.rstrip("/") + "/") else path
-
-
 def plan_summary(job: Job, plan: SubmissionPlan, facts: Facts) -> tuple[str, ...]:
     """Return the heading, then one line a topic; warnings last."""
     spec = plan.spec
+    kind = "GPU-h" if spec.gpus_per_node else "CPU-h"
+    cost = f"{_hours(plan.gpu_hours)} {kind} per attempt, at most {_hours(plan.gpu_hours_max)}"
     rows = [
         ("slurm", _slurm(job, spec)) if plan.backend == "slurm" else ("where", _here(spec, facts)),
-        ("cost", _cost(plan)),
+        ("cost", "none: this machine" if plan.backend == "local" else cost),
         ("node", _node(job, spec, plan.backend)),
         ("python", _python(facts)),
         ("code", _code(plan, facts)),
@@ -59,16 +57,9 @@ def _slurm(job: Job, spec: RunSpec) -> str:
 
 
 def _here(spec: RunSpec, facts: Facts) -> str:
-    nodes = f", {spec.nodes + spec.spare_nodes} nodes simulated" if spec.nodes + spec.spare_nodes > 1 else ""
+    nodes = f", {spec.all_nodes} nodes simulated" if spec.all_nodes > 1 else ""
     has = plural(facts.gpus_here, "GPU") if facts.gpus_here else "no GPU"
     return f"this machine ({facts.cpus_here} CPUs, {has}){nodes}; no SLURM"
-
-
-def _cost(plan: SubmissionPlan) -> str:
-    if plan.backend == "local":
-        return "none: this machine"
-    kind = "GPU-h" if plan.spec.gpus_per_node else "CPU-h"
-    return f"{_hours(plan.gpu_hours)} {kind} per attempt, at most {_hours(plan.gpu_hours_max)}"
 
 
 def _node(job: Job, spec: RunSpec, backend: str) -> str:
@@ -87,14 +78,14 @@ def _python(facts: Facts) -> str:
     if not python.checked:
         return f"{python.path} inside the container, not checked from here"
     torch = python.packages.get("torch", "").split("+")[0]
-    return f"{_tilde(python.path, facts.home)} ({'.'.join(python.version.split('.')[:2])}, torch {torch})"
+    return f"{tilde(python.path, facts.home)} ({'.'.join(python.version.split('.')[:2])}, torch {torch})"
 
 
 def _code(plan: SubmissionPlan, facts: Facts) -> str:
     if facts.code.kept:
         return "as copied when the run was submitted"
     if not plan.snapshot:
-        return f"{_tilde(facts.code.root, facts.home)}, linked, not copied: later edits reach the queued job"
+        return f"{tilde(facts.code.root, facts.home)}, linked, not copied: later edits reach the queued job"
     text = f"{plural(len(facts.code.files), 'file')}, {size(facts.code.size)}"
     if facts.code.git and facts.code.commit:
         text += f" from {facts.code.commit[:7]}{' + diff' if facts.code.dirty else ''}"
@@ -106,7 +97,7 @@ def _code(plan: SubmissionPlan, facts: Facts) -> str:
 def _run(plan: SubmissionPlan, facts: Facts) -> str:
     shown = f"{(facts.runs_dir_shown or facts.runs_dir).rstrip('/')}/{plan.spec.id}"
     if plan.run_dir != f"{facts.runs_dir}/{plan.spec.id}":
-        shown = _tilde(plan.run_dir, facts.home)
+        shown = tilde(plan.run_dir, facts.home)
     return shown + (f" ({size(facts.free_bytes)} free)" if facts.free_bytes is not None else "")
 
 
@@ -124,12 +115,12 @@ def _stop(spec: RunSpec) -> str:
     return f"{how}, {grace}, then {then}"
 
 
-def plan_warnings(job: Job, spec: RunSpec, facts: Facts) -> tuple[str, ...]:
+def plan_warnings(spec: RunSpec, facts: Facts) -> tuple[str, ...]:
     """Return what a user should know before the job is queued, a sentence each."""
     itself = "" if spec.checkpoint.watch else saves_itself(spec, facts.code)
     links = (f"{path} points outside the code and stays a link to {target}" for path, target in facts.code.outside)
-    found = (*_of_code(spec, facts), *_of_environment(facts), *_of_site(spec, facts), *links)
-    return (itself, *found) if itself else found
+    found = (itself, *_of_code(spec, facts), *_of_environment(facts), *_of_site(spec, facts), *links)
+    return tuple(filter(None, found))
 
 
 def saves_itself(spec: RunSpec, code: CodeFacts) -> str:
@@ -156,7 +147,7 @@ def _of_code(spec: RunSpec, facts: Facts) -> Iterator[str]:
     root = PurePath(facts.code.root)
     for name, source in facts.interpreter.editable:
         if name not in ("ddp-launcher", "launcher") and not PurePath(source).is_relative_to(root):
-            yield f"{name} is installed editable from {_tilde(source, facts.home)}: later edits reach the queued job"
+            yield f"{name} is installed editable from {tilde(source, facts.home)}: later edits reach the queued job"
 
 
 def _of_environment(facts: Facts) -> Iterator[str]:
@@ -172,7 +163,7 @@ def _of_environment(facts: Facts) -> Iterator[str]:
 
 def _of_site(spec: RunSpec, facts: Facts) -> Iterator[str]:
     if spec.batch != "slurm":
-        workers = spec.tasks_per_node * (spec.nodes + spec.spare_nodes)
+        workers = spec.tasks_per_node * spec.all_nodes
         if workers * spec.cpus_per_task > facts.cpus_here:
             yield f"{workers} workers x {plural(spec.cpus_per_task, 'CPU')} share this machine's {facts.cpus_here}"
         return
@@ -185,4 +176,4 @@ def _of_site(spec: RunSpec, facts: Facts) -> Iterator[str]:
         if spec.restart.signal_lead_s >= spec.timeout_min * 60:
             yield "restart.signal_lead_s is longer than the time limit: the job saves as soon as it starts"
     if spec.container and spec.spare_nodes:
-        yield "containers and spare nodes: if the first node's host dies, the job waits for scancel and launcher resubmit"
+        yield "containers and spare nodes: if the first node's host dies, the job does not end; run scancel, then launcher resubmit"

@@ -17,7 +17,7 @@ def check_limits(job: Job, spec: RunSpec, partition: Partition | None) -> None:
     """Raise ConfigError, with all problems at once, when no node of ``partition`` could ever take one of this job's tasks."""
     if partition is None:
         return
-    cpus, total = spec.tasks_per_node * spec.cpus_per_task, spec.nodes + spec.spare_nodes
+    cpus, total = spec.tasks_per_node * spec.cpus_per_task, spec.all_nodes
     nodes = f"the nodes of partition {partition.name} have"
     most_gpus = f"at most {partition.gpus_per_node}" if partition.gpus_per_node else "none"
     asked = f"{spec.tasks_per_node} x {spec.cpus_per_task} = {cpus} CPUs a node"
@@ -41,7 +41,7 @@ def limit_warnings(spec: RunSpec, partition: Partition | None) -> Iterator[str]:
     """Yield what would keep the job in the queue unless a QOS or an administrator lifts it."""
     if partition is None:
         return
-    where, total = f"partition {partition.name}", spec.nodes + spec.spare_nodes
+    where, total = f"partition {partition.name}", spec.all_nodes
     if not partition.up:
         yield f"{where} is not up: the job would wait until it is"
     if partition.max_time_s is not None and spec.timeout_min * 60 > partition.max_time_s:

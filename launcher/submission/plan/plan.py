@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import asdict, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from launcher.config.document.schema import Job
 from launcher.config.load.load import LoadedJob
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
 from launcher.frozen import frozen
+from launcher.run.paths import RunPaths
 from launcher.run.spec import CHECKED_FREE_BYTES, CHECKED_FREE_INODES, RunSpec
 from launcher.run.units import plural, size
 from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
@@ -65,11 +66,20 @@ class SubmissionPlan:
         return self.spec.run_dir
 
     @property
+    def paths(self) -> RunPaths:
+        """The files of the run."""
+        return RunPaths(Path(self.run_dir))
+
+    @property
     def sbatch(self) -> str:
         """The sbatch script exactly as submitted; empty for the local backend."""
+        return self.array_script(1)
+
+    def array_script(self, points: int) -> str:
+        """Return the script of the array of ``points`` runs that begins with this one."""
         if self.backend == "local":
             return ""
-        return script.render_script(self.command, self.place.submitit, self.parameters)
+        return script.render_script(self.command, self.place.submitit, self.parameters, points)
 
     @property
     def submitit_dir(self) -> str:
@@ -77,7 +87,7 @@ class SubmissionPlan:
         return self.place.submitit
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for ``--json``."""
+        """Return plain values for ``--json``."""
         return {
             "run": self.spec.id,
             "run_dir": self.run_dir,
@@ -108,33 +118,23 @@ def plan(
     ``place`` is given too; its last part is the run's id. ``job_yaml`` is ``loaded.yaml`` where that is known already.
     Raises SiteError, InterpreterError, RunDirError or ConfigError where it could not work.
     """
-    with loaded.placing():
-        return _plan(loaded, facts, run_dir, place, job_yaml)
-
-
-def _plan(
-    loaded: LoadedJob, facts: Facts, run_dir: str | None, place: JobPlace | None, job_yaml: str | None
-) -> SubmissionPlan:
-    backend = choose_backend(facts)
-    job = loaded.job
+    job, backend = loaded.job, choose_backend(facts)
     if facts.image is not None:
         job = replace(job, environment=replace(job.environment, container=facts.image))
     run_dir = run_dir or f"{facts.runs_dir}/{facts.run_id}"
-    if backend == "local":
-        _check_local(job, facts)
-    _check_interpreter(facts.interpreter)
-    if facts.image_missing:
-        raise ConfigError(f"environment.container: {facts.image} is not there")
-    _check_space(facts, CHECKED_FREE_BYTES if job.preflight else _SPACE_RESERVE)
     link, snapshot = tuple(PurePath(p).as_posix().rstrip("/") for p in job.code.link), job.code.snapshot
-    _check_in_snapshot(job, facts.code, snapshot, link)
-    spec = node_spec(loaded, facts, backend, run_dir)
-    if backend == "slurm":
-        limits.check_limits(job, spec, facts.slurm.partition)
-    place = place or JobPlace(run_dir, spec.id, shlex.quote(run_dir))
-    # gres works everywhere, --gpus-per-node only with select/cons_tres
-    gpu_request = "gres" if "gres" in (loaded.site.gpu_request, facts.slurm.gpu_request) else "gpus-per-node"
-    python_path = (f"{place.root}/lib", *_editable_inside(facts, place.root, snapshot))
+    with loaded.placing():
+        _check(job, facts, backend)
+        _check_in_snapshot(job, facts.code, link)
+        spec = node_spec(loaded, facts, backend, run_dir)
+        if backend == "slurm":
+            limits.check_limits(job, spec, facts.slurm.partition)
+        place = place or JobPlace(run_dir, spec.id, shlex.quote(run_dir))
+        # gres works everywhere, --gpus-per-node only with select/cons_tres
+        gpu_request = "gres" if "gres" in (loaded.site.gpu_request, facts.slurm.gpu_request) else "gpus-per-node"
+        python_path = (f"{place.root}/lib", *_editable_inside(facts, place.root, snapshot))
+        command = script.python_command(job, spec, facts, python_path, place)
+        parameters = script.parameters(job, spec, facts, gpu_request, python_path, place)
     made = SubmissionPlan(
         backend=backend,
         spec=spec,
@@ -142,11 +142,11 @@ def _plan(
         link=link,
         snapshot=snapshot,
         python_path=python_path,
-        command=script.python_command(job, spec, facts, python_path, place),
-        parameters=script.parameters(job, spec, facts, gpu_request, python_path, place),
+        command=command,
+        parameters=parameters,
         job_yaml=loaded.yaml if job_yaml is None else job_yaml,
         base_dir=str(loaded.base_dir),
-        warnings=describe.plan_warnings(job, spec, facts),
+        warnings=describe.plan_warnings(spec, facts),
         gpu_hours=_hours(spec, spec.timeout_min / 60),
         gpu_hours_max=_hours(spec, max(spec.restart.max_total_hours, spec.timeout_min / 60)),
         runs_dir=facts.runs_dir,
@@ -165,7 +165,7 @@ def sibling(first: SubmissionPlan, loaded: LoadedJob, facts: Facts, *, run_dir: 
     spec = node_spec(loaded, facts, first.backend, run_dir)
     if spec.work.target != first.spec.work.target:
         with loaded.placing():
-            _check_in_snapshot(loaded.job, facts.code, first.snapshot, first.link)
+            _check_in_snapshot(loaded.job, facts.code, first.link)
     return replace(first, spec=spec, job_yaml=job_yaml)
 
 
@@ -184,51 +184,48 @@ def choose_backend(facts: Facts) -> Literal["slurm", "local"]:
     return "local"
 
 
-def _check_local(job: Job, facts: Facts) -> None:
+def _check(job: Job, facts: Facts, backend: str) -> None:
+    """Refuse a job that this machine, its interpreter, its image or the place of its runs could not serve."""
     wanted, nodes = job.resources.gpus_per_node, job.resources.nodes + job.resources.spare_nodes
-    if wanted * nodes > facts.gpus_here:
+    if backend == "local" and wanted * nodes > facts.gpus_here:
         has = plural(facts.gpus_here, "GPU") if facts.gpus_here else "no GPU"
         raise ConfigError(
             f"resources.gpus_per_node: the job asks for {wanted} GPUs a node{f' on {nodes} nodes' if nodes > 1 else ''}, "
             f"this machine has {has}; add resources.gpus_per_node=0 to train on its CPUs"
         )
-
-
-def _check_interpreter(python: Interpreter) -> None:
-    if not python.checked:
-        return
-    named = f"{python.path} ({python.origin})"
-    if python.error:
-        raise InterpreterError(f"{named} cannot be used: {python.error}")
-    missing = [name for name in ("torch", "submitit", "psutil") if name not in python.packages]
-    if missing:
-        raise InterpreterError(
-            f"{named} has no {' and no '.join(missing)}: pip install {' '.join(missing)} there, activate the environment "
-            "that has it, or set environment.python"
-        )
-
-
-def _check_space(facts: Facts, reserve: int) -> None:
+    python = facts.interpreter
+    if python.checked:
+        named = f"{python.path} ({python.origin})"
+        if python.error:
+            raise InterpreterError(f"{named} cannot be used: {python.error}")
+        if missing := [name for name in ("torch", "submitit", "psutil") if name not in python.packages]:
+            raise InterpreterError(
+                f"{named} has no {' and no '.join(missing)}: pip install {' '.join(missing)} there, activate the environment "
+                "that has it, or set environment.python"
+            )
+    if facts.image_missing:
+        raise ConfigError(f"environment.container: {facts.image} was not found")
     if re.search(r"[%\\\x00-\x1f\x7f]", facts.runs_dir):  # sbatch would replace %j and its kin inside log names
-        raise RunDirError(f"runs_dir: {facts.runs_dir!r} must have no %, backslash or control character")
-    need = facts.code.size + reserve
+        raise RunDirError(f"runs_dir: {facts.runs_dir!r} must not contain a %, a backslash or a control character")
+    need = facts.code.size + (CHECKED_FREE_BYTES if job.preflight else _SPACE_RESERVE)
     if facts.free_bytes is not None and facts.free_bytes < need:
         raise RunDirError(
             f"{facts.runs_dir}: {size(facts.free_bytes)} free, a run needs at least {size(need)}; "
             "set runs_dir or $LAUNCHER_RUNS_DIR to another place"
         )
     if facts.free_inodes is not None and facts.free_inodes < len(facts.code.files) + CHECKED_FREE_INODES:
-        raise RunDirError(f"{facts.runs_dir}: only {facts.free_inodes} inodes free, a run needs more")
+        raise RunDirError(
+            f"{facts.runs_dir}: only {facts.free_inodes} inodes free, a run needs more; set runs_dir to another place"
+        )
 
 
-def _check_in_snapshot(job: Job, code: CodeFacts, snapshot: bool, link: tuple[str, ...]) -> None:
+def _check_in_snapshot(job: Job, code: CodeFacts, link: tuple[str, ...]) -> None:
     """Refuse a script that git ignores: it would be missing from the copy, after hours in the queue."""
     name = job.script or ""
-    if not snapshot or not name or name.startswith("-m") or name.startswith("/"):
+    if not (job.code.snapshot and code.git and name) or name.startswith(("-m", "/")):
         return
     path = PurePath(name).as_posix()
-    inside = any(path == f for f, _ in code.files) or any(path.startswith(d + "/") for d in link)
-    if not inside and code.git:
+    if path not in dict(code.files) and not path.startswith(tuple(f"{folder}/" for folder in link)):
         raise ConfigError(
             f"script: {path} would not be in the copy of the code: git ignores it. Remove it from .gitignore, or set "
             "code.snapshot=false"
@@ -244,4 +241,4 @@ def _editable_inside(facts: Facts, root: str, snapshot: bool) -> tuple[str, ...]
 
 def _hours(spec: RunSpec, hours: float) -> float:
     per_node = spec.gpus_per_node or spec.tasks_per_node * spec.cpus_per_task
-    return round((spec.nodes + spec.spare_nodes) * per_node * hours, 2)
+    return round(spec.all_nodes * per_node * hours, 2)

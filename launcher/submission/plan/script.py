@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.config.document.schema import Job
@@ -84,7 +84,7 @@ def parameters(
     values: dict[str, Any] = {
         "job_name": place.job_name,
         "time": spec.timeout_min,
-        "nodes": spec.nodes + spec.spare_nodes,
+        "nodes": spec.all_nodes,
         "ntasks_per_node": 1,
         "cpus_per_task": cpus,
         "mem": _mem(spec.mem_gb),
@@ -102,13 +102,12 @@ def parameters(
             '"$outside"' if job.environment.container else shlex.quote(facts.interpreter.path),
             courier=bool(job.environment.container),
         ),
-        "additional_parameters": _additional(job, spec, facts),
+        "additional_parameters": _checked_texts(_additional(job, spec, facts)),
     }
-    values = {k: v for k, v in values.items() if v is not None}
-    _refuse_control(values)
-    _double_backslashes(values)
-    values["wckey"] = None  # submitit's default one is unknown to sites that check wckeys
-    return values
+    for number, text in enumerate(values["srun_args"]):
+        _refuse_control(f"srun_args[{number}]", text)
+    values = _checked_texts({k: v for k, v in values.items() if v is not None})
+    return {**values, "wckey": None}  # submitit's default one is unknown to sites that check wckeys
 
 
 def _mem(mem_gb: float | None) -> str | None:
@@ -173,32 +172,36 @@ def _additional(job: Job, spec: RunSpec, facts: Facts) -> dict[str, Any]:
         values["reservation"] = job.slurm.reservation
     for key, value in job.slurm.extra.items():
         if not _OPTION.fullmatch(key):
-            raise ConfigError(f"slurm.extra: {key!r} is no long option of sbatch: write it without the leading dashes")
+            raise ConfigError(
+                f"slurm.extra: {key!r} is not a long option of sbatch; write it without the leading dashes"
+            )
         if key in _OWNED:
-            raise ConfigError(f"slurm.extra.{key}: the launcher sets --{key} itself, from another key of the job")
+            raise ConfigError(
+                f"slurm.extra.{key}: the launcher sets --{key} itself from another key of the job; remove this one"
+            )
         if value is not False:  # submitit would write the word False
             values[key] = value
     return values
 
 
-def _refuse_control(values: dict[str, Any]) -> None:
-    """Refuse control characters: a line break inside ``#SBATCH --comment='...'`` would begin a line of shell."""
-    texts = {k: v for k, v in {**values, **values["additional_parameters"]}.items() if isinstance(v, str)}
-    texts |= {f"srun_args[{i}]": v for i, v in enumerate(values["srun_args"])}
-    for key, value in texts.items():
-        if _CONTROL.search(value):
-            raise ConfigError(f"slurm.{key}: {value!r} has a line break or control character, which sbatch refuses")
+def _checked_texts(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Double the backslashes of texts, and refuse control characters. Raises ConfigError.
+
+    sbatch (22.05) takes a backslash for an escape even between single quotes, where no shell does. A line break inside
+    ``#SBATCH --comment='...'`` would begin a line of shell.
+    """
+    checked = {}
+    for key, value in values.items():
+        if isinstance(value, str):
+            _refuse_control(key, value)
+            value = value.replace("\\", "\\\\")
+        checked[key] = value
+    return checked
 
 
-_SHELL = ("setup", "teardown", "srun_args")
-
-
-def _double_backslashes(values: dict[str, Any]) -> None:
-    """Double backslashes: sbatch (22.05) takes one for an escape even between single quotes, where no shell does."""
-    for texts in (values, values["additional_parameters"]):
-        for key, value in texts.items():
-            if isinstance(value, str) and key not in _SHELL:
-                texts[key] = value.replace("\\", "\\\\")
+def _refuse_control(key: str, value: str) -> None:
+    if _CONTROL.search(value):
+        raise ConfigError(f"slurm.{key}: {value!r} has a line break or control character, which sbatch refuses")
 
 
 def _export_path(python_path: Sequence[str]) -> str:
@@ -230,7 +233,7 @@ def _local_gpus(spec: RunSpec, facts: Facts) -> list[str]:
     each = spec.gpus_per_node
     if not each:
         return []
-    shares = [",".join(facts.gpus[i * each : (i + 1) * each]) for i in range(spec.nodes + spec.spare_nodes)]
+    shares = [",".join(facts.gpus[i * each : (i + 1) * each]) for i in range(spec.all_nodes)]
     cases = " ".join(f"{i}) export CUDA_VISIBLE_DEVICES={shlex.quote(s)};;" for i, s in enumerate(shares))
     return [f'case "$SUBMITIT_LOCAL_GLOBALID" in {cases} esac']
 
@@ -241,7 +244,7 @@ def _apptainer(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str]
     hides = {"--cleanenv", "-e", "--containall", "-C"} & set(job.environment.container_args)
     if hides:
         raise ConfigError(
-            f"environment.container_args: {min(hides)} hides SLURM's and the launcher's variables from the agent: remove it"
+            f"environment.container_args: {min(hides)} hides SLURM's and the launcher's variables from the agent; remove it"
         )
     gpus = ["--nv"] if spec.gpus_per_node else []
     binds = [word for path in _mounts(job, facts, place) for word in ("--bind", path)]
@@ -305,13 +308,13 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
     ]
 
 
-def render_script(command: str, folder: str, parameters: dict[str, Any], *, points: int | None = None) -> str:
+def render_script(command: str, folder: str, parameters: dict[str, Any], points: int) -> str:
     """Return the sbatch script that submitit writes for ``command`` (see `python_command`) with its files in ``folder``.
 
-    ``points`` makes it an array. Same function, same parameters as the submission itself: what is printed is submitted.
+    Several ``points`` make it an array. Same function, same parameters as the submission itself: what is printed is submitted.
     """
     from submitit.slurm.slurm import _make_sbatch_string
 
     full = f"{command} -u -m submitit.core._submit {shlex.quote(folder)}"
-    text: str = _make_sbatch_string(command=full, folder=folder, map_count=points, **parameters)
+    text: str = _make_sbatch_string(command=full, folder=folder, map_count=points if points > 1 else None, **parameters)
     return text

@@ -32,7 +32,7 @@ from launcher.submission.rehearsal.stages import Agents, Stage
 
 PLAIN_S = 60.0
 """A script that reports no steps is stopped after so long."""
-
+_LIMIT_S = 3600.0
 _LEAVE_S = 30.0
 """Agents that still run so long after the outcome was written are killed."""
 
@@ -92,18 +92,18 @@ def rehearse(
     *,
     steps: int,
     seed: int | None = None,
-    limit_s: float = 3600.0,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Rehearsal:
     """Rehearse ``loaded`` for ``steps`` optimizer steps, then drill a resume.
 
     Raises RunFailedError when the job itself fails, with its reason; other errors of planning as `plan` does.
     """
-    base, notes = _plan(loaded, stage)
+    loaded, notes = _quiet(loaded, stage)
+    base = plan(loaded, stage.facts)
     for warning in base.warnings:
         tell(f"  warning  {warning}")
-    tell(f"rehearsing {steps} steps, undisturbed")
-    first = _run(base, stage, loaded, {"stop_after_steps": steps}, limit_s)
+    tell(f"rehearsing {steps} steps without a failure")
+    first = _run(base, stage, loaded, {"stop_after_steps": steps})
     if first.steps:  # what its text does not show (importlib, an entry point)
         base = replace(base, code=replace(base.code, attaches=True))
     if why := _no_drill(base, first):
@@ -116,7 +116,7 @@ def rehearse(
     tell(f"rehearsing again: rank {killed[0]} is killed at step {killed[1]}, after the checkpoint of step {saved}")
     checkpoint = replace(base.spec.checkpoint, interval_steps=saved, interval_min=None, enabled=True)
     changes = {"stop_after_steps": steps, "kill_at": list(killed), "checkpoint": checkpoint}
-    second = _run(base, stage, loaded, changes, limit_s)
+    second = _run(base, stage, loaded, changes)
     rounds = _rounds(RunPaths(Path(second.run_dir)))
     resumed = next((e.resume_step for e in rounds if e.resume_step), None)
     first, second = _digested([first, second], base.interpreter.path)
@@ -128,18 +128,18 @@ def rehearse(
 def check_drill(rehearsal: Rehearsal) -> None:
     """Raise DrillError with the parts of the state that differ, or why no resume was drilled."""
     if rehearsal.undrilled:
-        raise DrillError(f"no resume was drilled: {rehearsal.undrilled}")
+        raise DrillError(f"the resume was not tested: {rehearsal.undrilled}")
     if rehearsal.second is None:
         return
     if not rehearsal.first.digests:
-        raise DrillError("the drill has no result: the job left no checkpoint (set checkpoint.enabled=true)")
+        raise DrillError("the drill has no result: the job left no checkpoint; set checkpoint.enabled=true")
     if rehearsal.resumed_from is None:
         raise DrillError("the drill has no result: no checkpoint was committed before the rank was killed")
     if rehearsal.differs:
         parts = ", ".join(part for part in rehearsal.differs if part != "all")
         raise DrillError(
             f"the job does not resume exactly: resumed from step {rehearsal.resumed_from}, it ends with another "
-            f"{parts} than the undisturbed run; {_likely(rehearsal)}"
+            f"{parts} than the run without a failure; {_likely(rehearsal)}"
         )
 
 
@@ -162,16 +162,22 @@ def _likely(rehearsal: Rehearsal) -> str:
     )
 
 
-def _plan(loaded: LoadedJob, stage: Stage) -> tuple[SubmissionPlan, list[str]]:
+def _quiet(loaded: LoadedJob, stage: Stage) -> tuple[LoadedJob, list[str]]:
+    """Return the job in the shape that the stage has room for, without trackers and notifications; and notes on the shape."""
     job = loaded.job
     resources, notes = stage.fit(job.resources)
-    distributed = job.distributed
-    if not resources.gpus_per_node and distributed.backend == "nccl":
-        distributed = replace(distributed, backend="gloo")
-    quiet = replace(job, resources=resources, distributed=distributed, sweep={}, after=None)
-    quiet = replace(quiet, trackers=replace(job.trackers, tensorboard=False, mlflow=None, wandb=None))
-    quiet = replace(quiet, notify=replace(job.notify, urls=[]), restart=replace(job.restart, requeue=False))
-    return plan(replace(loaded, job=quiet), replace(stage.facts, backend=stage.backend)), notes
+    gloo = not resources.gpus_per_node and job.distributed.backend == "nccl"
+    quiet = replace(
+        job,
+        resources=resources,
+        distributed=replace(job.distributed, backend="gloo") if gloo else job.distributed,
+        sweep={},
+        after=None,
+        trackers=replace(job.trackers, tensorboard=False, mlflow=None, wandb=None),
+        notify=replace(job.notify, urls=[]),
+        restart=replace(job.restart, requeue=False),
+    )
+    return replace(loaded, job=quiet), notes
 
 
 def _no_drill(base: SubmissionPlan, first: RehearsedRun) -> str:
@@ -181,29 +187,27 @@ def _no_drill(base: SubmissionPlan, first: RehearsedRun) -> str:
         return f"{said}; {end}"
     if not base.spec.checkpoint.enabled:
         return "the job saves nothing and cannot resume (checkpoint.enabled: false)"
-    return "a drill needs three steps, the job ended before" if first.steps < 3 else ""
+    return "a drill needs three steps, and the job ended before them" if first.steps < 3 else ""
 
 
-def _run(
-    base: SubmissionPlan, stage: Stage, loaded: LoadedJob, changes: Mapping[str, Any], limit_s: float
-) -> RehearsedRun:
+def _run(base: SubmissionPlan, stage: Stage, loaded: LoadedJob, changes: Mapping[str, Any]) -> RehearsedRun:
     def again(facts: Facts) -> SubmissionPlan:
-        made, _ = _plan(loaded, replace(stage, facts=facts))
+        made = plan(loaded, facts)
         return replace(made, spec=replace(made.spec, **changes))
 
-    submitted = submit.submit_run(again, stage.facts, argv=["dry-run"], foreground=True, job_id=stage.job_id)
+    submitted = submit.submit_run(again, stage.facts, argv=["dry-run"], job_id=stage.job_id)
     agents = stage.agents(submitted.plan)
     try:
         agents.start()
-        _await_end(submitted.paths, agents, limit_s, PLAIN_S if saves_itself(base.spec, base.code) else None)
+        _await_end(submitted.paths, agents, PLAIN_S if saves_itself(base.spec, base.code) else None)
     finally:
         agents.kill()
     return _measure(submitted.paths, submitted.plan)
 
 
-def _await_end(paths: RunPaths, agents: Agents, limit_s: float, watch_s: float | None) -> None:
+def _await_end(paths: RunPaths, agents: Agents, watch_s: float | None) -> None:
     """Wait until the run has ended, or was watched for ``watch_s``. Raises LauncherError, RunFailedError."""
-    deadline, runs = time.monotonic() + limit_s, False
+    deadline, runs = time.monotonic() + _LIMIT_S, False
     while agents.alive() and time.monotonic() < deadline:
         if read_outcome(paths.outcome) is not None:
             deadline = min(deadline, time.monotonic() + _LEAVE_S)
@@ -215,7 +219,7 @@ def _await_end(paths: RunPaths, agents: Agents, limit_s: float, watch_s: float |
         why = f": {said}" if (said := agents.said()) else ""
         raise RunFailedError(f"the rehearsal's agents ended without an outcome{why} (logs: {paths.submitit})")
     if outcome is None and not runs:
-        raise LauncherError(f"the rehearsal did not end within {limit_s:.0f} s (logs: {paths.logs})")
+        raise LauncherError(f"the rehearsal did not end within {_LIMIT_S:.0f} s (logs: {paths.logs})")
     if outcome is not None and outcome["state"] != "completed":
         raise RunFailedError(f"the rehearsal failed: {outcome['reason']} (logs: {paths.logs})")
 
@@ -265,6 +269,6 @@ def _digested(runs: list[RehearsedRun], python: str) -> list[RehearsedRun]:
     )  # fmt: skip
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no answer"])[-1]
-        raise LauncherError(f"{', '.join(there)}: not readable: {why}")
+        raise LauncherError(f"{', '.join(there)} cannot be read: {why}")
     found = dict(zip(there, json.loads(done.stdout), strict=True))
     return [replace(run, digests=found.get(str(path), {})) for run, path in zip(runs, newest, strict=True)]

@@ -21,7 +21,11 @@ def points_of(sweep: Path) -> list[RunPaths]:
 
 def runs_of(wanted: str) -> list[RunPaths]:
     """Return the run, or the points of the sweep, that ``wanted`` names. Raises RunNotFoundError."""
-    path = index.resolve(wanted)
+    return runs_at(index.resolve(wanted))
+
+
+def runs_at(path: Path) -> list[RunPaths]:
+    """Return the run, or the points of the sweep, in a folder."""
     return points_of(path) if index.is_sweep(path) else [RunPaths(path)]
 
 

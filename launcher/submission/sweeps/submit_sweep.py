@@ -6,9 +6,9 @@ to what it shares. Above the site's MaxArraySize there are several arrays.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -18,40 +18,31 @@ from typing import Any
 
 from launcher.config.document.source import dump_yaml
 from launcher.config.load.load import LoadedJob, point_jobs
-from launcher.config.load.sweep import Point, expand
+from launcher.config.load.sweep import expand
 from launcher.errors import StateError
 from launcher.frozen import frozen
 from launcher.run import index
 from launcher.run.files import write_atomic
 from launcher.run.index import SWEEP_FILE
-from launcher.run.paths import RunPaths
 from launcher.submission import submit
 from launcher.submission.backends import slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import rundir
 from launcher.submission.folder.run_folder import write_own, write_shared, write_submission
-from launcher.submission.plan import script
 from launcher.submission.plan.plan import SubmissionPlan, plan, sibling
 from launcher.submission.plan.script import array_place
 
 _LINKED = ("code", "lib", "submitit", "environment.json")
 _FOLDERS = ("attempts", "checkpoints", "logs")
-_NAMES = RunPaths(Path())
-_SBATCH = str(_NAMES.sbatch)
-_SCALARS = (str, int, float, bool, type(None))
 
 
 @frozen
 class PlannedPoint:
     """One run of a sweep, ready to be written."""
 
-    point: Point
     plan: SubmissionPlan
-
-    @property
-    def overrides(self) -> list[str]:
-        """``params.lr=0.1``, as a user would write them."""
-        return [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in self.point.overrides.items()]
+    overrides: list[str]
+    """``params.lr=0.1``, as a user would write them."""
 
 
 @frozen
@@ -64,45 +55,21 @@ class SubmittedSweep:
     """Job ids of the arrays."""
 
 
-_PLAIN_KEY = re.compile(r"[A-Za-z_]\w{0,60}")
-_PLAIN_TEXT = re.compile(r"[A-Za-z][\w.]*-[\w.-]*", re.ASCII)
-"""Text with a hyphen inside that begins with a letter is text to every reader of YAML, without quotes."""
-
-
 class _Texts:
-    """Write the YAML of jobs that differ in little: each section and each value once (a thousand whole texts take seconds)."""
+    """Writes the YAML of jobs that differ in little: each section once, as a thousand whole texts take seconds."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], tuple[Any, str]] = {}
-        self._scalars: dict[tuple[type, Any], str] = {}
 
     def __call__(self, container: dict[str, Any]) -> str:
         return "".join(self._section(key, value) for key, value in container.items())
 
     def _section(self, key: str, value: Any) -> str:
-        if isinstance(value, _SCALARS):
-            return f"{key}: {self._scalar(value)}\n"
-        if isinstance(value, dict) and value and all(self._simple(k, v) for k, v in value.items()):
-            return f"{key}:\n" + "".join(f"  {self._scalar(k)}: {self._scalar(v)}\n" for k, v in value.items())
         known = self._known.get((key, id(value)))
         if known is None:
             # The value is kept with its text: as long as it lives, no other value has its id.
-            known = self._known[(key, id(value))] = (value, dump_yaml({key: value}))
+            known = self._known[key, id(value)] = (value, dump_yaml({key: value}))
         return known[1]
-
-    @staticmethod
-    def _simple(key: str, value: Any) -> bool:
-        return isinstance(value, _SCALARS) and _PLAIN_KEY.fullmatch(key) is not None
-
-    def _scalar(self, value: Any) -> str:
-        if type(value) is int:
-            return str(value)
-        if isinstance(value, str) and _PLAIN_TEXT.fullmatch(value):
-            return value
-        known = self._scalars.get((type(value), value))
-        if known is None:
-            known = self._scalars[type(value), value] = dump_yaml(value, flow=True)
-        return known
 
 
 def plan_points(loaded: LoadedJob, facts: Facts) -> list[list[PlannedPoint]]:
@@ -128,20 +95,14 @@ def plan_points(loaded: LoadedJob, facts: Facts) -> list[list[PlannedPoint]]:
             made = plan(job, facts, run_dir=run_dir, place=place, job_yaml=text)
         if made.backend != "slurm":
             raise StateError("a sweep needs SLURM: it is one array job; on this machine submit its points one by one")
-        planned[-1].append(PlannedPoint(point, made))
+        overrides = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in point.overrides.items()]
+        planned[-1].append(PlannedPoint(made, overrides))
     for chunk in planned:  # the first point's parameters are the array's; several arrays share the limit
         first = chunk[0]
         at_once = len(chunk) if most is None else max(1, most // len(planned))
         parameters = {**first.plan.parameters, "array_parallelism": at_once}
         chunk[0] = replace(first, plan=replace(first.plan, parameters=parameters))
     return planned
-
-
-def array_script(chunk: Sequence[PlannedPoint]) -> str:
-    """Return the array's script, exactly as submitted."""
-    made = chunk[0].plan
-    points = len(chunk) if len(chunk) > 1 else None
-    return script.render_script(made.command, made.place.submitit, made.parameters, points=points)
 
 
 def submit_points(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> SubmittedSweep:
@@ -151,31 +112,26 @@ def submit_points(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> Submi
     )
     first, most = chunks[0][0].plan, expand(loaded.job.sweep).array_parallelism
     root = Path(first.place.root)
-    ids: list[list[str]] = []
     points = tuple(p for chunk in chunks for p in chunk)
-    scripts = {f"submit-{number}.sbatch": array_script(chunk) for number, chunk in enumerate(chunks)}
-    try:
-        write_shared(root, first, scripts, made_from=(argv, os.environ))
+    scripts = {f"submit-{i}.sbatch": chunk[0].plan.array_script(len(chunk)) for i, chunk in enumerate(chunks)}
+    with contextlib.ExitStack() as undo, rundir.writing(root):
+        undo.callback(shutil.rmtree, root, ignore_errors=True)
+        write_shared(root, first, scripts, argv=argv)
         for number, chunk in enumerate(chunks):
             _write_points(root, number, chunk)
-        _write_sweep(root, points, [], most)
+        _write_sweep(root, points, [None] * len(points), most)
+        ids: list[str] = []
         for chunk in chunks:
-            ids.append(slurm.submit_array(chunk[0].plan, [p.plan.run_dir for p in chunk]))
-        flat = [job_id for part in ids for job_id in part]
-        entry = submit.submission_entry(first, flat[0], by="submit")
-        for one, job_id in zip(points, flat, strict=True):
+            ids += (queued := slurm.submit_array(chunk[0].plan, [p.plan.run_dir for p in chunk]))
+            undo.callback(slurm.cancel_pending, queued)
+        entry = submit.submission_entry(first, ids[0], by="submit")
+        for one, job_id in zip(points, ids, strict=True):
             mine = {**entry, "job_id": job_id, "sweep": {"id": root.name, "overrides": one.overrides}}
-            write_submission(one.plan.run_dir, mine, new=True)
-        _write_sweep(root, points, flat, most)
-    except BaseException as error:
-        if ids:
-            slurm.cancel_pending([part[0].partition("_")[0] for part in ids])
-        shutil.rmtree(root, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise rundir.folder_error(root, error) from None
-        raise
+            write_submission(one.plan.paths.submission, mine, new=True)
+        _write_sweep(root, points, ids, most)
+        undo.pop_all()
     index.register(root)
-    return SubmittedSweep(root, points, tuple(part[0].partition("_")[0] for part in ids))
+    return SubmittedSweep(root, points, tuple(dict.fromkeys(job_id.partition("_")[0] for job_id in ids)))
 
 
 def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> None:
@@ -183,28 +139,23 @@ def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> Non
     listing = f"{root}/index-{number}"
     first = chunk[0].plan
     mode = rundir.mode_of(first.spec.share)
-    _make(listing, mode)
+    rundir.make(listing, mode)
     for place, one in enumerate(chunk):
         folder = one.plan.run_dir  # text, not a Path: joining fifteen names a point takes its time
-        _make(folder, mode)
+        rundir.make(folder, mode)
         for name in _FOLDERS:
-            _make(f"{folder}/{name}", mode)
+            rundir.make(f"{folder}/{name}", mode)
         for name in _LINKED:
             os.symlink(f"../{name}", f"{folder}/{name}")
-        os.symlink(f"../submit-{number}.sbatch", f"{folder}/{_SBATCH}")
+        os.symlink(f"../submit-{number}.sbatch", one.plan.paths.sbatch)
         os.symlink(f"../{os.path.basename(folder)}", f"{listing}/{place}")
-        write_own(folder, one.plan, by="submit", changes=one.overrides, new=True)
+        write_own(one.plan, by="submit", changes=one.overrides, new=True)
 
 
-def _make(folder: str, mode: int) -> None:
-    os.mkdir(folder, 0o700)
-    os.chmod(folder, mode)  # mkdir's mode is cut by the umask
-
-
-def _write_sweep(root: Path, points: Sequence[PlannedPoint], job_ids: Sequence[str], most: int | None) -> None:
+def _write_sweep(root: Path, points: Sequence[PlannedPoint], ids: Sequence[str | None], most: int | None) -> None:
     listed = [
-        {"run": Path(p.plan.run_dir).name, "overrides": p.overrides, "job_id": job_ids[i] if job_ids else None}
-        for i, p in enumerate(points)
+        {"run": one.plan.spec.id, "overrides": one.overrides, "job_id": job_id}
+        for one, job_id in zip(points, ids, strict=True)
     ]
     value = {"id": root.name, "t": round(time.time(), 3), "array_parallelism": most, "points": listed}
     write_atomic(root / SWEEP_FILE, json.dumps(value) + "\n")

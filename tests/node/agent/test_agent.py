@@ -121,7 +121,7 @@ def test_workers_of_a_whole_node_have_cpus_of_their_own(world: Any) -> None:
 
 
 def test_a_failure_is_told_with_its_last_words(world: Any) -> None:
-    """A worker's last message arrives before its exit, which carries the exit code and the log's last 20 lines."""
+    """A worker's last message arrives before its exit, which carries the exit code and the log's last 30 lines."""
 
     async def body(w: Any) -> None:
         await start(w)
@@ -130,7 +130,7 @@ def test_a_failure_is_told_with_its_last_words(world: Any) -> None:
         assert {(e["exit_code"], e["signal"], e["oom"]) for e in exits} == {(1, None, False)}
         for e in exits:
             assert e["last_lines"][-1] == "ValueError: out of paper"
-            assert len(e["last_lines"]) == 20
+            assert len(e["last_lines"]) == 30
         order = [m["type"] for m in w.leader.said if m.get("rank") == 0 and m["type"] != "worker_up"]
         assert order == ["worker", "worker", "worker_exit"]
         assert os.readlink(w.paths.latest_log) == "logs/attempt-0/round-0/rank-00000.log"

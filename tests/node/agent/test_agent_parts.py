@@ -164,11 +164,11 @@ def test_the_last_lines_of_this_round(tmp_path: Path) -> None:
     log.write_text("old\n")
     size = log.stat().st_size
     with log.open("a") as f:
-        f.write("ü" * 40_000 + "\n\n" + "\n".join(f"line {n}" for n in range(30)) + "\n")
+        f.write("ü" * 40_000 + "\n\n" + "\n".join(f"line {n}" for n in range(40)) + "\n")
 
     lines = logs.last_lines(log, size)
 
-    assert lines == [f"line {n}" for n in range(10, 30)]
+    assert lines == [f"line {n}" for n in range(10, 40)]
     assert logs.last_lines(tmp_path / "none") == []
 
 

@@ -18,6 +18,7 @@ from launcher.node.allocation.allocation import HandedBack, NotAnsweredError, Si
 from launcher.node.leader.board import Timing
 from launcher.node.leader.leader import Ending, Leader
 from launcher.node.wire.messages import ToAgent
+from launcher.run.error_words import is_lost_peer, kind_of_words
 from launcher.run.files import read_lines
 from launcher.run.manifest import HASH_NAME, hash_bytes
 from launcher.run.paths import RunPaths
@@ -299,10 +300,17 @@ class FakeWorker:
         self.group.broken(self)
 
     def fail(self, exception: str, message: str, step: int | None = None) -> None:
-        """End with an exception."""
+        """End with an exception, told as a real worker tells one that a library raised."""
         self.task.cancel()
-        frames = [{"file": "train.py", "line": 7, "function": "loss", "code": "x"}]
-        self.say("failed", exception=exception, message=message, frames=frames, step=step or self.entered, kind=None)
+        self.say(
+            "failed",
+            exception=exception,
+            message=message,
+            frames=[{"file": "train.py", "line": 7, "function": "loss", "code": "x"}],
+            step=step or self.entered,
+            kind=kind_of_words(exception, message) or "exception",
+            victim=is_lost_peer(f"{exception}: {message}"),
+        )
         self.node.exited(self, 1, None)
         if exception != "RuntimeError":
             self.group.broken(self)

@@ -180,6 +180,28 @@ def test_a_script_that_has_finished_is_not_killed_while_it_ends(world, virtual):
     assert killed == []
 
 
+def test_a_rank_that_left_early_is_named_not_those_that_missed_it(world, virtual):
+    """A script's rank may end with code 0 before the others, as under torchrun: where they fail for its absence, it is the cause."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, restart={"max_restarts": 0})
+    w.worker_class = plain_script(w)
+
+    async def script():
+        await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
+        w.find(2).task.cancel()
+        w.find(2).node.exited(w.find(2), 0, None)
+        await asyncio.sleep(1)
+        for rank in (0, 1, 3):
+            w.find(rank).fail("RuntimeError", "Connection closed by peer [10.0.0.1]:4242")
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "failed"
+    (failed,), (victims,) = w.events("worker_failed"), w.events("victims")
+    assert (failed["rank"], failed["cause"]["exit_code"]) == (2, 0)
+    assert failed["cause"]["text"] == "rank 2 on n1 exited with code 0 before the work was done"
+    assert [v["rank"] for v in victims["ranks"]] == [0, 1, 3]
+
+
 def test_an_exception_after_term_is_no_failure_of_a_plain_script(world, virtual):
     """A plain script's exception after TERM is no failure either: many handlers end by an exception."""
     w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, site={"grace_s": 20})

@@ -28,18 +28,24 @@ def failure(rank=0, t=0.0, **values):
         ({"signal": 9}, "signal", "rank 0 on n0 was killed from outside (SIGKILL) at step 7"),
         ({"signal": 11}, "signal", "rank 0 on n0 crashed with a segmentation fault (SIGSEGV) at step 7"),
         ({"exit_code": 3}, "exit", "rank 0 on n0 exited with code 3 at step 7"),
-        ({"exit_code": 0}, "exit", "rank 0 on n0 exited with code 0 at step 7"),
+        ({"exit_code": 0}, "exit", "rank 0 on n0 exited with code 0 at step 7 before the work was done"),
         ({"signal": 9, "oom": True}, "oom", "rank 0 on n0 was killed for exceeding the memory limit at step 7"),
         (
-            {"exception": "ValueError", "message": "bad\nmore"},
+            {"kind": "exception", "exception": "ValueError", "message": "bad\nmore"},
             "exception",
             "rank 0 on n0 raised ValueError at step 7: bad",
         ),
-        ({"exception": "ModuleNotFoundError", "message": "No module named 'x'"}, "import", None),
-        ({"exception": "torch.OutOfMemoryError", "message": "CUDA out of memory. Tried ..."}, "cuda_oom", None),
-        ({"exception": "RuntimeError", "message": "CUDA error: out of memory"}, "cuda_oom", None),
-        ({"exception": "OSError", "message": "[Errno 28] No space left on device"}, "disk_full", None),
-        ({"exception": "RuntimeError", "message": "x", "kind": "timeout"}, "timeout", None),
+        (
+            {"kind": "import", "exception": "ModuleNotFoundError", "message": "No module named 'x'"},
+            "import",
+            "rank 0 on n0 could not import x at step 7",
+        ),
+        (
+            {"kind": "exception", "exception": "RuntimeError", "message": "the store's barrier timed out"},
+            "exception",
+            "rank 0 on n0 raised RuntimeError at step 7: the store's barrier timed out",
+        ),
+        ({"kind": "timeout", "exception": "RuntimeError", "message": "x"}, "timeout", None),
     ],
 )
 def test_each_end_has_its_kind(values, kind, text):
@@ -63,8 +69,15 @@ def test_each_end_has_its_kind(values, kind, text):
     ],
 )
 def test_what_peers_say_of_a_dead_rank_makes_victims(message):
-    """Errors that only say that the other side is gone."""
-    assert is_victim(failure(exception="RuntimeError", message=message))
+    """A process that told of nothing, and whose log ends with torch's word that the other side is gone."""
+    assert is_victim(failure(exit_code=1, last_lines=["Traceback", f"RuntimeError: {message}"]))
+
+
+def test_the_workers_own_word_makes_victims():
+    """A worker says itself whether torch told it that another rank is gone; its message may hold the same words and mean its own."""
+    assert is_victim(failure(kind="exception", exception="RuntimeError", message=RESET, victim=True))
+    assert not is_victim(failure(kind="exception", exception="RuntimeError", message=RESET, victim=False))
+    assert not is_victim(failure(kind="host_memory", exception="RuntimeError", message=RESET, victim=True))
 
 
 def test_real_errors_are_no_victims():
@@ -86,7 +99,7 @@ def test_the_same_failure_of_several_ranks_is_one():
     other = failure(rank=2, kind="exit", exit_code=3)
     killed = [failure(rank=r, signal=9) for r in range(2)]
     hard = [failure(rank=r, exit_code=2) for r in range(2)]
-    lost = [failure(rank=r, exception="RuntimeError", message=RESET) for r in range(2)]
+    lost = [failure(rank=r, exception="RuntimeError", message=RESET, victim=True) for r in range(2)]
 
     assert same_failures(raised[1], [*raised, elsewhere]) == raised
     assert same_failures(left[0], [*left, other, *hard]) == left
@@ -103,7 +116,7 @@ def test_aborts_of_a_watchdog_are_victims():
 
 def test_a_cause_heard_late_still_comes_first():
     """Victims are heard at once, the killed rank's exit 400 ms later: it is the first failure all the same."""
-    heard = [failure(rank=r, t=r * 0.001, exception="RuntimeError", message=RESET) for r in (0, 1, 3)]
+    heard = [failure(rank=r, t=r * 0.001, exception="RuntimeError", victim=True) for r in (0, 1, 3)]
     dead = failure(rank=2, t=0.4, signal=9)
 
     assert symptom_only(heard)

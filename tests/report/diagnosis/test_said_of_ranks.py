@@ -16,13 +16,13 @@ from launcher.report.model.summary import summarise_history
 from launcher.run.tracebacks import Trace
 
 SAID = [
-    ({"exception": "KeyError", "message": "'x'"}, "raised KeyError at step 1,200: 'x'"),
-    ({"exception": "pkg.Odd", "message": ""}, "raised Odd at step 1,200"),
-    ({"exception": "torch.OutOfMemoryError", "message": "CUDA out of memory."}, "ran out of GPU memory at step 1,200"),
-    ({"exception": "ModuleNotFoundError", "message": "No module named 'timm'"}, "could not import timm at step 1,200"),
-    ({"exception": "OSError", "message": "[Errno 122] Disk quota exceeded"}, "could not write at step 1,200: the quota is used up"),
-    ({"exception": "MemoryError", "message": ""}, "could not get the memory it asked for at step 1,200"),
-    ({"exception": "OSError", "message": "unable to write to /dev/shm"}, "ran out of shared memory (/dev/shm) at step 1,200"),
+    ({"kind": "exception", "exception": "KeyError", "message": "'x'"}, "raised KeyError at step 1,200: 'x'"),
+    ({"kind": "exception", "exception": "pkg.Odd", "message": ""}, "raised Odd at step 1,200"),
+    ({"kind": "cuda_oom", "exception": "torch.OutOfMemoryError"}, "ran out of GPU memory at step 1,200"),
+    ({"kind": "import", "exception": "ImportError", "message": "No module named 'timm'"}, "could not import timm at step 1,200"),
+    ({"kind": "disk_full", "exception": "OSError", "message": "Disk quota exceeded"}, "could not write at step 1,200: the quota is used up"),
+    ({"kind": "host_memory", "exception": "MemoryError"}, "could not get the memory it asked for at step 1,200"),
+    ({"kind": "shm", "exception": "OSError"}, "ran out of shared memory (/dev/shm) at step 1,200"),
     ({"signal": 11}, "crashed with a segmentation fault (SIGSEGV) at step 1,200"),
     ({"signal": 10}, "was killed by SIGUSR1 at step 1,200"),
     ({"signal": 9, "oom": True}, "was killed for exceeding the memory limit at step 1,200"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from explained import gives_up, training, why
 from run_story import Story
 
+from launcher.node.policy.first_failure import Failure, cause_of
 from launcher.report.diagnosis.explanations import EXPLANATIONS
 from launcher.report.model.summary import summarise_history
 
@@ -30,7 +32,12 @@ def raised(exception: str, message: str, **more: object) -> dict[str, object]:
     """The cause of a worker that raised."""
     frames = [{"file": "/runs/r/code/train.py", "line": 118, "function": "step", "code": "loss = criterion(model(x), y)"},
               {"file": "/runs/r/code/main.py", "line": 9, "function": "<module>", "code": "main()"}]  # fmt: skip
-    return {"kind": "exception", "exception": exception, "message": message, "frames": frames, **more}
+    return {"kind": "exception", "exception": exception, "message": message, "frames": frames, "caused_by": [], **more}
+
+
+def ended(**values: Any) -> dict[str, Any]:
+    """The cause of a worker that told of nothing, as the leader makes it from its exit and its last lines."""
+    return cause_of(Failure(3, "node2", 1.0, step=120, **values)).to_wire()
 
 
 TRACEBACK = """\
@@ -67,7 +74,7 @@ CASES: dict[str, tuple[Make, str, str]] = {
         lambda p: fails(training(p), raised("lab.errors.DataError", "shard 7 is empty\nsecond line")),
         "exception", "Rank 3 (node2) raised DataError at step 120: shard 7 is empty."),
     "script traceback": (
-        lambda p: fails(training(p), {"kind": "exit", "exit_code": 1, "last_lines": TRACEBACK.splitlines()}, step=None),
+        lambda p: fails(training(p), ended(exit_code=1, last_lines=TRACEBACK.splitlines()), step=None),
         "exception", "Rank 3 (node2) raised ValueError: bad label 11."),
     "a checkpoint that holds what cannot be loaded": (
         lambda p: fails(training(p), raised("CheckpointError", "it holds a lab.Config", kind="unloadable")),
@@ -76,40 +83,40 @@ CASES: dict[str, tuple[Make, str, str]] = {
         lambda p: fails(training(p, gpus_per_node=2), raised("torch.OutOfMemoryError", OOM_TEXT, kind="cuda_oom")),
         "cuda_oom", "Rank 3 (node2, GPU 1) ran out of GPU memory at step 120."),
     "cuda oom in a script": (
-        lambda p: fails(training(p, gpus_per_node=2), {"kind": "exit", "exit_code": 1,
-                        "last_lines": ["Traceback (most recent call last):", f"torch.cuda.OutOfMemoryError: {OOM_TEXT}"]}),
+        lambda p: fails(training(p, gpus_per_node=2), ended(exit_code=1,
+                        last_lines=["Traceback (most recent call last):", f"torch.cuda.OutOfMemoryError: {OOM_TEXT}"])),
         "cuda_oom", "Rank 3 (node2, GPU 1) ran out of GPU memory at step 120."),
     "oom kill": (
-        lambda p: fails(training(p, mem_gb=16), {"kind": "oom", "signal": 9, "oom": True, "last_lines": ["loading"]}),
+        lambda p: fails(training(p, mem_gb=16), ended(signal=9, oom=True, last_lines=["loading"])),
         "oom", "Rank 3 (node2) was killed for exceeding the memory limit of 16 GB per node at step 120."),
     "memory error": (
-        lambda p: fails(training(p), raised("MemoryError", "", kind="oom")),
+        lambda p: fails(training(p), raised("MemoryError", "", kind="host_memory")),
         "host_memory", "Rank 3 (node2) could not get the memory it asked for at step 120."),
     "numpy memory error": (
-        lambda p: fails(training(p), raised("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 9 TiB", kind="oom")),
+        lambda p: fails(training(p), raised("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 9 TiB", kind="host_memory")),
         "host_memory", "Rank 3 (node2) could not get the memory it asked for at step 120."),
     "shared memory": (
         lambda p: fails(training(p), raised("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Bus error. It is "
                         "possible that dataloader's workers are out of shared memory. Please try to raise your shared memory "
-                        "limit. unable to write to file </torch_7>: insufficient shared memory (shm)")),
+                        "limit. unable to write to file </torch_7>: insufficient shared memory (shm)", kind="shm")),
         "shm", "Rank 3 (node2) ran out of shared memory (/dev/shm) at step 120."),
     "segfault": (
-        lambda p: fails(training(p), {"kind": "signal", "signal": 11, "last_lines": SEGFAULT.splitlines()}),
+        lambda p: fails(training(p), ended(signal=11, last_lines=SEGFAULT.splitlines())),
         "signal", "Rank 3 (node2) crashed with a segmentation fault (SIGSEGV) at step 120."),
     "kill -9": (
-        lambda p: fails(training(p), {"kind": "signal", "signal": 9, "last_lines": []}),
+        lambda p: fails(training(p), ended(signal=9)),
         "signal", "Rank 3 (node2) was killed from outside (SIGKILL) at step 120."),
     "abort": (
-        lambda p: fails(training(p), {"kind": "signal", "signal": 6, "last_lines": ["terminate called after x"]}),
+        lambda p: fails(training(p), ended(signal=6, last_lines=["terminate called after x"])),
         "signal", "Rank 3 (node2) crashed with an abort (SIGABRT) at step 120."),
     "floating point": (
-        lambda p: fails(training(p), {"kind": "signal", "signal": 8}),
+        lambda p: fails(training(p), ended(signal=8)),
         "signal", "Rank 3 (node2) crashed with a floating-point error (SIGFPE) at step 120."),
     "import of a module": (
         lambda p: fails(training(p), raised("ModuleNotFoundError", "No module named 'timm'", kind="import"), step=None),
         "import", "Rank 3 (node2) could not import timm."),
     "import of a name": (
-        lambda p: fails(training(p), raised("ImportError", "libcudnn.so.9: cannot open shared object file"), step=None),
+        lambda p: fails(training(p), raised("ImportError", "libcudnn.so.9: cannot open shared object file", kind="import"), step=None),
         "import", "Rank 3 (node2) could not import what it needs: libcudnn.so.9: cannot open shared object file."),
     "import of a module on all ranks": (
         lambda p: together(training(p), raised("ModuleNotFoundError", "No module named 'timm'", kind="import")),
@@ -121,31 +128,32 @@ CASES: dict[str, tuple[Make, str, str]] = {
         lambda p: together(training(p, work={"kind": "script"}), {"kind": "exit", "exit_code": 2, "last_lines": USAGE}, refused=True),
         "exit", "All 4 ranks exited with code 2 at step 0: train.py: error: unrecognized arguments: --lrr 3."),
     "exit code": (
-        lambda p: fails(training(p, work={"kind": "script"}), {"kind": "exit", "exit_code": 3, "last_lines": ["giving up"]}),
+        lambda p: fails(training(p, work={"kind": "script"}), ended(exit_code=3, last_lines=["giving up"])),
         "exit", "Rank 3 (node2) exited with code 3 at step 120."),
     "os._exit": (
-        lambda p: fails(training(p), {"kind": "exit", "exit_code": 0}),
-        "exit", "Rank 3 (node2) exited with code 0 at step 120."),
+        lambda p: fails(training(p), ended(exit_code=0)),
+        "exit", "Rank 3 (node2) exited with code 0 at step 120 before the work was done."),
     "gloo time-out": (
         lambda p: gives_up(late(training(p, collective_timeout_min=0.5), raised(
-            "RuntimeError", "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 30000ms for recv operation")),
+            "RuntimeError", "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 30000ms for recv operation", kind="timeout")),
             "worker_failed"),
         "timeout", "Rank 2 (node2) did not take part in a collective; rank 0 gave up waiting after 30 s at step 120."),
     "nccl time-out": (
-        lambda p: gives_up(late(training(p), {"kind": "signal", "signal": 6, "last_lines": [NCCL_LATE]}), "worker_failed"),
+        lambda p: gives_up(late(training(p), ended(signal=6, last_lines=[NCCL_LATE])), "worker_failed"),
         "timeout", "Rank 2 (node2) did not take part in a collective; rank 0 gave up waiting after 30 min at step 120."),
     "time-out without a figure": (
-        lambda p: gives_up(late(training(p), {"kind": "timeout", "exception": "RuntimeError", "message": "gloo: timed out",
-            "last_lines": ["step took 35 ms"]}), "worker_failed"),
+        lambda p: gives_up(late(training(p), raised("RuntimeError", "gloo: timed out", kind="timeout",
+            last_lines=["step took 35 ms"])), "worker_failed"),
         "timeout", "Rank 2 (node2) did not take part in a collective; rank 0 gave up waiting at step 120."),
     "monitored barrier": (
-        lambda p: fails(training(p), raised("RuntimeError", "Ranks 1, 2 failed to pass monitoredBarrier in 5000 ms: timed out"), rank=0),
+        lambda p: fails(training(p), raised(
+            "RuntimeError", "Ranks 1, 2 failed to pass monitoredBarrier in 5000 ms: timed out", kind="timeout"), rank=0),
         "timeout", "Ranks 1, 2 (node1, node2) did not take part in a collective; rank 0 gave up waiting after 5.0 s at step 120."),
     "disk full in user code": (
         lambda p: fails(training(p), raised("OSError", "[Errno 28] No space left on device: '/scratch/x'", kind="disk_full")),
         "disk_full", "Rank 3 (node2) could not write at step 120: the disk is full."),
     "quota": (
-        lambda p: fails(training(p), raised("OSError", "[Errno 122] Disk quota exceeded")),
+        lambda p: fails(training(p), raised("OSError", "[Errno 122] Disk quota exceeded", kind="disk_full")),
         "disk_full", "Rank 3 (node2) could not write at step 120: the quota is used up."),
     "checkpoints cannot be written": (
         lambda p: gives_up(training(p).event("save_failed", step=140, error="No space left on device", errno_name="ENOSPC"),
@@ -164,13 +172,19 @@ CASES: dict[str, tuple[Make, str, str]] = {
         "disk_full", "No checkpoint could be written since step 140."),
     "node silent": (
         lambda p: gives_up(training(p).event("node_lost", host="node2", why="silent"), "node_lost"),
-        "node", "Node node2 fell silent."),
+        "node", "Node node2 stopped responding."),
     "node down": (
         lambda p: gives_up(training(p).event("node_lost", host="node2", why="slurm"), "node_lost"),
         "node", "Node node2 is down, says SLURM."),
     "hang": (
         lambda p: hung(training(p)),
         "hang", "Rank 2 (node2) hung at step 40: no progress for 60 s in wait_for_lock."),
+    "frozen": (
+        lambda p: hung(training(p), frozen=True),
+        "hang", "Rank 2 (node2) was frozen at step 40 (process state T) for 60 s."),
+    "left early": (
+        lambda p: fails(training(p, work={"kind": "script"}), ended(kind="exit", exit_code=0)),
+        "exit", "Rank 3 (node2) exited with code 0 at step 120 before the work was done."),
     "store": (
         lambda p: gives_up(training(p).event("store_lost", host="node1"), "store_failed"),
         "store", "The rendezvous store on node1 was lost."),
@@ -253,13 +267,15 @@ def late(story: Story, cause: dict[str, object]) -> Story:
     )
 
 
-def hung(story: Story) -> Story:
-    """Rank 2 sits in a lock; its stack is in its log."""
+def hung(story: Story, *, frozen: bool = False) -> Story:
+    """Rank 2 sits in a lock, its stack is in its log; or it was stopped."""
     log = story.paths.rank_log(0, 0, 2)
     log.parent.mkdir(parents=True)
     log.write_text('step 40\nCurrent thread 0x1 (most recent call first):\n  File "/runs/r/code/io.py", line 3 in wait_for_lock\n'
                    '  File "/runs/r/code/train.py", line 40 in main\n')  # fmt: skip
-    story.event("hang", limit_s=60.0, laggards=[{"rank": 2, "host": "node2", "step": 40, "phase": "train"}])
+    story.event(
+        "hang", limit_s=60.0, laggards=[{"rank": 2, "host": "node2", "step": 40, "phase": "train", "frozen": frozen}]
+    )
     return gives_up(story, "hang")
 
 
@@ -270,6 +286,38 @@ def test_the_root_cause_is_named(tmp_path: Path, name: str) -> None:
     found = why(make(tmp_path))
 
     assert (found.kind, found.sentence) == (kind, sentence)
+
+
+def older(story: Story, cause: dict[str, object]) -> Story:
+    """As `fails`, with a CAUSE of a version that wrote no ``caused_by``."""
+    return fails(story, {key: value for key, value in cause.items() if key != "caused_by"})
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (raised("MemoryError", "", kind="oom"), "host_memory"),
+        (raised("RuntimeError", "unable to write to file </torch_7>: insufficient shared memory (shm)"), "shm"),
+        (raised("OSError", "[Errno 122] Disk quota exceeded"), "disk_full"),
+        (raised("ValueError", "bad label 11"), "exception"),
+        ({"kind": "oom", "signal": 9, "oom": True}, "oom"),
+        ({"kind": "exit", "exit_code": 1, "last_lines": TRACEBACK.splitlines()}, "exception"),
+        ({"kind": "exit", "exit_code": 3, "last_lines": ["giving up"]}, "exit"),
+        ({"kind": "signal", "signal": 6, "last_lines": [NCCL_LATE]}, "timeout"),
+        ({"kind": "signal", "signal": 11, "last_lines": SEGFAULT.splitlines()}, "signal"),
+    ],
+)
+def test_a_failure_that_an_older_version_wrote_is_explained(
+    tmp_path: Path, cause: dict[str, object], kind: str
+) -> None:
+    """Older versions told four kinds apart and had not read the log: the report does it for their runs."""
+    assert why(older(training(tmp_path), cause)).kind == kind
+
+
+def test_the_report_reads_no_kind_out_of_words_that_the_nodes_have_read(tmp_path: Path) -> None:
+    """The node's kind stands, whatever the message and the last lines say."""
+    cause = raised("RuntimeError", "CUDA out of memory", last_lines=["gloo: barrier timed out"])
+    assert why(fails(training(tmp_path), cause)).kind == "exception"
 
 
 def test_every_kind_is_tested() -> None:
@@ -315,7 +363,7 @@ def test_one_failure_of_all_ranks_has_no_victims(tmp_path: Path) -> None:
 
 def test_ranks_that_waited_in_vain_together_are_not_who_was_missing(tmp_path: Path) -> None:
     """Three ranks give up in the same words, and so are one failure: the fourth is the one that did not come."""
-    cause = raised("lab.StragglerError", "waited 30000 ms in the barrier: timed out")
+    cause = raised("launcher.errors.StragglerError", "waited 30000 ms in the barrier: timed out", kind="timeout")
     found = why(together(training(tmp_path), cause, (0, 1, 3)))
 
     assert found.sentence.startswith("Rank 2 (node2) did not take part in a collective")
@@ -337,7 +385,7 @@ def test_a_requeue_that_slurm_has_lost_is_named(tmp_path: Path) -> None:
 
 def test_a_segfaults_place_comes_from_the_dumped_stack(tmp_path: Path) -> None:
     """faulthandler's dump names the user's innermost frame."""
-    story = fails(training(tmp_path), {"kind": "signal", "signal": 11, "last_lines": SEGFAULT.splitlines()})
+    story = fails(training(tmp_path), ended(signal=11, last_lines=SEGFAULT.splitlines()))
 
     assert ("where", "ops.py:12  in scale") in why(story).rows
 
@@ -407,13 +455,13 @@ def test_the_launchers_part_in_a_job_that_no_host_fits_is_told(tmp_path: Path, r
     story = training(tmp_path).event("node_lost", host="node2", why="silent")
     story.paths.job.write_text("slurm:\n  exclude: node9\n")
     story.event("decision", evidence="node_lost", action="requeue", reason="r")
-    story.event("excluded", hosts=["node1", "node2"], why="it fell silent")
+    story.event("excluded", hosts=["node1", "node2"], why="it stopped responding")
     before = why(story, {"482913": job})
     story.event("readmitted", hosts=["node1"], why="w").event("attempt_ended").event("requeued")
     after = why(story, {"482913": job})
     job.reason = "Resources"
 
-    said = f"SLURM finds no hosts for the job ({reason}), and the launcher excludes node2 (it fell silent)."
+    said = f"SLURM finds no hosts for the job ({reason}), and the launcher excludes node2 (it stopped responding)."
     assert said in after.sentence
     assert dict(after.rows)["next"] == "scontrol update JobId=482913 ExcNodeList=node9"
     assert "keeps it off" not in before.sentence + why(story, {"482913": job}).sentence

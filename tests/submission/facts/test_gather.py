@@ -51,7 +51,7 @@ def test_an_image_that_is_a_file_lies_beside_the_job(
 
     assert (found.image, found.image_missing) == (where, missing)
     if missing:
-        with pytest.raises(ConfigError, match=r"environment.container: /images/lab.sqsh is not there"):
+        with pytest.raises(ConfigError, match=r"environment.container: /images/lab.sqsh was not found"):
             plan(loaded, found)
         assert (
             not replace(found, backend="auto").for_reading().image_missing
@@ -139,7 +139,7 @@ def test_a_missing_code_directory_is_a_sentence(job: Make, tmp_path: Path) -> No
     """code.dir that is not there."""
     loaded = job()
     loaded = replace(loaded, base_dir=tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match=r"code\.dir: .*nowhere is no directory"):
+    with pytest.raises(ConfigError, match=r"code\.dir: .*nowhere is not a directory"):
         gather.gather_facts(loaded, backend="local")
 
 

@@ -14,7 +14,7 @@ from launcher.submission.facts.gather import code_facts, script_facts
 from launcher.submission.plan.describe import saves_itself
 from launcher.submission.plan.plan import plan
 from launcher.submission.rehearsal import rehearse
-from launcher.submission.rehearsal.stages import LocalStage
+from launcher.submission.rehearsal.stages import Stage
 
 Make = Callable[..., LoadedJob]
 SPAWNS = (
@@ -73,7 +73,7 @@ def test_a_rehearsal_says_the_plans_warnings_first(job: Make, tmp_path: Path, mo
     monkeypatch.setattr(rehearse, "_run", lambda *_: pytest.fail("started"))
     told: list[str] = []
     with pytest.raises(pytest.fail.Exception):
-        rehearse.rehearse(loaded, LocalStage(here), steps=3, tell=told.append)
+        rehearse.rehearse(loaded, Stage(here, "1"), steps=3, tell=told.append)
 
     assert f"  warning  {SAID}" in told
 

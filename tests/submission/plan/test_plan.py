@@ -242,7 +242,7 @@ def test_what_the_preflight_wants_free_is_asked_for_before_the_queue(job: Make) 
 
 def test_a_folder_that_sbatch_would_misread_is_refused(job: Make) -> None:
     """sbatch replaces %j and its kin in log names: no % in runs_dir."""
-    with pytest.raises(RunDirError, match="no %"):
+    with pytest.raises(RunDirError, match="must not contain a %"):
         plan(job(), facts(runs_dir="/scratch/100%j"))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from planning import facts
 
-from launcher.submission.rehearsal.stages import fit
+from launcher.config.document.schema import Resources
+from launcher.submission.rehearsal.stages import Stage
 
 
 @pytest.mark.parametrize(
@@ -19,7 +21,9 @@ from launcher.submission.rehearsal.stages import fit
 )
 def test_fit(wanted: tuple[int, int, int], here: int, played: tuple[int, int, int]) -> None:
     """GPUs are used where all are here; else CPUs, and no more ranks than a machine can play."""
-    *shape, notes = fit(*wanted, here)
+    nodes, tasks, gpus = wanted
+    stage = Stage(facts(backend="local", gpus=tuple(map(str, range(here)))), "1")
+    shape, notes = stage.fit(Resources(nodes=nodes, tasks_per_node=tasks, gpus_per_node=gpus))
 
-    assert played == tuple(shape)
+    assert played == (shape.nodes, shape.tasks_per_node, shape.gpus_per_node)
     assert (played != wanted) == bool(notes)

@@ -14,7 +14,7 @@ from launcher.config.load.load import LoadedJob
 from launcher.submission.facts.gather import code_facts
 from launcher.submission.plan.plan import SubmissionPlan, plan
 from launcher.submission.rehearsal import rehearse
-from launcher.submission.rehearsal.stages import LocalStage
+from launcher.submission.rehearsal.stages import Stage
 
 Make = Callable[..., LoadedJob]
 SAID = "args name {}, which git ignores: it is not copied; if the job reads it, add it to code.link"
@@ -103,6 +103,6 @@ def test_a_rehearsal_says_it_before_it_starts(job: Make, code: Path, monkeypatch
     monkeypatch.setattr(rehearse, "_run", lambda *_: pytest.fail("started"))
     said: list[str] = []
     with pytest.raises(pytest.fail.Exception):
-        rehearse.rehearse(loaded, LocalStage(here), steps=3, tell=said.append)
+        rehearse.rehearse(loaded, Stage(here, "1"), steps=3, tell=said.append)
 
     assert f"  warning  {SAID.format('data')}" in said

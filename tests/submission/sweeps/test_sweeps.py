@@ -187,7 +187,7 @@ def test_points_are_submitted_again_as_one_array(
         write_outcome(p.outcome, {"state": "failed"})
     if refused:
         (slurm / "fails-at-1").touch()
-    monkeypatch.setattr(resubmit, "facts_again", lambda *_: _facts(tmp_path))
+    monkeypatch.setattr(resubmit.Resubmission, "facts", lambda *_: _facts(tmp_path))
     synced: list[str] = []
     fsync = os.fsync
     monkeypatch.setattr(files.os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,23 @@ from launcher.run.spec import CheckpointSpec
 from launcher.training.process import failure
 
 SELDOM = CheckpointSpec(interval_min=1000)
+
+
+LIBRARY = """
+def caught(error):
+    try:
+        raise error
+    except BaseException as raised:
+        return raised
+"""
+
+
+def of_library() -> Callable[[BaseException], BaseException]:
+    """`caught`, in a file of torch's."""
+    made: dict[str, Any] = {}
+    exec(compile(LIBRARY, str(Path(torch.__file__).parent / "made_up.py"), "exec"), made)
+    found: Callable[[BaseException], BaseException] = made["caught"]
+    return found
 
 
 def caught(error: BaseException) -> BaseException:
@@ -44,17 +62,34 @@ def caught(error: BaseException) -> BaseException:
         (
             RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv"),
             "timeout",
-            False,
+            True,
         ),
         (RuntimeError("the user's request timed out"), "exception", False),
     ],
 )
 def test_kinds_of_failures(error: BaseException, kind: str, victim: bool) -> None:
-    """Each exception gets its kind, and lost connections to other ranks are told from causes."""
-    told = failure.describe_error(caught(error))
+    """Each exception of a library gets its kind, and lost connections to other ranks are told from causes."""
+    told = failure.describe_error(of_library()(error))
 
     assert (told["kind"], told["victim"]) == (kind, victim)
     assert told["frames"][0].function == "caught"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RuntimeError("CUDA error: out of memory"), "exception"),
+        (RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv"), "exception"),
+        (RuntimeError("Connection closed by peer [10.0.0.1]:123"), "exception"),
+        (MemoryError(), "host_memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "disk_full"),
+    ],
+)
+def test_the_words_of_a_users_own_exception_mean_what_they_like(error: BaseException, kind: str) -> None:
+    """An exception that the user's own ``raise`` made has its kind by its type, never by its words, and is no victim's."""
+    told = failure.describe_error(caught(error))
+
+    assert (told["kind"], told["victim"]) == (kind, False)
 
 
 def failing(
@@ -131,3 +166,56 @@ def test_a_collective_that_one_rank_never_joins_times_out(tmp_path: Path) -> Non
 
     assert message["kind"] == "timeout", message
     assert message["frames"][0]["code"] == "torch.distributed.all_reduce(torch.ones(1))"
+
+
+class Words(torch.utils.data.Dataset[int]):
+    """A data set of which one sample has an unknown word."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return {"dog": 1}["cat"] if index == 5 else index
+
+
+def test_an_exception_in_a_loaders_process_is_the_users() -> None:
+    """torch raises it again in the rank, with the whole traceback as its message: type, message and line are those of the loader."""
+    loader = torch.utils.data.DataLoader(Words(), batch_size=2, num_workers=1)
+    with pytest.raises(KeyError) as raised:
+        list(loader)
+    told = failure.describe_error(raised.value)
+
+    assert (told["exception"], told["message"]) == ("KeyError", "'cat' (in DataLoader worker process 0)")
+    assert (told["frames"][0].function, told["frames"][0].file) == ("__getitem__", __file__)
+    assert told["frames"][0].code == 'return {"dog": 1}["cat"] if index == 5 else index'
+
+
+def test_what_an_exception_was_raised_from_is_told() -> None:
+    """The nearest first, each in one line with the user's place; a lack of memory stays one when the user wraps it."""
+    try:
+        try:
+            raise MemoryError("9 TiB")
+        except MemoryError as error:
+            raise RuntimeError("cannot make the batch") from error
+    except RuntimeError as error:
+        told = failure.describe_error(error)
+
+    assert (told["kind"], told["exception"], told["message"]) == (
+        "host_memory",
+        "RuntimeError",
+        "cannot make the batch",
+    )
+    (cause,) = told["caused_by"]
+    assert cause.startswith(f"MemoryError: 9 TiB ({Path(__file__).name}:")
+
+
+def test_a_text_that_cannot_be_shown_hides_no_failure() -> None:
+    """An exception whose ``__str__`` raises is told by its type."""
+
+    class BrokenError(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    told = failure.describe_error(caught(BrokenError()))
+
+    assert told["message"] == "<its text cannot be shown: __str__ raised ZeroDivisionError>"

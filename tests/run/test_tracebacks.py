@@ -1,0 +1,86 @@
+"""What the lines of a log tell of the end of a process."""
+
+from __future__ import annotations
+
+from launcher.run.tracebacks import last_stack, last_traceback, parting_traceback, users_lines
+
+CRASH = """\
+loading the data
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f2 (most recent call first):
+  File "/env/lib/python3.11/site-packages/ddp/launcher/training/process/reporter.py", line 55 in beat
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Current thread 0x00007f1 (most recent call first):
+  File "/runs/r/code/ops.py", line 12 in scale
+  File "/runs/r/code/train.py", line 40 in main
+  File "/runs/r/lib/launcher/training/start/main.py", line 80 in main
+
+Extension modules: numpy.core._multiarray_umath, torch._C (total: 42)
+""".splitlines()
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/runs/r/lib/launcher/training/start/scripts.py", line 70, in _guarded
+    program()
+  File "/runs/r/code/train.py", line 7, in main
+    raise ValueError("bad label 11")
+ValueError: bad label 11
+""".splitlines()
+
+
+def test_the_users_lines_are_kept_and_the_launchers_dropped() -> None:
+    """Of a crash the current thread's frames in the user's code stay; other threads, the launcher's frames, extension modules go."""
+    assert users_lines(CRASH) == [
+        "loading the data",
+        "Fatal Python error: Segmentation fault",
+        "",
+        "",
+        "Current thread 0x00007f1 (most recent call first):",
+        '  File "/runs/r/code/ops.py", line 12 in scale',
+        '  File "/runs/r/code/train.py", line 40 in main',
+        "",
+    ]
+    assert users_lines(TRACEBACK) == [TRACEBACK[0], *TRACEBACK[3:]]
+
+
+def test_lines_that_look_like_a_crash_and_are_none_stay() -> None:
+    """Only after "Fatal Python error" are other threads' stacks left out: a dump that the user asked for is theirs."""
+    dump = ["Thread 0x00007f2 (most recent call first):", '  File "/runs/r/code/io.py", line 3 in wait']
+    assert users_lines(dump) == dump
+
+
+def test_the_stack_of_a_crash_is_the_current_threads() -> None:
+    """The innermost frame is the user's, whatever other threads were dumped before."""
+    stack = last_stack(users_lines(CRASH))
+    assert stack is not None
+    assert (stack.exception, stack.frames[-1].function, stack.frames[-1].line) == ("Segmentation fault", "scale", 12)
+
+
+def test_the_launchers_own_threads_are_passed_over() -> None:
+    """A frozen rank's control thread may be dumped last: the stack is that of the thread which has a frame of the user's."""
+    dump = [
+        "Thread 0x00007f2 (most recent call first):",
+        '  File "/runs/r/code/io.py", line 3 in wait_for_lock',
+        "Thread 0x00007f1 (most recent call first):",
+        '  File "/runs/r/lib/launcher/run/messages.py", line 122 in receive',
+        '  File "/usr/lib/python3.11/threading.py", line 982 in run',
+    ]
+    stack = last_stack(dump)
+    assert stack is not None
+    assert stack.frames[-1].function == "wait_for_lock"
+
+
+def test_a_traceback_tells_of_the_end_only_where_it_was_said_last() -> None:
+    """One that the program caught and went on from is no cause of its exit."""
+    found = parting_traceback([*TRACEBACK, "exiting"])
+    assert found is not None
+    assert (found.exception, found.message.splitlines()[0]) == ("ValueError", "bad label 11")
+    assert parting_traceback([*TRACEBACK, *[f"step {n}" for n in range(9)]]) is None
+
+
+def test_torchs_prefix_of_a_rank_is_no_part_of_a_traceback() -> None:
+    """``[rank3]: `` before every line, as torch's excepthook puts it."""
+    found = last_traceback([f"[rank3]: {line}" for line in TRACEBACK])
+    assert found is not None
+    assert (found.exception, found.frames[-1].line) == ("ValueError", 7)
