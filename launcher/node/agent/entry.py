@@ -73,9 +73,7 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
     code = loop.run_until_complete(work())
     if lost and lost[0] is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
         leader = leader_address(spec, names, index)
-        asked = partial(
-            connection.answers, leader, spec.control_ports, secret, life=life, timeout_s=connection.HANDSHAKE_S
-        )
+        asked = partial(connection.answers, leader, spec.control_ports, secret, life=life)
         _adopt(spec, paths, names, index, lost[0], leads=lambda: loop.run_until_complete(asked()))
     return code
 
