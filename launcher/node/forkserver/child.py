@@ -20,7 +20,8 @@ from launcher.run.message_lines import FD_VARIABLE
 GUARDED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 """Signals that only the agent hears."""
 _EXEC = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.node.forkserver.child import run_exec; run_exec()"
-_ROOT = str(Path(__file__).parents[3])
+ROOT = str(Path(__file__).parents[3])
+"""Where this package lies: last on a fresh interpreter's path, so that it is found however the agent found it."""
 
 
 def become_worker(request: dict[str, Any], fds: list[int]) -> int:
@@ -51,7 +52,7 @@ def become_worker(request: dict[str, Any], fds: list[int]) -> int:
     if request.get("exec"):
         for fd in rest:
             os.set_inheritable(fd, True)
-        command = [sys.executable, "-u", "-c", _EXEC, _ROOT, request["main"], request["cwd"]]
+        command = [sys.executable, "-u", "-c", _EXEC, ROOT, request["main"], request["cwd"]]
         os.execv(sys.executable, command)  # noqa: S606
     return _run(request["main"], request["cwd"], [rest[0]] if request.get("pass_fd") else [])
 
@@ -67,19 +68,13 @@ def _run(main: str, cwd: str, args: list[int]) -> int:
     try:
         result = getattr(importlib.import_module(module), name)(*args)
     except SystemExit as leaving:
-        return _exit_code(leaving.code)
+        result = leaving.code
     except BaseException:
         traceback.print_exc()
         return 1
-    return _exit_code(result)
-
-
-def _exit_code(value: Any) -> int:
-    if value is None:
-        return 0
-    if isinstance(value, int):
-        return value & 0xFF
-    print(value, file=sys.stderr)
+    if result is None or isinstance(result, int):
+        return (result or 0) & 0xFF
+    print(result, file=sys.stderr)
     return 1
 
 
