@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from launcher.errors import ProtocolError
 from launcher.run.spec import RunSpec
+from launcher.slurm.environ import job_environ
 from launcher.slurm.hosts import expand_hosts
 
 
@@ -33,11 +34,8 @@ def node_names(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> list[s
     if spec.batch == "local":
         host = socket.gethostname()
         return [f"{host}/{index}" for index in range(count)]
-    text = (
-        environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
-    )
     try:
-        names = expand_hosts(text)
+        names = expand_hosts(job_environ(environ).node_list)
     except ValueError as error:
         raise ProtocolError(f"SLURM's node list cannot be read: {error}.") from None
     if not names:

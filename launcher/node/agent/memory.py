@@ -12,11 +12,9 @@ def kills(root: Path = Path("/")) -> int:
     """
     for path in _counters(root):
         try:
-            for line in path.read_text().splitlines():
-                name, _, value = line.partition(" ")
-                if name == "oom_kill":
-                    return int(value)
-        except (OSError, ValueError):
+            counts = dict(line.partition(" ")[::2] for line in path.read_text().splitlines())
+            return int(counts["oom_kill"])
+        except (OSError, KeyError, ValueError):
             continue
     return 0
 
@@ -28,7 +26,7 @@ def _counters(root: Path) -> list[Path]:
     except OSError:
         groups = []
     for line in groups:
-        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        number, controllers, path = line.split(":", 2)
         inside = path.lstrip("/")
         if number == "0":
             found += [root / mount / inside / "memory.events" for mount in ("sys/fs/cgroup", "sys/fs/cgroup/unified")]

@@ -51,13 +51,12 @@ class WorkerChannel:
         while self._open:
             try:
                 data = self.sock.recv(2**18)
-            except (BlockingIOError, InterruptedError):
+            except BlockingIOError:
                 return
             except OSError:
                 data = b""
             if not data:
-                self.close()
-                return
+                return self.close()
             self._in += data
             for message in decode_lines(self._in):
                 self._heard(message)
@@ -73,7 +72,7 @@ class WorkerChannel:
         try:
             while self._out:
                 del self._out[: self.sock.send(self._out)]
-        except (BlockingIOError, InterruptedError):
+        except BlockingIOError:
             self._loop.add_writer(self.sock, self._flush)
             return
         except OSError:
@@ -96,7 +95,6 @@ class _Worker:
     def __init__(self, place: RankPlace, key: str, log: Path) -> None:
         self.place = place
         self.rank = place.rank
-        self.local_rank = place.local_rank
         self.key = key
         self.log = log
         self.log_start = 0
@@ -125,8 +123,7 @@ class Crew:
         self._order = order
         self._attempt = attempt
         self._tell = tell
-        self._ending = asyncio.Event()
-        self._started: asyncio.Task[None] | None = None
+        self._ending = False
         self._reports: set[asyncio.Task[None]] = set()
         self._oom_before = 0
         self._noted = self._term_sent = False
@@ -145,44 +142,32 @@ class Crew:
 
     def pids(self) -> list[tuple[int, int, int]]:
         """Return rank, local rank and process of every live worker."""
-        found = [(w.rank, w.local_rank, self._server.pid_of(w.key)) for w in self._workers.values() if w.alive]
-        return [(rank, local_rank, pid) for rank, local_rank, pid in found if pid is not None]
+        alive = (w for w in self._workers.values() if w.alive)
+        return [(w.rank, w.place.local_rank, pid) for w in alive if (pid := self._server.pid_of(w.key)) is not None]
 
     # --- start ---
 
-    def start(self, shares: list[list[int]] | None, *, main: str = WORKER_MAIN) -> None:
+    def start(self, shares: list[list[int]] | None) -> None:
         """Fork every worker, in the background; the leader is told of each."""
-        self._started = asyncio.get_running_loop().create_task(self._start(shares, main))
+        self._ready = asyncio.ensure_future(self._server.ready())
+        self._started = asyncio.ensure_future(self._start(shares))
 
-    async def _start(self, shares: list[list[int]] | None, main: str) -> None:
-        if not await self._ready():
-            return
+    async def _start(self, shares: list[list[int]] | None) -> None:
         try:
+            await self._ready
             self._oom_before, fds = await asyncio.to_thread(self._open_logs)
-        except OSError as error:
+        except asyncio.CancelledError:
+            return  # the round ended before the fork server was ready
+        except (OSError, ForkServerError) as error:
+            text = f"The log cannot be opened: {error}." if isinstance(error, OSError) else str(error)
             for worker in self._workers.values():
-                self._tell_failed(worker, f"The log cannot be opened: {error}.")
+                self._tell_failed(worker, text)
             return
         try:
-            await asyncio.gather(*(self._fork(w, fds[w.key], shares, main) for w in self._workers.values()))
+            await asyncio.gather(*(self._fork(w, fds[w.key], shares) for w in self._workers.values()))
         finally:
             for fd in fds.values():
                 os.close(fd)
-
-    async def _ready(self) -> bool:
-        """Wait for the fork server, unless the round ends first."""
-        ready = asyncio.ensure_future(self._server.ready())
-        ending = asyncio.ensure_future(self._ending.wait())
-        await asyncio.wait({ready, ending}, return_when=asyncio.FIRST_COMPLETED)
-        ending.cancel()
-        if not ready.done():
-            ready.cancel()
-            return False
-        if (error := ready.exception()) is not None:
-            for worker in self._workers.values():
-                self._tell_failed(worker, str(error))
-            return False
-        return not self._ending.is_set()
 
     def _open_logs(self) -> tuple[int, dict[str, int]]:
         fds = {}
@@ -194,21 +179,24 @@ class Crew:
                 logs.prune(self._paths, self._attempt, self.round)
         return memory.kills(), fds
 
-    async def _fork(self, worker: _Worker, log: int, shares: list[list[int]] | None, main: str) -> None:
-        if self._ending.is_set():
+    async def _fork(self, worker: _Worker, log: int, shares: list[list[int]] | None) -> None:
+        if self._ending:
             return
-        environ = worker_environment(self._spec, self._order, worker.place, attempt=self._attempt)
+        local_rank = worker.place.local_rank
         channel = worker.channel = WorkerChannel(lambda message: self._heard(worker, message))
-        how: dict[str, Any] = {
-            "env": environ,
-            "cwd": self._spec.code_dir or str(self._paths.root),
-            "cpus": shares[worker.local_rank] if shares and worker.local_rank < len(shares) else None,
-            "script": self.is_script,
-            "exec": self._spec.start_method == "spawn",
-        }
         worker.alive = True
         try:
-            pid = await self._server.fork(worker.key, self.round, main, [log, channel.theirs.fileno()], **how)
+            pid = await self._server.fork(
+                worker.key,
+                self.round,
+                WORKER_MAIN,
+                [log, channel.theirs.fileno()],
+                env=worker_environment(self._spec, self._order, worker.place, attempt=self._attempt),
+                cwd=self._spec.code_dir or str(self._paths.root),
+                cpus=shares[local_rank] if shares and local_rank < len(shares) else None,
+                script=self.is_script,
+                exec=self._spec.start_method == "spawn",
+            )
         except ForkServerError as error:
             if worker.alive:
                 worker.alive = False
@@ -236,7 +224,7 @@ class Crew:
             await asyncio.wait_for(worker.gone.wait(), SHUTDOWN_S)
         except asyncio.TimeoutError:
             worker.hung = True
-            await self._dump([worker])
+            await self.dump([worker])
             await self._server.signal(worker.key, signal.SIGKILL)
 
     def _tell_failed(self, worker: _Worker, text: str) -> None:
@@ -279,11 +267,12 @@ class Crew:
         """SLURM sent TERM to every process of the step: scripts have heard it, and would hear it twice."""
         self._term_sent = True
 
-    async def dump(self) -> list[int]:
-        """Have every worker write its stacks to its log, in its last moments: stopped ones are made to go on for that."""
-        return await self._dump([w for w in self._workers.values() if w.alive])
+    async def dump(self, workers: list[_Worker] | None = None) -> list[int]:
+        """Have workers (all, unless some are given) write their stacks to their logs; returns their ranks.
 
-    async def _dump(self, workers: list[_Worker]) -> list[int]:
+        These are their last moments: stopped ones are continued for that.
+        """
+        workers = workers or [w for w in self._workers.values() if w.alive]
         before = await self._sizes()
         for worker in workers:
             await self._server.signal(worker.key, signal.SIGURG)
@@ -311,11 +300,11 @@ class Crew:
             worker.channel.pump()  # its last words come before its exit
             worker.channel.close()
         worker.gone.set()
-        self._keep(self._report(worker, status, t, self._ending.is_set()))
+        self._keep(self._report(worker, status, t, self._ending))
         return True
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.ensure_future(work)
         self._reports.add(task)
         task.add_done_callback(self._reports.discard)
 
@@ -341,9 +330,9 @@ class Crew:
 
     async def end(self) -> None:
         """End every worker and whatever they started; returns when none is left and every exit has been told."""
-        self._ending.set()
-        if self._started is not None:
-            await asyncio.gather(self._started, return_exceptions=True)
+        self._ending = True
+        self._ready.cancel()
+        await asyncio.wait({self._started})
         await self._server.clear(self.round)
         while any(w.alive for w in self._workers.values()):
             await asyncio.sleep(0.001)  # cleared, so their exits are already on the way

@@ -23,11 +23,6 @@ from launcher.run.files import read_lines
 from launcher.run.spec import RestartSpec, Work
 from launcher.run.state import read_outcome
 
-REAL = (
-    "options['preload'] = module.PRELOAD; options['store_main'] = module.STORE_MAIN;"
-    "options['worker_main'] = module.WORKER_MAIN"
-)
-
 
 def test_the_fork_server_has_one_thread_after_importing_torch() -> None:
     """Forking a process with threads is not safe: torch and the training floor, imported, start none."""
@@ -74,7 +69,7 @@ def test_two_nodes_check_their_network_and_data_loaders_end_with_their_round(wor
         (w.paths.code / "job.py").write_text(FUNCTION)
         w.spec(nodes=2, tasks_per_node=1, work=Work(kind="function", target="job:loads"))
         for node in (0, 1):
-            w.agent(node, tweak=REAL)
+            w.agent(node, REAL="1")
         await w.leader.heard("hello", count=2)
         peers = [{"node": n, "host": f"host{n}", "address": "127.0.0.1"} for n in (0, 1)]
         for node in (0, 1):  # a store is up when torch is imported
