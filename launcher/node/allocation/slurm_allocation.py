@@ -16,7 +16,6 @@ from launcher.errors import SiteError
 from launcher.node.allocation.allocation import Allocation, CancelledError, HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.allocation.early_exits import read_ended
 from launcher.node.allocation.exclusions import affordable, excluded_before, schedulable_without
-from launcher.node.wire.connection import allocation_life
 from launcher.run import clock, event_lines
 from launcher.run.paths import RunPaths
 from launcher.run.processes import age_s
@@ -75,10 +74,8 @@ class SlurmAllocation(Allocation):
     def meaning(self, signal: str) -> SignalMeaning:
         """See `Allocation`; a SLURM that does not answer at once is asked again for some seconds."""
         end = time.monotonic() + _ASK_S
-        facts = self.facts()
-        while facts is None and time.monotonic() < end:
+        while (facts := self.facts()) is None and time.monotonic() < end:
             time.sleep(0.3)
-            facts = self.facts()
         said = self._understood(facts, signal)
         if said.kind in ("preempted", "user") and said.left_s is not None:
             self.in_grace_until(clock.now() + said.left_s)
@@ -121,7 +118,7 @@ class SlurmAllocation(Allocation):
 
     def ended_tasks(self) -> dict[str, str]:
         """See `Allocation`: srun's messages."""
-        return read_ended(self._paths, allocation_life(self._environ), self._environ)
+        return read_ended(self._paths, self._environ)
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         """See `Allocation`: requeue; a continuation job where SLURM says that it never requeues this one."""
