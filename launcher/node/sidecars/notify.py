@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from launcher.run.children import exit_now
 from launcher.run.events import AttemptStarted, Decided, Event, Notified, RunSubmitted
 from launcher.run.spec import RunSpec
 from launcher.slurm.commands import spared
@@ -51,10 +51,9 @@ class Notifier:
         self._missing = [n for n in names if not passed.get(n)]
         self._warn, self._told = warn, told
         self._delivered = {e.kind for e in past if isinstance(e, Notified)}
-        self._turn = asyncio.Lock()
-        self._over = False
-        self._pending: set[asyncio.Task[None]] = set()
-        self._running: set[asyncio.subprocess.Process] = set()
+        self._queue: list[tuple[str, str]] = []
+        self._sending: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
 
     def tell(self, kind: str, text: str, *, once: bool = False) -> None:
         """Send ``text`` if the job asked for this ``kind`` of notification; returns at once.
@@ -68,25 +67,26 @@ class Notifier:
         self._missing = []
         if not self._urls:
             return
-        task = asyncio.get_running_loop().create_task(self._send(kind, text))
-        self._pending.add(task)
-        task.add_done_callback(self._pending.discard)
+        self._queue.append((kind, text))
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.get_running_loop().create_task(self._send())
 
     async def drain(self, limit_s: float) -> None:
         """Wait for what is being sent, at most ``limit_s``; then drop it, with a warning."""
-        if not self._pending:
+        if self._sending is None:
             return
-        _, late = await asyncio.wait(set(self._pending), timeout=limit_s)
-        self._over = True
-        for process in self._running:
-            _kill(process)
+        _, late = await asyncio.wait({self._sending}, timeout=limit_s)
         if late:
+            self._queue.clear()
+            if self._process is not None:
+                _kill(self._process)
             await asyncio.wait(late, timeout=1.0)
             self._warn(f"a notification could not be sent within {limit_s:.0f} s of the end")
 
-    async def _send(self, kind: str, text: str) -> None:
-        async with self._turn:
-            if not self._over and await self._deliver(kind, text):
+    async def _send(self) -> None:
+        while self._queue:
+            kind, text = self._queue.pop(0)
+            if await self._deliver(kind, text):
                 self._delivered.add(kind)
                 self._told(kind)
 
@@ -95,7 +95,7 @@ class Notifier:
         words, pipe = (self._python, "-m", "launcher.node.sidecars.notify"), subprocess.PIPE
         try:
             with spared():  # the TERM of a preemption, or of the job's own requeue, must not end this process
-                process = await asyncio.create_subprocess_exec(
+                process = self._process = await asyncio.create_subprocess_exec(
                     *words, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe
                 )
         except OSError as error:
@@ -103,7 +103,6 @@ class Notifier:
             return False
         asks = {"run_dir": self._run_dir} if kind == "failed" else {}
         message = json.dumps({"urls": self._urls, "title": self._title, "body": text, **asks}).encode()
-        self._running.add(process)
         try:
             _, err = await asyncio.wait_for(process.communicate(message), SEND_S)
         except asyncio.TimeoutError:
@@ -111,8 +110,6 @@ class Notifier:
             await process.wait()
             self._warn(f"a notification could not be sent within {SEND_S:.0f} s")
             return False
-        finally:
-            self._running.discard(process)
         if process.returncode and process.returncode > 0:
             self._warn((err.decode(errors="replace").strip().splitlines() or ["a notification failed"])[-1])
         return process.returncode == 0
@@ -166,6 +163,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    done = main()
-    sys.stderr.flush()
-    os._exit(done)  # at once: before a requeue, the next attempt would send again what is not known to be delivered
+    exit_now(main())  # at once: before a requeue, the next attempt would send again what is not known to be delivered

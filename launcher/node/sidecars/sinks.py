@@ -82,18 +82,15 @@ class Sink:
 
     def open(self, memory: Memory, keep: Callable[[], None]) -> None:
         """Begin or continue the tracker run that ``memory`` knows."""
-        raise NotImplementedError
 
     def rewind(self, step: int) -> None:
         """Declare void what was written beyond ``step``; asked only of those that can (`rewinds`)."""
 
     def write(self, rows: list[MetricsRow]) -> None:
         """Take rows in, all of them or (raising) none."""
-        raise NotImplementedError
 
     def close(self, end: End) -> None:
         """Finish this attempt's part."""
-        raise NotImplementedError
 
 
 def make_sinks(trackers: Mapping[str, Any], about: About) -> list[Sink]:
