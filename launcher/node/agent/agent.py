@@ -165,7 +165,7 @@ class Agent:
 
     async def _unresolved(self, since: float | None) -> float | None:
         """Since when the leader's name has led nowhere; None when it leads somewhere. Raises ProtocolError after a while."""
-        if await asyncio.to_thread(resolve_host, self._leader_host) is not None:
+        if await asyncio.to_thread(resolve_host, self._leader_host):
             return None
         if since is not None and time.monotonic() - since > _UNRESOLVED_S:
             raise ProtocolError(f"This node cannot resolve {self._leader_host}, the first node's name.")

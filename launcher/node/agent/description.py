@@ -20,10 +20,10 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
 
-def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str | None) -> NodeFacts:
+def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str) -> NodeFacts:
     """Ask for everything. It blocks (NVML, DNS, the run directory), so agents call it in a thread.
 
-    ``local_address`` is this end of the connection to the leader, or None.
+    ``local_address`` is this end of the connection to the leader.
     """
     gpus = Gpus()
     address = node_address(spec, host, local_address)
@@ -93,16 +93,16 @@ def torch_versions() -> dict[str, str | None]:
 # --- addresses ---
 
 
-def resolve_host(name: str) -> str | None:
-    """Return the address that a name resolves to here; None when it does not."""
+def resolve_host(name: str) -> str:
+    """Return the address that a name resolves to here; "" when it does not."""
     try:
         return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError, IndexError):
-        return None
+        return ""
 
 
-def _is_loopback(address: str | None) -> bool:
-    return address is None or address == "::1" or address.removeprefix("::ffff:").startswith("127.")
+def _is_loopback(address: str) -> bool:
+    return address in ("", "::1") or address.removeprefix("::ffff:").startswith("127.")
 
 
 def _of_interface(name: str) -> str | None:
@@ -114,16 +114,16 @@ def _of_interface(name: str) -> str | None:
     return None
 
 
-def node_address(spec: RunSpec, host: str, local_address: str | None) -> str:
+def node_address(spec: RunSpec, host: str, local_address: str) -> str:
     """Return where other nodes reach this one: the named interface, the way to the leader, the host's own name."""
     if spec.interface and (named := _of_interface(spec.interface)):
         return named
     if spec.batch == "local":
         return "127.0.0.1"
-    if not _is_loopback(local_address) and local_address is not None:
+    if not _is_loopback(local_address):
         return local_address.removeprefix("::ffff:")
     resolved = resolve_host(host)
-    if resolved is not None and not _is_loopback(resolved):
+    if not _is_loopback(resolved):
         return resolved
     for name, entries in psutil.net_if_addrs().items():
         for entry in entries:
@@ -148,10 +148,10 @@ def gloo_interface(spec: RunSpec) -> str | None:
         return None
     own = resolve_host(socket.gethostname())
     if spec.batch == "local":
-        return None if own is not None else "lo"
-    if own is not None and not _is_loopback(own):
+        return None if own else "lo"
+    if not _is_loopback(own):
         return None
-    address = node_address(spec, socket.gethostname(), None)
+    address = node_address(spec, socket.gethostname(), "")
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in entries):
             return name

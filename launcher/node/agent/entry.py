@@ -7,7 +7,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,61 +46,37 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
     life = connection.allocation_life(os.environ)
     environ = base_environment(os.environ, spec, passed, gloo_interface=gloo_interface(spec))
 
-    lost: list[str | None] = []
-
-    async def work() -> int:
-        agent = Agent(
-            spec,
-            paths,
-            node=index,
-            host=names[index],
-            leader_host=leader_address(spec, names, index),
-            life=life,
-            secret=secret,
-            environ=environ,
-        )
-        if index != 0:
-            code = await agent.run()
-            lost.append(agent.leader_lost)
-            return code
-        serve = connection.server(secret, spec.control_ports, life=life, local=spec.batch == "local")
-        leader = Leader(spec, paths, host=names[0], node_names=names)
-        return await lead_and_obey(leader, agent, serve, others=len(names) - 1)
-
+    agent = Agent(
+        spec,
+        paths,
+        node=index,
+        host=names[index],
+        leader_host=leader_address(spec, names, index),
+        life=life,
+        secret=secret,
+        environ=environ,
+    )
     loop = asyncio.new_event_loop()  # not asyncio.run: that waits for threads, and one may be stuck in a slow disk
     asyncio.set_event_loop(loop)
-    code = loop.run_until_complete(work())
-    if lost and lost[0] is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
-        leader = leader_address(spec, names, index)
-        asked = partial(connection.answers, leader, spec.control_ports, secret, life=life)
-        _adopt(spec, paths, names, index, lost[0], leads=lambda: loop.run_until_complete(asked()))
+    if index == 0:
+        serve = connection.server(secret, spec.control_ports, life=life, local=spec.batch == "local")
+        leader = Leader(spec, paths, host=names[0], node_names=names)
+        return loop.run_until_complete(lead_and_obey(leader, agent, serve, others=len(names) - 1))
+    code = loop.run_until_complete(agent.run())
+    if agent.leader_lost is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
+        from launcher.node.allocation.leaderless import adopt
+
+        def leads() -> bool:
+            return loop.run_until_complete(connection.answers(names[0], spec.control_ports, secret, life=life))
+
+        try:
+            adopt(spec, paths, place=index, leader_host=names[0], silent=agent.leader_lost == "silent", leads=leads)
+        except OSError as error:  # how the run ended is not known here
+            print(f"error: the run directory cannot be read here: {error}", file=sys.stderr)
     return code
 
 
-def _adopt(
-    spec: RunSpec, paths: RunPaths, names: list[str], index: int, lost: str, *, leads: Callable[[], bool]
-) -> None:
-    """This agent has lost its leader: see `launcher.node.allocation.leaderless`."""
-    from launcher.node.allocation.leaderless import LEAD_S, adopt, host_answers
-    from launcher.node.allocation.slurm_allocation import SlurmAllocation
-
-    silent = lost == "silent"
-    try:
-        adopt(
-            spec,
-            paths,
-            SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0),
-            place=index,
-            leader_host=names[0],
-            silent=silent,
-            leads=leads,
-            alive=lambda: host_answers(names[0], spec.control_ports),
-        )
-    except OSError as error:  # how the run ended is not known here
-        print(f"error: the run directory cannot be read here: {error}", file=sys.stderr)
-
-
-def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, str]]:
+def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, Any]]:
     def read() -> tuple[RunSpec, str, dict[str, Any]]:
         if not exists(paths.spec, paths.root):
             raise ValueError(f"it holds no {paths.spec.name}")
@@ -109,10 +84,9 @@ def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, str]]:
         return RunSpec.read(paths.spec), secret, load_object(paths.passed, paths.root) or {}
 
     try:
-        spec, secret, passed = patiently(read, paths.root)
+        return patiently(read, paths.root)
     except (OSError, ValueError) as error:
         raise RunDirError(f"The run directory {paths.root} cannot be read here: {error}.") from None
-    return spec, secret, {str(k): str(v) for k, v in passed.items()}
 
 
 async def lead_and_obey(leader: Any, agent: Agent, serve: connection.Serve, *, others: int) -> int:

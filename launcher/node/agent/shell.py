@@ -6,6 +6,7 @@ its StartTime waits two minutes more.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -20,9 +21,8 @@ _PATIENCE_S = 1.0
 def main(words: Sequence[str]) -> int:
     """Run the command to its end, on this terminal, and return its exit code; 128 + N when signal N ended it."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
-        signal.signal(
-            number, lambda *_: None
-        )  # the command's own business; a handler, as exec passes ignored signals on
+        # These are for the command. A handler, since exec passes ignored signals on.
+        signal.signal(number, lambda *_: None)
     try:
         child = subprocess.Popen(list(words))
     except OSError as error:
@@ -54,10 +54,8 @@ def _end(pid: int) -> None:
 
 
 def _send(process: psutil.Process, number: int) -> None:
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-    except psutil.NoSuchProcess:
-        pass
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self.local_address: str = (writer.get_extra_info("sockname") or ("?",))[0]
+        self.local_address: str = (writer.get_extra_info("sockname") or ("",))[0]
         """This end's address, as the other end can reach it."""
 
     def send(self, message: Record) -> None:
