@@ -42,16 +42,16 @@ PRELOAD = (
 )
 """What the fork server imports, by name: this floor knows no torch. A question mark: only if it is there."""
 _SIGNALS = {signal.SIGTERM: "TERM", signal.SIGUSR2: "USR2", signal.SIGCONT: "CONT", signal.SIGINT: "TERM"}
-"""What agents hear, and as what it is told: ^C in a terminal asks for the same as TERM."""
+"""The signals that agents handle, and their names for the leader: ^C in a terminal means the same as TERM."""
 _PATIENCE_AFTER_TERM_S = 15.0
 _UNANSWERED_S = 60.0
-"""A leader listens within moments of claiming its attempt: one that does not answer so long after it has died since."""
+"""A leader listens within moments of claiming its attempt: one that does not answer for so long has died since."""
 _UNRESOLVED_S = 45.0
-"""A name service that does not know the leader's host for so long will not: the node is of no use, and says so by leaving."""
+"""A name service that does not know the leader's host for so long never will: the node is useless, and its agent leaves."""
 
 
 class Agent:
-    """One node's agent; ``run`` returns the process's exit code."""
+    """One node's agent; `run` returns the process's exit code."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Agent:
             await self._server.stop()
 
     async def _look_at_imports(self) -> None:
-        """Say what went wrong, or may go wrong, in the fork server; the rounds find out by themselves."""
+        """Log what went wrong, or may go wrong, in the fork server; rounds report its failure themselves."""
         try:
             found = await self._server.ready()
         except ForkServerError as error:
@@ -143,7 +143,7 @@ class Agent:
                     _say("The run has ended already.")
                     return None
                 if self._term_at is not None and time.monotonic() - self._term_at > _PATIENCE_AFTER_TERM_S:
-                    raise ProtocolError("TERM came before the leader was found; leaving.")
+                    raise ProtocolError("This agent received TERM before it found the leader; leaving.")
                 if claimed is None and await asyncio.to_thread(self._claimed):
                     claimed = time.monotonic()
                 if claimed is not None and time.monotonic() - claimed > _UNANSWERED_S:
@@ -164,7 +164,7 @@ class Agent:
         return fence.claimant(self.paths, newest).get("life") == self._life
 
     async def _unresolved(self, since: float | None) -> float | None:
-        """Since when the leader's name has led nowhere; None when it leads somewhere. Raises ProtocolError after a while."""
+        """Return since when the leader's name does not resolve, None when it does. Raises ProtocolError after `_UNRESOLVED_S`."""
         if await asyncio.to_thread(resolve_host, self._leader_host):
             return None
         if since is not None and time.monotonic() - since > _UNRESOLVED_S:
@@ -242,7 +242,7 @@ class Agent:
         return task
 
     def _finished(self, task: asyncio.Future[Any]) -> None:
-        """A fault of ours in a background task must not leave the leader waiting for its answer."""
+        """Hang up when a background task has failed: the leader must not wait for its answer."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             traceback.print_exception(error)
@@ -262,7 +262,7 @@ class Agent:
         self._tell(wire.SignalHeard(name=name, t=time.time()))
 
     def _exited(self, key: str, status: int, t: float) -> None:
-        """The fork server tells of an end."""
+        """Pass on the end of a process that the fork server reports."""
         for crew in self._crews.values():
             if crew.exited(key, status, t):
                 return

@@ -21,7 +21,7 @@ def node_index(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> int:
     for name in names:
         if environ.get(name, "").isdigit():
             return int(environ[name])
-    raise ProtocolError(f"This is no task of a {spec.batch} job: {' and '.join(names)} do not hold a number.")
+    raise ProtocolError(f"This process is not a task of a {spec.batch} job: {' or '.join(names)} must hold a number.")
 
 
 def node_names(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -39,7 +39,7 @@ def node_names(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> list[s
     except ValueError as error:
         raise ProtocolError(f"SLURM's node list cannot be read: {error}.") from None
     if not names:
-        raise ProtocolError("SLURM_JOB_NODELIST is not set: this is no task of a SLURM job.")
+        raise ProtocolError("SLURM_JOB_NODELIST is not set: this process is not a task of a SLURM job.")
     return names
 
 

@@ -49,7 +49,7 @@ def judge_gpus(asked: int, gpus: Gpus) -> list[Check]:
     Without the library that asks NVML, which nodes may lack, torch alone counts them (`launcher.training.process.all_reduce`).
     """
     if not gpus.installed:
-        return [Check("gpus", True, "nvidia-ml-py is not installed here: torch alone counts the GPUs")]
+        return [Check("gpus", True, "nvidia-ml-py is not installed here: only torch checks the GPUs")]
     if gpus.problem:
         return [Check("gpus", False, f"NVML does not answer: {gpus.problem}")]
     found, faults = len(gpus), gpus.faults()
@@ -66,12 +66,12 @@ def judge_driver(cuda_driver: str, torch_cuda: str | None) -> Check:
         return Check("driver", False, "this torch was built without CUDA")
     # within one major version every driver runs every toolkit (CUDA minor version compatibility)
     ok = int(cuda_driver.split(".")[0]) >= int(torch_cuda.split(".")[0])
-    verdict = "which serves" if ok else "which is too old for"
+    verdict = "which is enough for" if ok else "which is too old for"
     return Check("driver", ok, f"the driver offers CUDA {cuda_driver}, {verdict} torch's {torch_cuda}")
 
 
 def judge_memory(asked_gb: float | None, available_bytes: int) -> list[Check]:
-    """As much memory as the job asked for is to be had; a tenth less is let pass, as kernels keep some. Pure."""
+    """The memory that the job asked for is available; a tenth less passes, as kernels keep some. Pure."""
     if asked_gb is None:
         return []
     has = available_bytes / 2**30
@@ -82,11 +82,12 @@ def judge_disk(free_bytes: int | None, free_inodes: int | None) -> list[Check]:
     """The run directory's file system takes a checkpoint. Pure."""
     checks = []
     if free_bytes is not None:
-        text = f"{size(free_bytes)} are free where the run directory lies"
+        text = f"{size(free_bytes)} are free on the run directory's file system"
         enough = free_bytes >= CHECKED_FREE_BYTES
-        checks.append(Check("disk", enough, text if enough else f"{text}, {size(CHECKED_FREE_BYTES)} are needed"))
+        checks.append(Check("disk", enough, text if enough else f"{text}; {size(CHECKED_FREE_BYTES)} are needed"))
     if free_inodes is not None:
-        checks.append(Check("inodes", free_inodes >= CHECKED_FREE_INODES, f"{free_inodes} inodes are free there"))
+        text = f"{free_inodes} inodes are free on the run directory's file system"
+        checks.append(Check("inodes", free_inodes >= CHECKED_FREE_INODES, text))
     return checks
 
 
@@ -111,7 +112,7 @@ class Preflight:
         over_network, bandwidth = await reduced
         checks += over_network
         return ChecksDone(
-            # an all-reduce that fails fails for every node: it says nothing against this one
+            # a failed all-reduce fails on every node: it is no evidence against this one
             ok=all(check.ok for check in checks if check.name != "all_reduce"),
             seconds=round(time.monotonic() - begun, 3),
             checks=[CheckResult(**field_values(check)) for check in checks],
@@ -183,10 +184,10 @@ class Preflight:
 
 
 def _gpus(asked: int) -> list[Check]:
-    """NVML's view of them; an AMD GPU's node has none, and torch alone tries those."""
+    """Ask NVML; nodes with AMD GPUs have none, and only torch checks those."""
     versions = description.torch_versions()
     if "rocm" in (versions["torch"] or ""):
-        return [Check("gpus", True, "torch is built for ROCm: it alone counts the GPUs")]
+        return [Check("gpus", True, "torch is built for ROCm: only torch checks the GPUs")]
     gpus = Gpus()
     checks = judge_gpus(asked, gpus)
     if len(gpus):
@@ -195,7 +196,7 @@ def _gpus(asked: int) -> list[Check]:
 
 
 def _scratch(folders: Sequence[str]) -> Check:
-    """Data loaders pass batches through shared memory, libraries build in the temporary folder: full, both end workers."""
+    """Write to both folders: workers fail when shared memory (data loaders) or the temporary folder (libraries) is full."""
     for folder in folders:
         if not os.path.isdir(folder):
             continue
@@ -209,7 +210,7 @@ def _scratch(folders: Sequence[str]) -> Check:
 
 
 def _resolves(names: list[str]) -> Check:
-    """Every peer's name leads to an address here."""
+    """Check that this node can resolve every peer's name."""
     wrong = []
     for name in names:
         try:

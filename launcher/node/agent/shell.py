@@ -30,7 +30,10 @@ def main(words: Sequence[str]) -> int:
         return 127 if isinstance(error, FileNotFoundError) else 126
 
     def end(number: int, _: Any) -> None:
-        print(f"\nlauncher shell: the allocation goes away ({signal.Signals(number).name}), this ends", file=sys.stderr)
+        print(
+            f"\nlauncher shell: the allocation is ending ({signal.Signals(number).name}): the command is stopped",
+            file=sys.stderr,
+        )
         _end(child.pid)
 
     for number in (signal.SIGTERM, signal.SIGUSR2):

@@ -83,8 +83,8 @@ class Gpus:
     def faults(self) -> list[str]:
         """What is wrong with devices, as sentences; what a device does not tell is passed over.
 
-        Uncorrected memory errors, pending page retirement, and memory that is mostly taken before the run has begun: what a
-        dead job left behind.
+        Uncorrected memory errors, pending page retirement, and memory that is mostly in use before the run has begun: by what
+        a dead job left behind.
         """
         found: list[str] = []
         for index, handle in enumerate(self._handles):
@@ -100,8 +100,8 @@ class Gpus:
             with contextlib.suppress(Exception):
                 memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
                 if memory.used > _OCCUPIED * memory.total:
-                    held = f"{memory.used / 2**30:.1f} of {memory.total / 2**30:.1f} GiB"
-                    found.append(f"{held} of GPU {index} are taken before the run has begun")
+                    used = f"{memory.used / 2**30:.1f} of {memory.total / 2**30:.1f} GiB"
+                    found.append(f"GPU {index} already has {used} in use before the run has begun")
         return found
 
 

@@ -127,7 +127,7 @@ class SlurmAllocation(Allocation):
             done = handback.requeue(own, restart_count=self.restart_count)
             if done.ended:
                 if self.cancelled():
-                    raise CancelledError("it was cancelled meanwhile")
+                    raise CancelledError("the job was cancelled in the meantime")
                 done = handback.requeue(own, restart_count=self.restart_count)  # its grace or time was over meanwhile
             if done.ok:
                 given_up = self._exclude(exclude)
@@ -143,7 +143,7 @@ class SlurmAllocation(Allocation):
         done = handback.let_go(self._job.own_id, hosts)
         self._let_go = done.ok
         if not done.ok:
-            print(f"SLURM did not take {', '.join(hosts)} back: {done.why}", file=sys.stderr, flush=True)
+            print(f"SLURM did not release {', '.join(hosts)}: {done.why}", file=sys.stderr, flush=True)
         return hosts if done.ok else ()
 
     def _exclude(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ class SlurmAllocation(Allocation):
         new = done.job_id if task is None else f"{done.job_id}_{task}"
         if self.cancelled():  # asked before, too; but a scancel may have come in between
             handback.cancel(new)
-            raise CancelledError("it was cancelled meanwhile")
+            raise CancelledError("the job was cancelled in the meantime")
         handback.move_dependents(self._job.own_id, new)
         _copy_pickle(self._paths.submitit, self._job.own_id, new)
         return HandedBack("continuation", new, given_up)

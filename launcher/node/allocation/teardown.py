@@ -49,7 +49,7 @@ class EndDecision:
     delay_s: float = 0.0
     evidence: str = "leader_gone"
     said: str = ""
-    """How the leader ended, where somebody knows."""
+    """How the leader ended, where that is known."""
 
 
 def decide_end(
@@ -68,7 +68,7 @@ def decide_end(
     """
     last = last_of(history, JobNamed)
     if isinstance(last, (AttemptStarted, Requeued)) and last.job_id not in (None, "", life[0]):
-        return EndDecision("nothing", f"Job {last.job_id} carries the run on.")
+        return EndDecision("nothing", f"Job {last.job_id} continues the run.")
     if meaning == "cancelled":
         return EndDecision("cancel", "The job was cancelled.")
     if meaning == "unknown":  # this host may be cut off, and the run may go on elsewhere
@@ -76,7 +76,7 @@ def decide_end(
             "nothing", "SLURM does not answer: `launcher resubmit` continues the run if it does not come back."
         )
     if (back := _handed_back(history, life)) is not None:
-        again = "SLURM has forgotten that it took the run back; it is asked again."
+        again = "SLURM has lost the requeue of this run, so the launcher requeues it again."
         return EndDecision("requeue", again, back.delay_s or 0.0, "forgotten")
     how = said or "The leader died and left no message"
     budgets = Budgets().feed_all(history)
@@ -227,7 +227,7 @@ def _hand_back(
         print(f"{decision.reason} SLURM does not answer: {error}", file=sys.stderr)
         return False
     except SiteError as error:
-        _end(paths, allocation, attempt, "failed", f"{decision.reason} SLURM did not take it: {error}")
+        _end(paths, allocation, attempt, "failed", f"{decision.reason} SLURM refused: {error}")
         return False
     if exclude:
         _tell(paths, attempt, "excluded", hosts=list(exclude), why="the leader on it died")

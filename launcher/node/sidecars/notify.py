@@ -155,9 +155,9 @@ def main() -> int:
     refused = sum(not sender.add(url) for url in message["urls"])
     sent = sender.notify(title=message["title"], body=_sentence(message))
     if refused or not sent:
-        # The URL itself is a secret: only how many are invalid is said.
-        invalid = f"{refused} of {len(message['urls'])} addresses invalid"
-        print(f"a notification was not delivered ({invalid})", file=sys.stderr)
+        # The URL itself is a secret: only the number of invalid ones is printed.
+        invalid = f": {refused} of {len(message['urls'])} addresses are invalid" if refused else ""
+        print(f"a notification was not delivered{invalid}", file=sys.stderr)
         return 1
     return 0
 

@@ -236,7 +236,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class _Leader:
-    """The way to the leader: JSON lines on what was standard output; the libraries' own output goes to standard error."""
+    """Writes JSON lines for the leader to what was standard output; the libraries' own output goes to standard error."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = list(secrets)

@@ -313,11 +313,11 @@ class FoundGpus(usage.Gpus):
         (
             preflight.judge_disk(2**29, 10),
             [
-                ("disk", False, "537 MB are free where the run directory lies, 1.1 GB are needed"),
-                ("inodes", False, "10 inodes are free there"),
+                ("disk", False, "537 MB are free on the run directory's file system; 1.1 GB are needed"),
+                ("inodes", False, "10 inodes are free on the run directory's file system"),
             ],
         ),
-        (preflight.judge_disk(2**40, None), [("disk", True, "1.1 TB are free where the run directory lies")]),
+        (preflight.judge_disk(2**40, None), [("disk", True, "1.1 TB are free on the run directory's file system")]),
     ],
 )
 def test_verdicts(checks: list[preflight.Check], expected: list[tuple[str, bool, str | None]]) -> None:

@@ -328,7 +328,7 @@ def test_a_refusal_is_told(run):
 
     teardown.act(*run, slurm)
 
-    assert "did not take it: no" in read_outcome(run[1].outcome)["reason"]
+    assert "SLURM refused: no" in read_outcome(run[1].outcome)["reason"]
 
 
 def test_a_run_that_was_submitted_again_is_left_to_its_new_job(run):
