@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,8 @@ class _Worker:
         """A script's exit code, once only Python's own shutdown is left to do."""
         self.hung = False
         self.gone = asyncio.Event()
+        self.tasks: list[asyncio.Future[None]] = []
+        """What was begun for it in the background."""
 
 
 class Crew:
@@ -123,8 +125,9 @@ class Crew:
         self._order = order
         self._attempt = attempt
         self._tell = tell
+        self._is_script = spec.work.kind in ("script", "module")
+        """Scripts handle TERM themselves."""
         self._ending = False
-        self._reports: set[asyncio.Task[None]] = set()
         self._oom_before = 0
         self._noted = self._term_sent = False
         self._reader = MessageReader(FromWorker, lambda text: print(f"agent: {text}", file=sys.stderr, flush=True))
@@ -134,11 +137,6 @@ class Crew:
             )
             for place in order.workers
         }
-
-    @property
-    def is_script(self) -> bool:
-        """Scripts hear TERM themselves."""
-        return self._spec.work.kind in ("script", "module")
 
     def pids(self) -> list[tuple[int, int, int]]:
         """Return rank, local rank and process of every live worker."""
@@ -182,7 +180,6 @@ class Crew:
     async def _fork(self, worker: _Worker, log: int, shares: list[list[int]] | None) -> None:
         if self._ending:
             return
-        local_rank = worker.place.local_rank
         channel = worker.channel = WorkerChannel(lambda message: self._heard(worker, message))
         worker.alive = True
         try:
@@ -193,8 +190,8 @@ class Crew:
                 [log, channel.theirs.fileno()],
                 env=worker_environment(self._spec, self._order, worker.place, attempt=self._attempt),
                 cwd=self._spec.code_dir or str(self._paths.root),
-                cpus=shares[local_rank] if shares and local_rank < len(shares) else None,
-                script=self.is_script,
+                cpus=shares[worker.place.local_rank] if shares else None,
+                script=self._is_script,
                 exec=self._spec.start_method == "spawn",
             )
         except ForkServerError as error:
@@ -215,7 +212,7 @@ class Crew:
                     worker.attached = True
                 case WorkerOver() as over:
                     worker.over = over.code
-                    self._keep(self._end_hung_shutdown(worker))
+                    worker.tasks.append(asyncio.ensure_future(self._end_hung_shutdown(worker)))
         self._tell(WorkerSaid(round=self.round, rank=worker.rank, message=values))
 
     async def _end_hung_shutdown(self, worker: _Worker) -> None:
@@ -229,12 +226,8 @@ class Crew:
 
     def _tell_failed(self, worker: _Worker, text: str) -> None:
         lines = [line for line in text.splitlines() if line.strip()][-20:]
-        rank = worker.rank
-        self._tell(
-            WorkerExit(
-                round=self.round, rank=rank, exit_code=1, signal=None, t=time.time(), last_lines=lines, oom=False
-            )
-        )
+        known = {"round": self.round, "rank": worker.rank, "exit_code": 1, "t": time.time()}
+        self._tell(WorkerExit(**known, signal=None, last_lines=lines, oom=False))
 
     # --- in between ---
 
@@ -246,7 +239,7 @@ class Crew:
 
     async def term(self, cause: str, left_s: float | None) -> None:
         """Forward TERM, once, to scripts, after a note that tells them how long they have."""
-        if not self.is_script or self._noted:
+        if not self._is_script or self._noted:
             return
         self._noted = True
         deadline_t = None if left_s is None else round(time.time() + left_s, 1)  # by the clock that the script reads
@@ -300,13 +293,8 @@ class Crew:
             worker.channel.pump()  # its last words come before its exit
             worker.channel.close()
         worker.gone.set()
-        self._keep(self._report(worker, status, t, self._ending))
+        worker.tasks.append(asyncio.ensure_future(self._report(worker, status, t, self._ending)))
         return True
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._reports.add(task)
-        task.add_done_callback(self._reports.discard)
 
     async def _report(self, worker: _Worker, status: int, t: float, by_us: bool) -> None:
         lines: list[str] = []
@@ -334,10 +322,10 @@ class Crew:
         self._ready.cancel()
         await asyncio.wait({self._started})
         await self._server.clear(self.round)
-        while any(w.alive for w in self._workers.values()):
-            await asyncio.sleep(0.001)  # cleared, so their exits are already on the way
-        while self._reports:
-            await asyncio.gather(*self._reports, return_exceptions=True)
+        for worker in self._workers.values():
+            if worker.alive:
+                await worker.gone.wait()  # cleared, so its exit is already on the way
+            await asyncio.gather(*worker.tasks, return_exceptions=True)
 
 
 def _shutdown_failure(worker: _Worker, status: int) -> str | None:

@@ -130,7 +130,9 @@ class SlurmAllocation(Allocation):
                     raise CancelledError("the job was cancelled in the meantime")
                 done = handback.requeue(own, restart_count=self.restart_count)  # its grace or time was over meanwhile
             if done.ok:
-                given_up = self._exclude(exclude)
+                chosen, given_up = self._chosen(exclude)
+                if chosen is not None:
+                    handback.exclude(own, chosen)
                 if delay_s > 0:
                     handback.pull_forward(own, max(2, int(delay_s)))
                 return HandedBack("slurm" if self._slurm_requeues else "requeue", own, given_up)
@@ -145,13 +147,6 @@ class SlurmAllocation(Allocation):
         if not done.ok:
             print(f"SLURM did not release {', '.join(hosts)}: {done.why}", file=sys.stderr, flush=True)
         return hosts if done.ok else ()
-
-    def _exclude(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        """Keep the requeued job off ``hosts`` and those of before; returns those that it needs to start."""
-        chosen, given_up = self._chosen(hosts)
-        if chosen is not None:
-            handback.exclude(self._job.own_id, chosen)
-        return given_up
 
     def _chosen(self, hosts: tuple[str, ...]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
         """Return what to exclude, the user's own hosts included (None: no change), and the hosts that are given up."""

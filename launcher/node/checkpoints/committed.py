@@ -58,7 +58,8 @@ class RefusedError(OwnError):
 
 def committed_steps(paths: RunPaths) -> list[int]:
     """Return the steps of the committed checkpoints, ascending; nothing is verified. Raises OSError when they are not known."""
-    return sorted(int(m.group(1)) for name in names(paths.checkpoints, paths.root) if (m := _STEP.match(name)))
+    steps = map(step_of, names(paths.checkpoints, paths.root))
+    return sorted(step for step in steps if step >= 0)
 
 
 def step_of(path: str | Path) -> int:
