@@ -72,7 +72,7 @@ class Agent:
         self._leader_host = leader_host
         self._life = life
         self._secret = secret
-        self._server = ForkServer(preload=PRELOAD, environ=environ, on_exit=self._exited)
+        self._server = ForkServer(preload=PRELOAD, environ=environ)
         self._sampler = Sampler(self._pids, gpus=spec.gpus_per_node > 0)
         self._peer: connection.Peer | None = None
         self._waiting: list[wire.SignalHeard] = []
@@ -260,15 +260,6 @@ class Agent:
                 for crew in self._crews.values():
                     crew.term_came()
         self._tell(wire.SignalHeard(name=name, t=time.time()))
-
-    def _exited(self, key: str, status: int, t: float) -> None:
-        """Pass on the end of a process that the fork server reports."""
-        for crew in self._crews.values():
-            if crew.exited(key, status, t):
-                return
-        for store in self._stores.values():
-            if store.key == key:
-                store.exited()
 
     # --- the leader's orders ---
 

@@ -106,12 +106,8 @@ def _is_loopback(address: str) -> bool:
 
 
 def _of_interface(name: str) -> str | None:
-    found = psutil.net_if_addrs().get(name, [])
-    for family in (socket.AF_INET, socket.AF_INET6):
-        for entry in found:
-            if entry.family == family:
-                return str(entry.address)
-    return None
+    found = {entry.family: str(entry.address) for entry in reversed(psutil.net_if_addrs().get(name, []))}
+    return found.get(socket.AF_INET) or found.get(socket.AF_INET6)
 
 
 def node_address(spec: RunSpec, host: str, local_address: str) -> str:

@@ -165,22 +165,24 @@ class Preflight:
             "LAUNCHER_BACKEND": self.spec.backend,
             "LAUNCHER_GPUS_PER_NODE": self.spec.gpus_per_node,
         }
+        name = "all_reduce"
         try:
             fork = partial(self.server.fork, f"preflight.{self.node}", ROUND, ALL_REDUCE_MAIN, env=environ)
             answer = await first_answer(fork, log, mine, theirs, share=self.spec.share, within_s=_ALL_REDUCE_S)
         except asyncio.TimeoutError:
-            return [Check("all_reduce", False, f"an all-reduce did not end within {_ALL_REDUCE_S:.0f} s")], None
+            text = f"an all-reduce did not end within {_ALL_REDUCE_S:.0f} s"
         except (OSError, ValueError, ForkServerError) as error:
             lines = await asyncio.to_thread(logs.last_lines, log)
-            return [Check("all_reduce", False, f"an all-reduce failed: {lines[-1] if lines else error}")], None
+            text = f"an all-reduce failed: {lines[-1] if lines else error}"
+        else:
+            if "error" not in answer:
+                speed = float(answer["gb_s"])
+                return [Check(name, True, f"an all-reduce over {len(places)} nodes ran at {speed:.2f} GB/s")], speed
+            name = "device" if answer.get("local") else name
+            text = f"a short all-reduce failed here: {answer['error']}"
         finally:
             mine.close()
-        if "error" in answer:
-            name = "device" if answer.get("local") else "all_reduce"
-            return [Check(name, False, f"a short all-reduce failed here: {answer['error']}")], None
-        speed = float(answer["gb_s"])
-        text = f"an all-reduce over {len(places)} nodes ran at {speed:.2f} GB/s"
-        return [Check("all_reduce", True, text)], speed
+        return [Check(name, False, text)], None
 
 
 def _gpus(asked: int) -> list[Check]:
@@ -211,12 +213,7 @@ def _scratch(folders: Sequence[str]) -> Check:
 
 def _resolves(names: list[str]) -> Check:
     """Check that this node can resolve every peer's name."""
-    wrong = []
-    for name in names:
-        try:
-            socket.getaddrinfo(name, None)
-        except (OSError, UnicodeError):
-            wrong.append(name)
+    wrong = [name for name in names if not description.resolve_host(name)]
     if wrong:
         return Check("names", False, f"this node cannot resolve {', '.join(wrong)}")
     return Check("names", True, f"the names of {len(names)} nodes resolve")

@@ -25,7 +25,6 @@ class Store:
     """A round's store, in a process of its own, alive until this end of its socket closes."""
 
     def __init__(self, server: ForkServer, round_: int, tell: Tell) -> None:
-        self.key = f"store.{round_}"
         self._server = server
         self._round = round_
         self._tell = tell
@@ -37,7 +36,9 @@ class Store:
     async def start(self, log: Path, *, share: str) -> None:
         """Start it and tell the leader its port, or why there is none."""
         try:
-            fork = partial(self._server.fork, self.key, self._round, STORE_MAIN, env={})
+            fork = partial(
+                self._server.fork, f"store.{self._round}", self._round, STORE_MAIN, on_exit=self._exited, env={}
+            )
             self._port = int((await first_answer(fork, log, self._sock, self._theirs, share=share))["port"])
         except (OSError, ForkServerError, ValueError) as error:
             lines = await asyncio.to_thread(logs.last_lines, log)
@@ -46,8 +47,7 @@ class Store:
         else:
             self._report(self._port)
 
-    def exited(self) -> None:
-        """Its process has ended."""
+    def _exited(self, status: int, t: float) -> None:
         self._gone = True
         if self._port is not None:
             self._report(self._port)

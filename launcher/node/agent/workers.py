@@ -10,7 +10,9 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,16 +133,14 @@ class Crew:
         self._oom_before = 0
         self._noted = self._term_sent = False
         self._reader = MessageReader(FromWorker, lambda text: print(f"agent: {text}", file=sys.stderr, flush=True))
-        self._workers = {
-            (key := f"rank.{self.round}.{place.rank}"): _Worker(
-                place, key, paths.rank_log(attempt, self.round, place.rank)
-            )
+        self._workers = [
+            _Worker(place, f"rank.{self.round}.{place.rank}", paths.rank_log(attempt, self.round, place.rank))
             for place in order.workers
-        }
+        ]
 
     def pids(self) -> list[tuple[int, int, int]]:
         """Return rank, local rank and process of every live worker."""
-        alive = (w for w in self._workers.values() if w.alive)
+        alive = (w for w in self._workers if w.alive)
         return [(w.rank, w.place.local_rank, pid) for w in alive if (pid := self._server.pid_of(w.key)) is not None]
 
     # --- start ---
@@ -158,20 +158,20 @@ class Crew:
             return  # the round ended before the fork server was ready
         except (OSError, ForkServerError) as error:
             text = f"The log cannot be opened: {error}." if isinstance(error, OSError) else str(error)
-            for worker in self._workers.values():
+            for worker in self._workers:
                 self._tell_failed(worker, text)
             return
         try:
-            await asyncio.gather(*(self._fork(w, fds[w.key], shares) for w in self._workers.values()))
+            await asyncio.gather(*(self._fork(w, fd, shares) for w, fd in zip(self._workers, fds, strict=True)))
         finally:
-            for fd in fds.values():
+            for fd in fds:
                 os.close(fd)
 
-    def _open_logs(self) -> tuple[int, dict[str, int]]:
-        fds = {}
-        for worker in self._workers.values():
-            fds[worker.key] = logs.open_log(worker.log, share=self._spec.share)
-            worker.log_start = os.fstat(fds[worker.key]).st_size
+    def _open_logs(self) -> tuple[int, list[int]]:
+        fds = []
+        for worker in self._workers:
+            fds.append(logs.open_log(worker.log, share=self._spec.share))
+            worker.log_start = os.fstat(fds[-1]).st_size
             if worker.rank == 0:
                 logs.link_latest(self._paths, worker.log)
                 logs.prune(self._paths, self._attempt, self.round)
@@ -188,6 +188,7 @@ class Crew:
                 self.round,
                 WORKER_MAIN,
                 [log, channel.theirs.fileno()],
+                partial(self._exited, worker),
                 env=worker_environment(self._spec, self._order, worker.place, attempt=self._attempt),
                 cwd=self._spec.code_dir or str(self._paths.root),
                 cpus=shares[worker.place.local_rank] if shares else None,
@@ -226,14 +227,23 @@ class Crew:
 
     def _tell_failed(self, worker: _Worker, text: str) -> None:
         lines = [line for line in text.splitlines() if line.strip()][-20:]
-        known = {"round": self.round, "rank": worker.rank, "exit_code": 1, "t": time.time()}
-        self._tell(WorkerExit(**known, signal=None, last_lines=lines, oom=False))
+        self._tell(
+            WorkerExit(
+                round=self.round,
+                rank=worker.rank,
+                exit_code=1,
+                signal=None,
+                t=time.time(),
+                last_lines=lines,
+                oom=False,
+            )
+        )
 
     # --- in between ---
 
     def to_workers(self, ranks: list[int] | None, message: dict[str, Any]) -> None:
         """Hand a message of the leader to some workers, or to all."""
-        for worker in self._workers.values():
+        for worker in self._workers:
             if worker.channel is not None and (ranks is None or worker.rank in ranks):
                 worker.channel.send(message)
 
@@ -247,7 +257,7 @@ class Crew:
         if self._term_sent:
             return
         self._term_sent = True
-        for worker in list(self._workers.values()):
+        for worker in self._workers:
             if worker.alive and not worker.attached:
                 await self._server.signal(worker.key, signal.SIGTERM)
 
@@ -265,36 +275,32 @@ class Crew:
 
         These are their last moments: stopped ones are continued for that.
         """
-        workers = workers or [w for w in self._workers.values() if w.alive]
+        workers = workers or [w for w in self._workers if w.alive]
         before = await self._sizes()
         for worker in workers:
             await self._server.signal(worker.key, signal.SIGURG)
             await self._server.signal(worker.key, signal.SIGCONT)
         for _ in range(10):  # faulthandler writes in milliseconds, unless the process is inside the kernel
             sizes = await self._sizes()
-            if all(sizes[w.key] > before[w.key] for w in workers if w.alive):
+            if all(sizes[w.rank] > before[w.rank] for w in workers if w.alive):
                 break
             await asyncio.sleep(0.05)
         return [w.rank for w in workers]
 
-    async def _sizes(self) -> dict[str, int]:
-        sizes: dict[str, int] = await _soon(lambda: {key: _size(w.log) for key, w in self._workers.items()}, {})
-        return {key: sizes.get(key, 0) for key in self._workers}
+    async def _sizes(self) -> Counter[int]:
+        """Return the sizes of the logs, by rank; 0 where the disk is slow."""
+        sizes: Counter[int] = await _soon(lambda: Counter({w.rank: _size(w.log) for w in self._workers}), Counter())
+        return sizes
 
     # --- the end ---
 
-    def exited(self, key: str, status: int, t: float) -> bool:
-        """Take note that a process has ended; True when it was one of this crew's workers."""
-        worker = self._workers.get(key)
-        if worker is None:
-            return False
+    def _exited(self, worker: _Worker, status: int, t: float) -> None:
         worker.alive = False
         if worker.channel is not None:
             worker.channel.pump()  # its last words come before its exit
             worker.channel.close()
         worker.gone.set()
         worker.tasks.append(asyncio.ensure_future(self._report(worker, status, t, self._ending)))
-        return True
 
     async def _report(self, worker: _Worker, status: int, t: float, by_us: bool) -> None:
         lines: list[str] = []
@@ -322,7 +328,7 @@ class Crew:
         self._ready.cancel()
         await asyncio.wait({self._started})
         await self._server.clear(self.round)
-        for worker in self._workers.values():
+        for worker in self._workers:
             if worker.alive:
                 await worker.gone.wait()  # cleared, so its exit is already on the way
             await asyncio.gather(*worker.tasks, return_exceptions=True)

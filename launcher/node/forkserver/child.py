@@ -61,7 +61,14 @@ def _run(main: str, cwd: str, args: list[int]) -> int:
     """Call ``module:function`` as the main program of a process of its own."""
     faulthandler.enable(file=2)
     faulthandler.register(signal.SIGURG, file=2, all_threads=True)
-    _look_like_a_fresh_process(cwd)
+    # Undo what a fork shares and separate processes do not.
+    sys.path.insert(0, cwd)
+    sys.argv = [""]
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = types.ModuleType("__main__")
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # forked workers would share one state; separate processes draw theirs from the system
+    if "multiprocessing" in sys.modules:
+        sys.modules["multiprocessing"].set_start_method(None, force=True)
     if signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         end_by_kill()
     module, _, name = main.partition(":")
@@ -76,19 +83,6 @@ def _run(main: str, cwd: str, args: list[int]) -> int:
         return (result or 0) & 0xFF
     print(result, file=sys.stderr)
     return 1
-
-
-def _look_like_a_fresh_process(cwd: str) -> None:
-    """Undo what a fork shares and separate processes do not."""
-    sys.path.insert(0, cwd)
-    sys.argv = [""]
-    blank = types.ModuleType("__main__")
-    sys.modules["__main__"] = sys.modules["__mp_main__"] = blank
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()  # forked workers would share one state; separate processes draw theirs from the system
-    if "multiprocessing" in sys.modules:
-        sys.modules["multiprocessing"].set_start_method(None, force=True)
 
 
 def exit_like_python(code: int) -> NoReturn:

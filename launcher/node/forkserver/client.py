@@ -25,8 +25,8 @@ _SWEEP_POLL_S = 0.005
 _CLEAR_S = 6.0
 """A fork server that has not cleared a round by then is stopped (SIGSTOP): it is killed, and another one started."""
 
-OnExit = Callable[[str, int, float], None]
-"""Key, status as `os.waitstatus_to_exitcode` gives it (negative: killed by that signal), time."""
+OnExit = Callable[[int, float], None]
+"""Status as `os.waitstatus_to_exitcode` gives it (negative: killed by that signal), time."""
 
 
 class ForkServerError(LauncherError):
@@ -39,16 +39,16 @@ class ForkServer:
     ``preload`` are modules it imports once; ``environ`` is its environment and so every worker's base.
     """
 
-    def __init__(self, *, preload: Sequence[str], environ: Mapping[str, str], on_exit: OnExit) -> None:
+    def __init__(self, *, preload: Sequence[str], environ: Mapping[str, str]) -> None:
         self._preload = list(preload)
         self._mark = secrets.token_hex(8)
         self._environ = {**environ, MARK_VARIABLE: self._mark}
-        self._on_exit = on_exit
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
         self._ready: asyncio.Future[dict[str, Any]]
         self._asked: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._pids: dict[str, int] = {}
+        self._on_exit: dict[str, OnExit] = {}
         self._sending = asyncio.Lock()
         self._burial: asyncio.Task[None] | None = None
         self.stopping = False
@@ -95,13 +95,22 @@ class ForkServer:
             self.start()
         return await asyncio.shield(self._ready)
 
-    async def fork(self, key: str, round_: int, main: str, fds: list[int], **how: Any) -> int:
-        """Fork one process that runs ``main`` (``module:function``); returns its pid.
+    async def fork(
+        self,
+        key: str,
+        round_: int,
+        main: str,
+        fds: list[int],
+        on_exit: OnExit = lambda status, t: None,
+        **how: Any,
+    ) -> int:
+        """Fork one process that runs ``main`` (``module:function``); returns its pid. ``on_exit`` is called when it has ended.
 
         ``fds`` are its log and, optionally, its socket: they stay the caller's to close. ``how``: env, cwd, cpus,
         script, exec, pass_fd (see `launcher.node.forkserver.server`). Raises ForkServerError.
         """
         await self.ready()
+        self._on_exit[key] = on_exit
         answer = await self._ask(key, {"op": "fork", "key": key, "round": round_, "main": main, **how}, fds)
         return int(answer["pid"])
 
@@ -164,8 +173,7 @@ class ForkServer:
         if "exit" in message:
             key = message["exit"]
             self._pids.pop(key, None)
-            self._on_exit(key, message["status"], message["t"])
-            return
+            return self._on_exit.pop(key)(message["status"], message["t"])
         name = message["answer"]
         if "pid" in message:
             self._pids[name] = message["pid"]
@@ -202,7 +210,7 @@ class ForkServer:
             await asyncio.sleep(_SWEEP_POLL_S)
         ended, self._pids = list(self._pids), {}
         for key in ended:
-            self._on_exit(key, -signal.SIGKILL, time.time())
+            self._on_exit.pop(key)(-signal.SIGKILL, time.time())
         if again and not self.stopping:
             self.start()  # at once: the next round is about to be asked for
 

@@ -29,7 +29,7 @@ def test_the_fork_server_has_one_thread_after_importing_torch() -> None:
 
     async def main() -> None:
         environ = {**os.environ, "OMP_NUM_THREADS": "2"}  # with which numpy's OpenBLAS starts threads
-        server = ForkServer(preload=PRELOAD, environ=environ, on_exit=lambda *_: None)
+        server = ForkServer(preload=PRELOAD, environ=environ)
         server.start()
         try:
             assert (await asyncio.wait_for(server.ready(), WAIT_S))["threads"] == 1
@@ -46,11 +46,12 @@ def test_importing_torch_leaves_nothing_in_a_workers_environment(tmp_path: Path)
 
     async def main() -> None:
         ended = asyncio.Event()
-        server = ForkServer(preload=PRELOAD, environ=given, on_exit=lambda *_: ended.set())
+        server = ForkServer(preload=PRELOAD, environ=given)
         server.start()
         try:
             with (tmp_path / "log").open("wb") as log:
-                await server.fork("w", 0, "their_work:tells", [log.fileno()], cwd=str(tmp_path), env={"X": "1"})
+                end = lambda *_: ended.set()  # noqa: E731
+                await server.fork("w", 0, "their_work:tells", [log.fileno()], end, cwd=str(tmp_path), env={"X": "1"})
             await asyncio.wait_for(ended.wait(), WAIT_S)
         finally:
             await server.stop()
