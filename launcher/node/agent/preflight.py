@@ -120,11 +120,10 @@ class Preflight:
         )
 
     def _look(self, peers: list[CheckPeer]) -> list[Check]:
-        free = description.disk(self.paths.root)
         return [
             *(_gpus(self.spec.gpus_per_node) if self.spec.gpus_per_node else ()),
             *judge_memory(self.spec.mem_gb, int(psutil.virtual_memory().available)),
-            *judge_disk(free["free_bytes"], free["free_inodes"]),
+            *judge_disk(**description.disk(self.paths.root)),
             self._writes(),
             _scratch(_SCRATCH),
             _resolves([peer.address for peer in peers]),

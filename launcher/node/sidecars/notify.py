@@ -43,9 +43,7 @@ class Notifier:
         told: Callable[[str], object] = lambda kind: None,
         past: Sequence[Event] = (),
     ) -> None:
-        self._title, self._run_dir = spec.id, spec.run_dir
-        self._python = spec.python or sys.executable
-        self._on = set(spec.notify.get("on", ()))
+        self._spec = spec
         names = spec.notify.get("urls", ())
         self._urls = [passed[n] for n in names if passed.get(n)]
         self._missing = [n for n in names if not passed.get(n)]
@@ -60,7 +58,7 @@ class Notifier:
 
         ``once``: not if this or an earlier attempt has delivered this kind.
         """
-        if kind not in self._on or (once and kind in self._delivered):
+        if kind not in self._spec.notify.get("on", ()) or (once and kind in self._delivered):
             return
         for name in self._missing:
             self._warn(f"no notification is sent to {name}: the variable was not set at submission")
@@ -92,17 +90,17 @@ class Notifier:
 
     async def _deliver(self, kind: str, text: str) -> bool:
         """Whether every address took it; warns of what went wrong, unless `drain` dropped it."""
-        words, pipe = (self._python, "-m", "launcher.node.sidecars.notify"), subprocess.PIPE
+        words = (self._spec.python or sys.executable, "-m", "launcher.node.sidecars.notify")
         try:
             with spared():  # the TERM of a preemption, or of the job's own requeue, must not end this process
                 process = self._process = await asyncio.create_subprocess_exec(
-                    *words, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe
+                    *words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
                 )
         except OSError as error:
             self._warn(f"a notification could not be sent: {error.strerror}")
             return False
-        asks = {"run_dir": self._run_dir} if kind == "failed" else {}
-        message = json.dumps({"urls": self._urls, "title": self._title, "body": text, **asks}).encode()
+        asks = {"run_dir": self._spec.run_dir} if kind == "failed" else {}
+        message = json.dumps({"urls": self._urls, "title": self._spec.id, "body": text, **asks}).encode()
         try:
             _, err = await asyncio.wait_for(process.communicate(message), SEND_S)
         except asyncio.TimeoutError:
