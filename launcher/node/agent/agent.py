@@ -121,7 +121,7 @@ class Agent:
             _say(f"The fork server has {found['threads']} threads after importing torch: forking it is not safe.")
 
     async def _join(self) -> connection.Peer | None:
-        """Find the leader; None when the run has ended already.
+        """Find the leader; return None when the run has ended already.
 
         Raises ProtocolError after ``init_timeout_min``, or when it has begun and is gone before this agent found it.
         """
@@ -156,7 +156,7 @@ class Agent:
             search.cancel()
 
     def _claimed(self) -> bool:
-        """The leader of this life of the allocation has begun."""
+        """Return whether the leader of this life of the allocation has claimed its attempt."""
         try:
             newest = max(fence.attempts(self.paths), default=0)
         except OSError:

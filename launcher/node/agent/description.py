@@ -21,7 +21,7 @@ from launcher.run.spec import RunSpec
 
 
 def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str) -> NodeFacts:
-    """Ask for everything. It blocks (NVML, DNS, the run directory), so agents call it in a thread.
+    """Describe this node. It blocks (NVML, DNS, the run directory), so agents call it in a thread.
 
     ``local_address`` is this end of the connection to the leader.
     """
@@ -45,7 +45,7 @@ def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str)
 
 
 def _sees(paths: RunPaths) -> bool:
-    """A node whose view of the folder comes back is waited for: one that is left out is missing to the end of the attempt."""
+    """Return whether this node can use the run directory, asking patiently: a node that says no is out for the whole attempt."""
     try:
         found = patiently(lambda: exists(paths.spec, paths.root), paths.root)
     except OSError:
@@ -54,7 +54,7 @@ def _sees(paths: RunPaths) -> bool:
 
 
 def disk(root: Path) -> dict[str, int | None]:
-    """Free space and inodes where the run directory lies."""
+    """Return the free space and inodes of the run directory's file system."""
     try:
         found = os.statvfs(root)
     except OSError:
@@ -67,7 +67,7 @@ def disk(root: Path) -> dict[str, int | None]:
 
 
 def torch_versions() -> dict[str, str | None]:
-    """Versions of torch, the CUDA it was built for, and NCCL's package (the one for that CUDA first), read from files."""
+    """Read the versions of torch, its CUDA and NCCL's package (the one for that CUDA first) from files."""
     versions: dict[str, str | None] = {"torch": None, "cuda": None, "nccl": None}
     try:
         versions["torch"] = importlib.metadata.version("torch")
@@ -111,7 +111,7 @@ def _of_interface(name: str) -> str | None:
 
 
 def node_address(spec: RunSpec, host: str, local_address: str) -> str:
-    """Return where other nodes reach this one: the named interface, the way to the leader, the host's own name."""
+    """Return the address at which other nodes reach this one: by the named interface, the way to the leader or the host's name."""
     if spec.interface and (named := _of_interface(spec.interface)):
         return named
     if spec.batch == "local":
@@ -136,7 +136,7 @@ def master_address(spec: RunSpec, host: str, address: str) -> str:
 
 
 def gloo_interface(spec: RunSpec) -> str | None:
-    """Return the interface that gloo must be told; None when this host's own name, which it looks up, resolves.
+    """Return the interface that gloo must use; None when it finds one itself, by resolving this host's name.
 
     Debian writes 127.0.1.1 for it into /etc/hosts: then no other node can reach what gloo binds.
     """

@@ -90,7 +90,7 @@ def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, Any]]:
 
 
 async def lead_and_obey(leader: Any, agent: Agent, serve: connection.Serve, *, others: int) -> int:
-    """Run leader and agent of the first node; the leader leaves last, and its code is the process's."""
+    """Run the leader and the agent of the first node; the leader ends last, and its exit code is returned."""
     served = False
 
     async def serving(hub: Hub) -> Callable[[], None]:
@@ -118,7 +118,7 @@ async def lead_and_obey(leader: Any, agent: Agent, serve: connection.Serve, *, o
 
 
 class Dismissal(Hub):
-    """Stands in for a leader that has nothing to lead: tells every other agent to leave, or they would wait for one."""
+    """Tells every other agent to leave when there is nothing to lead: they would wait for a leader."""
 
     def __init__(self, others: int) -> None:
         self._others = others
@@ -126,7 +126,7 @@ class Dismissal(Hub):
         self._all = asyncio.Event()
 
     async def run(self, serve: connection.Serve) -> None:
-        """Until all have been told, or two minutes."""
+        """Answer until every agent was told to leave, at most two minutes."""
         try:
             stop = await serve(self)
             try:

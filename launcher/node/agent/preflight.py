@@ -44,7 +44,7 @@ class Check:
 
 
 def judge_gpus(asked: int, gpus: Gpus) -> list[Check]:
-    """As many GPUs as the job asked for, and none that reports errors.
+    """Check that the GPUs the job asked for are there and report no errors.
 
     Without the library that asks NVML, which nodes may lack, torch alone counts them (`launcher.training.process.all_reduce`).
     """
@@ -61,7 +61,7 @@ def judge_gpus(asked: int, gpus: Gpus) -> list[Check]:
 
 
 def judge_driver(cuda_driver: str, torch_cuda: str | None) -> Check:
-    """The driver can run what torch was built for: same or newer major version of CUDA. Pure."""
+    """Check that the driver's CUDA has torch's major version or a newer one. Pure."""
     if torch_cuda is None:
         return Check("driver", False, "this torch was built without CUDA")
     # within one major version every driver runs every toolkit (CUDA minor version compatibility)
@@ -71,7 +71,7 @@ def judge_driver(cuda_driver: str, torch_cuda: str | None) -> Check:
 
 
 def judge_memory(asked_gb: float | None, available_bytes: int) -> list[Check]:
-    """The memory that the job asked for is available; a tenth less passes, as kernels keep some. Pure."""
+    """Check that the memory the job asked for is available; a tenth less passes, as kernels keep some. Pure."""
     if asked_gb is None:
         return []
     has = available_bytes / 2**30
@@ -79,7 +79,7 @@ def judge_memory(asked_gb: float | None, available_bytes: int) -> list[Check]:
 
 
 def judge_disk(free_bytes: int | None, free_inodes: int | None) -> list[Check]:
-    """The run directory's file system takes a checkpoint. Pure."""
+    """Check that the run directory's file system has room for a checkpoint. Pure."""
     checks = []
     if free_bytes is not None:
         text = f"{size(free_bytes)} are free on the run directory's file system"
@@ -130,7 +130,7 @@ class Preflight:
         ]
 
     def _writes(self) -> Check:
-        """Free space says nothing of quotas and read-only mounts: write something, durably."""
+        """Write a file durably: free space does not show quotas and read-only mounts."""
         probe = self.paths.root / f".preflight-{self.attempt}-{self.node}"
 
         def write() -> None:
@@ -147,7 +147,7 @@ class Preflight:
         return Check("run_dir", True, "the run directory can be written")
 
     async def _all_reduce(self, order: RunChecks) -> tuple[list[Check], float | None]:
-        """A small all-reduce over one process per node, on the job's backend, with its bandwidth."""
+        """Run a small all-reduce over one process per node, on the job's backend; return its bandwidth."""
         places, port = [peer.node for peer in order.peers], order.port
         if port is None or self.node not in places or (len(places) == 1 and self.spec.backend != "nccl"):
             return [], None

@@ -43,7 +43,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _end(pid: int) -> None:
-    """HUP, as a closed terminal sends, then KILL to whatever is left of the command."""
+    """Send HUP to the command's processes, as a closing terminal does, then KILL to those that are left."""
     try:
         command = psutil.Process(pid)
         found = [command, *command.children(recursive=True)]

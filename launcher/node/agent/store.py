@@ -57,7 +57,7 @@ class Store:
             self._tell(StoreEnded(round=self._round) if self._gone else StoreReady(round=self._round, port=port))
 
     def end(self) -> None:
-        """Let it go; its round is cleared by the fork server."""
+        """Close its socket, which ends it; the fork server clears its round."""
         self._ending = True
         self._sock.close()
 

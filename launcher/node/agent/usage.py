@@ -23,7 +23,7 @@ _OCCUPIED = 0.5
 
 
 class Gpus:
-    """NVML, where it is there; every call may hang or fail, so one thread of its own makes them."""
+    """Asks NVML about the visible GPUs. Every call may hang or fail, so a thread of its own makes them."""
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
@@ -42,7 +42,7 @@ class Gpus:
             self.problem = str(error)
 
     def _visible(self) -> list[Any]:
-        """Handles of the visible devices as CUDA counts them: the mask's, which SLURM sets, or all."""
+        """Return the handles of the devices in CUDA's order: those of the mask, which SLURM sets, or all."""
         nvml, mask = self._nvml, os.environ.get("CUDA_VISIBLE_DEVICES")
         if mask is None:
             return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
@@ -56,7 +56,7 @@ class Gpus:
         return len(self._handles)
 
     def use(self) -> list[dict[str, Any]]:
-        """``gpu_percent`` and ``gpu_mem_bytes`` of each visible device; a figure it does not give is missing (MIG)."""
+        """Return ``gpu_percent`` and ``gpu_mem_bytes`` of each device, without those that it does not report (MIG)."""
         found = []
         for handle in self._handles:
             figures: dict[str, Any] = {}
@@ -67,7 +67,7 @@ class Gpus:
         return found
 
     def describe(self) -> dict[str, Any]:
-        """Names, memory and driver, for the node's facts."""
+        """Return names, memory and driver, for the node's facts."""
         if not self._handles:
             return {}
         nvml = self._nvml
@@ -81,7 +81,7 @@ class Gpus:
         }
 
     def faults(self) -> list[str]:
-        """What is wrong with devices, as sentences; what a device does not tell is passed over.
+        """Return what is wrong with devices, as sentences; what a device does not report counts as fine.
 
         Uncorrected memory errors, pending page retirement, and memory that is mostly in use before the run has begun: by what
         a dead job left behind.
@@ -118,7 +118,7 @@ class Sampler:
         self._before: dict[int, tuple[float, float]] = {}
 
     def start(self) -> None:
-        """Begin; the threads are daemons and end with the process."""
+        """Start the threads; they are daemons and end with the process."""
         threading.Thread(target=self._loop, args=(self._look,), name="samples", daemon=True).start()
         if self._gpus:
             threading.Thread(target=self._look_at_gpus, name="gpu-samples", daemon=True).start()
@@ -128,7 +128,7 @@ class Sampler:
         self._stop.set()
 
     def latest(self) -> dict[str, Any]:
-        """What ``alive`` carries."""
+        """Return what ``alive`` carries."""
         return {**self._node, "ranks": self._ranks}
 
     def _loop(self, look: Callable[[], None]) -> None:

@@ -49,7 +49,7 @@ class WorkerChannel:
         self._open = True
 
     def pump(self) -> None:
-        """Take in everything that has arrived."""
+        """Read and pass on everything that has arrived."""
         while self._open:
             try:
                 data = self.sock.recv(2**18)
@@ -217,7 +217,7 @@ class Crew:
         self._tell(WorkerSaid(round=self.round, rank=worker.rank, message=values))
 
     async def _end_hung_shutdown(self, worker: _Worker) -> None:
-        """Kill a script that is over and does not end, after its stacks are in its log."""
+        """Kill a script that has finished but does not exit, after writing its stacks to its log."""
         try:
             await asyncio.wait_for(worker.gone.wait(), SHUTDOWN_S)
         except asyncio.TimeoutError:
@@ -267,7 +267,7 @@ class Crew:
             write_atomic(path, json.dumps(note) + "\n", durable=False)
 
     def term_came(self) -> None:
-        """SLURM sent TERM to every process of the step: scripts have heard it, and would hear it twice."""
+        """Note that SLURM sent TERM to every process of the step: scripts must not get it twice."""
         self._term_sent = True
 
     async def dump(self, workers: list[_Worker] | None = None) -> list[int]:
@@ -323,7 +323,7 @@ class Crew:
         )
 
     async def end(self) -> None:
-        """End every worker and whatever they started; returns when none is left and every exit has been told."""
+        """End every worker and its descendants; return when none is left and the leader was told of every exit."""
         self._ending = True
         self._ready.cancel()
         await asyncio.wait({self._started})
@@ -351,7 +351,7 @@ def _size(path: Path) -> int:
 
 
 async def _soon(call: Callable[[], Any], otherwise: Any) -> Any:
-    """What ``call`` returns, from a thread, or ``otherwise`` when the disk is slow."""
+    """Return what ``call`` returns, in a thread, or ``otherwise`` when the disk is slow."""
     work: Awaitable[Any] = asyncio.to_thread(call)
     try:
         return await asyncio.wait_for(asyncio.shield(work), _TAIL_WAIT_S)

@@ -65,7 +65,7 @@ def _tail(paths: RunPaths, job: JobEnviron, task: int) -> str:
 
 
 def ended_tasks(log: str, life: str, names: Sequence[str]) -> dict[str, str]:
-    """As `read_ended`, from the log's text. ``names`` are the step's hosts: one task each, numbered alike. Pure."""
+    """Do the same as `read_ended` with the log's text. ``names`` are the step's hosts, in the order of its tasks. Pure."""
     found: dict[str, str] = {}
     for line in _of_life(log, life).splitlines():
         if (said := _ENDED.match(line) or _REFUSED.match(line)) is not None:
@@ -79,7 +79,7 @@ def ended_tasks(log: str, life: str, names: Sequence[str]) -> dict[str, str]:
 
 
 def hosts_in(text: str) -> list[str]:
-    """Expand a host list; one that cannot be read holds no hosts."""
+    """Expand a host list; return no hosts when it cannot be read."""
     try:
         return expand_hosts(text)
     except ValueError:

@@ -77,7 +77,7 @@ def adopt(
 
 
 def _awaited(spec: RunSpec, allocation: SlurmAllocation, leader_host: str, leads: Callable[[], bool]) -> str | None:
-    """Wait until SLURM has dropped the leader's host, or it is clear that it never will.
+    """Wait until SLURM has dropped the leader's host, or will clearly never do so.
 
     Returns how the leader ended; None: do nothing.
     """

@@ -203,7 +203,7 @@ class SlurmAllocation(Allocation):
             print(f"SLURM did not set an earlier StartTime: {done.why}", file=sys.stderr, flush=True)
 
     def ends_slowly(self, seconds: int) -> None:
-        """Keep the job from starting before its slowest process has ended: SLURM's KILL ends it so long after KillWait."""
+        """Keep the job from starting before its slowest process has ended, ``seconds`` after KillWait."""
         self._least_lead_s = max(self._least_lead_s, self._spec.site.kill_wait_s + seconds)
 
     def _end_srun(self) -> None:

@@ -100,13 +100,13 @@ def decide_end(
 
 
 def _handed_back(history: list[Event], life: tuple[str | None, int]) -> Requeued | None:
-    """Return the event that this very life of the job gave the run back, if that is the last; it may be an earlier life's."""
+    """Return the event by which this life of the job requeued the run, if it is the newest; an earlier life's does not count."""
     last = last_of(history, JobNamed)
     return last if isinstance(last, Requeued) and last.how != "continuation" and _led(history, life) else None
 
 
 def _led(history: list[Event], life: tuple[str | None, int]) -> bool:
-    """Whether the newest attempt's leader was one of this very life of the job."""
+    """Return whether the newest attempt's leader belonged to this life of the job."""
     leader = last_of(history, AttemptStarted)
     return leader is not None and (leader.job_id, leader.restart_count or 0) == life
 
@@ -152,7 +152,7 @@ def _tear_down(paths: RunPaths, *, told: bool) -> int:
 
 
 def _become(last: tuple[str, ...]) -> int:
-    """Become the job's last act, a command of SLURM."""
+    """Replace this process by the job's last act, a command of SLURM."""
     sys.stdout.flush()
     sys.stderr.flush()
     # Whatever the command's status is: called again after an error, the teardown would keep the job from its end.
@@ -216,7 +216,7 @@ def act(
 def _hand_back(
     paths: RunPaths, allocation: Allocation, attempt: int, decision: EndDecision, exclude: tuple[str, ...]
 ) -> bool:
-    """As `act`, of a run that goes on."""
+    """Requeue the run; returns what `act` does."""
     began = clock.now()
     try:
         handed = allocation.hand_back(exclude=exclude, delay_s=decision.delay_s)
@@ -267,7 +267,7 @@ def _cancel_continuation(paths: RunPaths, allocation: Allocation, history: list[
 
 
 def _grace_end(spec: RunSpec, history: list[Event]) -> float | None:
-    """Return when the grace time ends that this life's leader was told of."""
+    """Return when the grace time ends, if this life's leader was preempted with one."""
     last = last_of(history, AttemptStarted, SignalReceived)
     if not isinstance(last, SignalReceived) or last.meaning != "preempted" or last.left_s is None:
         return None
@@ -275,7 +275,7 @@ def _grace_end(spec: RunSpec, history: list[Event]) -> float | None:
 
 
 def _end_began(history: list[Event]) -> float | None:
-    """Return when SLURM began to end this life of the job: it was asked to, or told that it had."""
+    """Return when SLURM began to end this life of the job, as far as the history shows."""
     attempt = max((i for i, e in enumerate(history) if isinstance(e, AttemptStarted)), default=0)
     began = [e.t - (e.seconds or 0.0) for e in history[attempt:] if isinstance(e, Requeued)]
     began += [e.t for e in history[attempt:] if isinstance(e, SignalReceived) and e.meaning == "preempted_now"]
@@ -293,7 +293,7 @@ def _end(paths: RunPaths, allocation: Allocation, attempt: int, state: str, reas
 
 
 def _meaning(allocation: Allocation, told: bool) -> str:
-    """Return what happened to the job, if anything: asked as if TERM had come now."""
+    """Ask SLURM what happened to the job, as if TERM had come now."""
     if allocation.cancelled():
         return "cancelled"
     said = allocation.meaning("TERM").kind

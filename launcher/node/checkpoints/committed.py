@@ -53,7 +53,7 @@ class Shard:
 
 
 class RefusedError(OwnError):
-    """The files that the ranks wrote are no checkpoint."""
+    """The files that the ranks wrote are not a checkpoint."""
 
 
 def committed_steps(paths: RunPaths) -> list[int]:
@@ -124,7 +124,7 @@ def newest_good(
     damaged: Callable[[Path, str], None] = lambda path, why: None,
     patient: bool = True,
 ) -> CommittedCheckpoint | None:
-    """Find the newest checkpoint that verifies; ``damaged`` is called with each newer one that does not.
+    """Return the newest checkpoint that verifies; call ``damaged`` for each newer one that does not.
 
     ``trusted`` steps were committed by this very leader: large ones are checked by names and sizes alone for now, and come
     back ``unread``. Raises OSError when a newer one could not be read. Unless ``patient``, one that the disk has lost counts

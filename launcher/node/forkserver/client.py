@@ -146,7 +146,7 @@ class ForkServer:
         return self._pids.get(key)
 
     async def clear(self, round_: int) -> None:
-        """KILL every process of ``round_`` and older ones, children and orphans included; returns when none is left.
+        """KILL every process of ``round_`` and older ones, children and orphans included; return when none is left.
 
         A fork server that does not do it in `_CLEAR_S` is killed itself, and started again.
         """
@@ -198,7 +198,7 @@ class ForkServer:
         self._burial = loop.create_task(self._bury(again=was_ready))
 
     async def _bury(self, *, again: bool) -> None:
-        """End and reap the fork server's orphans: without it they are this process's children (subreaper)."""
+        """End, reap and report what the dead fork server left: its orphans are this process's children now (subreaper)."""
         while left := self._orphans():
             proctable.kill_all(left)
             for proc in left:
@@ -215,7 +215,7 @@ class ForkServer:
             self.start()  # at once: the next round is about to be asked for
 
     async def _buried(self) -> None:
-        """Wait until the ends of what a fork server left behind are reported."""
+        """Wait until a dead fork server's processes are ended and reported."""
         if self._burial is not None:
             await asyncio.wait({self._burial})
 

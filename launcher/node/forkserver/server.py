@@ -56,7 +56,7 @@ def receive_message(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | N
 
 
 class _Server:
-    """The loop: forks, reaps, clears."""
+    """Forks, reaps and clears in one loop."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

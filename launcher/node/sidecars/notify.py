@@ -89,7 +89,7 @@ class Notifier:
                 self._told(kind)
 
     async def _deliver(self, kind: str, text: str) -> bool:
-        """Whether every address took it; warns of what went wrong, unless `drain` dropped it."""
+        """Return whether every address accepted it; warn of what went wrong, unless `drain` dropped it."""
         words = (self._spec.python or sys.executable, "-m", "launcher.node.sidecars.notify")
         try:
             with spared():  # the TERM of a preemption, or of the job's own requeue, must not end this process
@@ -114,7 +114,7 @@ class Notifier:
 
 
 def owed(past: Sequence[Event]) -> str | None:
-    """Return why the attempt before was preempted, if it could not send that any more; None when nothing is owed."""
+    """Return why the previous attempt was preempted, if it could not send that; None when nothing is owed."""
     for e in reversed(past):
         match e:
             case Decided(action="requeue") if e.evidence in _PREEMPTIONS:
@@ -142,7 +142,7 @@ def _sentence(message: Mapping[str, str]) -> str:
 
 
 def main() -> int:
-    """Send one message read from standard input; the exit code says whether every address took it."""
+    """Send one message read from standard input; the exit code tells whether every address accepted it."""
     message = json.load(sys.stdin)
     try:
         import apprise  # type: ignore[import-not-found,unused-ignore]

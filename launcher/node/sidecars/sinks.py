@@ -46,7 +46,7 @@ class End:
 
 @frozen
 class About:
-    """What trackers are told of a run beside its metrics."""
+    """What trackers get of a run beside its metrics."""
 
     spec: RunSpec
     folder: Path
@@ -84,7 +84,7 @@ class Sink:
         """Begin or continue the tracker run that ``memory`` knows."""
 
     def rewind(self, step: int) -> None:
-        """Declare void what was written beyond ``step``; asked only of those that can (`rewinds`)."""
+        """Declare what was written beyond ``step`` void; called only where `rewinds` is true."""
 
     def write(self, rows: list[MetricsRow]) -> None:
         """Take rows in, all of them or (raising) none."""
@@ -100,7 +100,7 @@ def make_sinks(trackers: Mapping[str, Any], about: About) -> list[Sink]:
 
 
 class _TensorBoard(Sink):
-    """Event files written record by record: a full disk raises at once, and no torn record is left behind."""
+    """Writes event files record by record: a full disk raises at once, and no torn record is left behind."""
 
     name = "tensorboard"
     rewinds = True

@@ -131,7 +131,7 @@ def _check(given: str, right: str) -> None:
 
 
 async def connect(host: str, port: int, secret: str, *, life: str) -> Peer:
-    """Dial ``host:port`` and prove each to the other.
+    """Connect to ``host:port``; both ends prove that they know the secret.
 
     Raises OSError when nothing listens there and ProtocolError when another program does.
     """
