@@ -18,7 +18,7 @@ from launcher.node.agent.membership import leader_address, node_index, node_name
 from launcher.node.leader.finish import Ending
 from launcher.node.leader.leader import Leader
 from launcher.node.wire import connection
-from launcher.node.wire.messages import AgentHello, Hub, Leaving, Link, Shutdown
+from launcher.node.wire.messages import AgentHello, Hub, Link, Shutdown
 from launcher.run.asking import exists, load_object, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -122,7 +122,6 @@ class Dismissal(Hub):
 
     def __init__(self, others: int) -> None:
         self._others = others
-        self._told: set[object] = set()
         self._all = asyncio.Event()
 
     async def run(self, serve: connection.Serve) -> None:
@@ -140,11 +139,9 @@ class Dismissal(Hub):
         """See `Hub`."""
         if message["type"] == AgentHello.type:
             link.send(Shutdown())
-        elif message["type"] == Leaving.type:
-            self._told.add(link)
 
     def closed(self, link: Link, why: str) -> None:
         """See `Hub`."""
-        self._told.add(link)
-        if len(self._told) >= self._others:
+        self._others -= 1
+        if self._others <= 0:
             self._all.set()
