@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.report.model.hearing import Hearing, run_now
 from launcher.report.model.history import History
@@ -17,11 +17,13 @@ from launcher.report.model.ledger import Advice, Ledger, advise, ledger
 from launcher.report.model.runs import all_runs, ask_slurm, needs_slurm
 from launcher.report.model.series import metric_series, usage
 from launcher.report.model.summary import RunSummary, summarise_history
-from launcher.report.model.verdict import SlurmView
 from launcher.report.text.listing import ListingRow, group_sweeps, main_metric_name, rows
 from launcher.run.events import Hang, WorkerFailed
 from launcher.run.files import parse_lines
 from launcher.run.paths import RunPaths
+
+if TYPE_CHECKING:
+    from launcher.slurm.jobs import JobView
 
 SLURM_EVERY_S = 30.0
 """SLURM is asked at most this often, with one query for all jobs: sites ban users who poll the scheduler."""
@@ -67,7 +69,7 @@ class LiveFeed:
         self._hearing = Hearing()
         self._listed: tuple[float, list[list[ListingRow]]] = (-math.inf, [])
         self._of: str | None = None
-        self._slurm: dict[str, tuple[float, SlurmView | None, bool]] = {}
+        self._slurm: dict[str, tuple[float, JobView | None, bool]] = {}
         self._kept: dict[Path, tuple[tuple[int, int], Any]] = {}
 
     def overview(self, now: float, most: int = 200, *, sweep: str | None = None) -> list[list[ListingRow]]:
@@ -111,7 +113,7 @@ class LiveFeed:
             self._kept[path] = (mark, read(path))
         return self._kept[path][1]
 
-    def _ask(self, job_ids: list[str]) -> dict[str, SlurmView] | None:
+    def _ask(self, job_ids: list[str]) -> dict[str, JobView] | None:
         """Return SLURM's view of the jobs, at most `SLURM_EVERY_S` old."""
         now = time.monotonic()
         old = [j for j in job_ids if j not in self._slurm or now - self._slurm[j][0] > SLURM_EVERY_S]

@@ -11,7 +11,7 @@ import math
 import time
 from typing import Any
 
-from launcher.report.model.history import History, as_number, read_history
+from launcher.report.model.history import History, read_history
 from launcher.run import clock
 from launcher.run.events import AttemptStarted, Requeued, RoundStarted, RunSubmitted
 from launcher.run.files import read_object
@@ -36,7 +36,7 @@ def heard(h: History) -> float | None:
     """When the run's files last told anything, in seconds since the epoch, by the clock of who told it."""
     times = [e.t for e in h.events[-1:]]
     if not h.events or not is_waiting(h):
-        times += [t for t in [as_number(h.state.get("t"))] if t is not None]
+        times += [h.state["t"]] if h.state.get("t") is not None else []
     return max(times, default=None)
 
 
@@ -44,7 +44,7 @@ def silence(h: History, now: float) -> float:
     """Seconds since then; infinite where the clocks do not tell and no file changes."""
     if not is_waiting(h) and (exact := clock.since(h.state)) is not None:
         return exact
-    last = heard(h) or as_number(h.submission.get("submitted_t"))
+    last: float | None = heard(h) or h.submission.get("submitted_t")
     if last is None:
         return 0.0
     by_clocks = now - last
@@ -59,9 +59,10 @@ def silence(h: History, now: float) -> float:
 
 def run_now(h: History, now: float) -> float:
     """``now`` by the clock of the run's leader: its times are compared with no other, where that can be."""
-    last, told = heard(h), as_number(h.state.get("t"))
+    last = heard(h)
     if last is None or is_waiting(h):
         return now
+    told: float | None = h.state.get("t")
     if told is not None and (exact := clock.since(h.state)) is not None:
         return told + exact
     quiet = silence(h, now) if h.outcome is None else now - last

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from run_story import Story, summarise, training
 
 from launcher.report.model import verdict
-from launcher.slurm.jobs import ENDED
+from launcher.slurm.jobs import ENDED, JobView
 
 
-@dataclass
-class Job:
+def job(state: str) -> JobView:
     """SLURM's view."""
-
-    state: str
-    reason: str = ""
+    return JobView(job_id="482913", state=state)
 
 
 @pytest.mark.parametrize(
     ("word", "state"),
-    [("FAILED", "failed"), ("CANCELLED by 0", "cancelled"), ("NODE_FAIL", "failed"), ("TIMEOUT", "failed"),
+    [("FAILED", "failed"), ("CANCELLED", "cancelled"), ("NODE_FAIL", "failed"), ("TIMEOUT", "failed"),
      ("OUT_OF_MEMORY", "failed"), ("COMPLETED", "failed"), ("PREEMPTED", "failed"),
      ("PENDING", "pending"), ("REQUEUED", "pending"), ("RUNNING", "running"), ("COMPLETING", "running")],
 )  # fmt: skip
@@ -32,7 +28,7 @@ def test_a_leader_that_died_silently_is_found_out(tmp_path: Path, word: str, sta
     """With a stale picture SLURM's word decides."""
     story = training(tmp_path)
 
-    assert summarise(story.paths, {"482913": Job(word)}, story.t + 300).state == state
+    assert summarise(story.paths, {"482913": job(word)}, story.t + 300).state == state
 
 
 def test_a_silent_leader_that_slurm_forgot_has_failed(tmp_path: Path) -> None:
@@ -49,7 +45,7 @@ def test_a_fresh_picture_outranks_slurms_delay(tmp_path: Path) -> None:
     """A job that just ended may be COMPLETED in SLURM before the outcome is visible here."""
     story = training(tmp_path)
 
-    assert summarise(story.paths, {"482913": Job("COMPLETED")}, story.t + 3).state == "running"
+    assert summarise(story.paths, {"482913": job("COMPLETED")}, story.t + 3).state == "running"
 
 
 def test_the_outcome_decides(tmp_path: Path) -> None:
