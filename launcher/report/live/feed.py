@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.report.model.hearing import Hearing, run_now
 from launcher.report.model.history import History
-from launcher.report.model.ledger import Advice, Ledger, advise, ledger
+from launcher.report.model.ledger import Ledger, ledger
 from launcher.report.model.runs import all_runs, ask_slurm, needs_slurm
 from launcher.report.model.series import metric_series, usage
 from launcher.report.model.summary import RunSummary, summarise_history
@@ -38,7 +38,6 @@ class Detail:
     summary: RunSummary
     history: History
     book: Ledger
-    advice: Advice
     now: float
     """The time by the clock of the run's leader."""
     loss_name: str
@@ -95,7 +94,7 @@ class LiveFeed:
         now = run_now(history, now)
         book = ledger(history, summary.ended or now)
         return Detail(
-            summary=summary, history=history, book=book, advice=advise(history, book), now=now, loss_name=name, losses=losses,
+            summary=summary, history=history, book=book, now=now, loss_name=name, losses=losses,
             speeds=self._unless_same(paths.samples, _speeds), failures=_failures(history),
         )  # fmt: skip
 

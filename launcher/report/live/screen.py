@@ -14,9 +14,9 @@ from launcher.report import formats
 from launcher.report.live.feed import Detail
 from launcher.report.live.sparks import bar, spark
 from launcher.report.model.history import as_number, own_time
-from launcher.report.model.ledger import advice_in_words, cost_in_words, goodput_in_words
+from launcher.report.model.ledger import advice_in_words, advise, cost_in_words, goodput_in_words
 from launcher.report.text.listing import ListingRow, main_metric_name, sweep_line
-from launcher.report.text.status import colour, headline, lines
+from launcher.report.text.status import colour, headline, labelled
 from launcher.report.text.words import QUIET, level, words
 from launcher.run.units import size
 
@@ -150,8 +150,7 @@ def _facts(d: Detail, width: int, room: int, now: float) -> list[Text]:
     goodput, cost = goodput_in_words(d.book), cost_in_words(d.book)
     if len(joined := "  ".join(filter(None, [goodput, cost]))) <= width - _LABEL:
         goodput, cost = joined, ""
-    shown = lines(d.summary, now, goodput=goodput, cost=cost, advice=advice_in_words(d.advice))[1:]
-    values = {label: value.strip() for label, _, value in (line.strip().partition(" ") for line in shown)}
+    values = labelled(d.summary, now, goodput=goodput, cost=cost, advice=advice_in_words(advise(d.history, d.book)))
     parts = {label: [values[label]] for label in _ALWAYS if label in values}
     if len(parts) < room and "reason" in parts:
         parts["reason"] = wrap(values["reason"], width - _LABEL, max_lines=2, placeholder=" …")

@@ -39,11 +39,11 @@ class Series:
 
     def as_json(self) -> dict[str, Any]:
         """For the page's charts."""
-        return {"name": self.name, "x": [round(v, 3) for v in self.x], "y": [_short(v) for v in self.y]}
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
+        return {
+            "name": self.name,
+            "x": [round(v, 3) for v in self.x],
+            "y": [None if v is None else float(f"{v:.6g}") for v in self.y],
+        }
 
 
 def metric_series(lines: list[dict[str, Any]]) -> list[Series]:

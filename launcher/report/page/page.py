@@ -214,14 +214,13 @@ def _table(runs: list[PageData]) -> list[tuple[str, list[str]]]:
     """Return the figures to compare: label, one value a run."""
     names = list(dict.fromkeys(name for run in runs for name in run.summary.metrics))[:12]
     parts = [shares(run.book) for run in runs]
-    kinds = ("useful", "saving", "lost", "recovery", "start-up", "queued", "stopped")
     rows = [
         ("step", [formats.count(run.summary.step) for run in runs]),
         *((formats.clean(name, 30), [formats.number(run.summary.metrics.get(name)) for run in runs]) for name in names),
         ("speed while training", [formats.rate(mean_speed(run)) for run in runs]),
         ("ranks", [str(run.summary.world_size or "") for run in runs]),
         ("time in all", [formats.duration(run.book.total_s) for run in runs]),
-        *((kind, [f"{p.get(kind, 0)} %" for p in parts]) for kind in kinds if any(p.get(kind) for p in parts)),
+        *((kind, [f"{p.get(kind, 0)} %" for p in parts]) for kind in COUNTED if any(p.get(kind) for p in parts)),
         ("GPU-hours", [formats.hours(run.book.gpu_hours) if run.book.gpu_hours else "" for run in runs]),
         ("interruptions", [str(len(run.book.interruptions)) for run in runs]),
         ("steps done again", [formats.count(run.book.lost_steps) for run in runs]),

@@ -126,17 +126,10 @@ def _row(s: RunSummary, known: Known) -> ListingRow:
 
 def group_sweeps(runs: list[Known]) -> list[list[Known]]:
     """What a list shows as one line each: a run by itself, or all points of a sweep."""
-    out: list[list[Known]] = []
     groups: dict[str, list[Known]] = {}
     for known in runs:
-        if known.sweep is None:
-            out.append([known])
-        elif known.sweep in groups:
-            groups[known.sweep].append(known)
-        else:
-            groups[known.sweep] = [known]
-            out.append(groups[known.sweep])
-    return out
+        groups.setdefault(known.sweep or known.root, []).append(known)
+    return list(groups.values())
 
 
 def sweep_line(points: list[ListingRow]) -> tuple[State, str]:
@@ -169,7 +162,9 @@ def best_metric(points: list[ListingRow]) -> str | None:
 
 def sort_by_metric(points: list[ListingRow], metric: str, *, descending: bool) -> list[ListingRow]:
     """Points with the metric first, best first; those without follow."""
-    with_value = [(v, p) for p in points if (v := as_number(p.metrics.get(metric))) is not None]
-    having = {id(p) for _, p in with_value}
-    ordered = [p for _, p in sorted(with_value, key=lambda pair: pair[0], reverse=descending)]
-    return ordered + [p for p in points if id(p) not in having]
+
+    def place(point: ListingRow) -> tuple[bool, float]:
+        value = as_number(point.metrics.get(metric))
+        return value is None, (-value if descending else value) if value is not None else 0.0
+
+    return sorted(points, key=place)
