@@ -118,7 +118,7 @@ def _note(hosts: dict[str, HostRecord], run: str, event: Event) -> None:
             record.attempts += 1
         case ev.NodeLost(host=str(host)):
             _trouble(hosts, host, event, f"lost ({event.why or 'silent'})").lost += 1
-        case ev.WorkerFailed(host=str(host)) if not _on_several_hosts(event):
+        case ev.WorkerFailed(host=str(host)) if len({r.host for r in event.ranks}) < 2:  # else the program is to blame
             cause = event.cause
             words = (cause.text or cause.kind if cause else None) or "a worker failed"
             _trouble(hosts, host, event, words).failed += 1
@@ -130,11 +130,6 @@ def _note(hosts: dict[str, HostRecord], run: str, event: Event) -> None:
         case ev.Excluded():
             for host in dict.fromkeys(event.hosts):
                 _trouble(hosts, host, event, f"excluded: {event.why or ''}").excluded += 1
-
-
-def _on_several_hosts(event: ev.WorkerFailed) -> bool:
-    """The same failure came on several hosts: it is the program's, not the first one's."""
-    return len({r.host for r in event.ranks}) > 1
 
 
 def _failed_checks(hosts: dict[str, HostRecord], event: ev.PreflightDone) -> None:

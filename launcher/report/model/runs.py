@@ -12,7 +12,7 @@ from launcher.errors import RunNotFoundError
 from launcher.frozen import frozen
 from launcher.redact import redact
 from launcher.report.model.hearing import silence
-from launcher.report.model.history import History, as_dict, as_list
+from launcher.report.model.history import History, as_dict, as_list, as_text
 from launcher.report.model.summary import RunSummary, summarise_history
 from launcher.run.files import read_object
 from launcher.run.index import SWEEP_FILE, is_sweep, job_name, list_runs, resolve
@@ -61,13 +61,8 @@ def all_runs() -> list[Known]:
 
 def _points(folder: Path, sweep: str) -> list[Known]:
     """The points of the sweep in ``folder``; its ``sweep.json`` tells their overrides."""
-    listed = as_list((read_object(folder / SWEEP_FILE) or {}).get("points"))
-    overrides: dict[str, list[str]] = {}
-    for point in listed:
-        value = as_dict(point)
-        run = value.get("run") or value.get("id")
-        if isinstance(run, str):
-            overrides[os.path.basename(run)] = [str(o) for o in as_list(value.get("overrides"))]
+    listed = map(as_dict, as_list((read_object(folder / SWEEP_FILE) or {}).get("points")))
+    overrides = {as_text(point.get("run")): [str(o) for o in as_list(point.get("overrides"))] for point in listed}
     try:
         names = sorted(
             e.name for e in os.scandir(folder) if e.name in overrides or os.path.isfile(f"{e.path}/spec.json")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.report.model.hearing import STALE_S, heard, is_waiting, silence
 from launcher.report.model.history import History, as_text
-from launcher.report.model.local_process import local_process
 from launcher.run.events import AttemptStarted, JobNamed, Requeued
 from launcher.run.processes import runs_here
 from launcher.run.state import is_this_job
@@ -87,9 +86,9 @@ def _dead(h: History, word: str, waiting: bool) -> Verdict:
 
 def _local_state(h: History, now: float) -> Verdict:
     """A run on this or another machine, without SLURM: its process, where it can be looked at, else its silence."""
-    quiet_s = silence(h, now)
-    pid, begun, host = local_process(h)
-    alive = None if pid is None else runs_here(host, pid, begun)
+    quiet_s, submission = silence(h, now), h.submission
+    host, pid = submission.get("host"), submission.get("pid")
+    alive = None if pid is None else runs_here(host, pid, submission.get("pid_started"))
     if alive is False and quiet_s > 5.0:
         why = f"The leader died and left no message: its process is gone. launcher resubmit {h.paths.id} goes on."
         return "failed", why, {"ended": heard(h)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -16,6 +17,13 @@ from launcher.slurm.jobs import ENDED, JobView
 def job(state: str) -> JobView:
     """SLURM's view."""
     return JobView(job_id="482913", state=state)
+
+
+def local(root: Path, host: str, pid: int) -> Story:
+    """A run without SLURM whose process is ``pid`` of ``host``."""
+    story = Story(root).submitted(backend="local", job_id=str(pid)).begins(host=host)
+    story.paths.submission.write_text(json.dumps({"backend": "local", "host": host, "pid": pid}))
+    return story
 
 
 @pytest.mark.parametrize(
@@ -79,7 +87,7 @@ def test_a_local_run_whose_process_is_gone_has_failed(tmp_path: Path) -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    story = Story(tmp_path).submitted(backend="local", job_id=None).begins(host=socket.gethostname(), pid=pid)
+    story = local(tmp_path, socket.gethostname(), pid)
 
     summary = summarise(story.paths, None, story.t + 6)
     assert summary.state == "failed"
@@ -88,14 +96,14 @@ def test_a_local_run_whose_process_is_gone_has_failed(tmp_path: Path) -> None:
 
 def test_a_local_run_whose_process_lives_is_running(tmp_path: Path) -> None:
     """However long it is silent."""
-    story = Story(tmp_path).submitted(backend="local").begins(host=socket.gethostname(), pid=os.getpid())
+    story = local(tmp_path, socket.gethostname(), os.getpid())
 
     assert summarise(story.paths, None, story.t + 6000).state == "running"
 
 
 def test_a_local_run_elsewhere_is_judged_by_its_silence(tmp_path: Path) -> None:
     """A process of another host cannot be looked at: ten minutes of silence are taken for its end."""
-    story = Story(tmp_path).submitted(backend="local").begins(host="elsewhere", pid=1)
+    story = local(tmp_path, "elsewhere", 1)
 
     assert summarise(story.paths, None, story.t + 500).state == "running"
     assert summarise(story.paths, None, story.t + 700).state == "failed"
