@@ -30,7 +30,7 @@ def command(
     import time
 
     from launcher.report.model.runs import all_runs
-    from launcher.report.text.listing import group_sweeps, rows
+    from launcher.report.text.listing import group_sweeps, grouped_rows, rows
 
     now, known = time.time(), all_runs()
     if sweep is not None:
@@ -41,10 +41,7 @@ def command(
     else:
         groups = group_sweeps(known)
         shown = groups if everything else groups[:number]
-        found = rows([k for g in shown for k in g], now)
-        by_run = {row.run: row for row in found}
-        lines = [[by_run[k.id] for k in g if k.id in by_run] for g in shown]
-        _print([_cells(line, now) for line in lines if line], len(groups) - len(shown))
+        _print([_cells(line, now) for line in grouped_rows(shown, now)], len(groups) - len(shown))
 
 
 def _show(found: list[ListingRow], as_json: bool, number: int, everything: bool) -> None:

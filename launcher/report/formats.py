@@ -142,10 +142,10 @@ def wrapped(line: str, width: int, indent: int = 11) -> str:
     """``line`` broken at spaces into lines of ``width``; those after the first are indented."""
     import textwrap
 
-    parts = textwrap.wrap(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False,
-                          drop_whitespace=True, initial_indent="")  # fmt: skip
-    lead = line[: len(line) - len(line.lstrip())]
-    return "\n".join([lead + parts[0].lstrip(), *parts[1:]]) if parts else line
+    text = line.lstrip()
+    lead = line.removesuffix(text)
+    return textwrap.fill(text, width, initial_indent=lead, subsequent_indent=" " * indent, break_long_words=False,
+                         break_on_hyphens=False)  # fmt: skip
 
 
 def clean_line(line: str) -> str:

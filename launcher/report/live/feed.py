@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from launcher.report.model.hearing import Hearing, run_now
 from launcher.report.model.history import History
 from launcher.report.model.ledger import Ledger, ledger
-from launcher.report.model.runs import all_runs, ask_slurm, needs_slurm
+from launcher.report.model.runs import all_runs, ask_slurm, summarise_all
 from launcher.report.model.series import metric_series, usage
-from launcher.report.model.summary import RunSummary, summarise_history
-from launcher.report.text.listing import ListingRow, group_sweeps, main_metric_name, rows
+from launcher.report.model.summary import RunSummary
+from launcher.report.text.listing import ListingRow, group_sweeps, grouped_rows, main_metric_name
 from launcher.run.events import Hang, WorkerFailed
 from launcher.run.files import parse_lines
 from launcher.run.paths import RunPaths
@@ -29,6 +29,7 @@ SLURM_EVERY_S = 30.0
 """SLURM is asked at most this often, with one query for all jobs: sites ban users who poll the scheduler."""
 LISTING_EVERY_S = 3.0
 _TAIL = 1 << 18
+_MOST_LISTED = 200
 
 
 @dataclass
@@ -71,25 +72,20 @@ class LiveFeed:
         self._slurm: dict[str, tuple[float, JobView | None, bool]] = {}
         self._kept: dict[Path, tuple[tuple[int, int], Any]] = {}
 
-    def overview(self, now: float, most: int = 200, *, sweep: str | None = None) -> list[list[ListingRow]]:
+    def overview(self, now: float, *, sweep: str | None = None) -> list[list[ListingRow]]:
         """List runs, newest first: one row each, or all points of a sweep together. With ``sweep``, list its points."""
         if time.monotonic() - self._listed[0] >= LISTING_EVERY_S or self._of != sweep:
             known = all_runs()
             every = group_sweeps(known) if sweep is None else [[k] for k in known if k.sweep == sweep]
-            groups = every[:most] if sweep is None else every
+            groups = every[:_MOST_LISTED] if sweep is None else every
             self._of, self.hidden = sweep, len(every) - len(groups)
-            flat = [k for group in groups for k in group]
-            by_run = {row.run: row for row in rows(flat, now, ask=self._ask, read=self._read_all)}
-            lines = [[by_run[k.id] for k in group if k.id in by_run] for group in groups]
-            self._listed = (time.monotonic(), [line for line in lines if line])
+            self._listed = (time.monotonic(), grouped_rows(groups, now, self._ask, self._read_all))
         return self._listed[1]
 
     def detail(self, paths: RunPaths, now: float) -> Detail:
         """Read one run as it is now."""
         history = self._hearing.read(paths)
-        summary = summarise_history(history, None, now)
-        if needs_slurm(summary, history, now) and summary.job_id is not None:
-            summary = summarise_history(history, self._ask([summary.job_id]), now)
+        summary = summarise_all([history], now, self._ask)[0]
         name, losses = self._unless_same(paths.metrics, _losses)
         now = run_now(history, now)
         book = ledger(history, summary.ended or now)

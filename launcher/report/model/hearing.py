@@ -106,5 +106,6 @@ class Hearing:
         h = read_history(paths)
         told, now = (h.state.get("t"), len(h.events)), time.monotonic()
         before, since = self._seen.get(str(paths.root), (None, now))
-        self._seen[str(paths.root)] = told, (since if told == before else now)
-        return dataclasses.replace(h, quiet_s=now - since if told == before else 0.0)
+        since = since if told == before else now
+        self._seen[str(paths.root)] = told, since
+        return dataclasses.replace(h, quiet_s=now - since)

@@ -26,8 +26,7 @@ def site_profile(site: Site, partition: str | None, saves: Saves | None) -> str:
     if chosen and (chosen.name == partition or not chosen.default):
         lines += ["slurm:", f"  partition: {json.dumps(chosen.name)}"]
     if saves and saves.worst_s > 60:
-        lead = int(-(-2 * saves.worst_s // 30) * 30)
-        lines += [f"# saves took up to {saves.worst_s:.0f} s", "restart:", f"  signal_lead_s: {lead}"]
+        lines += [f"# saves took up to {saves.worst_s:.0f} s", "restart:", f"  signal_lead_s: {saves.lead_s}"]
     return "\n".join(lines) + "\n"
 
 

@@ -66,6 +66,15 @@ def rows(runs: list[Known], now: float, ask: Ask | None = None, read: Reading = 
     return [row for row in out if row is not None]
 
 
+def grouped_rows(
+    groups: list[list[Known]], now: float, ask: Ask | None = None, read: Reading = read_histories
+) -> list[list[ListingRow]]:
+    """The `rows` of each group, without groups that have none any more."""
+    by_run = {row.run: row for row in rows([known for group in groups for known in group], now, ask, read)}
+    lines = [[by_run[known.id] for known in group if known.id in by_run] for group in groups]
+    return [line for line in lines if line]
+
+
 def _load(path: str) -> dict[str, Any] | None:
     """The JSON object at ``path``, None when there is none; os.open is half of what `open` costs."""
     try:
