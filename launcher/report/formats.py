@@ -77,8 +77,8 @@ def metric_list(metrics: Mapping[str, Any], most: int | None = 4) -> str:
 
 
 def hours(n: float) -> str:
-    """Hours that somebody pays for: ``3.26``, ``4,560``."""
-    return f"{n:,.0f}" if n >= 100 else f"{n:.3g}"
+    """Hours that somebody pays for: ``3.26``, ``4,560``; empty for 0."""
+    return f"{n:,.0f}" if n >= 100 else f"{n:.3g}" if n else ""
 
 
 def rate(per_second: float | None) -> str:

@@ -64,21 +64,17 @@ class History:
 
     def of(self, *types: type[EventKind]) -> Iterator[EventKind]:
         """Events of the given types, oldest first."""
-        places = sorted(place for kind, at in self._by_kind.items() if issubclass(kind, types) for place in at)
-        return (cast("EventKind", self.events[place]) for place in places)
+        return (e for e in self.events if isinstance(e, types))
 
     def last(self, *types: type[EventKind]) -> EventKind | None:
         """The newest event of the given types."""
-        places = [at[-1] for kind, at in self._by_kind.items() if issubclass(kind, types)]
-        return cast("EventKind", self.events[max(places)]) if places else None
+        found = [newest for kind, newest in self._newest.items() if issubclass(kind, types)]
+        return cast("EventKind | None", max(found, default=(0, None))[1])
 
     @cached_property
-    def _by_kind(self) -> dict[type[Event], list[int]]:
-        """The places of each kind's events: a history is asked some twenty times for one line of ``ls``."""
-        found: dict[type[Event], list[int]] = {}
-        for place, event in enumerate(self.events):
-            found.setdefault(type(event), []).append(place)
-        return found
+    def _newest(self) -> dict[type[Event], tuple[int, Event]]:
+        """The newest event of each type and its place: `last` is asked some twenty times for one line of ``ls``."""
+        return {type(e): (place, e) for place, e in enumerate(self.events)}
 
     @cached_property
     def outcome(self) -> dict[str, Any] | None:

@@ -118,14 +118,13 @@ def _tiles(run: PageData) -> list[tuple[str, str, str]]:
     left = f"done in {formats.duration(s.eta_s)}" if s.eta_s is not None else ""
     goodput = formats.percent(book.goodput, 1) if book.goodput is not None and s.started is not None else ""
     spare = f"{formats.hours(book.spare_gpu_hours)} of them spare" if book.spare_gpu_hours else ""
-    cpus = book.cpu_hours and not book.gpu_hours
     tiles = [
         ("step", formats.count(s.step), f"of {formats.count(s.total_steps)}" if s.total_steps else ""),
         *((formats.clean(name, 24), formats.number(value), "newest") for name, value in list(s.metrics.items())[:2]),
         ("speed", speed, left if running else "average while training"),
         ("goodput", goodput, f"of {formats.duration(book.total_s)}"),
-        ("GPU-hours", formats.hours(book.gpu_hours) if book.gpu_hours else "", spare),
-        ("CPU-hours", formats.hours(book.cpu_hours) if cpus else "", ""),
+        ("GPU-hours", formats.hours(book.gpu_hours), spare),
+        ("CPU-hours", "" if book.gpu_hours else formats.hours(book.cpu_hours), ""),
         ("interruptions", str(len(book.interruptions)), f"{plural(book.lost_steps, 'step')} done again"),
     ]
     return [tile for tile in tiles if tile[1]]
@@ -221,7 +220,7 @@ def _table(runs: list[PageData]) -> list[tuple[str, list[str]]]:
         ("ranks", [str(run.summary.world_size or "") for run in runs]),
         ("time in all", [formats.duration(run.book.total_s) for run in runs]),
         *((kind, [f"{p.get(kind, 0)} %" for p in parts]) for kind in COUNTED if any(p.get(kind) for p in parts)),
-        ("GPU-hours", [formats.hours(run.book.gpu_hours) if run.book.gpu_hours else "" for run in runs]),
+        ("GPU-hours", [formats.hours(run.book.gpu_hours) for run in runs]),
         ("interruptions", [str(len(run.book.interruptions)) for run in runs]),
         ("steps done again", [formats.count(run.book.lost_steps) for run in runs]),
     ]

@@ -155,14 +155,11 @@ def failing_saves(s: RunSummary) -> str:
 def _ranks(s: RunSummary) -> str:
     if not s.nodes or s.world_size is None:
         return ""
-    there = sum(1 for r in s.ranks if r.get("pid")) if s.state == "running" else s.world_size
-    out = f"{there} of {s.world_size}" if s.state == "running" and s.ranks else f"{s.world_size}"
-    out += f" on {short_list(s.nodes)}"
-    if s.spares:
-        out += f", {len(s.spares)} spare"
-    if s.state == "running" and s.slowest:
-        out += f"; slowest rank {s.slowest[0]} (+{s.slowest[1]:.0%})".replace("%", " %")
-    return out
+    running = s.state == "running"
+    there = f"{sum(1 for r in s.ranks if r.get('pid'))} of " if running and s.ranks else ""
+    spare = f", {len(s.spares)} spare" if s.spares else ""
+    slow = f"; slowest rank {s.slowest[0]} (+{100 * s.slowest[1]:.0f} %)" if running and s.slowest else ""
+    return f"{there}{s.world_size} on {short_list(s.nodes)}{spare}{slow}"
 
 
 def _limit(s: RunSummary) -> str:
