@@ -107,9 +107,9 @@ def goodput_in_words(book: Ledger) -> str:
 
 
 def cost_in_words(book: Ledger) -> str:
-    """``192 GPU-h, 24 of them of spares``; CPU-hours where there are no GPUs; empty before there is any."""
+    """``192 GPU-h, 24 of them on spare nodes``; CPU-hours where there are no GPUs; empty before there is any."""
     if book.gpu_hours:
-        spare = f", {formats.hours(book.spare_gpu_hours)} of them of spares" if book.spare_gpu_hours else ""
+        spare = f", {formats.hours(book.spare_gpu_hours)} of them on spare nodes" if book.spare_gpu_hours else ""
         return f"{formats.hours(book.gpu_hours)} GPU-h{spare}"
     return f"{formats.hours(book.cpu_hours)} CPU-h" if book.cpu_hours else ""
 
@@ -197,9 +197,9 @@ def advise(history: History, book: Ledger) -> Advice:
 
 
 def advice_in_words(a: Advice) -> str:
-    """``best saved every 12 min; 20 s of warning are enough to save``."""
-    parts = [f"best saved every {formats.duration(a.interval_s)}"] if a.interval_s is not None else []
-    parts += [f"{formats.duration(a.lead_s)} of warning are enough to save"] if a.lead_s is not None else []
+    """``save every 12 min; saving needs 20 s of warning``."""
+    parts = [f"save every {formats.duration(a.interval_s)}"] if a.interval_s is not None else []
+    parts += [f"saving needs {formats.duration(a.lead_s)} of warning"] if a.lead_s is not None else []
     return "; ".join(parts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from launcher.report.formats import duration
 from launcher.report.model.hearing import STALE_S, heard, is_waiting, silence
 from launcher.report.model.history import History, as_text
 from launcher.run.events import AttemptStarted, JobNamed, Requeued
@@ -27,7 +28,7 @@ _DEAD: dict[str, tuple[State, str]] = {
     "DEADLINE": ("failed", "SLURM ended it at its deadline"),
     "NODE_FAIL": ("failed", "a node of the allocation died"),
     "BOOT_FAIL": ("failed", "a node of the allocation did not boot"),
-    "OUT_OF_MEMORY": ("failed", "SLURM ended it for using too much memory"),
+    "OUT_OF_MEMORY": ("failed", "SLURM killed it for exceeding the memory limit"),
     "PREEMPTED": ("failed", "it was preempted and SLURM did not requeue it"),
     "REVOKED": ("failed", "SLURM revoked it"),
 }
@@ -90,11 +91,12 @@ def _local_state(h: History, now: float) -> Verdict:
     host, pid = submission.get("host"), submission.get("pid")
     alive = None if pid is None else runs_here(host, pid, submission.get("pid_started"))
     if alive is False and quiet_s > 5.0:
-        why = f"The leader died and left no message: its process is gone. launcher resubmit {h.paths.id} goes on."
+        why = f"The leader died and left no message: its process has ended. launcher resubmit {h.paths.id} continues."
         return "failed", why, {"ended": heard(h)}
     if not alive and quiet_s > LOST_S:
-        where = f" from {host}" if host else ""
-        return "failed", f"Nothing has been heard{where} since; the leader counts as dead.", {"ended": heard(h)}
+        where = f" on {host}" if host else ""
+        why = f"The leader{where} has written nothing for {duration(LOST_S)} or longer: it counts as dead."
+        return "failed", why, {"ended": heard(h)}
     if h.last(AttemptStarted) is None and not h.state:
         return "pending", "starting", {}
     return "running", "", {"silent": quiet_s > STALE_S}

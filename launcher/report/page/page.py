@@ -117,7 +117,7 @@ def _tiles(run: PageData) -> list[tuple[str, str, str]]:
     speed = formats.rate(s.rate if running else mean_speed(run))
     left = f"done in {formats.duration(s.eta_s)}" if s.eta_s is not None else ""
     goodput = formats.percent(book.goodput, 1) if book.goodput is not None and s.started is not None else ""
-    spare = f"{formats.hours(book.spare_gpu_hours)} of them spare" if book.spare_gpu_hours else ""
+    spare = f"{formats.hours(book.spare_gpu_hours)} on spare nodes" if book.spare_gpu_hours else ""
     tiles = [
         ("step", formats.count(s.step), f"of {formats.count(s.total_steps)}" if s.total_steps else ""),
         *((formats.clean(name, 24), formats.number(value), "newest") for name, value in list(s.metrics.items())[:2]),

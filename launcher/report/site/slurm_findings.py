@@ -153,7 +153,7 @@ def _limits(site: Site) -> Iterator[Finding]:
     if site.accounting == "none":
         kept_s = site.min_job_age_s
         yield note(
-            "accounting", f"There is none: SLURM forgets a job {kept_s} s after its end. The run keeps its outcome."
+            "accounting", f"SLURM keeps none: it forgets a job {kept_s} s after its end. The run keeps its outcome."
         )
     else:
         yield ok("accounting", f"sacct answers ({site.accounting}).")

@@ -165,7 +165,7 @@ def _ranks(s: RunSummary) -> str:
 def _limit(s: RunSummary) -> str:
     if s.state != "running" or s.backend != "slurm":
         return ""
-    left = ((s.left_here_s, "here"), (s.left_in_all_s, "in all"))
+    left = ((s.left_here_s, "in this attempt"), (s.left_in_all_s, "in all"))
     return "; ".join(f"{formats.duration(seconds)} left {where}" for seconds, where in left if seconds is not None)
 
 

@@ -134,7 +134,7 @@ def _worker_failed(e: ev.WorkerFailed) -> str:
 
 def _node_lost(e: ev.NodeLost) -> str:
     why = {"silent": "it fell silent", "closed": "its connection closed", "slurm": "SLURM says it is down"}
-    return f"lost {e.host or '?'}: {why.get(e.why or '', e.why or 'gone')}"
+    return f"lost {e.host or '?'}: {why.get(e.why or '', e.why or 'reason unknown')}"
 
 
 def _hang(e: ev.Hang) -> str:
@@ -183,7 +183,7 @@ _TELLERS: dict[type[Event], Callable[[Any], str]] = {
     ev.Victims: lambda e: f"{named_ranks(r.rank for r in e.ranks if r.rank is not None)} failed because of it",
     ev.NodeLost: _node_lost,
     ev.Hang: _hang,
-    ev.StoreLost: lambda e: f"the store on {e.host or '?'} is gone",
+    ev.StoreLost: lambda e: f"lost the rendezvous store on {e.host or '?'}",
     ev.SignalReceived: lambda e: f"SIG{e.name or '?'} on {e.host or '?'}: {meaning(e.meaning)}",
     ev.StopRequested: _stop_requested,
     ev.Agreed: lambda e: f"all ranks stop after {_step(e.step)}",

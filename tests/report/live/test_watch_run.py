@@ -12,7 +12,7 @@ from launcher.report.live.feed import LiveFeed
 from launcher.report.live.live import View
 from launcher.report.live.screen import detail_screen
 
-COST = "  12.2 GPU-h, 4.06 of them of spares"
+COST = "  12.2 GPU-h, 4.06 of them on spare nodes"
 """Two nodes of four GPUs and a spare one, for an hour and 50 s."""
 
 
@@ -87,7 +87,7 @@ def test_goodput_cost_and_advice(tmp_path: Path) -> None:
 
     assert joined.endswith(COST)
     assert [narrow[at], narrow[at + 1]] == [joined.removesuffix(COST), f"cost     {COST.strip()}"]
-    assert narrow[at + 2] == "advice   best saved every 2 min; 80 s of warning are enough to save"
+    assert narrow[at + 2] == "advice   save every 2 min; saving needs 80 s of warning"
     assert narrow[at + 2] in wide
 
 

@@ -88,7 +88,7 @@ def test_the_summary_of_a_training_run_reads_as_designed(tmp_path: Path) -> None
         "  step     120 of 600 (20 %), 2/s, done in 4 min",
         "  metrics  loss 0.25",
         "  ranks    4 of 4 on node1, node2; slowest rank 3 (+20 %)",
-        "  limit    59 min left here; 7 d left in all",
+        "  limit    59 min left in this attempt; 7 d left in all",
     ]
 
 
