@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +69,8 @@ class LiveFeed:
         self._hearing = Hearing()
         self._listed: tuple[float, list[list[ListingRow]]] = (-math.inf, [])
         self._of: str | None = None
-        self._slurm: dict[str, tuple[float, JobView | None, bool]] = {}
+        self._slurm: dict[str, tuple[float, Mapping[str, JobView] | None]] = {}
+        """By job: when SLURM was asked, and its answer of then."""
         self._kept: dict[Path, tuple[tuple[int, int], Any]] = {}
 
     def overview(self, now: float, *, sweep: str | None = None) -> list[list[ListingRow]]:
@@ -113,11 +114,11 @@ class LiveFeed:
         now = time.monotonic()
         old = [j for j in job_ids if j not in self._slurm or now - self._slurm[j][0] > SLURM_EVERY_S]
         if old:
-            views = ask_slurm(old)
-            self._slurm |= {j: (now, (views or {}).get(j), views is not None) for j in old}
-        if not all(self._slurm[j][2] for j in job_ids):
+            self._slurm |= dict.fromkeys(old, (now, ask_slurm(old)))
+        answers = {j: self._slurm[j][1] for j in job_ids}
+        if None in answers.values():
             return None
-        return {j: view for j in job_ids if (view := self._slurm[j][1]) is not None}
+        return {j: views[j] for j, views in answers.items() if views and j in views}
 
 
 def _losses(path: Path) -> tuple[str, list[float | None]]:

@@ -204,16 +204,16 @@ def _ranks(d: Detail, chosen: int, width: int, room: int, now: float) -> list[Te
     names["HOST"] = f"{f'HOST (+{hidden})' if narrow else 'HOST':<12}"
     rows = [Text(f"  {''.join(names.values())}{'' if narrow else more}", style="dim")]
     for i in shown:
-        cells, line = _cells(ranks[i], d, now), _marked(i == chosen)
+        (cells, styles), line = _cells(ranks[i], d, now), _marked(i == chosen)
         for name, w in columns.items():
-            cell, style = cells[name]
-            line.append(_fit(cell, w) if name == "HOST" else cell.rjust(w), style=style)
+            cell = _fit(cells[name], w) if name == "HOST" else cells[name].rjust(w)
+            line.append(cell, style=styles.get(name, ""))
         rows.append(line)
     return rows
 
 
-def _cells(r: dict[str, Any], d: Detail, now: float) -> dict[str, tuple[str, str]]:
-    """Return text and style of one rank's cells, by column."""
+def _cells(r: dict[str, Any], d: Detail, now: float) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the texts of one rank's cells by column, and the styles of those that have one."""
     beat = as_number(r.get("heartbeat_t"))
     silent = max(0.0, now - beat) if beat is not None and d.summary.active else None
     late = "" if silent is None or silent < 5 else "yellow" if silent < 10 else "red"
@@ -225,17 +225,17 @@ def _cells(r: dict[str, Any], d: Detail, now: float) -> dict[str, tuple[str, str
         return "" if value is None else f"{value:.0f} %"
 
     return {
-        "HOST": (formats.clean(r.get("host") or "", 40), ""),
-        "RANK": (str(r.get("rank", "")), ""),
-        "BEAT": (" ".join(formats.duration(silent).split()[:2]), late),
-        "STEP": (formats.count(as_number(r.get("step"))), ""),
-        "STEP TIME": ("▲ " * slowest + formats.step_time(own_time(r)), "yellow" if slowest else ""),
-        "GPU": (share("gpu_percent"), ""),
-        "GPU MEM": (size(as_number(r.get("gpu_mem_bytes"))), ""),
-        "CPU": (share("cpu_percent"), ""),
-        "MEM": (size(as_number(r.get("rss_bytes"))), ""),
-        "FAILS": (str(fails) if fails else "", "red" if fails else ""),
-    }
+        "HOST": formats.clean(r.get("host") or "", 40),
+        "RANK": str(r.get("rank", "")),
+        "BEAT": " ".join(formats.duration(silent).split()[:2]),
+        "STEP": formats.count(as_number(r.get("step"))),
+        "STEP TIME": "▲ " * slowest + formats.step_time(own_time(r)),
+        "GPU": share("gpu_percent"),
+        "GPU MEM": size(as_number(r.get("gpu_mem_bytes"))),
+        "CPU": share("cpu_percent"),
+        "MEM": size(as_number(r.get("rss_bytes"))),
+        "FAILS": str(fails or ""),
+    }, {"BEAT": late, "STEP TIME": "yellow" if slowest else "", "FAILS": "red" if fails else ""}
 
 
 def folded(log: Iterable[str], width: int) -> list[str]:

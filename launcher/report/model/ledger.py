@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
-from launcher.frozen import frozen
+from launcher.frozen import field_values, frozen
 from launcher.report import formats
 from launcher.report.model.history import History, as_dict, as_number
 from launcher.report.model.timeline import KINDS, Segment, timeline
@@ -61,7 +60,7 @@ class Ledger:
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``: without the segments."""
-        values = dataclasses.asdict(self)
+        values = field_values(self) | {"interruptions": [field_values(one) for one in self.interruptions]}
         del values["segments"]
         return {**values, "total_s": self.total_s, "goodput": self.goodput}
 

@@ -48,11 +48,11 @@ class _Training:
     """The training part of one round."""
 
     start: float
-    end: float
     attempt: int | None
     round: int | None
-    points: list[tuple[float, float]] = field(default_factory=list)
-    """(time, step), in order."""
+    points: list[tuple[float, float]]
+    """(time, step), in order of time; the first is the start."""
+    end: float = float("inf")
     saves: list[tuple[float, float]] = field(default_factory=list)
     """Intervals in which a checkpoint held training up."""
     keeps: float = float("inf")
@@ -62,18 +62,17 @@ class _Training:
 
     def time_of(self, step: float) -> float:
         """When ``step`` was done, by straight lines between the known points."""
-        points = [p for p in self.points if self.start <= p[0] <= self.end] or [(self.start, 0.0)]
-        if step <= points[0][1]:
-            return self.start if step < points[0][1] else points[0][0]
-        for (t0, s0), (t1, s1) in pairwise(points):
-            if s0 <= step <= s1:
-                return t1 if s1 == s0 else t0 + (t1 - t0) * (step - s0) / (s1 - s0)
-        return points[-1][0] if step <= points[-1][1] else self.end
+        if step <= self.points[0][1]:
+            return self.start
+        for (t0, s0), (t1, s1) in pairwise(self.points):
+            if s0 < step <= s1:
+                return t0 + (t1 - t0) * (step - s0) / (s1 - s0)
+        return self.end
 
     @property
     def last_step(self) -> float:
         """The highest step known to be done; more may have been."""
-        return max((s for _, s in self.points), default=0.0)
+        return max(step for _, step in self.points)
 
 
 class _Reader:
@@ -189,7 +188,7 @@ class _Reader:
 
     def _train(self, t: float, step: float) -> None:
         self.close(t, "training")
-        self.current = _Training(t, float("inf"), self.attempt, self.round, [(t, step)])
+        self.current = _Training(t, self.attempt, self.round, [(t, step)])
         self.trainings.append(self.current)
 
     def _on_saved(self, e: ev.Saved) -> None:
