@@ -1,4 +1,4 @@
-"""All of one run's files that tell its story, read once; whatever is missing, torn or older is survived."""
+"""Read all files of one run once. Missing, torn and older files are tolerated."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class History:
         return {id(e): place for place, e in enumerate(self.events)}
 
     def after(self, one: Event, other: Event) -> bool:
-        """Whether ``one`` was told after ``other``: it stands behind it, whatever their times are."""
+        """Return whether ``one`` was written after ``other``, whatever their times are."""
         return self._places.get(id(one), -1) > self._places.get(id(other), -1)
 
     @cached_property
@@ -112,7 +112,7 @@ _TIMES = ("t", "submitted_t", "saved_t", "allocation_t", "heartbeat_t")
 
 
 def _drop_strange(value: dict[str, Any]) -> bool:
-    """Drop what the common keys cannot hold: whole numbers and times. Returns whether there was any."""
+    """Delete the common keys that hold no whole number or no time. Return whether there were any."""
     strange = [key for key in _NUMBERS if value.get(key) is not None and not _is_whole(value[key])]
     strange += [key for key in _TIMES if value.get(key) is not None and as_time(value[key]) is None]
     for key in strange:
@@ -133,7 +133,7 @@ def in_order(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same lines, none with a ``t`` beyond that of the next.
 
     The clock of an attempt's host may be behind that of the one before. The older attempt is then moved back in time, as a
-    whole: within an attempt one clock has told all.
+    whole: within an attempt all times are of one clock.
     """
     later, back, attempt = float("inf"), 0.0, None
     for line in reversed(lines):
@@ -145,7 +145,7 @@ def in_order(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def read_events(path: Path, damage: list[Damage] | None = None) -> list[Event]:
-    """Return the events at ``path`` in the order written, and tell ``damage`` how many lines could not be read in full.
+    """Return the events at ``path`` in the order written, and add to ``damage`` how many lines could not be read in full.
 
     A line without a type is left out; one without a time has that of the line before.
     """

@@ -1,4 +1,4 @@
-"""What this user's runs have seen of each host: failures, hangs, failed checks, slow steps. Pure but for `load`."""
+"""Collect what this user's runs have seen of each host: failures, hangs, failed checks, slow steps. Pure but for `load`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MIN_SAMPLES = 3
 
 @frozen
 class HostTrace:
-    """What one run tells of its hosts."""
+    """What one run has recorded of its hosts."""
 
     run: str
     events: list[Event]
@@ -38,13 +38,13 @@ class HostRecord:
     attempts: int = 0
     """Attempts in which it took part."""
     lost: int = 0
-    """It fell silent or its connection broke."""
+    """Times that its agent stopped answering or lost its connection."""
     failed: int = 0
-    """A worker on it was the first to fail; programs fail too, so that a few prove nothing."""
+    """Times that a worker on it was the first to fail. Programs fail, too: a few prove nothing."""
     hung: int = 0
-    """A rank on it was the one that the others waited for."""
+    """Times that the others waited for a rank on it."""
     checks: int = 0
-    """It failed a check before the first round."""
+    """Times that it failed a check before the first round."""
     excluded: int = 0
     slower: list[float] = field(default_factory=list)
     """Per run: how much longer its steps took than the median rank's, 0.05 for 5 %."""
@@ -80,7 +80,7 @@ _TELLING = (ev.NodeJoined, ev.NodeLost, ev.WorkerFailed, ev.Hang, ev.PreflightDo
 
 
 def load(paths: RunPaths) -> HostTrace:
-    """Read one run's events and samples; torn and missing files are survived."""
+    """Read one run's events and samples; torn and missing files are tolerated."""
     # A median is wanted, of every run on the list: some hundred samples tell it.
     samples = read_thinned(paths.samples, most_lines=300, most_bytes=2 << 20)
     return HostTrace(paths.id, event_lines.read(paths.events, *_TELLING), samples)

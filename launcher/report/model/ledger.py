@@ -1,4 +1,4 @@
-"""What a run's time and hardware went into, and what that advises: goodput, GPU-hours, when to save; pure."""
+"""Account for a run's time and hardware, and advise from it: goodput, GPU-hours, when to save; pure."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Advice:
     """What the run's own history recommends; None where it tells too little."""
 
     save_cost_s: float | None
-    """How long a checkpoint holds training up: the median."""
+    """How long a checkpoint pauses training: the median."""
     mttf_s: float | None
     """Training time per unplanned interruption; with none seen, all training time so far (a lower bound)."""
     failures: int

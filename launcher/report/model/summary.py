@@ -131,7 +131,7 @@ class RunSummary:
 
     @property
     def slowest(self) -> tuple[int, float] | None:
-        """The rank that holds the others up, and by what share it exceeds their median; None where none stands out."""
+        """The rank that the others wait for, and by what share it exceeds their median; None where none stands out."""
         known = [r for r in self.ranks if "rank" in r and as_number(r.get("step_time_s"))]
         times = {r["rank"]: t for r in known if (t := own_time(r))}
         if len(times) < 2:

@@ -3,7 +3,7 @@
 queued     waiting for an allocation
 start-up   from the allocation to the first optimizer step of an attempt
 useful     training whose steps still count
-saving     training held up by a checkpoint
+saving     training paused by a checkpoint
 lost       training whose steps had to be done again, or count for nothing in the end
 recovery   from a failure to the first optimizer step of the next round in the same allocation
 stopped    the allocation is held but nothing trains any more
@@ -54,7 +54,7 @@ class _Training:
     """(time, step), in order of time; the first is the start."""
     end: float = float("inf")
     saves: list[tuple[float, float]] = field(default_factory=list)
-    """Intervals in which a checkpoint held training up."""
+    """Intervals in which a checkpoint paused training."""
     keeps: float = float("inf")
     """Steps beyond this one were lost."""
     failed: bool = False

@@ -1,4 +1,4 @@
-"""Which state a run is in, and why: by its outcome, by SLURM's word for its job, or by its process here."""
+"""Decide which state a run is in, and why: from its outcome, from SLURM's view of its job, or from its process here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 State = Literal["pending", "running", "completed", "failed", "cancelled"]
 
 LOST_S = 600.0
-"""A local run on another host is taken for dead after this silence: its process cannot be looked at from here."""
+"""A local run on another host counts as dead after this silence: its process cannot be looked at from here."""
 
 _DEAD: dict[str, tuple[State, str]] = {
     "CANCELLED": ("cancelled", "it was cancelled in SLURM"),
@@ -42,7 +42,7 @@ Verdict = tuple[State, str, dict[str, Any]]
 
 
 def verdict(h: History, slurm: Mapping[str, JobView] | None, now: float, backend: str, job_id: str | None) -> Verdict:
-    """Where there is no outcome, the run's ``backend`` says who is to be believed: SLURM's view of ``job_id``, or the process."""
+    """Return the state of a run. Without an outcome it is SLURM's view of ``job_id`` or, without SLURM, the process that counts."""
     if h.outcome is not None:
         word = h.outcome.get("state")
         state: State = word if word in ("completed", "failed", "cancelled") else "failed"
@@ -86,7 +86,7 @@ def _dead(h: History, word: str, waiting: bool) -> Verdict:
 
 
 def _local_state(h: History, now: float) -> Verdict:
-    """A run on this or another machine, without SLURM: its process, where it can be looked at, else its silence."""
+    """Judge a run without SLURM by its process, where that is on this host, else by its silence."""
     quiet_s, submission = silence(h, now), h.submission
     host, pid = submission.get("host"), submission.get("pid")
     alive = None if pid is None else runs_here(host, pid, submission.get("pid_started"))

@@ -89,7 +89,7 @@ def _load(path: str) -> dict[str, Any] | None:
 
 
 def _glance(known: Known) -> ListingRow | None:
-    """The row of a run that has ended; None where the history must be read. Who submits it again takes its outcome away first."""
+    """The row of a run that has ended; None where the history must be read. A resubmission moves the outcome away first."""
     root = known.root
     outcome = _load(f"{root}/outcome.json")
     if outcome is None or outcome.get("state") not in _STATES:
@@ -112,7 +112,7 @@ def _glance(known: Known) -> ListingRow | None:
 
 
 def has_ended(known: Known) -> bool:
-    """Whether the run has an end: who submits it again takes its outcome away first. Nothing is read."""
+    """Return whether the run has ended: a resubmission moves the outcome away first. Nothing is read."""
     return os.path.isfile(f"{known.root}/outcome.json")
 
 

@@ -34,8 +34,8 @@ def level(e: Event) -> str:
 
 def words(e: Event) -> str:
     """One line for one event; an unknown type is named as it is."""
-    teller = _TELLERS.get(type(e))
-    return formats.clean(e.type.replace("_", " ") if teller is None else teller(e), 300)
+    say = _WORDS.get(type(e))
+    return formats.clean(e.type.replace("_", " ") if say is None else say(e), 300)
 
 
 def _step(step: float | None) -> str:
@@ -164,7 +164,7 @@ def _first_step(e: ev.FirstStep) -> str:
     return f"first step ({formats.count(e.step)}){f' after {took}' if took else ''}"
 
 
-_TELLERS: dict[type[Event], Callable[[Any], str]] = {
+_WORDS: dict[type[Event], Callable[[Any], str]] = {
     ev.RunSubmitted: _submitted,
     ev.AttemptStarted: _attempt_started,
     ev.NodeJoined: _node_joined,
