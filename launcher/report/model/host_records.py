@@ -43,7 +43,7 @@ class HostRecord:
     """Times that a worker on it was the first to fail. Programs fail, too: a few prove nothing."""
     hung: int = 0
     """Times that the others waited for a rank on it."""
-    checks: int = 0
+    checks_failed: int = 0
     """Times that it failed a check before the first round."""
     excluded: int = 0
     slower: list[float] = field(default_factory=list)
@@ -60,20 +60,18 @@ class HostRecord:
     @property
     def troubles(self) -> int:
         """What sorts hosts: everything that went wrong on it."""
-        return self.lost + self.failed + self.hung + self.checks
+        return self.lost + self.failed + self.hung + self.checks_failed
 
     @property
     def suspect(self) -> bool:
         """The host itself looks bad: lost, failing checks or hung more than once, or slow."""
-        return self.lost + self.hung + self.checks > 1 or (self.slow_by or 0.0) >= SLOW
+        return self.lost + self.hung + self.checks_failed > 1 or (self.slow_by or 0.0) >= SLOW
 
     def as_json(self) -> dict[str, Any]:
         """For --json."""
-        return {
-            "host": self.host, "runs": len(self.runs), "attempts": self.attempts, "lost": self.lost, "failed": self.failed,
-            "hung": self.hung, "checks_failed": self.checks, "excluded": self.excluded, "slow_by": self.slow_by,
-            "suspect": self.suspect, "last_t": self.last_t, "last": self.last,
-        }  # fmt: skip
+        values = {**vars(self), "runs": len(self.runs), "slow_by": self.slow_by, "suspect": self.suspect}
+        del values["slower"]
+        return values
 
 
 _TELLING = (ev.NodeJoined, ev.NodeLost, ev.WorkerFailed, ev.Hang, ev.PreflightDone, ev.Excluded)
@@ -138,7 +136,7 @@ def _failed_checks(hosts: dict[str, HostRecord], event: ev.PreflightDone) -> Non
         if check.ok is False and check.host:
             failed.setdefault(check.host, f"{check.name or ''}: {check.detail}" if check.detail else "")
     for host, text in failed.items():
-        _trouble(hosts, host, event, text or "failed a check").checks += 1
+        _trouble(hosts, host, event, text or "failed a check").checks_failed += 1
 
 
 def _slower(samples: list[dict[str, Any]]) -> dict[str, float]:

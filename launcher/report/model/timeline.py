@@ -98,9 +98,8 @@ class _Reader:
                 self.allocated.setdefault(e.attempt, e.t - e.allocation_s)
         if began := history.state.get("allocation_t"):
             self.allocated.setdefault(history.state.get("attempt"), began)
-        self.silent_script = as_dict(history.spec.get("work")).get("kind") in ("script", "module") and not any(
-            history.of(ev.FirstStep)
-        )
+        script = as_dict(history.spec.get("work")).get("kind") in ("script", "module")
+        self.silent_script = script and history.last(ev.FirstStep) is None
 
     def close(self, t: float, kind: str, *, failed: bool = False) -> None:
         """End the open piece at ``t``; what follows is of ``kind``. ``failed``: a training ended by a failure."""

@@ -67,11 +67,15 @@ def _slurm_state(h: History, slurm: Mapping[str, JobView] | None, now: float, jo
             return "running", "", starting | {"silent": not waiting and quiet_s > STALE_S}
     if waiting:
         if slurm is not None and job_id is not None and quiet_s > STALE_S:
-            return "failed", "SLURM no longer knows this job, and it never started.", {"ended": heard(h)}
+            return _lost(h, "SLURM no longer knows this job, and it never started.")
         return "pending", "", {}
     if slurm is not None and quiet_s > STALE_S:
-        return "failed", "The leader died and left no message; SLURM no longer knows this job.", {"ended": heard(h)}
+        return _lost(h, "The leader died and left no message; SLURM no longer knows this job.")
     return "running", "", {"silent": quiet_s > STALE_S}
+
+
+def _lost(h: History, why: str) -> Verdict:
+    return "failed", why, {"ended": heard(h)}
 
 
 def _dead(h: History, word: str, waiting: bool) -> Verdict:
@@ -91,12 +95,11 @@ def _local_state(h: History, now: float) -> Verdict:
     host, pid = submission.get("host"), submission.get("pid")
     alive = None if pid is None else runs_here(host, pid, submission.get("pid_started"))
     if alive is False and quiet_s > 5.0:
-        why = f"The leader died and left no message: its process has ended. launcher resubmit {h.paths.id} continues."
-        return "failed", why, {"ended": heard(h)}
+        how = f"launcher resubmit {h.paths.id} continues from the newest checkpoint."
+        return _lost(h, f"The leader died and left no message: its process has ended. {how}")
     if not alive and quiet_s > LOST_S:
         where = f" on {host}" if host else ""
-        why = f"The leader{where} has written nothing for {duration(LOST_S)} or longer: it counts as dead."
-        return "failed", why, {"ended": heard(h)}
+        return _lost(h, f"The leader{where} has written nothing for {duration(LOST_S)} or longer: it counts as dead.")
     if h.last(AttemptStarted) is None and not h.state:
         return "pending", "starting", {}
     return "running", "", {"silent": quiet_s > STALE_S}
