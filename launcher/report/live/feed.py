@@ -67,21 +67,20 @@ class LiveFeed:
         self.hidden = 0
         """Older runs that the overview leaves out."""
         self._hearing = Hearing()
-        self._listed: tuple[float, list[list[ListingRow]]] = (-math.inf, [])
-        self._of: str | None = None
+        self._listed: tuple[float, str | None, list[list[ListingRow]]] = (-math.inf, None, [])
         self._slurm: dict[str, tuple[float, Mapping[str, JobView] | None]] = {}
         """By job: when SLURM was asked, and its answer of then."""
         self._kept: dict[Path, tuple[tuple[int, int], Any]] = {}
 
     def overview(self, now: float, *, sweep: str | None = None) -> list[list[ListingRow]]:
         """List runs, newest first: one row each, or all points of a sweep together. With ``sweep``, list its points."""
-        if time.monotonic() - self._listed[0] >= LISTING_EVERY_S or self._of != sweep:
+        if time.monotonic() - self._listed[0] >= LISTING_EVERY_S or self._listed[1] != sweep:
             known = all_runs()
             every = group_sweeps(known) if sweep is None else [[k] for k in known if k.sweep == sweep]
             groups = every[:_MOST_LISTED] if sweep is None else every
-            self._of, self.hidden = sweep, len(every) - len(groups)
-            self._listed = (time.monotonic(), grouped_rows(groups, now, self._ask, self._read_all))
-        return self._listed[1]
+            self.hidden = len(every) - len(groups)
+            self._listed = (time.monotonic(), sweep, grouped_rows(groups, now, self._ask, self._read_all))
+        return self._listed[2]
 
     def detail(self, paths: RunPaths, now: float) -> Detail:
         """Read one run as it is now."""

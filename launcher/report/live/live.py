@@ -56,7 +56,7 @@ class View:
         self._detail = detail = self.feed.detail(self.run, now)
         self.rank = min(self.rank, max(0, len(detail.summary.ranks) - 1))
         if not self.log:
-            return detail_screen(detail, self.rank, width, height, detail.now, note)
+            return detail_screen(detail, self.rank, width, height, note)
         title, path = self._log(detail, self.run)
         lines = folded(tail(path), width)
         self.back = min(self.back, max(0, len(lines) - height + 2))

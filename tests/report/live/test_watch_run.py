@@ -19,7 +19,7 @@ COST = "  12.2 GPU-h, 4.06 of them on spare nodes"
 def screen(story: Story, width: int = 80, height: int = 24, chosen: int = 0) -> list[str]:
     """One run's screen as plain lines, ends stripped."""
     detail = LiveFeed().detail(story.paths, story.t)
-    return [line.plain.rstrip() for line in detail_screen(detail, chosen, width, height, story.t)]
+    return [line.plain.rstrip() for line in detail_screen(detail, chosen, width, height)]
 
 
 def begun(tmp_path: Path, **spec: Any) -> Story:
