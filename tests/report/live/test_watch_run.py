@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ COST = "  12.2 GPU-h, 4.06 of them on spare nodes"
 
 
 def screen(story: Story, width: int = 80, height: int = 24, chosen: int = 0) -> list[str]:
-    """One run's screen as plain lines, ends stripped."""
-    detail = LiveFeed().detail(story.paths, story.t)
+    """One run's screen as plain lines, ends stripped; the reader's clock is the leader's."""
+    detail = replace(LiveFeed().detail(story.paths, story.t), now=story.t)
     return [line.plain.rstrip() for line in detail_screen(detail, chosen, width, height)]
 
 
