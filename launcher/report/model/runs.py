@@ -45,16 +45,10 @@ class Known:
 def all_runs() -> list[Known]:
     """Every run of this user, newest first; a sweep's points follow each other in their order."""
     found: list[Known] = []
-    seen: set[str] = set()
     for ref in reversed(list_runs(check=False)):
-        if ref.id in seen:
-            continue
-        if os.path.isfile(f"{ref.path}/{SWEEP_FILE}"):
-            points = _points(ref.path, ref.id)
-            seen.update(p.id for p in points)
-            found += points
-        else:
-            found.append(Known(str(ref.path)))
+        of_sweep = os.path.isfile(f"{ref.path}/{SWEEP_FILE}")
+        found += _points(ref.path, ref.id) if of_sweep else [Known(str(ref.path))]
+    # A point that was resubmitted has a link of its own.
     in_sweeps = {k.id for k in found if k.sweep}
     return [k for k in found if k.sweep or k.id not in in_sweeps]
 

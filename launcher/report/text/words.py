@@ -96,11 +96,6 @@ def _round_started(e: ev.RoundStarted) -> str:
     return f"round {e.round} started {origin}: {plural(e.world_size or 0, 'rank')}{where}"
 
 
-def _evaluated(e: ev.Evaluated) -> str:
-    values = formats.metric_list(e.metrics)
-    return f"evaluated{_at_step(e.step)}" + (f": {values}" if values else "")
-
-
 def _saved(e: ev.Saved) -> str:
     seconds, held = e.seconds, e.blocked_s
     took = f"in {formats.duration(seconds)}" if seconds is not None else ""
@@ -174,7 +169,9 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     ev.RoundStarted: _round_started,
     ev.FirstStep: _first_step,
     ev.EpochDone: lambda e: f"epoch {formats.number(e.epoch)} done, loss {formats.number(e.loss)}",
-    ev.Evaluated: _evaluated,
+    ev.Evaluated: lambda e: (
+        f"evaluated{_at_step(e.step)}" + (f": {formats.metric_list(e.metrics)}" if e.metrics else "")
+    ),
     ev.SaveStarted: lambda e: f"saving {_step(e.step)}",
     ev.Saved: _saved,
     ev.SaveFailed: lambda e: f"saving {_step(e.step)} failed: {e.errno_name or ''} {e.error or ''}",

@@ -19,7 +19,7 @@ def job(state: str) -> JobView:
     return JobView(job_id="482913", state=state)
 
 
-def local(root: Path, host: str, pid: int) -> Story:
+def local(root: Path, host: str, pid: object) -> Story:
     """A run without SLURM whose process is ``pid`` of ``host``."""
     story = Story(root).submitted(backend="local", job_id=str(pid)).begins(host=host)
     story.paths.submission.write_text(json.dumps({"backend": "local", "host": host, "pid": pid}))
@@ -99,6 +99,15 @@ def test_a_local_run_whose_process_lives_is_running(tmp_path: Path) -> None:
     story = local(tmp_path, socket.gethostname(), os.getpid())
 
     assert summarise(story.paths, None, story.t + 6000).state == "running"
+
+
+@pytest.mark.parametrize("pid", [None, "x", 0, -1, 10**30])
+def test_a_local_run_of_a_damaged_submission_is_judged_by_its_silence(tmp_path: Path, pid: object) -> None:
+    """No process has such an id: what the files say of the run stays true, and nothing is raised."""
+    story = local(tmp_path, socket.gethostname(), pid)
+
+    assert summarise(story.paths, None, story.t + 300).state == "running"
+    assert summarise(story.paths, None, story.t + 700).state == "failed"
 
 
 def test_a_local_run_elsewhere_is_judged_by_its_silence(tmp_path: Path) -> None:
