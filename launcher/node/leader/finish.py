@@ -9,10 +9,9 @@ from launcher.errors import RunCancelledError, RunFailedError, SiteError
 from launcher.frozen import frozen
 from launcher.node.allocation.allocation import NEEDED, CancelledError, HandedBack, NotAnsweredError
 from launcher.node.leader.board import Board
-from launcher.node.leader.lost_folder import follow_folder, look, tell_outside
+from launcher.node.leader.lost_folder import follow_folder, tell_outside
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.picture import picture
-from launcher.node.leader.wait import until
 from launcher.node.policy.budgets import backoff_s
 from launcher.node.policy.decisions import Action, Decision, Evidence, Kind
 from launcher.node.wire.messages import Shutdown
@@ -63,7 +62,7 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     now = clock.now()
     board.history.event("attempt_ended", why=reason, allocation_s=round(now - board.began_t, 1))
     board.history.event("ended", state=state, reason=reason, exit_code=code, step=step)
-    board.history.state({**picture(board), "phase": "ended"})
+    board.history.state(picture(board))
     outcome = {"state": state, "reason": reason, "exit_code": code, "step": step, "t": now, "attempt": board.attempt,
                "metrics": dict(board.metrics), "cause": evidence.cause and evidence.cause.to_wire()}  # fmt: skip
     await board.blocking(board.history.flush)
@@ -102,7 +101,7 @@ async def _write(board: Board, outcome: dict[str, Any], tries: int) -> None:
         except OSError:
             if attempt + 1 == tries:
                 return
-            await until(board, lambda now: None, timeout_s=_WRITE_PAUSE_S)
+            await asyncio.sleep(_WRITE_PAUSE_S)
 
 
 async def give_back(board: Board, decision: Decision, evidence: Evidence) -> Ending:
@@ -118,7 +117,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     silent = tuple(n.name for n in _lost(board) if n.lost_why == "silent" and not n.here)
     gone = await board.blocking(lambda: board.allocation.let_go(silent)) if silent else ()
     try:
-        handed: HandedBack = await _hand_back(board, exclude, delay)
+        handed = await _hand_back(board, exclude, delay)
     except NotAnsweredError as error:
         return await _unheard(board, decision, error)
     except CancelledError as error:
@@ -127,7 +126,9 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     except SiteError as error:
         failed = Decision(Action.FAIL, f"{decision.reason} SLURM did not take the run back: {error}", decision.row)
         return await leave(board, failed, evidence)
-    if (lost := await look(board)) is not None:  # SLURM can start the job only if it is put back before
+    if (
+        lost := await board.blocking(board.anchor.look)
+    ) is not None:  # SLURM can start the job only if it is put back before
         await board.blocking(lambda: board.allocation.remark(f"{decision.reason} But {lost.text}."))
     for why in dict.fromkeys(bad.values()):
         board.history.event("excluded", hosts=[h for h in bad if bad[h] == why], why=why)
@@ -138,7 +139,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     board.history.event(
         "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=delay, let_go=list(gone)
     )
-    board.history.state({**picture(board), "phase": "ended"})
+    board.history.state(picture(board))
     await board.blocking(board.history.flush)
     board.tracking.end("requeued", decision.reason)
     await _dismiss(board)
@@ -155,14 +156,11 @@ async def _hand_back(board: Board, exclude: tuple[str, ...], delay_s: float) -> 
     end = board.now() + _UNHEARD_S
     while True:
         try:
-            handed: HandedBack = await board.blocking(
-                lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay_s)
-            )
-            return handed
+            return await board.blocking(lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay_s))
         except NotAnsweredError:
             if board.now() >= end or board.fenced:
                 raise
-            await until(board, lambda now: None, timeout_s=2.0)
+            await asyncio.sleep(2.0)
 
 
 async def _unheard(board: Board, decision: Decision, error: SiteError) -> Ending:
@@ -200,6 +198,4 @@ async def _dismiss(board: Board) -> None:
     """Send every agent away and wait until they have gone."""
     for node in board.nodes.all:
         node.send(Shutdown())
-    await until(
-        board, lambda now: True if not any(n.here for n in board.nodes.all) else None, timeout_s=board.timing.leave_s
-    )
+    await board.until(lambda now: not any(n.here for n in board.nodes.all) or None, timeout_s=board.timing.leave_s)

@@ -12,42 +12,41 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from launcher.errors import ProtocolError, RunDirError
 from launcher.node.allocation.allocation import Allocation, SignalMeaning, window_s
 from launcher.node.checkpoints import fence
 from launcher.node.leader import past
-from launcher.node.leader.board import Board, Timing
+from launcher.node.leader.board import OVER, Board, Timing, caused
 from launcher.node.leader.finish import Ending, give_back, leave
-from launcher.node.leader.folder_retries import until_answered
-from launcher.node.leader.gather_nodes import await_nodes, interrupted, preflight
+from launcher.node.leader.folder_retries import Blocking, until_answered
+from launcher.node.leader.gather_nodes import await_nodes, preflight
 from launcher.node.leader.inbox import Inbox
 from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.lost_folder import as_gone
 from launcher.node.leader.nodes import Node, Nodes
+from launcher.node.leader.own_files import newest_of
 from launcher.node.leader.run_round import drive_round
-from launcher.node.leader.saving import Blocking, Saver
+from launcher.node.leader.saving import Saver
 from launcher.node.leader.timers import Watch
 from launcher.node.leader.tracking import Tracking
-from launcher.node.leader.wait import until
 from launcher.node.leader.wait_for_runs import await_predecessors
 from launcher.node.policy.budgets import Budgets
 from launcher.node.policy.decisions import Action, Decision, Evidence, Kind, Situation, decide
 from launcher.node.sidecars.notify import Notifier, owed
 from launcher.node.wire import connection
-from launcher.node.wire.messages import Hub, Link
 from launcher.run import clock, event_lines
 from launcher.run.asking import PATIENCE_S, exists
 from launcher.run.causes import MEANINGS
-from launcher.run.event_parts import Cause
 from launcher.run.events import Hang, NodeLost, WorkerFailed
 from launcher.run.gone import Anchor, unanswered
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_requested, keep_room
+
+_T = TypeVar("_T")
 
 _ASK_AGAIN_S = 1.0
 """Every agent hears every signal: SLURM is asked once for all of them, and again when one hears it again."""
@@ -61,13 +60,16 @@ _TRACKER_S = 30.0
 """A script's first round waits so long, at most, for the tracker run that its ranks are to continue."""
 
 
-class Leader(Hub):
+class Leader:
     """Leads one attempt of a run.
 
-    Use: ``ending = await Leader(spec, paths, host=..., node_names=[...]).run(serve)``, where ``serve(leader)`` listens on
-    one of ``spec.control_ports``, calls the leader's `opened`, `received` and `closed`, and returns a function that
-    stops listening. The leader's own node joins over the same transport as every other.
+    Use: ``ending = await Leader(spec, paths, host=..., node_names=[...]).run(serve)``, where ``serve(hub)`` listens on one of
+    ``spec.control_ports``, hands the `Hub` what it hears, and returns a function that stops listening. The leader's own node
+    joins over the same transport as every other.
     """
+
+    _board: Board
+    _inbox: Inbox
 
     def __init__(
         self,
@@ -88,42 +90,27 @@ class Leader(Hub):
         self._allocation: Allocation = allocation or _allocation_of(spec, paths)
         self._threaded = blocking is None
         self._blocking: Blocking = blocking or asyncio.to_thread
-        self._board: Board | None = None
-        self._inbox: Inbox | None = None
         self._asked: dict[str, tuple[float, set[int]]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    # --- the transport's calls ---
-
-    def received(self, link: Link, message: dict[str, Any]) -> None:
-        """See `Hub`."""
-        if self._inbox is not None:
-            self._inbox.received(link, message)
-
-    def closed(self, link: Link, why: str) -> None:
-        """See `Hub`."""
-        if self._inbox is not None:
-            self._inbox.closed(link, why)
-
     # --- the path of an attempt ---
 
-    async def run(self, serve: Callable[[Leader], Awaitable[Callable[[], None]]]) -> Ending:
+    async def run(self, serve: connection.Serve) -> Ending:
         """Lead until the attempt ends; every other agent has left when this returns.
 
         Raises RunDirError when the run directory cannot be read or written, for minutes where that may pass.
         """
-        ended: Ending | None = await self._patiently(lambda: past.ended_already(self.paths, self._allocation))
+        ended = await self._patiently(lambda: past.ended_already(self.paths, self._allocation))
         if ended is not None:
             return ended
         board = self._board = await self._begin()
-        self._inbox = Inbox(board, self._signal)
+        inbox = self._inbox = Inbox(board, self._signal)
         try:
-            stop_listening = await serve(self)
+            stop_listening = await serve(inbox)
         except ProtocolError as error:
-            text = f"{str(error).rstrip('.')} on {self.host}"
-            evidence = Evidence(Kind.PORTS_TAKEN, text, Cause.plain("start", text), (self.host,))
+            evidence = caused(Kind.PORTS_TAKEN, f"{str(error).rstrip('.')} on {self.host}", (self.host,))
             return await self._end(board, await self._decide(board, evidence), evidence)
-        ticker = asyncio.get_running_loop().create_task(self._tick(Watch(board, self._inbox.lose)))
+        ticker = asyncio.get_running_loop().create_task(self._tick(Watch(board, inbox.lose)))
         try:
             return await self._lead(board)
         finally:
@@ -135,10 +122,10 @@ class Leader(Hub):
         allocation, paths, spec = self._allocation, self.paths, self.spec
         life = connection.allocation_life(os.environ)
         who = {"job_id": allocation.job_id, "life": life, "host": self.host, "pid": os.getpid()}
-        attempt: int = await self._patiently(lambda: fence.claim_attempt(paths, **who))
+        attempt = await self._patiently(lambda: fence.claim_attempt(paths, **who))
         await self._patiently(lambda: paths.checkpoints.mkdir(mode=0o750, exist_ok=True))
         await self._patiently(lambda: fence.drop_stale(paths, attempt))
-        anchor: Anchor = await self._patiently(lambda: Anchor(paths.root))
+        anchor = await self._patiently(lambda: Anchor(paths.root))
         await self._blocking(lambda: keep_room(paths))
         told = await self._patiently(lambda: event_lines.recall(paths.events))
         requested = await self._patiently(lambda: exists(paths.request, paths.root))
@@ -161,7 +148,7 @@ class Leader(Hub):
             submitted_t=past.waiting_since(told),
         )
         if attempt and (pattern := spec.checkpoint.watch):  # what earlier attempts have left is no progress of this one
-            await self._blocking(lambda: board.own_files.look(paths.root, pattern))
+            await self._blocking(lambda: newest_of(paths.root, pattern, board.own_files))
         if news := owed(told):
             board.notifier.tell("preempted", f"{news} It is back, as attempt {attempt}.")
         await board.tracking.start()
@@ -170,7 +157,7 @@ class Leader(Hub):
             board.stop_wanted(Kind.USER_STOP, "`launcher cancel` was asked for", None)
         return board
 
-    async def _patiently(self, work: Callable[[], Any]) -> Any:
+    async def _patiently(self, work: Callable[[], _T]) -> _T:
         """Before there is a board: nobody can interrupt. Raises RunDirError."""
         say = lambda error: print(f"{error}; retrying", file=sys.stderr, flush=True)  # noqa: E731
         try:
@@ -185,8 +172,7 @@ class Leader(Hub):
         if evidence is None and self.spec.after:
             held = await await_predecessors(board)
             if isinstance(held, str):
-                board.phase = "ended"
-                return await leave(board, Decision(Action.CANCEL, held, -1), Evidence(Kind.CANCELLED, held))
+                return await self._end(board, Decision(Action.CANCEL, held, -1), Evidence(Kind.CANCELLED, held))
             evidence = held
         if evidence is None and self.spec.work.kind in ("script", "module") and "mlflow" in self.spec.trackers:
             await board.tracking.known(_TRACKER_S)
@@ -201,7 +187,7 @@ class Leader(Hub):
             if decision.action is not Action.NEW_ROUND:
                 break
             if evidence.refusals:
-                await until(board, lambda now: interrupted(board), timeout_s=_REFUSED_AGAIN_S)
+                await board.until(lambda now: board.interrupted, timeout_s=_REFUSED_AGAIN_S)
             evidence = None
         return await self._end(board, decision, evidence)
 
@@ -224,7 +210,7 @@ class Leader(Hub):
 
     async def _decide(self, board: Board, evidence: Evidence) -> Decision:
         if await board.blocking(lambda: fence.is_over(self.paths, board.attempt)):  # this leader stood still meanwhile
-            evidence = Evidence(Kind.FENCED, "this attempt is over")
+            evidence = OVER
         decision = decide(evidence, self._situation(board, evidence))
         if decision.action is Action.REQUEUE and await board.blocking(
             lambda: is_requested(self.paths) or board.allocation.cancelled()
@@ -247,19 +233,17 @@ class Leader(Hub):
         """The stop has taken a while: SLURM may answer by now."""
         name = "TERM" if "TERM" in self._asked else "USR2"
         end = board.now() + _ASK_WHY_S
-        meaning = await board.blocking(lambda: board.allocation.meaning(name))
-        while meaning.kind == "unknown":
+        while (meaning := await board.blocking(lambda: board.allocation.meaning(name))).kind == "unknown":
             if board.now() >= end or board.fenced:
                 return evidence
-            await until(board, lambda now: None, timeout_s=2.0)
-            meaning = await board.blocking(lambda: board.allocation.meaning(name))
-        if board.interrupt is not None and board.interrupt.kind is not evidence.kind:  # another signal came meanwhile
-            return replace(evidence, kind=board.interrupt.kind, text=board.interrupt.text)
+            await asyncio.sleep(2.0)
+        if board.interrupt and board.interrupt.evidence.kind is not evidence.kind:  # another signal came meanwhile
+            return board.interrupt.evidence
         board.cancelled = board.cancelled or meaning.kind == "cancelled"
         board.history.event("signal", host=board.host, name=name, meaning=meaning.kind)
         if meaning.kind == Kind.FALSE_ALARM.value:
             board.interrupt = None
-        return replace(evidence, kind=Kind(meaning.kind), text=MEANINGS[meaning.kind].clause.format(name=name))
+        return Evidence(Kind(meaning.kind), MEANINGS[meaning.kind].clause.format(name=name))
 
     def _situation(self, board: Board, evidence: Evidence) -> Situation:
         budgets, spec, allocation = board.budgets, self.spec, board.allocation
@@ -275,7 +259,7 @@ class Leader(Hub):
             trained=budgets.rounds > 0,
             finished=round_ is not None
             # every rank has done all its work: also those that had ended before the stop, which were not asked
-            and (round_.all_finished or (stop is not None and stop.all_done and len(stop.ranks) == round_.world_size)),
+            and (round_.all_finished or (stop is not None and stop.all_done(round_.world_size))),
         )
 
     async def _tick(self, watch: Watch) -> None:
@@ -285,7 +269,7 @@ class Leader(Hub):
                 await watch.tick()
             except Exception as error:  # a fault of ours must not end the watch over silence, hangs and saves
                 traceback.print_exc()
-                if self._board is not None and not told:
+                if not told:
                     self._board.history.warn(f"a check of the leader failed: {error!r}")
                 told = True
             await asyncio.sleep(self.timing.tick_s)
@@ -295,16 +279,14 @@ class Leader(Hub):
     def _signal(self, name: str, node: Node) -> None:
         """An agent was sent a signal; what it means is asked of SLURM, in a thread."""
         board = self._board
-        if board is None or name not in ("TERM", "USR2") or board.phase == "ended":
+        if name not in ("TERM", "USR2") or board.phase == "ended":
             return
         now = board.now()
         # SLURM sends it to every process of the step: scripts, or what they started, have heard it, whatever they exit with.
         heard = board.round is not None and board.round.script and board.allocation.requeues
         if board.round is not None and heard and (name == "TERM" or board.round.handles_usr2):
             board.term_sent = board.term_sent or name == "TERM"
-            for rank in board.round.pardon(now, _ASK_AGAIN_S + 1):
-                if board.stop is not None:
-                    board.stop.left(rank)
+            self._inbox.pardon(board.round, _ASK_AGAIN_S + 1)
         asked, told = self._asked.get(name, (-_ASK_AGAIN_S, set()))
         if now - asked < _ASK_AGAIN_S and node.index not in told:
             told.add(node.index)
@@ -317,7 +299,7 @@ class Leader(Hub):
 
     async def _ask(self, board: Board, name: str, host: str) -> None:
         try:
-            meaning: SignalMeaning = await board.blocking(lambda: board.allocation.meaning(name))
+            meaning = await board.blocking(lambda: board.allocation.meaning(name))
         except Exception as error:  # whatever is wrong, a signal must not go unheard
             traceback.print_exc()
             board.history.warn(f"SLURM could not be asked why {name} came: {error!r}")
@@ -328,8 +310,7 @@ class Leader(Hub):
             _forget_request(self.paths)
         if meaning.kind == Kind.FALSE_ALARM.value:
             await self._await_request(board)
-            if self._inbox is not None:
-                self._inbox.usr2_meant_nothing()
+            self._inbox.usr2_meant_nothing()
             return
         text = MEANINGS[meaning.kind].clause.format(name=name)
         left_s = meaning.left_s

@@ -55,7 +55,7 @@ class Nodes:
 
     def __init__(self, names: list[str]) -> None:
         self.all = [Node(index, name, host=name) for index, name in enumerate(names)]
-        self._by_link: dict[int, Node] = {}
+        self._by_link: dict[Link, Node] = {}
 
     def join(self, link: Link, hello: AgentHello, now: float) -> Node:
         """Connect the node that said hello; ``hello.node`` must be an index of the allocation."""
@@ -63,17 +63,17 @@ class Nodes:
         self.drop(node)
         node.link, node.heard, node.lost_at = link, now, None
         node.host, node.facts = hello.host or node.name, hello.facts
-        self._by_link[id(link)] = node
+        self._by_link[link] = node
         return node
 
     def of(self, link: Link) -> Node | None:
         """Return the node of a connection."""
-        return self._by_link.get(id(link))
+        return self._by_link.get(link)
 
     def drop(self, node: Node) -> None:
         """Close its connection."""
         if node.link is not None:
-            self._by_link.pop(id(node.link), None)
+            self._by_link.pop(node.link, None)
             node.link.close()
             node.link = None
 

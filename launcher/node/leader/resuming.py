@@ -10,7 +10,6 @@ from launcher.node.checkpoints import committed
 from launcher.node.checkpoints.committed import CommittedCheckpoint
 from launcher.node.leader.board import Board
 from launcher.node.leader.folder_retries import until_answered
-from launcher.node.leader.gather_nodes import interrupted
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.run.asking import PATIENCE_S, NotAskedError
 
@@ -53,12 +52,12 @@ async def _asked(board: Board, work: Callable[[], _T]) -> _T | Evidence:
             board.blocking,
             work,
             board.paths.root,
-            enough=lambda: interrupted(board) is not None,
+            enough=lambda: board.interrupted is not None,
             refused=lambda error: board.history.warn(f"the run's folder does not answer ({error}); retrying"),
         )
     except NotAskedError as error:
         text = UNREADABLE_TEXT.format(PATIENCE_S / 60, error)
-        return interrupted(board) or Evidence(Kind.UNREADABLE, text)
+        return board.interrupted or Evidence(Kind.UNREADABLE, text)
 
 
 def _look(board: Board, heard: list[tuple[str, str]], *, patient: bool = True) -> CommittedCheckpoint | None:

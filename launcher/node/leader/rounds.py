@@ -28,6 +28,7 @@ _SETTLE_EXITS_S = 5.0
 class Rank:
     """One worker."""
 
+    round: Round
     rank: int
     node: Node
     local_rank: int
@@ -66,21 +67,24 @@ class Rank:
         """Whether it has nothing left to do in this round."""
         return self.finished is not None or self.stopped is not None or self.exited
 
-    def picture(self) -> dict[str, Any]:
-        """Return its line in state.json."""
+    def sample(self) -> dict[str, Any]:
+        """Return its part of a line of samples.jsonl."""
         return {
             "rank": self.rank,
             "host": self.node.host,
-            "node": self.node.index,
-            "local_rank": self.local_rank,
-            "pid": self.pid,
             "step": self.step,
-            "phase": "ended" if self.exited else self.phase,
             "step_time_s": self.step_time_s,
-            "ended_t": self.ended_t,
             "own_s": round(statistics.median(self.own_s), 7) if self.own_s else None,
-            "heartbeat_t": self.heartbeat_t,
             **{k: getattr(self.use, k, None) for k in ("cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes")},
+        }
+
+    def picture(self) -> dict[str, Any]:
+        """Return its part of state.json."""
+        return {
+            **self.sample(),
+            "node": self.node.index,
+            "phase": "ended" if self.exited else self.phase,
+            **{k: getattr(self, k) for k in ("local_rank", "pid", "ended_t", "heartbeat_t")},
         }
 
 
@@ -102,9 +106,10 @@ class Round:
         self.resume = resume
         self.hangs = hangs
         self.script = script
-        first = resume.step if resume else 0
+        self.first = resume.step if resume else 0
+        """The step that it begins after."""
         self.ranks = [
-            Rank(g * tasks_per_node + i, node, i, step=first, attached=not script)
+            Rank(self, g * tasks_per_node + i, node, i, step=self.first, attached=not script)
             for g, node in enumerate(nodes)
             for i in range(tasks_per_node)
         ]
@@ -172,16 +177,6 @@ class Round:
     def unsaved(self) -> bool:
         """Whether some rank finished although its part of the last checkpoint is not durable."""
         return any(r.finished is not None and not r.saved for r in self.ranks)
-
-    def pardon(self, now: float, within_s: float) -> list[int]:
-        """Count ranks that have just exited as stopped, not failed: the signal reached them before an agent reported it."""
-        if self.failed_at is None or now - self.failed_at > within_s:
-            return []
-        pardoned = [rank for rank in self.ranks if rank.failure is not None]
-        for rank in pardoned:
-            rank.failure, rank.stopped = None, rank.step
-        self.failed_at = None
-        return [rank.rank for rank in pardoned]
 
     def views(self, now: float) -> list[RankView]:
         """Return what the hang watch looks at: ranks that still have something to do."""
@@ -253,9 +248,10 @@ class Round:
 
     def left_early(self, before: float) -> list[Failure]:
         """Return the ranks of a script that had ended with code 0 by then: torchrun allows it, and the others may need them."""
-        gone = [r for r in self.ranks if r.finished is not None and r.end is not None and r.end.t <= before]
         return [
-            Failure(r.rank, r.node.host, r.end.t, step=r.step or None, kind="exit", exit_code=0) for r in gone if r.end
+            Failure(r.rank, r.node.host, r.end.t, step=r.step or None, kind="exit", exit_code=0)
+            for r in self.ranks
+            if r.finished is not None and r.end is not None and r.end.t <= before
         ]
 
     def send(self, message: ToWorker, ranks: list[int] | None = None) -> None:

@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable
 
 from launcher.node.checkpoints import fence
-from launcher.node.leader.board import Board
-from launcher.node.leader.lost_folder import evidence_of, look
+from launcher.node.leader.board import Board, caused
+from launcher.node.leader.lost_folder import evidence_of
 from launcher.node.leader.nodes import Node
-from launcher.node.leader.picture import picture, sample_every_s, samples
+from launcher.node.leader.picture import picture, sample_every_s
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.saving import HOPELESS
 from launcher.node.policy.budgets import PLAIN_SCRIPT_PROGRESS_S
@@ -19,7 +19,6 @@ from launcher.node.policy.hangs import FROZEN_S, laggards
 from launcher.node.wire.messages import SILENCE_S
 from launcher.run import clock
 from launcher.run.asking import PATIENCE_S
-from launcher.run.event_parts import Cause
 from launcher.run.intervals import mttf_s
 
 _STALL_S = 2.0
@@ -84,7 +83,7 @@ class Watch:
                 held_s = board.budgets.spent_with_current_s(clock.now())
                 every_s = sample_every_s(round_.world_size, held_s, now - round_.began)
                 if self._is_due("samples", every_s, now):
-                    board.history.samples(samples(board))
+                    board.history.samples([rank.sample() for rank in round_.ranks])
 
     async def _fence(self) -> None:
         """Stop when a newer attempt has begun. While that is not known, training continues: each commit asks again."""
@@ -102,7 +101,7 @@ class Watch:
 
     async def _folder(self) -> None:
         """End the run when its folder stays deleted or moved for as long as a mount may be away."""
-        board, gone = self.board, await look(self.board)
+        board, gone = self.board, await self.board.blocking(self.board.anchor.look)
         if gone is None:
             self._gone_since = None
             return
@@ -135,10 +134,9 @@ class Watch:
 
     def _say_refused(self) -> None:
         refused = self.board.history.refused
-        if refused != self._refused:
-            self._refused = refused
-            if refused:
-                self.board.history.event("warning", text=f"the history cannot be written: {refused}; retrying")
+        if refused and refused != self._refused:
+            self.board.history.warn(f"the history cannot be written: {refused}; retrying")
+        self._refused = refused
 
     def _never_started(self, ended: dict[str, str]) -> None:
         """Wait no more for nodes whose agents have ended before they joined."""
@@ -178,14 +176,9 @@ class Watch:
 
     def _hang(self, round_: Round, now: float) -> None:
         board = self.board
-        if (
-            not board.spec.restart.hang_detection
-            or board.hang is not None
-            or round_.failed_at is not None
-            or round_.lost
-        ):
+        if not board.spec.restart.hang_detection or board.hang or round_.failed_at is not None or round_.lost:
             return
-        if board.stop is not None and not board.stop.withdrawn:
+        if board.stop is not None:
             return  # held at a boundary; the stop has a deadline of its own
         if any(now - node.heard > _QUIET_NODE_S for node in round_.nodes):
             return  # a node may be dying: its silence, not the ranks that wait for it, is what will be acted on
@@ -194,11 +187,10 @@ class Watch:
         if limit is None:
             round_.asked_at = None
             return
-        if not any(v.frozen_s >= FROZEN_S for v in views) and not round_.located(now, _ANSWER_S):
-            return
-        views = round_.views(now)
-        slow = [round_.ranks[v.rank] for v in laggards(views)]
         frozen = {v.rank for v in views if v.frozen_s >= FROZEN_S}
+        if not frozen and not round_.located(now, _ANSWER_S):
+            return
+        slow = [round_.ranks[v.rank] for v in laggards(views)]
         named = [
             {"rank": r.rank, "host": r.node.host, "step": r.step, "phase": r.phase, "frozen": r.rank in frozen}
             for r in slow
@@ -208,10 +200,8 @@ class Watch:
         text = f"no rank progressed for {limit:.0f} s" + (f" ({who} lagged behind)" if who else "")
         if frozen & {r.rank for r in slow}:
             text = f"{who} was frozen (process state T) for {limit:.0f} s"
-        cause = Cause.plain("hang", text)
-        board.hang = Evidence(
-            Kind.HANG, text, cause, tuple(sorted({r.node.host for r in slow})), slow[0].rank if slow else None
-        )
+        hosts = tuple(sorted({r.node.host for r in slow}))
+        board.hang = caused(Kind.HANG, text, hosts, slow[0].rank if slow else None)
         board.wake()
 
     def _idle(self, round_: Round, now: float) -> None:
@@ -223,16 +213,17 @@ class Watch:
             self.board.stop_wanted(Kind.IDLE, _IDLE_TEXT.format(minutes), 120.0)
 
     def _disk(self, now: float) -> None:
-        board, most = self.board, self.board.spec.restart.max_at_risk_min
-        if board.at_risk is None and board.saver.at_risk_s(now) > most * 60:
+        board, saver, most = self.board, self.board.saver, self.board.spec.restart.max_at_risk_min
+        if board.at_risk is not None:
+            return
+        if saver.at_risk_s(now) > most * 60:
             text = f"no checkpoint could be written for {most:g} minutes"
-            board.at_risk = Evidence(Kind.DISK_AT_RISK, text, Cause.plain("disk_full", text))
+            board.at_risk = caused(Kind.DISK_AT_RISK, text)
             if self._unasked is not None:  # no full disk: it may come back, and on other nodes it may be there
                 board.at_risk = Evidence(Kind.UNREADABLE, f"{text}: the run's folder does not answer ({self._unasked})")
-            board.wake()
-        if board.at_risk is None and board.saver.permanent >= HOPELESS:
-            text = f"no checkpoint can be written: {board.saver.last_error}"
-            board.at_risk = Evidence(Kind.CANNOT_SAVE, text, Cause.plain("save", text))
+        elif saver.permanent >= HOPELESS:
+            board.at_risk = caused(Kind.CANNOT_SAVE, f"no checkpoint can be written: {saver.last_error}")
+        if board.at_risk is not None:
             board.wake()
 
     def _plain_script(self, round_: Round, now: float) -> None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
 from launcher.node.checkpoints.committed import CommittedCheckpoint
-from launcher.node.leader.folder_retries import until_answered
+from launcher.node.leader.folder_retries import Blocking, until_answered
 from launcher.run.manifest import why_damaged
 
 
 class Proof:
     """Whether ``checkpoint`` is what its manifest says: a round's saves wait for it, so nothing grows from a damaged one."""
 
-    def __init__(
-        self, checkpoint: CommittedCheckpoint, blocking: Callable[..., Awaitable[Any]], wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, checkpoint: CommittedCheckpoint, blocking: Blocking, wake: Callable[[], None]) -> None:
         self.checkpoint = checkpoint
         self.damage: str | None = None
         """What is wrong with it, once that is known."""

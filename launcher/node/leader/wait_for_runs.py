@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from launcher.node.leader.board import Board
-from launcher.node.leader.gather_nodes import interrupted
-from launcher.node.leader.wait import until
 from launcher.node.policy.decisions import Evidence
 from launcher.run.after import Predecessor, broken, may_start, read_predecessors, state_of
 from launcher.run.asking import PATIENCE_S, exists, load_object
@@ -14,7 +12,6 @@ from launcher.run.paths import RunPaths
 from launcher.run.processes import runs_here
 
 _LOOK_S = 1.0
-_FOR_EVER_S = 10.0 * 365 * 86400
 
 
 async def await_predecessors(board: Board) -> Evidence | str | None:
@@ -23,28 +20,18 @@ async def await_predecessors(board: Board) -> Evidence | str | None:
     if not left or board.spec.batch == "slurm":
         return None
     board.history.event("waiting", runs=[one.run for one in left])
-    looked = -_LOOK_S
     answered = {one.run_dir: board.now() for one in left}
-
-    def look(now: float) -> Evidence | str | bool | None:
-        nonlocal left, looked
-        if (stop := interrupted(board)) is not None:
-            return stop
-        if now - looked < _LOOK_S:
-            return None
-        looked = now
-        still = []
-        for one in left:
-            state = _state(one, answered, now)
-            if state is None:
-                still.append(one)
-            elif not may_start(one.kind, state):
+    stop = board.interrupted
+    while stop is None and left:
+        for one in list(left):
+            state = _state(one, answered, board.now())
+            if state is not None and not may_start(one.kind, state):
                 return broken(one, state)
-        left = still
-        return None if left else True
-
-    found: Evidence | str | bool | None = await until(board, look, timeout_s=_FOR_EVER_S)
-    return found if isinstance(found, (Evidence, str)) else None
+            if state is not None:
+                left.remove(one)
+        if left:
+            stop = await board.until(lambda now: board.interrupted, timeout_s=_LOOK_S)
+    return stop
 
 
 def _state(one: Predecessor, answered: dict[str, float], now: float) -> str | None:
