@@ -13,7 +13,7 @@ from launcher.node.allocation.allocation import Allocation
 from launcher.node.leader.agreed_stop import AgreedStop
 from launcher.node.leader.folder_retries import Blocking
 from launcher.node.leader.journal import HistoryWriter
-from launcher.node.leader.nodes import Nodes
+from launcher.node.leader.nodes import Node, Nodes
 from launcher.node.leader.own_files import newest_of
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.saving import Saver
@@ -174,6 +174,11 @@ class Board:
         if path is not None:
             self.history.event("saved", step=None, path=path, reason="watch")
         return path is not None
+
+    def exclude(self, node: Node, why: str) -> None:
+        """Use a node no more in this attempt."""
+        node.bad = why
+        self.history.event("excluded", hosts=[node.host], why=why)
 
     def stop_wanted(self, kind: Kind, text: str, within_s: float | None) -> None:
         """Ask for a stop; of two, the reason that outranks and the nearer deadline hold."""

@@ -56,14 +56,11 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     reason = _reason(board, decision, evidence)
     if decision.action is not Action.COMPLETE:
         await board.blocking(board.allocation.forbid_requeue)
-    step = board.saver.last.step if board.saver.last else 0
-    if board.round is not None:
-        step = max(step, board.round.step)
-    now = clock.now()
-    board.history.event("attempt_ended", why=reason, allocation_s=round(now - board.began_t, 1))
+    step = max(board.saver.last_step or 0, board.round.step if board.round else 0)
+    _end_attempt(board, reason)
     board.history.event("ended", state=state, reason=reason, exit_code=code, step=step)
     board.history.state(picture(board))
-    outcome = {"state": state, "reason": reason, "exit_code": code, "step": step, "t": now, "attempt": board.attempt,
+    outcome = {"state": state, "reason": reason, "exit_code": code, "step": step, "t": clock.now(), "attempt": board.attempt,
                "metrics": dict(board.metrics), "cause": evidence.cause and evidence.cause.to_wire()}  # fmt: skip
     await board.blocking(board.history.flush)
     await _write(board, outcome, 1 if gone is not None and gone.place is None else _WRITE_TRIES)
@@ -83,13 +80,18 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     return Ending(state, reason, GONE if evidence.kind is Kind.GONE else code)
 
 
+def _end_attempt(board: Board, why: str) -> None:
+    board.history.event("attempt_ended", why=why, allocation_s=round(clock.now() - board.began_t, 1))
+
+
 def _reason(board: Board, decision: Decision, evidence: Evidence) -> str:
     if decision.action is Action.COMPLETE:
         step = board.round.step if board.round is not None else 0
         return f"All {step} steps are done." if step else "The work is done."
-    saved = None if evidence.kind is Kind.GONE and not (evidence.cause and evidence.cause.place) else board.saver.last
-    where = f" The newest checkpoint is of step {saved.step}." if saved is not None else ""
-    return decision.reason + where
+    deleted = evidence.kind is Kind.GONE and not (evidence.cause and evidence.cause.place)
+    if deleted or board.saver.last_step is None:
+        return decision.reason
+    return f"{decision.reason} The newest checkpoint is of step {board.saver.last_step}."
 
 
 async def _write(board: Board, outcome: dict[str, Any], tries: int) -> None:
@@ -106,8 +108,7 @@ async def _write(board: Board, outcome: dict[str, Any], tries: int) -> None:
 
 async def give_back(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     """Give the allocation back and have SLURM start the run again."""
-    bad = _bad_hosts(board, decision, evidence)
-    exclude = tuple(bad)
+    bad = _bad_hosts(board, evidence)
     delay = backoff_s(board.budgets.poor_attempts)
     began = clock.now()
     for node in board.nodes.all:  # after the bad ones are known: leaving is no fault
@@ -117,7 +118,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     silent = tuple(n.name for n in _lost(board) if n.lost_why == "silent" and not n.here)
     gone = await board.blocking(lambda: board.allocation.let_go(silent)) if silent else ()
     try:
-        handed = await _hand_back(board, exclude, delay)
+        handed = await _hand_back(board, tuple(bad), delay)
     except NotAnsweredError as error:
         return await _unheard(board, decision, error)
     except CancelledError as error:
@@ -126,15 +127,14 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     except SiteError as error:
         failed = Decision(Action.FAIL, f"{decision.reason} SLURM did not take the run back: {error}", decision.row)
         return await leave(board, failed, evidence)
-    if (
-        lost := await board.blocking(board.anchor.look)
-    ) is not None:  # SLURM can start the job only if it is put back before
+    lost = await board.blocking(board.anchor.look)
+    if lost is not None:  # SLURM can start the job only if it is put back before
         await board.blocking(lambda: board.allocation.remark(f"{decision.reason} But {lost.text}."))
     for why in dict.fromkeys(bad.values()):
         board.history.event("excluded", hosts=[h for h in bad if bad[h] == why], why=why)
     if handed.given_up:
         board.history.event("readmitted", hosts=list(handed.given_up), why=NEEDED)
-    board.history.event("attempt_ended", why=decision.reason, allocation_s=round(clock.now() - board.began_t, 1))
+    _end_attempt(board, decision.reason)
     took = round(clock.now() - began, 2)
     board.history.event(
         "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=delay, let_go=list(gone)
@@ -166,14 +166,14 @@ async def _hand_back(board: Board, exclude: tuple[str, ...], delay_s: float) -> 
 async def _unheard(board: Board, decision: Decision, error: SiteError) -> Ending:
     """SLURM does not answer: this host may be cut off, and the run may go on elsewhere. So no outcome is written."""
     text = f"{decision.reason} SLURM does not answer ({error}); whether the run continues is not known here."
-    board.history.event("warning", text=text)
-    board.history.event("attempt_ended", why=text, allocation_s=round(clock.now() - board.began_t, 1))
+    board.history.warn(text)
+    _end_attempt(board, text)
     await _dismiss(board)
     await board.blocking(board.history.close)
     return Ending("requeued", text, SiteError.exit_code)
 
 
-def _bad_hosts(board: Board, decision: Decision, evidence: Evidence) -> dict[str, str]:
+def _bad_hosts(board: Board, evidence: Evidence) -> dict[str, str]:
     """Return the hosts to exclude from the next attempt, with reasons: those blamed, failed or lost in this one."""
     woke = board.woke_at
     # They have left a leader that stood still: it hears of that when it goes on.
@@ -184,8 +184,8 @@ def _bad_hosts(board: Board, decision: Decision, evidence: Evidence) -> dict[str
         if n.name not in left
     }
     bad = {n.name: why for n in board.nodes.all if (why := n.bad or n.suspect) is not None}
-    blamed = dict.fromkeys(decision.exclude, evidence.text) if evidence.kind in _EXCLUDED else {}
-    return {**lost, **bad, **{host: why for host, why in blamed.items() if host not in left}}
+    blamed = [host for host in evidence.hosts if host not in left] if evidence.kind in _EXCLUDED else []
+    return {**lost, **bad, **dict.fromkeys(blamed, evidence.text)}
 
 
 def _lost(board: Board) -> list[Node]:

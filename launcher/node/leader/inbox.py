@@ -63,7 +63,7 @@ class Inbox(wire.Hub):
             node.bad = "its connection broke repeatedly"
         board.history.event("node_lost", host=node.host, why=why)
         if board.round is not None and node in board.round.nodes:
-            board.round.lost.append((node, why))
+            board.round.lost.append(node)
 
     def _hello(self, link: wire.Link, hello: wire.AgentHello) -> None:
         board = self.board
@@ -78,13 +78,12 @@ class Inbox(wire.Hub):
         node.send(
             wire.Welcome(attempt=board.attempt, t=clock.now(), heartbeat_s=wire.HEARTBEAT_S, silence_s=wire.SILENCE_S)
         )
-        facts = node.facts
+        facts = hello.facts
         board.history.event("node_joined", node=node.index, host=node.host, facts=facts.to_wire() if facts else {})
         for text in (facts and facts.warnings) or ():
             board.history.warn(f"{node.host}: {text}")
         if facts and facts.sees_run_dir is False:
-            node.bad = "it cannot use the run directory"
-            board.history.event("excluded", hosts=[node.host], why=node.bad)
+            board.exclude(node, "it cannot use the run directory")
 
     # --- agents ---
 
@@ -155,7 +154,7 @@ class Inbox(wire.Hub):
         rank.exited, rank.ended_t, rank.end = True, round(clock.now(), 3), end
         if end.shutdown is not None:
             text = f"rank {rank.rank} on {rank.node.host}: the script had ended with code {end.exit_code}; then its process {end.shutdown}"
-            self.board.history.event("warning", text=text, rank=rank.rank)
+            self.board.history.warn(text, rank.rank)
         if rank.finished is None and rank.stopped is None:
             self._ended(rank, end)
 
@@ -180,9 +179,6 @@ class Inbox(wire.Hub):
                 if round_.progressed(rank, said, now) and not round_.stepped:
                     round_.stepped = True
                     board.history.event("first_step", step=rank.step, seconds=round(now - round_.began, 4))
-            case messages.WorkerMetrics() | messages.WorkerEvaluated() | messages.WorkerEpoch():
-                if rank.rank == 0:
-                    self._numbers(said)
             case messages.WorkerHello():
                 rank.pid, rank.heartbeat_t = said.pid, clock.now()
             case messages.WorkerAttached():
@@ -230,18 +226,24 @@ class Inbox(wire.Hub):
             case messages.WorkerFailure():
                 self._failed(rank, said)
             case messages.WorkerWarning():
-                board.history.event("warning", text=said.text, rank=rank.rank)
+                board.history.warn(said.text, rank.rank)
+            case _ if rank.rank == 0:
+                self._numbers(said)
 
-    def _numbers(self, said: messages.WorkerMetrics | messages.WorkerEvaluated | messages.WorkerEpoch) -> None:
-        history = self.board.history
-        if isinstance(said, messages.WorkerEpoch):
-            history.event("epoch", epoch=said.epoch, loss=said.loss)
-            history.metrics(said.step, said.epoch, {"epoch_loss": said.loss})
-            return
-        self.board.metrics.update(said.metrics)
-        history.metrics(said.step, said.epoch if isinstance(said, messages.WorkerMetrics) else None, said.metrics)
-        if isinstance(said, messages.WorkerEvaluated):
-            history.event("evaluated", step=said.step, metrics=said.metrics)
+    def _numbers(self, said: messages.FromWorker) -> None:
+        """Take in metrics: those of rank 0 count."""
+        history, latest = self.board.history, self.board.metrics
+        match said:
+            case messages.WorkerEpoch():
+                history.event("epoch", epoch=said.epoch, loss=said.loss)
+                history.metrics(said.step, said.epoch, {"epoch_loss": said.loss})
+            case messages.WorkerMetrics():
+                latest.update(said.metrics)
+                history.metrics(said.step, said.epoch, said.metrics)
+            case messages.WorkerEvaluated():
+                latest.update(said.metrics)
+                history.metrics(said.step, None, said.metrics)
+                history.event("evaluated", step=said.step, metrics=said.metrics)
 
     def _failed(self, rank: Rank, said: messages.WorkerFailure) -> None:
         if rank.over:
@@ -253,7 +255,7 @@ class Inbox(wire.Hub):
         failure.add_failed(said)
         if rank.attached and not is_victim(failure):
             text = f"{cause_of(failure).text}, while the run was being stopped"
-            self.board.history.event("warning", text=text, rank=rank.rank)
+            self.board.history.warn(text, rank.rank)
         self._left(rank)
 
     def _told_to_stop(self, round_: Round) -> bool:

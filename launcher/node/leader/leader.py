@@ -121,8 +121,9 @@ class Leader:
         """Claim the attempt and learn what earlier ones did."""
         allocation, paths, spec = self._allocation, self.paths, self.spec
         life = connection.allocation_life(os.environ)
-        who = {"job_id": allocation.job_id, "life": life, "host": self.host, "pid": os.getpid()}
-        attempt = await self._patiently(lambda: fence.claim_attempt(paths, **who))
+        attempt = await self._patiently(
+            lambda: fence.claim_attempt(paths, job_id=allocation.job_id, life=life, host=self.host, pid=os.getpid())
+        )
         await self._patiently(lambda: paths.checkpoints.mkdir(mode=0o750, exist_ok=True))
         await self._patiently(lambda: fence.drop_stale(paths, attempt))
         anchor = await self._patiently(lambda: Anchor(paths.root))
@@ -317,18 +318,14 @@ class Leader:
         if meaning.kind == Kind.TIME_LIMIT.value and left_s is not None:
             # SLURM sends --signal up to 60 s early: that time is the user's.
             lead_s = float(self.spec.restart.signal_lead_s)
-            await self._leave_to_training(board, left_s - self.spec.site.kill_wait_s - lead_s)
+            # All but the lead is training's, unless a script has taken USR2 for its own word to stop.
+            await board.until(
+                lambda now: (board.round is not None and any(r.stopped is not None for r in board.round.ranks)) or None,
+                timeout_s=left_s - self.spec.site.kill_wait_s - lead_s,
+            )
             left_s = min(left_s, lead_s)
         if board.phase != "ended":
             board.stop_wanted(Kind(meaning.kind), text, window_s(meaning.kind, self.spec, left_s))
-
-    async def _leave_to_training(self, board: Board, seconds: float) -> None:
-        """Wait, unless a script has taken USR2 for its own word to stop."""
-        end = board.now() + seconds
-        while board.now() < end and not (
-            board.round is not None and any(r.stopped is not None for r in board.round.ranks)
-        ):
-            await asyncio.sleep(min(_REQUEST_POLL_S, max(0.0, end - board.now())))
 
     async def _await_request(self, board: Board) -> None:
         """Nothing explains a USR2: training goes on, and a user's request is looked for until every node would see it."""

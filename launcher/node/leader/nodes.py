@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.node.wire.messages import SILENCE_S, AgentHello, Link, NodeFacts, ToAgent
+from launcher.node.wire.messages import SILENCE_S, AgentHello, Link, ToAgent
 
 
 @dataclass
@@ -17,7 +17,8 @@ class Node:
     link: Link | None = None
     host: str = ""
     """As it calls itself; its name until it has joined."""
-    facts: NodeFacts | None = None
+    address: str = ""
+    """Where the other nodes reach it."""
     heard: float = 0.0
     """When it last sent anything, by the leader's clock."""
     bad: str | None = None
@@ -39,11 +40,6 @@ class Node:
         """Whether it is connected and may train."""
         return self.link is not None and self.bad is None
 
-    @property
-    def address(self) -> str:
-        """Where the other nodes reach it."""
-        return (self.facts.master_addr if self.facts is not None else None) or self.host
-
     def send(self, message: ToAgent) -> None:
         """Send one message; nothing happens when the node is not connected."""
         if self.link is not None:
@@ -62,7 +58,8 @@ class Nodes:
         node = self.all[hello.node]
         self.drop(node)
         node.link, node.heard, node.lost_at = link, now, None
-        node.host, node.facts = hello.host or node.name, hello.facts
+        node.host = hello.host or node.name
+        node.address = (hello.facts and hello.facts.master_addr) or node.host
         self._by_link[link] = node
         return node
 

@@ -40,8 +40,8 @@ async def choose_resume(board: Board) -> CommittedCheckpoint | Evidence | None:
     for path, why in heard:
         board.history.event("checkpoint_damaged", path=path, why=why)
         board.saver.trusted.discard(committed.step_of(path))
-    if found is not None and (board.saver.last is None or board.saver.last.step != found.step):
-        board.saver.last = found
+    if found is not None:
+        board.saver.last_step = found.step
     return found
 
 

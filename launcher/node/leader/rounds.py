@@ -121,7 +121,7 @@ class Round:
         self.cleared: set[int] = set()
         self.store_problem: str | None = None
         self.failed_at: float | None = None
-        self.lost: list[tuple[Node, str]] = []
+        self.lost: list[Node] = []
         self.stacks: set[int] = set()
         self.stopped_at: float | None = None
         """When every rank had stopped as agreed."""

@@ -153,8 +153,8 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
 
 
 def _lost(round_: Round) -> Evidence:
-    hosts = tuple(node.host for node, _ in round_.lost)
-    how = "fell silent" if round_.lost[0][1] == "silent" else "is gone (its connection closed)"
+    hosts = tuple(node.host for node in round_.lost)
+    how = "fell silent" if round_.lost[0].lost_why == "silent" else "is gone (its connection closed)"
     return caused(Kind.NODE_LOST, f"node {hosts[0]} {how}", hosts)
 
 
@@ -251,18 +251,15 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     if await board.until(lambda now: round_.all_nodes(round_.cleared), timeout_s=board.timing.clear_s) is None:
         for node in round_.nodes:
             if node.here and node.index not in round_.cleared:
-                node.bad = f"it could not end its workers within {board.timing.clear_s:.0f} s"
-                board.history.event("excluded", hosts=[node.host], why=node.bad)
+                board.exclude(node, f"it could not end its workers within {board.timing.clear_s:.0f} s")
     await board.saver.quiesce(lambda: board.interrupt is not None or board.fenced)
     await board.blocking(lambda: fence.discard_unfinished(board.paths, board.attempt))
     await board.look_at_own_files()  # nobody writes any more; what came since the last look is progress, too
     evidence = _explain(board, round_, evidence)
     _blame(board, evidence)
     if board.stop is not None or board.term_sent:
-        saved = board.saver.last.step if board.saver.last else 0
-        board.history.event(
-            "stopped", step=round_.step, lost_steps=max(0, round_.step - saved) if not round_.plain else None
-        )
+        lost = None if round_.plain else max(0, round_.step - (board.saver.last_step or 0))
+        board.history.event("stopped", step=round_.step, lost_steps=lost)
     board.history.event("round_ended", why=evidence.text)
     return evidence
 
@@ -321,7 +318,7 @@ def _blame(board: Board, evidence: Evidence) -> None:
     """
     if evidence.kind not in (Kind.WORKER_FAILED, Kind.HANG) or len(evidence.hosts) != 1:
         return
-    saved = board.saver.last.step if board.saver.last else -1
+    saved = -1 if board.saver.last_step is None else board.saver.last_step
     host = evidence.hosts[0]
     before, count = board.blamed.get(host, (saved, 0))
     count = count + 1 if before == saved else 1
@@ -333,8 +330,7 @@ def _blame(board: Board, evidence: Evidence) -> None:
         if node.host != host or node.bad is not None:
             continue
         if len(board.nodes.healthy) > board.spec.nodes:
-            node.bad = why
-            board.history.event("excluded", hosts=[host], why=why)
+            board.exclude(node, why)
         else:
             node.suspect = why
 

@@ -83,9 +83,10 @@ class Saver:
         self.wake = wake
         self.round: Round
         """The current one, once there was one."""
-        self.last: CommittedCheckpoint | None = None
+        self.last_step: int | None = None
+        """The newest checkpoint."""
         self.last_t: float | None = None
-        """When ``last`` was committed in this attempt, the leader's clock."""
+        """When it was committed in this attempt, the leader's clock."""
         self.trusted: set[int] = set()
         self.failures = 0
         """Saves in a row that failed."""
@@ -218,10 +219,10 @@ class Saver:
         save = self._saves.get(step)
         return save is not None and save.committing
 
-    def interval_s(self, mttf_s: float) -> float | None:
-        """Return seconds between saves by time; None where the workers save by steps."""
-        if not self.spec.enabled or self.spec.interval_steps is not None:
-            return None
+    def _interval_s(self, mttf_s: float) -> float:
+        """Return seconds between saves by time; infinite where the workers save by steps."""
+        if self.spec.interval_steps is not None:
+            return math.inf
         if self.spec.interval_min is not None:
             return self.spec.interval_min * 60
         low, high = self.spec.min_interval_min * 60, self.spec.max_interval_min * 60
@@ -248,8 +249,7 @@ class Saver:
             return
         if not all(rank.attached and not rank.over and rank.step > first for rank in ranks):
             return
-        interval = self.interval_s(mttf_s)
-        if now >= self._retry_at or (interval is not None and now - self._last_begun >= interval):
+        if now >= self._retry_at or now - self._last_begun >= self._interval_s(mttf_s):
             self._retry_at = math.inf
             self._ask(now)
 
@@ -346,8 +346,8 @@ class Saver:
 
     def _committed(self, save: Save, done: CommittedCheckpoint, round_: Round, now: float) -> None:
         self._saves.pop(save.step, None)
-        if self.last is None or done.step >= self.last.step:
-            self.last, self.last_t = done, now
+        if done.step >= (self.last_step or 0):
+            self.last_step, self.last_t = done.step, now
         self.trusted.add(done.step)
         self.failures, self.permanent, self._retry_at = 0, 0, math.inf
         self._costs.append(save.blocked_s or save.seconds)

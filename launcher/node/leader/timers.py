@@ -47,10 +47,9 @@ class Watch:
         self._lose = lose
         self._last = board.now()
         self._done: dict[str, float] = {}
-        self._advanced = (board.now(), -1)
+        self._advanced_at, self._advanced_to = board.now(), -1
         left_s = board.spec.restart.max_total_hours * 3600 - board.budgets.spent_with_current_s(clock.now())
         self._hours_end = board.now() + left_s
-        self._assumed: int | None = None
         self._refused: str | None = None
         self._looking: asyncio.Task[None] | None = None
         self._unasked: str | None = None
@@ -68,7 +67,7 @@ class Watch:
         if round_ is not None and not round_.ending and board.phase == "training":
             self._round(round_, now)
             if self._is_due("watch", _WATCH_S, now) and await board.look_at_own_files():
-                self._advanced = (board.now(), self._advanced[1])
+                self._advanced_at = board.now()
         if board.phase == "waiting" and board.nodes.missing and self._is_due("starts", _STARTS_S, now):
             self._never_started(await board.blocking(board.allocation.ended_tasks))
         self._hours(now)
@@ -129,8 +128,7 @@ class Watch:
         self.board.nodes.forgive(gap)
         if self.board.round is not None:
             self.board.round.hangs.forgive(gap)
-        since, step = self._advanced
-        self._advanced = (since + gap, step)
+        self._advanced_at += gap
 
     def _say_refused(self) -> None:
         refused = self.board.history.refused
@@ -206,10 +204,9 @@ class Watch:
 
     def _idle(self, round_: Round, now: float) -> None:
         minutes = self.board.spec.restart.idle_timeout_min
-        since, step = self._advanced
-        if round_.step != step or _occupied(round_):
-            self._advanced = (now, round_.step)
-        elif minutes > 0 and now - since > minutes * 60 and self.board.interrupt is None:
+        if round_.step != self._advanced_to or _occupied(round_):
+            self._advanced_at, self._advanced_to = now, round_.step
+        elif minutes > 0 and now - self._advanced_at > minutes * 60 and self.board.interrupt is None:
             self.board.stop_wanted(Kind.IDLE, _IDLE_TEXT.format(minutes), 120.0)
 
     def _disk(self, now: float) -> None:
@@ -227,8 +224,8 @@ class Watch:
             board.wake()
 
     def _plain_script(self, round_: Round, now: float) -> None:
-        if round_.plain and self._assumed != round_.number and now - round_.began > PLAIN_SCRIPT_PROGRESS_S:
-            self._assumed = round_.number
+        old_enough = round_.plain and now - round_.began > PLAIN_SCRIPT_PROGRESS_S
+        if old_enough and self._is_due(f"round {round_.number}", math.inf, now):
             self.board.history.event("progress_assumed", seconds=PLAIN_SCRIPT_PROGRESS_S)
 
 
