@@ -88,60 +88,41 @@ class Inbox(wire.Hub):
     # --- agents ---
 
     def _hear(self, node: Node, said: wire.FromAgent) -> None:
-        board = self.board
+        board, round_ = self.board, self.board.round
+        if round_ is not None and getattr(said, "round", round_.number) != round_.number:
+            round_ = None
         match said:
-            case wire.WorkerSaid() | wire.WorkerUp() | wire.WorkerExit():
-                if (rank := self._rank_of(node, said.round, said.rank)) is not None:
-                    self._hear_of_rank(rank, said)
-            case wire.Cleared() | wire.StacksWritten() | wire.StoreFailed() | wire.StoreEnded():
-                if board.round is not None and said.round == board.round.number:
-                    self._hear_of_round(board.round, node, said)
-                elif isinstance(said, wire.StoreFailed) and said.round == CHECKS_ROUND:
-                    board.ports[CHECKS_ROUND] = 0  # the checks do without
+            case wire.WorkerSaid() if rank := _rank_of(node, round_, said.rank):
+                message = self._from_workers.read(said.message)
+                if message is not None:
+                    self._hear_worker(rank, message)
+            case wire.WorkerUp() if rank := _rank_of(node, round_, said.rank):
+                rank.pid = said.pid
+            case wire.WorkerExit() if rank := _rank_of(node, round_, said.rank):
+                self._exited(rank, said)
+            case wire.Alive():
+                for use in said.ranks:
+                    if rank := _rank_of(node, round_, use.rank):
+                        self._alive(rank, use)
+            case wire.Cleared() if round_:
+                round_.cleared.add(node.index)
+            case wire.StacksWritten() if round_:
+                round_.stacks.add(node.index)
             case wire.StoreReady():
                 board.ports[said.round] = said.port
-            case wire.Alive() if board.round is not None:
-                for use in said.ranks:
-                    if (rank := self._rank_of(node, board.round.number, use.rank)) is not None:
-                        self._alive(rank, use)
+            case wire.StoreFailed(round=number) if number == CHECKS_ROUND:
+                board.ports[number] = 0  # the checks do without
+            case wire.StoreFailed() if round_ and not round_.ending:
+                round_.store_problem = f"the store on {node.host} could not start: {said.error}"
+            case wire.StoreEnded() if round_ and not round_.ending:
+                round_.store_problem = f"the store on {node.host} ended"
+                board.history.event("store_lost", host=node.host)
             case wire.SignalHeard():
                 self._signal(said.name, node)
             case wire.ChecksDone():
                 board.preflight[node.index] = said
             case wire.Leaving() if board.phase == "ended":
                 board.nodes.drop(node)
-
-    def _rank_of(self, node: Node, number: int, rank: int) -> Rank | None:
-        """Return a rank of the current round, if a message names that round and came from the rank's own node."""
-        round_ = self.board.round
-        if round_ is None or number != round_.number or not 0 <= rank < round_.world_size:
-            return None
-        return round_.ranks[rank] if round_.ranks[rank].node is node else None
-
-    def _hear_of_rank(self, rank: Rank, said: wire.WorkerSaid | wire.WorkerUp | wire.WorkerExit) -> None:
-        match said:
-            case wire.WorkerUp():
-                rank.pid = said.pid
-            case wire.WorkerExit():
-                self._exited(rank, said)
-            case wire.WorkerSaid():
-                message = self._from_workers.read(said.message)
-                if message is not None:
-                    self._hear_worker(rank, message)
-
-    def _hear_of_round(
-        self, round_: Round, node: Node, said: wire.Cleared | wire.StacksWritten | wire.StoreFailed | wire.StoreEnded
-    ) -> None:
-        match said:
-            case wire.Cleared():
-                round_.cleared.add(node.index)
-            case wire.StacksWritten():
-                round_.stacks.add(node.index)
-            case wire.StoreFailed() if not round_.ending:
-                round_.store_problem = f"the store on {node.host} could not start: {said.error}"
-            case wire.StoreEnded() if not round_.ending:
-                round_.store_problem = f"the store on {node.host} ended"
-                self.board.history.event("store_lost", host=node.host)
 
     def _alive(self, rank: Rank, use: wire.RankUse) -> None:
         rank.use, rank.heartbeat_t = use, clock.now()
@@ -313,6 +294,13 @@ class Inbox(wire.Hub):
             board.saver.label_stop(step, board.now())
         tmp = board.paths.checkpoint_tmp(board.attempt, round_.number, step)
         round_.send(messages.StopAt(step=step, save=stop.save, tmp=str(tmp)), sorted(stop.ranks))
+
+
+def _rank_of(node: Node, round_: Round | None, number: int) -> Rank | None:
+    """Return a rank of the round, if it runs on that node."""
+    if round_ is None or not 0 <= number < round_.world_size:
+        return None
+    return round_.ranks[number] if round_.ranks[number].node is node else None
 
 
 def _note(text: str) -> None:

@@ -15,8 +15,6 @@ from launcher.run.asking import PATIENCE_S, NotAskedError
 
 _T = TypeVar("_T")
 
-UNREADABLE_TEXT = "the run's folder did not answer for {:g} minutes ({})"
-
 
 async def choose_resume(board: Board) -> CommittedCheckpoint | Evidence | None:
     """Return the newest checkpoint that verifies; a fork's origin when the run has none of its own; None: from scratch.
@@ -56,7 +54,7 @@ async def _asked(board: Board, work: Callable[[], _T]) -> _T | Evidence:
             refused=lambda error: board.history.warn(f"the run's folder does not answer ({error}); retrying"),
         )
     except NotAskedError as error:
-        text = UNREADABLE_TEXT.format(PATIENCE_S / 60, error)
+        text = f"the run's folder did not answer for {PATIENCE_S / 60:g} minutes ({error})"
         return board.interrupted or Evidence(Kind.UNREADABLE, text)
 
 

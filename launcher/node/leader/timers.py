@@ -29,10 +29,9 @@ _ANSWER_S = 1.0
 """A worker's control thread answers at once, also while its main thread waits in a collective; not while it holds the
 interpreter in native code."""
 _PICTURE_S, _FENCE_S, _WATCH_S, _STARTS_S = 1.0, 2.0, 5.0, 1.0
-_HOURS_TEXT = "the allocations of all attempts have lasted {:g} hours (restart.max_total_hours)"
 _HOURS_STOP_S = 600.0
 """The cap is no hurry: so long for the last save, and no worker that does not stop holds the nodes beyond."""
-_IDLE_TEXT = "no progress for {:g} minutes (restart.idle_timeout_min)"
+_IDLE_STOP_S = 120.0
 _BUSY_PHASES = frozenset({"save", "evaluate", "teardown", "starting", "init"})
 """Starting has a limit of its own, ``init_timeout_min``."""
 _BUSY_PERCENT = 10.0
@@ -62,7 +61,6 @@ class Watch:
         self._own_stall(now)
         for node in board.nodes.silent(now):
             self._lose(node, "silent")
-            board.wake()
         round_ = board.round
         if round_ is not None and not round_.ending and board.phase == "training":
             self._round(round_, now)
@@ -77,7 +75,10 @@ class Watch:
                 self._looking = asyncio.get_running_loop().create_task(self._fence())
             if self._is_due("picture", _PICTURE_S, now):
                 board.history.state(picture(board))
-                self._say_refused()
+                refused = board.history.refused
+                if refused and refused != self._refused:
+                    board.history.warn(f"the history cannot be written: {refused}; retrying")
+                self._refused = refused
             if (round_ := board.round) is not None:
                 held_s = board.budgets.spent_with_current_s(clock.now())
                 every_s = sample_every_s(round_.world_size, held_s, now - round_.began)
@@ -90,7 +91,6 @@ class Watch:
         try:
             if not await board.blocking(lambda: fence.is_current(board.paths, board.attempt)):
                 board.fenced = True
-                board.wake()
             self._unasked = self._gone_since = None
         except OSError as error:
             if self._unasked is None:
@@ -109,7 +109,6 @@ class Watch:
             board.history.warn(f"{gone.text}; the run ends in {PATIENCE_S / 60:g} minutes unless it is put back")
         if board.at_risk is None and board.now() - self._gone_since >= PATIENCE_S:
             board.at_risk = evidence_of(gone)
-            board.wake()
 
     def _is_due(self, what: str, every_s: float, now: float) -> bool:
         """Return whether ``what`` was last done ``every_s`` ago, or never."""
@@ -130,12 +129,6 @@ class Watch:
             self.board.round.hangs.forgive(gap)
         self._advanced_at += gap
 
-    def _say_refused(self) -> None:
-        refused = self.board.history.refused
-        if refused and refused != self._refused:
-            self.board.history.warn(f"the history cannot be written: {refused}; retrying")
-        self._refused = refused
-
     def _never_started(self, ended: dict[str, str]) -> None:
         """Wait no more for nodes whose agents have ended before they joined."""
         board = self.board
@@ -148,26 +141,26 @@ class Watch:
                 checks.append({"host": node.host, "name": "start", "ok": False, "detail": node.bad})
         if checks:
             board.history.event("preflight", ok=False, seconds=0.0, checks=checks, bandwidth_gb_s=None)
-            board.wake()
 
     def _hours(self, now: float) -> None:
         """Stop the run at the limit of hours over all attempts, also at the start of an attempt beyond it."""
         board = self.board
         if now >= self._hours_end and board.phase != "ended" and board.interrupt is None:
             hours = board.spec.restart.max_total_hours
-            board.stop_wanted(Kind.HOURS, _HOURS_TEXT.format(hours), _HOURS_STOP_S)
+            text = f"the allocations of all attempts have lasted {hours:g} hours (restart.max_total_hours)"
+            board.stop_wanted(Kind.HOURS, text, _HOURS_STOP_S)
 
     # --- a round ---
 
     def _round(self, round_: Round, now: float) -> None:
         board = self.board
-        if board.fenced or board.saver.fenced:
-            board.fenced = True
-            board.wake()
+        board.fenced = board.fenced or board.saver.fenced
         self._hang(round_, now)
         self._idle(round_, now)
         self._disk(now)
-        self._plain_script(round_, now)
+        old_enough = round_.plain and now - round_.began > PLAIN_SCRIPT_PROGRESS_S
+        if old_enough and self._is_due(f"round {round_.number}", math.inf, now):
+            board.history.event("progress_assumed", seconds=PLAIN_SCRIPT_PROGRESS_S)
         if board.interrupt is None and round_.failed_at is None and not round_.lost and round_.all_ready:
             spent = board.budgets.spent_with_current_s(clock.now())
             board.saver.tick(now, mttf_s(board.spec.nodes, spent, board.failures))
@@ -200,14 +193,15 @@ class Watch:
             text = f"{who} was frozen (process state T) for {limit:.0f} s"
         hosts = tuple(sorted({r.node.host for r in slow}))
         board.hang = caused(Kind.HANG, text, hosts, slow[0].rank if slow else None)
-        board.wake()
 
     def _idle(self, round_: Round, now: float) -> None:
         minutes = self.board.spec.restart.idle_timeout_min
         if round_.step != self._advanced_to or _occupied(round_):
             self._advanced_at, self._advanced_to = now, round_.step
         elif minutes > 0 and now - self._advanced_at > minutes * 60 and self.board.interrupt is None:
-            self.board.stop_wanted(Kind.IDLE, _IDLE_TEXT.format(minutes), 120.0)
+            self.board.stop_wanted(
+                Kind.IDLE, f"no progress for {minutes:g} minutes (restart.idle_timeout_min)", _IDLE_STOP_S
+            )
 
     def _disk(self, now: float) -> None:
         board, saver, most = self.board, self.board.saver, self.board.spec.restart.max_at_risk_min
@@ -220,13 +214,6 @@ class Watch:
                 board.at_risk = Evidence(Kind.UNREADABLE, f"{text}: the run's folder does not answer ({self._unasked})")
         elif saver.permanent >= HOPELESS:
             board.at_risk = caused(Kind.CANNOT_SAVE, f"no checkpoint can be written: {saver.last_error}")
-        if board.at_risk is not None:
-            board.wake()
-
-    def _plain_script(self, round_: Round, now: float) -> None:
-        old_enough = round_.plain and now - round_.began > PLAIN_SCRIPT_PROGRESS_S
-        if old_enough and self._is_due(f"round {round_.number}", math.inf, now):
-            self.board.history.event("progress_assumed", seconds=PLAIN_SCRIPT_PROGRESS_S)
 
 
 def _occupied(round_: Round) -> bool:
