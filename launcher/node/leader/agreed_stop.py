@@ -1,4 +1,4 @@
-"""The leader's half of stopping at an agreed step (DESIGN.md gives the invariant and why nothing can deadlock).
+"""The leader's half of stopping at an agreed step. No rank passes that step, and no rank waits for one that never comes.
 
 Pure: it is told what workers report, and answers when they agree.
 
@@ -11,21 +11,23 @@ Pure: it is told what workers report, and answers when they agree.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from launcher.run.messages import Pause, StopAt
 
 
+@dataclass
 class AgreedStop:
     """One attempt to stop ``ranks`` at a common step."""
 
-    def __init__(self, ranks: list[int], *, save: bool) -> None:
-        self.ranks = set(ranks)
-        self.save = save
-        self.step: int | None = None
-        """S, once agreed."""
-        self._reported: dict[int, int] = {}
-        """The highest unit that each has entered, or after which it has finished."""
-        self._finished: set[int] = set()
-        self._stopped: set[int] = set()
+    ranks: set[int]
+    save: bool
+    step: int | None = None
+    """S, once agreed."""
+    _reported: dict[int, int] = field(default_factory=dict)
+    """The highest unit that each has entered, or after which it has finished."""
+    _finished: set[int] = field(default_factory=set)
+    _stopped: set[int] = field(default_factory=set)
 
     def entered(self, rank: int, step: int) -> bool:
         """Take in a worker's answer; true when it makes the agreement complete (tell everybody to stop)."""

@@ -21,7 +21,6 @@ from launcher.node.leader.tracking import Tracking
 from launcher.node.policy.budgets import Budgets
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.node.sidecars.notify import Notifier
-from launcher.node.wire.messages import ChecksDone
 from launcher.run.causes import KIND_OF
 from launcher.run.event_parts import Cause
 from launcher.run.gone import Anchor
@@ -40,14 +39,14 @@ def caused(kind: Kind, text: str, hosts: tuple[str, ...] = (), rank: int | None 
 
 @frozen
 class Timing:
-    """The leader's own patience, in seconds."""
+    """How long the leader waits, in seconds."""
 
     tick_s: float = 0.1
     spare_wait_s: float = 10.0
-    """Enough nodes are here: spares are waited for so long."""
+    """For spares, once enough nodes are here."""
     store_s: float = 60.0
     clear_s: float = 15.0
-    """A node that cannot end its workers in so long is not used again."""
+    """A node that has not ended its workers by then is not used again."""
     dump_s: float = 2.0
     preflight_s: float = 90.0
     leave_s: float = 6.0
@@ -61,7 +60,7 @@ class Interrupt:
 
     evidence: Evidence
     deadline: float
-    """By the leader's clock; infinite: no hurry."""
+    """By the leader's clock; infinite: none."""
     began: float
     started: bool = False
     """The workers have been told."""
@@ -126,13 +125,12 @@ class Board:
     later."""
     ports: dict[int, int] = field(default_factory=dict)
     """Ports of stores that are up, by round."""
-    preflight: dict[int, ChecksDone] = field(default_factory=dict)
-    blamed: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """The host that failed last: newest checkpoint then, and how often in a row."""
+    blamed: list[tuple[str, int | None]] = field(default_factory=list)
+    """The host that failed last and the newest checkpoint then, as often as both were the same in a row."""
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def now(self) -> float:
-        """The leader's clock: monotonic seconds."""
+        """Return the leader's time: monotonic seconds."""
         return asyncio.get_running_loop().time()
 
     def wake(self) -> None:

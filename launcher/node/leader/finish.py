@@ -24,11 +24,11 @@ _STATES = {Action.COMPLETE: ("completed", 0), Action.FAIL: ("failed", RunFailedE
            Action.CANCEL: ("cancelled", RunCancelledError.exit_code)}  # fmt: skip
 _EXCLUDED = (Kind.NODE_LOST, Kind.PREFLIGHT, Kind.NODES_MISSING, Kind.PORTS_TAKEN)
 _NOTIFY_S = 8.0
-"""The allocation is held for so long, at the end of a run, until news and metrics of it are delivered."""
+"""At the end of a run the allocation is held at most this long, while notifications and metrics are delivered."""
 _KILLED_SOON_S = 2.0
 """The same after a cancel, when SLURM is about to kill."""
 _LEFT_OVER_S = 1.0
-"""The same before a requeue: what is not delivered by then, the next attempt delivers."""
+"""The same before a requeue: the next attempt delivers the rest."""
 _UNHEARD_S = 120.0
 _WAKING_S = 5.0
 _WRITE_TRIES, _WRITE_PAUSE_S = int(PATIENCE_S), 1.0
@@ -66,12 +66,11 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     await _write(board, outcome, 1 if gone is not None and gone.place is None else _WRITE_TRIES)
     if gone is not None:
         await board.blocking(lambda: tell_outside(board, gone, reason))
-    # Only now: news is told from the run's files, and neither may keep anybody from knowing how it ended.
+    # Only now: notifications read the run's files, and slow trackers must not delay the outcome.
     board.notifier.tell(state, reason)
     board.tracking.end(state, reason)
     limit_s = _KILLED_SOON_S if decision.action is Action.CANCEL else _NOTIFY_S
-    await asyncio.gather(board.notifier.drain(limit_s), board.tracking.drain(limit_s))
-    await board.blocking(board.history.close)
+    await _close(board, limit_s)
     absent = board.nodes.missing
     await _dismiss(board)
     if absent:
@@ -111,7 +110,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     bad = _bad_hosts(board, evidence)
     delay = backoff_s(board.budgets.poor_attempts)
     began = clock.now()
-    for node in board.nodes.all:  # after the bad ones are known: leaving is no fault
+    for node in board.nodes.all:  # after `_bad_hosts`, which would count those that leave now as lost
         node.send(Shutdown())
     if evidence.kind in (Kind.PREEMPTED, Kind.PREEMPTED_NOW):
         board.notifier.tell("preempted", decision.reason)
@@ -143,8 +142,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     await board.blocking(board.history.flush)
     board.tracking.end("requeued", decision.reason)
     await _dismiss(board)
-    await asyncio.gather(board.notifier.drain(_LEFT_OVER_S), board.tracking.drain(_LEFT_OVER_S))
-    await board.blocking(board.history.close)
+    await _close(board, _LEFT_OVER_S)
     if handed.how != "continuation" and delay == 0:
         # If the last process ends after StartTime, SLURM sets the full delay again: this is the leader's last act.
         await board.blocking(board.allocation.pull_forward)
@@ -152,7 +150,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
 
 
 async def _hand_back(board: Board, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
-    """Ask SLURM, again and again while it does not answer: slurmctld may be restarting. Raises SiteError."""
+    """Hand the allocation back; retry while SLURM does not answer, since slurmctld may be restarting. Raises SiteError."""
     end = board.now() + _UNHEARD_S
     while True:
         try:
@@ -164,8 +162,8 @@ async def _hand_back(board: Board, exclude: tuple[str, ...], delay_s: float) -> 
 
 
 async def _unheard(board: Board, decision: Decision, error: SiteError) -> Ending:
-    """SLURM does not answer: this host may be cut off, and the run may go on elsewhere. So no outcome is written."""
-    text = f"{decision.reason} SLURM does not answer ({error}); whether the run continues is not known here."
+    """End without an outcome: SLURM does not answer, so this host may be cut off and the run may continue elsewhere."""
+    text = f"{decision.reason} SLURM does not answer ({error}), so it is not known whether the run continues."
     board.history.warn(text)
     _end_attempt(board, text)
     await _dismiss(board)
@@ -176,7 +174,7 @@ async def _unheard(board: Board, decision: Decision, error: SiteError) -> Ending
 def _bad_hosts(board: Board, evidence: Evidence) -> dict[str, str]:
     """Return the hosts to exclude from the next attempt, with reasons: those blamed, failed or lost in this one."""
     woke = board.woke_at
-    # They have left a leader that stood still: it hears of that when it goes on.
+    # Agents leave a leader that stands still; it learns of that when it runs again.
     left = {n.name for n in board.nodes.all if woke and n.lost_at is not None and abs(n.lost_at - woke) < _WAKING_S}
     lost = {
         n.name: "it fell silent" if n.lost_why == "silent" else "its connection closed"
@@ -189,9 +187,15 @@ def _bad_hosts(board: Board, evidence: Evidence) -> dict[str, str]:
 
 
 def _lost(board: Board) -> list[Node]:
-    """Nodes that were lost before SLURM took the allocation away: what ends while it does says nothing against its host."""
+    """Return the nodes that were lost before SLURM took the allocation away; those lost during that are not to blame."""
     until_t = board.interrupt.began if board.interrupt is not None else board.now()
     return [n for n in board.nodes.all if n.lost_at is not None and n.lost_at < until_t]
+
+
+async def _close(board: Board, limit_s: float) -> None:
+    """Deliver what is left, for so long, and write the rest of the history."""
+    await asyncio.gather(board.notifier.drain(limit_s), board.tracking.drain(limit_s))
+    await board.blocking(board.history.close)
 
 
 async def _dismiss(board: Board) -> None:

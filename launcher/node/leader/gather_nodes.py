@@ -13,7 +13,7 @@ from launcher.run.event_parts import Cause
 from launcher.run.units import named_ranks
 
 CHECKS_ROUND = -1
-"""The number of the checks' store and processes: they are ended like a round's."""
+"""The round number of the checks' store and processes: they are ended like a round's."""
 
 
 async def await_nodes(board: Board) -> Evidence | None:
@@ -89,14 +89,14 @@ async def preflight(board: Board) -> Evidence | None:
         node.send(RunChecks(port=port, peers=peers))
 
     def look(now: float) -> Evidence | bool | None:
-        return board.interrupted or all(n.index in board.preflight or not n.here for n in asked) or None
+        return board.interrupted or all(n.checks or not n.here for n in asked) or None
 
     found = await board.until(look, timeout_s=board.timing.preflight_s)
     for node in asked:
         node.send(EndRound(round=CHECKS_ROUND))
     if isinstance(found, Evidence):
         return found
-    silent = [n.host for n in asked if n.here and n.index not in board.preflight]
+    silent = [n.host for n in asked if n.here and not n.checks]
     if silent:
         board.history.warn(f"the checks of {', '.join(silent)} did not end in time; these nodes are used anyway")
     return _judge(board, board.now() - began)
@@ -114,15 +114,17 @@ async def _store_of_checks(board: Board, asked: list[Node]) -> int | None:
 
 
 def _judge(board: Board, seconds: float) -> Evidence | None:
-    checks, failed = [], []
-    for index, answer in sorted(board.preflight.items()):
-        node = board.nodes.all[index]
-        checks += [{"host": node.host, **check.to_wire()} for check in answer.checks]
-        if not answer.ok:
-            details = "; ".join(f"{check.name}: {check.detail}" for check in answer.checks if not check.ok)
+    checks, failed, speeds = [], [], []
+    for node in board.nodes.all:
+        if (done := node.checks) is None:
+            continue
+        checks += [{"host": node.host, **check.to_wire()} for check in done.checks]
+        if done.bandwidth_gb_s is not None:
+            speeds.append(done.bandwidth_gb_s)
+        if not done.ok:
+            details = "; ".join(f"{check.name}: {check.detail}" for check in done.checks if not check.ok)
             node.bad = details or "its checks failed"
             failed.append(node)
-    speeds = [a.bandwidth_gb_s for a in board.preflight.values() if a.bandwidth_gb_s is not None]
     board.history.event(
         "preflight",
         ok=not failed,

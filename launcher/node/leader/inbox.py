@@ -26,7 +26,6 @@ class Inbox(wire.Hub):
     def __init__(self, board: Board, signal: Callable[[str, Node], None]) -> None:
         self.board = board
         self._signal = signal
-        self._losses: dict[int, int] = {}
         self._from_agents = MessageReader(wire.FromAgent, _note)
         self._from_workers = MessageReader(messages.FromWorker, _note)
 
@@ -45,7 +44,7 @@ class Inbox(wire.Hub):
         self.board.wake()
 
     def closed(self, link: wire.Link, why: str) -> None:
-        """Take note that a connection has ended."""
+        """Note that a connection has ended."""
         node = self.board.nodes.of(link)
         if node is not None:
             self.lose(node, why)
@@ -58,8 +57,8 @@ class Inbox(wire.Hub):
         if board.phase == "ended":
             return
         node.lost_at, node.lost_why = board.now(), why
-        self._losses[node.index] = self._losses.get(node.index, 0) + 1
-        if self._losses[node.index] >= _MOST_LOSSES:
+        node.losses += 1
+        if node.losses >= _MOST_LOSSES:
             node.bad = "its connection broke repeatedly"
         board.history.event("node_lost", host=node.host, why=why)
         if board.round is not None and node in board.round.nodes:
@@ -120,7 +119,7 @@ class Inbox(wire.Hub):
             case wire.SignalHeard():
                 self._signal(said.name, node)
             case wire.ChecksDone():
-                board.preflight[node.index] = said
+                node.checks = said
             case wire.Leaving() if board.phase == "ended":
                 board.nodes.drop(node)
 
@@ -212,7 +211,7 @@ class Inbox(wire.Hub):
                 self._numbers(said)
 
     def _numbers(self, said: messages.FromWorker) -> None:
-        """Take in metrics: those of rank 0 count."""
+        """Write the metrics that rank 0 reports."""
         history, latest = self.board.history, self.board.metrics
         match said:
             case messages.WorkerEpoch():

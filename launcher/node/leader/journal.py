@@ -1,7 +1,7 @@
-"""The leader's pen: events, metrics, samples and the picture of now. One thread writes, in order; nobody waits for it.
+"""Writes the run's history: events, metrics, samples and state.json. One thread writes, in order; nobody waits for it.
 
-A full disk stops nothing here: what could not be written is kept and tried again. An attempt that is over, whose leader has
-stood still meanwhile, writes nothing more.
+A full disk stops nothing: lines that could not be written are kept, and writing them is retried. A leader that stood still and
+whose attempt is over writes nothing more.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from launcher.run.state import write_state
 
 _RETRY_S = 2.0
 _TOLD_AGAIN = ("started", "preempted")
-"""News that a later attempt looks for; an event behind the outcome would make the run look as if it had begun again."""
+"""Kinds of notifications that a later attempt looks for. No others are written: an event after the outcome would make the run
+look as if it had begun again."""
 _KEEP = 100_000
-"""Lines kept while the disk refuses."""
+"""Lines kept while the disk cannot be written."""
 
 
 class HistoryWriter:
@@ -38,7 +39,7 @@ class HistoryWriter:
         self.attempt = attempt
         self.round: int | None = None
         self.refused: str | None = None
-        """Why the disk refused the last line, or None."""
+        """Why the last line could not be written, or None."""
         self._heard = heard
         self._over = False
         self._backlog: deque[tuple[str, dict[str, Any]]] = deque(maxlen=_KEEP)
@@ -77,8 +78,17 @@ class HistoryWriter:
         self._note(self.paths.samples, ranks=ranks)
 
     def state(self, state: dict[str, Any]) -> None:
-        """Replace the picture of now."""
-        self._do(lambda: self._picture(state))
+        """Replace state.json."""
+
+        def write() -> None:
+            if self._is_over():
+                return
+            try:
+                write_state(self.paths.state, state)
+            except OSError as error:
+                self.refused = f"{self.paths.state.name}: {error.strerror or error}"
+
+        self._do(write)
 
     def flush(self) -> None:
         """Wait until everything so far has been written, or refused (at most ten seconds)."""
@@ -140,11 +150,3 @@ class HistoryWriter:
                 return
             self._backlog.popleft()
         self.refused = None
-
-    def _picture(self, state: dict[str, Any]) -> None:
-        if self._is_over():
-            return
-        try:
-            write_state(self.paths.state, state)
-        except OSError as error:
-            self.refused = f"{self.paths.state.name}: {error.strerror or error}"

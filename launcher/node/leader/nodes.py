@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.node.wire.messages import SILENCE_S, AgentHello, Link, ToAgent
+from launcher.node.wire.messages import SILENCE_S, AgentHello, ChecksDone, Link, ToAgent
 
 
 @dataclass
@@ -21,6 +21,9 @@ class Node:
     """Where the other nodes reach it."""
     heard: float = 0.0
     """When it last sent anything, by the leader's clock."""
+    checks: ChecksDone | None = None
+    losses: int = 0
+    """How often its connection broke in this attempt."""
     bad: str | None = None
     """Why it takes part no more in this attempt."""
     suspect: str | None = None
@@ -76,7 +79,7 @@ class Nodes:
 
     def silent(self, now: float) -> list[Node]:
         """Return connected nodes that have sent nothing for too long."""
-        return [n for n in self.all if n.link is not None and now - n.heard > SILENCE_S]
+        return [n for n in self.all if n.here and now - n.heard > SILENCE_S]
 
     def forgive(self, seconds: float) -> None:
         """Add the time for which the leader itself did not run: no node was silent in it."""

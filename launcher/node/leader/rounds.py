@@ -16,7 +16,7 @@ from launcher.run import clock
 from launcher.run.messages import AskUnit, ToWorker, WorkerProgress
 
 _SETTLE_S = 0.05
-"""After a failure that explains itself, the leader waits so long for others."""
+"""After a failure that is not a victim's, the leader waits so long for others."""
 _SETTLE_SYMPTOMS_S = 1.0
 """While only victims have failed, the leader waits for the rank that failed first. SLURM's TERM may have ended a script:
 an agent will report the signal."""

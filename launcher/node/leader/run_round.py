@@ -36,7 +36,7 @@ from launcher.run.messages import Pause, Release
 from launcher.run.units import all_ranks, named_ranks
 
 _STARTING_AGREE_S = 2.0
-"""While the round starts, answers to a pause are waited for so long: reports of the first steps may be under way."""
+"""While the round starts, the leader waits so long for answers to a pause: reports of the first steps may be under way."""
 
 
 async def drive_round(board: Board, number: int) -> Evidence:
@@ -44,7 +44,7 @@ async def drive_round(board: Board, number: int) -> Evidence:
     board.stop, board.hang, board.term_sent, board.usr2_sent = None, None, False, False
     resume = await choose_resume(board)
     if isinstance(resume, Evidence):
-        board.round = None  # what the last one had finished is not this decision's
+        board.round = None  # what the last round had finished does not count for this decision
         return resume
     nodes = board.nodes.healthy[: board.spec.nodes]
     if len(nodes) < board.spec.nodes:
@@ -68,9 +68,9 @@ async def drive_round(board: Board, number: int) -> Evidence:
     round_.began = board.now()
     board.round, board.history.round, board.phase = round_, number, "training"
     board.saver.begin_round(round_, board.now())
-    evidence = await _start(board, round_) or await board.until(lambda now: _verdict(board, round_, now))
-    if evidence is None:
-        raise LookupError("a round cannot end without evidence")
+    evidence = await _start(board, round_)
+    while evidence is None:
+        evidence = await board.until(lambda now: _verdict(board, round_, now))
     return await _end(board, round_, evidence)
 
 
@@ -229,7 +229,7 @@ def _begin_stop(board: Board, round_: Round, it: Interrupt, now: float) -> bool:
         board.term_sent = True
         round_.tell_nodes(ForwardTerm(round=round_.number, cause=cause, left_s=left))
     asked = [r for r in round_.ranks if r.attached and r.stopped is None]
-    board.stop = stop = AgreedStop([r.rank for r in asked], save=board.spec.checkpoint.enabled)
+    board.stop = stop = AgreedStop({r.rank for r in asked}, save=board.spec.checkpoint.enabled)
     for rank in asked:
         if rank.finished is not None:
             stop.finished(rank.rank, rank.finished)
@@ -318,16 +318,15 @@ def _blame(board: Board, evidence: Evidence) -> None:
     """
     if evidence.kind not in (Kind.WORKER_FAILED, Kind.HANG) or len(evidence.hosts) != 1:
         return
-    saved = -1 if board.saver.last_step is None else board.saver.last_step
-    host = evidence.hosts[0]
-    before, count = board.blamed.get(host, (saved, 0))
-    count = count + 1 if before == saved else 1
-    board.blamed = {host: (saved, count)}
-    if count < BAD_NODE_FAILURES:
+    blame = evidence.hosts[0], board.saver.last_step
+    if blame not in board.blamed:
+        board.blamed.clear()
+    board.blamed.append(blame)
+    if len(board.blamed) < BAD_NODE_FAILURES:
         return
-    why = f"its workers failed {count} times in a row"
+    why = f"its workers failed {len(board.blamed)} times in a row"
     for node in board.nodes.all:
-        if node.host != host or node.bad is not None:
+        if node.host != blame[0] or node.bad is not None:
             continue
         if len(board.nodes.healthy) > board.spec.nodes:
             board.exclude(node, why)

@@ -29,14 +29,14 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
 
 _AHEAD_S = 0.3
-"""A step asked for lies so far ahead: the time a message takes to every worker, with room."""
+"""The step asked for lies so far ahead: a message reaches every worker in less."""
 _ACK_S = 30.0
 _PENDING_S = 1800.0
 """A save whose shards have not all come by then is given up (a script may not save when asked)."""
 _CAUSE_S = 1.0
 _RETRY_FIRST_S, _RETRY_MOST_S = 15.0, 300.0
 HOPELESS = 3
-"""After so many saves in a row that failed for a lasting reason (the state itself, or permissions), the round ends."""
+"""The round ends after so many saves in a row that failed for a lasting reason (the state itself, or permissions)."""
 
 
 @dataclass
@@ -64,51 +64,44 @@ class Asked:
     refused: bool = False
 
 
+@dataclass
 class Saver:
     """Saves of one attempt, round after round."""
 
-    def __init__(
-        self,
-        spec: CheckpointSpec,
-        paths: RunPaths,
-        history: HistoryWriter,
-        *,
-        blocking: Blocking,
-        wake: Callable[[], None],
-    ) -> None:
-        self.spec = spec
-        self.paths = paths
-        self.history = history
-        self.blocking = blocking
-        self.wake = wake
-        self.round: Round
-        """The current one, once there was one."""
-        self.last_step: int | None = None
-        """The newest checkpoint."""
-        self.last_t: float | None = None
-        """When it was committed in this attempt, the leader's clock."""
-        self.trusted: set[int] = set()
-        self.failures = 0
-        """Saves in a row that failed."""
-        self.fenced = False
-        self.last_error = ""
-        self.permanent = 0
-        """Saves in a row that failed for a reason that another try does not mend."""
-        self.uncommitted: int | None = None
-        """The step whose parts are all there and could not be committed."""
-        self._saves: dict[int, Save] = {}
-        self._lost: set[int] = set()
-        self._asked: Asked | None = None
-        self._ids = 0
-        self._margin = 1
-        self._last_begun = 0.0
-        self._retry_at = math.inf
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.proof: Proof | None = None
-        """Of the checkpoint that the round resumed from, where that is large."""
-        self._costs: deque[float] = deque(maxlen=5)
-        """Seconds for which each of the latest saves paused training."""
-        self._hurry: Callable[[], bool] = lambda: False
+    spec: CheckpointSpec
+    paths: RunPaths
+    history: HistoryWriter
+    blocking: Blocking
+    wake: Callable[[], None]
+    round: Round = field(init=False)
+    """The current one; unset before the first."""
+    last_step: int | None = None
+    """The newest checkpoint."""
+    last_t: float | None = None
+    """When it was committed in this attempt, by the leader's clock."""
+    trusted: set[int] = field(default_factory=set)
+    """Steps that this attempt has committed."""
+    failures: int = 0
+    """Saves in a row that failed."""
+    fenced: bool = False
+    last_error: str = ""
+    permanent: int = 0
+    """Saves in a row that failed for a reason that another try does not mend."""
+    uncommitted: int | None = None
+    """The step whose parts are all there and could not be committed."""
+    proof: Proof | None = None
+    """Of the checkpoint that the round resumed from, where that is large."""
+    _saves: dict[int, Save] = field(default_factory=dict)
+    _lost: set[int] = field(default_factory=set)
+    _asked: Asked | None = None
+    _ids: int = 0
+    _margin: int = 1
+    _last_begun: float = 0.0
+    _retry_at: float = math.inf
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _costs: deque[float] = field(default_factory=lambda: deque(maxlen=5))
+    """Seconds for which each of the latest saves paused training."""
+    _hurry: Callable[[], bool] = lambda: False
 
     # --- rounds ---
 

@@ -22,15 +22,15 @@ from launcher.run.asking import PATIENCE_S
 from launcher.run.intervals import mttf_s
 
 _STALL_S = 2.0
-"""A gap between two ticks beyond this is the leader's own stall."""
+"""After a longer gap between two ticks the leader itself stood still."""
 _QUIET_NODE_S = 2.5
-"""A node that has left out two heartbeats."""
+"""A node that has sent nothing for so long has missed two heartbeats."""
 _ANSWER_S = 1.0
 """A worker's control thread answers at once, also while its main thread waits in a collective; not while it holds the
 interpreter in native code."""
 _PICTURE_S, _FENCE_S, _WATCH_S, _STARTS_S = 1.0, 2.0, 5.0, 1.0
 _HOURS_STOP_S = 600.0
-"""The cap is no hurry: so long for the last save, and no worker that does not stop holds the nodes beyond."""
+"""Workers get so long for the last save; those that do not stop by then are killed."""
 _IDLE_STOP_S = 120.0
 _BUSY_PHASES = frozenset({"save", "evaluate", "teardown", "starting", "init"})
 """Starting has a limit of its own, ``init_timeout_min``."""
@@ -71,7 +71,7 @@ class Watch:
         self._hours(now)
         if board.phase != "ended":
             if self._is_due("fence", _FENCE_S, now) and (self._looking is None or self._looking.done()):
-                # Beside the ticks: a folder that is away answers after a minute, and nodes fall silent meanwhile.
+                # In a task of its own: a folder that is away may take a minute to answer, and nodes may fall silent meanwhile.
                 self._looking = asyncio.get_running_loop().create_task(self._fence())
             if self._is_due("picture", _PICTURE_S, now):
                 board.history.state(picture(board))
@@ -190,7 +190,7 @@ class Watch:
         who = ", ".join(f"rank {r.rank} on {r.node.host}" for r in slow[:4])
         text = f"no rank progressed for {limit:.0f} s" + (f" ({who} lagged behind)" if who else "")
         if frozen & {r.rank for r in slow}:
-            text = f"{who} was frozen (process state T) for {limit:.0f} s"
+            text = f"{who} {'was' if len(slow) == 1 else 'were'} frozen (process state T) for {limit:.0f} s"
         hosts = tuple(sorted({r.node.host for r in slow}))
         board.hang = caused(Kind.HANG, text, hosts, slow[0].rank if slow else None)
 

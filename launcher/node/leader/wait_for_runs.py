@@ -1,4 +1,4 @@
-"""Without SLURM nobody holds a run back until others have ended: its leader waits for them, its nodes idle."""
+"""Waits for the runs that must end first. Without SLURM, whose dependencies do that, the leader waits while its nodes idle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOK_S = 1.0
 
 
 async def await_predecessors(board: Board) -> Evidence | str | None:
-    """Until all of them let this run start: None. A sentence when it never can; evidence when somebody interrupts."""
+    """Wait until all of them let this run start: None then, a sentence when it never can, evidence when somebody interrupts."""
     left = read_predecessors(board.spec.after)
     if not left or board.spec.batch == "slurm":
         return None
@@ -35,17 +35,17 @@ async def await_predecessors(board: Board) -> Evidence | str | None:
 
 
 def _state(one: Predecessor, answered: dict[str, float], now: float) -> str | None:
-    """How it has ended; None when it has not, or its folder has been away for less than it may be."""
+    """Return how it has ended; None when it has not, or while its folder may come back."""
     try:
         state = state_of(one) or ("failed" if _gone(RunPaths(Path(one.run_dir))) else None)
         answered[one.run_dir] = now
         return state
-    except OSError:  # in the end somebody has removed it
+    except OSError:  # after so long, somebody has removed it
         return "failed" if now - answered[one.run_dir] > PATIENCE_S else None
 
 
 def _gone(paths: RunPaths) -> bool:
-    """Its controller does not run any more, and it left no outcome: killed. Raises OSError if that is unknown."""
+    """Return whether its controller was killed: it does not run, and left no outcome. Raises OSError if that is unknown."""
     said = load_object(paths.submission, paths.root) or {}
     alive = runs_here(said.get("host"), said.get("pid"), said.get("pid_started"))
-    return alive is False and not exists(paths.outcome, paths.root)  # written before a sound one leaves
+    return alive is False and not exists(paths.outcome, paths.root)  # written before it ends by itself
