@@ -174,7 +174,7 @@ class Board:
         return path is not None
 
     def exclude(self, node: Node, why: str) -> None:
-        """Use a node no more in this attempt."""
+        """Stop using a node in this attempt."""
         node.bad = why
         self.history.event("excluded", hosts=[node.host], why=why)
 

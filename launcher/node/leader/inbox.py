@@ -192,12 +192,12 @@ class Inbox(wire.Hub):
             case messages.WorkerSaveAck():
                 board.saver.save_ack(rank.rank, said, now)
             case messages.WorkerStopped():
-                rank.step = max(rank.step, said.step)
+                round_.reached(rank, said.step)
                 rank.stopped = said.step
                 if board.stop is not None:
                     board.stop.stopped(rank.rank)
             case messages.WorkerFinished():
-                rank.step = max(rank.step, said.step)
+                round_.reached(rank, said.step)
                 if self._may_finish(round_, said.step):
                     rank.saved = said.saved
                     self._finished(rank, said.step)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from launcher.node.wire.messages import SILENCE_S, AgentHello, ChecksDone, Link, ToAgent
 
 
-@dataclass
+@dataclass(eq=False)
 class Node:
-    """One node; ``index`` is its place in the allocation."""
+    """One node; ``index`` is its place in the allocation. It equals itself alone: looking for one among many compares no fields."""
 
     index: int
     name: str
@@ -25,11 +25,11 @@ class Node:
     losses: int = 0
     """How often its connection broke in this attempt."""
     bad: str | None = None
-    """Why it takes part no more in this attempt."""
+    """Why it is not used any more in this attempt."""
     suspect: str | None = None
     """Why the next attempt should not get it, although this one cannot do without it."""
     lost_at: float | None = None
-    """When its connection was lost, the leader's clock; None while it is here or has never been."""
+    """When its connection was lost, by the leader's clock; None while it is connected and before it was."""
     lost_why: str = ""
     """"silent" or "closed", once it was lost."""
 
@@ -41,7 +41,7 @@ class Node:
     @property
     def healthy(self) -> bool:
         """Whether it is connected and may train."""
-        return self.link is not None and self.bad is None
+        return self.here and self.bad is None
 
     def send(self, message: ToAgent) -> None:
         """Send one message; nothing happens when the node is not connected."""

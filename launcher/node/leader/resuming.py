@@ -25,7 +25,6 @@ async def choose_resume(board: Board) -> CommittedCheckpoint | Evidence | None:
     try:
         found = await _asked(board, lambda: _look(board, heard))
         if isinstance(found, Evidence) and found.kind is Kind.UNREADABLE:
-            heard.clear()
             found = await board.blocking(lambda: _older(board, heard)) or found
         if found is None and board.spec.resume:
             origin = board.spec.resume
@@ -59,7 +58,7 @@ async def _asked(board: Board, work: Callable[[], _T]) -> _T | Evidence:
 
 
 def _look(board: Board, heard: list[tuple[str, str]], *, patient: bool = True) -> CommittedCheckpoint | None:
-    """Raises OSError when what is newest is not known."""
+    """Return the newest checkpoint that verifies; ``heard`` gets the damaged ones. Raises OSError when it is not known."""
     heard.clear()
     spec, paths = board.spec, board.paths
     if spec.resume_step is not None and board.first_of_submission:
@@ -73,9 +72,9 @@ def _look(board: Board, heard: list[tuple[str, str]], *, patient: bool = True) -
 
 
 def _older(board: Board, heard: list[tuple[str, str]]) -> CommittedCheckpoint | None:
-    """Patience is over: a checkpoint older than those that the disk has lost. These are kept, aside.
+    """Return a checkpoint older than those that the disk has lost, which are kept aside: the leader has waited long enough.
 
-    Without one there is nothing to resume from, which is not for this attempt to take for a run that has saved nothing.
+    Without one, this attempt must not take the run for one that has saved nothing.
     """
     try:
         found = _look(board, heard, patient=False)

@@ -108,6 +108,8 @@ class Round:
         self.script = script
         self.first = resume.step if resume else 0
         """The step that it begins after."""
+        self.step = self.first
+        """Optimizer steps done, by the furthest rank."""
         self.ranks = [
             Rank(self, g * tasks_per_node + i, node, i, step=self.first, attached=not script)
             for g, node in enumerate(nodes)
@@ -138,11 +140,6 @@ class Round:
     def world_size(self) -> int:
         """Number of ranks."""
         return len(self.ranks)
-
-    @property
-    def step(self) -> int:
-        """Optimizer steps done, by the furthest rank."""
-        return max((r.step for r in self.ranks), default=0)
 
     @property
     def all_ready(self) -> bool:
@@ -230,12 +227,17 @@ class Round:
         self.epochs = self.epochs if message.epochs is None else message.epochs
         if step <= rank.step:
             return False
-        further = step > self.step
-        rank.step = step
+        further = self.reached(rank, step)
         rank.entered = max(rank.entered or 0, step)
         self.hangs.progressed(now, rank.step_time_s)
         if further:
             self._pace.append((now, step))
+        return further
+
+    def reached(self, rank: Rank, step: int) -> bool:
+        """Note a rank's step; true when the run as a whole has got further."""
+        further = step > self.step
+        rank.step, self.step = max(rank.step, step), max(self.step, step)
         return further
 
     def failing(self, rank: Rank, now: float) -> Failure:
