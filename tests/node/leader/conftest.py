@@ -17,7 +17,7 @@ from launcher.errors import SiteError
 from launcher.node.allocation.allocation import HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.leader.board import Timing
 from launcher.node.leader.leader import Ending, Leader
-from launcher.node.wire.messages import ToAgent
+from launcher.node.wire.messages import Hub, ToAgent
 from launcher.run.error_words import is_lost_peer, kind_of_words
 from launcher.run.files import read_lines
 from launcher.run.manifest import HASH_NAME, hash_bytes
@@ -175,12 +175,12 @@ class FakeLink:
 
     def up(self, message: dict[str, Any]) -> None:
         if self.open and not self.node.cut:
-            self.later("up", lambda: self.node.world.leader.received(self, message))
+            self.later("up", lambda: self.node.world.hub.received(self, message))
 
     def hang_up(self) -> None:
         if self.open:
             self.open = False
-            self.later("up", lambda: self.node.world.leader.closed(self, "closed"))
+            self.later("up", lambda: self.node.world.hub.closed(self, "closed"))
 
 
 class FakeWorker:
@@ -524,7 +524,8 @@ class World:
             timing=self.timing,
         )
 
-        async def serve(leader: Leader) -> Callable[[], None]:
+        async def serve(hub: Hub) -> Callable[[], None]:
+            self.hub = hub
             for node in self.nodes:
                 if node.index not in absent:
                     node.join()
