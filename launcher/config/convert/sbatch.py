@@ -89,7 +89,7 @@ def _read(state: _State, command: Command) -> None:
         _setup(state, command)
     elif first == "cd":
         _directory(state, words[1:])
-    elif found := find_launch(words, state.scope, command.line):
+    elif found := find_launch(words, state.scope, Launch(line=command.line)):
         state.launches.append(found)
     elif first not in _SILENT:
         where = " (inside if or for)" if command.nested else ""
