@@ -54,7 +54,7 @@ class Launch:
     """The interpreter's path, where it is named by one."""
     container: list[str] = field(default_factory=list)
     """Image, then the arguments of the container runtime."""
-    variables: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, list[Piece]] = field(default_factory=dict)
     wrappers: list[str] = field(default_factory=list)
     """Programs around it that are not converted."""
     under_srun: bool = False
@@ -81,7 +81,7 @@ def _peel(words: list[str], launch: Launch, scope: Scope, depth: int) -> list[st
     head = plain(scope.expand(words[0])) or ""
     name, rest = head.rsplit("/", 1)[-1], words[1:]
     if assigned := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[0], re.DOTALL):
-        launch.variables[assigned[1]] = scope.text(assigned[2])
+        launch.variables[assigned[1]] = scope.expand(assigned[2])
         return rest
     if name == "srun":
         return _srun(rest, launch, scope)

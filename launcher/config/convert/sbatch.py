@@ -92,9 +92,8 @@ def _read(state: _State, command: Command) -> None:
     elif found := find_launch(words, state.scope, Launch(line=command.line)):
         state.launches.append(found)
     elif first not in _SILENT:
-        where = " (inside if or for)" if command.nested else ""
-        hint = "; if every node needs it before Python starts, add it to environment.setup"
-        state.draft.leave(f"line {command.line}{where}: {_short(command.raw)}{hint if not command.nested else ''}.")
+        hint = "" if command.nested else "; if every node needs it before Python starts, add it to environment.setup"
+        state.draft.leave(f"{command.place}: {_short(command.raw)}{hint}.")
 
 
 def _short(text: str) -> str:
@@ -127,7 +126,7 @@ def _variable(state: _State, name: str, value: list[Piece] | None, command: Comm
         state.draft.add("environment.pass", name)
         state.draft.leave(f"the value of {name}: a secret; export it before you submit.")
     elif command.nested:
-        state.draft.leave(f"line {command.line} (inside if or for): export {name}.")
+        state.draft.leave(f"{command.place}: export {name}.")
     elif name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") and text:
         state.draft.put("distributed.interface", text)
     elif name == "OMP_NUM_THREADS":
@@ -137,7 +136,7 @@ def _variable(state: _State, name: str, value: list[Piece] | None, command: Comm
     elif all(not re.match(r"SLURM_(?:PROC|LOCAL|NODE)ID|\d|[@*#]", r.name) for r in references(value)):
         state.draft.add("environment.setup", f"export {name}={_quoted(value)}")
     else:
-        state.draft.leave(f"line {command.line}: {_short(command.raw)}.")
+        state.draft.leave(f"{command.place}: {_short(command.raw)}.")
 
 
 def _quoted(value: list[Piece]) -> str:
@@ -148,21 +147,21 @@ def _setup(state: _State, command: Command) -> None:
     """Convert lines for each node; an activated environment becomes the interpreter where its path is known."""
     words = command.words
     if words[0] in ("source", ".") and len(words) > 1:
-        path = source(state.scope.expand(words[1]))
+        path = state.scope.text(words[1])
         if path.endswith("/bin/activate") and "$" not in path:
             state.draft.put("environment.python", path.removesuffix("activate") + "python")
             return
         if path == "activate" or path.endswith("/bin/activate"):
             _conda(state, words[2:])
             return
+        if "conda.sh" in command.raw:
+            return
     if words[0] == "eval" and ("conda" in command.raw or "mamba" in command.raw):
         return
-    if words[0] in ("source", ".") and "conda.sh" in command.raw:
-        return
     if command.nested:
-        state.draft.leave(f"line {command.line} (inside if or for): {_short(command.raw)}.")
+        state.draft.leave(f"{command.place}: {_short(command.raw)}.")
         return
-    line = " ".join(source(state.scope.expand(w)) if "$" in w else w for w in words)
+    line = " ".join(state.scope.text(word) if "$" in word else word for word in words)
     state.draft.add("environment.setup", line.replace("\n", " "))
 
 
@@ -262,16 +261,16 @@ def _put_launcher_settings(state: _State, launch: Launch) -> None:
     restarts = smallest_count(launch.settings.get("max-restarts"))
     if restarts is not None:
         state.draft.put("restart.max_restarts", restarts)
-    for name, raw in launch.variables.items():
-        _variable(state, name, [raw], Command(launch.line))
-    precision = launch.settings.get("mixed-precision")
-    if launch.kind == "accelerate" and precision:
-        state.draft.item("environment.variables", "ACCELERATE_MIXED_PRECISION", precision)
-    if launch.kind == "accelerate" and "config-file" in launch.settings:
-        said = "the program gets its FSDP or DeepSpeed settings only from accelerate launch"
-        state.draft.leave(
-            f"accelerate's --config_file {launch.settings['config-file']}: {said}; set them in the program."
-        )
+    for name, value in launch.variables.items():
+        _variable(state, name, value, Command(launch.line, raw=f"{name}={source(value)}"))
+    if launch.kind == "accelerate":
+        if precision := launch.settings.get("mixed-precision"):
+            state.draft.item("environment.variables", "ACCELERATE_MIXED_PRECISION", precision)
+        if "config-file" in launch.settings:
+            said = "the program gets its FSDP or DeepSpeed settings only from accelerate launch"
+            state.draft.leave(
+                f"accelerate's --config_file {launch.settings['config-file']}: {said}; set them in the program."
+            )
     if launch.kind == "deepspeed":
         state.draft.leave(
             "the deepspeed command: the program must call deepspeed.init_distributed() and read LOCAL_RANK."

@@ -35,6 +35,11 @@ class Command:
     raw: str = ""
     """As it is written, redirections included."""
 
+    @property
+    def place(self) -> str:
+        """Where it is, for a note."""
+        return f"line {self.line}{' (inside if or for)' if self.nested else ''}"
+
 
 _OPEN, _CLOSE = {"if", "for", "while", "until", "case"}, {"fi", "done", "esac"}
 _SKIP = {"then", "do", "else", "!", "{", "}", "time", "exec", "nohup"}
