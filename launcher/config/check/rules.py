@@ -126,7 +126,7 @@ def possible_size(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 def gres_agrees(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
     """The number of GPUs in --gres equals gpus_per_node, which sets the number of workers."""
     found = re.search(r"(?:^|,)(?:gres[:/])?gpu(?::[A-Za-z][\w.-]*)?(?:[:=](\d+))?(?=,|\(|$)", job.slurm.gres or "")
-    count = int(found.group(1) or 1) if found else None
+    count = int(found[1] or 1) if found else None
     if count is not None and count != job.resources.gpus_per_node:
         said = f"asks for {count} GPUs per node, but resources.gpus_per_node is {job.resources.gpus_per_node}; make them equal"
         yield Problem("slurm.gres", said, "value")
@@ -170,7 +170,7 @@ def count_hosts(text: str) -> int | None:
 
 def _range(piece: str) -> int:
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", piece)
-    return max(int(found.group(2) or found.group(1)) - int(found.group(1)) + 1, 0) if found else 0
+    return max(int(found[2] or found[1]) - int(found[1]) + 1, 0) if found else 0
 
 
 # --- times --------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from launcher.config.convert.amounts import Amounts, put_resources, read_amounts
 from launcher.config.convert.directives import directives
 from launcher.config.convert.draft import Draft
 from launcher.config.convert.launch import Launch, find_launch, references
-from launcher.config.convert.shell_script import Command, Piece, Scope, commands, plain, source
+from launcher.config.convert.shell_script import Command, Piece, Ref, Scope, commands, plain, source
 from launcher.config.convert.slurm_keys import put_slurm
 from launcher.errors import ConfigError
 from launcher.redact import secret_name
@@ -108,7 +108,7 @@ def _exports(state: _State, command: Command) -> None:
             continue
         if equals:
             state.scope.assign(name, raw)
-        _variable(state, name, state.scope.known.get(name) if equals else state.scope.known.get(name, []), command)
+        _variable(state, name, state.scope.known.get(name, None if equals else [Ref(f"${name}", name)]), command)
 
 
 def _variable(state: _State, name: str, value: list[Piece] | None, command: Command) -> None:
@@ -133,6 +133,8 @@ def _variable(state: _State, name: str, value: list[Piece] | None, command: Comm
         state.draft.leave("OMP_NUM_THREADS: the launcher sets it from resources.cpus_per_task.")
     elif text is not None:
         state.draft.item("environment.variables", name, text)
+    elif value == [Ref(f"${name}", name)]:
+        state.draft.add("environment.pass", name)
     elif all(not re.match(r"SLURM_(?:PROC|LOCAL|NODE)ID|\d|[@*#]", r.name) for r in references(value)):
         state.draft.add("environment.setup", f"export {name}={_quoted(value)}")
     else:

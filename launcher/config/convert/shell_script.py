@@ -161,7 +161,7 @@ class Scope:
             return raw
         for word in raw:
             found = re.fullmatch(r'"?\$\{?([A-Za-z_]\w*)(\[[@*]\])?\}?"?', word)
-            name = found.group(1) if found else ""
+            name = found[1] if found else ""
             if name in self.arrays:
                 result += self.words(self.arrays[name], depth + 1)
             elif (

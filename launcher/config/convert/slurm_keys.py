@@ -42,8 +42,8 @@ def _put(draft: Draft, option: str, value: str) -> None:
     elif option == "exclusive" and value in ("", "exclusive"):
         draft.put("slurm.exclusive", True)
     elif option == "signal":
-        if (found := re.search(r"@(\d+)$", value)) and int(found.group(1)) >= 5:
-            draft.put("restart.signal_lead_s", int(found.group(1)))
+        if (found := re.search(r"@(\d+)$", value)) and int(found[1]) >= 5:
+            draft.put("restart.signal_lead_s", int(found[1]))
     elif option == "array":
         _array(draft, value)
     elif option == "no-requeue":
@@ -67,7 +67,7 @@ def _array(draft: Draft, value: str) -> None:
         if not found:
             draft.leave(f"--array={value}: write the values under sweep.")
             return
-        first, last, step = int(found.group(1)), int(found.group(2) or found.group(1)), int(found.group(3) or 1)
+        first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
         values += range(first, min(last, first + 10_000) + 1, max(step, 1))
     whole = values == list(range(values[0], values[0] + len(values)))
     sweep: dict[str, object] = {

@@ -41,8 +41,8 @@ def _quick(value: Any, container: dict[str, Any], above: tuple[str, ...]) -> Any
         raise _NotSimpleError
     whole = _SIMPLE.fullmatch(value)
     if whole:
-        return _quick_key(whole.group(1), container, above)
-    return _SIMPLE.sub(lambda found: _quick_text(found.group(1), container, above), value)
+        return _quick_key(whole[1], container, above)
+    return _SIMPLE.sub(lambda found: _quick_text(found[1], container, above), value)
 
 
 def _quick_key(path: str, container: dict[str, Any], above: tuple[str, ...]) -> Any:
@@ -124,12 +124,12 @@ def _get(node: Any, key: Any, path: str, faults: ProblemList) -> Any:
 def _interpolation(error: Exception, text: Any) -> str:
     said = str(error).split("\n")[0]
     if found := re.search(r"Interpolation key '(.*)' not found", said):
-        name = found.group(1)
+        name = found[1]
         if name.startswith("run."):
             return f"${{{name}}} does not exist{suggestion(name, [f'run.{k}' for k in RUN_KEYS])}"
         return f"${{{name}}} names a key that is not set"
     if found := re.search(r"Environment variable '(.*)' not found", said):
-        return f"the environment variable {found.group(1)} is not set"
+        return f"the environment variable {found[1]} is not set"
     if isinstance(error, RecursionError) or "ecursive" in said:
         return f"{text} refers to itself"
     return f"{text} is not valid: {said}"
@@ -139,7 +139,7 @@ def interpolate_run(values: Any, run_dir: str | Path, run_id: str, name: str) ->
     """Return a copy of ``values`` (text, lists, mappings) with ``${run.dir}``, ``${run.id}`` and ``${run.name}`` filled in."""
     known = {"dir": str(run_dir), "id": run_id, "name": name}
     if isinstance(values, str):
-        return re.sub(r"\$\{run\.(dir|id|name)\}", lambda found: known[found.group(1)], values)
+        return re.sub(r"\$\{run\.(dir|id|name)\}", lambda found: known[found[1]], values)
     if isinstance(values, dict):
         return {key: interpolate_run(value, run_dir, run_id, name) for key, value in values.items()}
     if isinstance(values, (list, tuple)):
