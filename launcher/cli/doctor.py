@@ -65,14 +65,14 @@ def _facts(partition: str | None, qos: str | None) -> tuple[SiteFacts, Job]:
     from launcher.config.load.site_profile import load_site
     from launcher.report.site.findings import SiteFacts
     from launcher.slurm.probe import software_here
-    from launcher.slurm.site import ask_site, find_slurm, parse_site
+    from launcher.slurm.site import ask_site, find_slurm
     from launcher.submission.facts import interpreter
 
     presence = find_slurm()
     site, silence = None, ""
     if presence.state == "ready":
-        texts = ask_site()
-        site, silence = (None, texts) if isinstance(texts, str) else (parse_site(texts), "")
+        answer = ask_site()
+        site, silence = (None, answer) if isinstance(answer, str) else (answer, "")
     profile = load_site()
     job = site_job()
     python = interpreter.find_interpreter(job.environment.python, None, os.environ)

@@ -68,17 +68,16 @@ def _first_job() -> str:
 def _ask_slurm() -> tuple[DefaultPartition, str]:
     """The partition to use and where it is known from; an empty one where there is no SLURM."""
     from launcher.config.convert.first_job import DefaultPartition
-    from launcher.slurm.site import ask_site, find_slurm, parse_site
+    from launcher.slurm.site import ask_site, find_slurm
 
     presence = find_slurm()
     if presence.state != "ready":
         click.echo(presence.reason, err=True)
         return DefaultPartition(), "no SLURM"
-    texts = ask_site()
-    if isinstance(texts, str):
-        click.echo(texts, err=True)
+    site = ask_site()
+    if isinstance(site, str):
+        click.echo(site, err=True)
         return DefaultPartition(), "no answer from SLURM"
-    site = parse_site(texts)
     return default_partition(site), f"SLURM {site.version}".strip()
 
 
