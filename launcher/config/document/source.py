@@ -77,6 +77,13 @@ def parent(path: str) -> str:
     return re.sub(r"(?:\[\d+\]|(?:^|\.)[^.\[\]]*)$", "", path)
 
 
+def nearest(origins: dict[str, Origin], path: str) -> Origin | None:
+    """Return where ``path`` was set, or the nearest key above it."""
+    while path and path not in origins:
+        path = parent(path)
+    return origins.get(path)
+
+
 def is_below(path: str, above: str) -> bool:
     """Tell whether a key path is ``above`` itself or lies below it."""
     return path == above or path.startswith((above + ".", above + "["))

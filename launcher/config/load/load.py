@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.document.problem_list import ProblemList
 from launcher.config.document.schema import Job
-from launcher.config.document.source import COMMAND_LINE, Origin, Problem, dump_yaml, join, parent
+from launcher.config.document.source import COMMAND_LINE, Origin, Problem, dump_yaml, join, nearest
 from launcher.config.document.texts import leaves
 from launcher.config.document.validation import describe_errors
 from launcher.config.load.interpolate import resolve_interpolations
@@ -67,10 +67,8 @@ class LoadedJob:
         except ConfigError as error:
             placed = []
             for problem in error.problems:
-                path = problem.partition(":")[0]
-                while path and path not in self.origin:
-                    path = parent(path)
-                placed.append(f"{self.origin[path].at('value')}: {problem}" if path else problem)
+                where = nearest(self.origin, problem.partition(":")[0])
+                placed.append(f"{where.at('value')}: {problem}" if where else problem)
             raise type(error)(placed) from None
 
     @property
