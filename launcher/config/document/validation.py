@@ -127,34 +127,26 @@ def _broken_limit(item: Any) -> str | None:
 
 def homes(key: str) -> list[str]:
     """List the sections that have a key of this name, the outer ones first."""
-    return [home for home in _sections() if key in keys_at(home)]
-
-
-@functools.cache
-def _sections() -> list[str]:
-    """Key paths of the schema's sections, the outer ones first."""
-    found = [""]
-    for path in found:
-        found += [below for key in keys_at(path) if keys_at(below := join(path, key))]
-    return found[1:]
+    return [home for home, keys in _sections().items() if home and key in keys]
 
 
 def keys_at(path: str) -> list[str]:
     """List the keys that the schema has below a key path, as they are written in a job file."""
-    current: Any = Job
-    for part in path.split(".") if path else []:
-        fields = {key_name(f): f for f in dataclasses.fields(current)}
-        if part not in fields:
-            return []
-        hints = _hints(current)
-        options = [hints[fields[part].name], *typing.get_args(hints[fields[part].name])]
-        current = next((o for o in options if dataclasses.is_dataclass(o)), None)
-        if current is None:
-            return []
-    return [key_name(f) for f in dataclasses.fields(current)]
+    return _sections().get(path, [])
 
 
-_hints = functools.cache(typing.get_type_hints)
+@functools.cache
+def _sections() -> dict[str, list[str]]:
+    """The keys of the job ("") and of each section by its key path, the outer ones first."""
+    found: dict[str, list[str]] = {}
+    todo: list[tuple[str, Any]] = [("", Job)]
+    for path, section in todo:
+        hints = typing.get_type_hints(section)
+        found[path] = [key_name(f) for f in dataclasses.fields(section)]
+        for f in dataclasses.fields(section):
+            options = (hints[f.name], *typing.get_args(hints[f.name]))
+            todo += [(join(path, key_name(f)), option) for option in options if dataclasses.is_dataclass(option)]
+    return found
 
 
 def key_name(field: dataclasses.Field[Any]) -> str:

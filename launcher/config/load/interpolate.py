@@ -39,10 +39,13 @@ def _quick(value: Any, container: dict[str, Any], above: tuple[str, ...]) -> Any
         return value
     if value == "???" or "\\" in value or "${" in _SIMPLE.sub("", value):
         raise _NotSimpleError
-    whole = _SIMPLE.fullmatch(value)
-    if whole:
+    if whole := _SIMPLE.fullmatch(value):
         return _quick_key(whole[1], container, above)
-    return _SIMPLE.sub(lambda found: _quick_text(found[1], container, above), value)
+    parts = _SIMPLE.split(value)
+    parts[1::2] = [_quick_key(path, container, above) for path in parts[1::2]]
+    if any(isinstance(part, (dict, list)) for part in parts):
+        raise _NotSimpleError
+    return "".join(map(str, parts))
 
 
 def _quick_key(path: str, container: dict[str, Any], above: tuple[str, ...]) -> Any:
@@ -50,7 +53,7 @@ def _quick_key(path: str, container: dict[str, Any], above: tuple[str, ...]) -> 
         raise _NotSimpleError
     first, *rest = path.split(".")
     if first == "run":
-        if rest and rest[0] in RUN_KEYS and len(rest) == 1 and "run" not in container:
+        if len(rest) == 1 and rest[0] in RUN_KEYS and "run" not in container:
             return f"${{{path}}}"
         raise _NotSimpleError
     node: Any = container
@@ -59,13 +62,6 @@ def _quick_key(path: str, container: dict[str, Any], above: tuple[str, ...]) -> 
             raise _NotSimpleError
         node = node[part]
     return _quick(node, container, (*above, path))
-
-
-def _quick_text(path: str, container: dict[str, Any], above: tuple[str, ...]) -> str:
-    value = _quick_key(path, container, above)
-    if isinstance(value, (dict, list)):
-        raise _NotSimpleError
-    return str(value)
 
 
 def readable(text: str) -> bool:
@@ -99,9 +95,9 @@ def _plain(node: Any, path: str, faults: ProblemList) -> Any:
     from omegaconf import DictConfig, ListConfig
 
     if isinstance(node, DictConfig):
-        return {str(k): _plain(_get(node, k, join(path, str(k)), faults), join(path, str(k)), faults) for k in node}
+        return {str(key): _get(node, key, join(path, str(key)), faults) for key in node}
     if isinstance(node, ListConfig):
-        return [_plain(_get(node, i, join(path, i), faults), join(path, i), faults) for i in range(len(node))]
+        return [_get(node, index, join(path, index), faults) for index in range(len(node))]
     if isinstance(node, str):
         return re.sub("\ue000(run\\.\\w+)\ue001", r"${\1}", node)
     return node
@@ -115,7 +111,7 @@ def _get(node: Any, key: Any, path: str, faults: ProblemList) -> Any:
         faults.add(path, "is marked ??? and must be set")
         return None
     try:
-        return node[key]
+        return _plain(node[key], path, faults)
     except (OmegaConfBaseException, RecursionError) as error:
         faults.add(path, _interpolation(error, OmegaConf.to_container(node, resolve=False)[key]))  # type: ignore[index,call-overload]
         return None
