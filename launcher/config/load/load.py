@@ -135,7 +135,8 @@ def load_layers(
         faults.problems += layer.document.problems
     container = merge(layers, faults)
     _add_sweep(container, sweep, faults)
-    faults.stop_if(_unreadable)  # then every further complaint would mislead
+    # Where a file cannot be read every further complaint would mislead.
+    faults.stop_if(lambda p: not p.path and p.origin is not None and p.origin.source != COMMAND_LINE)
     job = check_values(_first_point(container, faults), faults)
     tops = {p.path.split(".")[0] for p in faults.problems if p.path or p.origin is None}
     if check_code and tops.isdisjoint(("", "task", "function", "script", "code", "params")):
@@ -165,15 +166,6 @@ def _first_point(container: dict[str, Any], faults: ProblemList) -> dict[str, An
     return set_values(container, {key: values[0] for key, values in found.items()})
 
 
-def check_values(container: dict[str, Any], faults: ProblemList) -> Job:
-    """Resolve and validate merged values; faults go into the problem list."""
-    return _validate(resolve_interpolations(container, faults), container, faults)
-
-
-def _unreadable(problem: Problem) -> bool:
-    return not problem.path and problem.origin is not None and problem.origin.source != COMMAND_LINE
-
-
 @lru_cache(maxsize=1)
 def _adapter() -> TypeAdapter[Job]:
     """The validator of a job. Plugins of pydantic are left out: looking for them reads the metadata of every package here."""
@@ -188,21 +180,29 @@ def _adapter() -> TypeAdapter[Job]:
             os.environ[_NO_PLUGINS] = before
 
 
-def _validate(values: dict[str, Any], container: dict[str, Any], faults: ProblemList) -> Job:
-    """The job, with defaults where a value is wrong, so that the rules between the right ones still apply."""
+def check_values(container: dict[str, Any], faults: ProblemList) -> Job:
+    """Resolve and validate merged values; faults go into the problem list.
+
+    The job has defaults where a value is wrong, so that the rules between the right ones still apply.
+    """
     from launcher.config.check import rules
 
-    faults.problems += (bad := _wrong_texts(values))
-    values = _without(values, {p.path for p in bad})
+    values = resolve_interpolations(container, faults)
+    halves = [  # no encoding and so no validator accepts them
+        Problem(path, "holds a lone surrogate (half a character), which no file can hold", "value")
+        for path, value in leaves(values)
+        if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value)
+    ]
+    faults.problems += halves
+    values = _without(values, {p.path for p in halves})
     try:
         job = _parse(values)
     except ValidationError as error:
         known = {p.path for p in faults.problems if p.path}
         found = describe_errors(error, values)
         faults.problems += [p for p in found if p.path not in known]
-        pruned = _without(values, {p.path for p in found})
         try:
-            job = _parse(pruned)
+            job = _parse(_without(values, {p.path for p in found}))
         except ValidationError:  # a fault that only appears beside others: what was found is enough
             job = Job()
     wrong = {p.path for p in faults.problems if p.path}
@@ -213,15 +213,6 @@ def _validate(values: dict[str, Any], container: dict[str, Any], faults: Problem
 def _parse(values: dict[str, Any]) -> Job:
     """Validate as JSON: of Python values, strict pydantic takes no mapping for a section."""
     return _adapter().validate_json(json.dumps(values))
-
-
-def _wrong_texts(values: dict[str, Any]) -> list[Problem]:
-    """Problems for lone surrogates, which no encoding and so no validator accepts."""
-    return [
-        Problem(path, "holds a lone surrogate (half a character), which no file can hold", "value")
-        for path, value in leaves(values)
-        if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value)
-    ]
 
 
 def _without(values: Any, paths: set[str], path: str = "") -> Any:
