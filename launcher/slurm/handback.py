@@ -143,7 +143,7 @@ def let_go(job_id: str, hosts: Sequence[str]) -> Done:
     For hosts that do not answer: the job would end only when SLURM has noticed (SlurmdTimeout, 300 s by default), and then
     wait for its credential besides. A site may forbid it (disable_job_shrink).
     """
-    facts = job_facts(job_id, timeout_s=_ASK_S)
+    facts = job_facts(job_id)
     try:
         before = expand_hosts(facts.nodes) if facts is not None else []
     except ValueError:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from launcher.frozen import frozen
-from launcher.slurm.commands import ask, ask_patiently
+from launcher.slurm.commands import ask
 from launcher.slurm.hosts import expand_hosts
 
 ENDED = frozenset(
@@ -62,7 +62,7 @@ class JobView:
         return self.start_t if self.state == "PENDING" else None
 
 
-def job_views(job_ids: Iterable[str], *, patient: bool = True) -> dict[str, JobView] | None:
+def job_views(job_ids: Iterable[str]) -> dict[str, JobView] | None:
     """Return what SLURM knows of each of ``job_ids`` (``J`` or ``J_T``), by id; unknown ones are missing.
 
     One squeue, and one sacct for those that squeue has forgotten (MinJobAge), where there is accounting. None: SLURM does
@@ -71,28 +71,26 @@ def job_views(job_ids: Iterable[str], *, patient: bool = True) -> dict[str, JobV
     wanted = list(dict.fromkeys(j for j in job_ids if re.fullmatch(r"\d+(_\d+)?", j)))
     if not wanted:
         return {}
-    tries = 3 if patient else 1
     words = ("squeue", "--noheader", "--states=all", "--array", *_which(wanted), f"--format={SQUEUE_FORMAT}")
-    answer = ask_patiently(*words, tries=tries)
+    answer = ask(*words)
     if not answer.ok and "invalid job id" not in answer.err.lower():  # squeue's way to say that it has forgotten it
         return None
     found = parse_squeue(answer.out)
     if missing := [j for j in wanted if j not in found]:
-        found = parse_sacct(_ask_sacct(*_which(missing), tries=tries)) | found
+        found = parse_sacct(_ask_sacct(*_which(missing))) | found
     return {j: found[j] for j in wanted if j in found}
 
 
 def newest_of_name(name: str) -> JobView | None:
     """Return this user's newest job of that name, a run's id; None when SLURM knows none or does not answer."""
     mine = (f"--user={os.getuid()}", f"--name={name}")
-    shown = ask_patiently("squeue", "--noheader", "--states=all", *mine, f"--format={SQUEUE_FORMAT}", tries=1)
-    found = parse_squeue(shown.out) or parse_sacct(_ask_sacct(*mine, tries=1))
+    shown = ask("squeue", "--noheader", "--states=all", *mine, f"--format={SQUEUE_FORMAT}")
+    found = parse_squeue(shown.out) or parse_sacct(_ask_sacct(*mine))
     return max(found.values(), key=lambda view: (view.submit_t or 0.0, view.job_id), default=None)
 
 
-def _ask_sacct(*which: str, tries: int) -> str:
-    words = ("sacct", "-n", "-P", "-X", *which, "--starttime=now-30days", f"--format={SACCT_FIELDS}")
-    return ask_patiently(*words, tries=tries).out
+def _ask_sacct(*which: str) -> str:
+    return ask("sacct", "-n", "-P", "-X", *which, "--starttime=now-30days", f"--format={SACCT_FIELDS}").out
 
 
 def _which(job_ids: Sequence[str]) -> tuple[str, ...]:
@@ -178,9 +176,9 @@ class JobFacts:
         return self.end_t is None or self.end_t > self.start_t
 
 
-def job_facts(job_id: str, *, timeout_s: float = 10.0, tries: int = 1) -> JobFacts | None:
+def job_facts(job_id: str, *, timeout_s: float = 10.0) -> JobFacts | None:
     """Return what SLURM says of one job now; None when it does not answer or knows no such job. Never raises."""
-    answer = ask_patiently("scontrol", "show", "job", job_id, timeout_s=timeout_s, tries=tries)
+    answer = ask("scontrol", "show", "job", job_id, timeout_s=timeout_s)
     return parse_facts(answer.out, job_id) if answer.ok else None
 
 

@@ -190,7 +190,7 @@ def _await(place: Path, token: str, job_id: str, end: float) -> HostSoftware | s
         if time.monotonic() >= end:
             waiting = f"{view.state}{f' ({view.reason})' if view.reason else ''}" if view else "unknown to SLURM"
             return f"the probe has not run in time: job {job_id} is {waiting}"
-        view = (job_views([job_id], patient=False) or {}).get(job_id)
+        view = (job_views([job_id]) or {}).get(job_id)
         time.sleep(1.0 if view is not None and view.ended else pause)
         pause = min(5.0, pause * 1.5)
 
