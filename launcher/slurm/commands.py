@@ -93,7 +93,7 @@ def ask(
         carried = carry(words, timeout_s=timeout_s, environ=environ)
         if carried is None:
             return Answer(words, None, missing=VARIABLE not in os.environ, err=f"{words[0]} is not available here")
-        return Answer(words, carried["code"], carried["out"], carried["err"], carried["missing"])
+        return Answer(**{**carried, "words": words})
     except subprocess.TimeoutExpired:
         return Answer(words, None, err=f"{words[0]} did not answer within {timeout_s:g} s")
     except (OSError, ValueError) as error:

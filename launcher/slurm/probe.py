@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -131,7 +130,6 @@ def probe_node(
     partition: str | None = None,
     account: str | None = None,
     wait_s: float = 300.0,
-    environ: Mapping[str, str] = os.environ,
 ) -> ProbeResult:
     """Submit a tiny job that must read a file written below ``folder`` here, and answer there.
 
@@ -153,7 +151,7 @@ def probe_node(
         options += [f"--account={account}"] if account else []
         answer = ask(
             "sbatch", "--parsable", "--job-name=launcher-doctor", "--nodes=1", "--ntasks=1", "--time=5", *options,
-            f"--output={place}/out", str(place / "probe.sh"), environ=without_slurm(environ),
+            f"--output={place}/out", str(place / "probe.sh"), environ=without_slurm(os.environ),
         )  # fmt: skip
         job_id = answer.out.strip().split(";")[0] if answer.ok else ""
         if not job_id.isdigit():

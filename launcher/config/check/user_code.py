@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.machinery import PathFinder
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
 from launcher.frozen import frozen
@@ -117,7 +117,7 @@ def _installed(name: str, code_dir: Path) -> Module | None:
     """Find an installed module; parents are searched, not imported as ``find_spec`` of a dotted name would."""
     full, *rest = name.split(".")
     try:
-        spec = importlib.util.find_spec(full)
+        spec = find_spec(full)
         for part in rest:
             if spec is None or spec.submodule_search_locations is None:
                 return None
@@ -219,27 +219,25 @@ def _defines(module: Module, node: ast.stmt, name: str, hops: int) -> Symbol | N
         return Symbol(module, None) if node.name == "__getattr__" else None  # at a module's top it can make any name
     if isinstance(node, ast.Import | ast.ImportFrom):
         return next(filter(None, (_through(module, found, name, hops) for found in _imports_of(node))), None)
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, ast.AnnAssign | ast.For | ast.AsyncFor):
-        targets = [node.target]
-    assigned = (n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
-    return Symbol(module, None) if name in assigned else None
+    # A name that only a function inside the statement stores counts, too: a doubt is no fault.
+    stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return Symbol(module, None) if name in stored else None
 
 
 def _through(module: Module, found: Import, name: str, hops: int) -> Symbol | None:
     """The name as one import brings it."""
     if found.bound not in (name, "*"):
         return None
-    if not found.name:
+    package = module.name if module.is_package else module.name.rpartition(".")[0]
+    try:
+        there = find_module(resolve_name("." * found.level + found.module, package), module.code_dir)
+    except ImportError:
+        there = None
+    if not found.name or there is None:
         return Symbol(module, None)
-    parts = module.name.split(".") if module.is_package else module.name.split(".")[:-1]
-    above = parts[: len(parts) - (found.level - 1)] if found.level else []
-    there = find_module(".".join(filter(None, [*above, found.module])), module.code_dir)
     if found.name == "*":
-        return find_symbol(there, name, hops + 1) if there else Symbol(module, None)
-    return (find_symbol(there, found.name, hops + 1) if there else None) or Symbol(module, None)
+        return find_symbol(there, name, hops + 1)
+    return find_symbol(there, found.name, hops + 1) or Symbol(module, None)
 
 
 def names_in(module: Module, kind: type[ast.ClassDef] | type[ast.FunctionDef]) -> list[str]:

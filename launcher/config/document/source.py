@@ -174,7 +174,7 @@ def read_value(text: str, key: str = "") -> tuple[Any, str | None]:
     if isinstance(root, yaml.CollectionNode) and not root.flow_style:
         return text, None  # ``a: b`` is text on a command line
     document = Document()
-    data = _Builder(document, COMMAND_LINE, strict=False).build(root, key, ())
+    data = _Builder(document, COMMAND_LINE).build(root, key, ())
     return data, (document.problems[0].message if document.problems else None)
 
 
@@ -230,8 +230,8 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
 class _Builder:
     """Builds a document from PyYAML's nodes: values, origins, duplicate keys, ambiguous words, unknown tags."""
 
-    def __init__(self, document: Document, source: str, *, strict: bool = True) -> None:
-        self.document, self.source, self.strict = document, source, strict
+    def __init__(self, document: Document, source: str) -> None:
+        self.document, self.source, self.strict = document, source, source != COMMAND_LINE
         self.count = 0
 
     def build(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> Any:

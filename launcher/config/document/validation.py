@@ -104,7 +104,7 @@ def _problem(path: str, items: list[Any]) -> Problem:
         wanted.remove("a whole number")
     if not all(wanted):
         return Problem(path, items[0]["msg"].lower(), "value")
-    said = wanted[0] if len(wanted) == 1 else ", ".join(wanted[:-1]) + " or " + wanted[-1]
+    said = " or ".join(filter(None, (", ".join(wanted[:-1]), wanted[-1])))
     if value is None:
         return Problem(path, f"has no value; set {said}, or remove this key", "value")
     truth = said == "true or false" and value in ("true", "false")

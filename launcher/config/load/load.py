@@ -139,10 +139,13 @@ def load_layers(
     faults.stop_if(lambda p: not p.path and p.origin is not None and p.origin.source != COMMAND_LINE)
     job = check_values(_first_point(container, faults), faults)
     tops = {p.path.split(".")[0] for p in faults.problems if p.path or p.origin is None}
+    loaded = LoadedJob(
+        job=job, container=container, origin=faults.origin, base_dir=base_dir, source=source, site=profile
+    )
     if check_code and tops.isdisjoint(("", "task", "function", "script", "code", "params")):
-        faults.problems += named_code.check_code(job, (base_dir / Path(job.code.dir).expanduser()).resolve())
+        faults.problems += named_code.check_code(job, loaded.code_dir)
     faults.stop_if(lambda _: True)
-    return LoadedJob(job=job, container=container, origin=faults.origin, base_dir=base_dir, source=source, site=profile)
+    return loaded
 
 
 def _add_sweep(container: dict[str, Any], flags: Sequence[str], faults: ProblemList) -> None:
@@ -219,7 +222,7 @@ def _without(values: Any, paths: set[str], path: str = "") -> Any:
     """A copy without what lies at the key paths; list items are dropped with their list."""
     if not isinstance(values, dict):
         return values
-    gone = paths | {p[: p.index("[")] for p in paths if "[" in p}
+    gone = {path.partition("[")[0] for path in paths}
     return {k: _without(v, paths, join(path, k)) for k, v in values.items() if join(path, k) not in gone}
 
 
