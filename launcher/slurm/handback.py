@@ -63,14 +63,18 @@ def requeue(job_id: str, *, restart_count: int, limit_s: float = 20.0) -> Done:
     scancel that comes in between stands (`Done.ended`). ``limit_s`` bounds everything.
     """
     end = time.monotonic() + limit_s
-    facts = job_facts(job_id, timeout_s=min(_ASK_S, limit_s))
+
+    def left_s() -> float:
+        return min(_ASK_S, max(1.0, end - time.monotonic()))
+
+    facts = job_facts(job_id, timeout_s=left_s())
     if _taken(facts, restart_count):
         return Done(True)
     running = facts is None or facts.state in RUNNING
     words = ("scontrol", "requeue", *(["Incomplete"] if running else []), job_id)
     while True:
-        answer = ask(*words, timeout_s=min(_ASK_S, max(1.0, end - time.monotonic())))
-        facts = job_facts(job_id, timeout_s=min(_ASK_S, max(1.0, end - time.monotonic())))
+        answer = ask(*words, timeout_s=left_s())
+        facts = job_facts(job_id, timeout_s=left_s())
         if _taken(facts, restart_count):
             return Done(True)
         if running and answer.ok and facts is not None and facts.state not in RUNNING:

@@ -162,7 +162,7 @@ def _fits(key: str, name: str, symbol: Symbol, owner: Symbol | None, params: dic
         else:
             said = _no_training(name, node)
             if not said and (missing := signatures.missing_methods(symbol)):
-                said = f"{name} does not define {' or '.join(missing)}, which launcher.Training requires"
+                said = f"{name} does not define all methods that launcher.Training requires; add {', '.join(missing)}"
         signature = signatures.constructor(symbol)
     elif key == "task":
         said = f"{name} is a function; write function: instead of task:"

@@ -106,7 +106,8 @@ def one_rank_per_gpu(job: Job, values: Values) -> Problems:
     """NCCL refuses two ranks on one GPU ("Duplicate GPU detected")."""
     gpus, tasks = job.resources.gpus_per_node, job.resources.tasks_per_node
     if tasks is not None and 0 < gpus < tasks and job.distributed.backend != "gloo":
-        said = f"{tasks} workers cannot share {gpus} GPUs: NCCL takes one rank per GPU; request {tasks} GPUs, or remove this key"
+        shared = f"{tasks} workers cannot share {gpus} GPU{'s' if gpus > 1 else ''}"
+        said = f"{shared}: NCCL takes one rank per GPU; request {tasks} GPUs, or remove this key"
         yield Problem("resources.tasks_per_node", said, "value")
 
 
@@ -126,7 +127,8 @@ def gres_agrees(job: Job, values: Values) -> Problems:
     """The number of GPUs in --gres equals gpus_per_node, which sets the number of workers."""
     found = re.search(r"(?:^|,)(?:gres[:/])?gpu(?::[A-Za-z][\w.-]*)?(?:[:=](\d+))?(?=,|\(|$)", job.slurm.gres or "")
     if found and (count := int(found[1] or 1)) != job.resources.gpus_per_node:
-        said = f"asks for {count} GPUs per node, but resources.gpus_per_node is {job.resources.gpus_per_node}; make them equal"
+        ours = job.resources.gpus_per_node
+        said = f"the number of GPUs per node is {count} here and {ours} in resources.gpus_per_node; make them equal"
         yield Problem("slurm.gres", said, "value")
 
 

@@ -31,6 +31,7 @@ _MODULES = {
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate",
 }
+_CONDAS = ("conda", "mamba", "micromamba")
 _CONTAINER_VALUES = {
     "B", "bind", "H", "home", "W", "workdir", "pwd", "env", "env-file", "overlay", "o", "S", "scratch", "network", "app"
 }  # fmt: skip
@@ -137,12 +138,11 @@ def _wrapper(name: str, rest: list[str], launch: Launch) -> list[str] | None:
     """Programs that run another one."""
     if name == "env":
         return rest[1:] if rest[:1] == ["-i"] else rest
-    if name in ("uv", "poetry", "pdm", "pipenv") and rest[:1] == ["run"]:
+    if name in (*_CONDAS, "uv", "poetry", "pdm", "pipenv") and rest[:1] == ["run"]:
         launch.wrappers.append(f"{name} run")
+        if name in _CONDAS:
+            return options(rest[1:])[1]
         return ["python", *rest[1:]] if rest[1:] and rest[1].endswith(".py") else rest[1:]
-    if name in ("conda", "mamba", "micromamba") and rest[:1] == ["run"]:
-        launch.wrappers.append(f"{name} run")
-        return options(rest[1:])[1]
     if name in ("numactl", "nice", "ionice", "stdbuf", "nsys", "nvprof", "ncu", "dcgmi", "catchsegv", "shifter"):
         launch.wrappers.append(name)
         return options([word for word in rest if name != "nsys" or word != "profile"])[1]

@@ -12,7 +12,7 @@ from launcher.redact import holds_secret, secret_name
 
 _WORD = r"[A-Za-z0-9_@%+=:.,/-]+"
 _MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-_PATTERNS: dict[str, tuple[str, str]] = {
+_PATTERNS = {
     "name": (r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "made of letters, digits, dots, dashes and underscores, 64 at most"),
     "task": (rf"{_MODULE}:{_MODULE}", "module:Class"),
     "function": (rf"{_MODULE}:{_MODULE}", "module:name"),
@@ -28,8 +28,6 @@ _PATTERNS: dict[str, tuple[str, str]] = {
     "slurm.mail_user": (r"[^\s\"'\\$`;|&<>()]+", "a mail address"),
     "slurm.gres": (r"[A-Za-z0-9_:.,=()/-]+", "in sbatch's form, such as gpu:a100:4"),
     "distributed.interface": (r"\^?=?[A-Za-z0-9_.:-]+(?:,[A-Za-z0-9_.:-]+)*", "a network interface, such as ib0"),
-}
-_ITEMS: dict[str, tuple[str, str]] = {
     "environment.pass": (r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable"),
     "notify.urls": (
         r"[A-Za-z_][A-Za-z0-9_]*",
@@ -79,7 +77,7 @@ def _wrong(path: str, value: str) -> str | None:
     if not free and len(value) > _LONGEST:
         return f"is longer than {_LONGEST:,} characters"
     item = re.sub(r"\[\d+\]$", "", path)
-    pattern, meant = _PATTERNS.get(path) or _ITEMS.get(item) or ("", "")
+    pattern, meant = _PATTERNS.get(item, ("", ""))
     if not pattern or "${" in value or re.fullmatch(pattern, value):
         return None
     # What was written for an item may be a secret: it is not shown.

@@ -74,19 +74,16 @@ def read_document(path: Path) -> Document:
     source = str(path)
     start = Origin(source, 1, 1, 1, 1)
     try:
-        text = path.read_text(encoding="utf-8")
+        document = read_yaml(path.read_text(encoding="utf-8"), source)
     except UnicodeDecodeError as error:
         return Document({}, problems=[Problem("", f"the file is not UTF-8 text (byte {error.start})", origin=start)])
     except OSError as error:
         said = "file not found" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
         return Document({}, problems=[Problem("", said, origin=Origin(source))])
-    document = read_yaml(text, source)
-    if document.data is None:
-        document.data = {}
-    elif not isinstance(document.data, dict):
-        document.problems.append(
-            Problem("", f"the file must be a mapping of keys to values, not {value_text(document.data)}", origin=start)
-        )
+    if not isinstance(document.data, dict):
+        if document.data is not None:
+            said = f"the file must be a mapping of keys to values, not {value_text(document.data)}"
+            document.problems.append(Problem("", said, origin=start))
         document.data = {}
     return document
 

@@ -106,13 +106,12 @@ def axes(sweep: dict[str, Any]) -> tuple[dict[str, list[Any]], list[Problem]]:
 
 def _may_be_swept(key: str) -> str | None:
     top = key.split(".")[0]
-    if top in ("name", "sweep", "code", "runs_dir", "share", "after", "notify", "preflight"):
-        return f"{top} cannot be swept"
-    if top not in SWEPT:
-        if top in keys_at(""):
-            return f"{top} cannot be swept: all points share one sbatch script"
+    if top in SWEPT:
+        return "name the keys below params, such as params.lr" if key == "params" else None
+    if top not in keys_at(""):
         return f'unknown key "{key}"{suggestion(top, SWEPT)}'
-    return "name the keys below params, such as params.lr" if key == "params" else None
+    in_script = top not in ("name", "sweep", "code", "runs_dir", "share", "after", "notify", "preflight")
+    return f"{top} cannot be swept{': all points share one sbatch script' if in_script else ''}"
 
 
 def _values(value: Any) -> list[Any]:
