@@ -22,8 +22,9 @@ _BUSY = re.compile(
     r"message (receive|send) failure|unable to establish control|persistent connection",
     re.IGNORECASE,
 )
-_FORMATTING = re.compile(r"^(SQUEUE|SINFO|SACCT|SACCTMGR|SPRIO|SSTAT|SCONTROL)_")
-_DROPPED = frozenset({"SLURM_CLUSTERS", "SLURM_BITSTR_LEN", "SLURM_JSON", "SLURM_YAML", "SLURM_DEBUG_FLAGS"})
+_DROPPED = re.compile(
+    r"(SQUEUE|SINFO|SACCT|SACCTMGR|SPRIO|SSTAT|SCONTROL)_|SLURM_(CLUSTERS|BITSTR_LEN|JSON|YAML|DEBUG_FLAGS)$"
+)
 
 
 @frozen
@@ -68,7 +69,7 @@ class Answer:
 def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return ``environ`` without what would change the format or the cluster of an answer; times as epoch seconds."""
     env = os.environ if environ is None else environ
-    kept = {k: v for k, v in env.items() if not _FORMATTING.match(k) and k not in _DROPPED}
+    kept = {k: v for k, v in env.items() if not _DROPPED.match(k)}
     return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 

@@ -51,8 +51,18 @@ class LoadedJob:
 
     @property
     def name(self) -> str:
-        """``job.name``, or a name made from what the job runs."""
-        return self.job.name or default_name(self.job)
+        """``job.name``, or a name made from what it runs: ``train`` of train.py, ``package.module``, ``Class``."""
+        job = self.job
+        if job.name:
+            return job.name
+        text = job.script or job.task or job.function or "job"
+        if text.startswith("-m"):
+            text = text[2:].strip()
+        elif job.script:
+            text = Path(text).stem
+        else:
+            text = text.rpartition(":")[2]
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:40] or "job"
 
     @property
     def code_dir(self) -> Path:
@@ -224,18 +234,6 @@ def _without(values: Any, paths: set[str], path: str = "") -> Any:
         return values
     gone = {path.partition("[")[0] for path in paths}
     return {k: _without(v, paths, join(path, k)) for k, v in values.items() if join(path, k) not in gone}
-
-
-def default_name(job: Job) -> str:
-    """Make a run's name from what it runs: ``train`` of train.py, ``package.module``, ``Class``."""
-    text = job.script or job.task or job.function or "job"
-    if text.startswith("-m"):
-        text = text[2:].strip()
-    elif job.script:
-        text = Path(text).stem
-    else:
-        text = text.rpartition(":")[2]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:40] or "job"
 
 
 def argument_texts(args: Sequence[str | int | float | bool]) -> list[str]:
