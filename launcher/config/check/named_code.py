@@ -66,7 +66,7 @@ def _script(script: str, code_dir: Path, elsewhere: bool) -> Iterator[Problem]:
 
 
 def _with_arguments(script: str, code_dir: Path) -> str:
-    """What to write instead of ``train.py --lr 3``; empty where the first word is no script either."""
+    """Return what to write instead of ``train.py --lr 3``; "" where the first word is not a script either."""
     try:
         first, *rest = shlex.split(script) or [""]
     except ValueError:  # an open quote
@@ -77,7 +77,7 @@ def _with_arguments(script: str, code_dir: Path) -> str:
 
 
 def _runnable(name: str, code_dir: Path, elsewhere: bool) -> Iterator[Problem]:
-    """``python -m name``: a package needs a ``__main__``."""
+    """Check ``python -m name``: a package needs a ``__main__``."""
     module = runnable(name, code_dir)
     if module is not None:
         yield from _syntax("script", module.path)
@@ -140,7 +140,7 @@ def _class_or_function(
 
 
 def _nested(module: Module, name: str) -> tuple[Symbol | None, Symbol | None]:
-    """``Outer.Inner`` or ``Class.method``: the symbol and the class around it."""
+    """Find ``Outer.Inner`` or ``Class.method``: the symbol and the class around it."""
     first, *rest = name.split(".")
     symbol, owner = find_symbol(module, first), None
     for part in rest:
@@ -180,7 +180,7 @@ def _fits(key: str, name: str, symbol: Symbol, owner: Symbol | None, params: dic
 
 
 def _no_training(name: str, node: ast.ClassDef) -> str | None:
-    """A sentence where the bases show that a class is not a Training; other bases may be one."""
+    """Return a sentence where the bases show that a class is not a Training. Other bases may be one."""
     if node.keywords:
         return None
     if all(signatures.is_object(base) for base in node.bases):

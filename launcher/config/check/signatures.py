@@ -72,7 +72,7 @@ def constructor(symbol: Symbol, depth: int = 0) -> Signature | None:
 
 
 def _dataclass_constructor(symbol: Symbol, node: ast.ClassDef, depth: int) -> Signature | None:
-    """The fields of a dataclass, those of its bases first."""
+    """Read the fields of a dataclass, those of its bases first."""
     result = Signature()
     for base in node.bases:
         if is_object(base):
@@ -111,7 +111,7 @@ def is_object(base: ast.expr) -> bool:
 
 
 def _base_class(symbol: Symbol, base: ast.expr) -> Symbol | None:
-    """The class that a base names: a name of the module, or one of an imported module."""
+    """Find the class that a base names: a name of the module, or one of an imported module."""
     base = base.value if isinstance(base, ast.Subscript) else base
     module: Module | None = symbol.module
     name = ast.unparse(base)

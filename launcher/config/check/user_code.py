@@ -204,7 +204,7 @@ def find_symbol(module: Module, name: str, hops: int = 0) -> Symbol | None:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Statements that run at import, those inside if, try, with, match and loops included."""
+    """Yield the statements that run at import, those inside if, try, with, match and loops included."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             yield child
@@ -225,7 +225,7 @@ def _defines(module: Module, node: ast.stmt, name: str, hops: int) -> Symbol | N
 
 
 def _through(module: Module, found: Import, name: str, hops: int) -> Symbol | None:
-    """The name as one import brings it."""
+    """Find the name as one import brings it."""
     if found.bound not in (name, "*"):
         return None
     package = module.name if module.is_package else module.name.rpartition(".")[0]
@@ -299,7 +299,7 @@ def _calls_attach(path: Path) -> bool:
 
 
 def _own_files(script: Path, code_dir: Path) -> Iterator[Path]:
-    """The script and the files below ``code_dir`` that its imports lead to, the nearest first."""
+    """Yield the script and the files below ``code_dir`` that its imports lead to, the nearest first."""
     files = [script]
     for path in files:
         yield path
@@ -313,7 +313,7 @@ def _own_files(script: Path, code_dir: Path) -> Iterator[Path]:
 
 
 def _module_files(name: str, folder: Path) -> Iterator[Path]:
-    """The files that importing ``name`` runs where it lies in ``folder``: those of its packages, and its own."""
+    """Yield the files that importing ``name`` runs where it lies in ``folder``: those of its packages, and its own."""
     here = folder
     parts = name.split(".")
     for part in parts if parts[0] != "launcher" else ():  # no package of a user's can have that name

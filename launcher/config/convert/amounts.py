@@ -47,13 +47,13 @@ def read_amounts(given: dict[str, str]) -> Amounts:
 
 
 def _tasks(given: dict[str, str], nodes: int) -> int | None:
-    """SLURM's tasks per node; None where the options do not tell."""
+    """Return SLURM's tasks per node; None where the options do not tell."""
     total = smallest_count(given.get("ntasks"))
     return smallest_count(given.get("ntasks-per-node")) or (math.ceil(total / nodes) if total else None)
 
 
 def _gpus(text: str, *, named: bool) -> tuple[int, str]:
-    """``4``, ``a100:4``; in --gres ``gpu:4``, ``gpu:a100:4``."""
+    """Read ``4``, ``a100:4``; in --gres ``gpu:4``, ``gpu:a100:4``."""
     for part in text.split(","):
         words = re.sub(r"\(.*\)", "", part).split(":")
         if text and (not named or words.pop(0) in ("gpu", "gres/gpu")):
@@ -85,7 +85,7 @@ def put_resources(draft: Draft, given: dict[str, str], launch: Launch | None, ha
 
 
 def _workers(launch: Launch | None, has: Amounts) -> int:
-    """Workers per node."""
+    """Return the workers per node."""
     if launch is None:
         return max(has.gpus, has.slurm_tasks, 1)
     if launch.kind == "srun":

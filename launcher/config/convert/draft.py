@@ -68,7 +68,7 @@ class Draft:
         return "\n".join(lines) + "\n"
 
     def _entry(self, path: str, key: str, indent: str) -> list[str]:
-        """The lines of one key: one where they fit."""
+        """Return the lines of one key: one where everything fits."""
         value, comment = self.values[path], self.comments.get(path, "")
         line = f"{indent}{key}: {_flow(value)}"
         lines = [line]
@@ -82,7 +82,7 @@ class Draft:
 
 
 def _one_line(text: str) -> str:
-    """Fit for a comment: nothing in it can end the line."""
+    """Return ``text`` as one line of a comment: nothing in it can end the line."""
     text = " ".join(text.split())
     return "".join(c if c.isprintable() else "?" for c in text)
 

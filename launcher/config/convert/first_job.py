@@ -89,7 +89,7 @@ def first_job(work: tuple[str, str], place: DefaultPartition, source: str) -> st
 
 
 def _limit(place: DefaultPartition) -> str:
-    """The comment on the time limit."""
+    """Return the comment on the time limit."""
     if place.limit_min is None:
         return 'minutes, or a quoted clock time such as "24:00:00"'
     return f'minutes, or a quoted clock time; at most "{time_limit_text(place.limit_min)}" in this partition'

@@ -111,7 +111,7 @@ def _put_sweep(draft: Draft, hydra: dict[str, Any], launcher: dict[str, Any]) ->
 
 
 def _values(value: Any) -> Any:
-    """Hydra's ``0.1,0.01``, ``choice(a, b)`` and ``range(0, 4)`` of whole numbers."""
+    """Read Hydra's ``0.1,0.01``, ``choice(a, b)`` and ``range(0, 4)`` of whole numbers."""
     if not isinstance(value, str):
         return [value]
     if found := re.fullmatch(r"range\((?:start=)?(-?\d+)(?:,\s*(?:stop=)?(-?\d+))?(?:,\s*(?:step=)?(-?\d+))?\)", value):

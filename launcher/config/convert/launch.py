@@ -104,7 +104,7 @@ def _srun(words: list[str], launch: Launch, scope: Scope) -> list[str]:
 
 
 def _shell(script: list[str], launch: Launch, scope: Scope, depth: int) -> Launch | None:
-    """The launch inside ``bash -c "..."``."""
+    """Find the launch inside ``bash -c "..."``."""
     if depth > 3 or not script:
         return None
     inner = Scope(dict(scope.known), dict(scope.arrays))
@@ -135,7 +135,7 @@ def _leading(
 
 
 def _wrapper(name: str, rest: list[str], launch: Launch) -> list[str] | None:
-    """Programs that run another one."""
+    """Take off a program that runs another one."""
     if name == "env":
         return rest[1:] if rest[:1] == ["-i"] else rest
     if name in (*_CONDAS, "uv", "poetry", "pdm", "pipenv") and rest[:1] == ["run"]:
@@ -156,7 +156,7 @@ def _wrapper(name: str, rest: list[str], launch: Launch) -> list[str] | None:
 
 
 def _python_tool(name: str, head: str, words: list[str], launch: Launch, scope: Scope) -> Launch | None:
-    """Python, torchrun, accelerate and deepspeed: their options, then the program."""
+    """Read python, torchrun, accelerate or deepspeed: its options, then the program."""
     tool = name if name in _VALUES else ""
     if name == "accelerate":
         if words[:1] != ["launch"]:

@@ -37,7 +37,7 @@ class Command:
 
     @property
     def place(self) -> str:
-        """Where it is, for a note."""
+        """The line, for a note."""
         return f"line {self.line}{' (inside if or for)' if self.nested else ''}"
 
 
@@ -96,7 +96,7 @@ def _split(text: str) -> Iterator[Command]:
 
 
 def _word(text: str, at: int) -> tuple[str, int]:
-    """The raw word at ``at``, and where it ends."""
+    """Return the raw word at ``at``, and where it ends."""
     word = ""
     while at < len(text):
         if text[at] in "'\"`" or text.startswith(("$(", "${"), at) or (text[at] == "(" and word.endswith("=")):
@@ -115,7 +115,7 @@ _INSIDE = {"'": ("'", ""), '"': ('"', ""), "`": ("`", "'"), "(": (")", "'\"`("),
 
 
 def _extent(text: str, at: int) -> int:
-    """How many characters the quoted or bracketed part at ``at`` has; to the end where it is not closed."""
+    """Return how many characters the quoted or bracketed part at ``at`` has; to the end where it is not closed."""
     position = at + (2 if text[at] == "$" else 1)
     opener = text[position - 1]
     closing, inside = _INSIDE[opener]

@@ -51,7 +51,7 @@ def _put(draft: Draft, option: str, value: str, key: str) -> None:
 
 
 def _array(draft: Draft, value: str) -> None:
-    """Simple ranges and lists become a sweep over ``params.array_task_id``."""
+    """Convert simple ranges and lists to a sweep over ``params.array_task_id``."""
     text, _, most = value.partition("%")
     values: list[int] = []
     for part in text.split(","):

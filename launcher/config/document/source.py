@@ -130,7 +130,7 @@ _BOOL_WORD = re.compile(r"yes|no|on|off", re.IGNORECASE)
 
 def read_yaml(text: str, source: str) -> Document:
     """Read a whole file; its faults are in ``problems``."""
-    document, problem = Document(), ""
+    document, problem = _Builder(source), ""
     where = Origin(source, 1, 1)
     root = None
     try:
@@ -151,7 +151,7 @@ def read_yaml(text: str, source: str) -> Document:
     if problem:
         document.problems.append(Problem("", problem, origin=where))
     elif root is not None:
-        document.data = _Builder(document, source).build(root, "", ())
+        document.data = document.build(root, "", ())
     return document
 
 
@@ -173,8 +173,8 @@ def read_value(text: str, key: str = "") -> tuple[Any, str | None]:
         return None, None
     if isinstance(root, yaml.CollectionNode) and not root.flow_style:
         return text, None  # ``a: b`` is text on a command line
-    document = Document()
-    data = _Builder(document, COMMAND_LINE).build(root, key, ())
+    document = _Builder(COMMAND_LINE)
+    data = document.build(root, key, ())
     return data, (document.problems[0].message if document.problems else None)
 
 
@@ -227,12 +227,12 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
     return f"this is not valid YAML: {said}"
 
 
-class _Builder:
+class _Builder(Document):
     """Builds a document from PyYAML's nodes: values, origins, duplicate keys, ambiguous words, unknown tags."""
 
-    def __init__(self, document: Document, source: str) -> None:
-        self.document, self.source, self.strict = document, source, source != COMMAND_LINE
-        self.count = 0
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source, self.strict, self.count = source, source != COMMAND_LINE, 0
 
     def build(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> Any:
         self.count += 1
@@ -251,7 +251,7 @@ class _Builder:
         return self.scalar(node, path) if isinstance(node, yaml.ScalarNode) else None
 
     def wrong(self, node: yaml.Node, path: str, message: str) -> None:
-        self.document.problems.append(Problem(path, message, origin=self.origin(node, node)))
+        self.problems.append(Problem(path, message, origin=self.origin(node, node)))
 
     def origin(self, key: yaml.Node, value: yaml.Node) -> Origin:
         if not self.strict:
@@ -273,10 +273,10 @@ class _Builder:
                 continue
             here = join(path, name)
             if name in result:
-                first = self.document.origins[here]
+                first = self.origins[here]
                 self.wrong(key, here, f"this key is set twice, first on line {first.line}; remove one")
                 continue
-            self.document.origins[here] = self.origin(key, value)
+            self.origins[here] = self.origin(key, value)
             result[name] = self.build(value, here, above)
         return {**{k: v for k, v in merged.items() if k not in result}, **result}
 
@@ -304,7 +304,7 @@ class _Builder:
         result = []
         for index, item in enumerate(node.value):
             here = join(path, index)
-            self.document.origins[here] = self.origin(item, item)
+            self.origins[here] = self.origin(item, item)
             result.append(self.build(item, here, above))
         return result
 

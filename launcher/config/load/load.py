@@ -169,7 +169,7 @@ def _add_sweep(container: dict[str, Any], flags: Sequence[str], faults: ProblemL
 
 
 def _first_point(container: dict[str, Any], faults: ProblemList) -> dict[str, Any]:
-    """The values of a sweep's first point: keys that are only swept are there, as for every point."""
+    """Return the values of a sweep's first point: keys that are only swept are there, as for every point."""
     written = container.get("sweep")
     if not isinstance(written, dict):
         return container
@@ -181,7 +181,7 @@ def _first_point(container: dict[str, Any], faults: ProblemList) -> dict[str, An
 
 @lru_cache(maxsize=1)
 def _adapter() -> TypeAdapter[Job]:
-    """The validator of a job. Plugins of pydantic are left out: looking for them reads the metadata of every package here."""
+    """Return the validator of a job. Plugins of pydantic are left out: looking for them reads the metadata of every package here."""
     before = os.environ.get(_NO_PLUGINS)
     os.environ[_NO_PLUGINS] = "__all__"
     try:
@@ -229,7 +229,7 @@ def _parse(values: dict[str, Any]) -> Job:
 
 
 def _without(values: Any, paths: set[str], path: str = "") -> Any:
-    """A copy without what lies at the key paths; list items are dropped with their list."""
+    """Return a copy without what lies at the key paths; list items are dropped with their list."""
     if not isinstance(values, dict):
         return values
     gone = {path.partition("[")[0] for path in paths}

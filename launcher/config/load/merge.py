@@ -35,8 +35,7 @@ def target_layer(target: str) -> tuple[Layer, Path]:
         if base not in file.parents:
             base = file.parent
         target = str(file.relative_to(base))
-    where = Origin(COMMAND_LINE)
-    return Layer(COMMAND_LINE, Document({"script": target}, {"script": where})), base
+    return Layer(COMMAND_LINE, Document([("script", target)])), base
 
 
 def command_line(overrides: Sequence[str], script_args: Sequence[str]) -> Layer:

@@ -159,7 +159,7 @@ def expand(sweep: dict[str, Any]) -> Sweep:
 
 
 def _words(keys: list[str]) -> list[str]:
-    """The last word of each key path, more of them where two keys end alike."""
+    """Return the last word of each key path, more of them where two keys end alike."""
     words = []
     for key in keys:
         parts = key.split(".")
