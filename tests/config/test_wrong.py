@@ -600,6 +600,11 @@ ROWS: dict[str, Row] = {
         ['command line: script.x: script is "train.py", so no key can be set below it'],
         ("script.x=1",),
     ),
+    "an override far below a value": Row(
+        "script: train.py\nparams: {a: 3}\n",
+        ["command line: params.a.b.c: params.a is 3, so no key can be set below it"],
+        ("params.a.b.c=1",),
+    ),
     "an override beyond a list": Row(
         "script: train.py\n",
         ["command line: args[5]: the list has no such item"],
