@@ -100,7 +100,7 @@ def ask_slurm(job_ids: Iterable[str]) -> Mapping[str, JobView] | None:
     """SLURM's view of the jobs, by id; None when there is no SLURM here or it does not answer."""
     from launcher.slurm.jobs import job_views
 
-    return job_views(job_ids, patient=False)
+    return job_views(job_ids)
 
 
 LATE_S = 5.0
