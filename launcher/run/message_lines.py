@@ -70,9 +70,12 @@ class MessageReader(Generic[Message]):
 
 
 class Channel:
-    """The worker's end: blocking, and safe to send on from any thread. A child that the worker forks sends nothing."""
+    """The worker's end: blocking, and safe to send on from any thread. A child that the worker forks sends nothing.
 
-    def __init__(self, sock: socket.socket) -> None:
+    ``sock``: None outside a run, where nothing is sent.
+    """
+
+    def __init__(self, sock: socket.socket | None) -> None:
         self._sock = sock
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -80,7 +83,7 @@ class Channel:
 
     def send(self, message: FromWorker) -> None:
         """Send one message. A dead agent raises nothing here: `receive` ends."""
-        if os.getpid() != self._pid:
+        if self._sock is None or os.getpid() != self._pid:
             return
         data = encode(message.to_wire())
         with self._lock:
@@ -91,7 +94,7 @@ class Channel:
 
     def receive(self) -> Iterator[dict[str, Any]]:
         """Yield messages until the agent has ended."""
-        while True:
+        while self._sock is not None:
             yield from decode_lines(self._buffer)
             try:
                 data = self._sock.recv(65536)

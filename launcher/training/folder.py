@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def save_folder(session: Session) -> Iterator[Path | None]:
     """Give the folder to fill; when the block ends, the ranks share the work of syncing and reporting every file in it."""
-    if session.channel is None:
+    if session.place.paths is None:
         yield None
         return
     began = time.perf_counter()

@@ -14,13 +14,11 @@ import torch.distributed as dist
 
 from launcher.errors import CodeError
 from launcher.run.messages import WorkerPhase, WorkerReady
-from launcher.run.spec import RunSpec
 from launcher.training.ddp.determinism import make_deterministic, seed_all
 from launcher.training.process import failure
 from launcher.training.process.group import choose_device, close_group, open_group
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import Rehearsed
-from launcher.training.process.reporter import Reporter
 from launcher.training.step.session import Session
 from launcher.training.step.stopping import Gate, StopTraining, listen
 from launcher.training.task import Training
@@ -30,46 +28,36 @@ from launcher.training.worker import Worker
 def run_work(place: WorkerPlace) -> int:
     """Run the task or function of ``place``; returns 0 when it finished or stopped as agreed, 1 after reporting a failure."""
     spec, channel = place.spec, place.channel
-    if spec is None or channel is None:
-        raise ValueError("a task or function runs inside a run")
-    gate = Gate(entered=place.resume_step)
-    reporter = Reporter(channel, metrics=place.rank == 0)
-    heard: list[Session] = []
-    listen(channel, gate, lambda message: heard[0].hear(message) if heard else None)
+    gate, session = Gate(entered=place.resume_step), None
+    listen(channel, gate, place.rank)
     try:
-        _work(place, spec, gate, reporter, heard)
+        channel.send(WorkerPhase(name="init"))
+        if spec.deterministic:
+            make_deterministic()
+        device = choose_device(place)
+        open_group(place, device)
+        channel.send(WorkerReady())
+        channel.send(WorkerPhase(name="setup"))
+        seed_all(spec.seed)
+        session = Session(place, gate, device)
+        worker = Worker(session)
+        target = _find(spec.work.target)
+        if spec.work.kind == "task":
+            run_task(worker, session, target(**spec.work.params))
+        else:
+            with contextlib.suppress(Rehearsed):
+                target(worker, **spec.work.params)
+        session.finish()
     except StopTraining:
         pass
     except BaseException as error:
-        step = heard[0].position.step if heard else place.resume_step
-        failure.report(channel, error, step)
+        failure.report(channel, error, session.position.step if session else place.resume_step)
         return 1
     close_group()
     return 0
 
 
-def _work(place: WorkerPlace, spec: RunSpec, gate: Gate, reporter: Reporter, heard: list[Session]) -> None:
-    reporter.send(WorkerPhase(name="init"))
-    if spec.deterministic:
-        make_deterministic()
-    device = choose_device(place)
-    open_group(place, spec, device)
-    reporter.send(WorkerReady())
-    reporter.send(WorkerPhase(name="setup"))
-    seed_all(spec.seed)
-    session = Session(place, gate, reporter, device)
-    heard.append(session)
-    worker = Worker(session)
-    target = find_target(spec.work.target)
-    if spec.work.kind == "task":
-        run_task(worker, session, target(**spec.work.params))
-    else:
-        with contextlib.suppress(Rehearsed):
-            target(worker, **spec.work.params)
-    session.finish()
-
-
-def find_target(target: str) -> Any:
+def _find(target: str) -> Any:
     """Import what ``module:name`` names. Raises CodeError; an exception inside the module passes through."""
     module_name, _, name = target.partition(":")
     module = importlib.import_module(module_name)

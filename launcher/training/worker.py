@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from launcher.errors import CheckpointError, CodeError
-from launcher.run.spec import DdpSpec
 from launcher.training.ddp import wrapping
 from launcher.training.ddp.data import Collate, Micro, Plan, Stream, Unit, check_dataset
 from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
@@ -93,10 +92,9 @@ class Worker:
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """Move ``model`` to this worker's device and wrap it in DistributedDataParallel, set up so that resumes are exact."""
-        spec = self._session.place.spec
         if not dist.is_initialized():
             return model.to(self.device)
-        wrapped = wrapping.wrap(model, self.device, spec.ddp if spec else DdpSpec())
+        wrapped = wrapping.wrap(model, self.device, self._session.place.spec.ddp)
         self._wrapped.append(wrapping.unwrap(wrapped))
         self._session.waits.watch(wrapped)
         return wrapped
@@ -355,5 +353,5 @@ class Worker:
         session = self._session
         if session.stopping:
             session.stopped(saved=False)
-        elif session.channel is not None:
+        elif session.place.paths is not None:
             session.finish()

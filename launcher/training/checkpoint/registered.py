@@ -12,6 +12,7 @@ import torch
 
 from launcher.errors import CheckpointError
 from launcher.run.asking import exists, names, patiently
+from launcher.run.messages import WorkerWarning
 from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED
 from launcher.training.checkpoint import readback, write
 from launcher.training.checkpoint.digest import digest
@@ -31,7 +32,6 @@ class Registered:
         place: WorkerPlace,
         *,
         settle: Callable[[], None],
-        warn: Callable[[str], None],
         watch: Callable[[torch.nn.Module], None],
     ) -> None:
         self.shared: dict[str, Any] = {}
@@ -39,11 +39,10 @@ class Registered:
         self.optimizers: list[torch.optim.Optimizer] = []
         """Each calls ``settle`` before its every step."""
         self._place = place
-        self._settle, self._warn, self._watch = settle, warn, watch
+        self._settle, self._watch = settle, watch
         self._told_unordered = False
-        self._unsafe = (
-            (warn if place.rank == 0 else lambda text: None) if place.spec and place.spec.unsafe_load else None
-        )
+        told = self._warn if place.rank == 0 else lambda text: None
+        self._unsafe = told if place.spec.unsafe_load else None
         path = place.resume_path
         # Without one it is a script's own folder; a state that cannot be seen for a moment is still there.
         has_state = path is not None and patiently(partial(exists, path / write.SHARED, path), path)
@@ -81,7 +80,7 @@ class Registered:
                     part.register_step_pre_hook(lambda *_: self._settle())
             for replica in replicas(thing):
                 self._watch(replica)
-                if self._place.channel is not None and not is_exact(replica) and (why := pin(replica)):
+                if self._place.paths is not None and not is_exact(replica) and (why := pin(replica)):
                     self._tell_unordered(f"run.register() could not change that: {why}")
 
     def _check(self, name: str, thing: Any, per_rank: bool) -> None:
@@ -89,7 +88,7 @@ class Registered:
         kind, place = type(thing).__name__, self._place
         if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
             raise TypeError(f"worker.register({name}=...): {kind} has no state_dict and load_state_dict")
-        is_saved_here = place.spec is not None and place.spec.checkpoint.enabled and (per_rank or place.rank == 0)
+        is_saved_here = place.spec.checkpoint.enabled and (per_rank or place.rank == 0)
         is_optimizer = isinstance(thing, torch.optim.Optimizer)
         if not (is_saved_here or is_optimizer):
             return
@@ -105,6 +104,9 @@ class Registered:
                 readback.check_loadable(to_plain({"objects": {name: state}}))
         except CheckpointError as error:
             raise TypeError(f"worker.register({name}=...): {error}") from error
+
+    def _warn(self, text: str) -> None:
+        self._place.channel.send(WorkerWarning(text=text))
 
     def _of_rank(self, path: Path, rank: int) -> dict[str, Any]:
         return write.load_rank(path, rank, self._unsafe)
@@ -129,9 +131,8 @@ class Registered:
             return
         # The file is mapped; what keeps the tensors it is given must not keep the mapping.
         tensor = (lambda value: value) if isinstance(thing, torch.nn.Module) else torch.clone
-        code_dir = self._place.spec.code_dir if self._place.spec else ""
         try:
-            thing.load_state_dict(from_plain(states[name], code_dir=code_dir, tensor=tensor))
+            thing.load_state_dict(from_plain(states[name], code_dir=self._place.spec.code_dir, tensor=tensor))
         except Exception as error:
             raise CheckpointError(f"the checkpoint's state of {name!r} does not fit: {error}") from error
 

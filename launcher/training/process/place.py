@@ -10,7 +10,13 @@ from pathlib import Path
 from launcher.frozen import frozen
 from launcher.run.message_lines import FD_VARIABLE, Channel
 from launcher.run.paths import RunPaths
-from launcher.run.spec import RunSpec
+from launcher.run.spec import CheckpointSpec, RunSpec, Work
+
+_NO_RUN = RunSpec(
+    id="", name="", run_dir="", work=Work(kind="script", target=""), batch="local", nodes=1, tasks_per_node=1,
+    timeout_min=0, backend="gloo", control_ports=[], checkpoint=CheckpointSpec(enabled=False),
+)  # fmt: skip
+"""What holds under plain python or torchrun: nothing is saved."""
 
 
 @frozen(kw_only=True)
@@ -25,15 +31,15 @@ class WorkerPlace:
     resume_path: Path | None = None
     """The checkpoint the leader chose; None: from scratch."""
     resume_step: int = 0
-    spec: RunSpec | None = None
-    """None outside a run (plain python or torchrun)."""
+    spec: RunSpec = _NO_RUN
     paths: RunPaths | None = None
-    channel: Channel | None = None
+    """None outside a run (plain python or torchrun)."""
+    channel: Channel = Channel(None)
 
     @property
     def dies_after(self) -> int | None:
         """The step after which this worker must die by SIGKILL, to test recovery in a rehearsal; None in real runs."""
-        kill = self.spec.kill_at if self.spec else None
+        kill = self.spec.kill_at
         return kill[1] if kill and kill[0] == self.rank and self.resume_path is None else None
 
     @classmethod
@@ -57,9 +63,9 @@ class WorkerPlace:
             round_=int(environ.get("LAUNCHER_ROUND", 0)),
             resume_path=Path(resume_path) if resume_path else None,
             resume_step=resume_step,
-            spec=RunSpec.read(paths.spec) if paths else None,
+            spec=RunSpec.read(paths.spec) if paths else _NO_RUN,
             paths=paths,
-            channel=None if fd is None else Channel(socket.socket(fileno=int(fd))),
+            channel=Channel(socket.socket(fileno=int(fd)) if fd else None),
         )
 
 

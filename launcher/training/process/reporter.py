@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from launcher.run.message_lines import Channel
-from launcher.run.messages import FromWorker, WorkerEpoch, WorkerEvaluated, WorkerMetrics, WorkerProgress
+from launcher.run.messages import WorkerEpoch, WorkerEvaluated, WorkerMetrics, WorkerProgress
 
 INTERVAL_S = 0.1
 
@@ -17,19 +17,14 @@ INTERVAL_S = 0.1
 class Reporter:
     """Sends at most ten messages of a kind per second; the latest value of every metric is never lost."""
 
-    def __init__(self, channel: Channel | None, *, metrics: bool) -> None:
-        self._channel = channel
+    def __init__(self, channel: Channel, *, metrics: bool) -> None:
+        self.send = channel.send
         self._metrics = metrics
         self._pending: dict[str, tuple[int, int, Any]] = {}
         self._metrics_at = 0.0
         self._progress_at = 0.0
         self._progress_step = -1
         self._sent_step = -1
-
-    def send(self, message: FromWorker) -> None:
-        """Send one message at once; nothing outside a run."""
-        if self._channel is not None:
-            self._channel.send(message)
 
     def progress(self, step: int, last: bool, values: Callable[[], dict[str, Any]]) -> None:
         """Report that ``step`` optimizer steps are done; ``values`` is called only when a message goes out."""

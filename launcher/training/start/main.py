@@ -35,7 +35,7 @@ def _run() -> int:
     from launcher.training.process import place
 
     where = place.take()
-    if where.spec is None or where.channel is None:
+    if where.paths is None:
         print(
             "launcher.training.start.main runs inside a run alone: LAUNCHER_RUN_DIR and its socket are missing",
             file=sys.stderr,

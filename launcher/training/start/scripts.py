@@ -28,8 +28,6 @@ _MOST_CHARS = 4000
 def run_script(place: WorkerPlace) -> int:
     """Run the script or module of ``place`` to its end; returns the exit code that python would give."""
     spec, channel = place.spec, place.channel
-    if spec is None or channel is None:
-        raise ValueError("a script runs inside a run")
     channel.send(WorkerPhase(name="script"))
     rank_pid = os.getpid()
     if place.paths is not None:
