@@ -58,9 +58,8 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def _sound(value: dict[str, Any] | None) -> dict[str, Any] | None:
-    if value is None or not isinstance(value.get("step"), int):
-        return None
-    return value if isinstance(value.get("files"), list) else None
+    is_sound = value and isinstance(value.get("step"), int) and isinstance(value.get("files"), list)
+    return value if is_sound else None
 
 
 def why_damaged(folder: Path, *, content: bool = True, halted: Callable[[], bool] = lambda: False) -> str | None:

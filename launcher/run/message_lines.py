@@ -55,18 +55,13 @@ class MessageReader(Generic[Message]):
         message = self._family.read(values, problems)
         if message is None:
             return None
-        lacking = message.lacking()
-        if problems or lacking:
-            self._count(
-                message.type, {*problems, *(f"{message.type}.{name}" for name in lacking)}, dropped=bool(lacking)
-            )
+        kind, lacking = message.type, message.lacking()
+        if names := {*problems, *(f"{kind}.{name}" for name in lacking)}:
+            if kind not in self.unreadable:
+                effect = "the message is dropped" if lacking else "the rest of it is used"
+                self._tell(f"{len(names)} field(s) of a message cannot be read ({', '.join(sorted(names))}): {effect}")
+            self.unreadable[kind] += len(names)
         return None if lacking else message
-
-    def _count(self, kind: str, names: set[str], *, dropped: bool) -> None:
-        if kind not in self.unreadable:
-            effect = "the message is dropped" if dropped else "the rest of it is used"
-            self._tell(f"{len(names)} field(s) of a message cannot be read ({', '.join(sorted(names))}): {effect}")
-        self.unreadable[kind] += len(names)
 
 
 class Channel:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.errors import CodeError
-from launcher.run.messages import WorkerPhase, WorkerReady
+from launcher.run.messages import WorkerEpoch, WorkerPhase, WorkerReady
 from launcher.training.ddp.determinism import make_deterministic, seed_all
 from launcher.training.process import failure
 from launcher.training.process.group import choose_device, close_group, open_group
@@ -100,7 +100,7 @@ class _TaskLoop:
         for epoch in self.worker.epochs(task.epochs):
             self._epoch(epoch)
             loss = session.notes.get("epoch_loss", math.nan)
-            session.reporter.epoch(session.position.step, epoch, loss)
+            session.reporter.result(WorkerEpoch(step=session.position.step, epoch=epoch, loss=loss))
             task.after_epoch(epoch, loss)
             if self.test_data is not None and ((epoch + 1) % task.evaluate_every == 0 or epoch + 1 == task.epochs):
                 what = (self.model, self.test_data, task.test_batch_size or task.batch_size, self._measure)

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.errors import CheckpointError, CodeError
+from launcher.run.messages import WorkerEvaluated
 from launcher.training.ddp import wrapping
 from launcher.training.ddp.data import Collate, Micro, Plan, Stream, Unit, check_dataset
 from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
@@ -291,7 +292,8 @@ class Worker:
         session = self._session
         results = evaluate(session, model, dataset, batch_size, measure, collate)
         results = {prefix + name: value for name, value in results.items()}
-        session.reporter.evaluated(session.position.step + session.in_unit, results)
+        step = session.position.step + session.in_unit
+        session.reporter.result(WorkerEvaluated(step=step, metrics=results))
         return results
 
     # -- loops of one's own --------------------------------------------------------------------------------------

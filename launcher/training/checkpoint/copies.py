@@ -6,11 +6,12 @@ import copy
 import threading
 from collections import deque
 from collections.abc import Container
+from functools import partial
 from typing import Any
 
 import torch
 
-from launcher.training.checkpoint.plain import like, map_leaves
+from launcher.training.checkpoint.plain import map_leaves
 
 _Path = tuple[Any, ...]
 _SMALL = 65536
@@ -39,12 +40,13 @@ class Snapshot:
         """
         self._late, self.torn = (() if self._cuda else late), False
         fresh: dict[_Path, torch.Tensor] = {}
+        copy_leaf = partial(self._copy, fresh, {})
         if not self._cuda:
-            copied = self._copy(tree, (), fresh, {})
+            copied = map_leaves(tree, copy_leaf)
         else:
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
-                copied = self._copy(tree, (), fresh, {})
+                copied = map_leaves(tree, copy_leaf)
             self._event = self._stream.record_event()
             # The device waits before it changes what is being copied; the host does not.
             torch.cuda.current_stream().wait_stream(self._stream)
@@ -68,14 +70,10 @@ class Snapshot:
                 self.torn = self.torn or source._version != version
                 self._pending.popleft()
 
-    def _copy(self, node: Any, path: _Path, fresh: dict[_Path, torch.Tensor], seen: dict[Any, torch.Tensor]) -> Any:
-        if isinstance(node, dict):
-            return like(node, {k: self._copy(v, (*path, k), fresh, seen) for k, v in node.items()})
-        if type(node) in (list, tuple):
-            return type(node)(self._copy(v, (*path, i), fresh, seen) for i, v in enumerate(node))
-        if not isinstance(node, torch.Tensor):
-            return copy.deepcopy(node)
-        tensor = node.detach()
+    def _copy(self, fresh: dict[_Path, torch.Tensor], seen: dict[Any, torch.Tensor], leaf: Any, path: _Path) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return copy.deepcopy(leaf)
+        tensor = leaf.detach()
         identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         if tensor.numel() and identity in seen:
             return seen[identity]
@@ -102,7 +100,7 @@ class Reference:
         """Whether every large tensor is as it was (torch counts in-place writes)."""
         return all(tensor._version == version for tensor, version in self._held)
 
-    def _hold(self, leaf: Any) -> Any:
+    def _hold(self, leaf: Any, _: _Path) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return copy.deepcopy(leaf)
         tensor = leaf.detach()  # shares the version counter

@@ -63,13 +63,13 @@ def like(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
     return ordered
 
 
-def map_leaves(node: Any, change: Callable[[Any], Any]) -> Any:
-    """Return dicts, lists and tuples as they are, with ``change`` applied to everything else in them."""
+def map_leaves(node: Any, change: Callable[[Any, tuple[Any, ...]], Any], path: tuple[Any, ...] = ()) -> Any:
+    """Return dicts, lists and tuples as they are, with ``change(leaf, its keys)`` in place of everything else in them."""
     if isinstance(node, dict):
-        return like(node, {key: map_leaves(value, change) for key, value in node.items()})
+        return like(node, {key: map_leaves(value, change, (*path, key)) for key, value in node.items()})
     if type(node) in (list, tuple):
-        return type(node)(map_leaves(value, change) for value in node)
-    return change(node)
+        return type(node)(map_leaves(value, change, (*path, number)) for number, value in enumerate(node))
+    return change(node, path)
 
 
 def to_plain(node: Any) -> Any:

@@ -25,7 +25,7 @@ def check_loadable(tree: Any) -> None:
     Tensors that are torch's own are left out: they can always be loaded, and are nearly all that there is to read.
     """
     try:
-        _read_back(map_leaves(tree, lambda leaf: None if _is_torchs(leaf) else leaf))
+        _read_back(map_leaves(tree, lambda leaf, _: None if _is_torchs(leaf) else leaf))
     except Exception as error:
         for path, leaf in _leaves(tree, ()):
             try:

@@ -36,6 +36,8 @@ Unsafe = Callable[[str], None] | None
 """Called with a warning when a file was unpickled in full; None: no file may be."""
 _UNSAFE = re.compile(r"GLOBAL (\S+) was not an allowed global")
 _NAMED = re.compile(r"attribute '([^']+)'")
+_UNSAVABLE = (CheckpointError, pickle.PicklingError, TypeError, AttributeError, RecursionError)
+"""What an object raises that cannot be pickled: another try would fail again."""
 SHARED = "state.pt"
 GENERATORS = "launcher"
 """The folder for each rank's random numbers, in a folder that user code fills."""
@@ -181,7 +183,11 @@ class CheckpointWriter:
         )
 
     def _lose(self, step: int, tmp: Path, parts: Parts, error: Exception) -> None:
-        self._ok, self.hopeless, number = False, cannot_mend(error), error_number(error)
+        self._ok, number = False, error_number(error)
+        if number is None:
+            self.hopeless = isinstance(error, _UNSAVABLE)
+        else:
+            self.hopeless = number in (errno.EACCES, errno.EPERM, errno.EROFS)
         failed = WorkerSaveFailed(
             step=step, tmp=str(tmp), error=str(error), errno=number, permanent=self.hopeless, last=self.last
         )
@@ -198,14 +204,6 @@ def _named(parts: Parts, error: Exception) -> Exception:
     except Exception as named:
         return named
     return error
-
-
-def cannot_mend(error: BaseException) -> bool:
-    """Whether a save that failed with ``error`` would fail again: an object cannot be pickled, a file may not be written."""
-    number = error_number(error)
-    if number is not None:
-        return number in (errno.EACCES, errno.EPERM, errno.EROFS)
-    return isinstance(error, (CheckpointError, pickle.PicklingError, TypeError, AttributeError, RecursionError))
 
 
 def error_number(error: BaseException | None) -> int | None:
