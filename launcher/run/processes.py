@@ -22,9 +22,11 @@ def is_alive(pid: int, mark: object) -> bool:
     fields = _fields(pid)
     if not fields:
         return _answers(pid)  # others' may be hidden, and not every system has /proc
+    if fields[0] in ("Z", "X"):
+        return False
     if isinstance(mark, (int, float)):
-        return fields[0] not in ("Z", "X") and abs(time.time() - age_s(pid) - mark) < _SLACK_S
-    return fields[0] not in ("Z", "X") and mark in (None, mark_of(pid))
+        return abs(time.time() - age_s(pid) - mark) < _SLACK_S
+    return mark in (None, mark_of(pid))
 
 
 def runs_here(host: object, pid: object, mark: object) -> bool | None:

@@ -56,9 +56,10 @@ def read_state(path: Path) -> dict[str, Any]:
     return read_object(path) or {}
 
 
-def read_submission(path: Path) -> dict[str, Any]:
-    """How the run was submitted, submission.json; empty while it was not."""
-    return read_object(path) or {}
+read_submission = read_state
+"""How the run was submitted, submission.json; empty while it was not."""
+read_outcome = read_object
+"""How the run ended, or None while it has not."""
 
 
 def is_this_job(submission: Mapping[str, Any], root: Path, *, name: str = "", command: str = "") -> bool:
@@ -115,8 +116,3 @@ def is_requested(paths: RunPaths) -> bool:
         return exists(paths.request, paths.root)
     except OSError:
         return False
-
-
-def read_outcome(path: Path) -> dict[str, Any] | None:
-    """How the run ended, or None while it has not."""
-    return read_object(path)

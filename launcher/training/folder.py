@@ -70,7 +70,7 @@ def _made(tmp: Path, mode: int) -> None:
 def _mine(tmp: Path, rank: int, world_size: int) -> list[str]:
     """Return the files that this rank makes durable."""
     if world_size == 1 or not dist.is_initialized():
-        return _names(tmp) if rank == 0 or world_size == 1 else []
+        return _names(tmp) if rank == 0 else []
     dist.barrier()  # no rank lists before all have written
     own: list[str] | OSError
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from launcher.errors import CheckpointError, CodeError
 from launcher.run.messages import WorkerEvaluated
 from launcher.training.ddp import wrapping
-from launcher.training.ddp.data import Collate, Micro, Plan, Stream, Unit, check_dataset
+from launcher.training.ddp.data import Collate, Micro, Plan, Unit, check_dataset, load_units
 from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
 from launcher.training.folder import save_folder
 from launcher.training.step.session import Session
@@ -163,16 +164,16 @@ class Worker:
             first, end = self._epoch, self._epoch + 1
         check_dataset(dataset)
         plan = self._plan(len(dataset), batch_size, accumulate, shuffle, drop_last)
-        stream = Stream(dataset=dataset, plan=plan, device=self.device, collate=collate, num_workers=num_workers)
-        yield from self._units(stream, first, end)
-
-    def _units(self, stream: Stream, first: int, end: int) -> Iterator[Any]:
-        session, at, plan = self._session, self._session.position, stream.plan
         start = at.consumed if at.epoch == first else 0
         left = -(-max(plan.samples_per_epoch - start, 0) // plan.global_batch)
         session.total_steps = at.step + left + max((session.epochs or 1) - first - 1, 0) * plan.units_per_epoch
+        units = partial(plan.units, first, start, end)
+        yield from self._units(load_units(units, dataset, self.device, collate, plan.seed, num_workers), end)
+
+    def _units(self, units: Iterator[tuple[Unit, Iterator[tuple[Micro, Any]]]], end: int) -> Iterator[Any]:
+        session, at = self._session, self._session.position
         session.begin()
-        for unit, pairs in stream.units(first, start, end):
+        for unit, pairs in units:
             if session.limit_reached:
                 break
             session.enter()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -138,11 +138,11 @@ class Registered:
 
     def complete(self) -> None:
         """Release the checkpoint. Raises CheckpointError when it holds state of an object that is not registered."""
-        saved = set(self.loaded["objects"]) - set(self.shared) if self.loaded else set()
-        saved |= set(self._mine["objects"]) - set(self.per_rank) if self._mine else set()
-        if saved:
-            names = ", ".join(sorted(saved))
-            raise CheckpointError(f"the checkpoint holds state that nothing is registered for: {names}")
+        pairs = ((self.loaded, self.shared), (self._mine, self.per_rank))
+        if left := {name for saved, held in pairs if saved for name in saved["objects"] if name not in held}:
+            raise CheckpointError(
+                f"the checkpoint holds state that nothing is registered for: {', '.join(sorted(left))}"
+            )
         self.loaded = self._mine = self._generators = None
 
     def restore_generators(self, seed: int, step: int, *, alike: bool) -> None:
@@ -165,15 +165,13 @@ class Registered:
 
     def partial_sums(self, device: torch.device) -> dict[str, Any]:
         """Return this rank's sums over the epoch under way; if the number of ranks has changed, rank 0 has the sum of all."""
-        if self._mine is not None:
-            return {name: _on(device, value) for name, value in self._mine["partial"].items()}
         path, total = self._place.resume_path, dict[str, Any]()
-        for old in range(self.ranks_then if path and self._place.rank == 0 else 0):
-            for name, value in self._of_rank(path, old)["partial"].items():  # type: ignore[arg-type]
-                total[name] = _on(device, value) + total[name] if name in total else _on(device, value)
+        states: Iterable[dict[str, Any]] = [self._mine] if self._mine else []
+        if not self._mine and path and self._place.rank == 0:
+            states = (self._of_rank(path, old) for old in range(self.ranks_then))
+        for state in states:
+            for name, value in state["partial"].items():
+                if isinstance(value, torch.Tensor):
+                    value = value.clone().to(device)  # its file is mapped
+                total[name] = value + total[name] if name in total else value
         return total
-
-
-def _on(device: torch.device, value: Any) -> Any:
-    """Copy a loaded sum to ``device``: its file is mapped."""
-    return value.clone().to(device) if isinstance(value, torch.Tensor) else value

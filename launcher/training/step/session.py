@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from pathlib import Path
@@ -44,6 +45,8 @@ class Session:
         self.seed = place.spec.seed
         self.rules = place.spec.checkpoint
         self.position = Position()
+        limit = place.spec.stop_after_steps
+        self._limit = math.inf if limit is None else limit
         self.waits = Waits()
         self.epochs: int | None = None
         self.total_steps: int | None = None
@@ -186,8 +189,7 @@ class Session:
     @property
     def limit_reached(self) -> bool:
         """Whether a rehearsal has done its optimizer steps; never in real runs."""
-        limit = self.place.spec.stop_after_steps
-        return limit is not None and self.position.step >= limit
+        return self.position.step >= self._limit
 
     @property
     def in_gap(self) -> bool:
