@@ -192,13 +192,12 @@ def _made(tag: str, value: Any, code_dir: str) -> Any:
     if tag in _MAPPINGS:
         return _MAPPINGS[tag](dict(value))
     if tag == "deque":
-        return deque(value[0], value[1])
+        return deque(*value)
     if tag == "defaultdict":
         return defaultdict(_FACTORIES[value[0]] if value[0] else None, value[1])
     if tag in ("numpy scalar", "numpy array"):
         return _numpy_made(*value)
-    module, name, held = value
-    return _class_made(tag, (module, name), held, code_dir)
+    return _class_made(tag, code_dir, *value)
 
 
 def _numpy_made(kind: str, *value: Any) -> Any:
@@ -213,8 +212,7 @@ def _numpy_made(kind: str, *value: Any) -> Any:
     return data.clone().numpy().view(dtype).reshape(shape, order=order)
 
 
-def _class_made(tag: str, where: tuple[str, str], value: Any, code_dir: str) -> Any:
-    module, name = where
+def _class_made(tag: str, code_dir: str, module: str, name: str, value: Any) -> Any:
     kind = _class(module, name, code_dir)
     if tag in ("enum", "flag") and issubclass(kind, Enum):
         return kind(value) if tag == "flag" and issubclass(kind, Flag) else kind[value]

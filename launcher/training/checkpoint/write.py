@@ -96,7 +96,6 @@ class CheckpointWriter:
         self._snapshot = Snapshot(device)
         self._folder_mode = folder_mode
         self._thread: threading.Thread | None = None
-        self._ok = True
         self._blocked_s = 0.0
         self.torn = False
         """A tensor was written to before its late copy was made: no tensor is copied late any more."""
@@ -144,12 +143,12 @@ class CheckpointWriter:
             self._snapshot.settle()
             self._blocked_s += time.perf_counter() - began
 
-    def drain(self) -> bool:
-        """Wait until nothing is in flight; returns whether the last save was written."""
+    def drain(self) -> int:
+        """Wait until nothing is in flight; returns `saved_step`."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        return self._ok
+        return self.saved_step
 
     def _write(self, step: int, tmp: Path, parts: Parts, meta: dict[str, Any]) -> None:
         began, self.hopeless = time.perf_counter(), False
@@ -167,7 +166,6 @@ class CheckpointWriter:
         except Exception as error:
             self._lose(step, tmp, parts, error)
             return
-        self._ok = True
         self.saved_step = step
         self._channel.send(
             WorkerShard(
@@ -183,7 +181,7 @@ class CheckpointWriter:
         )
 
     def _lose(self, step: int, tmp: Path, parts: Parts, error: Exception) -> None:
-        self._ok, number = False, error_number(error)
+        number = error_number(error)
         if number is None:
             self.hopeless = isinstance(error, _UNSAVABLE)
         else:

@@ -38,7 +38,20 @@ def open_group(place: WorkerPlace, device: torch.device) -> None:
     store = TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=init, wait_for_workers=False
     )
-    _meet(store, place, init)
+    # gloo and NCCL would wait for late ranks under the collectives' time-out. One key, set by the last rank to arrive,
+    # costs every rank three requests, however many ranks there are.
+    store.set(f"arrived/{place.rank}", "1")
+    if store.add("arrived", 1) >= place.world_size:
+        store.set("all", "1")
+    try:
+        store.wait(["all"], init)
+    except dist.DistStoreError:
+        late = [rank for rank in range(place.world_size) if not store.check([f"arrived/{rank}"])]
+        more = ", ..." if len(late) > 16 else ""
+        raise StragglerError(
+            f"{named_ranks(late[:16])}{more} of {place.world_size} did not arrive within "
+            f"{spec.init_timeout_min:g} min (distributed.init_timeout_min)"
+        ) from None
     dist.init_process_group(
         spec.backend,
         store=PrefixStore("launcher", store),
@@ -47,23 +60,6 @@ def open_group(place: WorkerPlace, device: torch.device) -> None:
         timeout=timedelta(minutes=spec.collective_timeout_min),
         device_id=device if spec.backend == "nccl" else None,
     )
-
-
-def _meet(store: TCPStore, place: WorkerPlace, limit: timedelta) -> None:
-    # gloo and NCCL would wait for late ranks under the collectives' time-out. One key, set by the last rank to arrive,
-    # costs every rank three requests, however many ranks there are.
-    store.set(f"arrived/{place.rank}", "1")
-    if store.add("arrived", 1) >= place.world_size:
-        store.set("all", "1")
-    try:
-        store.wait(["all"], limit)
-    except dist.DistStoreError:
-        late = [rank for rank in range(place.world_size) if not store.check([f"arrived/{rank}"])]
-        more = ", ..." if len(late) > 16 else ""
-        raise StragglerError(
-            f"{named_ranks(late[:16])}{more} of {place.world_size} did not arrive within "
-            f"{limit.total_seconds() / 60:g} min (distributed.init_timeout_min)"
-        ) from None
 
 
 def close_group() -> None:

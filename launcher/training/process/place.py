@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import MutableMapping
+from functools import cache
 from pathlib import Path
 
 from launcher.frozen import frozen
@@ -42,43 +42,29 @@ class WorkerPlace:
         kill = self.spec.kill_at
         return kill[1] if kill and kill[0] == self.rank and self.resume_path is None else None
 
-    @classmethod
-    def from_environ(cls, environ: MutableMapping[str, str]) -> WorkerPlace:
-        """Read the environment; the socket's variable is removed so that no child inherits it.
 
-        Raises OSError or ValueError when the run's spec cannot be read.
-        """
-        fd = environ.pop(FD_VARIABLE, None)
-        resume_path = environ.pop("LAUNCHER_RESUME_PATH", None) or None
-        resume_step = int(environ.pop("LAUNCHER_RESUME_STEP", None) or 0)
-        root = environ.get("LAUNCHER_RUN_DIR")
-        paths = RunPaths(Path(root)) if fd is not None and root is not None else None
-        if fd is not None:  # programs started by user code must not hold the socket open, or its end would go unseen
-            os.set_inheritable(int(fd), False)
-        return cls(
-            rank=int(environ.get("RANK", 0)),
-            local_rank=int(environ.get("LOCAL_RANK", 0)),
-            world_size=int(environ.get("WORLD_SIZE", 1)),
-            attempt=int(environ.get("LAUNCHER_ATTEMPT", 0)),
-            round_=int(environ.get("LAUNCHER_ROUND", 0)),
-            resume_path=Path(resume_path) if resume_path else None,
-            resume_step=resume_step,
-            spec=RunSpec.read(paths.spec) if paths else _NO_RUN,
-            paths=paths,
-            channel=Channel(socket.socket(fileno=int(fd)) if fd else None),
-        )
-
-
-_place: WorkerPlace | None = None
-
-
-def take() -> WorkerPlace:
-    """Read this process's place again; a worker does so first of all."""
-    global _place
-    _place = WorkerPlace.from_environ(os.environ)
-    return _place
-
-
+@cache
 def here() -> WorkerPlace:
-    """Return this process's place, read once."""
-    return _place if _place is not None else take()
+    """Return this process's place. It is read from the environment once.
+
+    The socket's variable is removed, so that no child inherits it. Raises OSError or ValueError when the run's spec cannot be
+    read.
+    """
+    environ = os.environ
+    fd, root = environ.pop(FD_VARIABLE, None), environ.get("LAUNCHER_RUN_DIR")
+    resume_path = environ.pop("LAUNCHER_RESUME_PATH", None)
+    paths = RunPaths(Path(root)) if fd is not None and root is not None else None
+    if fd is not None:  # programs started by user code must not hold the socket open, or its end would go unseen
+        os.set_inheritable(int(fd), False)
+    return WorkerPlace(
+        rank=int(environ.get("RANK", 0)),
+        local_rank=int(environ.get("LOCAL_RANK", 0)),
+        world_size=int(environ.get("WORLD_SIZE", 1)),
+        attempt=int(environ.get("LAUNCHER_ATTEMPT", 0)),
+        round_=int(environ.get("LAUNCHER_ROUND", 0)),
+        resume_path=Path(resume_path) if resume_path else None,
+        resume_step=int(environ.pop("LAUNCHER_RESUME_STEP", None) or 0),
+        spec=RunSpec.read(paths.spec) if paths else _NO_RUN,
+        paths=paths,
+        channel=Channel(socket.socket(fileno=int(fd)) if fd else None),
+    )

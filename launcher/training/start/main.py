@@ -32,9 +32,10 @@ def _run() -> int:
     # SIGURG is ignored by default and free in torch and SLURM: the agent asks for every thread's stack with it.
     faulthandler.register(signal.SIGURG, all_threads=True, chain=False)
     from launcher.run.messages import WorkerHello
-    from launcher.training.process import place
+    from launcher.training.process.place import here
 
-    where = place.take()
+    here.cache_clear()  # the process that this one was forked from may have read its own place
+    where = here()
     if where.paths is None:
         print(
             "launcher.training.start.main runs inside a run alone: LAUNCHER_RUN_DIR and its socket are missing",

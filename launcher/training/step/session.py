@@ -326,8 +326,7 @@ class Session:
     def save_and_wait(self, tmp: Path) -> bool:
         """Save the boundary's state and wait; returns whether it is durable."""
         self.save(tmp, copy=False)
-        self.saver.drain()
-        return self.saver.saved_step == self.position.step
+        return self.saver.drain() == self.position.step
 
     def finish(self) -> None:
         """Save the last checkpoint, then report that all work is done."""
