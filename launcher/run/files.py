@@ -76,13 +76,13 @@ def read_object(path: Path, damage: list[Damage] | None = None) -> dict[str, Any
         value = json.loads(path.read_bytes())
         if isinstance(value, dict):
             return value
-        why = "it holds no JSON object"
+        why = "it is not a JSON object"
     except FileNotFoundError:
         return None
     except OSError as error:
         why = error.strerror or str(error)
     except NO_JSON:
-        why = "it is torn or no JSON"
+        why = "it is half-written or not JSON"
     if damage is not None:
         damage.append(Damage(path.name, why))
     return None

@@ -71,7 +71,7 @@ def _total(name: str, value: Any, n: int) -> torch.Tensor:
         return tensor.reshape(()) * n
     if tensor.shape != (n,):
         raise ValueError(
-            f"metric {name!r} has shape {tuple(tensor.shape)}: a mean, or one value for each of {n} samples, is needed"
+            f"metric {name!r} has shape {tuple(tensor.shape)}; return a mean, or one value for each of the {n} samples"
         )
     return tensor.sum()
 

@@ -70,7 +70,7 @@ def _find(target: str) -> Any:
 def run_task(worker: Worker, session: Session, task: Training) -> None:
     """Train ``task`` in the shared loop."""
     if not isinstance(task, Training):
-        raise CodeError(f"{type(task).__name__} is no launcher.Training")
+        raise CodeError(f"{type(task).__name__} is not a subclass of launcher.Training")
     task.worker = worker
     _TaskLoop(worker, session, task).run()
 

@@ -202,13 +202,15 @@ class Worker:
         per_rank = batch_size * (accumulate or 1)
         if at.global_batch and at.length != length and at.consumed:
             raise CheckpointError(
-                f"the data set had {at.length} samples when this epoch was saved, it has {length} now"
+                f"the data set had {at.length} samples when this epoch was saved and has {length} now"
             )
         if not at.global_batch or at.per_rank != per_rank:
             at.global_batch, at.per_rank = per_rank * self.world_size, per_rank
         at.length = length
         if length == 0 or (drop_last and length < at.global_batch):
-            raise CodeError(f"the data set has {length} samples, less than one batch of all ranks ({at.global_batch})")
+            raise CodeError(
+                f"the data set has {length} samples, fewer than one batch over all ranks ({at.global_batch})"
+            )
         return Plan(
             length=length,
             global_batch=at.global_batch,

@@ -225,7 +225,7 @@ def _class_made(tag: str, code_dir: str, module: str, name: str, value: Any) -> 
         for field, its in value.items():
             object.__setattr__(made, field, its)  # as unpickling does; frozen ones refuse any other way
         return made
-    raise TypeError(f"{module}.{name} is no {tag} with these fields")
+    raise TypeError(f"{module}.{name} is not a {tag} with these fields")
 
 
 def _class(module: str, name: str, code_dir: str) -> Any:

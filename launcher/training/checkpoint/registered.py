@@ -141,7 +141,7 @@ class Registered:
         pairs = ((self.loaded, self.shared), (self._mine, self.per_rank))
         if left := {name for saved, held in pairs if saved for name in saved["objects"] if name not in held}:
             raise CheckpointError(
-                f"the checkpoint holds state that nothing is registered for: {', '.join(sorted(left))}"
+                f"the checkpoint holds the state of objects that are not registered: {', '.join(sorted(left))}"
             )
         self.loaded = self._mine = self._generators = None
 

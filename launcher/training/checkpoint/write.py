@@ -239,7 +239,7 @@ def load_shared(path: Path, unsafe: Unsafe = None) -> dict[str, Any]:
     """Load what all ranks share, on the CPU, mapped from the file. Raises CheckpointError."""
     state = _load(path / SHARED, unsafe)
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise CheckpointError(f"checkpoint {path} has no state of a kind this version reads")
+        raise CheckpointError(f"checkpoint {path} has a format that this version of the launcher cannot read")
     return state
 
 
@@ -247,7 +247,7 @@ def load_rank(path: Path, rank: int, unsafe: Unsafe = None) -> dict[str, Any]:
     """Load one rank's own part. Raises CheckpointError."""
     state = _load(path / rank_file(rank), unsafe)
     if not isinstance(state, dict):
-        raise CheckpointError(f"checkpoint {path}: {rank_file(rank)} holds no state of a rank")
+        raise CheckpointError(f"checkpoint {path}: {rank_file(rank)} does not hold the state of a rank")
     return state
 
 

@@ -38,7 +38,7 @@ def _run() -> int:
     where = here()
     if where.paths is None:
         print(
-            "launcher.training.start.main runs inside a run alone: LAUNCHER_RUN_DIR and its socket are missing",
+            "launcher.training.start.main runs only inside a run: LAUNCHER_RUN_DIR or LAUNCHER_WORKER_FD is not set",
             file=sys.stderr,
         )
         return 1

@@ -282,7 +282,10 @@ class Session:
             return
         gap = self._gap
         if gap is not None and not gap.intact:
-            text = "the state was changed between the last step of an epoch and the next: nothing to save that a resume could use"
+            text = (
+                "user code changed the state between the last step of an epoch and the next step; nothing was saved, because a "
+                "resume would run that code again"
+            )
             self.reporter.send(WorkerSaveFailed(step=self.position.step, tmp=str(tmp), error=text, errno=None))
             return
         self._saved_at = self.position.step
