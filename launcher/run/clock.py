@@ -1,4 +1,4 @@
-"""Tell the time of day by the system's clock as it was once, and by a counter that nobody can set.
+"""Tell the time of day: what the system's clock showed once, plus a counter that nobody can set.
 
 So the times that a process writes (`t` of events, of the state, of the outcome) never jump, and two of them give a duration.
 The clocks of two processes may differ by hours: never compare the times of two processes, unless one follows the other.

@@ -24,16 +24,16 @@ _MODE = 0o640
 
 @frozen
 class Damage:
-    """What of one file could not be read."""
+    """What could not be read of one file."""
 
     file: str
     """Its name."""
     why: str = ""
     """Why nothing of it could be read; "" when only lines are lost."""
     lines: int = 0
-    """Whole lines that are no JSON object."""
+    """Whole lines that are not JSON objects."""
     torn: bool = False
-    """The last line is half-written: its writer is at it, or died there."""
+    """The last line is half-written: its writer is still writing it, or has died."""
 
 
 def fsync_dir(path: Path) -> None:
@@ -150,7 +150,7 @@ def _every(data: bytes, most: int) -> list[bytes]:
 
 
 def _spread(f: BinaryIO, size: int, most_lines: int, most_bytes: int) -> list[bytes]:
-    """Lines from evenly spread places, and all of the last few."""
+    """Return lines from evenly spread places, and all of the last few."""
     typical = sum(len(_line_from(f, k * size // 8)[1]) for k in range(8)) // 8 + 1
     tail = min(size, 4 * typical)
     while tail < size and _line_from(f, size - tail)[0] >= size:  # the last line is a long one
@@ -167,7 +167,7 @@ def _spread(f: BinaryIO, size: int, most_lines: int, most_bytes: int) -> list[by
 
 
 def _line_from(f: BinaryIO, place: int) -> tuple[int, bytes]:
-    """Where the first line begins that does so at ``place`` or beyond, and the line."""
+    """Return where the first line at ``place`` or beyond begins, and the line."""
     f.seek(max(0, place - 1))
     if place:
         f.readline()

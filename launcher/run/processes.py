@@ -12,7 +12,7 @@ _SLACK_S = 5.0
 
 
 def mark_of(pid: int) -> str | None:
-    """Return what tells process ``pid`` from every other of that id: boot and tick of its start. None: no such process."""
+    """Return what distinguishes process ``pid`` from every other of that id: boot and tick of its start. None: no such process."""
     fields = _fields(pid)
     return f"{clock.boot()}/{fields[19]}" if fields else None
 
@@ -43,7 +43,7 @@ def age_s(pid: int) -> float:
 
 
 def _fields(pid: int) -> list[str]:
-    """Its line in ``/proc`` from the state on."""
+    """Return the fields of its line in ``/proc`` from the state on; none where it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:
             return f.read().rpartition(b")")[2].decode().split()
