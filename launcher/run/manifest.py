@@ -71,28 +71,21 @@ def why_damaged(folder: Path, *, content: bool = True, halted: Callable[[], bool
     manifest = _sound(load_object(folder / MANIFEST, folder))
     if manifest is None:
         return "no readable manifest"
+    hash_name = str(manifest.get("hash_name", HASH_NAME))
     for entry in manifest["files"]:
-        if why := _why_file_damaged(folder, entry, str(manifest.get("hash_name", HASH_NAME)), content, halted):
-            return why
-    return None
-
-
-def _why_file_damaged(
-    folder: Path, entry: Any, hash_name: str, content: bool, halted: Callable[[], bool]
-) -> str | None:
-    try:
-        name, size, digest = str(entry["name"]), int(entry["size"]), str(entry["hash"])
-    except (KeyError, TypeError, ValueError):
-        return "a malformed manifest"
-    path = folder / name
-    try:
-        if not exists(path, folder):
-            return f"{name} is missing"
-        found = path.stat().st_size
-        if found != size:
-            return f"{name} has {found} bytes instead of {size}"
-        if content and hash_file(path, hash_name, halted) != digest:
-            return f"{name} has changed (its {hash_name} differs)"
-    except ValueError as error:
-        return f"{name} cannot be read: {error}"
+        try:
+            name, size, digest = str(entry["name"]), int(entry["size"]), str(entry["hash"])
+        except (KeyError, TypeError, ValueError):
+            return "a malformed manifest"
+        path = folder / name
+        try:
+            if not exists(path, folder):
+                return f"{name} is missing"
+            found = path.stat().st_size
+            if found != size:
+                return f"{name} has {found} bytes instead of {size}"
+            if content and hash_file(path, hash_name, halted) != digest:
+                return f"{name} has changed (its {hash_name} differs)"
+        except ValueError as error:
+            return f"{name} cannot be read: {error}"
     return None

@@ -1,4 +1,4 @@
-"""The worker's entry point: called in a process forked from one that has torch, or ``python -m launcher.training.start.main``."""
+"""The worker's entry point: called in a process forked from one that has torch, or in a new one (``start_method: spawn``)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,6 @@ def _run() -> int:
 
     here.cache_clear()  # the process that this one was forked from may have read its own place
     where = here()
-    if where.paths is None:
-        print(
-            "launcher.training.start.main runs only inside a run: LAUNCHER_RUN_DIR or LAUNCHER_WORKER_FD is not set",
-            file=sys.stderr,
-        )
-        return 1
     where.channel.send(WorkerHello(pid=os.getpid()))
     forget_parent()
     if where.spec.code_dir:
@@ -71,7 +65,3 @@ def forget_parent() -> None:
     module._forkserver = server = module.ForkServer()
     for name in ("ensure_running", "get_inherited_fds", "connect_to_new_process", "set_forkserver_preload"):
         setattr(module, name, getattr(server, name))
-
-
-if __name__ == "__main__":
-    main()
