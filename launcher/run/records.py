@@ -66,12 +66,11 @@ class RecordType(type):
     ) -> RecordType:
         """Make the class. ``family``: its subclasses that have a type are the kinds which its `read` knows."""
         own = tuple(n for n, hint in body.get("__annotations__", {}).items() if "ClassVar" not in str(hint))
-        above = [base for base in bases if isinstance(base, RecordType)]
-        inherited = tuple(n for base in above for n in base._frozen_fields)
-        defaults = {n: value for base in above for n, value in base._defaults.items()}
-        defaults.update({n: body.pop(n) for n in own if n in body})
-        body.update(__slots__=own, _frozen_fields=inherited + own, _defaults=defaults, _fields_read=None, _required=())
-        if family or not above:
+        above: Any = bases[-1]  # what may stand before it has no fields
+        defaults = {**getattr(above, "_defaults", {}), **{n: body.pop(n) for n in own if n in body}}
+        fields = above._frozen_fields + own
+        body.update(__slots__=own, _frozen_fields=fields, _defaults=defaults, _fields_read=None, _required=())
+        if family or not isinstance(above, RecordType):
             body["kinds"] = {}
         if type is not None:
             body["type"] = type

@@ -30,16 +30,16 @@ ATOMS = (type(None), bool, int, float, complex, str, bytes, bytearray, torch.Siz
 _VALUES = {
     kind.__name__: kind
     for kind in (
-        *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
-        *(Decimal, Fraction, PosixPath, PurePosixPath, slice, range),
+        datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone,
+        Decimal, Fraction, PosixPath, PurePosixPath, slice, range,
     )
-}
+}  # fmt: skip
 """Made from the arguments that their own ``__reduce_ex__`` gives."""
 _NAMESPACES = {kind.__name__: kind for kind in (SimpleNamespace, argparse.Namespace)}
 _MAPPINGS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter)}
 _FACTORIES: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (*(bool, int, float, str, list, tuple, dict, set, frozenset), OrderedDict, Counter, deque)
+    for kind in (bool, int, float, str, list, tuple, dict, set, frozenset, OrderedDict, Counter, deque)
 }
 """What a defaultdict may fill itself with."""
 

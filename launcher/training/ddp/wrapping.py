@@ -15,6 +15,7 @@ from weakref import WeakSet
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from launcher.frozen import field_values
 from launcher.run.spec import DdpSpec
 
 _pinned: WeakSet[DistributedDataParallel] = WeakSet()
@@ -32,18 +33,11 @@ def wrap(model: torch.nn.Module, device: torch.device, options: DdpSpec) -> torc
     model = model.to(device)
     if not any(p.requires_grad for p in model.parameters()):
         return model
-    values: dict[str, Any] = {
-        "device_ids": [device.index] if device.type == "cuda" else None,
-        "static_graph": options.static_graph,
-        "find_unused_parameters": options.find_unused_parameters,
-        "gradient_as_bucket_view": options.gradient_as_bucket_view,
-    }
-    if options.bucket_cap_mb is not None:
-        values["bucket_cap_mb"] = options.bucket_cap_mb
+    values = {name: value for name, value in field_values(options).items() if value is not None}
     if not _can_pin():
         warnings.warn(f"{_HIDDEN}; resumes stay exact because find_unused_parameters is switched on", stacklevel=2)
         values["find_unused_parameters"], values["static_graph"] = True, False
-    ddp = DistributedDataParallel(model, **values)
+    ddp = DistributedDataParallel(model, [device.index] if device.type == "cuda" else None, **values)
     pin(ddp)
     return ddp
 
