@@ -37,35 +37,25 @@ class Worker:
         self._unit: Unit | None = None
         self._micro = Micro([], 0, 1.0)
         self._wrapped: list[torch.nn.Module] = []
+        place = session.place
+        self.rank = place.rank
+        """This worker's number among all."""
+        self.local_rank = place.local_rank
+        """This worker's number on its node."""
+        self.world_size = place.world_size
+        """Number of workers."""
+        self.is_leader = place.rank == 0
+        """Whether this is rank 0, the one that prints and writes."""
+        self.device = session.device
+        """Where this worker's tensors belong."""
+        self.resume_path = place.resume_path
+        """The checkpoint this worker was started from; None from scratch."""
+        self.run_dir = place.paths.root if place.paths else None
+        """The run's directory; None outside a run."""
         self.is_last_micro = True
         """Whether the current item completes its optimizer step."""
 
     # -- where and how far ---------------------------------------------------------------------------------------
-
-    @property
-    def rank(self) -> int:
-        """This worker's number among all."""
-        return self._session.place.rank
-
-    @property
-    def local_rank(self) -> int:
-        """This worker's number on its node."""
-        return self._session.place.local_rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of workers."""
-        return self._session.place.world_size
-
-    @property
-    def device(self) -> torch.device:
-        """Where this worker's tensors belong."""
-        return self._session.device
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this is rank 0, the one that prints and writes."""
-        return self.rank == 0
 
     @property
     def steps_done(self) -> int:
@@ -78,17 +68,6 @@ class Worker:
         if self._unit is not None:
             return self._unit.epoch
         return self._session.position.epoch if self._epoch is None else self._epoch
-
-    @property
-    def resume_path(self) -> Path | None:
-        """The checkpoint this worker was started from; None from scratch."""
-        return self._session.place.resume_path
-
-    @property
-    def run_dir(self) -> Path | None:
-        """The run's directory; None outside a run."""
-        paths = self._session.place.paths
-        return paths.root if paths else None
 
     # -- setting up ----------------------------------------------------------------------------------------------
 
