@@ -34,15 +34,17 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     tmp = session.wanted or session.tmp()
     session.wanted = None
     step = session.position.step
-    if session.folder_step == step:  # the state of a step is one, and the leader may be committing it
+    is_again = session.folder_step == step
+    if is_again:  # the state of a step is one, and the leader may be committing it
         tmp = tmp.with_name(f"{tmp.name}.again")  # deleted with the round
-        _made(tmp, session.folder_mode)
-        yield tmp
+    else:
+        session.reporter.send(WorkerSaveBegun(step=step, tmp=str(tmp)))
+    # While the run's folder does not answer, this waits: user code is about to fill the new one.
+    patiently(lambda: make_folder(tmp, session.folder_mode), tmp.parents[1])
+    yield tmp
+    if is_again:
         session.phase("train")
         return
-    session.reporter.send(WorkerSaveBegun(step=step, tmp=str(tmp)))
-    _made(tmp, session.folder_mode)
-    yield tmp
     saved = False
     session.folder_step = step
     try:
@@ -60,11 +62,6 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     session.phase("train")
     if session.stopping:
         session.stopped(saved=saved)
-
-
-def _made(tmp: Path, mode: int) -> None:
-    """Make the folder; waits while the run's folder does not answer, as user code is about to fill it."""
-    patiently(lambda: make_folder(tmp, mode), tmp.parents[1])
 
 
 def _mine(tmp: Path, rank: int, world_size: int) -> list[str]:

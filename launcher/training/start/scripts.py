@@ -52,9 +52,8 @@ def run_script(place: WorkerPlace) -> int:
         _finish(code)
     except BaseException as error:
         code = code or _failed(channel, error)
-    channel.send(
-        WorkerOver(code=code & 0xFF)
-    )  # what is left is Python's own shutdown, which the agent gives some seconds
+    # What is left is Python's own shutdown, which the agent gives some seconds.
+    channel.send(WorkerOver(code=code & 0xFF))
     return code
 
 
@@ -69,9 +68,8 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
         if said:
             print(said, file=sys.stderr)
         if code:  # told now: exit functions may wait for ranks that are still at work
-            channel.send(
-                WorkerFailure(step=_steps_done(), kind="exit", exit_code=code & 0xFF, message=said[:_MOST_CHARS])
-            )
+            message = said[:_MOST_CHARS]
+            channel.send(WorkerFailure(step=_steps_done(), kind="exit", exit_code=code & 0xFF, message=message))
         return code
     except Rehearsed:
         return 0
@@ -82,9 +80,7 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
 def _failed(channel: Channel, error: BaseException) -> int:
     try:
         failure.report(channel, error, _steps_done())
-    except (
-        BaseException
-    ) as another:  # of a signal handler: torch's raises in the main thread whenever a loader worker dies
+    except BaseException as another:  # a signal handler's: torch's raises whenever a loader worker dies
         failure.report(channel, another, _steps_done())
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 

@@ -115,9 +115,8 @@ class Session:
         if not self.begun:
             self.registered.restore_generators(self.seed, self.position.step, alike=True)
             self._begin()
-            self.gate.publish(
-                self.position.step + 1
-            )  # from here on the next unit will be run, unless all stop before it
+            # From here on the next unit will be run, unless all stop before it.
+            self.gate.publish(self.position.step + 1)
             self._pass_own_boundary()
 
     def _begin(self) -> None:
