@@ -89,23 +89,16 @@ def ask_once(work: Callable[[], _T], root: Path) -> _T:
         raise NotAskedError(error.errno, error.strerror or str(error), error.filename) from error
 
 
-def patiently(
-    work: Callable[[], _T],
-    root: Path,
-    *,
-    patience_s: float | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> _T:
-    """Call ``work``, again for `PATIENCE_S` while the run's folder does not answer. Raises OSError."""
-    end = clock() + (PATIENCE_S if patience_s is None else patience_s)
+def patiently(work: Callable[[], _T], root: Path, *, patience_s: float = PATIENCE_S) -> _T:
+    """Call ``work``, again for ``patience_s`` while the run's folder does not answer. Raises OSError."""
+    end = time.monotonic() + patience_s
     while True:
         try:
             return ask_once(work, root)
         except NotAskedError:
-            if clock() >= end:
+            if time.monotonic() >= end:
                 raise
-        sleep(AGAIN_S)
+        time.sleep(AGAIN_S)
 
 
 def _known(look: Callable[[], _T], path: Path, root: Path) -> _T | None:

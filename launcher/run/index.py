@@ -36,11 +36,6 @@ class RunRef:
     path: Path
     t: float
 
-    @property
-    def is_sweep(self) -> bool:
-        """Return whether this is a sweep, not a run."""
-        return is_sweep(self.path)
-
 
 def is_sweep(path: Path) -> bool:
     """Return whether there is a sweep at ``path``; a folder that may not be read is taken for a run (pathlib would raise)."""
@@ -179,7 +174,7 @@ def resolve(wanted: str) -> Path:
         if len(matches) == 1:
             raise _gone(matches[0])
     # The points of sweeps have no links of their own: a thousand would take long to make.
-    points = [point for ref in refs if ref.is_sweep for point in _from_folder(ref.path).values()]
+    points = [point for ref in refs if is_sweep(ref.path) for point in _from_folder(ref.path).values()]
     inside = [p for p in points if p.id == wanted or p.id.endswith(f"-{wanted}")]
     if len(inside) == 1:
         return inside[0].path

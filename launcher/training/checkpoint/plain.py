@@ -36,12 +36,11 @@ _VALUES = {
 }  # fmt: skip
 """Made from the arguments that their own ``__reduce_ex__`` gives."""
 _NAMESPACES = {kind.__name__: kind for kind in (SimpleNamespace, argparse.Namespace)}
-_MAPPINGS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter)}
 _FACTORIES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (bool, int, float, str, list, tuple, dict, set, frozenset, OrderedDict, Counter, deque)
 }
-"""What a defaultdict may fill itself with."""
+"""Classes that a stand-in names; what a defaultdict may fill itself with."""
 
 
 def is_stand_in(node: Any) -> bool:
@@ -110,7 +109,7 @@ def _described(node: Any, kind: Any) -> tuple[str, Any] | None:
         known = factory is None or _FACTORIES.get(getattr(factory, "__name__", "")) is factory
         return (name, [factory and factory.__name__, dict(node)]) if known else None
     if isinstance(node, dict):  # keys of other types; of a class of the user's own a plain dict, as everywhere
-        return (name if kind in _MAPPINGS.values() else "dict"), [list(pair) for pair in node.items()]
+        return (name if kind in (dict, OrderedDict, Counter) else "dict"), [list(pair) for pair in node.items()]
     return _numpy(node, kind) or _of_a_class(node, kind)
 
 
@@ -189,8 +188,8 @@ def _made(tag: str, value: Any, code_dir: str) -> Any:
         return _NAMESPACES[tag](**value)
     if tag in ("set", "frozenset"):
         return _FACTORIES[tag](value)
-    if tag in _MAPPINGS:
-        return _MAPPINGS[tag](dict(value))
+    if tag in ("dict", "OrderedDict", "Counter"):
+        return _FACTORIES[tag](dict(value))
     if tag == "deque":
         return deque(*value)
     if tag == "defaultdict":
