@@ -98,7 +98,7 @@ class _TaskLoop:
     def run(self) -> None:
         task, session = self.task, self.session
         for epoch in self.worker.epochs(task.epochs):
-            self._epoch(epoch)
+            self._epoch()
             loss = session.notes.get("epoch_loss", math.nan)
             session.reporter.result(WorkerEpoch(step=session.position.step, epoch=epoch, loss=loss))
             task.after_epoch(epoch, loss)
@@ -106,7 +106,7 @@ class _TaskLoop:
                 what = (self.model, self.test_data, task.test_batch_size or task.batch_size, self._measure)
                 task.after_evaluation(epoch, self.worker.evaluate(*what, collate=task.collate, prefix="test_"))
 
-    def _epoch(self, epoch: int) -> None:
+    def _epoch(self) -> None:
         worker, task = self.worker, self.task
         batches = worker.batches(
             self.train_data,
