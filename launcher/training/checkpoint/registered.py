@@ -43,14 +43,18 @@ class Registered:
         self._told_unordered = False
         told = self._warn if place.rank == 0 else lambda text: None
         self._unsafe = told if place.spec.unsafe_load else None
-        path = place.resume_path
-        # Without one it is a script's own folder; a state that cannot be seen for a moment is still there.
-        has_state = path is not None and patiently(partial(exists, path / write.SHARED, path), path)
-        self.loaded: dict[str, Any] | None = write.load_shared(path, self._unsafe) if path and has_state else None
+        self.loaded: dict[str, Any] | None = None
         """The checkpoint's shared part; None from scratch, and once everything is loaded."""
-        self._generators = None if path is None else path if has_state else path / write.GENERATORS
         self._mine: dict[str, Any] | None = None
-        if path and self.loaded and self.ranks_then == place.world_size:
+        self._generators = path = place.resume_path
+        if path is None:
+            return
+        # Without a state it is a script's own folder; a state that cannot be seen for a moment is still there.
+        if not patiently(partial(exists, path / write.SHARED, path), path):
+            self._generators = path / write.GENERATORS
+            return
+        self.loaded = write.load_shared(path, self._unsafe)
+        if self.ranks_then == place.world_size:
             self._mine = self._of_rank(path, place.rank)
 
     def __bool__(self) -> bool:
