@@ -16,7 +16,7 @@ from launcher.errors import CodeError
 from launcher.run.messages import WorkerEpoch, WorkerPhase, WorkerReady
 from launcher.training.ddp.determinism import make_deterministic, seed_all
 from launcher.training.process import failure
-from launcher.training.process.group import choose_device, close_group, open_group
+from launcher.training.process.group import choose_device, open_group
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import Rehearsed
 from launcher.training.step.session import Session
@@ -53,7 +53,8 @@ def run_work(place: WorkerPlace) -> int:
     except BaseException as error:
         failure.report(channel, error, session.position.step if session else place.resume_step)
         return 1
-    close_group()
+    if dist.is_initialized():  # never after an error: it could wait for a dead peer
+        dist.destroy_process_group()
     return 0
 
 
@@ -103,8 +104,11 @@ class _TaskLoop:
             session.reporter.result(WorkerEpoch(step=session.position.step, epoch=epoch, loss=loss))
             task.after_epoch(epoch, loss)
             if self.test_data is not None and ((epoch + 1) % task.evaluate_every == 0 or epoch + 1 == task.epochs):
-                what = (self.model, self.test_data, task.test_batch_size or task.batch_size, self._measure)
-                task.after_evaluation(epoch, self.worker.evaluate(*what, collate=task.collate, prefix="test_"))
+                size = task.test_batch_size or task.batch_size
+                results = self.worker.evaluate(
+                    self.model, self.test_data, size, self._measure, collate=task.collate, prefix="test_"
+                )
+                task.after_evaluation(epoch, results)
 
     def _epoch(self) -> None:
         worker, task = self.worker, self.task

@@ -22,9 +22,8 @@ class Snapshot:
     """Takes copies into host memory kept from one copy to the next (fresh pages cost more than copying does)."""
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
         self._buffers: dict[_Path, torch.Tensor] = {}
-        self._stream: Any = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
+        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._event: Any = None
         self._late: Container[int] = ()
         self._pending: deque[tuple[torch.Tensor, torch.Tensor, int]] = deque()
@@ -38,10 +37,10 @@ class Snapshot:
         ``late`` holds addresses of tensors that nobody writes to before `settle`: they are copied meanwhile, by whoever
         calls `wait` or `settle` (a step's forward and backward pass hide them).
         """
-        self._late, self.torn = (() if self._cuda else late), False
+        self._late, self.torn = (() if self._stream else late), False
         fresh: dict[_Path, torch.Tensor] = {}
         copy_leaf = partial(self._copy, fresh, {})
-        if not self._cuda:
+        if self._stream is None:
             copied = map_leaves(tree, copy_leaf)
         else:
             self._stream.wait_stream(torch.cuda.current_stream())

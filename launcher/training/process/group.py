@@ -60,9 +60,3 @@ def open_group(place: WorkerPlace, device: torch.device) -> None:
         timeout=timedelta(minutes=spec.collective_timeout_min),
         device_id=device if spec.backend == "nccl" else None,
     )
-
-
-def close_group() -> None:
-    """Destroy the process group; never called after an error, where it could wait for a dead peer."""
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()

@@ -205,8 +205,13 @@ class Session:
 
     def _progress_values(self) -> dict[str, Any]:
         at = self.position
-        values = {"epoch": at.epoch, "epochs": self.epochs, "samples": at.samples, "total_steps": self.total_steps}
-        return {**values, "wait_s": self.waits.seconds()}
+        return {
+            "epoch": at.epoch,
+            "epochs": self.epochs,
+            "samples": at.samples,
+            "total_steps": self.total_steps,
+            "wait_s": self.waits.seconds(),
+        }
 
     def step_done(self) -> None:
         """Count one optimizer step of a loop of the user's own, and pass its boundary. Raises StopTraining in functions."""
