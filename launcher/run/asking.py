@@ -21,12 +21,12 @@ from launcher.run.files import NO_JSON, parse_lines
 _T = TypeVar("_T")
 
 PATIENCE_S = 300.0
-"""The folder is asked again for so long: an NFS server or a Lustre target fails over in one to five minutes. Longer, and the
-nodes are better given back."""
+"""How long the folder is asked again: an NFS server or a Lustre target fails over in one to five minutes. After that it is
+better to give the nodes back."""
 AGAIN_S = 1.0
 
 _FACTS = {errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
-"""What the file system says of the entry, or of itself; asked again it says the same. A full disk has a way of its own."""
+"""Errors that say something of the entry or of the file system itself: another try gets the same. A full disk is handled elsewhere."""
 
 
 class NotAskedError(OSError):

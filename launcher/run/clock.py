@@ -28,7 +28,7 @@ def now() -> float:
 
 
 def follow(t: float) -> None:
-    """Tell the time as another process does, for which it is ``t`` at this moment."""
+    """Tell the time of another process from now on: its clock shows ``t`` at this moment."""
     global _base
     _base = t - up_s()
 
@@ -49,7 +49,7 @@ def stamp() -> dict[str, Any]:
 
 
 def resume(stamp: Mapping[str, Any]) -> None:
-    """Tell the time as the process did that made the `stamp`, where it did so on this host."""
+    """Tell the time of the process that made the `stamp`, if that was on this host."""
     ago, t = since(stamp), stamp.get("t")
     if ago is not None and isinstance(t, (int, float)):
         follow(t + ago)

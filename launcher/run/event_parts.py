@@ -9,7 +9,7 @@ from typing import Any
 from launcher.run.records import Record
 
 _LARGEST = {int: 10**15, float: sys.float_info.max}
-"""Beyond these a number is none that a run can have."""
+"""The largest numbers that a run can have."""
 
 
 class Part(Record):

@@ -209,7 +209,7 @@ class WorkerFailed(Fault, type="worker_failed"):
 
 
 class Victims(Event, type="victims"):
-    """Ranks failed because of the first that had."""
+    """Ranks failed because of the first failure."""
 
     ranks: list[Victim]
 
@@ -282,7 +282,7 @@ class Decided(Event, type="decision"):
 
 
 class Excluded(Event, type="excluded"):
-    """Hosts are used no more."""
+    """Hosts are not used any more."""
 
     hosts: list[str]
     why: str | None
@@ -347,7 +347,7 @@ class Notified(Event, type="notified"):
 
 
 class Warned(Event, type="warning"):
-    """Something to know."""
+    """A warning for the user."""
 
     text: str | None
     rank: int | None = None

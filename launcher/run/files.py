@@ -89,7 +89,7 @@ def read_object(path: Path, damage: list[Damage] | None = None) -> dict[str, Any
 
 
 def append_line(path: Path, value: dict[str, Any], *, durable: bool = False) -> None:
-    """Append one JSON object as one line in a single write; never to a half line, which a writer that died has left.
+    """Append one JSON object as one line in a single write; on a new line where a writer that died has left half of one.
 
     Raises OSError, also when the disk took a part of the line only.
     """

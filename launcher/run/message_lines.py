@@ -25,7 +25,7 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 def decode_lines(buffer: bytearray) -> Iterator[dict[str, Any]]:
-    """Take every whole line out of ``buffer``; lines that are no JSON object are dropped."""
+    """Take every whole line out of ``buffer``; lines that are not JSON objects are dropped."""
     while (end := buffer.find(b"\n")) >= 0:
         line = bytes(buffer[:end])
         del buffer[: end + 1]

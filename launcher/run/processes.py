@@ -21,7 +21,7 @@ def is_alive(pid: int, mark: object) -> bool:
     """Return whether that process runs, and is no zombie. ``mark``: its `mark_of`, or in older versions its start's time."""
     fields = _fields(pid)
     if not fields:
-        return _answers(pid)  # others' may be hidden, and not every system has /proc
+        return _answers(pid)  # other users' processes may be hidden, and not every system has /proc
     if fields[0] in ("Z", "X"):
         return False
     if isinstance(mark, (int, float)):

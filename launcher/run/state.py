@@ -98,7 +98,7 @@ def keep_room(paths: RunPaths) -> None:
         if not paths.room.exists():
             paths.room.write_bytes(os.urandom(_ROOM_BYTES))  # zeros would be no space at all where files are compressed
     except OSError:
-        pass  # a full disk is the saves' to tell
+        pass  # the saves report a full disk
 
 
 def write_outcome(path: Path, outcome: dict[str, Any]) -> None:

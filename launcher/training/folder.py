@@ -35,7 +35,7 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     session.wanted = None
     step = session.position.step
     is_again = session.folder_step == step
-    if is_again:  # the state of a step is one, and the leader may be committing it
+    if is_again:  # this step is saved already, and the leader may be committing that folder
         tmp = tmp.with_name(f"{tmp.name}.again")  # deleted with the round
     else:
         session.reporter.send(WorkerSaveBegun(step=step, tmp=str(tmp)))
