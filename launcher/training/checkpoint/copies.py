@@ -37,7 +37,7 @@ class Snapshot:
         ``late`` holds addresses of tensors that nobody writes to before `settle`: they are copied meanwhile, by whoever
         calls `wait` or `settle` (a step's forward and backward pass hide them).
         """
-        self._late, self.torn = (() if self._stream else late), False
+        self._late, self.torn = (late if self._stream is None else ()), False
         fresh: dict[_Path, torch.Tensor] = {}
         copy_leaf = partial(self._copy, fresh, {})
         if self._stream is None:
