@@ -31,8 +31,8 @@ class _Shape(NamedTuple):
     """Of lists and dictionaries: what their values admit."""
     container: type | None = None
     """list or dict, where ``items`` are looked at."""
-    record: type[Record] | None = None
-    """A nested record."""
+    record: Any = None
+    """A nested record's class."""
 
     @property
     def admits_none(self) -> bool:
@@ -215,5 +215,5 @@ def _shape(hint: Any) -> _Shape:
         items = _shape(parts[-1])
         return _Shape(frozenset({origin})) if items.exact is None else _Shape(frozenset(), items, origin)
     if isinstance(hint, RecordType):
-        return _Shape(frozenset(), record=typing.cast("type[Record]", hint))
+        return _Shape(frozenset(), record=hint)
     return _Shape(frozenset({int, float}) if hint is float else frozenset({hint}))

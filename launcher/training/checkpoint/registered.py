@@ -149,7 +149,7 @@ class Registered:
             )
         self.loaded = self._mine = self._generators = None
 
-    def restore_generators(self, seed: int, step: int, *, alike: bool) -> None:
+    def restore_generators(self, step: int, *, alike: bool) -> None:
         """Restore this rank's random numbers from the checkpoint; from scratch nothing changes.
 
         If the number of ranks has changed: with ``alike``, a state that all ranks had in common is restored on every rank;
@@ -165,7 +165,7 @@ class Registered:
         if states and all(digest(state) == digest(states[0]) for state in states):
             set_rng_state(states[0])
         else:
-            seed_rank(seed, step, self._place.rank)
+            seed_rank(self._place.spec.seed, step, self._place.rank)
 
     def partial_sums(self, device: torch.device) -> dict[str, Any]:
         """Return this rank's sums over the epoch under way; if the number of ranks has changed, rank 0 has the sum of all."""

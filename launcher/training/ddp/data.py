@@ -63,11 +63,6 @@ class Unit:
     last: bool
     """Whether it ends its epoch."""
 
-    @property
-    def checksum_bytes(self) -> bytes:
-        """What decides its samples, given seed and data set."""
-        return b"%d %d %d;" % (self.epoch, self.start, self.size)
-
 
 @frozen(kw_only=True)
 class Plan:

@@ -36,12 +36,6 @@ class WorkerPlace:
     """None outside a run (plain python or torchrun)."""
     channel: Channel = Channel(None)
 
-    @property
-    def dies_after(self) -> int | None:
-        """The step after which this worker must die by SIGKILL, to test recovery in a rehearsal; None in real runs."""
-        kill = self.spec.kill_at
-        return kill[1] if kill and kill[0] == self.rank and self.resume_path is None else None
-
 
 @cache
 def here() -> WorkerPlace:

@@ -107,13 +107,13 @@ class Session:
             seed_rank(self.seed, 0, self.place.rank)
         else:
             self.partial = self.registered.partial_sums(self.device)
-            self.registered.restore_generators(self.seed, self.position.step, alike=False)
+            self.registered.restore_generators(self.position.step, alike=False)
         self._begin()
 
     def begin_own_loop(self) -> None:
         """Begin a loop of the user's own, who has seeded it: generators are restored, or not changed."""
         if not self.begun:
-            self.registered.restore_generators(self.seed, self.position.step, alike=True)
+            self.registered.restore_generators(self.position.step, alike=True)
             self._begin()
             # From here on the next unit will be run, unless all stop before it.
             self.gate.publish(self.position.step + 1)
@@ -170,11 +170,12 @@ class Session:
         if unit is not None:
             at.samples += unit.size
             at.epoch, at.consumed = unit.epoch, unit.start + unit.size
-            at.order = zlib.crc32(unit.checksum_bytes, at.order)
+            at.order = zlib.crc32(b"%d %d %d;" % (unit.epoch, unit.start, unit.size), at.order)
         self._progress(last=last or at.step == self.start_step + 1)
         if self.limit_reached and self.place.rank == 0:
             self.registered.tell_missing(self.is_script)  # while the user's function still holds what it made
-        if self.place.dies_after == at.step:
+        # In a rehearsal one rank dies, to test recovery.
+        if self.place.spec.kill_at == [self.place.rank, at.step] and self.place.resume_path is None:
             die_behind_a_checkpoint(self.place)
 
     def open_gap(self) -> None:
