@@ -34,13 +34,6 @@ def new_hash(name: str = HASH_NAME) -> Any:
     raise ValueError(f"this interpreter has no {name} (install xxhash)")
 
 
-def hash_bytes(data: bytes | memoryview, name: str = HASH_NAME) -> str:
-    """Return the hex digest of ``data``."""
-    h = new_hash(name)
-    h.update(data)
-    return str(h.hexdigest())
-
-
 def hash_file(path: Path, name: str = HASH_NAME, halted: Callable[[], bool] = lambda: False) -> str:
     """Return the hex digest of a file's content. Raises OSError; InterruptedError once ``halted``."""
     h = new_hash(name)
