@@ -16,7 +16,7 @@ from launcher.run.messages import WorkerWarning
 from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED
 from launcher.training.checkpoint import readback, write
 from launcher.training.checkpoint.digest import digest
-from launcher.training.checkpoint.plain import from_plain, to_plain
+from launcher.training.checkpoint.plain import from_plain
 from launcher.training.ddp.determinism import seed_rank, set_rng_state
 from launcher.training.ddp.optimizers import bearer, parts
 from launcher.training.ddp.wrapping import is_exact, pin, replicas, unwrap
@@ -105,7 +105,7 @@ class Registered:
             return  # it may have no state before the first step: the first save shows that
         try:
             if is_saved_here:
-                readback.check_loadable(to_plain({"objects": {name: state}}))
+                readback.loadable({"objects": {name: state}})
         except CheckpointError as error:
             raise TypeError(f"worker.register({name}=...): {error}") from error
 

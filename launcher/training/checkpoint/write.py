@@ -28,7 +28,6 @@ from launcher.run.messages import WorkerSaveBegun, WorkerSaveFailed, WorkerShard
 from launcher.run.worker_texts import UNSAFE_LOAD, UNSAFE_LOAD_CODE
 from launcher.training.checkpoint import readback
 from launcher.training.checkpoint.copies import Snapshot
-from launcher.training.checkpoint.plain import to_plain
 
 Parts = list[tuple[str, Any]]
 """The names of this rank's files and what goes into each."""
@@ -76,8 +75,7 @@ def write_file(path: Path, value: Any, mode: int) -> dict[str, Any]:
     Quotas and full disks may show at fsync or close alone: both are waited for. Raises CheckpointError, before anything is
     written, when the file could not be loaded again.
     """
-    value = to_plain(value)
-    readback.check_loadable(value)
+    value = readback.loadable(value)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         file = _HashingFile(fd)
@@ -198,7 +196,7 @@ def _named(parts: Parts, error: Exception) -> Exception:
     """Return the error that names key and type of an object (a lock, a generator) that can neither be copied nor saved."""
     try:
         for _, value in parts:
-            readback.check_loadable(to_plain(value))
+            readback.loadable(value)
     except Exception as named:
         return named
     return error
