@@ -86,7 +86,7 @@ def find_many(names: Iterable[str]) -> list[RunPaths]:
 def previous_of(paths: RunPaths) -> tuple[str, str] | None:
     """Id and job YAML of the run of the same name that was submitted before this one; None when there is none."""
     name = job_name(paths.id)
-    ids = [ref for ref in list_runs() if job_name(ref.id) == name and not ref.is_sweep]
+    ids = [ref for ref in list_runs() if job_name(ref.id) == name and not is_sweep(ref.path)]
     at = next((i for i, ref in enumerate(ids) if ref.id == paths.id), None)
     for ref in reversed(ids[:at] if at is not None else []):
         try:

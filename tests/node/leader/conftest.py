@@ -20,12 +20,19 @@ from launcher.node.leader.leader import Ending, Leader
 from launcher.node.wire.messages import Hub, ToAgent
 from launcher.run.error_words import is_lost_peer, kind_of_words
 from launcher.run.files import read_lines
-from launcher.run.manifest import HASH_NAME, hash_bytes
+from launcher.run.manifest import HASH_NAME, new_hash
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RestartSpec, RunSpec, SiteSpec, Work
 from launcher.run.state import read_outcome
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+def hash_bytes(data: bytes) -> str:
+    """The digest that the manifest of a checkpoint has of a file with these bytes."""
+    made = new_hash()
+    made.update(data)
+    return str(made.hexdigest())
 
 
 class _Selector(selectors.DefaultSelector):
