@@ -34,7 +34,6 @@ from launcher.run.spec import CheckpointSpec, RunSpec, Work
 from launcher.training.ddp.data import fetch
 from launcher.training.loop import run_task
 from launcher.training.process.place import WorkerPlace
-from launcher.training.process.reporter import Reporter
 from launcher.training.step.session import Session
 from launcher.training.step.stopping import Gate, listen
 
@@ -122,8 +121,7 @@ class Task(Training):
 def in_turns(place: WorkerPlace, arguments: argparse.Namespace) -> list[tuple[float, float]]:
     """Seconds per step, pair by pair: our block, and the mean of the plain ones around it. The first tenth warms up."""
     dataset = data((arguments.pairs + 2) * arguments.block * BATCH * arguments.ranks)
-    gate, reporter = Gate(), Reporter(place.channel, metrics=place.rank == 0)
-    session = Session(place, gate, reporter, torch.device("cpu"))
+    session = Session(place, Gate(), torch.device("cpu"))
     task = Task(dataset, arguments.hidden, arguments.block, Plain(place, dataset, arguments.hidden))
     run_task(Worker(session), session, task)
     around = [(before + after) / 2 for before, after in itertools.pairwise(task.theirs)]
@@ -141,7 +139,7 @@ def rank_main(rank: int, arguments: argparse.Namespace, port: int, folder: str, 
     agent, mine = socket.socketpair()
     threading.Thread(target=_swallow, args=(agent,), daemon=True).start()
     channel = Channel(mine)
-    listen(channel, Gate(), lambda message: None)
+    listen(channel, Gate(), rank)
     paths = RunPaths(Path(folder))
     spec = RunSpec.read(paths.spec)
     place = WorkerPlace(rank=rank, local_rank=rank, world_size=arguments.ranks, spec=spec, paths=paths, channel=channel)

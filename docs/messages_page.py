@@ -109,7 +109,7 @@ def _not_said(tree: ast.Module, hidden: tuple[str, ...]) -> set[int]:
                 skip(node.value)
             case ast.AnnAssign(annotation=skipped) | ast.arg(annotation=skipped) | ast.FunctionDef(returns=skipped):
                 skip(skipped)
-            case ast.Compare():
+            case ast.Compare() | ast.Subscript(value=ast.Name(id="Callable")):
                 skip(node)
             case ast.Dict(keys=keys):
                 for key in keys:

@@ -15,8 +15,7 @@ LauncherError                    1   an error of no kind below
 ├── InterpreterError            13   the interpreter is missing or lacks packages that workers need
 ├── CheckpointError             14   the requested checkpoint cannot be used
 ├── ProtocolError               15   a message between leader, agent and worker is invalid or not authentic
-├── StateError                  16   the state of the run does not allow the request
-└── ExtraMissingError           17   an optional extra is needed but not installed
+└── StateError                  16   the state of the run does not allow the request
 
 Exit code 2 is click's, for a command line that cannot be read.
 """
@@ -128,9 +127,3 @@ class StateError(LauncherError):
     """The state of the run does not allow the request."""
 
     exit_code = 16
-
-
-class ExtraMissingError(LauncherError):
-    """An optional extra is needed but not installed; the message names the ``pip install`` command."""
-
-    exit_code = 17

@@ -8,76 +8,66 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
+    from typing_extensions import dataclass_transform as dataclass_transform
 else:
 
     def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
-        """typing's, which Python 3.10 lacks; it marks functions for type checkers."""
-        return lambda decorator: decorator
+        """Stand in for typing's, which Python 3.10 lacks: it marks decorators and metaclasses for type checkers."""
+        return lambda marked: marked
 
 
-T = TypeVar("T")
-
-
-@overload
-def frozen(cls: type[T], /) -> type[T]: ...
-@overload
-def frozen(*, kw_only: bool) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def frozen(cls: type[T] | None = None, /, *, kw_only: bool = False) -> type[T] | Callable[[type[T]], type[T]]:
+def frozen(cls: Any = None, /, *, kw_only: bool = False) -> Any:
     """Make a dataclass that is compared, hashed and shown by its fields. Assigning to one raises FrozenInstanceError.
 
     ``kw_only``: as dataclass has it. A class with a ``cached_property`` keeps its ``__dict__``, where that stores its value.
     """
-
-    def make(cls: type[T]) -> type[T]:
-        return _with_init(_with_slots(dataclass(init=False, eq=False, repr=False, kw_only=kw_only)(cls)))
-
-    return make if cls is None else make(cls)
+    if cls is None:
+        return partial(frozen, kw_only=kw_only)
+    made = _with_slots(dataclass(init=False, eq=False, repr=False, kw_only=kw_only)(cls))
+    made.__init__ = _init_of(made)
+    return made
 
 
 def field_values(value: Any) -> dict[str, Any]:
-    """The fields of a frozen value by name, as ``vars`` gives those of other objects; nested values stay as they are."""
+    """Return the fields of a frozen value by name, as ``vars`` gives those of other objects; nested values stay as they are."""
     return dict(zip(value._frozen_fields, _values(value), strict=True))
 
 
-def _with_slots(cls: type[T]) -> type[T]:
-    """The class again, as slots can be given to a new class only (dataclasses does the same)."""
+def _with_slots(cls: type) -> Any:
+    """Return the class made again, as slots can be given to a new class only (dataclasses does the same)."""
     inherited = {name for base in cls.__mro__[1:] for name in getattr(base, "_frozen_fields", ())}
-    names = tuple(f.name for f in fields(cls))  # type: ignore[arg-type]
+    names = tuple(f.name for f in fields(cls))
     own = {name: value for name, value in vars(cls).items() if name not in (*names, "__dict__", "__weakref__")}
     if not any(isinstance(value, cached_property) for value in own.values()):
         own["__slots__"] = tuple(name for name in names if name not in inherited)
     own.update(_frozen_fields=names, __qualname__=cls.__qualname__, __setattr__=_refuse, __delattr__=_refuse)
     own.update(__eq__=_equal, __hash__=_hash, __repr__=_shown, __getstate__=_values, __setstate__=_restore)
-    made: type[T] = type.__new__(type(cls), cls.__name__, cls.__bases__, own)
-    return made
+    return type.__new__(type(cls), cls.__name__, cls.__bases__, own)
 
 
-def _with_init(cls: type[T]) -> type[T]:
-    """The class with an ``__init__`` of its fields; the text is made of their names alone."""
+def _init_of(cls: type) -> Any:
+    """Return an ``__init__`` that sets the fields of the class; its text is made of their names alone."""
     known: dict[str, Any] = {"_set": object.__setattr__, "_MISSING": MISSING}
-    positional, keywords, body = ["self"], ["*"], []
-    for f in fields(cls):  # type: ignore[arg-type]
-        value = f.name
-        parameter = f.name
+    positional, keywords, body = ["self"], ["*"], ["pass"]
+    for f in fields(cls):
+        name = value = parameter = f.name
         if f.default_factory is not MISSING:
-            known[f"_make_{f.name}"] = f.default_factory
-            parameter += "=_MISSING"
-            value = f"_make_{f.name}() if {f.name} is _MISSING else {f.name}"
+            known[f"_make_{name}"] = f.default_factory
+            parameter = f"{name}=_MISSING"
+            value = f"_make_{name}() if {name} is _MISSING else {name}"
         elif f.default is not MISSING:
-            known[f"_default_{f.name}"] = f.default
-            parameter += f"=_default_{f.name}"
+            known[f"_default_{name}"] = f.default
+            parameter = f"{name}=_default_{name}"
         (keywords if f.kw_only else positional).append(parameter)
-        body.append(f"_set(self, {f.name!r}, {value})")
+        body.append(f"_set(self, {name!r}, {value})")
     parameters = positional + (keywords if keywords[1:] else [])
-    exec(f"def __init__({', '.join(parameters)}):\n " + "\n ".join(body or ["pass"]), known)  # noqa: S102
-    cls.__init__ = known["__init__"]  # type: ignore[method-assign]
-    return cls
+    exec(f"def __init__({', '.join(parameters)}):\n " + "\n ".join(body), known)  # noqa: S102
+    return known["__init__"]
 
 
 def _values(value: Any) -> tuple[Any, ...]:

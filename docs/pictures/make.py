@@ -39,7 +39,7 @@ def main() -> None:
         run = RunPaths(make(Path(folder), now=now)["running"])
         detail = LiveFeed().detail(run, now)
         console = Console(width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True)
-        console.print(Text("\n").join(detail_screen(detail, 0, COLUMNS, ROWS, now)), end="")
+        console.print(Text("\n").join(detail_screen(detail, 0, COLUMNS, ROWS)), end="")
         console.save_svg(str(HERE / "watch.svg"), title=f"launcher watch {run.id}")
         page = Path(folder, "page.html")
         page.write_text(run_page(read_page_data(detail.history, detail.summary, now), None, now))

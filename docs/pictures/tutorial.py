@@ -46,7 +46,7 @@ def main() -> None:
         walk.do("launcher submit fit.yaml")
         walk.wait_step(160)
         now = time.time()
-        screen = detail_screen(LiveFeed().detail(walk.run, now), 0, COLUMNS, ROWS, now)
+        screen = detail_screen(LiveFeed().detail(walk.run, now), 0, COLUMNS, ROWS)
         draw("watch", "launcher watch @last", Text("\n").join(screen))
         walk.do('sbatch --partition=high --nodes=4 --exclusive --wrap "sleep 10"')
         walk.wait_end()

@@ -77,12 +77,12 @@ def _facts(partition: str | None, qos: str | None, profile: SiteProfile, job: Jo
     from launcher.report.site.findings import RunsFolder, SiteFacts
     from launcher.run.units import tilde
     from launcher.slurm.probe import software_here
-    from launcher.slurm.site import ask_site, find_slurm, parse_site
+    from launcher.slurm.site import ask_site, find_slurm
     from launcher.submission.facts import interpreter
 
     presence = find_slurm()
-    texts = ask_site() if presence.state == "ready" else ""
-    site, silence = (None, texts) if isinstance(texts, str) else (parse_site(texts), "")
+    answer = ask_site() if presence.state == "ready" else ""
+    site, silence = (None, answer) if isinstance(answer, str) else (answer, "")
     python = interpreter.find_interpreter(job.environment.python, None, os.environ)
     there = next(p for p in (runs, *runs.parents) if p.is_dir())
     folder = RunsFolder(

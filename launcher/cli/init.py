@@ -50,17 +50,16 @@ def command(file: Path | None, output: str, force: bool) -> None:
 def _first_job() -> str:
     """Return a job file for this directory's code, with a partition where SLURM names one."""
     from launcher.config.convert.first_job import DefaultPartition, find_work, first_job
-    from launcher.slurm.site import ask_site, find_slurm, parse_site
+    from launcher.slurm.site import ask_site, find_slurm
 
     partition, presence = DefaultPartition(), find_slurm()
     if presence.state != "ready":
         click.echo(presence.reason, err=True)
         source = "no SLURM"
-    elif isinstance(texts := ask_site(), str):
-        click.echo(texts, err=True)
+    elif isinstance(site := ask_site(), str):
+        click.echo(site, err=True)
         source = "no answer from SLURM"
     else:
-        site = parse_site(texts)
         partition, source = default_partition(site), f"SLURM {site.version}".strip()
     return first_job(find_work(Path.cwd()), partition, f"this directory and {source}")
 

@@ -32,15 +32,13 @@ def command(
     """List runs, newest first; a sweep is one line."""
     from launcher.report.formats import json_lines
     from launcher.report.model.runs import all_runs
-    from launcher.report.text.listing import group_sweeps, rows
+    from launcher.report.text.listing import group_sweeps, grouped_rows, rows
 
     now, known = time.time(), all_runs()
     most = None if everything else number
     if sweep is None and not as_json and not states:
         groups = group_sweeps(known)
-        by_run = {row.run: row for row in rows([k for g in groups[:most] for k in g], now)}
-        lines = [[by_run[k.id] for k in g if k.id in by_run] for g in groups[:most]]
-        _print([_cells(line, now) for line in lines if line], len(groups[:most]), len(groups))
+        _print([_cells(line, now) for line in grouped_rows(groups[:most], now)], len(groups[:most]), len(groups))
         return
     found = rows(known, now) if sweep is None else _points(known, now, sweep, metric, highest)
     found = [r for r in found if not states or r.state in states]

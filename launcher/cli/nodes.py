@@ -58,7 +58,7 @@ def _table(records: list[HostRecord], now: float) -> None:
     for r in records:
         slow = "" if r.slow_by is None else f"{100 * r.slow_by:+.0f} %"
         last = f"{ago(now - r.last_t)}: {clean(r.last)}" if r.last_t is not None else ""
-        counts = [str(n or "") for n in (r.lost, r.failed, r.hung, r.checks)]
+        counts = [str(n or "") for n in (r.lost, r.failed, r.hung, r.checks_failed)]
         rows.append(("!" if r.suspect else "", clean(r.host), str(len(r.runs)), *counts, slow, last))
     widths = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]
     width = max(80, sum(widths) + 2 * len(widths) + 40)

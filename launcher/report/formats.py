@@ -77,8 +77,8 @@ def metric_list(metrics: Mapping[str, Any], most: int | None = 4) -> str:
 
 
 def hours(n: float) -> str:
-    """Hours that somebody pays for: ``3.26``, ``4,560``."""
-    return f"{n:,.0f}" if n >= 100 else f"{n:.3g}"
+    """Hours that somebody pays for: ``3.26``, ``4,560``; empty for 0."""
+    return f"{n:,.0f}" if n >= 100 else f"{n:.3g}" if n else ""
 
 
 def rate(per_second: float | None) -> str:
@@ -142,10 +142,10 @@ def wrapped(line: str, width: int, indent: int = 11) -> str:
     """``line`` broken at spaces into lines of ``width``; those after the first are indented."""
     import textwrap
 
-    parts = textwrap.wrap(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False,
-                          drop_whitespace=True, initial_indent="")  # fmt: skip
-    lead = line[: len(line) - len(line.lstrip())]
-    return "\n".join([lead + parts[0].lstrip(), *parts[1:]]) if parts else line
+    text = line.lstrip()
+    lead = line.removesuffix(text)
+    return textwrap.fill(text, width, initial_indent=lead, subsequent_indent=" " * indent, break_long_words=False,
+                         break_on_hyphens=False)  # fmt: skip
 
 
 def clean_line(line: str) -> str:

@@ -42,15 +42,11 @@ def broken(one: Predecessor, state: str) -> str:
 
 def read_predecessors(values: Any) -> list[Predecessor]:
     """Read them from a run's spec; invalid values are left out."""
-    found = []
-    for value in values if isinstance(values, list) else []:
-        if (
-            isinstance(value, dict)
-            and value.get("kind") in get_args(WaitKind)
-            and isinstance(value.get("run_dir"), str)
-        ):
-            found.append(Predecessor(value["kind"], value["run_dir"], str(value.get("job_id") or "")))
-    return found
+    return [
+        Predecessor(value["kind"], value["run_dir"], str(value.get("job_id") or ""))
+        for value in (values if isinstance(values, list) else [])
+        if isinstance(value, dict) and value.get("kind") in get_args(WaitKind) and isinstance(value.get("run_dir"), str)
+    ]
 
 
 def state_of(one: Predecessor) -> str | None:

@@ -21,12 +21,12 @@ from launcher.run.files import NO_JSON, parse_lines
 _T = TypeVar("_T")
 
 PATIENCE_S = 300.0
-"""The folder is asked again for so long: an NFS server or a Lustre target fails over in one to five minutes. Longer, and the
-nodes are better given back."""
+"""How long the folder is asked again: an NFS server or a Lustre target fails over in one to five minutes. After that it is
+better to give the nodes back."""
 AGAIN_S = 1.0
 
 _FACTS = {errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
-"""What the file system says of the entry, or of itself; asked again it says the same. A full disk has a way of its own."""
+"""Errors that say something of the entry or of the file system itself: another try gets the same. A full disk is handled elsewhere."""
 
 
 class NotAskedError(OSError):
@@ -89,23 +89,16 @@ def ask_once(work: Callable[[], _T], root: Path) -> _T:
         raise NotAskedError(error.errno, error.strerror or str(error), error.filename) from error
 
 
-def patiently(
-    work: Callable[[], _T],
-    root: Path,
-    *,
-    patience_s: float | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> _T:
-    """Call ``work``, again for `PATIENCE_S` while the run's folder does not answer. Raises OSError."""
-    end = clock() + (PATIENCE_S if patience_s is None else patience_s)
+def patiently(work: Callable[[], _T], root: Path, *, patience_s: float = PATIENCE_S) -> _T:
+    """Call ``work``, again for ``patience_s`` while the run's folder does not answer. Raises OSError."""
+    end = time.monotonic() + patience_s
     while True:
         try:
             return ask_once(work, root)
         except NotAskedError:
-            if clock() >= end:
+            if time.monotonic() >= end:
                 raise
-        sleep(AGAIN_S)
+        time.sleep(AGAIN_S)
 
 
 def _known(look: Callable[[], _T], path: Path, root: Path) -> _T | None:

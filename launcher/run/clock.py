@@ -1,4 +1,4 @@
-"""Tell the time of day by the system's clock as it was once, and by a counter that nobody can set.
+"""Tell the time of day: what the system's clock showed once, plus a counter that nobody can set.
 
 So the times that a process writes (`t` of events, of the state, of the outcome) never jump, and two of them give a duration.
 The clocks of two processes may differ by hours: never compare the times of two processes, unless one follows the other.
@@ -28,7 +28,7 @@ def now() -> float:
 
 
 def follow(t: float) -> None:
-    """Tell the time as another process does, for which it is ``t`` at this moment."""
+    """Tell the time of another process from now on: its clock shows ``t`` at this moment."""
     global _base
     _base = t - up_s()
 
@@ -49,7 +49,7 @@ def stamp() -> dict[str, Any]:
 
 
 def resume(stamp: Mapping[str, Any]) -> None:
-    """Tell the time as the process did that made the `stamp`, where it did so on this host."""
+    """Tell the time of the process that made the `stamp`, if that was on this host."""
     ago, t = since(stamp), stamp.get("t")
     if ago is not None and isinstance(t, (int, float)):
         follow(t + ago)

@@ -9,7 +9,7 @@ from typing import Any
 from launcher.run.records import Record
 
 _LARGEST = {int: 10**15, float: sys.float_info.max}
-"""Beyond these a number is none that a run can have."""
+"""The largest numbers that a run can have."""
 
 
 class Part(Record):
@@ -69,13 +69,13 @@ class Cause(Part):
     oom: bool | None
     """The kernel killed it for memory."""
     place: str | None = None
-    """Where the folder was moved, of ``gone``."""
+    """Where the folder was moved to, for the kind ``gone``."""
     caused_by: list[str]
     """What the exception was raised from or while handling, and the members of a group: one line each, the nearest first."""
 
     @classmethod
     def plain(cls, kind: str, text: str, place: str | None = None) -> Cause:
-        """Return a cause that is no process's end."""
+        """Return a cause that is not the end of a process."""
         made: Cause = cls.from_wire({"kind": kind, "text": text, "place": place}, [])
         return made
 

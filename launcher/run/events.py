@@ -1,4 +1,4 @@
-"""The events of ``events.jsonl``: what happened to a run, in order, told by its leader. One class for each type.
+"""The events of ``events.jsonl``: what happened to a run, in order, written by its leader. One class for each type.
 
 Times are seconds since the epoch, durations seconds. `event` makes what is written; `parse_event` gives back what was: a key of a
 wrong type is None (a list is empty), an unknown type an `UnknownEvent`, and `Event.raw` has every key as it was.
@@ -27,7 +27,7 @@ class Event(_Raw, Part, family=True):
     """What every event has."""
 
     t: float
-    """Stamps tell durations within an attempt; the order is that of the lines."""
+    """Two of one attempt give a duration; the order of events is that of the lines."""
     attempt: int | None
     """None before the first leader."""
     round: int | None = None
@@ -55,7 +55,7 @@ class UnknownEvent(Event):
 
 
 class JobNamed(Event):
-    """From now on the run is this job's."""
+    """The run belongs to this job from now on."""
 
     job_id: str | None
     """None: SLURM has yet to give it."""
@@ -101,7 +101,7 @@ class NodeJoined(Event, type="node_joined"):
 
 
 class NodeMissing(Event, type="node_missing"):
-    """Nodes, by their hosts, are waited for; told again as long as someone is missing."""
+    """The leader waits for these nodes (host names); written again while one is missing."""
 
     nodes: list[str]
     ranks: list[int]
@@ -167,9 +167,9 @@ class Saved(Event, type="saved"):
     """None: a script's own checkpoint."""
     seconds: float | None = None
     write_s: float | None = None
-    """Of it: until the last rank had written."""
+    """Part of ``seconds``: until the last rank had written."""
     blocked_s: float | None = None
-    """Of it: training was paused."""
+    """Part of ``seconds``: training was paused."""
     bytes: int | None = None
     path: str | None
     reason: str | None
@@ -185,14 +185,14 @@ class SaveFailed(Event, type="save_failed"):
 
 
 class CheckpointDamaged(Event, type="checkpoint_damaged"):
-    """A checkpoint could not be resumed from; an older one is."""
+    """A checkpoint could not be resumed from; the run resumes from an older one."""
 
     path: str | None
     why: str | None
 
 
 class Fault(Event):
-    """It has ended a round."""
+    """What ended a round."""
 
 
 class WorkerFailed(Fault, type="worker_failed"):
@@ -203,13 +203,13 @@ class WorkerFailed(Fault, type="worker_failed"):
     step: int | None
     cause: Cause | None
     ranks: list[RankAt] = []  # noqa: RUF012  (copied for each record)
-    """Those that failed in the very same way, where they are several."""
+    """All ranks that failed in the same way, when there are several."""
     refused: bool | None = None
     """Every rank ended itself with the same exit code before any progress."""
 
 
 class Victims(Event, type="victims"):
-    """Ranks failed because of the first that had."""
+    """Ranks failed because of the first failure."""
 
     ranks: list[Victim]
 
@@ -278,11 +278,11 @@ class Decided(Event, type="decision"):
     row: int | None = None
     """Of the table of decisions."""
     said: str | None = None
-    """How the leader ended, of leader_gone where somebody knows."""
+    """How the leader ended, for leader_gone, when that is known."""
 
 
 class Excluded(Event, type="excluded"):
-    """Hosts are used no more."""
+    """Hosts are not used any more."""
 
     hosts: list[str]
     why: str | None
@@ -296,7 +296,7 @@ class Readmitted(Event, type="readmitted"):
 
 
 class Requeued(JobNamed, type="requeued"):
-    """The run was handed on."""
+    """The run was handed to its next attempt."""
 
     how: str | None
     """requeue, continuation or slurm."""
@@ -309,7 +309,7 @@ class Requeued(JobNamed, type="requeued"):
 
 
 class ProgressAssumed(Event, type="progress_assumed"):
-    """A script that reports nothing has run for so long that it is believed to progress."""
+    """A script that reports nothing has run so long that the leader assumes progress."""
 
     seconds: float | None
 
@@ -347,7 +347,7 @@ class Notified(Event, type="notified"):
 
 
 class Warned(Event, type="warning"):
-    """Something to know."""
+    """A warning for the user."""
 
     text: str | None
     rank: int | None = None

@@ -24,16 +24,16 @@ _MODE = 0o640
 
 @frozen
 class Damage:
-    """What of one file could not be read."""
+    """What could not be read of one file."""
 
     file: str
     """Its name."""
     why: str = ""
     """Why nothing of it could be read; "" when only lines are lost."""
     lines: int = 0
-    """Whole lines that are no JSON object."""
+    """Whole lines that are not JSON objects."""
     torn: bool = False
-    """The last line is half-written: its writer is at it, or died there."""
+    """The last line is half-written: its writer is still writing it, or has died."""
 
 
 def fsync_dir(path: Path) -> None:
@@ -76,20 +76,20 @@ def read_object(path: Path, damage: list[Damage] | None = None) -> dict[str, Any
         value = json.loads(path.read_bytes())
         if isinstance(value, dict):
             return value
-        why = "it holds no JSON object"
+        why = "it is not a JSON object"
     except FileNotFoundError:
         return None
     except OSError as error:
         why = error.strerror or str(error)
     except NO_JSON:
-        why = "it is torn or no JSON"
+        why = "it is half-written or not JSON"
     if damage is not None:
         damage.append(Damage(path.name, why))
     return None
 
 
 def append_line(path: Path, value: dict[str, Any], *, durable: bool = False) -> None:
-    """Append one JSON object as one line in a single write; never to a half line, which a writer that died has left.
+    """Append one JSON object as one line in a single write; on a new line where a writer that died has left half of one.
 
     Raises OSError, also when the disk took a part of the line only.
     """
@@ -150,7 +150,7 @@ def _every(data: bytes, most: int) -> list[bytes]:
 
 
 def _spread(f: BinaryIO, size: int, most_lines: int, most_bytes: int) -> list[bytes]:
-    """Lines from evenly spread places, and all of the last few."""
+    """Return lines from evenly spread places, and all of the last few."""
     typical = sum(len(_line_from(f, k * size // 8)[1]) for k in range(8)) // 8 + 1
     tail = min(size, 4 * typical)
     while tail < size and _line_from(f, size - tail)[0] >= size:  # the last line is a long one
@@ -167,7 +167,7 @@ def _spread(f: BinaryIO, size: int, most_lines: int, most_bytes: int) -> list[by
 
 
 def _line_from(f: BinaryIO, place: int) -> tuple[int, bytes]:
-    """Where the first line begins that does so at ``place`` or beyond, and the line."""
+    """Return where the first line at ``place`` or beyond begins, and the line."""
     f.seek(max(0, place - 1))
     if place:
         f.readline()

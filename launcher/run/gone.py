@@ -73,7 +73,7 @@ class Anchor:
             return False
 
     def _sibling(self) -> Path | None:
-        """The folder under another name in the folder around it: this is seen also where another host has moved it."""
+        """Return the folder under its new name in the folder around it; this also finds what another host has renamed."""
         with os.scandir(self.root.parent) as entries:
             alike = [Path(entry.path) for entry in entries if entry.inode() == self._own[1]]
         return next(filter(self._is_at, alike), None)

@@ -12,7 +12,6 @@ import os
 import random
 import re
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.errors import RunGoneError, RunNotFoundError
@@ -36,11 +35,6 @@ class RunRef:
     id: str
     path: Path
     t: float
-
-    @property
-    def is_sweep(self) -> bool:
-        """Return whether this is a sweep, not a run."""
-        return is_sweep(self.path)
 
 
 def is_sweep(path: Path) -> bool:
@@ -66,61 +60,57 @@ def job_name(run_id: str) -> str:
     return match["name"] if match else run_id
 
 
-def links_dir(environ: Mapping[str, str] | None = None) -> Path:
+def links_dir() -> Path:
     """Return the folder of links to all of this user's runs, by which a RUN is found from any working directory."""
-    env = os.environ if environ is None else environ
-    state = env.get("XDG_STATE_HOME") or str(Path(env.get("HOME") or "~").expanduser() / ".local" / "state")
+    state = os.environ.get("XDG_STATE_HOME") or Path(os.environ.get("HOME") or "~").expanduser() / ".local" / "state"
     return Path(state) / "launcher" / "runs"
 
 
-def register(run_dir: Path, *, links: Path | None = None) -> None:
+def register(run_dir: Path) -> None:
     """Link ``run_dir`` into the index; where the home cannot be written, there is no link."""
-    links = links or links_dir()
-    try:
+    links = links_dir()
+    with contextlib.suppress(OSError):
         links.mkdir(parents=True, exist_ok=True, mode=0o700)
         link = links / run_dir.name
         if link.is_symlink():
             link.unlink()
-        newest = max((ref.t for ref in _from_links(links).values()), default=0.0)
+        newest = max((ref.t for ref in _from_links().values()), default=0.0)
         link.symlink_to(run_dir.absolute())
         if link.lstat().st_mtime <= newest:  # the clock was set back: what is submitted last is the newest all the same
             os.utime(link, (newest + 0.001, newest + 0.001), follow_symlinks=False)
-    except OSError:
-        pass
 
 
-def unregister(run_id: str, *, links: Path | None = None) -> None:
+def unregister(run_id: str) -> None:
     """Remove a run from the index; its folder stays."""
     with contextlib.suppress(OSError):
-        ((links or links_dir()) / run_id).unlink()
+        (links_dir() / run_id).unlink()
 
 
-def note_gone(root: Path, place: Path | None, reason: str, job_id: str | None, *, links: Path | None = None) -> None:
+def note_gone(root: Path, place: Path | None, reason: str, job_id: str | None) -> None:
     """Note why a run ended whose folder is not at ``root`` any more, and link its name to ``place``.
 
     Where the home cannot be written, there is no note.
     """
-    links = links or links_dir()
     if place is not None:
-        link = links / root.name
+        link = links_dir() / root.name
         with contextlib.suppress(OSError):
             link.unlink(missing_ok=True)
             link.symlink_to(place)
     with contextlib.suppress(OSError):
-        folder = links.parent / _NOTES
+        folder = links_dir().parent / _NOTES
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(folder / f"{root.name}.json", json.dumps({"t": clock.now(), "reason": reason, "job_id": job_id}))
 
 
-def _gone(ref: RunRef, links: Path) -> RunGoneError:
-    said = (read_object(links.parent / _NOTES / f"{ref.id}.json") or {}).get("reason")
+def _gone(ref: RunRef) -> RunGoneError:
+    said = (read_object(links_dir().parent / _NOTES / f"{ref.id}.json") or {}).get("reason")
     sentence = f"the folder of {ref.id}, {ref.path}, is not there: it was deleted or moved, or its file system is away"
     return RunGoneError(f"{sentence}. The run ended with: {said}" if said else sentence, ref.id)
 
 
-def _from_links(links: Path) -> dict[str, RunRef]:
+def _from_links() -> dict[str, RunRef]:
     found = {}
-    with contextlib.suppress(OSError), os.scandir(links) as entries:
+    with contextlib.suppress(OSError), os.scandir(links_dir()) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
                 target = os.readlink(entry.path)
@@ -137,19 +127,13 @@ def _from_folder(folder: Path) -> dict[str, RunRef]:
     return found
 
 
-def list_runs(*, links: Path | None = None, folders: list[Path] | None = None, check: bool = True) -> list[RunRef]:
-    """List all known runs and sweeps, oldest first: those linked, and those in ``folders``.
+def list_runs(*, check: bool = True) -> list[RunRef]:
+    """List all known runs and sweeps, oldest first: those linked, and those in ``$LAUNCHER_RUNS_DIR`` and ``./runs``.
 
-    ``folders=None`` looks into ``$LAUNCHER_RUNS_DIR`` and ``./runs``. ``check`` drops links whose folder is missing.
+    ``check`` drops links whose folder is missing.
     """
-    if folders is None:
-        folders = [Path(os.environ.get("LAUNCHER_RUNS_DIR") or "runs"), Path("runs")]
-    found: dict[str, RunRef] = {}
-    for folder in folders:
-        found.update(_from_folder(folder))
-    for run_id, ref in _from_links(links or links_dir()).items():
-        if not check or os.path.isdir(ref.path):
-            found[run_id] = ref
+    found = _from_folder(Path(os.environ.get("LAUNCHER_RUNS_DIR") or "runs")) | _from_folder(Path("runs"))
+    found |= {name: ref for name, ref in _from_links().items() if not check or os.path.isdir(ref.path)}
     return sorted(found.values(), key=lambda r: (r.t, r.id))
 
 
@@ -162,7 +146,7 @@ def _sentence(wanted: str, matches: list[RunRef], refs: list[RunRef]) -> str:
     return f"no run matches {wanted!r}; {f'did you mean {near[0]}?' if near else 'launcher ls lists all runs'}"
 
 
-def resolve(wanted: str, *, links: Path | None = None, folders: list[Path] | None = None) -> Path:
+def resolve(wanted: str) -> Path:
     """Return the folder of a run by its id, its job's name (newest), a unique prefix or ending, ``@last`` or its path.
 
     Raises RunNotFoundError when no run or several match.
@@ -170,7 +154,7 @@ def resolve(wanted: str, *, links: Path | None = None, folders: list[Path] | Non
     path = Path(wanted).expanduser()
     if os.path.isfile(path / "spec.json") or is_sweep(path):
         return path.absolute()
-    refs = list_runs(links=links, folders=folders)
+    refs = list_runs()
     if wanted == "@last":
         if not refs:
             raise RunNotFoundError("there are no runs yet")
@@ -185,16 +169,13 @@ def resolve(wanted: str, *, links: Path | None = None, folders: list[Path] | Non
             return matches[0].path
         if matches:
             raise RunNotFoundError(_sentence(wanted, matches, refs))
-    lost = [r for r in _from_links(links or links_dir()).values() if not os.path.isdir(r.path)]
+    lost = [r for r in _from_links().values() if not os.path.isdir(r.path)]
     for matches in ([r for r in lost if r.id == path.name], [r for r in lost if r.id.endswith(f"-{wanted}")]):
         if len(matches) == 1:
-            raise _gone(matches[0], links or links_dir())
-    inside = [p for p in _points(refs) if p.id == wanted or p.id.endswith(f"-{wanted}")]
+            raise _gone(matches[0])
+    # The points of sweeps have no links of their own: a thousand would take long to make.
+    points = [point for ref in refs if is_sweep(ref.path) for point in _from_folder(ref.path).values()]
+    inside = [p for p in points if p.id == wanted or p.id.endswith(f"-{wanted}")]
     if len(inside) == 1:
         return inside[0].path
     raise RunNotFoundError(_sentence(wanted, inside, refs))
-
-
-def _points(refs: list[RunRef]) -> list[RunRef]:
-    """List the points of all sweeps: they have no links of their own, as a thousand would take long to make."""
-    return [point for ref in refs if ref.is_sweep for point in _from_folder(ref.path).values()]

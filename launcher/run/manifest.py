@@ -34,13 +34,6 @@ def new_hash(name: str = HASH_NAME) -> Any:
     raise ValueError(f"this interpreter has no {name} (install xxhash)")
 
 
-def hash_bytes(data: bytes | memoryview, name: str = HASH_NAME) -> str:
-    """Return the hex digest of ``data``."""
-    h = new_hash(name)
-    h.update(data)
-    return str(h.hexdigest())
-
-
 def hash_file(path: Path, name: str = HASH_NAME, halted: Callable[[], bool] = lambda: False) -> str:
     """Return the hex digest of a file's content. Raises OSError; InterruptedError once ``halted``."""
     h = new_hash(name)
@@ -58,9 +51,8 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def _sound(value: dict[str, Any] | None) -> dict[str, Any] | None:
-    if value is None or not isinstance(value.get("step"), int):
-        return None
-    return value if isinstance(value.get("files"), list) else None
+    is_sound = value and isinstance(value.get("step"), int) and isinstance(value.get("files"), list)
+    return value if is_sound else None
 
 
 def why_damaged(folder: Path, *, content: bool = True, halted: Callable[[], bool] = lambda: False) -> str | None:
@@ -72,28 +64,21 @@ def why_damaged(folder: Path, *, content: bool = True, halted: Callable[[], bool
     manifest = _sound(load_object(folder / MANIFEST, folder))
     if manifest is None:
         return "no readable manifest"
+    hash_name = str(manifest.get("hash_name", HASH_NAME))
     for entry in manifest["files"]:
-        if why := _why_file_damaged(folder, entry, str(manifest.get("hash_name", HASH_NAME)), content, halted):
-            return why
-    return None
-
-
-def _why_file_damaged(
-    folder: Path, entry: Any, hash_name: str, content: bool, halted: Callable[[], bool]
-) -> str | None:
-    try:
-        name, size, digest = str(entry["name"]), int(entry["size"]), str(entry["hash"])
-    except (KeyError, TypeError, ValueError):
-        return "a malformed manifest"
-    path = folder / name
-    try:
-        if not exists(path, folder):
-            return f"{name} is missing"
-        found = path.stat().st_size
-        if found != size:
-            return f"{name} has {found} bytes instead of {size}"
-        if content and hash_file(path, hash_name, halted) != digest:
-            return f"{name} has changed (its {hash_name} differs)"
-    except ValueError as error:
-        return f"{name} cannot be read: {error}"
+        try:
+            name, size, digest = str(entry["name"]), int(entry["size"]), str(entry["hash"])
+        except (KeyError, TypeError, ValueError):
+            return "a malformed manifest"
+        path = folder / name
+        try:
+            if not exists(path, folder):
+                return f"{name} is missing"
+            found = path.stat().st_size
+            if found != size:
+                return f"{name} has {found} bytes instead of {size}"
+            if content and hash_file(path, hash_name, halted) != digest:
+                return f"{name} has changed (its {hash_name} differs)"
+        except ValueError as error:
+            return f"{name} cannot be read: {error}"
     return None

@@ -25,7 +25,7 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 def decode_lines(buffer: bytearray) -> Iterator[dict[str, Any]]:
-    """Take every whole line out of ``buffer``; lines that are no JSON object are dropped."""
+    """Take every whole line out of ``buffer``; lines that are not JSON objects are dropped."""
     while (end := buffer.find(b"\n")) >= 0:
         line = bytes(buffer[:end])
         del buffer[: end + 1]
@@ -55,24 +55,22 @@ class MessageReader(Generic[Message]):
         message = self._family.read(values, problems)
         if message is None:
             return None
-        lacking = message.lacking()
-        if problems or lacking:
-            self._count(
-                message.type, {*problems, *(f"{message.type}.{name}" for name in lacking)}, dropped=bool(lacking)
-            )
+        kind, lacking = message.type, message.lacking()
+        if names := {*problems, *(f"{kind}.{name}" for name in lacking)}:
+            if kind not in self.unreadable:
+                effect = "the message is dropped" if lacking else "the rest of it is used"
+                self._tell(f"{len(names)} field(s) of a message cannot be read ({', '.join(sorted(names))}): {effect}")
+            self.unreadable[kind] += len(names)
         return None if lacking else message
-
-    def _count(self, kind: str, names: set[str], *, dropped: bool) -> None:
-        if kind not in self.unreadable:
-            effect = "the message is dropped" if dropped else "the rest of it is used"
-            self._tell(f"{len(names)} field(s) of a message cannot be read ({', '.join(sorted(names))}): {effect}")
-        self.unreadable[kind] += len(names)
 
 
 class Channel:
-    """The worker's end: blocking, and safe to send on from any thread. A child that the worker forks sends nothing."""
+    """The worker's end: blocking, and safe to send on from any thread. A child that the worker forks sends nothing.
 
-    def __init__(self, sock: socket.socket) -> None:
+    ``sock``: None outside a run, where nothing is sent.
+    """
+
+    def __init__(self, sock: socket.socket | None) -> None:
         self._sock = sock
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -80,7 +78,7 @@ class Channel:
 
     def send(self, message: FromWorker) -> None:
         """Send one message. A dead agent raises nothing here: `receive` ends."""
-        if os.getpid() != self._pid:
+        if self._sock is None or os.getpid() != self._pid:
             return
         data = encode(message.to_wire())
         with self._lock:
@@ -91,7 +89,7 @@ class Channel:
 
     def receive(self) -> Iterator[dict[str, Any]]:
         """Yield messages until the agent has ended."""
-        while True:
+        while self._sock is not None:
             yield from decode_lines(self._buffer)
             try:
                 data = self._sock.recv(65536)

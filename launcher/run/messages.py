@@ -107,7 +107,7 @@ class WorkerEpoch(FromWorker, type="epoch"):
 
 
 class WorkerEntered(FromWorker, type="entered"):
-    """The answer to ``pause``: the highest unit that this worker has entered (DESIGN.md, agreed stop)."""
+    """The answer to ``pause``: the highest unit that this worker has entered (`launcher.training.step.stopping` has the invariant)."""
 
     step: int
 

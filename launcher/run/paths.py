@@ -66,7 +66,7 @@ class RunPaths:
     outcome = _Inside("outcome.json")
     """Written last, once: how the run ended, JSON. A requeued run has none."""
     room = _Inside("room")
-    """Nothing worth keeping: its space is the outcome's on a full disk (`launcher.run.state.keep_room`)."""
+    """Keeps space for the outcome, which is written on a full disk, too (`launcher.run.state.keep_room`)."""
     request = _Inside("request.json")
     """What a user asks of the leader (``cancel --save``), JSON; announced by USR2."""
     submission = _Inside("submission.json")

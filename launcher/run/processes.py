@@ -12,19 +12,21 @@ _SLACK_S = 5.0
 
 
 def mark_of(pid: int) -> str | None:
-    """Return what tells process ``pid`` from every other of that id: boot and tick of its start. None: no such process."""
-    fields = _fields(pid)
+    """Return what distinguishes process ``pid`` from every other of that id: boot and tick of its start. None: no such process."""
+    fields = stat_fields(pid)
     return f"{clock.boot()}/{fields[19]}" if fields else None
 
 
 def is_alive(pid: int, mark: object) -> bool:
     """Return whether that process runs, and is no zombie. ``mark``: its `mark_of`, or in older versions its start's time."""
-    fields = _fields(pid)
+    fields = stat_fields(pid)
     if not fields:
-        return _answers(pid)  # others' may be hidden, and not every system has /proc
+        return _answers(pid)  # other users' processes may be hidden, and not every system has /proc
+    if fields[0] in ("Z", "X"):
+        return False
     if isinstance(mark, (int, float)):
-        return fields[0] not in ("Z", "X") and abs(time.time() - age_s(pid) - mark) < _SLACK_S
-    return fields[0] not in ("Z", "X") and mark in (None, mark_of(pid))
+        return abs(time.time() - age_s(pid) - mark) < _SLACK_S
+    return mark in (None, mark_of(pid))
 
 
 def runs_here(host: object, pid: object, mark: object) -> bool | None:
@@ -36,12 +38,12 @@ def runs_here(host: object, pid: object, mark: object) -> bool | None:
 
 def age_s(pid: int) -> float:
     """Return the seconds since the process began; 0 where it has ended."""
-    fields = _fields(pid)
+    fields = stat_fields(pid)
     return clock.up_s() - int(fields[19]) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
-def _fields(pid: int) -> list[str]:
-    """Its line in ``/proc`` from the state on."""
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of its line in ``/proc`` from the state on; none where it has ended. Its name may hold anything, ") R 1" too."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:
             return f.read().rpartition(b")")[2].decode().split()

@@ -13,16 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.frozen import frozen
+from launcher.frozen import dataclass_transform, frozen
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, dataclass_transform
-else:
-
-    def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
-        """Stand in for typing's, which Python 3.10 lacks."""
-        return lambda made: made
-
+    from typing_extensions import Self
 
 _ABSENT: Any = object()
 _DEEP = (list, dict)
@@ -37,12 +31,17 @@ class _Shape(NamedTuple):
     """Of lists and dictionaries: what their values admit."""
     container: type | None = None
     """list or dict, where ``items`` are looked at."""
-    record: type[Record] | None = None
-    """A nested record."""
+    record: Any = None
+    """A nested record's class."""
+
+    @property
+    def admits_none(self) -> bool:
+        """Whether the value may be None."""
+        return self.exact is None or types.NoneType in self.exact
 
     def empty(self) -> Any:
         """Return the empty value of the type; None where that is admitted."""
-        if self.exact is None or types.NoneType in self.exact or self.record is not None:
+        if self.exact is None or self.admits_none or self.record is not None:
             return None
         return (self.container or next(iter(self.exact)))()
 
@@ -67,12 +66,11 @@ class RecordType(type):
     ) -> RecordType:
         """Make the class. ``family``: its subclasses that have a type are the kinds which its `read` knows."""
         own = tuple(n for n, hint in body.get("__annotations__", {}).items() if "ClassVar" not in str(hint))
-        above = [base for base in bases if isinstance(base, RecordType)]
-        inherited = tuple(n for base in above for n in base._frozen_fields)
-        defaults = {n: value for base in above for n, value in base._defaults.items()}
-        defaults.update({n: body.pop(n) for n in own if n in body})
-        body.update(__slots__=own, _frozen_fields=inherited + own, _defaults=defaults, _fields_read=None, _required=())
-        if family or not above:
+        above: Any = bases[-1]  # what may stand before it has no fields
+        defaults = {**getattr(above, "_defaults", {}), **{n: body.pop(n) for n in own if n in body}}
+        fields = above._frozen_fields + own
+        body.update(__slots__=own, _frozen_fields=fields, _defaults=defaults, _fields_read=None, _required=())
+        if family or not isinstance(above, RecordType):
             body["kinds"] = {}
         if type is not None:
             body["type"] = type
@@ -169,7 +167,7 @@ class Record(_Frozen, metaclass=RecordType):
             shape, default = _shape(hints[name]), cls._defaults.get(name)
             absent = _ABSENT if default.__class__ in _DEEP else default
             fields.append(_FieldRead(name, getattr(cls, name).__set__, shape.exact or frozenset(), absent, shape))
-        cls._required = tuple(f.name for f in fields if not _admits_none(f.shape))
+        cls._required = tuple(f.name for f in fields if not f.shape.admits_none)
         cls._fields_read = fields
         return fields
 
@@ -188,10 +186,6 @@ def _written(value: Any) -> Any:
     return value
 
 
-def _admits_none(shape: _Shape) -> bool:
-    return shape.exact is None or types.NoneType in shape.exact
-
-
 def _read(value: Any, shape: _Shape, name: str, problems: list[str]) -> Any:
     """Return a value that is not taken as it is: a nested one read, or None."""
     if shape.record is not None and value.__class__ is dict:
@@ -204,7 +198,7 @@ def _read(value: Any, shape: _Shape, name: str, problems: list[str]) -> Any:
     read = {
         k: v if items.exact is None or v.__class__ in items.exact else _read(v, items, name, problems) for k, v in pairs
     }
-    if not _admits_none(items):  # what cannot be read inside a list is left out of it
+    if not items.admits_none:  # what cannot be read inside a list is left out of it
         read = {k: v for k, v in read.items() if v is not None}
     return list(read.values()) if shape.container is list else read
 
@@ -221,5 +215,5 @@ def _shape(hint: Any) -> _Shape:
         items = _shape(parts[-1])
         return _Shape(frozenset({origin})) if items.exact is None else _Shape(frozenset(), items, origin)
     if isinstance(hint, RecordType):
-        return _Shape(frozenset(), record=typing.cast("type[Record]", hint))
+        return _Shape(frozenset(), record=hint)
     return _Shape(frozenset({int, float}) if hint is float else frozenset({hint}))

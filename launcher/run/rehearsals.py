@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,15 @@ from launcher.run.index import links_dir
 _NEWEST = 200
 
 
-def _path(environ: Mapping[str, str] | None = None) -> Path:
-    return links_dir(environ).parent / "rehearsals.jsonl"
+def _path() -> Path:
+    return links_dir().parent / "rehearsals.jsonl"
 
 
 def note_rehearsal(name: str, *, real: bool, **measured: Any) -> None:
     """Remember what the rehearsal of the job ``name`` measured; ``real``: on nodes of SLURM's. A full home costs the note."""
-    try:
+    with contextlib.suppress(OSError):
         _path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         append_line(_path(), {"t": round(time.time(), 3), "name": name, "real": real, **measured})
-    except OSError:
-        pass
 
 
 def read_rehearsals() -> list[dict[str, Any]]:

@@ -183,8 +183,7 @@ class RunSpec:
 
         Raises OSError when the file cannot be read and ValueError when it is no spec.
         """
-        data = json.loads(path.read_text(encoding="utf-8"))
-        spec: RunSpec = _build(cls, data)
+        spec: RunSpec = _build(cls, json.loads(path.read_text(encoding="utf-8")))
         return spec
 
 
@@ -200,11 +199,9 @@ _NESTED: dict[str, Any] = {
 def _build(cls: Any, data: dict[str, Any]) -> Any:
     if not isinstance(data, dict):
         raise ValueError(f"{cls.__name__}: expected an object, got {type(data).__name__}")
-    known = {f.name for f in dataclasses.fields(cls)}
-    values = {k: v for k, v in data.items() if k in known}
-    for key, nested in _NESTED.items():
-        if key in values and cls is RunSpec:
-            values[key] = _build(nested, values[key])
+    values = {f.name: data[f.name] for f in dataclasses.fields(cls) if f.name in data}
+    if cls is RunSpec:
+        values |= {key: _build(nested, values[key]) for key, nested in _NESTED.items() if key in values}
     try:
         return cls(**values)
     except TypeError as error:

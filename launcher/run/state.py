@@ -52,17 +52,18 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The latest picture; empty when there is none."""
+    """Return the leader's latest picture; empty when there is none."""
     return read_object(path) or {}
 
 
-def read_submission(path: Path) -> dict[str, Any]:
-    """How the run was submitted, submission.json; empty while it was not."""
-    return read_object(path) or {}
+read_submission = read_state
+"""Return how the run was submitted, submission.json; empty when it was not."""
+read_outcome = read_object
+"""Return how the run ended; None while it has not."""
 
 
 def is_this_job(submission: Mapping[str, Any], root: Path, *, name: str = "", command: str = "") -> bool:
-    """Whether the job that SLURM knows by the submission's id is that submission's; what is "" is not compared.
+    """Return whether the job that SLURM knows by the submission's id is that submission's; what is "" is not compared.
 
     A slurmctld that dies forgets what it accepted in its last seconds, and gives the ids away again. A job of the same name is
     ours, since names are ids of runs; so is one with another name (somebody has renamed it) whose batch script lies in the run's
@@ -77,7 +78,7 @@ def is_this_job(submission: Mapping[str, Any], root: Path, *, name: str = "", co
 
 
 def agent_logs(paths: RunPaths) -> list[Path]:
-    """What agents and batch scripts of the run printed: submitit's ``JOB_TASK_log.out``, by name.
+    """Return the logs of the run's agents and batch scripts: submitit's ``JOB_TASK_log.out``, by name.
 
     The points of a sweep share submitit's folder, where only the logs of a point's own jobs are its own.
     """
@@ -97,7 +98,7 @@ def keep_room(paths: RunPaths) -> None:
         if not paths.room.exists():
             paths.room.write_bytes(os.urandom(_ROOM_BYTES))  # zeros would be no space at all where files are compressed
     except OSError:
-        pass  # a full disk is the saves' to tell
+        pass  # the saves report a full disk
 
 
 def write_outcome(path: Path, outcome: dict[str, Any]) -> None:
@@ -110,13 +111,8 @@ def write_outcome(path: Path, outcome: dict[str, Any]) -> None:
 
 
 def is_requested(paths: RunPaths) -> bool:
-    """A user wants the run to stop, as far as the folder answers. Whoever leads next looks for it at the beginning."""
+    """Return whether a user wants the run to stop; False while the folder does not answer. The next leader looks again at its start."""
     try:
         return exists(paths.request, paths.root)
     except OSError:
         return False
-
-
-def read_outcome(path: Path) -> dict[str, Any] | None:
-    """How the run ended, or None while it has not."""
-    return read_object(path)

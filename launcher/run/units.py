@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 
 def size(count: float | None) -> str:
@@ -11,9 +12,9 @@ def size(count: float | None) -> str:
         return ""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 999.5 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
+            break
         count /= 1000
-    return ""
+    return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
 
 
 def tilde(path: str, home: str) -> str:
@@ -37,16 +38,9 @@ def named_ranks(numbers: Iterable[int]) -> str:
     """``rank 3``, ``ranks 0-4, 6, 7``: three or more in a row are shortened."""
     parts: list[str] = []
     ordered = sorted(set(numbers))
-    i = 0
-    while i < len(ordered):
-        j = i
-        while j + 1 < len(ordered) and ordered[j + 1] == ordered[j] + 1:
-            j += 1
-        if j - i >= 2:
-            parts.append(f"{ordered[i]}-{ordered[j]}")
-        else:
-            parts += [str(n) for n in ordered[i : j + 1]]
-        i = j + 1
+    for _, group in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0]):
+        row = [str(number) for _, number in group]
+        parts += row if len(row) < 3 else [f"{row[0]}-{row[-1]}"]
     return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(parts)}"
 
 

@@ -14,7 +14,7 @@ UNORDERED = (
 )
 """How the warning of a model begins whose buckets could not be brought into their final order."""
 UNRESTORED = (
-    "random numbers do not go on where the checkpoint left them: loop over run.steps(), "
+    "random numbers do not continue from the checkpoint: loop over run.steps(), "
     "or call run.restore_rng() right before the first step"
 )
 """The warning of a resumed loop that restored nothing."""

@@ -16,17 +16,15 @@ from collections.abc import Iterator, Mapping
 from launcher.frozen import frozen
 from launcher.slurm.carry import VARIABLE, carry
 
-_TIMEOUT_S = 30.0
-_TRIES = 4
-
 _BUSY = re.compile(
     r"timed out|unable to contact slurm controller|communication connection failure|zero bytes were transmitted|"
     r"connection (refused|reset)|resource temporarily unavailable|transport endpoint|slurmdbd|"
     r"message (receive|send) failure|unable to establish control|persistent connection",
     re.IGNORECASE,
 )
-_FORMATTING = re.compile(r"^(SQUEUE|SINFO|SACCT|SACCTMGR|SPRIO|SSTAT|SCONTROL)_")
-_DROPPED = frozenset({"SLURM_CLUSTERS", "SLURM_BITSTR_LEN", "SLURM_JSON", "SLURM_YAML", "SLURM_DEBUG_FLAGS"})
+_DROPPED = re.compile(
+    r"(SQUEUE|SINFO|SACCT|SACCTMGR|SPRIO|SSTAT|SCONTROL)_|SLURM_(CLUSTERS|BITSTR_LEN|JSON|YAML|DEBUG_FLAGS)$"
+)
 
 
 @frozen
@@ -61,22 +59,22 @@ class Answer:
         name = self.words[0]
         if self.missing:
             return f"{name} is not on the PATH"
-        lines = [re.sub(rf"^({name}|slurm\w*): (error: )?", "", line).strip() for line in self.err.splitlines()]
-        said = "; ".join(dict.fromkeys(line for line in lines if line))
         if self.code is not None and self.code < 0:
             return f"{name} was killed by signal {-self.code}"
+        lines = (re.sub(rf"^({name}|slurm\w*): (error: )?", "", line).strip() for line in self.err.splitlines())
+        said = "; ".join(dict.fromkeys(filter(None, lines)))
         return said or (f"{name} ended with status {self.code}" if self.code is not None else f"{name} did not answer")
 
 
 def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return ``environ`` without what would change the format or the cluster of an answer; times as epoch seconds."""
     env = os.environ if environ is None else environ
-    kept = {k: v for k, v in env.items() if not _FORMATTING.match(k) and k not in _DROPPED}
+    kept = {k: v for k, v in env.items() if not _DROPPED.match(k)}
     return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
 def ask(
-    *words: str, timeout_s: float = _TIMEOUT_S, environ: Mapping[str, str] | None = None, cwd: str | None = None
+    *words: str, timeout_s: float = 30.0, environ: Mapping[str, str] | None = None, cwd: str | None = None
 ) -> Answer:
     """Run one of SLURM's commands once, in the folder ``cwd``. Never raises: the answer says what went wrong."""
     try:
@@ -92,12 +90,11 @@ def ask(
                 process.kill()
                 raise
     except FileNotFoundError:
-        carried = carry(
-            words, timeout_s=timeout_s, environ=environ
-        )  # from a container: the batch script's courier asks
+        # From a container the batch script's courier asks.
+        carried = carry(words, timeout_s=timeout_s, environ=environ)
         if carried is None:
             return Answer(words, None, missing=VARIABLE not in os.environ, err=f"{words[0]} is not available here")
-        return Answer(words, carried["code"], carried["out"], carried["err"], carried["missing"])
+        return Answer(**{**carried, "words": words})
     except subprocess.TimeoutExpired:
         return Answer(words, None, err=f"{words[0]} did not answer within {timeout_s:g} s")
     except (OSError, ValueError) as error:
@@ -118,17 +115,14 @@ def spared() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def ask_patiently(
-    *words: str, timeout_s: float = _TIMEOUT_S, tries: int = _TRIES, environ: Mapping[str, str] | None = None
-) -> Answer:
+def ask_patiently(*words: str, tries: int = 4) -> Answer:
     """Ask again while the controller is busy: at most ``tries`` times, with 7 s of waiting in all.
 
     Only for commands that may be repeated.
     """
-    answer = ask(*words, timeout_s=timeout_s, environ=environ)
-    for number in range(1, tries):
-        if not answer.busy:
-            break
-        time.sleep(2.0 ** (number - 1))
-        answer = ask(*words, timeout_s=timeout_s, environ=environ)
+    answer = ask(*words)
+    for number in range(tries - 1):
+        if answer.busy:
+            time.sleep(2.0**number)
+            answer = ask(*words)
     return answer

@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from launcher.frozen import field_values
 from launcher.run.asking import load_object, patiently
 from launcher.run.files import write_atomic
 from launcher.slurm.carry import COMMANDS, POLL_S, VARIABLE
@@ -52,8 +53,8 @@ def _answer(path: Path) -> None:
             return
         environ = without_slurm(os.environ) if request["hidden"] else None
         answer = ask(*request["words"], timeout_s=float(request["timeout_s"]), environ=environ)
-        values = {"code": answer.code, "out": answer.out, "err": answer.err, "missing": answer.missing}
-        write_atomic(path.with_name(path.name.replace("ask.", "answer.", 1)), json.dumps(values), durable=False)
+        reply = path.with_name(path.name.replace("ask.", "answer.", 1))
+        write_atomic(reply, json.dumps(field_values(answer)), durable=False)
     except (OSError, LookupError, TypeError, ValueError) as error:
         print(f"{path}: {error!r}", file=sys.stderr, flush=True)
 

@@ -27,8 +27,6 @@ class JobEnviron:
     partition: str = ""
     node_list: str = ""
     """The hosts of this step (of the job, outside a step), SLURM's short form; `launcher.slurm.hosts` expands it."""
-    node_index: int | None = None
-    """SLURM_NODEID."""
     node_name: str = ""
     """SLURMD_NODENAME: SLURM's name for this host; the host's own may differ."""
     restart_count: int = 0
@@ -60,7 +58,6 @@ def job_environ(environ: Mapping[str, str] = os.environ) -> JobEnviron:
         job_name=get("SLURM_JOB_NAME", ""),
         partition=get("SLURM_JOB_PARTITION", ""),
         node_list=get("SLURM_STEP_NODELIST") or get("SLURM_JOB_NODELIST") or get("SLURM_NODELIST") or "",
-        node_index=_number(get("SLURM_NODEID")),
         node_name=get("SLURMD_NODENAME", ""),
         restart_count=_number(get("SLURM_RESTART_COUNT")) or 0,
     )

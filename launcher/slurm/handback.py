@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.frozen import frozen
-from launcher.slurm.commands import Answer, ask
+from launcher.slurm.commands import ask
 from launcher.slurm.environ import without_slurm
 from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.jobs import JobFacts, job_facts, table_rows
@@ -63,14 +63,18 @@ def requeue(job_id: str, *, restart_count: int, limit_s: float = 20.0) -> Done:
     scancel that comes in between stands (`Done.ended`). ``limit_s`` bounds everything.
     """
     end = time.monotonic() + limit_s
-    facts = job_facts(job_id, timeout_s=min(_ASK_S, limit_s))
+
+    def left_s() -> float:
+        return min(_ASK_S, max(1.0, end - time.monotonic()))
+
+    facts = job_facts(job_id, timeout_s=left_s())
     if _taken(facts, restart_count):
         return Done(True)
     running = facts is None or facts.state in RUNNING
     words = ("scontrol", "requeue", *(["Incomplete"] if running else []), job_id)
     while True:
-        answer = ask(*words, timeout_s=min(_ASK_S, max(1.0, end - time.monotonic())))
-        facts = job_facts(job_id, timeout_s=min(_ASK_S, max(1.0, end - time.monotonic())))
+        answer = ask(*words, timeout_s=left_s())
+        facts = job_facts(job_id, timeout_s=left_s())
         if _taken(facts, restart_count):
             return Done(True)
         if running and answer.ok and facts is not None and facts.state not in RUNNING:
@@ -84,9 +88,9 @@ def requeue(job_id: str, *, restart_count: int, limit_s: float = 20.0) -> Done:
 
 
 def _taken(facts: JobFacts | None, restart_count: int) -> bool:
-    if facts is None:
-        return False
-    return (facts.restarts or 0) > restart_count or facts.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
+    return facts is not None and (
+        (facts.restarts or 0) > restart_count or facts.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
+    )
 
 
 def pull_forward(job_id: str, lead_s: int = NET_LEAD_S) -> Done:
@@ -143,7 +147,7 @@ def let_go(job_id: str, hosts: Sequence[str]) -> Done:
     For hosts that do not answer: the job would end only when SLURM has noticed (SlurmdTimeout, 300 s by default), and then
     wait for its credential besides. A site may forbid it (disable_job_shrink).
     """
-    facts = job_facts(job_id, timeout_s=_ASK_S)
+    facts = job_facts(job_id)
     try:
         before = expand_hosts(facts.nodes) if facts is not None else []
     except ValueError:
@@ -183,7 +187,6 @@ def continuation(
     name: str,
     environ: Mapping[str, str],
     extra: Sequence[str] = (),
-    timeout_s: float = 30.0,
 ) -> Done:
     """Submit ``script`` (a path) again, to start when ``job_id`` has ended: where requeueing is forbidden.
 
@@ -191,10 +194,12 @@ def continuation(
     was killed before it could tell). ``environ`` is this process's; the allocation's own variables are kept from the new job.
     ``Done.job_id`` is the new id.
     """
-    if (heir := _waiting_for(job_id, name)) is not None:
-        return Done(True, job_id=heir)
+    waits = re.compile(rf"\bafterany:{re.escape(job_id)}(?!\w)")
+    for heir, dependency, called in _pending("%F|%E|%j", "--array"):  # %F: of an array element its array's id
+        if called == name and waits.search(dependency):
+            return Done(True, job_id=heir)
     words = ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", *extra, script]
-    answer = ask(*words, timeout_s=timeout_s, environ=without_slurm(environ))
+    answer = ask(*words, environ=without_slurm(environ))
     found = re.match(r"\s*(\d+)", answer.out) if answer.ok else None
     if found:
         return Done(True, job_id=found[1])
@@ -215,13 +220,6 @@ def move_dependents(old: str, new: str) -> list[str]:
     return moved
 
 
-def _waiting_for(job_id: str, name: str) -> str | None:
-    """Return the id of a pending job called ``name`` that starts after ``job_id``; of an array element its array's."""
-    waits = re.compile(rf"\bafterany:{re.escape(job_id)}(?!\w)")
-    found = _pending("%F|%E|%j", "--array")
-    return next((heir for heir, dependency, called in found if called == name and waits.search(dependency)), None)
-
-
 def _pending(columns: str, *options: str) -> Iterator[list[str]]:
     """Yield rows of squeue about this user's pending jobs."""
     words = ("squeue", "--noheader", *options, "--states=PENDING", f"--user={os.getuid()}", f"--format={columns}")
@@ -229,11 +227,10 @@ def _pending(columns: str, *options: str) -> Iterator[list[str]]:
 
 
 def _update(job_id: str, setting: str, *, cwd: str | None = None) -> Done:
-    answer: Answer = Answer((), None)
-    for wait_s in (0.0, 0.3, 1.0):
-        time.sleep(wait_s)
-        answer = ask("scontrol", "update", f"JobId={job_id}", setting, timeout_s=_ASK_S, cwd=cwd)
-        if not answer.busy:
-            break
-    forbidden = bool(_FORBIDDEN.search(answer.err)) and not answer.ok
-    return Done(answer.ok, answer.problem, forbidden=forbidden)
+    words = ("scontrol", "update", f"JobId={job_id}", setting)
+    answer = ask(*words, timeout_s=_ASK_S, cwd=cwd)
+    for wait_s in (0.3, 1.0):
+        if answer.busy:
+            time.sleep(wait_s)
+            answer = ask(*words, timeout_s=_ASK_S, cwd=cwd)
+    return Done(answer.ok, answer.problem, forbidden=not answer.ok and bool(_FORBIDDEN.search(answer.err)))

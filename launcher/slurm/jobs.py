@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from launcher.frozen import frozen
-from launcher.slurm.commands import ask, ask_patiently
+from launcher.slurm.commands import ask
 from launcher.slurm.hosts import expand_hosts
 
 ENDED = frozenset(
@@ -60,7 +62,7 @@ class JobView:
         return self.start_t if self.state == "PENDING" else None
 
 
-def job_views(job_ids: Iterable[str], *, patient: bool = True) -> dict[str, JobView] | None:
+def job_views(job_ids: Iterable[str]) -> dict[str, JobView] | None:
     """Return what SLURM knows of each of ``job_ids`` (``J`` or ``J_T``), by id; unknown ones are missing.
 
     One squeue, and one sacct for those that squeue has forgotten (MinJobAge), where there is accounting. None: SLURM does
@@ -69,27 +71,26 @@ def job_views(job_ids: Iterable[str], *, patient: bool = True) -> dict[str, JobV
     wanted = list(dict.fromkeys(j for j in job_ids if re.fullmatch(r"\d+(_\d+)?", j)))
     if not wanted:
         return {}
-    tries = 3 if patient else 1
     words = ("squeue", "--noheader", "--states=all", "--array", *_which(wanted), f"--format={SQUEUE_FORMAT}")
-    answer = ask_patiently(*words, tries=tries)
+    answer = ask(*words)
     if not answer.ok and "invalid job id" not in answer.err.lower():  # squeue's way to say that it has forgotten it
         return None
-    found = _pick(wanted, parse_squeue(answer.out))
+    found = parse_squeue(answer.out)
     if missing := [j for j in wanted if j not in found]:
-        words = ("sacct", "-n", "-P", "-X", *_which(missing), "--starttime=now-30days", f"--format={SACCT_FIELDS}")
-        found |= _pick(missing, parse_sacct(ask_patiently(*words, tries=tries).out))
-    return found
+        found = parse_sacct(_ask_sacct(*_which(missing))) | found
+    return {j: found[j] for j in wanted if j in found}
 
 
 def newest_of_name(name: str) -> JobView | None:
     """Return this user's newest job of that name, a run's id; None when SLURM knows none or does not answer."""
     mine = (f"--user={os.getuid()}", f"--name={name}")
-    shown = ask_patiently("squeue", "--noheader", "--states=all", *mine, f"--format={SQUEUE_FORMAT}", tries=1)
-    found = parse_squeue(shown.out)
-    if not found:
-        long_ago = ("--starttime=now-30days", f"--format={SACCT_FIELDS}")
-        found = parse_sacct(ask_patiently("sacct", "-n", "-P", "-X", *mine, *long_ago, tries=1).out)
+    shown = ask("squeue", "--noheader", "--states=all", *mine, f"--format={SQUEUE_FORMAT}")
+    found = parse_squeue(shown.out) or parse_sacct(_ask_sacct(*mine))
     return max(found.values(), key=lambda view: (view.submit_t or 0.0, view.job_id), default=None)
+
+
+def _ask_sacct(*which: str) -> str:
+    return ask("sacct", "-n", "-P", "-X", *which, "--starttime=now-30days", f"--format={SACCT_FIELDS}").out
 
 
 def _which(job_ids: Sequence[str]) -> tuple[str, ...]:
@@ -97,21 +98,16 @@ def _which(job_ids: Sequence[str]) -> tuple[str, ...]:
     return (f"--user={os.getuid()}",) if len(job_ids) > _MANY else (f"--jobs={','.join(job_ids)}",)
 
 
-def _pick(wanted: Sequence[str], views: dict[str, JobView]) -> dict[str, JobView]:
-    return {j: views[j] for j in wanted if j in views}
-
-
 def parse_squeue(text: str) -> dict[str, JobView]:
     """Read the rows of ``squeue -o SQUEUE_FORMAT``, by each id a row answers to."""
     out: dict[str, JobView] = {}
     for shown, raw, state, start, end, submit, nodes, name, command, reason in table_rows(text, 10):
-        for job_id in dict.fromkeys((shown, raw)):
-            view = JobView(
-                job_id=job_id, state=state, reason="" if reason in _NONE else reason, nodes=nodes,
-                submit_t=_time(submit), start_t=_time(start), end_t=_time(end), name=name, command=command,
-            )  # fmt: skip
-            if job_id == shown or job_id not in out:
-                out[job_id] = view
+        view = JobView(
+            job_id=shown, state=state, reason="" if reason in _NONE else reason, nodes=nodes,
+            submit_t=_time(submit), start_t=_time(start), end_t=_time(end), name=name, command=command,
+        )  # fmt: skip
+        out[shown] = view
+        out.setdefault(raw, replace(view, job_id=raw))
     return out
 
 
@@ -140,8 +136,6 @@ def parse_sacct(text: str) -> dict[str, JobView]:
 
 def _elements(shown: str) -> list[str]:
     """Expand ``24_[2-3%1]``, an array's elements that never ran, to ``24_2`` and ``24_3``."""
-    if "[" not in shown:
-        return [shown]
     try:
         return expand_hosts(re.sub(r"%\d+\]", "]", shown))
     except ValueError:
@@ -182,9 +176,9 @@ class JobFacts:
         return self.end_t is None or self.end_t > self.start_t
 
 
-def job_facts(job_id: str, *, timeout_s: float = 10.0, tries: int = 1) -> JobFacts | None:
+def job_facts(job_id: str, *, timeout_s: float = 10.0) -> JobFacts | None:
     """Return what SLURM says of one job now; None when it does not answer or knows no such job. Never raises."""
-    answer = ask_patiently("scontrol", "show", "job", job_id, timeout_s=timeout_s, tries=tries)
+    answer = ask("scontrol", "show", "job", job_id, timeout_s=timeout_s)
     return parse_facts(answer.out, job_id) if answer.ok else None
 
 
@@ -203,7 +197,7 @@ def parse_time(sdiag: str) -> float | None:
     return float(found[1]) if found else None
 
 
-_RECORD = re.compile(r"^JobId=(\d+)(?: ArrayJobId=(\d+))?(?: ArrayTaskId=(\S+))?", re.MULTILINE)
+_RECORD = re.compile(r"JobId=(\d+)(?: ArrayJobId=(\d+))?(?: ArrayTaskId=(\S+))?")
 # Keys at the beginning of a line: job names and comments, which users choose, cannot imitate them.
 _LINES = re.compile(
     r"^ +(?:JobState=(?P<state>\S+) Reason=(?P<reason>\S*)"
@@ -218,26 +212,24 @@ _LINES = re.compile(
 
 def parse_facts(text: str, job_id: str) -> JobFacts | None:
     """Read the record of ``job_id`` in the output of ``scontrol show job`` (which shows a whole array for its own id)."""
-    heads = list(_RECORD.finditer(text))
-    for head, next_ in zip(heads, [*heads[1:], None], strict=False):
-        if job_id not in (head[1], f"{head[2]}_{head[3]}") and len(heads) > 1:
+    records = re.split(r"^(?=JobId=\d)", text, flags=re.MULTILINE)[1:]
+    for record in records:
+        head = _RECORD.match(record)
+        if head is None or (len(records) > 1 and job_id not in (head[1], f"{head[2]}_{head[3]}")):
             continue
-        record = text[head.start() : next_.start() if next_ else None]
-        got: dict[str, str] = {}
-        for found in _LINES.finditer(record):
-            got = {key: value for key, value in found.groupdict().items() if value is not None} | got
-        return _facts(head[1], got) if "state" in got else None
+        got: dict[str, str] = defaultdict(str)
+        for found in reversed(list(_LINES.finditer(record))):  # the first line of a kind holds
+            got.update({key: value for key, value in found.groupdict().items() if value is not None})
+        if not got["state"]:
+            return None
+        exit_code, signal = _exit(got["code"])
+        reason, nodes = ("" if got[key] in _NONE else got[key] for key in ("reason", "nodes"))
+        return JobFacts(
+            job_id=head[1], state=got["state"], reason=reason, exit_code=exit_code, signal=signal, nodes=nodes,
+            restarts=int(got["restarts"]) if got["restarts"] else None, run_time_s=duration_s(got["run"]),
+            start_t=_time(got["start"]), end_t=_time(got["end"]), preempt_t=_time(got["preempt"]),
+        )  # fmt: skip
     return None
-
-
-def _facts(job_id: str, got: dict[str, str]) -> JobFacts:
-    exit_code, signal = _exit(got.get("code", ""))
-    reason, nodes = ("" if got.get(key, "") in _NONE else got[key] for key in ("reason", "nodes"))
-    return JobFacts(
-        job_id=job_id, state=got["state"], reason=reason, exit_code=exit_code, signal=signal, nodes=nodes,
-        restarts=int(got["restarts"]) if "restarts" in got else None, run_time_s=duration_s(got.get("run", "")),
-        start_t=_time(got.get("start", "")), end_t=_time(got.get("end", "")), preempt_t=_time(got.get("preempt", "")),
-    )  # fmt: skip
 
 
 def _time(text: str) -> float | None:

@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -131,7 +130,6 @@ def probe_node(
     partition: str | None = None,
     account: str | None = None,
     wait_s: float = 300.0,
-    environ: Mapping[str, str] = os.environ,
 ) -> ProbeResult:
     """Submit a tiny job that must read a file written below ``folder`` here, and answer there.
 
@@ -153,15 +151,14 @@ def probe_node(
         options += [f"--account={account}"] if account else []
         answer = ask(
             "sbatch", "--parsable", "--job-name=launcher-doctor", "--nodes=1", "--ntasks=1", "--time=5", *options,
-            f"--output={place}/out", str(place / "probe.sh"), environ=without_slurm(environ),
+            f"--output={place}/out", str(place / "probe.sh"), environ=without_slurm(os.environ),
         )  # fmt: skip
         job_id = answer.out.strip().split(";")[0] if answer.ok else ""
         if not job_id.isdigit():
             return ProbeResult(ok=False, why=f"sbatch refused the probe: {answer.problem or answer.out.strip()}")
-        result = _await(place, token, job_id, began + wait_s)
-        return ProbeResult(
-            ok=not result[0], why=result[0], look=result[1], seconds=time.monotonic() - began, job_id=job_id
-        )
+        found = _await(place, token, job_id, began + wait_s)
+        why, look = (found, HostSoftware()) if isinstance(found, str) else ("", found)
+        return ProbeResult(ok=not why, why=why, look=look, seconds=time.monotonic() - began, job_id=job_id)
     finally:
         if job_id:
             ask("scancel", job_id)
@@ -179,24 +176,21 @@ def _script(place: Path, python: str) -> str:
     return f"#!/bin/sh\nexec {shlex.quote(python)} -c {shlex.quote(code)}\n"
 
 
-def _await(place: Path, token: str, job_id: str, end: float) -> tuple[str, HostSoftware]:
-    """Wait for the answer; return ("", what the job found), or why there is none."""
-    pause = 0.2
-    while time.monotonic() < end:
+def _await(place: Path, token: str, job_id: str, end: float) -> HostSoftware | str:
+    """Wait for the answer; return what the job found, or why there is none."""
+    pause, view = 0.2, None
+    while True:
         os.listdir(place)  # makes an NFS client look again
         if (answer := _answer(place, token)) is not None:
-            return "", answer
-        view = (job_views([job_id], patient=False) or {}).get(job_id)
+            return answer
         if view is not None and view.ended:
-            time.sleep(1.0)
-            if (answer := _answer(place, token)) is not None:
-                return "", answer
-            return _why_silent(place, view.state), HostSoftware()
-        time.sleep(pause)
+            return _why_silent(place, view.state)
+        if time.monotonic() >= end:
+            waiting = f"{view.state}{f' ({view.reason})' if view.reason else ''}" if view else "unknown to SLURM"
+            return f"the probe has not run in time: job {job_id} is {waiting}"
+        view = (job_views([job_id]) or {}).get(job_id)
+        time.sleep(1.0 if view is not None and view.ended else pause)
         pause = min(5.0, pause * 1.5)
-    view = (job_views([job_id], patient=False) or {}).get(job_id)
-    waiting = f"{view.state}{f' ({view.reason})' if view.reason else ''}" if view else "unknown to SLURM"
-    return f"the probe has not run in time: job {job_id} is {waiting}", HostSoftware()
 
 
 def _answer(place: Path, token: str) -> HostSoftware | None:

@@ -93,12 +93,11 @@ def last_act(
     ``own_host`` is SLURM's name of this host, ``requeued_t`` when SLURM began to end the job, as far as that is known.
     ``srun_killed``: the step was left to itself. Takes 1 to 7 s. Never raises.
     """
-    slowest = _Slowest(clock)
     delay_s = _batch_sched_delay_s()
-    slowest.time(lambda: _start_at(job_id, f"now+{NET_LEAD_S}seconds"))
+    asked_s = [_ask_for_a_cycle(job_id, clock)]
     alone = _others_are_gone(job_id, own_host, sleep, clock)
-    before = _see_a_cycle(job_id, delay_s, slowest, sleep, clock) if alone and delay_s >= 2 and not has_epilog else None
-    needed_s = END_S + _PER_CALL * slowest.s + (STEP_S if srun_killed else 0.0)
+    before = _see_a_cycle(job_id, delay_s, asked_s, sleep, clock) if alone and delay_s >= 2 and not has_epilog else None
+    needed_s = END_S + _PER_CALL * max(asked_s) + (STEP_S if srun_killed else 0.0)
     if not alone:
         needed_s = NET_LEAD_S - 1
     elif requeued_t is not None and clock() - requeued_t > POLLED_S:
@@ -109,21 +108,11 @@ def last_act(
     return ("scontrol", "update", f"JobId={job_id}", f"StartTime={at}")
 
 
-class _Slowest:
-    """Measure the slowest of some calls, in seconds."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self.s = 0.0
-
-    def time(self, call: Callable[[], object]) -> None:
-        began = self._clock()
-        call()
-        self.s = max(self.s, self._clock() - began)
-
-
-def _start_at(job_id: str, when: str) -> bool:
-    return ask("scontrol", "update", f"JobId={job_id}", f"StartTime={when}", timeout_s=_ASK_S).ok
+def _ask_for_a_cycle(job_id: str, clock: Callable[[], float]) -> float:
+    """Set a StartTime that holds, which asks the main scheduler for a cycle, too; return how many seconds that took."""
+    began = clock()
+    ask("scontrol", "update", f"JobId={job_id}", f"StartTime=now+{NET_LEAD_S}seconds", timeout_s=_ASK_S)
+    return clock() - began
 
 
 def _batch_sched_delay_s() -> int:
@@ -145,13 +134,13 @@ def _others_are_gone(job_id: str, own_host: str, sleep: Callable[[float], None],
 
 
 def _see_a_cycle(
-    job_id: str, delay_s: int, slowest: _Slowest, sleep: Callable[[float], None], clock: Callable[[], float]
+    job_id: str, delay_s: int, asked_s: list[float], sleep: Callable[[float], None], clock: Callable[[], float]
 ) -> SchedulerState | None:
     """Ask for a cycle of the main scheduler and wait for it; return its state before, None when no cycle was seen."""
     before = parse_sdiag(ask("sdiag", timeout_s=_ASK_S).out, clock())
     if before is None:
         return None
-    slowest.time(lambda: _start_at(job_id, f"now+{NET_LEAD_S}seconds"))
+    asked_s.append(_ask_for_a_cycle(job_id, clock))
     end = clock() + delay_s + 2.5
     while clock() < end:
         sleep(_POLL_S)

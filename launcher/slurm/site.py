@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import field
 
 from launcher.frozen import frozen
 from launcher.run.spec import SiteSpec
@@ -45,7 +45,7 @@ def find_slurm(environ: Mapping[str, str] = os.environ) -> Presence:
         traces.append("a slurm module is loaded")
     if not traces:
         return Presence("none", "There is no trace of SLURM on this machine.")
-    commands = " and ".join([", ".join(lacking[:-1]), lacking[-1]] if len(lacking) > 1 else lacking)
+    commands = " and ".join(filter(None, (", ".join(lacking[:-1]), lacking[-1])))
     verb = "are" if len(lacking) > 1 else "is"
     return Presence(
         "traces",
@@ -73,16 +73,12 @@ class Partition:
     max_time_s: float | None = None
     default_time_s: float | None = None
     max_nodes: int | None = None
-    min_nodes: int = 0
     grace_s: int = 0
     preempt_mode: str = "OFF"
     """What happens to jobs here when others need the nodes: OFF, CANCEL, REQUEUE, SUSPEND or GANG."""
-    priority_tier: int = 1
     allow_groups: str = "ALL"
     allow_accounts: str = "ALL"
     allow_qos: str = "ALL"
-    qos: str = ""
-    exclusive: bool = False
 
 
 @frozen(kw_only=True)
@@ -94,7 +90,6 @@ class Qos:
     preempt_mode: str = ""
     """"" and "cluster": the cluster's."""
     preempts: tuple[str, ...] = ()
-    max_wall_s: float | None = None
 
 
 @frozen(kw_only=True)
@@ -113,33 +108,27 @@ class Site:
     kill_wait_s: int = 30
     job_requeue: bool = True
     max_array_size: int = 1001
-    max_job_count: int = 10000
     accounting: str = "none"
     """none, slurmdbd, mysql, filetxt."""
     enforces: str = "none"
     """AccountingStorageEnforce."""
-    cred_expire_s: int = 120
     requeue_delay_s: int = 121
     """How long a requeued job is not eligible, unless its StartTime is pulled forward."""
     has_epilog: bool = False
-    has_prolog: bool = False
     slurmd_timeout_s: int = 300
     min_job_age_s: int = 300
-    kill_on_bad_exit: bool = False
-    wait_time_s: int = 0
     select_type: str = "cons_tres"
     memory_is_allocated: bool = False
     """Memory is a resource that jobs must ask for (or get the default of)."""
-    has_gpus: bool = False
     gpu_request: str = "gpus-per-node"
     """gpus-per-node, or gres where select/cons_tres is not in use."""
-    cgroups: bool = False
-    """Processes are tracked and memory is limited by cgroups."""
     submit_plugins: str = ""
     """JobSubmitPlugins: a site script that may change or refuse jobs."""
-    time_format: str = ""
-    numbers: tuple[int, int] = field(default=(0, 0))
-    """Version as (year, month)."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The version as (year, month)."""
+        return tuple(int(number) for number in re.findall(r"\d+", self.version)[:2])
 
     def partition(self, name: str | None) -> Partition | None:
         """Return the partition of that name; None: the default one."""
@@ -164,7 +153,7 @@ SINFO_FORMAT = "%R|%a|%D|%T|%c|%m|%G"
 QOS_FIELDS = "name,gracetime,preemptmode,preempt,maxwall"
 
 
-def ask_site(*, tries: int = 4, all_qos: bool = True) -> SiteTexts | str:
+def ask_site(*, tries: int = 4, all_qos: bool = True) -> Site | str:
     """Ask SLURM for its configuration, in three or four commands; return a sentence when it does not answer.
 
     ``all_qos=False`` asks for QOS only where preemption depends on them.
@@ -176,128 +165,91 @@ def ask_site(*, tries: int = 4, all_qos: bool = True) -> SiteTexts | str:
         if not answer.ok:
             return f"SLURM does not answer: {answer.problem}."
         texts.append(answer.out)
-    qos, config = "", texts[0]
+    config = texts[0]
     if "accounting_storage/none" not in config and (all_qos or "preempt/qos" in config):
-        qos = ask_patiently("sacctmgr", "-n", "-P", "show", "qos", f"format={QOS_FIELDS}", tries=2).out
-    return SiteTexts(texts[0], texts[1], texts[2], qos)
+        texts.append(ask_patiently("sacctmgr", "-n", "-P", "show", "qos", f"format={QOS_FIELDS}", tries=2).out)
+    return parse_site(SiteTexts(*texts))
 
 
 def parse_site(texts: SiteTexts) -> Site:
     """Read what SLURM printed; what this version of SLURM does not print keeps its default."""
-    c = _config(texts.config)
-    version = c.get("SLURM_VERSION", "")
-    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
-    select = _word(c, "SelectType", "select/cons_tres")
-    parameters = f"{c.get('SlurmctldParameters', '')},{c.get('PreemptParameters', '')}"
-    expire = re.search(r"cred_expire=(\d+)", c.get("AuthInfo", ""))
-    delay = re.search(r"requeue_delay=(\d+)", f"{c.get('SchedulerParameters', '')},{parameters}")
-    cred_expire = int(expire[1]) if expire else 120
-    preempt_type = _word(c, "PreemptType", "preempt/none")
+    # Later sections repeat keys: the first one holds.
+    lines = reversed(re.findall(r"^([^\s=]+)[ \t]*=[ \t]*(.*?)[ \t]*$", texts.config, re.MULTILINE))
+    c = defaultdict(str, {key: value for key, value in lines if value not in ("", "(null)")})
+    parameters = ",".join((c["SchedulerParameters"], c["SlurmctldParameters"], c["PreemptParameters"]))
+    expire = re.search(r"cred_expire=(\d+)", c["AuthInfo"])
+    delay = re.search(r"requeue_delay=(\d+)", parameters)
+    select, select_parameters = _word(c["SelectType"], "cons_tres"), c["SelectTypeParameters"].upper()
+    preempt_type, preempt_mode = _word(c["PreemptType"], "none"), c["PreemptMode"] or "OFF"
     return Site(
-        version=version, numbers=(numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0),
-        cluster=c.get("ClusterName", ""),
-        partitions=_partitions(texts.partitions, texts.nodes, "" if preempt_type == "none" else c.get("PreemptMode", "OFF")),
-        qos=_qos(texts.qos), preempt_type=preempt_type, preempt_mode=c.get("PreemptMode", "OFF"),
-        send_user_signal="send_user_signal" in parameters, kill_wait_s=_int(c, "KillWait", 30),
-        job_requeue=_int(c, "JobRequeue", 1) != 0, max_array_size=_int(c, "MaxArraySize", 1001),
-        max_job_count=_int(c, "MaxJobCount", 10000), accounting=_word(c, "AccountingStorageType", "accounting_storage/none"),
-        enforces=c.get("AccountingStorageEnforce", "none"), cred_expire_s=cred_expire,
-        requeue_delay_s=int(delay[1]) if delay else cred_expire + 1,
-        has_epilog=_set(c, "Epilog") or _set(c, "EpilogSlurmctld"), has_prolog=_set(c, "Prolog") or _set(c, "PrologSlurmctld"),
-        slurmd_timeout_s=_int(c, "SlurmdTimeout", 300), min_job_age_s=_int(c, "MinJobAge", 300),
-        kill_on_bad_exit=_int(c, "KillOnBadExit", 0) != 0, wait_time_s=_int(c, "WaitTime", 0), select_type=select,
-        memory_is_allocated="MEMORY" in c.get("SelectTypeParameters", "").upper(),
-        has_gpus="gpu" in c.get("GresTypes", ""), gpu_request="gpus-per-node" if "cons_tres" in
-        (select + c.get("SelectTypeParameters", "").lower()) else "gres",
-        cgroups="cgroup" in c.get("ProctrackType", ""), submit_plugins=c.get("JobSubmitPlugins", "") if _set(c, "JobSubmitPlugins")
-        else "",
+        version=c["SLURM_VERSION"], cluster=c["ClusterName"],
+        partitions=_partitions(texts.partitions, texts.nodes, can_preempt=preempt_type != "none"),
+        qos=_qos(texts.qos), preempt_type=preempt_type, preempt_mode=preempt_mode,
+        send_user_signal="send_user_signal" in parameters, kill_wait_s=_int(c["KillWait"], 30),
+        job_requeue=c["JobRequeue"] != "0", max_array_size=_int(c["MaxArraySize"], 1001),
+        accounting=_word(c["AccountingStorageType"], "none"), enforces=c["AccountingStorageEnforce"] or "none",
+        requeue_delay_s=int(delay[1]) if delay else int(expire[1] if expire else 120) + 1,
+        has_epilog=any(re.match(r"Epilog(Slurmctld)?(\[|$)", key) and c[key] != "none" for key in c),
+        slurmd_timeout_s=_int(c["SlurmdTimeout"], 300), min_job_age_s=_int(c["MinJobAge"], 300), select_type=select,
+        memory_is_allocated="MEMORY" in select_parameters,
+        gpu_request="gpus-per-node" if "cons_tres" in select + select_parameters.lower() else "gres",
+        submit_plugins=c["JobSubmitPlugins"].removeprefix("none"),
     )  # fmt: skip
 
 
-def _config(text: str) -> dict[str, str]:
-    """Read the ``Key = value`` lines of ``scontrol show config``; later sections repeat keys and are skipped."""
-    out: dict[str, str] = {}
-    for line in text.splitlines():
-        key, eq, value = line.partition("=")
-        if eq and key.strip() and not key.startswith((" ", "\t")):
-            out.setdefault(key.strip(), value.strip())
-    return out
+def _word(text: str, default: str) -> str:
+    return text.rpartition("/")[2] or default
 
 
-def _word(config: Mapping[str, str], key: str, default: str) -> str:
-    value = config.get(key, default)
-    return (value if value not in ("(null)", "") else default).rpartition("/")[2]
-
-
-def _int(config: Mapping[str, str], key: str, default: int) -> int:
-    found = re.match(r"\d+", config.get(key, ""))
+def _int(text: str, default: int) -> int:
+    """Read the number that a text begins with, also sinfo's "64+" for "at least" and "30 sec"."""
+    found = re.match(r"\d+", text)
     return int(found[0]) if found else default
 
 
-def _set(config: Mapping[str, str], key: str) -> bool:
-    """Return whether a key has a value; newer versions number these keys: ``Epilog[0]``."""
-    values = [v for k, v in config.items() if k == key or k.startswith(f"{key}[")]
-    return any(v not in ("", "(null)", "none") for v in values)
-
-
-def _partitions(text: str, nodes: str, cluster_mode: str) -> tuple[Partition, ...]:
-    found: dict[str, list[list[str]]] = {}
-    for parts in table_rows(nodes, 7):
-        found.setdefault(parts[0], []).append(parts)
+def _partitions(text: str, nodes: str, *, can_preempt: bool) -> tuple[Partition, ...]:
+    rows = [row for row in table_rows(nodes, 7) if row[2].isdigit()]
     out = []
     for record in re.split(r"\n\s*\n", text):
-        k = dict(re.findall(r"(\S+?)=(\S*)", record))
-        if "PartitionName" in k:
-            out.append(_partition(k, found.get(k["PartitionName"], []), cluster_mode))
+        k = defaultdict(str, re.findall(r"(\S+?)=(\S*)", record))
+        if name := k["PartitionName"]:
+            out.append(_partition(name, k, [row for row in rows if row[0] == name], can_preempt))
     return tuple(out)
 
 
-def _partition(k: Mapping[str, str], nodes: list[list[str]], cluster_mode: str) -> Partition:
-    usable = [r for r in nodes if not re.match(r"down|drain|fail|unknown|maint|power|reboot|no_respond", r[3])]
-    gpus = [(_gpus(r[6]), int(r[2])) for r in nodes if r[2].isdigit()]
-    types = dict.fromkeys(t for (_, kinds), _ in gpus for t in kinds)
-    mode = k.get("PreemptMode", "OFF").upper()
+def _partition(name: str, k: Mapping[str, str], rows: list[list[str]], can_preempt: bool) -> Partition:
+    out_of_service = re.compile(r"down|drain|fail|unknown|maint|power|reboot|no_respond")
+    gpus = [(*_gpus(row[6]), int(row[2])) for row in rows]
+    mode = k["PreemptMode"].upper().replace("GANG,SUSPEND", "SUSPEND").rpartition(",")[2]
     return Partition(
-        name=k["PartitionName"], default=k.get("Default") == "YES", up=k.get("State", "UP") == "UP",
-        nodes=sum(int(r[2]) for r in nodes if r[2].isdigit()) or _plain(k.get("TotalNodes", "0")) or 0,
-        usable_nodes=sum(int(r[2]) for r in usable if r[2].isdigit()),
-        cpus_per_node=max((_plain(r[4]) or 0 for r in nodes), default=0),
-        mem_gb_per_node=max((round((_plain(r[5]) or 0) / 1024, 1) for r in nodes), default=0.0),
-        gpus_per_node=max((n for (n, _), _ in gpus), default=0), gpu_types=tuple(types),
-        gpu_nodes=sum(count for (n, _), count in gpus if n),
-        max_time_s=duration_s(k.get("MaxTime", "")), default_time_s=duration_s(k.get("DefaultTime", "")),
-        max_nodes=_plain(k.get("MaxNodes", "")), min_nodes=_plain(k.get("MinNodes", "")) or 0,
-        grace_s=_plain(k.get("GraceTime", "")) or 0,
-        preempt_mode="OFF" if not cluster_mode else mode.split(",")[-1] if mode != "GANG,SUSPEND" else "SUSPEND",
-        priority_tier=_plain(k.get("PriorityTier", "")) or 1, allow_groups=k.get("AllowGroups", "ALL"),
-        allow_accounts=k.get("AllowAccounts", "ALL"), allow_qos=k.get("AllowQos", "ALL"),
-        qos="" if k.get("QoS", "N/A") == "N/A" else k["QoS"], exclusive=k.get("OverSubscribe") == "EXCLUSIVE",
+        name=name, default=k["Default"] == "YES", up=k["State"] in ("UP", ""),
+        nodes=sum(int(row[2]) for row in rows) or _int(k["TotalNodes"], 0),
+        usable_nodes=sum(int(row[2]) for row in rows if not out_of_service.match(row[3])),
+        cpus_per_node=max((_int(row[4], 0) for row in rows), default=0),
+        mem_gb_per_node=max((round(_int(row[5], 0) / 1024, 1) for row in rows), default=0.0),
+        gpus_per_node=max((count for count, _, _ in gpus), default=0),
+        gpu_types=tuple(dict.fromkeys(kind for _, kinds, _ in gpus for kind in kinds)),
+        gpu_nodes=sum(nodes for count, _, nodes in gpus if count),
+        max_time_s=duration_s(k["MaxTime"]), default_time_s=duration_s(k["DefaultTime"]),
+        max_nodes=_int(k["MaxNodes"], 0) or None, grace_s=_int(k["GraceTime"], 0),
+        preempt_mode=mode or "OFF" if can_preempt else "OFF", allow_groups=k["AllowGroups"] or "ALL",
+        allow_accounts=k["AllowAccounts"] or "ALL", allow_qos=k["AllowQos"] or "ALL",
     )  # fmt: skip
 
 
-def _plain(text: str) -> int | None:
-    """Read a number, also with sinfo's "+" for "at least"."""
-    found = re.fullmatch(r"(\d+)\+?", text.strip())
-    return int(found[1]) if found else None
-
-
-def _gpus(gres: str) -> tuple[int, tuple[str, ...]]:
+def _gpus(gres: str) -> tuple[int, list[str]]:
     """Read count and types of ``gpu:a100:4(S:0-1),gpu:v100:2``, ``gpu:4``, ``gpu``."""
-    total, types = 0, []
-    for found in re.finditer(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?(?=[,(]|$)", gres):
-        total += int(found[2] or 1)
-        if found[1]:
-            types.append(found[1])
-    return total, tuple(types)
+    found = re.findall(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?(?=[,(]|$)", gres)
+    return sum(int(count or 1) for _, count in found), [kind for kind, _ in found if kind]
 
 
 def _qos(text: str) -> tuple[Qos, ...]:
     return tuple(
         Qos(
             name=name, grace_s=int(duration_s(grace) or 0), preempt_mode=mode.upper(),
-            preempts=tuple(p for p in preempts.split(",") if p), max_wall_s=duration_s(wall),
+            preempts=tuple(filter(None, preempts.split(","))),
         )
-        for name, grace, mode, preempts, wall in table_rows(text, 5)
+        for name, grace, mode, preempts, _ in table_rows(text, 5)
         if name
     )  # fmt: skip
 

@@ -7,7 +7,6 @@ import torch
 from launcher.run.messages import WorkerAttached, WorkerWarning
 from launcher.training.process import signals
 from launcher.training.process.place import here
-from launcher.training.process.reporter import Reporter
 from launcher.training.step.session import Session
 from launcher.training.step.stopping import Gate, listen
 from launcher.training.worker import Worker
@@ -26,14 +25,13 @@ def attach() -> Worker:
     if _worker is None:
         place = here()
         gate = Gate()
-        reporter = Reporter(place.channel, metrics=place.rank == 0)
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-        session = Session(place, gate, reporter, device)
-        if place.channel is not None:
-            listen(place.channel, gate, session.hear)  # before the signals are blocked here: one thread takes them
+        session = Session(place, gate, device)
+        if place.paths is not None:
+            listen(place.channel, gate, place.rank)  # before the signals are blocked here: one thread takes them
             place.channel.send(WorkerAttached())
             if (left := signals.take_over()) is not None:
-                reporter.send(WorkerWarning(text=left))
+                place.channel.send(WorkerWarning(text=left))
         _worker = Worker(session)
     return _worker
 

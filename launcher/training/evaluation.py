@@ -39,7 +39,7 @@ def evaluate(
         session.stop()
     if session.in_gap:
         session.pass_boundary()  # from here on no rank stops, so all of them join the sum below
-    totals = sum_over_ranks({**sums, "": torch.tensor(float(count))}, session.device)
+    totals = sum_over_ranks({**sums, "": count}, session.device)
     counted = totals.pop("")
     session.phase("between" if session.in_gap else "train")
     return {name: total / counted for name, total in totals.items()}
@@ -66,12 +66,12 @@ def _share(
 
 
 def _total(name: str, value: Any, n: int) -> torch.Tensor:
-    tensor = torch.as_tensor(value).detach().double()
+    tensor = torch.as_tensor(value, dtype=torch.float64).detach()
     if tensor.numel() == 1:
         return tensor.reshape(()) * n
     if tensor.shape != (n,):
         raise ValueError(
-            f"metric {name!r} has shape {tuple(tensor.shape)}: a mean, or one value for each of {n} samples, is needed"
+            f"metric {name!r} has shape {tuple(tensor.shape)}; return a mean, or one value for each of the {n} samples"
         )
     return tensor.sum()
 
@@ -79,7 +79,9 @@ def _total(name: str, value: Any, n: int) -> torch.Tensor:
 def sum_over_ranks(values: dict[str, Any], device: torch.device) -> dict[str, float]:
     """Return the sums over all ranks, in double precision; every rank gives the same names."""
     names = sorted(values)
-    row = torch.stack([torch.as_tensor(values[name]).detach().double().reshape(()).to(device) for name in names])
+    row = torch.stack(
+        [torch.as_tensor(values[name], dtype=torch.float64).detach().reshape(()).to(device) for name in names]
+    )
     if dist.is_initialized() and dist.get_world_size() > 1:
         dist.all_reduce(row)
     return dict(zip(names, row.tolist(), strict=True))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def save_folder(session: Session) -> Iterator[Path | None]:
     """Give the folder to fill; when the block ends, the ranks share the work of syncing and reporting every file in it."""
-    if session.channel is None:
+    if session.place.paths is None:
         yield None
         return
     began = time.perf_counter()
@@ -34,15 +34,17 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     tmp = session.wanted or session.tmp()
     session.wanted = None
     step = session.position.step
-    if session.folder_step == step:  # the state of a step is one, and the leader may be committing it
+    is_again = session.folder_step == step
+    if is_again:  # this step is saved already, and the leader may be committing that folder
         tmp = tmp.with_name(f"{tmp.name}.again")  # deleted with the round
-        _made(tmp, session.folder_mode)
-        yield tmp
+    else:
+        session.reporter.send(WorkerSaveBegun(step=step, tmp=str(tmp)))
+    # While the run's folder does not answer, this waits: user code is about to fill the new one.
+    patiently(lambda: make_folder(tmp, session.folder_mode), tmp.parents[1])
+    yield tmp
+    if is_again:
         session.phase("train")
         return
-    session.reporter.send(WorkerSaveBegun(step=step, tmp=str(tmp)))
-    _made(tmp, session.folder_mode)
-    yield tmp
     saved = False
     session.folder_step = step
     try:
@@ -62,15 +64,10 @@ def save_folder(session: Session) -> Iterator[Path | None]:
         session.stopped(saved=saved)
 
 
-def _made(tmp: Path, mode: int) -> None:
-    """Make the folder; waits while the run's folder does not answer, as user code is about to fill it."""
-    patiently(lambda: make_folder(tmp, mode), tmp.parents[1])
-
-
 def _mine(tmp: Path, rank: int, world_size: int) -> list[str]:
     """Return the files that this rank makes durable."""
     if world_size == 1 or not dist.is_initialized():
-        return _names(tmp) if rank == 0 or world_size == 1 else []
+        return _names(tmp) if rank == 0 else []
     dist.barrier()  # no rank lists before all have written
     own: list[str] | OSError
     try:

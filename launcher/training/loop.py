@@ -13,14 +13,12 @@ import torch
 import torch.distributed as dist
 
 from launcher.errors import CodeError
-from launcher.run.messages import WorkerPhase, WorkerReady
-from launcher.run.spec import RunSpec
+from launcher.run.messages import WorkerEpoch, WorkerPhase, WorkerReady
 from launcher.training.ddp.determinism import make_deterministic, seed_all
 from launcher.training.process import failure
-from launcher.training.process.group import choose_device, close_group, open_group
+from launcher.training.process.group import choose_device, open_group
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import Rehearsed
-from launcher.training.process.reporter import Reporter
 from launcher.training.step.session import Session
 from launcher.training.step.stopping import Gate, StopTraining, listen
 from launcher.training.task import Training
@@ -30,46 +28,37 @@ from launcher.training.worker import Worker
 def run_work(place: WorkerPlace) -> int:
     """Run the task or function of ``place``; returns 0 when it finished or stopped as agreed, 1 after reporting a failure."""
     spec, channel = place.spec, place.channel
-    if spec is None or channel is None:
-        raise ValueError("a task or function runs inside a run")
-    gate = Gate(entered=place.resume_step)
-    reporter = Reporter(channel, metrics=place.rank == 0)
-    heard: list[Session] = []
-    listen(channel, gate, lambda message: heard[0].hear(message) if heard else None)
+    gate, session = Gate(entered=place.resume_step), None
+    listen(channel, gate, place.rank)
     try:
-        _work(place, spec, gate, reporter, heard)
+        channel.send(WorkerPhase(name="init"))
+        if spec.deterministic:
+            make_deterministic()
+        device = choose_device(place)
+        open_group(place, device)
+        channel.send(WorkerReady())
+        channel.send(WorkerPhase(name="setup"))
+        seed_all(spec.seed)
+        session = Session(place, gate, device)
+        worker = Worker(session)
+        target = _find(spec.work.target)
+        if spec.work.kind == "task":
+            run_task(worker, session, target(**spec.work.params))
+        else:
+            with contextlib.suppress(Rehearsed):
+                target(worker, **spec.work.params)
+        session.finish()
     except StopTraining:
         pass
     except BaseException as error:
-        step = heard[0].position.step if heard else place.resume_step
-        failure.report(channel, error, step)
+        failure.report(channel, error, session.position.step if session else place.resume_step)
         return 1
-    close_group()
+    if dist.is_initialized():  # never after an error: it could wait for a dead peer
+        dist.destroy_process_group()
     return 0
 
 
-def _work(place: WorkerPlace, spec: RunSpec, gate: Gate, reporter: Reporter, heard: list[Session]) -> None:
-    reporter.send(WorkerPhase(name="init"))
-    if spec.deterministic:
-        make_deterministic()
-    device = choose_device(place)
-    open_group(place, spec, device)
-    reporter.send(WorkerReady())
-    reporter.send(WorkerPhase(name="setup"))
-    seed_all(spec.seed)
-    session = Session(place, gate, reporter, device)
-    heard.append(session)
-    worker = Worker(session)
-    target = find_target(spec.work.target)
-    if spec.work.kind == "task":
-        run_task(worker, session, target(**spec.work.params))
-    else:
-        with contextlib.suppress(Rehearsed):
-            target(worker, **spec.work.params)
-    session.finish()
-
-
-def find_target(target: str) -> Any:
+def _find(target: str) -> Any:
     """Import what ``module:name`` names. Raises CodeError; an exception inside the module passes through."""
     module_name, _, name = target.partition(":")
     module = importlib.import_module(module_name)
@@ -82,7 +71,7 @@ def find_target(target: str) -> Any:
 def run_task(worker: Worker, session: Session, task: Training) -> None:
     """Train ``task`` in the shared loop."""
     if not isinstance(task, Training):
-        raise CodeError(f"{type(task).__name__} is no launcher.Training")
+        raise CodeError(f"{type(task).__name__} is not a subclass of launcher.Training")
     task.worker = worker
     _TaskLoop(worker, session, task).run()
 
@@ -110,15 +99,18 @@ class _TaskLoop:
     def run(self) -> None:
         task, session = self.task, self.session
         for epoch in self.worker.epochs(task.epochs):
-            self._epoch(epoch)
+            self._epoch()
             loss = session.notes.get("epoch_loss", math.nan)
-            session.reporter.epoch(session.position.step, epoch, loss)
+            session.reporter.result(WorkerEpoch(step=session.position.step, epoch=epoch, loss=loss))
             task.after_epoch(epoch, loss)
             if self.test_data is not None and ((epoch + 1) % task.evaluate_every == 0 or epoch + 1 == task.epochs):
-                what = (self.model, self.test_data, task.test_batch_size or task.batch_size, self._measure)
-                task.after_evaluation(epoch, self.worker.evaluate(*what, collate=task.collate, prefix="test_"))
+                size = task.test_batch_size or task.batch_size
+                results = self.worker.evaluate(
+                    self.model, self.test_data, size, self._measure, collate=task.collate, prefix="test_"
+                )
+                task.after_evaluation(epoch, results)
 
-    def _epoch(self, epoch: int) -> None:
+    def _epoch(self) -> None:
         worker, task = self.worker, self.task
         batches = worker.batches(
             self.train_data,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from launcher.errors import CheckpointError, CodeError
-from launcher.run.spec import DdpSpec
+from launcher.run.messages import WorkerEvaluated
 from launcher.training.ddp import wrapping
-from launcher.training.ddp.data import Collate, Micro, Plan, Stream, Unit, check_dataset
+from launcher.training.ddp.data import Collate, Micro, Plan, Unit, check_dataset, load_units
 from launcher.training.evaluation import Measure, evaluate, sum_over_ranks
 from launcher.training.folder import save_folder
 from launcher.training.step.session import Session
@@ -36,35 +37,25 @@ class Worker:
         self._unit: Unit | None = None
         self._micro = Micro([], 0, 1.0)
         self._wrapped: list[torch.nn.Module] = []
+        place = session.place
+        self.rank = place.rank
+        """This worker's number among all."""
+        self.local_rank = place.local_rank
+        """This worker's number on its node."""
+        self.world_size = place.world_size
+        """Number of workers."""
+        self.is_leader = place.rank == 0
+        """Whether this is rank 0, the one that prints and writes."""
+        self.device = session.device
+        """Where this worker's tensors belong."""
+        self.resume_path = place.resume_path
+        """The checkpoint this worker was started from; None from scratch."""
+        self.run_dir = place.paths.root if place.paths else None
+        """The run's directory; None outside a run."""
         self.is_last_micro = True
         """Whether the current item completes its optimizer step."""
 
     # -- where and how far ---------------------------------------------------------------------------------------
-
-    @property
-    def rank(self) -> int:
-        """This worker's number among all."""
-        return self._session.place.rank
-
-    @property
-    def local_rank(self) -> int:
-        """This worker's number on its node."""
-        return self._session.place.local_rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of workers."""
-        return self._session.place.world_size
-
-    @property
-    def device(self) -> torch.device:
-        """Where this worker's tensors belong."""
-        return self._session.device
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this is rank 0, the one that prints and writes."""
-        return self.rank == 0
 
     @property
     def steps_done(self) -> int:
@@ -78,25 +69,13 @@ class Worker:
             return self._unit.epoch
         return self._session.position.epoch if self._epoch is None else self._epoch
 
-    @property
-    def resume_path(self) -> Path | None:
-        """The checkpoint this worker was started from; None from scratch."""
-        return self._session.place.resume_path
-
-    @property
-    def run_dir(self) -> Path | None:
-        """The run's directory; None outside a run."""
-        paths = self._session.place.paths
-        return paths.root if paths else None
-
     # -- setting up ----------------------------------------------------------------------------------------------
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """Move ``model`` to this worker's device and wrap it in DistributedDataParallel, set up so that resumes are exact."""
-        spec = self._session.place.spec
         if not dist.is_initialized():
             return model.to(self.device)
-        wrapped = wrapping.wrap(model, self.device, spec.ddp if spec else DdpSpec())
+        wrapped = wrapping.wrap(model, self.device, self._session.place.spec.ddp)
         self._wrapped.append(wrapping.unwrap(wrapped))
         self._session.waits.watch(wrapped)
         return wrapped
@@ -164,16 +143,16 @@ class Worker:
             first, end = self._epoch, self._epoch + 1
         check_dataset(dataset)
         plan = self._plan(len(dataset), batch_size, accumulate, shuffle, drop_last)
-        stream = Stream(dataset=dataset, plan=plan, device=self.device, collate=collate, num_workers=num_workers)
-        yield from self._units(stream, first, end)
-
-    def _units(self, stream: Stream, first: int, end: int) -> Iterator[Any]:
-        session, at, plan = self._session, self._session.position, stream.plan
         start = at.consumed if at.epoch == first else 0
         left = -(-max(plan.samples_per_epoch - start, 0) // plan.global_batch)
         session.total_steps = at.step + left + max((session.epochs or 1) - first - 1, 0) * plan.units_per_epoch
+        units = partial(plan.units, first, start, end)
+        yield from self._units(load_units(units, dataset, self.device, collate, plan.seed, num_workers), end)
+
+    def _units(self, units: Iterator[tuple[Unit, Iterator[tuple[Micro, Any]]]], end: int) -> Iterator[Any]:
+        session, at = self._session, self._session.position
         session.begin()
-        for unit, pairs in stream.units(first, start, end):
+        for unit, pairs in units:
             if session.limit_reached:
                 break
             session.enter()
@@ -202,13 +181,15 @@ class Worker:
         per_rank = batch_size * (accumulate or 1)
         if at.global_batch and at.length != length and at.consumed:
             raise CheckpointError(
-                f"the data set had {at.length} samples when this epoch was saved, it has {length} now"
+                f"the data set had {at.length} samples when this epoch was saved and has {length} now"
             )
         if not at.global_batch or at.per_rank != per_rank:
             at.global_batch, at.per_rank = per_rank * self.world_size, per_rank
         at.length = length
         if length == 0 or (drop_last and length < at.global_batch):
-            raise CodeError(f"the data set has {length} samples, less than one batch of all ranks ({at.global_batch})")
+            raise CodeError(
+                f"the data set has {length} samples, fewer than one batch over all ranks ({at.global_batch})"
+            )
         return Plan(
             length=length,
             global_batch=at.global_batch,
@@ -293,7 +274,8 @@ class Worker:
         session = self._session
         results = evaluate(session, model, dataset, batch_size, measure, collate)
         results = {prefix + name: value for name, value in results.items()}
-        session.reporter.evaluated(session.position.step + session.in_unit, results)
+        step = session.position.step + session.in_unit
+        session.reporter.result(WorkerEvaluated(step=step, metrics=results))
         return results
 
     # -- loops of one's own --------------------------------------------------------------------------------------
@@ -355,5 +337,5 @@ class Worker:
         session = self._session
         if session.stopping:
             session.stopped(saved=False)
-        elif session.channel is not None:
+        elif session.place.paths is not None:
             session.finish()

@@ -360,8 +360,8 @@ ROWS: dict[str, Row] = {
     "an ambiguous clock time": Row(
         'script: train.py\nresources: {timeout_min: "12:30"}\n',
         [
-            'job.yaml:2:26: resources.timeout_min: "12:30" is ambiguous: hours and minutes, or to SLURM minutes '
-            'and seconds; write "12:30:00" for the first or "0:12:30" for the second'
+            'job.yaml:2:26: resources.timeout_min: "12:30" is ambiguous: hours and minutes, or minutes and '
+            'seconds as SLURM reads it; write "12:30:00" for the first or "0:12:30" for the second'
         ],
     ),
     # --- contradictions
@@ -382,7 +382,9 @@ ROWS: dict[str, Row] = {
     ),
     "gres and gpus differ": Row(
         'script: train.py\nresources: {gpus_per_node: 2}\nslurm: {gres: "gpu:a100:4"}\n',
-        ["job.yaml:3:15: slurm.gres: asks for 4 GPUs per node, but resources.gpus_per_node is 2; make them equal"],
+        [
+            "job.yaml:3:15: slurm.gres: the number of GPUs per node is 4 here and 2 in resources.gpus_per_node; make them equal"
+        ],
     ),
     "ports the wrong way round": Row(
         "script: train.py\ndistributed: {port_range: [30000, 20000]}\n",
@@ -598,6 +600,11 @@ ROWS: dict[str, Row] = {
         ['command line: script.x: script is "train.py", so no key can be set below it'],
         ("script.x=1",),
     ),
+    "an override far below a value": Row(
+        "script: train.py\nparams: {a: 3}\n",
+        ["command line: params.a.b.c: params.a is 3, so no key can be set below it"],
+        ("params.a.b.c=1",),
+    ),
     "an override beyond a list": Row(
         "script: train.py\n",
         ["command line: args[5]: the list has no such item"],
@@ -674,12 +681,14 @@ ROWS: dict[str, Row] = {
     ),
     "a task without all its methods": Row(
         "task: tasks:Half\n",
-        ["job.yaml:1:7: task: Half does not define optimizer or train_data, which launcher.Training requires"],
+        [
+            "job.yaml:1:7: task: Half does not define all methods that launcher.Training requires; add optimizer, train_data"
+        ],
         error=CodeError,
     ),
     "a task whose base lacks a method": Row(
         "task: tasks:Other\n",
-        ["job.yaml:1:7: task: Other does not define train_data, which launcher.Training requires"],
+        ["job.yaml:1:7: task: Other does not define all methods that launcher.Training requires; add train_data"],
         error=CodeError,
     ),
     "a function as a task": Row(

@@ -219,7 +219,7 @@ def test_status_and_page_tell_cost_and_advice(home: Path) -> None:
     page = Path("page.html").read_text()
 
     assert "  cost     6 GPU-h" in lines
-    assert "  advice   best saved every 3 min; 80 s of warning are enough to save" in lines
+    assert "  advice   save every 3 min; saving needs 80 s of warning" in lines
     assert (value["ledger"]["gpu_hours"], value["advice"]["failures"]) == (pytest.approx(6), 2)
     assert value["advice"]["interval_s"] == pytest.approx(180 * (1 + 1 / 90 + 1 / 8100) - 6)
     for sentence in (

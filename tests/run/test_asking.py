@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from an_event import an_event
@@ -73,19 +74,19 @@ def test_a_folder_that_comes_back_between_two_looks_is_no_missing_file(
     assert exists(run / "attempts", run)
 
 
-def test_patience_ends(run: Path, away: Away) -> None:
+def test_patience_ends(run: Path, away: Away, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked again every second while it may pass; the error of the last try is what is raised."""
     away.refuse(run / "attempts", times=4)
     slept: list[float] = []
-    clock = lambda: sum(slept)  # noqa: E731
+    monkeypatch.setattr(asking, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept)))
 
-    assert patiently(lambda: names(run / "attempts", run), run, sleep=slept.append, clock=clock) == []
+    assert patiently(lambda: names(run / "attempts", run), run) == []
     assert (len(away.refused), sum(slept)) == (4, 4 * asking.AGAIN_S)
 
     slept.clear()
     away.refuse(run / "attempts", errno.ESTALE)
     with pytest.raises(NotAskedError):
-        patiently(lambda: names(run / "attempts", run), run, sleep=slept.append, clock=clock)
+        patiently(lambda: names(run / "attempts", run), run)
     assert sum(slept) == asking.PATIENCE_S
 
 

@@ -25,6 +25,7 @@ from launcher.report.text.words import level, words
 from launcher.run import event_lines, events
 from launcher.run.events import Event, UnknownEvent, parse_event
 from launcher.run.paths import RunPaths
+from launcher.run.spec import RestartSpec
 
 KINDS = list(Event.kinds.values())
 KEYS = sorted(
@@ -89,10 +90,7 @@ def test_garbage_breaks_no_reader_on_the_nodes(lines: list[dict[str, Any]]) -> N
     assert owed(history) is None or isinstance(owed(history), str)
     assert first_of_submission(history) in (True, False)
     assert waiting_since(history) is None or isinstance(waiting_since(history), (int, float))
-    decision = decide_end(
-        outcome=False, history=history, life=("5", 0), lives_without_attempt=0, meaning="running", may_requeue=True,
-        max_restarts=3, max_total_hours=168.0, now=1e9,
-    )  # fmt: skip
+    decision = decide_end(RestartSpec(), history, life=("5", 0), meaning="running", now=1e9)
     assert decision.action in ("nothing", "requeue", "fail", "cancel")
 
 

@@ -13,11 +13,14 @@ from launcher.run import index
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> tuple[Path, Path]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """A links folder and a runs folder of its own."""
-    links, runs = tmp_path / "links", tmp_path / "runs"
+    runs = tmp_path / "runs"
     runs.mkdir()
-    return links, runs
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(runs))
+    monkeypatch.chdir(tmp_path)
+    return index.links_dir(), runs
 
 
 def _make(place: tuple[Path, Path], run_id: str, t: float) -> Path:
@@ -25,7 +28,7 @@ def _make(place: tuple[Path, Path], run_id: str, t: float) -> Path:
     run = runs / run_id
     run.mkdir()
     (run / "spec.json").write_text("{}")
-    index.register(run, links=links)
+    index.register(run)
     os.utime(links / run_id, (t, t), follow_symlinks=False)
     return run
 
@@ -49,17 +52,13 @@ def test_every_way_to_name_a_run(place: tuple[Path, Path]) -> None:
     old = _make(place, "resnet-1120-0900-abc", 1.0)
     new = _make(place, "resnet-1121-0842-k7f", 2.0)
     other = _make(place, "lm7b-1121-0900-xyz", 3.0)
-    links, runs = place
 
-    def find(word: str) -> Path:
-        return index.resolve(word, links=links, folders=[runs])
-
-    assert find("resnet-1120-0900-abc") == old
-    assert find("resnet") == new
-    assert find("k7f") == new
-    assert find("lm7b-11") == other
-    assert find("@last") == other
-    assert find(str(old)) == old
+    assert index.resolve("resnet-1120-0900-abc") == old
+    assert index.resolve("resnet") == new
+    assert index.resolve("k7f") == new
+    assert index.resolve("lm7b-11") == other
+    assert index.resolve("@last") == other
+    assert index.resolve(str(old)) == old
 
 
 def test_the_run_submitted_last_is_the_newest_though_the_clock_was_set_back(place: tuple[Path, Path]) -> None:
@@ -72,22 +71,21 @@ def test_the_run_submitted_last_is_the_newest_though_the_clock_was_set_back(plac
     new = runs / "net-1121-0843-k7f"
     new.mkdir()
     (new / "spec.json").write_text("{}")
-    index.register(new, links=links)
+    index.register(new)
 
-    assert index.resolve("@last", links=links, folders=[]) == new
-    assert index.resolve("net", links=links, folders=[]) == new
+    assert index.resolve("@last") == new
+    assert index.resolve("net") == new
 
 
 def test_several_answers_are_named(place: tuple[Path, Path]) -> None:
     """A prefix of several runs is refused with their names, a stranger with the nearest one."""
     _make(place, "resnet-1120-0900-abc", 1.0)
     _make(place, "resnet-1121-0842-k7f", 2.0)
-    links, runs = place
 
     with pytest.raises(RunNotFoundError, match="2 runs match 'resn': resnet-1121-0842-k7f, resnet-1120-0900-abc"):
-        index.resolve("resn", links=links, folders=[runs])
+        index.resolve("resn")
     with pytest.raises(RunNotFoundError, match="did you mean resnet"):
-        index.resolve("resmet", links=links, folders=[runs])
+        index.resolve("resmet")
 
 
 def test_deleted_runs_are_forgotten(place: tuple[Path, Path]) -> None:
@@ -95,8 +93,7 @@ def test_deleted_runs_are_forgotten(place: tuple[Path, Path]) -> None:
     run = _make(place, "a-1120-0900-abc", 1.0)
     (run / "spec.json").unlink()
     run.rmdir()
-    links, runs = place
 
-    assert index.list_runs(links=links, folders=[runs]) == []
-    index.unregister("a-1120-0900-abc", links=links)
-    assert list(links.iterdir()) == []
+    assert index.list_runs() == []
+    index.unregister("a-1120-0900-abc")
+    assert list(index.links_dir().iterdir()) == []

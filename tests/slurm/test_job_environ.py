@@ -15,12 +15,12 @@ def test_a_step_knows_its_place() -> None:
     """The step's node list comes before the job's; garbled numbers are unknown."""
     here = job_environ(
         {
-            "SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-4]", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NODEID": "1",
+            "SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-4]", "SLURM_STEP_NODELIST": "n[1-2]",
             "SLURM_RESTART_COUNT": "3", "SLURM_ARRAY_TASK_ID": "eight", "SLURMD_NODENAME": "n2",
         }
     )  # fmt: skip
 
-    assert (here.own_id, here.node_list, here.node_index, here.restart_count) == ("12", "n[1-2]", 1, 3)
+    assert (here.own_id, here.node_list, here.node_name, here.restart_count) == ("12", "n[1-2]", "n2", 3)
     assert here.array_task_id is None
 
 

@@ -129,7 +129,7 @@ def test_what_cannot_be_read_is_unknown() -> None:
 
 def test_ids_that_are_no_ids_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but digits reaches a command line."""
-    monkeypatch.setattr("launcher.slurm.jobs.ask_patiently", lambda *words, **_: pytest.fail(f"asked {words}"))
+    monkeypatch.setattr("launcher.slurm.jobs.ask", lambda *words, **_: pytest.fail(f"asked {words}"))
 
     assert job_views(["", "local", "--all", "1;2"]) == {}
 
@@ -146,13 +146,13 @@ def test_one_question_for_many_jobs(cluster: Cluster, monkeypatch: pytest.Monkey
     cluster.wait_job(running, "RUNNING")
     cluster.wait(lambda: "FAILED" in cluster.run(["sacct", "-nPX", "-j", failed, "-o", "state"]).stdout, "sacct")
     asked = []
-    real = __import__("launcher.slurm.commands", fromlist=["ask"]).ask_patiently
+    real = __import__("launcher.slurm.commands", fromlist=["ask"]).ask
 
     def spy(*words: str, **kwargs: object) -> object:
         asked.append(words[0])
         return real(*words, **kwargs)
 
-    monkeypatch.setattr("launcher.slurm.jobs.ask_patiently", spy)
+    monkeypatch.setattr("launcher.slurm.jobs.ask", spy)
     views = job_views([running, waiting, failed, f"{array}_1", "4000000"])
     facts = job_facts(running)
     cluster.cancel_all()
@@ -176,4 +176,4 @@ def test_silence_is_not_ignorance(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     squeue.write_text("#!/bin/sh\necho 'squeue: error: Unable to contact slurm controller' >&2\nexit 1\n")
 
     assert forgotten == {}
-    assert job_views(["12"], patient=False) is None
+    assert job_views(["12"]) is None

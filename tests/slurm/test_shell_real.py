@@ -95,4 +95,4 @@ def test_an_open_shell_does_not_hold_up_a_requeue(cluster: Cluster, run: Run) ->
             break
         text += data.decode(errors="replace")
     os.waitpid(pid, 0)
-    assert "the allocation goes away (SIGTERM)" in text
+    assert "the allocation is ending (SIGTERM)" in text

@@ -77,13 +77,11 @@ def test_the_form_in_which_gpus_are_asked_for() -> None:
 
 
 def test_the_rest_of_a_configuration() -> None:
-    """Requeue delay, user signal, arrays, accounting, plugins and KillOnBadExit are read; both spellings of the signal."""
+    """Requeue delay, user signal, arrays, accounting and plugins are read; both spellings of the signal."""
     center, campus, bare = site("center-24.05"), site("campus-23.11"), site("bare-22.05")
 
     assert (center.requeue_delay_s, center.send_user_signal, center.max_array_size) == (61, True, 75001)
-    assert (campus.requeue_delay_s, campus.submit_plugins, campus.kill_on_bad_exit, campus.enforces) == (
-        121, "lua", True, "associations,limits,qos",
-    )  # fmt: skip
+    assert (campus.requeue_delay_s, campus.submit_plugins, campus.enforces) == (121, "lua", "associations,limits,qos")
     assert (bare.accounting, bare.preempt_type, center.numbers) == ("none", "none", (24, 5))
     assert site("signal-22.05").send_user_signal
 
@@ -121,9 +119,8 @@ def test_the_clusters_own_words(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
     """The real cluster is read as what it is, and what `set` changes is seen."""
     monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
     cluster.set(GraceTime=7, JobRequeue=0)
-    texts = ask_site()
-    assert isinstance(texts, SiteTexts)
-    here = parse_site(texts)
+    here = ask_site()
+    assert isinstance(here, Site)
     batch = here.partition(None)
 
     assert batch is not None

@@ -148,7 +148,7 @@ def test_state_that_nothing_is_registered_for_stops_a_resume(tmp_path: Path) -> 
         word = crew.finish()[0]
 
     assert (word["type"], word["exception"]) == ("failed", "launcher.errors.CheckpointError")
-    assert word["message"].endswith("nothing is registered for: optimizer")
+    assert word["message"].endswith("objects that are not registered: optimizer")
 
 
 def test_an_epochs_last_step_is_told_before_evaluation(tmp_path: Path) -> None:

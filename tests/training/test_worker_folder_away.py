@@ -11,10 +11,13 @@ import torch
 from away import Away
 
 from launcher.run import asking
+from launcher.run.paths import RunPaths
 from launcher.training import folder
 from launcher.training.checkpoint import write
 from launcher.training.checkpoint.registered import Registered
 from launcher.training.process.place import WorkerPlace
+from launcher.training.step.session import Session
+from launcher.training.step.stopping import Gate
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +42,12 @@ def test_a_run_folder_that_is_away_is_never_made_anew(tmp_path: Path) -> None:
 def test_a_folder_that_user_code_fills_is_waited_for(tmp_path: Path, away: Away) -> None:
     """It cannot be made at first."""
     (tmp_path / "checkpoints").mkdir()
-    tmp = tmp_path / "checkpoints" / "tmp.0.0.5"
-    away.refuse(tmp, errno.ESTALE, times=3)
+    session = Session(WorkerPlace(paths=RunPaths(tmp_path)), Gate(), torch.device("cpu"))
+    away.refuse(tmp_path / "checkpoints" / "tmp.0.0.0", errno.ESTALE, times=3)
 
-    folder._made(tmp, 0o700)
-
-    assert (tmp.is_dir(), len(away.refused)) == (True, 3)
+    with folder.save_folder(session) as tmp:
+        assert tmp is not None
+        assert (tmp.is_dir(), len(away.refused)) == (True, 3)
 
 
 @pytest.mark.parametrize("what", ["", "part", "part/0.bin"])
@@ -73,7 +76,7 @@ def test_a_state_that_cannot_be_seen_is_still_there(tmp_path: Path, away: Away) 
     torch.save({"objects": {}}, path / write.rank_file(0))
     away.refuse(path / write.SHARED, times=3)
 
-    registered = Registered(WorkerPlace(resume_path=path), settle=lambda: None, warn=print, watch=lambda _: None)
+    registered = Registered(WorkerPlace(resume_path=path), settle=lambda: None, watch=lambda _: None)
 
     assert len(away.refused) == 3
     assert registered.loaded is not None
@@ -85,7 +88,7 @@ def test_random_numbers_that_cannot_be_listed_are_still_there(tmp_path: Path, aw
     (path / write.GENERATORS).mkdir(parents=True)
     for rank in range(3):
         (path / write.GENERATORS / write.rank_file(rank)).touch()
-    registered = Registered(WorkerPlace(resume_path=path), settle=lambda: None, warn=print, watch=lambda _: None)
+    registered = Registered(WorkerPlace(resume_path=path), settle=lambda: None, watch=lambda _: None)
     away.refuse(path / write.GENERATORS, times=3)
 
     assert registered.ranks_then == 3

@@ -18,6 +18,7 @@ from launcher.config.check.user_code import (
     find_symbol,
     names_in,
     parse,
+    runnable,
 )  # fmt: skip
 from launcher.config.document.schema import Job
 from launcher.config.document.source import Problem, dump_yaml
@@ -34,11 +35,10 @@ def check_code(job: Job, code_dir: Path) -> list[Problem]:
         if not (code_dir / path).exists()
     ]
     elsewhere = job.environment.python is not None or job.environment.container is not None
-    if job.task is not None:
-        problems += _class_or_function("task", job.task, job.params, code_dir, elsewhere)
-    elif job.function is not None:
-        problems += _class_or_function("function", job.function, job.params, code_dir, elsewhere)
-    elif job.script is not None:
+    for key, target in (("task", job.task), ("function", job.function)):
+        if target is not None:
+            problems += _class_or_function(key, target, job.params, code_dir, elsewhere)
+    if job.script is not None:
         problems += _script(job.script, code_dir, elsewhere)
     return problems
 
@@ -66,7 +66,7 @@ def _script(script: str, code_dir: Path, elsewhere: bool) -> Iterator[Problem]:
 
 
 def _with_arguments(script: str, code_dir: Path) -> str:
-    """What to write instead of ``train.py --lr 3``; empty where the first word is no script either."""
+    """Return what to write instead of ``train.py --lr 3``; "" where the first word is not a script either."""
     try:
         first, *rest = shlex.split(script) or [""]
     except ValueError:  # an open quote
@@ -77,17 +77,14 @@ def _with_arguments(script: str, code_dir: Path) -> str:
 
 
 def _runnable(name: str, code_dir: Path, elsewhere: bool) -> Iterator[Problem]:
-    """``python -m name``: a package needs a ``__main__``."""
-    module = find_module(name, code_dir)
-    if module is not None and module.is_package:
-        module = find_module(f"{name}.__main__", code_dir)
-        if module is None:
-            yield _wrong("script", f"-m cannot run {name}: this package has no __main__.py")
-            return
-    if module is None:
-        yield from _missing_module("script", name, code_dir, elsewhere)
-    elif module.path is not None:
+    """Check ``python -m name``: a package needs a ``__main__``."""
+    module = runnable(name, code_dir)
+    if module is not None:
         yield from _syntax("script", module.path)
+    elif find_module(name, code_dir) is not None:
+        yield _wrong("script", f"-m cannot run {name}: this package has no __main__.py")
+    else:
+        yield from _missing_module("script", name, code_dir, elsewhere)
 
 
 def _missing_module(key: str, name: str, code_dir: Path, elsewhere: bool) -> Iterator[Problem]:
@@ -103,9 +100,11 @@ def _missing_module(key: str, name: str, code_dir: Path, elsewhere: bool) -> Ite
     yield _wrong(key, f"module {name} not found: it is neither in {code_dir} nor installed{said}")
 
 
-def _syntax(key: str, path: Path) -> Iterator[Problem]:
+def _syntax(key: str, path: Path | None) -> Iterator[Problem]:
+    """Report a file that cannot be read; None is a module without readable source."""
     try:
-        parse(path)
+        if path is not None:
+            parse(path)
     except SyntaxError as error:
         place = f"{path}:{error.lineno}" if error.lineno else str(path)
         yield _wrong(key, f"{place} is not valid Python: {error.msg}")
@@ -126,7 +125,7 @@ def _class_or_function(
     if module is None:
         yield from _missing_module(key, module_name, code_dir, elsewhere)
         return
-    if module.path is not None and (broken := list(_syntax(key, module.path))):
+    if broken := list(_syntax(key, module.path)):
         yield from broken
         return
     try:
@@ -141,7 +140,7 @@ def _class_or_function(
 
 
 def _nested(module: Module, name: str) -> tuple[Symbol | None, Symbol | None]:
-    """``Outer.Inner`` or ``Class.method``: the symbol and the class around it."""
+    """Find ``Outer.Inner`` or ``Class.method``: the symbol and the class around it."""
     first, *rest = name.split(".")
     symbol, owner = find_symbol(module, first), None
     for part in rest:
@@ -163,7 +162,7 @@ def _fits(key: str, name: str, symbol: Symbol, owner: Symbol | None, params: dic
         else:
             said = _no_training(name, node)
             if not said and (missing := signatures.missing_methods(symbol)):
-                said = f"{name} does not define {' or '.join(missing)}, which launcher.Training requires"
+                said = f"{name} does not define all methods that launcher.Training requires; add {', '.join(missing)}"
         signature = signatures.constructor(symbol)
     elif key == "task":
         said = f"{name} is a function; write function: instead of task:"
@@ -181,7 +180,7 @@ def _fits(key: str, name: str, symbol: Symbol, owner: Symbol | None, params: dic
 
 
 def _no_training(name: str, node: ast.ClassDef) -> str | None:
-    """A sentence where the bases show that a class is not a Training; other bases may be one."""
+    """Return a sentence where the bases show that a class is not a Training. Other bases may be one."""
     if node.keywords:
         return None
     if all(signatures.is_object(base) for base in node.bases):
@@ -193,13 +192,13 @@ def _no_training(name: str, node: ast.ClassDef) -> str | None:
 
 
 def _parameters(name: str, signature: signatures.Signature, params: dict[str, Any]) -> Iterator[Problem]:
-    known = list(signature.parameters)
+    known = signature.parameters
     for key in params:
         if key not in known and not signature.anything:
-            allowed = suggestion(key, known) if known else "; it takes no parameters"
+            allowed = suggestion(key, known) or "; it takes no parameters"
             yield Problem(f"params.{key}", f'{name} has no parameter "{key}"{allowed}', code=True)
         elif signature.anything and not key.isidentifier():
             yield Problem(f"params.{key}", f'"{key}" is not a valid parameter name', code=True)
-    for key, optional in signature.parameters.items():
+    for key, optional in known.items():
         if not optional and key not in params:
             yield Problem("params", f'{name} needs the parameter "{key}", which is not set', code=True)

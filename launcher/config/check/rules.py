@@ -12,7 +12,9 @@ from launcher.config.document.source import Problem, is_below, value_at
 from launcher.config.document.texts import check_texts
 from launcher.redact import secret_name
 
-Rule = Callable[[Job, dict[str, Any]], Iterator[Problem]]
+Values = dict[str, Any]
+Problems = Iterator[Problem]
+Rule = Callable[[Job, Values], Problems]
 _RULES: list[tuple[tuple[str, ...], Rule]] = []
 
 
@@ -26,7 +28,7 @@ def rule(*needs: str) -> Callable[[Rule], Rule]:
     return add
 
 
-def check_rules(values: dict[str, Any], container: dict[str, Any], job: Job, wrong: set[str]) -> list[Problem]:
+def check_rules(values: Values, container: Values, job: Job, wrong: set[str]) -> list[Problem]:
     """List every broken rule. ``job`` has defaults where a key is among the ``wrong`` ones.
 
     ``values`` are those of the job after interpolation, ``container`` before.
@@ -39,7 +41,7 @@ def check_rules(values: dict[str, Any], container: dict[str, Any], job: Job, wro
     return problems
 
 
-def is_set(values: dict[str, Any], path: str) -> bool:
+def is_set(values: Values, path: str) -> bool:
     """Tell whether the job sets this key itself rather than leaving it to its default."""
     return value_at(values, path) is not None
 
@@ -48,7 +50,7 @@ def is_set(values: dict[str, Any], path: str) -> bool:
 
 
 @rule("task", "function", "script")
-def one_kind_of_work(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def one_kind_of_work(job: Job, values: Values) -> Problems:
     """Exactly one of task, function and script."""
     named = [key for key in ("task", "function", "script") if getattr(job, key) is not None]
     if not named:
@@ -58,26 +60,23 @@ def one_kind_of_work(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 
 @rule("task", "function", "script", "args")
-def args_are_for_scripts(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def args_are_for_scripts(job: Job, values: Values) -> Problems:
     """A task or function takes keyword arguments only."""
     if job.args and job.script is None and (job.task or job.function):
         yield Problem("args", "is only for scripts; a task or function takes params")
 
 
 @rule("script")
-def script_form(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def script_form(job: Job, values: Values) -> Problems:
     """``-m package.module`` or a file."""
-    script = job.script
-    if script is None or not script.startswith("-"):
-        return
-    if not re.fullmatch(r"-m\s+[^\W\d]\w*(\.[^\W\d]\w*)*", script):
+    if not re.fullmatch(r"-m\s+[^\W\d]\w*(\.[^\W\d]\w*)*|(?!-).*", job.script or ""):
         yield Problem(
             "script", 'must be a file, or "-m package.module" and nothing else; write the arguments under args', "value"
         )
 
 
 @rule("checkpoint.watch", "task", "function")
-def watch_is_for_scripts(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def watch_is_for_scripts(job: Job, values: Values) -> Problems:
     """The launcher itself saves the checkpoints of a task or function."""
     pattern = job.checkpoint.watch
     if pattern is None:
@@ -94,7 +93,7 @@ def watch_is_for_scripts(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 
 @rule("distributed.backend", "resources.gpus_per_node")
-def nccl_needs_gpus(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def nccl_needs_gpus(job: Job, values: Values) -> Problems:
     """NCCL works between GPUs only."""
     if job.distributed.backend == "nccl" and job.resources.gpus_per_node == 0:
         yield Problem(
@@ -103,16 +102,17 @@ def nccl_needs_gpus(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 
 @rule("distributed.backend", "resources.gpus_per_node", "resources.tasks_per_node")
-def one_rank_per_gpu(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def one_rank_per_gpu(job: Job, values: Values) -> Problems:
     """NCCL refuses two ranks on one GPU ("Duplicate GPU detected")."""
     gpus, tasks = job.resources.gpus_per_node, job.resources.tasks_per_node
     if tasks is not None and 0 < gpus < tasks and job.distributed.backend != "gloo":
-        said = f"{tasks} workers cannot share {gpus} GPUs: NCCL takes one rank per GPU; request {tasks} GPUs, or remove this key"
+        shared = f"{tasks} workers cannot share {gpus} GPU{'s' if gpus > 1 else ''}"
+        said = f"{shared}: NCCL takes one rank per GPU; request {tasks} GPUs, or remove this key"
         yield Problem("resources.tasks_per_node", said, "value")
 
 
 @rule("resources.nodes", "resources.tasks_per_node", "resources.gpus_per_node", "resources.spare_nodes")
-def possible_size(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def possible_size(job: Job, values: Values) -> Problems:
     """The size is one that a cluster can have: a typing error is caught here."""
     r = job.resources
     ranks = r.nodes * (r.tasks_per_node or max(r.gpus_per_node, 1))
@@ -123,17 +123,17 @@ def possible_size(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 
 @rule("slurm.gres", "resources.gpus_per_node")
-def gres_agrees(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def gres_agrees(job: Job, values: Values) -> Problems:
     """The number of GPUs in --gres equals gpus_per_node, which sets the number of workers."""
     found = re.search(r"(?:^|,)(?:gres[:/])?gpu(?::[A-Za-z][\w.-]*)?(?:[:=](\d+))?(?=,|\(|$)", job.slurm.gres or "")
-    count = int(found.group(1) or 1) if found else None
-    if count is not None and count != job.resources.gpus_per_node:
-        said = f"asks for {count} GPUs per node, but resources.gpus_per_node is {job.resources.gpus_per_node}; make them equal"
+    if found and (count := int(found[1] or 1)) != job.resources.gpus_per_node:
+        ours = job.resources.gpus_per_node
+        said = f"the number of GPUs per node is {count} here and {ours} in resources.gpus_per_node; make them equal"
         yield Problem("slurm.gres", said, "value")
 
 
 @rule("slurm.nodelist", "slurm.exclude", "resources.nodes", "resources.spare_nodes")
-def enough_hosts(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def enough_hosts(job: Job, values: Values) -> Problems:
     """sbatch refuses a node list longer than the node count, and a host both wanted and excluded."""
     total = job.resources.nodes + job.resources.spare_nodes
     hosts = count_hosts(job.slurm.nodelist or "")
@@ -160,24 +160,20 @@ def count_hosts(text: str) -> int | None:
             return None
         size = 1
         for inside in re.findall(r"\[([^\]]*)\]", part):
-            counts = [_range(piece) for piece in inside.split(",")]
-            if 0 in counts:
+            ranges = [re.fullmatch(r"(\d+)(?:-(\d+))?", piece) for piece in inside.split(",")]
+            counts = [int(found[2] or found[1]) - int(found[1]) + 1 if found else 0 for found in ranges]
+            if min(counts) < 1:
                 return None
             size *= sum(counts)
         total += size
     return total
 
 
-def _range(piece: str) -> int:
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", piece)
-    return max(int(found.group(2) or found.group(1)) - int(found.group(1)) + 1, 0) if found else 0
-
-
 # --- times --------------------------------------------------------------------------------------------------------------
 
 
 @rule("resources.timeout_min", "distributed.init_timeout_min")
-def init_timeout_within_limit(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def init_timeout_within_limit(job: Job, values: Values) -> Problems:
     """An init timeout beyond the time limit could never be reported."""
     wait, limit = job.distributed.init_timeout_min, job.resources.timeout_min
     if is_set(values, "distributed.init_timeout_min") and wait >= limit:
@@ -187,7 +183,7 @@ def init_timeout_within_limit(job: Job, values: dict[str, Any]) -> Iterator[Prob
 
 
 @rule("resources.timeout_min", "restart.signal_lead_s")
-def signal_within_limit(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def signal_within_limit(job: Job, values: Values) -> Problems:
     """A lead longer than the limit would stop every attempt as it starts."""
     lead, limit = job.restart.signal_lead_s, job.resources.timeout_min
     if is_set(values, "restart.signal_lead_s") and lead >= limit * 60:
@@ -197,7 +193,7 @@ def signal_within_limit(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 
 @rule("resources.timeout_min", "restart.max_total_hours")
-def total_holds_one_attempt(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def total_holds_one_attempt(job: Job, values: Values) -> Problems:
     """The limit of all attempts is not below that of one."""
     total, limit = job.restart.max_total_hours, job.resources.timeout_min
     if is_set(values, "restart.max_total_hours") and total * 60 < limit:
@@ -206,7 +202,7 @@ def total_holds_one_attempt(job: Job, values: dict[str, Any]) -> Iterator[Proble
 
 
 @rule("checkpoint")
-def intervals(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def intervals(job: Job, values: Values) -> Problems:
     """The bounds are in order, the steps to keep are saved steps, and nothing is set for saving that is off."""
     c = job.checkpoint
     if c.min_interval_min > c.max_interval_min:
@@ -226,7 +222,7 @@ def intervals(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 
 @rule("distributed.port_range")
-def ports(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def ports(job: Job, values: Values) -> Problems:
     """The range has two ends with room between them for the candidates."""
     ports = job.distributed.port_range
     if len(ports) != 2 or ports[1] - ports[0] < 31:
@@ -256,7 +252,7 @@ OWNED_OPTIONS = {
 
 
 @rule("slurm.extra", "resources.mem_gb")
-def extra_options(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def extra_options(job: Job, values: Values) -> Problems:
     """Extra options are long names that no key of their own sets."""
     for name in job.slurm.extra:
         option = name.replace("_", "-")
@@ -275,7 +271,7 @@ def extra_options(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 
 @rule("slurm.dependency", "after")
-def one_dependency(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def one_dependency(job: Job, values: Values) -> Problems:
     """A job has one dependency, and ``after`` becomes one."""
     if job.slurm.dependency and job.after:
         yield Problem("after", "set either slurm.dependency or after, not both")
@@ -290,7 +286,7 @@ _OWNED_VARIABLES = re.compile(
 
 
 @rule("environment.variables")
-def variables(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def variables(job: Job, values: Values) -> Problems:
     """Variables have valid names, hold no secret, and are none that the launcher sets."""
     for name in job.environment.variables:
         path = f"environment.variables.{name}"
@@ -304,7 +300,7 @@ def variables(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 
 @rule("environment.setup")
-def no_secret_in_setup(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def no_secret_in_setup(job: Job, values: Values) -> Problems:
     """Setup lines hold no secret, because they are written into files; ``X=$Y`` holds no value."""
     for index, line in enumerate(job.environment.setup):
         for name in re.findall(r"(?:^|[\s;&])([A-Za-z_]\w*)=(?![\"']?[$`]|\s|$)", line):
@@ -314,7 +310,7 @@ def no_secret_in_setup(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 
 @rule("environment")
-def passed_once(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def passed_once(job: Job, values: Values) -> Problems:
     """A variable has one source; the key is ``pass``, not Python's ``pass_``."""
     if "pass_" in (values.get("environment") or {}):
         yield Problem("environment.pass_", 'unknown key "pass_"; did you mean "pass"?')
@@ -328,7 +324,7 @@ def passed_once(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
 
 
 @rule("code.link")
-def links(job: Job, values: dict[str, Any]) -> Iterator[Problem]:
+def links(job: Job, values: Values) -> Problems:
     """A link lies inside the code directory."""
     for index, path in enumerate(job.code.link):
         if path.startswith(("/", "~")) or ".." in path.split("/") or path.strip("./") == "":

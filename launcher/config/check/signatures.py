@@ -37,7 +37,7 @@ def function_signature(node: ast.FunctionDef | ast.AsyncFunctionDef, skip: int) 
         return None
     a = node.args
     positional = [*a.posonlyargs, *a.args]
-    with_default = {p.arg for p in positional[len(positional) - len(a.defaults) :]} if a.defaults else set()
+    with_default = {p.arg for p in positional[len(positional) - len(a.defaults) :]}
     result = Signature(anything=a.kwarg is not None, too_few=len(positional) < skip and a.vararg is None)
     for p in positional[skip:]:
         if p in a.args or p.arg not in with_default:
@@ -72,7 +72,7 @@ def constructor(symbol: Symbol, depth: int = 0) -> Signature | None:
 
 
 def _dataclass_constructor(symbol: Symbol, node: ast.ClassDef, depth: int) -> Signature | None:
-    """The fields of a dataclass, those of its bases first."""
+    """Read the fields of a dataclass, those of its bases first."""
     result = Signature()
     for base in node.bases:
         if is_object(base):
@@ -94,15 +94,15 @@ def _dataclass_constructor(symbol: Symbol, node: ast.ClassDef, depth: int) -> Si
 def _add_field(parameters: dict[str, bool], name: str, item: ast.AnnAssign) -> None:
     if ast.unparse(item.annotation).partition("[")[0].rpartition(".")[2] == "ClassVar":
         return
-    value, options = item.value, None
-    if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "field":
-        options = {k.arg: k.value for k in value.keywords}
     parameters.pop(name, None)
-    init = (options or {}).get("init")
+    value = item.value
+    if not (isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "field"):
+        parameters[name] = value is not None
+        return
+    options = {option.arg: option.value for option in value.keywords}
+    init = options.get("init")
     if not (isinstance(init, ast.Constant) and init.value is False):
-        parameters[name] = (
-            value is not None if options is None else not {"default", "default_factory"}.isdisjoint(options)
-        )
+        parameters[name] = not {"default", "default_factory"}.isdisjoint(options)
 
 
 def is_object(base: ast.expr) -> bool:
@@ -111,7 +111,7 @@ def is_object(base: ast.expr) -> bool:
 
 
 def _base_class(symbol: Symbol, base: ast.expr) -> Symbol | None:
-    """The class that a base names: a name of the module, or one of an imported module."""
+    """Find the class that a base names: a name of the module, or one of an imported module."""
     base = base.value if isinstance(base, ast.Subscript) else base
     module: Module | None = symbol.module
     name = ast.unparse(base)

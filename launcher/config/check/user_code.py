@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.machinery import PathFinder
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
 from launcher.frozen import frozen
@@ -108,22 +109,20 @@ def find_module(name: str, code_dir: Path) -> Module | None:
 
 def _is_regular(top: str) -> bool:
     """Tell whether a top-level name is an installed package, which wins over a mere directory of that name."""
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return False
-    return spec is not None and spec.origin is not None
+    found = _installed(top, Path())
+    return found is not None and (found.path is not None or not found.is_package)
 
 
 def _installed(name: str, code_dir: Path) -> Module | None:
     """Find an installed module; parents are searched, not imported as ``find_spec`` of a dotted name would."""
-    top, *rest = name.split(".")
+    full, *rest = name.split(".")
     try:
-        spec = importlib.util.find_spec(top)
-        for index, _ in enumerate(rest):
+        spec = find_spec(full)
+        for part in rest:
             if spec is None or spec.submodule_search_locations is None:
                 return None
-            spec = PathFinder.find_spec(".".join([top, *rest[: index + 1]]), list(spec.submodule_search_locations))
+            full = f"{full}.{part}"
+            spec = PathFinder.find_spec(full, list(spec.submodule_search_locations))
     except (ImportError, ValueError, AttributeError):
         return None
     if spec is None:
@@ -132,14 +131,17 @@ def _installed(name: str, code_dir: Path) -> Module | None:
     return Module(name, path, code_dir, spec.submodule_search_locations is not None)
 
 
+def runnable(name: str, code_dir: Path) -> Module | None:
+    """Find the module that ``python -m name`` runs: of a package its ``__main__``."""
+    module = find_module(name, code_dir)
+    return find_module(f"{name}.__main__", code_dir) if module is not None and module.is_package else module
+
+
 def script_file(script: str, code_dir: Path) -> Path | None:
     """Return the file that ``script: train.py`` or ``script: -m package.module`` runs; None where it is not in the code."""
     if not script.startswith("-m"):
         return code_dir / script if script else None
-    name = script[2:].strip()
-    module = find_module(name, code_dir)
-    if module is not None and module.is_package:
-        module = find_module(f"{name}.__main__", code_dir)
+    module = runnable(script[2:].strip(), code_dir)
     return module.path if module is not None and module.path is not None and code_dir in module.path.parents else None
 
 
@@ -165,18 +167,17 @@ def _imports_of(node: ast.Import | ast.ImportFrom) -> Iterator[Import]:
 
 def imported_names(tree: ast.Module) -> dict[str, str]:
     """Map each imported name to what it stands for; a name that the file also binds to anything else is left out."""
-    bound = [(found.bound, found.full) for found in imports(tree)]
+    names: dict[str, set[str]] = defaultdict(set)
+    for found in imports(tree):
+        names[found.bound].add(found.full)
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            bound.append((node.id, ""))
+            names[node.id].add("")
         elif isinstance(node, ast.arg):
-            bound.append((node.arg, ""))
+            names[node.arg].add("")
         elif isinstance(node, Definition):
-            bound.append((node.name, ""))
-    names: dict[str, set[str]] = {}
-    for name, full in bound:
-        names.setdefault(name, set()).add(full)
-    return {name: min(full) for name, full in names.items() if len(full) == 1 and "" not in full}
+            names[node.name].add("")
+    return {name: full.pop() for name, full in names.items() if len(full) == 1 and "" not in full}
 
 
 def full_name(node: ast.expr, names: dict[str, str]) -> str:
@@ -195,22 +196,20 @@ def find_symbol(module: Module, name: str, hops: int = 0) -> Symbol | None:
     if module.path is None or hops > _MOST_HOPS:
         return Symbol(module, None)
     found: Symbol | None = None
-    for node in _statements(parse(module.path).body):
+    for node in _statements(parse(module.path)):
         found = _defines(module, node, name, hops) or found  # the last one wins, as when it runs
     if found is None and module.is_package and find_module(f"{module.name}.{name}", module.code_dir):
         return Symbol(module, None)
     return found
 
 
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that run at import, those inside if, try, with and loops included."""
-    for node in body:
-        yield node
-        for inner in ("body", "orelse", "finalbody"):
-            if not isinstance(node, Definition):
-                yield from _statements(getattr(node, inner, []))
-        for handler in getattr(node, "handlers", []):
-            yield from _statements(handler.body)
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements that run at import, those inside if, try, with, match and loops included."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        if not isinstance(child, Definition | ast.expr):
+            yield from _statements(child)
 
 
 def _defines(module: Module, node: ast.stmt, name: str, hops: int) -> Symbol | None:
@@ -220,34 +219,32 @@ def _defines(module: Module, node: ast.stmt, name: str, hops: int) -> Symbol | N
         return Symbol(module, None) if node.name == "__getattr__" else None  # at a module's top it can make any name
     if isinstance(node, ast.Import | ast.ImportFrom):
         return next(filter(None, (_through(module, found, name, hops) for found in _imports_of(node))), None)
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, ast.AnnAssign | ast.For | ast.AsyncFor):
-        targets = [node.target]
-    assigned = (n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
-    return Symbol(module, None) if name in assigned else None
+    # A name that only a function inside the statement stores counts, too: a doubt is no fault.
+    stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return Symbol(module, None) if name in stored else None
 
 
 def _through(module: Module, found: Import, name: str, hops: int) -> Symbol | None:
-    """The name as one import brings it."""
+    """Find the name as one import brings it."""
     if found.bound not in (name, "*"):
         return None
-    if not found.name:
+    package = module.name if module.is_package else module.name.rpartition(".")[0]
+    try:
+        there = find_module(resolve_name("." * found.level + found.module, package), module.code_dir)
+    except ImportError:
+        there = None
+    if not found.name or there is None:
         return Symbol(module, None)
-    parts = module.name.split(".") if module.is_package else module.name.split(".")[:-1]
-    above = parts[: len(parts) - (found.level - 1)] if found.level else []
-    there = find_module(".".join(filter(None, [*above, found.module])), module.code_dir)
     if found.name == "*":
-        return find_symbol(there, name, hops + 1) if there else Symbol(module, None)
-    return (find_symbol(there, found.name, hops + 1) if there else None) or Symbol(module, None)
+        return find_symbol(there, name, hops + 1)
+    return find_symbol(there, found.name, hops + 1) or Symbol(module, None)
 
 
 def names_in(module: Module, kind: type[ast.ClassDef] | type[ast.FunctionDef]) -> list[str]:
     """List the public classes or functions that a module defines, for suggestions."""
     if module.path is None:
         return []
-    return [n.name for n in _statements(parse(module.path).body) if isinstance(n, kind) and not n.name.startswith("_")]
+    return [n.name for n in _statements(parse(module.path)) if isinstance(n, kind) and not n.name.startswith("_")]
 
 
 # --- calls --------------------------------------------------------------------------------------------------------------
@@ -258,12 +255,13 @@ def calls(path: Path) -> list[Call]:
     try:
         tree = parse(path)
         names = imported_names(tree)
-        found = [(call, full_name(call.func, names), guarded) for call, guarded in _calls(tree)]
+        return [
+            Call(name, f"{path.name}:{call.lineno}", _arguments(call), guarded)
+            for call, guarded in _calls(tree)
+            if (name := full_name(call.func, names))
+        ]
     except UNREADABLE:
         return []
-    return [
-        Call(name, f"{path.name}:{call.lineno}", _arguments(call), guarded) for call, name, guarded in found if name
-    ]
 
 
 def _calls(node: ast.AST, guarded: bool = False) -> Iterator[tuple[ast.Call, bool]]:
@@ -301,7 +299,7 @@ def _calls_attach(path: Path) -> bool:
 
 
 def _own_files(script: Path, code_dir: Path) -> Iterator[Path]:
-    """The script and the files below ``code_dir`` that its imports lead to, the nearest first."""
+    """Yield the script and the files below ``code_dir`` that its imports lead to, the nearest first."""
     files = [script]
     for path in files:
         yield path
@@ -315,7 +313,7 @@ def _own_files(script: Path, code_dir: Path) -> Iterator[Path]:
 
 
 def _module_files(name: str, folder: Path) -> Iterator[Path]:
-    """The files that importing ``name`` runs where it lies in ``folder``: those of its packages, and its own."""
+    """Yield the files that importing ``name`` runs where it lies in ``folder``: those of its packages, and its own."""
     here = folder
     parts = name.split(".")
     for part in parts if parts[0] != "launcher" else ():  # no package of a user's can have that name

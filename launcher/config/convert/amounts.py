@@ -26,7 +26,7 @@ class Amounts:
 def smallest_count(text: str | None) -> int | None:
     """Return a whole number, the smallest of a range such as ``2-4``; None for anything else."""
     found = re.fullmatch(r"(\d{1,9})(?:-\d+)?", text or "")
-    return int(found.group(1)) if found else None
+    return int(found[1]) if found else None
 
 
 def read_amounts(given: dict[str, str]) -> Amounts:
@@ -35,14 +35,10 @@ def read_amounts(given: dict[str, str]) -> Amounts:
     nodes = smallest_count(given.get("nodes"))
     if nodes is None:
         nodes = math.ceil(total / per_node) if total and per_node else 1
-    result = Amounts(nodes, per_node or (math.ceil(total / nodes) if total else 1))
+    result = Amounts(nodes, _tasks(given, nodes) or 1)
     result.cpus_per_slurm_task = smallest_count(given.get("cpus-per-task"))
-    for option, scale in (
-        ("gpus-per-node", 1.0),
-        ("gres", 1.0),
-        ("gpus-per-task", float(result.slurm_tasks)),
-        ("gpus", 1 / nodes),
-    ):
+    scales = {"gpus-per-node": 1.0, "gres": 1.0, "gpus-per-task": float(result.slurm_tasks), "gpus": 1 / nodes}
+    for option, scale in scales.items():
         count, kind = _gpus(given.get(option, ""), named=option == "gres")
         if count:
             result.gpus, result.gpu_type = math.ceil(count * scale), kind
@@ -50,17 +46,20 @@ def read_amounts(given: dict[str, str]) -> Amounts:
     return result
 
 
+def _tasks(given: dict[str, str], nodes: int) -> int | None:
+    """Return SLURM's tasks per node; None where the options do not tell."""
+    total = smallest_count(given.get("ntasks"))
+    return smallest_count(given.get("ntasks-per-node")) or (math.ceil(total / nodes) if total else None)
+
+
 def _gpus(text: str, *, named: bool) -> tuple[int, str]:
-    """``4``, ``a100:4``; in --gres ``gpu:4``, ``gpu:a100:4``."""
+    """Read ``4``, ``a100:4``; in --gres ``gpu:4``, ``gpu:a100:4``."""
     for part in text.split(","):
         words = re.sub(r"\(.*\)", "", part).split(":")
-        if named and words[0] not in ("gpu", "gres/gpu"):
-            continue
-        words = words[1:] if named else words
-        kind = words[0] if words and not words[0].isdigit() else ""
-        count = smallest_count(words[-1]) if words and words[-1].isdigit() else 1
-        if text:
-            return count or 0, kind
+        if text and (not named or words.pop(0) in ("gpu", "gres/gpu")):
+            kind = next((word for word in words[:1] if not word.isdigit()), "")
+            count = next((word for word in words[-1:] if word.isdigit()), "1")
+            return smallest_count(count) or 0, kind
     return 0, ""
 
 
@@ -77,60 +76,53 @@ def put_resources(draft: Draft, given: dict[str, str], launch: Launch | None, ha
         if workers > has.gpus > 0:
             draft.put("distributed.backend", "gloo", "there are more workers than GPUs, which NCCL refuses")
         draft.put("resources.tasks_per_node", workers, said)
-    cpus = _cpus(given, has)
+    per_gpu = smallest_count(given.get("cpus-per-gpu"))
+    cpus = (has.cpus_per_slurm_task or 0) * has.slurm_tasks or (per_gpu or 0) * has.gpus
     if cpus:
         draft.put("resources.cpus_per_task", max(cpus // workers, 1))
     _memory(draft, given, has, cpus)
-    time_limit(draft, given.get("time", ""))
+    _time_limit(draft, given.get("time", ""))
 
 
 def _workers(launch: Launch | None, has: Amounts) -> int:
-    """Workers per node."""
+    """Return the workers per node."""
     if launch is None:
         return max(has.gpus, has.slurm_tasks, 1)
+    if launch.kind == "srun":
+        return _tasks(launch.srun, has.nodes) or has.slurm_tasks
+    if launch.kind == "python":
+        return 1
     settings = launch.settings
-    if launch.kind == "torchrun":
-        wanted = settings.get("nproc-per-node", "1")
-        return smallest_count(wanted) or max(has.gpus, 1)
     if launch.kind == "accelerate":
         total = smallest_count(settings.get("num-processes"))
-        return max(total // has.nodes, 1) if total else max(has.gpus, 1)
-    if launch.kind == "deepspeed":
-        return smallest_count(settings.get("num-gpus")) or max(has.gpus, 1)
-    if launch.kind == "srun":
-        per_node, total = smallest_count(launch.srun.get("ntasks-per-node")), smallest_count(launch.srun.get("ntasks"))
-        return per_node or (math.ceil(total / has.nodes) if total else has.slurm_tasks)
-    return 1
-
-
-def _cpus(given: dict[str, str], has: Amounts) -> int | None:
-    """CPUs per node."""
-    if has.cpus_per_slurm_task:
-        return has.cpus_per_slurm_task * has.slurm_tasks
-    per_gpu = smallest_count(given.get("cpus-per-gpu"))
-    return per_gpu * has.gpus if per_gpu else None
+        wanted = total and max(total // has.nodes, 1)
+    else:
+        wanted = smallest_count(
+            settings.get("nproc-per-node", "1") if launch.kind == "torchrun" else settings.get("num-gpus")
+        )
+    return wanted or max(has.gpus, 1)
 
 
 _UNITS = {"K": 1 / 1024**2, "M": 1 / 1024, "G": 1.0, "T": 1024.0}
 
 
-def _memory(draft: Draft, given: dict[str, str], has: Amounts, cpus: int | None) -> None:
+def _memory(draft: Draft, given: dict[str, str], has: Amounts, cpus: int) -> None:
     scales = {"mem": 1, "mem-per-cpu": cpus or has.slurm_tasks, "mem-per-gpu": has.gpus}
     for option, scale in scales.items():
         found = re.fullmatch(r"(\d{1,12})([KMGT])?B?", given.get(option, "").upper())
         if not found:
             continue
-        value = int(found.group(1)) * _UNITS[found.group(2) or "M"] * scale
+        value = int(found[1]) * _UNITS[found[2] or "M"] * scale
         if value:
             draft.put("resources.mem_gb", int(value) if value == int(value) else round(value, 2))
         else:
             draft.leave(f"--{option}=0 (all memory of a node): set resources.mem_gb, or slurm.exclusive: true.")
 
 
-def time_limit(draft: Draft, text: str) -> None:
+def _time_limit(draft: Draft, text: str) -> None:
     """Convert ``--time``: a clock time stays as it is written, ``minutes:seconds`` becomes minutes."""
     if found := re.fullmatch(r"(\d+):(\d+)", text):
-        draft.put("resources.timeout_min", max(int(found.group(1)) + (int(found.group(2)) > 0), 1))
+        draft.put("resources.timeout_min", max(int(found[1]) + (int(found[2]) > 0), 1))
         return
     try:
         value = minutes(text)

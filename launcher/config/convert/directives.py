@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 
 SHORT = {
@@ -52,17 +51,12 @@ def options(words: list[str]) -> tuple[dict[str, str], list[str]]:
         word = words.pop(0)
         if word == "--":
             break
-        name, value = _option(word)
-        if value is None and name not in FLAGS and words and not words[0].startswith("-"):
+        if word.startswith("--"):
+            name, joined, value = word[2:].partition("=")
+        else:
+            name, value = SHORT.get(word[1], word[1]), word[2:].removeprefix("=")
+            joined = value
+        if not joined and name not in FLAGS and words and not words[0].startswith("-"):
             value = words.pop(0)
-        found[name] = value or ""
+        found[name] = value
     return found, words
-
-
-def _option(word: str) -> tuple[str, str | None]:
-    if word.startswith("--"):
-        name, equals, value = word[2:].partition("=")
-        return name, value if equals else None
-    name = SHORT.get(word[1], word[1])
-    rest = re.sub(r"^=", "", word[2:])
-    return name, rest or None

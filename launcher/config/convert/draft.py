@@ -58,41 +58,31 @@ class Draft:
                 lines += textwrap.wrap(
                     sentence, _WIDTH, initial_indent="# - ", subsequent_indent="#   ", break_long_words=False
                 )
-        return "\n".join([*lines, "", *self._body()]) + "\n"
-
-    def _body(self) -> list[str]:
-        lines: list[str] = []
+        lines.append("")
         for top in _ORDER:
-            paths = [p for p in self.values if p == top or p.startswith(top + ".")]
-            if paths == [top] or top in ("args", "sweep", "params"):
-                lines += [line for path in paths for line in self._entry(path, path, "")]
-            elif paths:
+            if top in self.values:
+                lines += self._entry(top, top, "")
+            elif below := [path for path in self.values if path.startswith(top + ".")]:
                 lines.append(f"{top}:")
-                lines += [line for path in paths for line in self._entry(path, path.split(".", 1)[1], "  ")]
-        return lines
+                lines += [line for path in below for line in self._entry(path, path.removeprefix(top + "."), "  ")]
+        return "\n".join(lines) + "\n"
 
     def _entry(self, path: str, key: str, indent: str) -> list[str]:
-        """The lines of one key: one where they fit."""
+        """Return the lines of one key: one where everything fits."""
         value, comment = self.values[path], self.comments.get(path, "")
         line = f"{indent}{key}: {_flow(value)}"
-        if comment and len(line) + len(comment) > _WIDTH:
-            above = [f"{indent}# {part}" for part in textwrap.wrap(comment, _WIDTH - 4)]
-        elif comment:
+        lines = [line]
+        if comment and len(line) + len(comment) <= _WIDTH:
             return [f"{line}  # {comment}"]
-        else:
-            above = []
-        if len(line) <= _WIDTH or not isinstance(value, (dict, list)):
-            return [*above, line]
-        items = (
-            [f"{_flow(k)}: {_flow(v)}" for k, v in value.items()]
-            if isinstance(value, dict)
-            else [f"- {_flow(v)}" for v in value]
-        )
-        return [*above, f"{indent}{key}:", *(f"{indent}  {item}" for item in items)]
+        if len(line) > _WIDTH and isinstance(value, dict):
+            lines = [f"{indent}{key}:", *(f"{indent}  {_flow(k)}: {_flow(v)}" for k, v in value.items())]
+        elif len(line) > _WIDTH and isinstance(value, list):
+            lines = [f"{indent}{key}:", *(f"{indent}  - {_flow(item)}" for item in value)]
+        return [*(f"{indent}# {part}" for part in textwrap.wrap(comment, _WIDTH - 4)), *lines]
 
 
 def _one_line(text: str) -> str:
-    """Fit for a comment: nothing in it can end the line."""
+    """Return ``text`` as one line of a comment: nothing in it can end the line."""
     text = " ".join(text.split())
     return "".join(c if c.isprintable() else "?" for c in text)
 

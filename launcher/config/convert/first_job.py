@@ -52,12 +52,12 @@ def find_work(folder: Path) -> tuple[str, str]:
 def _is_training_script(tree: ast.Module) -> bool:
     """Tell whether a file imports torch or a library around it, and does something when run."""
     tops = {found.module.split(".")[0] for found in imports(tree)}
-    runs = any(isinstance(n, (ast.If, ast.Expr, ast.With, ast.For)) and not _is_docstring(n) for n in tree.body)
+    runs = any(
+        isinstance(node, ast.If | ast.With | ast.For)
+        or (isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant))  # no docstring
+        for node in tree.body
+    )
     return bool(tops & {"torch", "lightning", "pytorch_lightning", "accelerate", "transformers"}) and runs
-
-
-def _is_docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def first_job(work: tuple[str, str], place: DefaultPartition, source: str) -> str:
@@ -89,7 +89,7 @@ def first_job(work: tuple[str, str], place: DefaultPartition, source: str) -> st
 
 
 def _limit(place: DefaultPartition) -> str:
-    """The comment on the time limit."""
+    """Return the comment on the time limit."""
     if place.limit_min is None:
         return 'minutes, or a quoted clock time such as "24:00:00"'
     return f'minutes, or a quoted clock time; at most "{time_limit_text(place.limit_min)}" in this partition'

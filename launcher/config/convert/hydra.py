@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from launcher.config.convert.amounts import smallest_count
 from launcher.config.convert.draft import Draft
 from launcher.config.document.source import read_value, read_yaml
 from launcher.errors import ConfigError
@@ -13,9 +14,9 @@ _RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task", "mem_gb", "timeout_min"
 _SLURM = ("partition", "account", "qos", "constraint", "exclude", "comment", "gres")
 _DROPPED = {
     "_target_", "submitit_folder", "name", "defaults", "tasks_per_node", "array_parallelism", "setup", "additional_parameters",
-    "signal_delay_s", "max_num_timeout", "mem_per_cpu", "mem_per_gpu", "cpus_per_gpu", "gpus_per_task", "stderr_to_stdout",
+    "signal_delay_s", "max_num_timeout", "cpus_per_gpu", "gpus_per_task", "stderr_to_stdout",
 }  # fmt: skip
-_HYDRAS = re.compile(r"\$\{(hydra|now|trainer|job)[:.]")
+_PER = ("mem_per_cpu", "mem_per_gpu")
 
 
 def convert_hydra(text: str, filename: str) -> str:
@@ -24,19 +25,23 @@ def convert_hydra(text: str, filename: str) -> str:
     unreadable = [p for p in document.problems if not p.path]
     if unreadable:
         raise ConfigError([f"{p.origin}: {p.message}" for p in unreadable])
-    data = document.data if isinstance(document.data, dict) else {}
-    hydra = data.get("hydra") if isinstance(data.get("hydra"), dict) else {}
-    found = (hydra or {}).get("launcher") or (data if _is_launcher(data) else None)
-    if not isinstance(found, dict):
+    data = _mapping(document.data)
+    hydra = _mapping(data.get("hydra"))
+    given = _mapping(hydra.get("launcher")) or (data if _is_launcher(data) else {})
+    if not given:
         raise ConfigError(
             f"{filename} has no submitit launcher: neither hydra.launcher nor its keys, such as timeout_min and nodes"
         )
     draft = Draft(filename)
     draft.put("script", "main.py", "write the name of your Hydra program here")
-    _put_sweep(draft, hydra or {}, found)
-    _put_launcher(draft, found)
+    _put_sweep(draft, hydra, given)
+    _put_launcher(draft, given)
     draft.leave("the Hydra config itself: the program reads it as before. Its overrides are under args.")
     return draft.text()
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _is_launcher(data: dict[str, Any]) -> bool:
@@ -47,53 +52,44 @@ def _is_launcher(data: dict[str, Any]) -> bool:
 
 
 def _put_launcher(draft: Draft, given: dict[str, Any]) -> None:
-    for key in _RESOURCES:
-        if (value := _known(draft, key, given.get(key))) is not None:
+    known = {key: given[key] for key in (*_RESOURCES, "tasks_per_node", *_SLURM, *_PER) if given.get(key) is not None}
+    for key, value in known.items():
+        if isinstance(value, str) and re.search(r"\$\{(hydra|now|trainer|job)[:.]", value):
+            draft.leave(f"{key}: only Hydra knows {value}; write the value itself.")
+        elif key in _RESOURCES:
             draft.put(f"resources.{key}", value)
-    gpus, tasks = given.get("gpus_per_node") or 0, _known(draft, "tasks_per_node", given.get("tasks_per_node"))
-    if isinstance(tasks, int) and tasks != max(int(gpus), 1):
-        draft.put("resources.tasks_per_node", tasks)
-    for key in _SLURM:
-        if (value := _known(draft, key, given.get(key))) is not None:
+        elif key in _SLURM:
             draft.put(f"slurm.{key}", str(value))
-    for key in ("mem_per_cpu", "mem_per_gpu"):
-        if (value := _known(draft, key, given.get(key))) is not None:
+        elif key in _PER:
             draft.item("slurm.extra", key.replace("_", "-"), str(value))
-    for key, value in (given.get("additional_parameters") or {}).items():
-        _additional(draft, key.replace("_", "-"), value)
-    for line in given.get("setup") or []:
+        elif isinstance(value, int) and value != (smallest_count(str(known.get("gpus_per_node"))) or 1):
+            draft.put("resources.tasks_per_node", value)
+    for name, value in _mapping(given.get("additional_parameters")).items():
+        option = name.replace("_", "-")
+        if option in ("mail-type", "mail-user", "reservation", "nodelist", "dependency"):
+            draft.put(f"slurm.{option.replace('-', '_')}", str(value))
+        elif isinstance(value, (str, int, float, bool)):
+            draft.item("slurm.extra", option, value)
+    setup = given.get("setup") or []
+    for line in setup if isinstance(setup, list) else [setup]:
         draft.add("environment.setup", str(line))
-    if isinstance(given.get("signal_delay_s"), int) and given["signal_delay_s"] >= 5:
-        draft.put("restart.signal_lead_s", given["signal_delay_s"])
+    lead_s = given.get("signal_delay_s")
+    if isinstance(lead_s, int) and lead_s >= 5:
+        draft.put("restart.signal_lead_s", lead_s)
     if given.get("max_num_timeout") is not None:
         draft.leave(
             "max_num_timeout: attempts are not limited while the run makes progress; set restart.max_total_hours to limit them."
         )
     for key in given:
-        if key not in {*_RESOURCES, *_SLURM, *_DROPPED}:
+        if key not in {*_RESOURCES, *_SLURM, *_PER, *_DROPPED}:
             draft.leave(f"{key}: a job file has no such key.")
-
-
-def _known(draft: Draft, key: str, value: Any) -> Any:
-    """The value, or None where only Hydra can resolve it."""
-    if isinstance(value, str) and _HYDRAS.search(value):
-        draft.leave(f"{key}: only Hydra knows {value}; write the value itself.")
-        return None
-    return value
-
-
-def _additional(draft: Draft, key: str, value: Any) -> None:
-    if key in ("mail-type", "mail-user", "reservation", "nodelist", "dependency"):
-        draft.put(f"slurm.{key.replace('-', '_')}", str(value))
-    elif isinstance(value, (str, int, float, bool)):
-        draft.item("slurm.extra", key, value)
 
 
 # --- sweeps -------------------------------------------------------------------------------------------------------------
 
 
 def _put_sweep(draft: Draft, hydra: dict[str, Any], launcher: dict[str, Any]) -> None:
-    params = (hydra.get("sweeper") or {}).get("params") or {}
+    params = _mapping(_mapping(hydra.get("sweeper")).get("params"))
     args, sweep = [], {}
     for key, value in params.items():
         name = re.sub(r"[^\w.]+", "_", key.lstrip("+~")).strip("_.")
@@ -115,13 +111,13 @@ def _put_sweep(draft: Draft, hydra: dict[str, Any], launcher: dict[str, Any]) ->
 
 
 def _values(value: Any) -> Any:
-    """Hydra's ``0.1,0.01``, ``choice(a, b)`` and ``range(0, 4)`` of whole numbers."""
+    """Read Hydra's ``0.1,0.01``, ``choice(a, b)`` and ``range(0, 4)`` of whole numbers."""
     if not isinstance(value, str):
         return [value]
     if found := re.fullmatch(r"range\((?:start=)?(-?\d+)(?:,\s*(?:stop=)?(-?\d+))?(?:,\s*(?:step=)?(-?\d+))?\)", value):
         return f"range({', '.join(n for n in found.groups() if n)})"
     if found := re.fullmatch(r"choice\((.*)\)", value):
-        value = found.group(1)
+        value = found[1]
     elif re.fullmatch(r"\w+\(.*\)", value):
         return None
     values, wrong = read_value(f"[{value}]")

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import chain
 
 from launcher.config.convert.directives import options
-from launcher.config.convert.shell_script import Piece, Ref, Scope, commands, plain, source
+from launcher.config.convert.shell_script import Piece, Ref, Scope, commands, plain
 
-_TORCHRUN_VALUES = {
-    "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "max-restarts", "monitor-interval",
-    "start-method", "role", "log-dir", "r", "redirects", "t", "tee", "node-rank", "master-addr", "master-port", "local-addr",
-    "local-ranks-filter", "logs-specs", "numa-binding",
+_VALUES = {
+    "torchrun": {
+        "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "max-restarts", "monitor-interval",
+        "start-method", "role", "log-dir", "r", "redirects", "t", "tee", "node-rank", "master-addr", "master-port", "local-addr",
+        "local-ranks-filter", "logs-specs", "numa-binding",
+    },
+    "accelerate": {
+        "config-file", "num-processes", "num-machines", "machine-rank", "main-process-ip", "main-process-port",
+        "mixed-precision", "num-cpu-threads-per-process", "rdzv-backend", "rdzv-conf", "max-restarts", "monitor-interval", "tee",
+        "role", "log-dir", "dynamo-backend", "gpu-ids", "same-network", "gradient-accumulation-steps", "deepspeed-config-file",
+        "zero-stage", "deepspeed-hostfile", "deepspeed-multinode-launcher",
+    },
+    "deepspeed": {"hostfile", "num-nodes", "num-gpus", "master-port", "master-addr", "launcher", "include", "exclude"},
 }  # fmt: skip
-_ACCELERATE_VALUES = {
-    "config-file", "num-processes", "num-machines", "machine-rank", "main-process-ip", "main-process-port", "mixed-precision",
-    "num-cpu-threads-per-process", "rdzv-backend", "rdzv-conf", "max-restarts", "monitor-interval", "tee", "role", "log-dir",
-    "dynamo-backend", "gpu-ids", "same-network", "gradient-accumulation-steps", "deepspeed-config-file", "zero-stage",
-    "deepspeed-hostfile", "deepspeed-multinode-launcher",
-}  # fmt: skip
-_DEEPSPEED_VALUES = {
-    "hostfile", "num-nodes", "num-gpus", "master-port", "master-addr", "launcher", "include", "exclude"
-}  # fmt: skip
-_CONTAINERS = {"singularity", "apptainer"}
+"""Options that take a value, of each program that starts workers."""
+_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+}
+_CONDAS = ("conda", "mamba", "micromamba")
 _CONTAINER_VALUES = {
     "B", "bind", "H", "home", "W", "workdir", "pwd", "env", "env-file", "overlay", "o", "S", "scratch", "network", "app"
 }  # fmt: skip
-_PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 
 
 @dataclass
@@ -47,7 +55,7 @@ class Launch:
     """The interpreter's path, where it is named by one."""
     container: list[str] = field(default_factory=list)
     """Image, then the arguments of the container runtime."""
-    variables: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, list[Piece]] = field(default_factory=dict)
     wrappers: list[str] = field(default_factory=list)
     """Programs around it that are not converted."""
     under_srun: bool = False
@@ -55,21 +63,15 @@ class Launch:
     @property
     def weight(self) -> int:
         """How surely this is the training: larger is surer."""
-        order = {"torchrun": 3, "accelerate": 3, "deepspeed": 3, "srun": 2}
-        return order.get(self.kind, 0) + self.under_srun
+        return {"srun": 2, "python": 0}.get(self.kind, 3) + self.under_srun
 
 
-def find_launch(raw: list[str], scope: Scope, line: int, depth: int = 0) -> Launch | None:
-    """Find the launch in a command; None when it starts no Python program."""
-    launch = Launch(line=line)
+def find_launch(raw: list[str], scope: Scope, launch: Launch, depth: int = 0) -> Launch | None:
+    """Complete ``launch`` from a command; None when it starts no Python program."""
     words = scope.words(raw)
-    for _ in range(12):
-        if not words:
-            return None
+    while words:
         step = _peel(words, launch, scope, depth)
-        if step is None:
-            return None
-        if isinstance(step, Launch):
+        if not isinstance(step, list):
             return step
         words = step
     return None
@@ -80,75 +82,70 @@ def _peel(words: list[str], launch: Launch, scope: Scope, depth: int) -> list[st
     head = plain(scope.expand(words[0])) or ""
     name, rest = head.rsplit("/", 1)[-1], words[1:]
     if assigned := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[0], re.DOTALL):
-        launch.variables[assigned.group(1)] = source(scope.expand(assigned.group(2)))
+        launch.variables[assigned[1]] = scope.expand(assigned[2])
         return rest
     if name == "srun":
         return _srun(rest, launch, scope)
-    if name in ("bash", "sh") and rest and rest[0] in ("-c", "-lc", "-ec"):
-        return _shell(rest[1] if len(rest) > 1 else "", launch, scope, depth)
-    if name in _CONTAINERS:
+    if name in ("bash", "sh") and rest[:1] in (["-c"], ["-lc"], ["-ec"]):
+        return _shell(rest[1:2], launch, scope, depth)
+    if name in ("singularity", "apptainer"):
         return _container(rest, launch, scope)
-    if name in ("torchrun", "accelerate", "deepspeed") or _PYTHON.fullmatch(head):
+    if name in _VALUES or re.fullmatch(r"(?:.*/)?python[\d.]*", head):
         return _python_tool(name, head, rest, launch, scope)
     return _wrapper(name, rest, launch)
 
 
 def _srun(words: list[str], launch: Launch, scope: Scope) -> list[str]:
-    found, rest = options([source(scope.expand(w)) if w.startswith("-") else w for w in words])
-    launch.srun.update({k: source(scope.expand(v)) if "$" in v or '"' in v else v for k, v in found.items()})
+    found, rest = options([scope.text(w) if w.startswith("-") else w for w in words])
+    launch.srun.update({name: scope.text(value) for name, value in found.items()})
     launch.under_srun = True
     launch.kind = "srun"
     return rest
 
 
-def _shell(script: str, launch: Launch, scope: Scope, depth: int) -> Launch | None:
-    """The launch inside ``bash -c "..."``."""
-    if depth > 3:
+def _shell(script: list[str], launch: Launch, scope: Scope, depth: int) -> Launch | None:
+    """Find the launch inside ``bash -c "..."``."""
+    if depth > 3 or not script:
         return None
     inner = Scope(dict(scope.known), dict(scope.arrays))
-    for command in commands(source(scope.expand(script))):
-        found = find_launch(command.words, inner, launch.line, depth + 1)
-        if found:
-            found.srun, found.container = {**launch.srun, **found.srun}, found.container or launch.container
-            found.wrappers = launch.wrappers + found.wrappers
-            found.under_srun = launch.under_srun or found.under_srun
-            found.kind = "srun" if found.kind == "python" and found.under_srun else found.kind
-            return found
-    return None
+    found = (
+        find_launch(command.words, inner, deepcopy(launch), depth + 1) for command in commands(scope.text(script[0]))
+    )
+    return next(filter(None, found), None)
 
 
 def _container(words: list[str], launch: Launch, scope: Scope) -> list[str] | None:
-    if not words or words[0] not in ("exec", "run"):
+    given, rest = _leading(words[1:], _CONTAINER_VALUES)
+    if words[:1] not in (["exec"], ["run"]) or not rest:
         return None
-    words, given = words[1:], list[str]()
-    while words and words[0].startswith("-"):
-        given.append(words[0])
-        takes = words[0].lstrip("-") in _CONTAINER_VALUES
-        words = words[1:]
-        if takes and words:
-            given.append(words[0])
-            words = words[1:]
-    if not words:
-        return None
-    launch.container = [source(scope.expand(w)) for w in (words[0], *given)]
-    return words[1:]
+    launch.container = [scope.text(word) for word in (rest[0], *chain(*given))]
+    return rest[1:]
+
+
+def _leading(
+    words: list[str], valued: Collection[str], last: Collection[str] = ()
+) -> tuple[list[list[str]], list[str]]:
+    """Split off leading options, each with its value where it is a word of its own; those in ``last`` end them."""
+    found = []
+    while words and words[0].startswith("-") and words[0] not in last:
+        size = 2 if words[0].lstrip("-").replace("_", "-") in valued else 1
+        found.append(words[:size])
+        words = words[size:]
+    return found, words
 
 
 def _wrapper(name: str, rest: list[str], launch: Launch) -> list[str] | None:
-    """Programs that run another one."""
+    """Take off a program that runs another one."""
     if name == "env":
         return rest[1:] if rest[:1] == ["-i"] else rest
-    if name in ("uv", "poetry", "pdm", "pipenv") and rest[:1] == ["run"]:
+    if name in (*_CONDAS, "uv", "poetry", "pdm", "pipenv") and rest[:1] == ["run"]:
         launch.wrappers.append(f"{name} run")
+        if name in _CONDAS:
+            return options(rest[1:])[1]
         return ["python", *rest[1:]] if rest[1:] and rest[1].endswith(".py") else rest[1:]
-    if name in ("conda", "mamba", "micromamba") and rest[:1] == ["run"]:
-        launch.wrappers.append(f"{name} run")
-        found, after = options(rest[1:])
-        return after if found else rest[1:]
     if name in ("numactl", "nice", "ionice", "stdbuf", "nsys", "nvprof", "ncu", "dcgmi", "catchsegv", "shifter"):
         launch.wrappers.append(name)
-        after = [w for w in rest if w != "profile"] if name == "nsys" else rest
-        return options(after)[1] if after[:1] and after[0].startswith("-") else after
+        return options([word for word in rest if name != "nsys" or word != "profile"])[1]
     if name in ("mpirun", "mpiexec", "orterun"):
         launch.wrappers.append(name)
         launch.kind = "srun"
@@ -159,50 +156,31 @@ def _wrapper(name: str, rest: list[str], launch: Launch) -> list[str] | None:
 
 
 def _python_tool(name: str, head: str, words: list[str], launch: Launch, scope: Scope) -> Launch | None:
-    if _PYTHON.fullmatch(head):
-        launch.python = head if "/" in head else ""
-        words = _past_flags(words)
-        if words[:1] == ["-m"] and len(words) > 1:
-            module = plain(scope.expand(words[1])) or ""
-            if module in ("torch.distributed.run", "torch.distributed.launch"):
-                return _tool("torchrun", words[2:], _TORCHRUN_VALUES, launch, scope)
-            if module == "accelerate.commands.launch":
-                return _tool("accelerate", words[2:], _ACCELERATE_VALUES, launch, scope)
-            launch.module = True
-            words = words[1:]
-        return _program(words, launch, scope)
+    """Read python, torchrun, accelerate or deepspeed: its options, then the program."""
+    tool = name if name in _VALUES else ""
     if name == "accelerate":
-        return _tool(name, words[1:], _ACCELERATE_VALUES, launch, scope) if words[:1] == ["launch"] else None
-    return _tool(name, words, _TORCHRUN_VALUES if name == "torchrun" else _DEEPSPEED_VALUES, launch, scope)
-
-
-def _past_flags(words: list[str]) -> list[str]:
-    """Without the interpreter's own flags (``-u``, ``-X dev``)."""
-    while words and words[0].startswith("-") and words[0] not in ("-m", "-c", "-"):
-        words = words[2:] if words[0] in ("-X", "-W") else words[1:]
-    return words
-
-
-def _tool(kind: str, words: list[str], takes: set[str], launch: Launch, scope: Scope) -> Launch | None:
-    """torchrun, accelerate and deepspeed: their options, then the program."""
-    launch.kind = kind
-    while words and words[0].startswith("-"):
-        name, equals, value = words[0].lstrip("-").partition("=")
-        name, words = name.replace("_", "-"), words[1:]
-        if name in ("m", "module"):
-            launch.module = True
-            continue
-        if not equals and name in takes and words:
-            value, words = words[0], words[1:]
-        launch.settings[name] = source(scope.expand(value))
-    return _program(words, launch, scope)
-
-
-def _program(words: list[str], launch: Launch, scope: Scope) -> Launch | None:
+        if words[:1] != ["launch"]:
+            return None
+        words = words[1:]
+    elif not tool:
+        launch.python = head if "/" in head else ""
+        _, words = _leading(words, ("X", "W"), ("-m", "-c", "-"))
+        if words[:1] == ["-m"] and len(words) > 1:
+            tool = _MODULES.get(scope.text(words[1]), "")
+            launch.module = not tool
+            words = words[2 if tool else 1 :]
+    if tool:
+        launch.kind = tool
+        given, words = _leading(words, _VALUES[tool])
+        for option, *value in given:
+            key, _, joined = option.lstrip("-").partition("=")
+            if key in ("m", "module"):
+                launch.module = True
+            else:
+                launch.settings[key.replace("_", "-")] = scope.text(value[0] if value else joined)
     if not words or words[0] in ("-c", "-"):
         return None
-    launch.program = scope.expand(words[0])
-    launch.args = words[1:]
+    launch.program, launch.args = scope.expand(words[0]), words[1:]
     return launch
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from launcher.frozen import frozen
@@ -34,143 +35,105 @@ class Command:
     raw: str = ""
     """As it is written, redirections included."""
 
+    @property
+    def place(self) -> str:
+        """The line, for a note."""
+        return f"line {self.line}{' (inside if or for)' if self.nested else ''}"
+
 
 _OPEN, _CLOSE = {"if", "for", "while", "until", "case"}, {"fi", "done", "esac"}
 _SKIP = {"then", "do", "else", "!", "{", "}", "time", "exec", "nohup"}
 
 
-def commands(text: str) -> list[Command]:
-    """List every simple command of a script, in order."""
-    found, depth = [], 0
-    for command in _Splitter(text).split():
-        words = command.words
-        while words and words[0] in _SKIP:
-            words = words[1:]
-        first = words[0] if words else ""
-        if first in _OPEN or first == "elif":
-            depth += first in _OPEN
-            continue
-        if first in _CLOSE:
+def commands(text: str) -> Iterator[Command]:
+    """Yield every simple command of a script, in order."""
+    depth = 0
+    for command in _split(text):
+        while command.words and command.words[0] in _SKIP:
+            command.words.pop(0)
+        first = command.words[0] if command.words else ""
+        if first in _OPEN:
+            depth += 1
+        elif first in _CLOSE:
             depth -= 1
-        elif first:
-            found.append(Command(command.line, words, depth > 0, command.raw))
-    return found
+        elif first not in ("", "elif"):
+            command.nested = depth > 0
+            yield command
 
 
+_BLANK = re.compile(r"(?:\\\n|[^\S\n])+|#.*")
 _REDIRECT = re.compile(r"\d*(?:&>>|&>|>>|>&|>\||<<<|<<-?|<>|<&|<|>)")
+_UNQUOTED = re.compile(r"\\.?|[^\s\\'\"`$;|&()<>]+|\$", re.DOTALL)
 
 
-class _Splitter:
-    """Splits a script into commands and raw words."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.at, self.line = text, 0, 1
-        self.word, self.found, self.current = "", list[Command](), Command(1)
-        self.waiting: list[str] = []
-        """Ends of here documents that begin on the next line."""
-        self.redirect = ""
-        self.start = 0
-
-    def split(self) -> list[Command]:
-        while self.at < len(self.text):
-            self.step(self.text[self.at])
-        self.end_command()
-        return self.found
-
-    def step(self, char: str) -> None:
-        if self.text.startswith("\\\n", self.at):
-            self.take(2, keep=False)
-        elif char == "\\":
-            self.take(2)
-        elif char in "'\"`" or self.text.startswith(("$(", "${"), self.at) or (char == "(" and self.word.endswith("=")):
-            self.take(_extent(self.text, self.at))
-        elif char == "#" and not self.word:
-            end = self.text.find("\n", self.at)
-            self.at = len(self.text) if end < 0 else end
-        elif (found := _REDIRECT.match(self.text, self.at)) and (not self.word or not found[0][0].isdigit()):
-            self.end_word()
-            self.redirect = found[0]
-            self.take(len(found[0]), keep=False)
-        elif char in "\n;|&()":
-            self.end_command()
-            self.take(1, keep=False)
-            if char == "\n":
-                self.skip_documents()
-        elif char.isspace():
-            self.end_word()
-            self.take(1, keep=False)
+def _split(text: str) -> Iterator[Command]:
+    """Split a script into commands and raw words."""
+    at = start = counted = 0
+    line, redirect = 1, ""
+    words: list[str] = []
+    documents: list[str] = []  # the last lines of here documents that begin on the next line
+    while at <= len(text):
+        if found := _BLANK.match(text, at):
+            at = found.end()
+        elif found := _REDIRECT.match(text, at):
+            redirect, at = found[0], found.end()
+        elif (char := text[at : at + 1]) in "\n;|&()":  # also "", the end
+            if words:
+                yield Command(line, words, raw=text[start:at].strip())
+            words, redirect, at = [], "", at + 1
+            while char == "\n" and documents:
+                last = re.compile(rf"^[^\S\n]*{re.escape(documents.pop(0))}[^\S\n]*$", re.MULTILINE).search(text, at)
+                at = last.end() + 1 if last else len(text)
+            start = at
         else:
-            self.take(1)
+            line, counted = (line, counted) if words else (line + text.count("\n", counted, at), at)
+            word, at = _word(text, at)
+            if not redirect:
+                words.append(word)
+            elif redirect in ("<<", "<<-"):
+                documents.append(word.strip("'\"\\"))
+            redirect = ""
 
-    def take(self, count: int, *, keep: bool = True) -> None:
-        piece = self.text[self.at : self.at + count]
-        if keep and not self.word and not self.current.words:
-            self.current.line = self.line
-        if keep:
-            self.word += piece
-        self.line += piece.count("\n")
-        self.at += count
 
-    def end_word(self) -> None:
-        if not self.word:
-            return
-        if not self.redirect:
-            self.current.words.append(self.word)
-        elif self.redirect.startswith("<<") and self.redirect != "<<<":
-            self.waiting.append(self.word.strip("'\"\\"))
-        self.word = self.redirect = ""
+def _word(text: str, at: int) -> tuple[str, int]:
+    """Return the raw word at ``at``, and where it ends."""
+    word = ""
+    while at < len(text):
+        if text[at] in "'\"`" or text.startswith(("$(", "${"), at) or (text[at] == "(" and word.endswith("=")):
+            part = text[at : at + _extent(text, at)]
+        elif found := _UNQUOTED.match(text, at):
+            part = found[0]
+        else:
+            break
+        at += len(part)
+        word += part if part != "\\\n" else ""
+    return word, at
 
-    def end_command(self) -> None:
-        self.end_word()
-        self.redirect = ""
-        if self.current.words:
-            self.current.raw = self.text[self.start : self.at].strip()
-            self.found.append(self.current)
-        self.current, self.start = Command(self.line), self.at + 1
 
-    def skip_documents(self) -> None:
-        documents = bool(self.waiting)
-        while self.waiting:
-            mark = self.waiting.pop(0)
-            while self.at < len(self.text):
-                end = self.text.find("\n", self.at)
-                end = len(self.text) if end < 0 else end
-                row = self.text[self.at : end]
-                self.take(end - self.at + 1, keep=False)
-                if row.strip() == mark:
-                    break
-        if documents:
-            self.start = self.at
+_INSIDE = {"'": ("'", ""), '"': ('"', ""), "`": ("`", "'"), "(": (")", "'\"`("), "{": ("}", "'\"`(")}
+"""By the opening character: the closing one, and those that open another part inside."""
 
 
 def _extent(text: str, at: int) -> int:
-    """How many characters the quoted or bracketed part at ``at`` has; to the end where it is not closed."""
-    if text[at] == "'":
-        end = text.find("'", at + 1)
-        return (len(text) if end < 0 else end + 1) - at
-    closing = {'"': '"', "`": "`", "(": ")", "{": "}"}
-    opener = text[at + 1] if text[at] == "$" else text[at]
+    """Return how many characters the quoted or bracketed part at ``at`` has; to the end where it is not closed."""
     position = at + (2 if text[at] == "$" else 1)
+    opener = text[position - 1]
+    closing, inside = _INSIDE[opener]
     while position < len(text):
-        char = text[position]
-        if char == "\\":
-            position += 2
-        elif char == closing[opener]:
+        if text[position] == closing:
             return position + 1 - at
-        elif (
-            (char == "'" and opener != '"')
-            or (char in '"`(' and opener not in '"`')
-            or text.startswith(("$(", "${"), position)
-        ):
+        if opener == "'":
+            position += 1
+        elif text[position] in inside or text.startswith(("$(", "${"), position):
             position += _extent(text, position)
         else:
-            position += 1
+            position += 2 if text[position] == "\\" else 1
     return len(text) - at
 
 
 # --- variables ----------------------------------------------------------------------------------------------------------
 
-_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|([0-9@*#?$!-]))")
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!-])")
 _BRACES = re.compile(r"([A-Za-z_]\w*|[0-9@*#])(?:\[[@*]\])?(?::?([-=+?])(.*))?", re.DOTALL)
 
 
@@ -183,22 +146,13 @@ class Scope:
 
     def assign(self, name: str, raw: str) -> None:
         """Take ``NAME=raw`` or ``NAME+=raw``; an array keeps its words."""
-        if name.endswith("+"):
-            name = name[:-1]
-            before = self.known.get(name, [])
-            had = self.arrays.get(name, [])
-            self.assign(name, raw)
-            if raw.startswith("("):
-                self.arrays[name] = had + self.arrays[name]
-            else:
-                self.known[name] = _joined([*before, *self.known[name]])
-            return
+        name, plus = name.removesuffix("+"), name.endswith("+")
         if raw.startswith("("):
-            inner = _Splitter(raw[1:-1].replace("\n", " ")).split()
-            self.arrays[name] = self.words([w for c in inner for w in c.words])
+            inner = self.words(_words(raw[1:-1].replace("\n", " ")))
+            self.arrays[name] = self.arrays.get(name, []) + inner if plus else inner
             self.known.pop(name, None)
         else:
-            self.known[name] = self.expand(raw)
+            self.known[name] = _joined([*(self.known.get(name, []) if plus else []), *self.expand(raw)])
 
     def words(self, raw: list[str], depth: int = 0) -> list[str]:
         """Return raw words with ``$NAME`` and ``"${NAME[@]}"`` that stand alone replaced by the words they hold."""
@@ -207,7 +161,7 @@ class Scope:
             return raw
         for word in raw:
             found = re.fullmatch(r'"?\$\{?([A-Za-z_]\w*)(\[[@*]\])?\}?"?', word)
-            name = found.group(1) if found else ""
+            name = found[1] if found else ""
             if name in self.arrays:
                 result += self.words(self.arrays[name], depth + 1)
             elif (
@@ -215,8 +169,7 @@ class Scope:
                 and not word.startswith('"')
                 and any(isinstance(p, str) and " " in p for p in self.known[name])
             ):
-                inner = _Splitter(source(self.known[name])).split()
-                result += self.words([w for c in inner for w in c.words], depth + 1)
+                result += self.words(_words(source(self.known[name])), depth + 1)
             else:
                 result.append(word)
         return result
@@ -227,28 +180,30 @@ class Scope:
         at = 0
         quoted = False
         while at < len(raw):
-            char = raw[at]
+            char, size = raw[at], 1
             if char == '"':
                 quoted = not quoted
-                at += 1
             elif char == "'" and not quoted:
                 size = _extent(raw, at)
                 pieces.append(raw[at + 1 : at + size].removesuffix("'"))
-                at += size
-            elif raw.startswith("\\\n", at):
-                at += 2
             elif char == "\\" and at + 1 < len(raw):
-                keep = quoted and raw[at + 1] not in '"\\$`\n'
-                pieces.append(raw[at : at + 2] if keep else raw[at + 1])
-                at += 2
-            elif char in "$`":
-                size = _reference(raw, at)
-                pieces += self.reference(raw[at : at + size]) if size > 1 else [char]
-                at += size
+                size, escaped = 2, raw[at + 1]
+                if escaped != "\n":
+                    pieces.append(char + escaped if quoted and escaped not in '"\\$`' else escaped)
+            elif char == "`" or raw.startswith(("$(", "${"), at):
+                size = _extent(raw, at)
+                pieces += self.reference(raw[at : at + size])
+            elif found := _VARIABLE.match(raw, at):
+                size = len(found[0])
+                pieces += self.reference(found[0])
             else:
                 pieces.append(char)
-                at += 1
+            at += size
         return _joined(pieces)
+
+    def text(self, raw: str) -> str:
+        """Return what a raw word stands for, with what is only known later as it is written."""
+        return source(self.expand(raw))
 
     def reference(self, text: str) -> list[Piece]:
         """Return the value of ``$NAME``, ``${NAME:-default}``, ``$((1 + 2))`` or ``$(command)``."""
@@ -270,42 +225,31 @@ class Scope:
     def arithmetic(self, text: str) -> Piece:
         """Return the number, where every variable is known."""
         filled = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda m: plain(self.known.get(m[1], [Ref("")])) or "?", text[3:-2])
-        value = _calculate(filled)
-        return Ref(text) if value is None else str(value)
+        try:
+            return str(_value(ast.parse(filled.strip(), mode="eval").body)) if len(filled) <= 200 else Ref(text)
+        except (SyntaxError, ZeroDivisionError, KeyError, RecursionError, ValueError):
+            return Ref(text)
 
 
-def _reference(raw: str, at: int) -> int:
-    if raw[at] == "`" or raw.startswith(("$(", "${"), at):
-        return _extent(raw, at)
-    found = _VARIABLE.match(raw, at)
-    return len(found[0]) if found else 1
-
-
-_OPERATORS = {
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
 
 
-def _calculate(text: str) -> int | None:
-    if len(text) > 200 or not re.fullmatch(r"[\d\s+*/%()-]+", text) or "**" in text:
-        return None
-    try:
-        return _value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ZeroDivisionError, KeyError, RecursionError, ValueError):
-        return None
-
-
 def _value(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
     if isinstance(node, ast.BinOp):
-        return int(_OPERATORS[type(node.op)](_value(node.left), _value(node.right)))  # type: ignore[operator,index]
+        return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
     raise ValueError("no arithmetic")
+
+
+def _words(text: str) -> list[str]:
+    return [word for command in _split(text) for word in command.words]
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
@@ -320,9 +264,9 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
 
 def plain(pieces: list[Piece]) -> str | None:
     """Return the text, or None when a part of it is only known when the script runs."""
-    return "".join(p for p in pieces if isinstance(p, str)) if not any(isinstance(p, Ref) for p in pieces) else None
+    return None if any(isinstance(piece, Ref) for piece in pieces) else source(pieces)
 
 
 def source(pieces: list[Piece]) -> str:
     """Return the text with references as they were written."""
-    return "".join(p if isinstance(p, str) else p.text for p in pieces)
+    return "".join(piece.text if isinstance(piece, Ref) else piece for piece in pieces)

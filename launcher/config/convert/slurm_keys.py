@@ -4,54 +4,46 @@ from __future__ import annotations
 
 import re
 
+from launcher.config.check.rules import OWNED_OPTIONS
 from launcher.config.convert.amounts import smallest_count
 from launcher.config.convert.draft import Draft
 
-_KEYS = {
-    **{
-        option: f"slurm.{option}"
-        for option in (
-            "partition", "account", "qos", "constraint", "reservation", "exclude", "nodelist", "dependency", "comment",
-        )
-    },
-    "mail-type": "slurm.mail_type", "mail-user": "slurm.mail_user", "chdir": "code.dir",
+_DROPPED = {
+    "requeue", "no-kill", "open-mode", "parsable", "get-user-env", "verbose", "quiet", "gpus-per-socket",
+    "gres", "cpus-per-gpu", "mem-per-cpu", "mem-per-gpu",
 }  # fmt: skip
-"""Options whose value is the value of a key."""
-_AMOUNTS = {
-    "nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "cpus-per-task", "cpus-per-gpu", "mem",
-    "mem-per-cpu", "mem-per-gpu", "time", "gres",
-}  # fmt: skip
-_DROPPED = {"requeue", "no-kill", "open-mode", "parsable", "get-user-env", "verbose", "quiet", "gpus-per-socket"}
+"""Options without effect on a job file, and those that `put_resources` reads beside the ones with a key in ``resources``."""
 _LEFT = {"export", "wait", "wrap", "test-only", "hold", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core"}
 
 
 def put_slurm(draft: Draft, given: dict[str, str]) -> None:
     """Convert every option that `put_resources` has not read."""
     for option, value in given.items():
-        if option not in _AMOUNTS | _DROPPED:
-            _put(draft, option, value)
+        key = OWNED_OPTIONS.get(option, "")
+        if option not in _DROPPED and not key.startswith("resources."):
+            _put(draft, option, value, key)
 
 
-def _put(draft: Draft, option: str, value: str) -> None:
-    if option in _KEYS:
+def _put(draft: Draft, option: str, value: str, key: str) -> None:
+    if option == "exclusive" and value in ("", "exclusive"):
+        draft.put("slurm.exclusive", True)
+    elif option == "exclusive" or option in _LEFT:
+        draft.leave(f"--{option}{'=' + value if value else ''}.")
+    elif key.startswith("slurm.") or option == "chdir":
         if value:
-            draft.put(_KEYS[option], value.upper() if option == "mail-type" else value)
+            draft.put(key, value.upper() if option == "mail-type" else value)
     elif option == "job-name":
         if name := re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("-._")[:40]:
             draft.put("name", name)
-    elif option == "exclusive" and value in ("", "exclusive"):
-        draft.put("slurm.exclusive", True)
     elif option == "signal":
-        if (found := re.search(r"@(\d+)$", value)) and int(found.group(1)) >= 5:
-            draft.put("restart.signal_lead_s", int(found.group(1)))
+        if (found := re.search(r"@(\d+)$", value)) and int(found[1]) >= 5:
+            draft.put("restart.signal_lead_s", int(found[1]))
     elif option == "array":
         _array(draft, value)
     elif option == "no-requeue":
         draft.put("restart.requeue", False)
     elif option in ("output", "error", "input"):
         draft.leave("--output and --error: the run's logs/ holds a log per rank (launcher logs RUN).")
-    elif option in _LEFT or option == "exclusive":
-        draft.leave(f"--{option}{'=' + value if value else ''}.")
     elif re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", option):
         draft.item("slurm.extra", option, value if value else True)
     else:
@@ -59,7 +51,7 @@ def _put(draft: Draft, option: str, value: str) -> None:
 
 
 def _array(draft: Draft, value: str) -> None:
-    """Simple ranges and lists become a sweep over ``params.array_task_id``."""
+    """Convert simple ranges and lists to a sweep over ``params.array_task_id``."""
     text, _, most = value.partition("%")
     values: list[int] = []
     for part in text.split(","):
@@ -67,7 +59,7 @@ def _array(draft: Draft, value: str) -> None:
         if not found:
             draft.leave(f"--array={value}: write the values under sweep.")
             return
-        first, last, step = int(found.group(1)), int(found.group(2) or found.group(1)), int(found.group(3) or 1)
+        first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
         values += range(first, min(last, first + 10_000) + 1, max(step, 1))
     whole = values == list(range(values[0], values[0] + len(values)))
     sweep: dict[str, object] = {

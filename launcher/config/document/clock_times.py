@@ -21,7 +21,7 @@ def minutes(value: object) -> object:
         return _bounded(int(text), value)
     if re.fullmatch(r"\d+:\d+", text):
         raise ValueError(
-            f'"{text}" is ambiguous: hours and minutes, or to SLURM minutes and seconds; '
+            f'"{text}" is ambiguous: hours and minutes, or minutes and seconds as SLURM reads it; '
             f'write "{text}:00" for the first or "0:{text}" for the second'
         )
     found = _CLOCK.fullmatch(text) or _DAYS.fullmatch(text)

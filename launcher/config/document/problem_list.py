@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from launcher.config.document.source import COMMAND_LINE, Origin, Problem, parent
+from launcher.config.document.source import COMMAND_LINE, Origin, Problem, nearest
 from launcher.errors import CodeError, ConfigError
 
 
@@ -29,10 +29,8 @@ class ProblemList:
 
     def nearest(self, path: str) -> Origin:
         """Return where ``path`` was set, or the nearest key above it; the top of the job where none was."""
-        while path and path not in self.origin:
-            path = parent(path)
-        start = Origin(self.source) if self.source == COMMAND_LINE else Origin(self.source, 1, 1, 1, 1)
-        return self.origin.get(path, start) if path else start
+        top = Origin(self.source) if self.source == COMMAND_LINE else Origin(self.source, 1, 1, 1, 1)
+        return nearest(self.origin, path) or top
 
     def stop_if(self, serious: Callable[[Problem], bool]) -> None:
         """Raise every problem found so far when one of them is serious."""

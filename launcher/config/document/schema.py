@@ -20,6 +20,16 @@ class _Section:
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
 
+def _items() -> Any:
+    """A field that is an empty list by default."""
+    return field(default_factory=_no_items)
+
+
+def _keys() -> Any:
+    """A field that is an empty mapping by default."""
+    return field(default_factory=_no_keys)
+
+
 def _no_items() -> list[Any]:
     return []  # pydantic asks for a factory's signature: of `list` itself, inspect finds it by parsing a text (1 ms each)
 
@@ -49,7 +59,7 @@ class Code(_Section):
 
     dir: str = "."
     """Code directory, relative to the job file. It comes first on sys.path of every worker."""
-    link: list[str] = field(default_factory=_no_items)
+    link: list[str] = _items()
     """Directories, such as data, to link instead of copying."""
     snapshot: bool = True
     """Copy the code into the run. false links the whole directory, so later edits change a queued job."""
@@ -107,9 +117,9 @@ class Slurm(_Section):
     """Address to which SLURM sends mail."""
     gres: str | None = None
     """Generic resources instead of --gpus-per-node, such as "gpu:a100:4"."""
-    extra: dict[str, str | int | float | bool] = field(default_factory=_no_keys)
+    extra: dict[str, str | int | float | bool] = _keys()
     """Other sbatch options, by their long names without dashes. true is an option without a value."""
-    srun_args: list[str] = field(default_factory=_no_items)
+    srun_args: list[str] = _items()
     """Additional arguments of srun."""
 
 
@@ -150,17 +160,17 @@ class Distributed(_Section):
 class Environment(_Section):
     """The interpreter, container and environment variables of workers."""
 
-    variables: dict[str, Text] = field(default_factory=_no_keys)
+    variables: dict[str, Text] = _keys()
     """Environment variables: text, numbers, true or false, set as they are written. List secrets under `pass`."""
-    pass_: Annotated[list[str], Field(alias="pass")] = field(default_factory=_no_items)
+    pass_: Annotated[list[str], Field(alias="pass")] = _items()
     """Names of variables to copy from the environment of submit. Their values are written to no script or log."""
-    setup: list[str] = field(default_factory=_no_items)
+    setup: list[str] = _items()
     """Shell lines that run on each node before Python starts, such as "module load cuda/12.1"."""
     python: str | None = None
     """Python interpreter. Default: the active one at submission."""
     container: str | None = None
     """Image for pyxis (SLURM's --container-image), or a .sif file for Apptainer."""
-    container_args: list[str] = field(default_factory=_no_items)
+    container_args: list[str] = _items()
     """Additional arguments of the container runtime."""
 
 
@@ -244,7 +254,7 @@ class Trackers(_Section):
 class Notify(_Section):
     """Notifications about a run (extra: notify)."""
 
-    urls: list[str] = field(default_factory=_no_items)
+    urls: list[str] = _items()
     """Names of environment variables that hold apprise URLs. The URLs themselves are secrets."""
     on: list[Literal["started", "preempted", "failed", "completed", "cancelled"]] = field(
         default_factory=lambda: ["started", "preempted", "failed", "completed"]
@@ -256,11 +266,11 @@ class Notify(_Section):
 class After(_Section):
     """Start only after other runs."""
 
-    ok: list[str] = field(default_factory=_no_items)
+    ok: list[str] = _items()
     """Runs that must have completed."""
-    any: list[str] = field(default_factory=_no_items)
+    any: list[str] = _items()
     """Runs that must have ended."""
-    fails: list[str] = field(default_factory=_no_items)
+    fails: list[str] = _items()
     """Runs that must have failed."""
 
 
@@ -276,9 +286,9 @@ class Job(_Section):
     """Function that is called with a launcher.Worker, as module:name."""
     script: str | None = None
     """Script file, or "-m package.module". Any torchrun script works unmodified."""
-    args: list[str | int | float | bool] = field(default_factory=_no_items)
+    args: list[str | int | float | bool] = _items()
     """Arguments of the script. They may contain ${params.x} and ${run.dir}."""
-    params: dict[str, Any] = field(default_factory=_no_keys)
+    params: dict[str, Any] = _keys()
     """Keyword arguments of the task or function, and values for ${params.x}."""
     seed: Whole = 0
     """Seed of python, numpy and torch, and of the data order."""
@@ -291,7 +301,7 @@ class Job(_Section):
     environment: Environment = field(default_factory=Environment)
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
     restart: Restart = field(default_factory=Restart)
-    sweep: dict[str, Any] = field(default_factory=_no_keys)
+    sweep: dict[str, Any] = _keys()
     """Lists of values by key path, such as params.lr: [0.1, 0.01]. array_parallelism limits the points that run at once."""
     trackers: Trackers = field(default_factory=Trackers)
     notify: Notify = field(default_factory=Notify)

@@ -77,6 +77,13 @@ def parent(path: str) -> str:
     return re.sub(r"(?:\[\d+\]|(?:^|\.)[^.\[\]]*)$", "", path)
 
 
+def nearest(origins: dict[str, Origin], path: str) -> Origin | None:
+    """Return where ``path`` was set, or the nearest key above it."""
+    while path and path not in origins:
+        path = parent(path)
+    return origins.get(path)
+
+
 def is_below(path: str, above: str) -> bool:
     """Tell whether a key path is ``above`` itself or lies below it."""
     return path == above or path.startswith((above + ".", above + "["))
@@ -100,22 +107,19 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own name
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int", re.compile(r"(?:[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+)$"), list("-+0123456789")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
+for _kind, _pattern, _first in (
+    ("null", r"(?:~|null|Null|NULL|)$", [*"~nN", ""]),
+    ("bool", r"(?:true|True|TRUE|false|False|FALSE)$", [*"tTfF"]),
+    ("int", r"(?:[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+)$", [*"-+0123456789"]),
+    (
+        "float",
         r"(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-        r"|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+        r"|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+        [*"-+0123456789."],
     ),
-    list("-+0123456789."),
-)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<$"), ["<"])
+    ("merge", r"<<$", ["<"]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(_pattern), _first)
 
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+")
@@ -126,27 +130,28 @@ _BOOL_WORD = re.compile(r"yes|no|on|off", re.IGNORECASE)
 
 def read_yaml(text: str, source: str) -> Document:
     """Read a whole file; its faults are in ``problems``."""
-    document = Document()
-    if len(text) > _MAX_BYTES:
-        document.problems.append(
-            Problem("", "the file is larger than 4 MiB, too large for a job file", origin=Origin(source, 1, 1))
-        )
-        return document
+    document, problem = _Builder(source), ""
+    where = Origin(source, 1, 1)
+    root = None
     try:
-        root = yaml.compose(text, Loader=_Loader)
+        if len(text) > _MAX_BYTES:
+            problem = "the file is larger than 4 MiB, too large for a job file"
+        else:
+            root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
-        document.problems.append(_syntax(error, source))
-        return document
+        problem = _syntax(error)
+        if mark := error.problem_mark or error.context_mark:
+            where = Origin(source, mark.line + 1, mark.column + 1)
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
-        where = Origin(source, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
-        document.problems.append(Problem("", f"the character {_char(error)} is not allowed in YAML", origin=where))
-        return document
+        where = Origin(source, before.count("\n") + 1, len(before) - before.rfind("\n"))
+        problem = f"the character U+{error.character:04X} is not allowed in YAML"
     except RecursionError:
-        document.problems.append(Problem("", "lists and mappings are nested too deeply", origin=Origin(source, 1, 1)))
-        return document
-    if root is not None:
-        document.data = _Builder(document, source).build(root, "", ())
+        problem = "lists and mappings are nested too deeply"
+    if problem:
+        document.problems.append(Problem("", problem, origin=where))
+    elif root is not None:
+        document.data = document.build(root, "", ())
     return document
 
 
@@ -166,12 +171,10 @@ def read_value(text: str, key: str = "") -> tuple[Any, str | None]:
         return None, "the value is nested too deeply"
     if root is None:
         return None, None
-    if isinstance(root, yaml.MappingNode) and not root.flow_style:
+    if isinstance(root, yaml.CollectionNode) and not root.flow_style:
         return text, None  # ``a: b`` is text on a command line
-    if isinstance(root, yaml.SequenceNode) and not root.flow_style:
-        return text, None
-    document = Document()
-    data = _Builder(document, COMMAND_LINE, strict=False).build(root, key, ())
+    document = _Builder(COMMAND_LINE)
+    data = document.build(root, key, ())
     return data, (document.problems[0].message if document.problems else None)
 
 
@@ -215,28 +218,21 @@ def _integer(text: str) -> int:
     return value
 
 
-def _char(error: yaml.reader.ReaderError) -> str:
-    code = error.character if isinstance(error.character, int) else ord(error.character)
-    return f"U+{code:04X}"
-
-
-def _syntax(error: yaml.MarkedYAMLError, source: str) -> Problem:
-    mark = error.problem_mark or error.context_mark
-    where = Origin(source, mark.line + 1, mark.column + 1) if mark else Origin(source, 1, 1)
+def _syntax(error: yaml.MarkedYAMLError) -> str:
     said = (error.problem or "the parser stopped here").replace("\n", " ")
     if "\\t" in said or "'\t'" in said:
         said = "tabs cannot indent; use spaces"
     elif said.startswith("mapping values are not allowed"):
         said = 'a ":" is not allowed here; check the indentation, or put quotes around the value'
-    return Problem("", f"this is not valid YAML: {said}", origin=where)
+    return f"this is not valid YAML: {said}"
 
 
-class _Builder:
+class _Builder(Document):
     """Builds a document from PyYAML's nodes: values, origins, duplicate keys, ambiguous words, unknown tags."""
 
-    def __init__(self, document: Document, source: str, *, strict: bool = True) -> None:
-        self.document, self.source, self.strict = document, source, strict
-        self.count = 0
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source, self.strict, self.count = source, source != COMMAND_LINE, 0
 
     def build(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> Any:
         self.count += 1
@@ -255,12 +251,12 @@ class _Builder:
         return self.scalar(node, path) if isinstance(node, yaml.ScalarNode) else None
 
     def wrong(self, node: yaml.Node, path: str, message: str) -> None:
-        self.document.problems.append(Problem(path, message, origin=self.origin(node, node)))
+        self.problems.append(Problem(path, message, origin=self.origin(node, node)))
 
     def origin(self, key: yaml.Node, value: yaml.Node) -> Origin:
-        a, b = key.start_mark, value.start_mark
         if not self.strict:
             return Origin(self.source)
+        a, b = key.start_mark, value.start_mark
         return Origin(self.source, a.line + 1, a.column + 1, b.line + 1, b.column + 1)
 
     def mapping(self, node: yaml.MappingNode, path: str, above: tuple[int, ...]) -> dict[str, Any]:
@@ -275,12 +271,13 @@ class _Builder:
             name = self.key(key, path)
             if name is None:
                 continue
+            here = join(path, name)
             if name in result:
-                first = self.document.origins[join(path, name)]
-                self.wrong(key, join(path, name), f"this key is set twice, first on line {first.line}; remove one")
+                first = self.origins[here]
+                self.wrong(key, here, f"this key is set twice, first on line {first.line}; remove one")
                 continue
-            self.document.origins[join(path, name)] = self.origin(key, value)
-            result[name] = self.build(value, join(path, name), above)
+            self.origins[here] = self.origin(key, value)
+            result[name] = self.build(value, here, above)
         return {**{k: v for k, v in merged.items() if k not in result}, **result}
 
     def merge(self, value: yaml.Node, path: str, above: tuple[int, ...], merged: dict[str, Any]) -> None:
@@ -306,15 +303,15 @@ class _Builder:
             self.wrong(node, path, f"the tag {_tag(node)} is not allowed")
         result = []
         for index, item in enumerate(node.value):
-            self.document.origins[join(path, index)] = self.origin(item, item)
-            result.append(self.build(item, join(path, index), above))
+            here = join(path, index)
+            self.origins[here] = self.origin(item, item)
+            result.append(self.build(item, here, above))
         return result
 
     def scalar(self, node: yaml.ScalarNode, path: str) -> Any:
         kind, text = node.tag.rsplit(":", 1)[-1], _pairs(str(node.value))
         if node.style is None and kind == "str":
-            said = _ambiguous(text, strict=self.strict)
-            if said:
+            if said := _ambiguous(text, strict=self.strict):
                 self.wrong(node, path, said)
             return text
         if kind == "str" or (kind != "null" and parent(path) == _AS_WRITTEN):
@@ -323,25 +320,20 @@ class _Builder:
             return _SCALARS[kind](text)
         except OverflowError:
             self.wrong(node, path, "this number exceeds 64 bits; put quotes around it if it is text")
-            return None
         except (KeyError, ValueError):
             self.wrong(node, path, f"the tag {_tag(node)} is not allowed")
-            return None
+        return None
 
 
 def _tag(node: yaml.Node) -> str:
     return str(node.tag).replace("tag:yaml.org,2002:", "!!")
 
 
-def _float(text: str) -> float:
-    return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
-
-
 _SCALARS: dict[str, Any] = {
     "null": lambda _text: None,
     "bool": lambda text: {"true": True, "false": False}[text.lower()],
     "int": _integer,
-    "float": _float,
+    "float": lambda text: float(re.sub(r"_|\.(?=inf|nan)", "", text.lower())),
 }
 
 

@@ -12,7 +12,7 @@ from launcher.redact import holds_secret, secret_name
 
 _WORD = r"[A-Za-z0-9_@%+=:.,/-]+"
 _MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-_PATTERNS: dict[str, tuple[str, str]] = {
+_PATTERNS = {
     "name": (r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "made of letters, digits, dots, dashes and underscores, 64 at most"),
     "task": (rf"{_MODULE}:{_MODULE}", "module:Class"),
     "function": (rf"{_MODULE}:{_MODULE}", "module:name"),
@@ -28,8 +28,6 @@ _PATTERNS: dict[str, tuple[str, str]] = {
     "slurm.mail_user": (r"[^\s\"'\\$`;|&<>()]+", "a mail address"),
     "slurm.gres": (r"[A-Za-z0-9_:.,=()/-]+", "in sbatch's form, such as gpu:a100:4"),
     "distributed.interface": (r"\^?=?[A-Za-z0-9_.:-]+(?:,[A-Za-z0-9_.:-]+)*", "a network interface, such as ib0"),
-}
-_ITEMS: dict[str, tuple[str, str]] = {
     "environment.pass": (r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable"),
     "notify.urls": (
         r"[A-Za-z_][A-Za-z0-9_]*",
@@ -69,32 +67,18 @@ def check_texts(values: dict[str, Any], container: dict[str, Any]) -> Iterator[P
 
 def _wrong(path: str, value: str) -> str | None:
     free = path.startswith(tuple(f"{f}{c}" for f in _FREE for c in ".["))
-    if bad := _unprintable(value, free):
-        return f"holds the character U+{ord(bad):04X}, which is not allowed here"
+    for char in value:
+        if char == "\0" or (not free and unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp")):
+            return f"holds the character U+{ord(char):04X}, which is not allowed here"
     if holds_secret(value):
         return "looks like a secret; export it as an environment variable and list its name under environment.pass"
     if not free and not value.strip():
         return "is empty; remove this key"
     if not free and len(value) > _LONGEST:
         return f"is longer than {_LONGEST:,} characters"
-    return None if "${" in value else _mismatch(path, value)
-
-
-def _unprintable(value: str, free: bool) -> str | None:
-    """The first control, format or separator character; a lone surrogate can be written nowhere at all."""
-    for char in value:
-        kind = unicodedata.category(char)
-        if char == "\0" or kind == "Cs":
-            return char
-        if not free and kind in ("Cc", "Cf", "Zl", "Zp"):
-            return char
-    return None
-
-
-def _mismatch(path: str, value: str) -> str | None:
     item = re.sub(r"\[\d+\]$", "", path)
-    pattern = _PATTERNS.get(path) or (_ITEMS.get(item) if item != path else None)
-    if pattern is None or re.fullmatch(pattern[0], value):
+    pattern, meant = _PATTERNS.get(item, ("", ""))
+    if not pattern or "${" in value or re.fullmatch(pattern, value):
         return None
     # What was written for an item may be a secret: it is not shown.
-    return f"must be {pattern[1]}" + (f', not "{value[:60]}"' if item == path else "")
+    return f"must be {meant}" + (f', not "{value[:60]}"' if item == path else "")

@@ -70,7 +70,13 @@ def describe_errors(error: ValidationError, data: Any) -> list[Problem]:
         path = _path(item["loc"], data)
         found.setdefault(path, []).append(item)
     deeper = {path for path in found if any(other != path and is_below(other, path) for other in found)}
-    return [_problem(path, items) for path, items in found.items() if path not in deeper]
+    return [
+        _unknown_key(path)
+        if any(item["type"] == "unexpected_keyword_argument" for item in items)
+        else Problem(path, _sentence(path, items), "value")
+        for path, items in found.items()
+        if path not in deeper
+    ]
 
 
 def _path(loc: tuple[Any, ...], data: Any) -> str:
@@ -84,33 +90,35 @@ def _path(loc: tuple[Any, ...], data: Any) -> str:
     return path
 
 
-def _problem(path: str, items: list[Any]) -> Problem:
+def _unknown_key(path: str) -> Problem:
+    above, _, key = path.rpartition(".")
+    own = homes(key)  # a key in the wrong section is sent to its own, before any key that only looks like it
+    meant = f'; did you mean "{own[0]}.{key}"?' if own else suggestion(key, keys_at(above))
+    return Problem(path, f'unknown key "{key}"{meant}')
+
+
+def _sentence(path: str, items: list[Any]) -> str:
+    """Say what is wrong with a value."""
     kinds, value = [item["type"] for item in items], items[0]["input"]
     if path.startswith("environment.variables.") and kinds[0] == "string_type":
-        return Problem(path, "must be text, a number, true or false", "value")  # the value may be a secret: not shown
-    if "unexpected_keyword_argument" in kinds:
-        above, _, key = path.rpartition(".")
-        own = homes(key)  # a key in the wrong section is sent to its own, before any key that only looks like it
-        meant = f'; did you mean "{own[0]}.{key}"?' if own else suggestion(key, keys_at(above))
-        return Problem(path, f'unknown key "{key}"{meant}')
-    for item in items:
-        if said := _broken_limit(item):
-            return Problem(path, said, "value")
+        return "must be text, a number, true or false"  # the value may be a secret: not shown
+    if said := next(filter(None, map(_broken_limit, items)), None):
+        return said
     if kinds == ["string_type"] and isinstance(value, (bool, int, float)):
         text = json.dumps(value)
-        return Problem(path, f'must be text, not {text}; put quotes around it: "{text}"', "value")
+        return f'must be text, not {text}; put quotes around it: "{text}"'
     wanted = list(dict.fromkeys(_TYPES.get(kind, "") for kind in kinds))
     if "a number" in wanted and "a whole number" in wanted:
         wanted.remove("a whole number")
     if not all(wanted):
-        return Problem(path, items[0]["msg"].lower(), "value")
-    said = wanted[0] if len(wanted) == 1 else ", ".join(wanted[:-1]) + " or " + wanted[-1]
+        return str(items[0]["msg"]).lower()
+    said = " or ".join(filter(None, (", ".join(wanted[:-1]), wanted[-1])))
     if value is None:
-        return Problem(path, f"has no value; set {said}, or remove this key", "value")
+        return f"has no value; set {said}, or remove this key"
     truth = said == "true or false" and value in ("true", "false")
     number = said.endswith(" number") and isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?", value)
     hint = "; remove the quotes" if truth or number else ""
-    return Problem(path, f"must be {said}, not {value_text(value)}{hint}", "value")
+    return f"must be {said}, not {value_text(value)}{hint}"
 
 
 def _broken_limit(item: Any) -> str | None:
@@ -127,34 +135,26 @@ def _broken_limit(item: Any) -> str | None:
 
 def homes(key: str) -> list[str]:
     """List the sections that have a key of this name, the outer ones first."""
-    return [home for home in _sections() if key in keys_at(home)]
-
-
-@functools.cache
-def _sections() -> list[str]:
-    """Key paths of the schema's sections, the outer ones first."""
-    found = [""]
-    for path in found:
-        found += [below for key in keys_at(path) if keys_at(below := join(path, key))]
-    return found[1:]
+    return [home for home, keys in _sections().items() if home and key in keys]
 
 
 def keys_at(path: str) -> list[str]:
     """List the keys that the schema has below a key path, as they are written in a job file."""
-    current: Any = Job
-    for part in path.split(".") if path else []:
-        fields = {key_name(f): f for f in dataclasses.fields(current)}
-        if part not in fields:
-            return []
-        hints = _hints(current)
-        options = [hints[fields[part].name], *typing.get_args(hints[fields[part].name])]
-        current = next((o for o in options if dataclasses.is_dataclass(o)), None)
-        if current is None:
-            return []
-    return [key_name(f) for f in dataclasses.fields(current)]
+    return _sections().get(path, [])
 
 
-_hints = functools.cache(typing.get_type_hints)
+@functools.cache
+def _sections() -> dict[str, list[str]]:
+    """The keys of the job ("") and of each section by its key path, the outer ones first."""
+    found: dict[str, list[str]] = {}
+    todo: list[tuple[str, Any]] = [("", Job)]
+    for path, section in todo:
+        hints = typing.get_type_hints(section)
+        found[path] = [key_name(f) for f in dataclasses.fields(section)]
+        for f in dataclasses.fields(section):
+            options = (hints[f.name], *typing.get_args(hints[f.name]))
+            todo += [(join(path, key_name(f)), option) for option in options if dataclasses.is_dataclass(option)]
+    return found
 
 
 def key_name(field: dataclasses.Field[Any]) -> str:

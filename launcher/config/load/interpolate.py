@@ -39,10 +39,13 @@ def _quick(value: Any, container: dict[str, Any], above: tuple[str, ...]) -> Any
         return value
     if value == "???" or "\\" in value or "${" in _SIMPLE.sub("", value):
         raise _NotSimpleError
-    whole = _SIMPLE.fullmatch(value)
-    if whole:
-        return _quick_key(whole.group(1), container, above)
-    return _SIMPLE.sub(lambda found: _quick_text(found.group(1), container, above), value)
+    if whole := _SIMPLE.fullmatch(value):
+        return _quick_key(whole[1], container, above)
+    parts = _SIMPLE.split(value)
+    parts[1::2] = [_quick_key(path, container, above) for path in parts[1::2]]
+    if any(isinstance(part, (dict, list)) for part in parts):
+        raise _NotSimpleError
+    return "".join(map(str, parts))
 
 
 def _quick_key(path: str, container: dict[str, Any], above: tuple[str, ...]) -> Any:
@@ -50,7 +53,7 @@ def _quick_key(path: str, container: dict[str, Any], above: tuple[str, ...]) -> 
         raise _NotSimpleError
     first, *rest = path.split(".")
     if first == "run":
-        if rest and rest[0] in RUN_KEYS and len(rest) == 1 and "run" not in container:
+        if len(rest) == 1 and rest[0] in RUN_KEYS and "run" not in container:
             return f"${{{path}}}"
         raise _NotSimpleError
     node: Any = container
@@ -59,13 +62,6 @@ def _quick_key(path: str, container: dict[str, Any], above: tuple[str, ...]) -> 
             raise _NotSimpleError
         node = node[part]
     return _quick(node, container, (*above, path))
-
-
-def _quick_text(path: str, container: dict[str, Any], above: tuple[str, ...]) -> str:
-    value = _quick_key(path, container, above)
-    if isinstance(value, (dict, list)):
-        raise _NotSimpleError
-    return str(value)
 
 
 def readable(text: str) -> bool:
@@ -99,9 +95,9 @@ def _plain(node: Any, path: str, faults: ProblemList) -> Any:
     from omegaconf import DictConfig, ListConfig
 
     if isinstance(node, DictConfig):
-        return {str(k): _plain(_get(node, k, join(path, str(k)), faults), join(path, str(k)), faults) for k in node}
+        return {str(key): _get(node, key, join(path, str(key)), faults) for key in node}
     if isinstance(node, ListConfig):
-        return [_plain(_get(node, i, join(path, i), faults), join(path, i), faults) for i in range(len(node))]
+        return [_get(node, index, join(path, index), faults) for index in range(len(node))]
     if isinstance(node, str):
         return re.sub("\ue000(run\\.\\w+)\ue001", r"${\1}", node)
     return node
@@ -115,7 +111,7 @@ def _get(node: Any, key: Any, path: str, faults: ProblemList) -> Any:
         faults.add(path, "is marked ??? and must be set")
         return None
     try:
-        return node[key]
+        return _plain(node[key], path, faults)
     except (OmegaConfBaseException, RecursionError) as error:
         faults.add(path, _interpolation(error, OmegaConf.to_container(node, resolve=False)[key]))  # type: ignore[index,call-overload]
         return None
@@ -124,12 +120,12 @@ def _get(node: Any, key: Any, path: str, faults: ProblemList) -> Any:
 def _interpolation(error: Exception, text: Any) -> str:
     said = str(error).split("\n")[0]
     if found := re.search(r"Interpolation key '(.*)' not found", said):
-        name = found.group(1)
+        name = found[1]
         if name.startswith("run."):
             return f"${{{name}}} does not exist{suggestion(name, [f'run.{k}' for k in RUN_KEYS])}"
         return f"${{{name}}} names a key that is not set"
     if found := re.search(r"Environment variable '(.*)' not found", said):
-        return f"the environment variable {found.group(1)} is not set"
+        return f"the environment variable {found[1]} is not set"
     if isinstance(error, RecursionError) or "ecursive" in said:
         return f"{text} refers to itself"
     return f"{text} is not valid: {said}"
@@ -139,7 +135,7 @@ def interpolate_run(values: Any, run_dir: str | Path, run_id: str, name: str) ->
     """Return a copy of ``values`` (text, lists, mappings) with ``${run.dir}``, ``${run.id}`` and ``${run.name}`` filled in."""
     known = {"dir": str(run_dir), "id": run_id, "name": name}
     if isinstance(values, str):
-        return re.sub(r"\$\{run\.(dir|id|name)\}", lambda found: known[found.group(1)], values)
+        return re.sub(r"\$\{run\.(dir|id|name)\}", lambda found: known[found[1]], values)
     if isinstance(values, dict):
         return {key: interpolate_run(value, run_dir, run_id, name) for key, value in values.items()}
     if isinstance(values, (list, tuple)):

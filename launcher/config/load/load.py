@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.document.problem_list import ProblemList
 from launcher.config.document.schema import Job
-from launcher.config.document.source import COMMAND_LINE, Origin, Problem, dump_yaml, join, parent
+from launcher.config.document.source import COMMAND_LINE, Origin, Problem, dump_yaml, join, nearest
 from launcher.config.document.texts import leaves
 from launcher.config.document.validation import describe_errors
 from launcher.config.load.interpolate import resolve_interpolations
@@ -51,8 +51,18 @@ class LoadedJob:
 
     @property
     def name(self) -> str:
-        """``job.name``, or a name made from what the job runs."""
-        return self.job.name or default_name(self.job)
+        """``job.name``, or a name made from what it runs: ``train`` of train.py, ``package.module``, ``Class``."""
+        job = self.job
+        if job.name:
+            return job.name
+        text = job.script or job.task or job.function or "job"
+        if text.startswith("-m"):
+            text = text[2:].strip()
+        elif job.script:
+            text = Path(text).stem
+        else:
+            text = text.rpartition(":")[2]
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:40] or "job"
 
     @property
     def code_dir(self) -> Path:
@@ -67,10 +77,8 @@ class LoadedJob:
         except ConfigError as error:
             placed = []
             for problem in error.problems:
-                path = problem.partition(":")[0]
-                while path and path not in self.origin:
-                    path = parent(path)
-                placed.append(f"{self.origin[path].at('value')}: {problem}" if path else problem)
+                where = nearest(self.origin, problem.partition(":")[0])
+                placed.append(f"{where.at('value')}: {problem}" if where else problem)
             raise type(error)(placed) from None
 
     @property
@@ -137,13 +145,17 @@ def load_layers(
         faults.problems += layer.document.problems
     container = merge(layers, faults)
     _add_sweep(container, sweep, faults)
-    faults.stop_if(_unreadable)  # then every further complaint would mislead
+    # Where a file cannot be read every further complaint would mislead.
+    faults.stop_if(lambda p: not p.path and p.origin is not None and p.origin.source != COMMAND_LINE)
     job = check_values(_first_point(container, faults), faults)
     tops = {p.path.split(".")[0] for p in faults.problems if p.path or p.origin is None}
+    loaded = LoadedJob(
+        job=job, container=container, origin=faults.origin, base_dir=base_dir, source=source, site=profile
+    )
     if check_code and tops.isdisjoint(("", "task", "function", "script", "code", "params")):
-        faults.problems += named_code.check_code(job, (base_dir / Path(job.code.dir).expanduser()).resolve())
+        faults.problems += named_code.check_code(job, loaded.code_dir)
     faults.stop_if(lambda _: True)
-    return LoadedJob(job=job, container=container, origin=faults.origin, base_dir=base_dir, source=source, site=profile)
+    return loaded
 
 
 def _add_sweep(container: dict[str, Any], flags: Sequence[str], faults: ProblemList) -> None:
@@ -157,7 +169,7 @@ def _add_sweep(container: dict[str, Any], flags: Sequence[str], faults: ProblemL
 
 
 def _first_point(container: dict[str, Any], faults: ProblemList) -> dict[str, Any]:
-    """The values of a sweep's first point: keys that are only swept are there, as for every point."""
+    """Return the values of a sweep's first point: keys that are only swept are there, as for every point."""
     written = container.get("sweep")
     if not isinstance(written, dict):
         return container
@@ -167,18 +179,9 @@ def _first_point(container: dict[str, Any], faults: ProblemList) -> dict[str, An
     return set_values(container, {key: values[0] for key, values in found.items()})
 
 
-def check_values(container: dict[str, Any], faults: ProblemList) -> Job:
-    """Resolve and validate merged values; faults go into the problem list."""
-    return _validate(resolve_interpolations(container, faults), container, faults)
-
-
-def _unreadable(problem: Problem) -> bool:
-    return not problem.path and problem.origin is not None and problem.origin.source != COMMAND_LINE
-
-
 @lru_cache(maxsize=1)
 def _adapter() -> TypeAdapter[Job]:
-    """The validator of a job. Plugins of pydantic are left out: looking for them reads the metadata of every package here."""
+    """Return the validator of a job. Plugins of pydantic are left out: looking for them reads the metadata of every package here."""
     before = os.environ.get(_NO_PLUGINS)
     os.environ[_NO_PLUGINS] = "__all__"
     try:
@@ -190,21 +193,29 @@ def _adapter() -> TypeAdapter[Job]:
             os.environ[_NO_PLUGINS] = before
 
 
-def _validate(values: dict[str, Any], container: dict[str, Any], faults: ProblemList) -> Job:
-    """The job, with defaults where a value is wrong, so that the rules between the right ones still apply."""
+def check_values(container: dict[str, Any], faults: ProblemList) -> Job:
+    """Resolve and validate merged values; faults go into the problem list.
+
+    The job has defaults where a value is wrong, so that the rules between the right ones still apply.
+    """
     from launcher.config.check import rules
 
-    faults.problems += (bad := _wrong_texts(values))
-    values = _without(values, {p.path for p in bad})
+    values = resolve_interpolations(container, faults)
+    halves = [  # no encoding and so no validator accepts them
+        Problem(path, "holds a lone surrogate (half a character), which no file can hold", "value")
+        for path, value in leaves(values)
+        if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value)
+    ]
+    faults.problems += halves
+    values = _without(values, {p.path for p in halves})
     try:
         job = _parse(values)
     except ValidationError as error:
         known = {p.path for p in faults.problems if p.path}
         found = describe_errors(error, values)
         faults.problems += [p for p in found if p.path not in known]
-        pruned = _without(values, {p.path for p in found})
         try:
-            job = _parse(pruned)
+            job = _parse(_without(values, {p.path for p in found}))
         except ValidationError:  # a fault that only appears beside others: what was found is enough
             job = Job()
     wrong = {p.path for p in faults.problems if p.path}
@@ -217,33 +228,12 @@ def _parse(values: dict[str, Any]) -> Job:
     return _adapter().validate_json(json.dumps(values))
 
 
-def _wrong_texts(values: dict[str, Any]) -> list[Problem]:
-    """Problems for lone surrogates, which no encoding and so no validator accepts."""
-    return [
-        Problem(path, "holds a lone surrogate (half a character), which no file can hold", "value")
-        for path, value in leaves(values)
-        if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value)
-    ]
-
-
 def _without(values: Any, paths: set[str], path: str = "") -> Any:
-    """A copy without what lies at the key paths; list items are dropped with their list."""
+    """Return a copy without what lies at the key paths; list items are dropped with their list."""
     if not isinstance(values, dict):
         return values
-    gone = paths | {p[: p.index("[")] for p in paths if "[" in p}
+    gone = {path.partition("[")[0] for path in paths}
     return {k: _without(v, paths, join(path, k)) for k, v in values.items() if join(path, k) not in gone}
-
-
-def default_name(job: Job) -> str:
-    """Make a run's name from what it runs: ``train`` of train.py, ``package.module``, ``Class``."""
-    text = job.script or job.task or job.function or "job"
-    if text.startswith("-m"):
-        text = text[2:].strip()
-    elif job.script:
-        text = Path(text).stem
-    else:
-        text = text.rpartition(":")[2]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:40] or "job"
 
 
 def argument_texts(args: Sequence[str | int | float | bool]) -> list[str]:

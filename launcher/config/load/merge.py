@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from launcher.config.document.source import (
     Problem,
     is_below,
     join,
-    parent,
+    nearest,
     read_value,
     value_at,
 )
@@ -36,8 +35,7 @@ def target_layer(target: str) -> tuple[Layer, Path]:
         if base not in file.parents:
             base = file.parent
         target = str(file.relative_to(base))
-    where = Origin(COMMAND_LINE)
-    return Layer(COMMAND_LINE, Document({"script": target}, {"script": where})), base
+    return Layer(COMMAND_LINE, Document([("script", target)])), base
 
 
 def command_line(overrides: Sequence[str], script_args: Sequence[str]) -> Layer:
@@ -46,13 +44,14 @@ def command_line(overrides: Sequence[str], script_args: Sequence[str]) -> Layer:
     where = Origin(COMMAND_LINE)
     for text in overrides:
         key, equals, value = text.partition("=")
-        said = _wrong_override(text, key, equals)
-        if not said:
-            data, said = read_value(value, key)
-            if not said:
-                document.data.append((key, data))
+        if said := _wrong_override(text, key, equals):
+            document.problems.append(Problem("", said, origin=where))
+            continue
+        data, said = read_value(value, key)
         if said:
-            document.problems.append(Problem(key if equals and _KEY.fullmatch(key) else "", said, origin=where))
+            document.problems.append(Problem(key, said, origin=where))
+        else:
+            document.data.append((key, data))
     if script_args:
         document.data.append(("args", list(script_args)))
     return Layer(COMMAND_LINE, document)
@@ -69,125 +68,112 @@ def _wrong_override(text: str, key: str, equals: str) -> str | None:
 
 
 def merge(layers: list[Layer], faults: ProblemList) -> dict[str, Any]:
-    """Merge the layers' values: mappings merge, anything else replaces; locked keys do not change."""
+    """Merge the layers' values: mappings merge, anything else replaces; locked keys do not change.
+
+    A ``${`` that cannot be read becomes a problem and an empty text.
+    """
     merged: dict[str, Any] = {}
     locked: dict[str, Origin] = {}
     for layer in layers:
-        if layer.source == COMMAND_LINE and isinstance(layer.document.data, list):
-            _apply(merged, layer.document.data, locked, faults)
+        data, origins = layer.document.data, layer.document.origins
+        if isinstance(data, list):
+            for key, value in data:
+                _override(merged, key, value, locked, faults)
         else:
-            _check_grammar(layer.document.data, "", faults, layer.document.origins)
-            _guard(merged, layer, locked, faults)
-            _merge_into(merged, layer.document.data)
-            _replace_origins(faults.origin, layer.document)
+            for path, owner in _locked_changes(merged, "", data, locked):
+                faults.add(path, f"is locked by {owner}; remove it here", "key", origins.get(path))
+            _merge_into(merged, data, "", faults, origins)
+            _replace_origins(faults.origin, origins)
         for name in layer.locked:
             locked.setdefault(name, Origin(layer.source))
     return merged
 
 
-def _merge_into(target: dict[str, Any], data: dict[str, Any]) -> None:
+def _merge_into(
+    target: dict[str, Any], data: dict[str, Any], path: str, faults: ProblemList, origins: dict[str, Origin]
+) -> None:
     """Merge a copy of ``data``: what is merged later never reaches a document."""
     for key, value in data.items():
-        if not isinstance(value, dict):
-            target[key] = copy.deepcopy(value)
-            continue
-        if not isinstance(target.get(key), dict):
-            target[key] = {}
-        _merge_into(target[key], value)
+        here = join(path, key)
+        if isinstance(value, dict):
+            if not isinstance(target.get(key), dict):
+                target[key] = {}
+            _merge_into(target[key], value, here, faults, origins)
+        else:
+            target[key] = _copied(value, here, faults, origins)
 
 
-def _replace_origins(origin: dict[str, Origin], document: Document) -> None:
-    for path in document.origins:
+def _copied(value: Any, path: str, faults: ProblemList, origins: dict[str, Origin]) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(item, join(path, key), faults, origins) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_copied(item, join(path, index), faults, origins) for index, item in enumerate(value)]
+    if isinstance(value, str) and not readable(value):
+        said = (
+            'this "${" does not begin an interpolation such as ${params.lr}; write "\\${" for the characters themselves'
+        )
+        faults.add(path, said, "value", nearest(origins, path))
+        return ""
+    return value
+
+
+def _replace_origins(origin: dict[str, Origin], new: dict[str, Origin]) -> None:
+    for path in new:
         if path.endswith("[0]"):  # a list replaces the one before it as a whole
             for old in [o for o in origin if o.startswith(path[:-3] + "[")]:
                 del origin[old]
-    origin.update(document.origins)
+    origin.update(new)
 
 
-# --- locks --------------------------------------------------------------------------------------------------------------
-
-
-def _guard(merged: dict[str, Any], layer: Layer, locked: dict[str, Origin], faults: ProblemList) -> None:
-    """A layer may repeat a locked key with the same value, not change it."""
-    for path, where in layer.document.origins.items():
-        value = value_at(layer.document.data, path)
-        if "[" in path or isinstance(value, dict):
-            continue  # the whole list, or what is in the mapping, is looked at by itself
-        if changed := _changes_locked(merged, path, value, locked):
-            faults.add(path, f"is locked by {changed[1]}; remove it here", "key", where)
-
-
-def _changes_locked(
-    merged: dict[str, Any], key: str, value: Any, locked: dict[str, Origin]
-) -> tuple[str, Origin] | None:
-    """The first locked key that a value would change, and who locked it; mappings merge, anything else replaces."""
+def _locked_changes(
+    merged: dict[str, Any], path: str, value: Any, locked: dict[str, Origin]
+) -> Iterator[tuple[str, Origin]]:
+    """Yield each locked key that a value would change, and who locked it; the same value again is no change."""
     if isinstance(value, dict):
-        below = (_changes_locked(merged, join(key, k), v, locked) for k, v in value.items())
-        return next((found for found in below if found), None)
-    owner = next((o for name, o in locked.items() if is_below(key, name) or is_below(name, key)), None)
-    return (key, owner) if owner and value_at(merged, key) != value else None
+        for key, item in value.items():
+            yield from _locked_changes(merged, join(path, key), item, locked)
+    elif value_at(merged, path) != value:
+        owner = next((o for name, o in locked.items() if is_below(path, name) or is_below(name, path)), None)
+        if owner:
+            yield path, owner
 
 
 # --- overrides ----------------------------------------------------------------------------------------------------------
 
 
-def _apply(
-    merged: dict[str, Any], items: list[tuple[str, Any]], locked: dict[str, Origin], faults: ProblemList
-) -> None:
+def _override(merged: dict[str, Any], key: str, value: Any, locked: dict[str, Origin], faults: ProblemList) -> None:
     where = Origin(COMMAND_LINE)
-    for key, value in items:
-        values = {key: value}
-        if changed := _changes_locked(merged, key, value, locked):
-            faults.add(changed[0], f"is locked by {changed[1]}; remove it here", "key", where)
-        elif _check_grammar(values, "", faults, {}, where):
-            said = _set(merged, key, values[key])
-            if said:
-                faults.add(key, said, "key", where)
-                continue
-            for old in [o for o in faults.origin if o.startswith((key + "[", key + "."))]:
-                faults.origin[old] = where
-            faults.origin[key] = where
+    changes = list(_locked_changes(merged, key, value, locked))
+    for path, owner in changes:
+        faults.add(path, f"is locked by {owner}; remove it here", "key", where)
+    if changes:
+        return
+    if said := _set(merged, key, value, faults):
+        faults.add(key, said, "key", where)
+        return
+    for old in [o for o in faults.origin if o.startswith((key + "[", key + "."))]:
+        faults.origin[old] = where
+    faults.origin[key] = where
 
 
-def _set(merged: dict[str, Any], key: str, value: Any) -> str | None:
+def _set(merged: dict[str, Any], key: str, value: Any, faults: ProblemList) -> str | None:
     """Set one value by key path; a sentence when there is no place for it."""
-    *above, last = re.findall(r"[^.\[\]]+|\[\d+\]", key)
+    parts = re.findall(r"[^.\[\]]+|\[\d+\]", key)
     node: Any = merged
-    for depth, part in enumerate(above):
-        if isinstance(node, dict) and not part.startswith("[") and node.get(part) is None:
-            node[part] = [] if [*above, last][depth + 1].startswith("[") else {}
-        if said := _misfit(node, part, "".join(above[:depth])):
-            return said
-        node = node[int(part[1:-1])] if part.startswith("[") else node[part]
-    if said := _misfit(node, last, parent(key)):
-        return said
-    if isinstance(node, dict) and isinstance(value, dict):
-        _merge_into(node, {last: value})
-    else:
-        node[int(last[1:-1]) if last.startswith("[") else last] = value
+    above = ""
+    for depth, part in enumerate(parts):
+        index = int(part[1:-1]) if part.startswith("[") else None
+        if index is not None and not (isinstance(node, list) and index < len(node)):
+            return "the list has no such item"
+        if index is None and not isinstance(node, dict):
+            return f"{above} is {value_text(node)}, so no key can be set below it"
+        if depth < len(parts) - 1:
+            if index is None and node.get(part) is None:
+                node[part] = [] if parts[depth + 1].startswith("[") else {}
+            above = join(above, part if index is None else index)
+            node = node[part if index is None else index]
+        elif index is None:
+            _merge_into(node, {part: value}, above, faults, {key: Origin(COMMAND_LINE)})
+        else:
+            node[index] = _copied(value, key, faults, {key: Origin(COMMAND_LINE)})
     return None
-
-
-def _misfit(node: Any, part: str, path: str) -> str | None:
-    if part.startswith("["):
-        fits = isinstance(node, list) and int(part[1:-1]) < len(node)
-        return None if fits else "the list has no such item"
-    return None if isinstance(node, dict) else f"{path} is {value_text(node)}, so no key can be set below it"
-
-
-def _check_grammar(
-    data: Any, path: str, faults: ProblemList, origins: dict[str, Origin], where: Origin | None = None
-) -> bool:
-    """Find ``${`` that cannot be read, in place: each becomes a problem and an empty text. False when there was one."""
-    items = list(data.items()) if isinstance(data, dict) else list(enumerate(data)) if isinstance(data, list) else []
-    good = True
-    for key, value in items:
-        here = str(key) if where and not path else join(path, key)
-        if not isinstance(value, str):
-            good = _check_grammar(value, here, faults, origins, where) and good
-        elif not readable(value):
-            said = 'this "${" does not begin an interpolation such as ${params.lr}; write "\\${" for the characters themselves'
-            faults.add(here, said, "value", where or origins.get(here))
-            data[key] = ""
-            good = False
-    return good

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.document.source import Document, Origin, Problem, read_yaml
-from launcher.config.document.validation import suggestion, value_text
+from launcher.config.document.validation import keys_at, suggestion, value_text
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
 
 ADMIN_PROFILE = Path("/etc/launcher/site.yaml")
-GPU_REQUESTS = ("gpus-per-node", "gres")
 
 
 @frozen(kw_only=True)
@@ -29,9 +28,6 @@ class SiteProfile:
     """How to request GPUs: gpus-per-node or gres."""
     locked: tuple[str, ...] = ()
     """Job keys that nothing after the profile may change. A section locks all its keys."""
-
-
-OWN_KEYS = tuple(f.name for f in fields(SiteProfile))
 
 
 @dataclass
@@ -50,11 +46,9 @@ def user_profile(environ: Mapping[str, str] = os.environ) -> Path:
 
 def site_paths(environ: Mapping[str, str] = os.environ) -> list[Path]:
     """List the profiles of this machine and user, weakest first; the file of $LAUNCHER_SITE must exist."""
-    paths = [p for p in (ADMIN_PROFILE, user_profile(environ)) if p.is_file()]
-    named = environ.get("LAUNCHER_SITE")
-    if named:
-        paths.insert(1 if ADMIN_PROFILE in paths else 0, Path(named).expanduser())
-    return paths
+    chosen = Path(environ.get("LAUNCHER_SITE", "")).expanduser()
+    paths = (ADMIN_PROFILE, chosen, user_profile(environ))
+    return [path for path in paths if path.is_file() or path == chosen != Path()]
 
 
 def load_site(sites: list[Path] | None = None) -> SiteProfile:
@@ -85,52 +79,46 @@ def read_document(path: Path) -> Document:
     source = str(path)
     start = Origin(source, 1, 1, 1, 1)
     try:
-        text = path.read_text(encoding="utf-8")
+        document = read_yaml(path.read_text(encoding="utf-8"), source)
     except UnicodeDecodeError as error:
         return Document({}, problems=[Problem("", f"the file is not UTF-8 text (byte {error.start})", origin=start)])
     except OSError as error:
         said = "file not found" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
         return Document({}, problems=[Problem("", said, origin=Origin(source))])
-    document = read_yaml(text, source)
-    if document.data is None:
-        document.data = {}
-    elif not isinstance(document.data, dict):
-        document.problems.append(
-            Problem("", f"the file must be a mapping of keys to values, not {value_text(document.data)}", origin=start)
-        )
+    if not isinstance(document.data, dict):
+        if document.data is not None:
+            said = f"the file must be a mapping of keys to values, not {value_text(document.data)}"
+            document.problems.append(Problem("", said, origin=start))
         document.data = {}
     return document
 
 
 def _take_own(document: Document) -> dict[str, Any]:
-    """Remove the profile's own keys from the document and check them."""
-    own = {key: document.data.pop(key) for key in OWN_KEYS if key in document.data}
-    wrong = {key: said for key, value in own.items() if (said := _wrong_own(key, value))}
-    document.problems += [Problem(key, said, "value", document.origins.get(key)) for key, said in wrong.items()]
-    return {key: value for key, value in own.items() if key not in wrong}
+    """Remove the profile's own keys from the document and return those that are right."""
+    own = {}
+    for name in [f.name for f in fields(SiteProfile) if f.name in document.data]:
+        value = document.data.pop(name)
+        if said := _wrong_locks(value) if name == "locked" else _wrong_text(name, value):
+            document.problems.append(Problem(name, said, "value", document.origins.get(name)))
+        else:
+            own[name] = value
+    return own
 
 
-def _wrong_own(key: str, value: Any) -> str | None:
-    if key == "locked":
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            return f"must be a list of job keys, such as [slurm.account], not {value_text(value)}"
-        return next((said for name in value if (said := _unknown(name))), None)
+def _wrong_text(name: str, value: Any) -> str | None:
     if not isinstance(value, str):
         return f"must be text, not {value_text(value)}"
-    if key == "gpu_request" and value not in GPU_REQUESTS:
+    if name == "gpu_request" and value not in ("gpus-per-node", "gres"):
         return f"must be gpus-per-node or gres, not {value_text(value)}"
     return None
 
 
-def _unknown(name: str) -> str | None:
-    from launcher.config.document.validation import keys_at
-
-    parent, _, key = name.rpartition(".")
-    known = keys_at(parent)
-    if (
-        key in known
-        or parent.split(".")[0] in ("params", "sweep")
-        or parent in ("slurm.extra", "environment.variables")
-    ):
-        return None
-    return f'unknown job key "{name}"{suggestion(key, known)}'
+def _wrong_locks(value: Any) -> str | None:
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        return f"must be a list of job keys, such as [slurm.account], not {value_text(value)}"
+    for name in value:
+        above, _, key = name.rpartition(".")
+        free = above.split(".")[0] in ("params", "sweep") or above in ("slurm.extra", "environment.variables")
+        if not free and key not in (known := keys_at(above)):
+            return f'unknown job key "{name}"{suggestion(key, known)}'
+    return None

@@ -89,13 +89,13 @@ def axes(sweep: dict[str, Any]) -> tuple[dict[str, list[Any]], list[Problem]]:
                 said = f"must be a whole number of at least 1, not {value_text(value)}"
                 problems.append(Problem(f"sweep.{key}", said, "value"))
             continue
-        values, said_of_key = _values(value), _may_be_swept(key)
-        if said_of_key:
-            problems.append(Problem(f"sweep.{key}", said_of_key))
-        elif isinstance(values, str):
-            problems.append(Problem(f"sweep.{key}", values, "value"))
-        else:
-            found[key] = values
+        if refused := _may_be_swept(key):
+            problems.append(Problem(f"sweep.{key}", refused))
+            continue
+        try:
+            found[key] = _values(value)
+        except ValueError as error:
+            problems.append(Problem(f"sweep.{key}", str(error), "value"))
     count = math.prod(len(v) for v in found.values())
     if count > MOST_POINTS:
         problems.append(Problem("sweep", f"has {count:,} points; at most {MOST_POINTS:,} are allowed"))
@@ -106,37 +106,36 @@ def axes(sweep: dict[str, Any]) -> tuple[dict[str, list[Any]], list[Problem]]:
 
 def _may_be_swept(key: str) -> str | None:
     top = key.split(".")[0]
-    if top in ("name", "sweep", "code", "runs_dir", "share", "after", "notify", "preflight"):
-        return f"{top} cannot be swept"
-    if top not in SWEPT:
-        if top in keys_at(""):
-            return f"{top} cannot be swept: all points share one sbatch script"
+    if top in SWEPT:
+        return "name the keys below params, such as params.lr" if key == "params" else None
+    if top not in keys_at(""):
         return f'unknown key "{key}"{suggestion(top, SWEPT)}'
-    return "name the keys below params, such as params.lr" if key == "params" else None
+    in_script = top not in ("name", "sweep", "code", "runs_dir", "share", "after", "notify", "preflight")
+    return f"{top} cannot be swept{': all points share one sbatch script' if in_script else ''}"
 
 
-def _values(value: Any) -> list[Any] | str:
-    """The values of one axis, or what is wrong with them."""
+def _values(value: Any) -> list[Any]:
+    """Return the values of one axis. Raises ValueError with a sentence."""
     if isinstance(value, str):
         found = _RANGE.fullmatch(value.strip())
         if not found:
-            return f'must be a list of values or range(n), not "{value}"'
+            raise ValueError(f'must be a list of values or range(n), not "{value}"')
         numbers = [int(n) for n in found.groups() if n is not None]
-        if len(numbers) == 3 and numbers[2] == 0:
-            return f"{value} has a step of 0"
+        if numbers[2:] == [0]:
+            raise ValueError(f"{value} has a step of 0")
         steps = range(*numbers)
         if len(steps) > MOST_POINTS:
-            return f"{value} has {len(steps):,} values; at most {MOST_POINTS:,} points are allowed"
+            raise ValueError(f"{value} has {len(steps):,} values; at most {MOST_POINTS:,} points are allowed")
         value = list(steps)
     if not isinstance(value, list):
-        return f"must be a list of values or range(n), not {value_text(value)}"
+        raise ValueError(f"must be a list of values or range(n), not {value_text(value)}")
     if not value:
-        return "has no values"
+        raise ValueError("has no values")
     seen: set[str] = set()
     for item in value:
         text = json.dumps(item, sort_keys=True)
         if text in seen:
-            return f"has {value_text(item)} twice"
+            raise ValueError(f"has {value_text(item)} twice")
         seen.add(text)
     return value
 
@@ -160,7 +159,7 @@ def expand(sweep: dict[str, Any]) -> Sweep:
 
 
 def _words(keys: list[str]) -> list[str]:
-    """The last word of each key path, more of them where two keys end alike."""
+    """Return the last word of each key path, more of them where two keys end alike."""
     words = []
     for key in keys:
         parts = key.split(".")

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from launcher.node.agent.entry import run_agent
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one agent from the command line; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m launcher.node.agent")
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument(
-        "--node", type=int, default=None, help="this node's place in the allocation; default: as SLURM says"
-    )
-    given = parser.parse_args(argv)
-    return run_agent(given.run_dir, node=given.node)
-
+from launcher.node.agent.main import AgentMain
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # threads stuck in a slow file system must not keep the node
+    parser = argparse.ArgumentParser(prog="python -m launcher.node.agent")
+    parser.add_argument("run_dir")
+    parser.add_argument("--node", type=int, help="this node's index in the allocation; default: as SLURM says")
+    given = parser.parse_args()
+    AgentMain(given.run_dir, given.node)()

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import psutil
@@ -20,9 +20,9 @@ from launcher.errors import ProtocolError
 from launcher.node.agent.description import node_facts, resolve_host
 from launcher.node.agent.environment import cpu_shares
 from launcher.node.agent.preflight import Preflight
-from launcher.node.agent.store import STORE_MAIN, Store
-from launcher.node.agent.usage import Gpus, Sampler
-from launcher.node.agent.workers import WORKER_MAIN, Crew
+from launcher.node.agent.store import Store
+from launcher.node.agent.usage import Sampler
+from launcher.node.agent.workers import Crew
 from launcher.node.checkpoints import fence
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.wire import connection
@@ -42,16 +42,16 @@ PRELOAD = (
 )
 """What the fork server imports, by name: this floor knows no torch. A question mark: only if it is there."""
 _SIGNALS = {signal.SIGTERM: "TERM", signal.SIGUSR2: "USR2", signal.SIGCONT: "CONT", signal.SIGINT: "TERM"}
-"""What agents hear, and as what it is told: ^C in a terminal asks for the same as TERM."""
+"""The signals that agents handle, and their names for the leader: ^C in a terminal means the same as TERM."""
 _PATIENCE_AFTER_TERM_S = 15.0
 _UNANSWERED_S = 60.0
-"""A leader listens within moments of claiming its attempt: one that does not answer so long after it has died since."""
+"""A leader listens within moments of claiming its attempt: one that does not answer for so long has died since."""
 _UNRESOLVED_S = 45.0
-"""A name service that does not know the leader's host for so long will not: the node is of no use, and says so by leaving."""
+"""A name service that does not know the leader's host for so long never will: the node is useless, and its agent leaves."""
 
 
 class Agent:
-    """One node's agent; ``run`` returns the process's exit code."""
+    """One node's agent; `run` returns the process's exit code."""
 
     def __init__(
         self,
@@ -64,9 +64,6 @@ class Agent:
         life: str,
         secret: str,
         environ: Mapping[str, str],
-        preload: Sequence[str] = PRELOAD,
-        worker_main: str = WORKER_MAIN,
-        store_main: str = STORE_MAIN,
     ) -> None:
         self.spec = spec
         self.paths = paths
@@ -75,16 +72,14 @@ class Agent:
         self._leader_host = leader_host
         self._life = life
         self._secret = secret
-        self._worker_main = worker_main
-        self._store_main = store_main
-        self._server = ForkServer(preload=preload, environ=environ, on_exit=self._exited)
-        self._sampler = Sampler(self._pids, gpus=Gpus if spec.gpus_per_node else None)
+        self._server = ForkServer(preload=PRELOAD, environ=environ)
+        self._sampler = Sampler(self._pids, gpus=spec.gpus_per_node > 0)
         self._peer: connection.Peer | None = None
         self._waiting: list[wire.SignalHeard] = []
         self._attempt = 0
         self._crews: dict[int, Crew] = {}
         self._stores: dict[int, Store] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._heard = 0.0
         self._term_at: float | None = None
         self._broken: str | None = None
@@ -106,9 +101,7 @@ class Agent:
         self._task(self._look_at_imports())
         try:
             peer = await self._join()
-            if peer is None:
-                return 0
-            return await self._obey(peer)
+            return 0 if peer is None else await self._obey(peer)
         except ProtocolError as error:
             _say(str(error))
             return error.exit_code
@@ -117,7 +110,7 @@ class Agent:
             await self._server.stop()
 
     async def _look_at_imports(self) -> None:
-        """Say what went wrong, or may go wrong, in the fork server; the rounds find out by themselves."""
+        """Log what went wrong, or may go wrong, in the fork server; rounds report its failure themselves."""
         try:
             found = await self._server.ready()
         except ForkServerError as error:
@@ -128,7 +121,7 @@ class Agent:
             _say(f"The fork server has {found['threads']} threads after importing torch: forking it is not safe.")
 
     async def _join(self) -> connection.Peer | None:
-        """Find the leader; None when the run has ended already.
+        """Find the leader; return None when the run has ended already.
 
         Raises ProtocolError after ``init_timeout_min``, or when it has begun and is gone before this agent found it.
         """
@@ -142,20 +135,18 @@ class Agent:
             )
         )
         claimed: float | None = None
-        unresolved_since: float | None = None
+        unresolved: float | None = None
         try:
-            while not search.done():
-                await asyncio.wait({search}, timeout=1.0)
-                if not search.done():
-                    unresolved_since = await self._unresolved(unresolved_since)
-                if not search.done() and await asyncio.to_thread(read_outcome, self.paths.outcome) is not None:
+            while not (await asyncio.wait({search}, timeout=1.0))[0]:
+                unresolved = await self._unresolved(unresolved)
+                if await asyncio.to_thread(read_outcome, self.paths.outcome) is not None:
                     _say("The run has ended already.")
                     return None
                 if self._term_at is not None and time.monotonic() - self._term_at > _PATIENCE_AFTER_TERM_S:
-                    raise ProtocolError("TERM came before the leader was found; leaving.")
+                    raise ProtocolError("This agent received TERM before it found the leader; leaving.")
                 if claimed is None and await asyncio.to_thread(self._claimed):
                     claimed = time.monotonic()
-                if not search.done() and claimed is not None and time.monotonic() - claimed > _UNANSWERED_S:
+                if claimed is not None and time.monotonic() - claimed > _UNANSWERED_S:
                     self.leader_lost = "silent"
                     raise ProtocolError("The leader has begun and does not answer; leaving.")
             if search.exception() is not None:
@@ -165,7 +156,7 @@ class Agent:
             search.cancel()
 
     def _claimed(self) -> bool:
-        """The leader of this life of the allocation has begun."""
+        """Return whether the leader of this life of the allocation has claimed its attempt."""
         try:
             newest = max(fence.attempts(self.paths), default=0)
         except OSError:
@@ -173,8 +164,8 @@ class Agent:
         return fence.claimant(self.paths, newest).get("life") == self._life
 
     async def _unresolved(self, since: float | None) -> float | None:
-        """Since when the leader's name has led nowhere; None when it leads somewhere. Raises ProtocolError after a while."""
-        if await asyncio.to_thread(resolve_host, self._leader_host) is not None:
+        """Return since when the leader's name does not resolve, None when it does. Raises ProtocolError after `_UNRESOLVED_S`."""
+        if await asyncio.to_thread(resolve_host, self._leader_host):
             return None
         if since is not None and time.monotonic() - since > _UNRESOLVED_S:
             raise ProtocolError(f"This node cannot resolve {self._leader_host}, the first node's name.")
@@ -244,14 +235,14 @@ class Agent:
         elif isinstance(message, wire.SignalHeard):
             self._waiting.append(message)
 
-    def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(work)
+    def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
         return task
 
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        """A fault of ours in a background task must not leave the leader waiting for its answer."""
+    def _finished(self, task: asyncio.Future[Any]) -> None:
+        """Hang up when a background task has failed: the leader must not wait for its answer."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             traceback.print_exception(error)
@@ -270,33 +261,32 @@ class Agent:
                     crew.term_came()
         self._tell(wire.SignalHeard(name=name, t=time.time()))
 
-    def _exited(self, key: str, status: int, t: float) -> None:
-        """The fork server tells of an end."""
-        for crew in self._crews.values():
-            if crew.exited(key, status, t):
-                return
-        for store in self._stores.values():
-            if store.key == key:
-                store.exited()
-
     # --- the leader's orders ---
 
     def _do(self, order: wire.ToAgent) -> None:
         match order:
             case wire.Welcome():
                 self._attempt = order.attempt
-                if (
-                    self.node
-                ):  # not in the leader's own process. Whoever hands the job back for it tells so by its clock
+                if self.node:  # the first node's process has the leader's clock already
                     clock.follow(order.t)
             case wire.RunChecks():
                 self._task(self._preflight(order))
             case wire.StartStore():
                 store = self._stores[order.round] = Store(self._server, order.round, self._tell)
                 folder = self.paths.round_logs(self._attempt, max(order.round, 0))
-                self._task(store.start(folder / "store.log", share=self.spec.share, main=self._store_main))
+                self._task(store.start(folder / "store.log", share=self.spec.share))
             case wire.StartRound():
-                self._start(order)
+                crew = Crew(self.spec, self.paths, self._server, order, attempt=self._attempt, tell=self._tell)
+                self._crews[crew.round] = crew
+                crew.start(
+                    cpu_shares(
+                        os.sched_getaffinity(0),
+                        psutil.cpu_count() or 1,
+                        os.environ,
+                        workers=len(order.workers),
+                        cpus_per_task=self.spec.cpus_per_task,
+                    )
+                )
             case wire.EndRound():
                 self._task(self._end(order.round))
             case wire.ForwardTerm(round=number) if number in self._crews:
@@ -308,19 +298,7 @@ class Agent:
 
     async def _preflight(self, order: wire.RunChecks) -> None:
         check = Preflight(self.spec, self.paths, self._server, node=self.node, attempt=self._attempt)
-        self._tell(await check.run(order.peers, order.port))
-
-    def _start(self, order: wire.StartRound) -> None:
-        crew = Crew(self.spec, self.paths, self._server, order, attempt=self._attempt, tell=self._tell)
-        self._crews[crew.round] = crew
-        shares = cpu_shares(
-            sorted(os.sched_getaffinity(0)),
-            psutil.cpu_count() or 1,
-            os.environ,
-            workers=len(order.workers),
-            cpus_per_task=self.spec.cpus_per_task,
-        )
-        crew.start(shares, main=self._worker_main)
+        self._tell(await check.run(order))
 
     async def _end(self, round_: int) -> None:
         crew, store = self._crews.get(round_), self._stores.get(round_)

@@ -20,10 +20,10 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
 
-def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str | None) -> NodeFacts:
-    """Ask for everything. It blocks (NVML, DNS, the run directory), so agents call it in a thread.
+def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str) -> NodeFacts:
+    """Describe this node. It blocks (NVML, DNS, the run directory), so agents call it in a thread.
 
-    ``local_address`` is this end of the connection to the leader, or None.
+    ``local_address`` is this end of the connection to the leader.
     """
     gpus = Gpus()
     address = node_address(spec, host, local_address)
@@ -45,7 +45,7 @@ def node_facts(spec: RunSpec, paths: RunPaths, *, host: str, local_address: str 
 
 
 def _sees(paths: RunPaths) -> bool:
-    """A node whose view of the folder comes back is waited for: one that is left out is missing to the end of the attempt."""
+    """Return whether this node can use the run directory, asking patiently: a node that says no is out for the whole attempt."""
     try:
         found = patiently(lambda: exists(paths.spec, paths.root), paths.root)
     except OSError:
@@ -54,7 +54,7 @@ def _sees(paths: RunPaths) -> bool:
 
 
 def disk(root: Path) -> dict[str, int | None]:
-    """Free space and inodes where the run directory lies."""
+    """Return the free space and inodes of the run directory's file system."""
     try:
         found = os.statvfs(root)
     except OSError:
@@ -67,7 +67,7 @@ def disk(root: Path) -> dict[str, int | None]:
 
 
 def torch_versions() -> dict[str, str | None]:
-    """Versions of torch, the CUDA it was built for, and NCCL's package (the one for that CUDA first), read from files."""
+    """Read the versions of torch, its CUDA and NCCL's package (the one for that CUDA first) from files."""
     versions: dict[str, str | None] = {"torch": None, "cuda": None, "nccl": None}
     try:
         versions["torch"] = importlib.metadata.version("torch")
@@ -93,37 +93,33 @@ def torch_versions() -> dict[str, str | None]:
 # --- addresses ---
 
 
-def resolve_host(name: str) -> str | None:
-    """Return the address that a name resolves to here; None when it does not."""
+def resolve_host(name: str) -> str:
+    """Return the address that a name resolves to here; "" when it does not."""
     try:
         return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError, IndexError):
-        return None
+        return ""
 
 
-def _is_loopback(address: str | None) -> bool:
-    return address is None or address == "::1" or address.removeprefix("::ffff:").startswith("127.")
+def _is_loopback(address: str) -> bool:
+    return address in ("", "::1") or address.removeprefix("::ffff:").startswith("127.")
 
 
 def _of_interface(name: str) -> str | None:
-    found = psutil.net_if_addrs().get(name, [])
-    for family in (socket.AF_INET, socket.AF_INET6):
-        for entry in found:
-            if entry.family == family:
-                return str(entry.address)
-    return None
+    found = {entry.family: str(entry.address) for entry in reversed(psutil.net_if_addrs().get(name, []))}
+    return found.get(socket.AF_INET) or found.get(socket.AF_INET6)
 
 
-def node_address(spec: RunSpec, host: str, local_address: str | None) -> str:
-    """Return where other nodes reach this one: the named interface, the way to the leader, the host's own name."""
+def node_address(spec: RunSpec, host: str, local_address: str) -> str:
+    """Return the address at which other nodes reach this one: by the named interface, the way to the leader or the host's name."""
     if spec.interface and (named := _of_interface(spec.interface)):
         return named
     if spec.batch == "local":
         return "127.0.0.1"
-    if not _is_loopback(local_address) and local_address is not None:
+    if not _is_loopback(local_address):
         return local_address.removeprefix("::ffff:")
     resolved = resolve_host(host)
-    if resolved is not None and not _is_loopback(resolved):
+    if not _is_loopback(resolved):
         return resolved
     for name, entries in psutil.net_if_addrs().items():
         for entry in entries:
@@ -140,7 +136,7 @@ def master_address(spec: RunSpec, host: str, address: str) -> str:
 
 
 def gloo_interface(spec: RunSpec) -> str | None:
-    """Return the interface that gloo must be told; None when this host's own name, which it looks up, resolves.
+    """Return the interface that gloo must use; None when it finds one itself, by resolving this host's name.
 
     Debian writes 127.0.1.1 for it into /etc/hosts: then no other node can reach what gloo binds.
     """
@@ -148,10 +144,10 @@ def gloo_interface(spec: RunSpec) -> str | None:
         return None
     own = resolve_host(socket.gethostname())
     if spec.batch == "local":
-        return None if own is not None else "lo"
-    if own is not None and not _is_loopback(own):
+        return None if own else "lo"
+    if not _is_loopback(own):
         return None
-    address = node_address(spec, socket.gethostname(), None)
+    address = node_address(spec, socket.gethostname(), "")
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in entries):
             return name

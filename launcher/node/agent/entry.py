@@ -7,7 +7,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from launcher.node.agent.membership import leader_address, node_index, node_name
 from launcher.node.leader.finish import Ending
 from launcher.node.leader.leader import Leader
 from launcher.node.wire import connection
-from launcher.node.wire.messages import AgentHello, Hub, Leaving, Link, Shutdown
+from launcher.node.wire.messages import AgentHello, Hub, Link, Shutdown
 from launcher.run.asking import exists, load_object, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -47,63 +46,37 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
     life = connection.allocation_life(os.environ)
     environ = base_environment(os.environ, spec, passed, gloo_interface=gloo_interface(spec))
 
-    lost: list[str | None] = []
-
-    async def work() -> int:
-        agent = Agent(
-            spec,
-            paths,
-            node=index,
-            host=names[index],
-            leader_host=leader_address(spec, names, index),
-            life=life,
-            secret=secret,
-            environ=environ,
-        )
-        if index != 0:
-            code = await agent.run()
-            lost.append(agent.leader_lost)
-            return code
-        serve = connection.server(secret, spec.control_ports, life=life, local=spec.batch == "local")
-        leader = Leader(spec, paths, host=names[0], node_names=names)
-        return await lead_and_obey(leader, agent, serve, others=len(names) - 1)
-
+    agent = Agent(
+        spec,
+        paths,
+        node=index,
+        host=names[index],
+        leader_host=leader_address(spec, names, index),
+        life=life,
+        secret=secret,
+        environ=environ,
+    )
     loop = asyncio.new_event_loop()  # not asyncio.run: that waits for threads, and one may be stuck in a slow disk
     asyncio.set_event_loop(loop)
-    code = loop.run_until_complete(work())
-    if lost and lost[0] is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
-        leader = leader_address(spec, names, index)
-        asked = partial(
-            connection.answers, leader, spec.control_ports, secret, life=life, timeout_s=connection.HANDSHAKE_S
-        )
-        _adopt(spec, paths, names, index, lost[0], leads=lambda: loop.run_until_complete(asked()))
+    if index == 0:
+        serve = connection.server(secret, spec.control_ports, life=life, local=spec.batch == "local")
+        leader = Leader(spec, paths, host=names[0], node_names=names)
+        return loop.run_until_complete(lead_and_obey(leader, agent, serve, others=len(names) - 1))
+    code = loop.run_until_complete(agent.run())
+    if agent.leader_lost is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
+        from launcher.node.allocation.leaderless import adopt
+
+        def leads() -> bool:
+            return loop.run_until_complete(connection.answers(names[0], spec.control_ports, secret, life=life))
+
+        try:
+            adopt(spec, paths, place=index, leader_host=names[0], silent=agent.leader_lost == "silent", leads=leads)
+        except OSError as error:  # how the run ended is not known here
+            print(f"error: the run directory cannot be read here: {error}", file=sys.stderr)
     return code
 
 
-def _adopt(
-    spec: RunSpec, paths: RunPaths, names: list[str], index: int, lost: str, *, leads: Callable[[], bool]
-) -> None:
-    """This agent has lost its leader: see `launcher.node.allocation.leaderless`."""
-    from launcher.node.allocation.leaderless import LEAD_S, adopt, host_answers
-    from launcher.node.allocation.slurm_allocation import SlurmAllocation
-
-    silent = lost == "silent"
-    try:
-        adopt(
-            spec,
-            paths,
-            SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0),
-            place=index,
-            leader_host=names[0],
-            silent=silent,
-            leads=leads,
-            alive=lambda: host_answers(names[0], spec.control_ports),
-        )
-    except OSError as error:  # how the run ended is not known here
-        print(f"error: the run directory cannot be read here: {error}", file=sys.stderr)
-
-
-def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, str]]:
+def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, Any]]:
     def read() -> tuple[RunSpec, str, dict[str, Any]]:
         if not exists(paths.spec, paths.root):
             raise ValueError(f"it holds no {paths.spec.name}")
@@ -111,14 +84,13 @@ def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, str]]:
         return RunSpec.read(paths.spec), secret, load_object(paths.passed, paths.root) or {}
 
     try:
-        spec, secret, passed = patiently(read, paths.root)
+        return patiently(read, paths.root)
     except (OSError, ValueError) as error:
         raise RunDirError(f"The run directory {paths.root} cannot be read here: {error}.") from None
-    return spec, secret, {str(k): str(v) for k, v in passed.items()}
 
 
 async def lead_and_obey(leader: Any, agent: Agent, serve: connection.Serve, *, others: int) -> int:
-    """Run leader and agent of the first node; the leader leaves last, and its code is the process's."""
+    """Run the leader and the agent of the first node; the leader ends last, and its exit code is returned."""
     served = False
 
     async def serving(hub: Hub) -> Callable[[], None]:
@@ -146,15 +118,14 @@ async def lead_and_obey(leader: Any, agent: Agent, serve: connection.Serve, *, o
 
 
 class Dismissal(Hub):
-    """Stands in for a leader that has nothing to lead: tells every other agent to leave, or they would wait for one."""
+    """Tells every other agent to leave when there is nothing to lead: they would wait for a leader."""
 
     def __init__(self, others: int) -> None:
         self._others = others
-        self._told: set[object] = set()
         self._all = asyncio.Event()
 
     async def run(self, serve: connection.Serve) -> None:
-        """Until all have been told, or two minutes."""
+        """Answer until every agent was told to leave, at most two minutes."""
         try:
             stop = await serve(self)
             try:
@@ -168,11 +139,9 @@ class Dismissal(Hub):
         """See `Hub`."""
         if message["type"] == AgentHello.type:
             link.send(Shutdown())
-        elif message["type"] == Leaving.type:
-            self._told.add(link)
 
     def closed(self, link: Link, why: str) -> None:
         """See `Hub`."""
-        self._told.add(link)
-        if len(self._told) >= self._others:
+        self._others -= 1
+        if self._others <= 0:
             self._all.set()

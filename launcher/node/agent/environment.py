@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,35 +10,45 @@ from launcher.node.wire.messages import RankPlace, StartRound
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
-HIDDEN_VARIABLES = frozenset(
-    {
-        *(
-            "SLURM_NTASKS",
-            "SLURM_NPROCS",
-            "SLURM_PROCID",
-            "SLURM_LOCALID",
-            "SLURM_NODEID",
-            "SLURM_GTIDS",
-            "SLURM_TASK_PID",
-        ),
-        *("SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_STEPID", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION"),
-    }
-)
+HIDDEN_VARIABLES = {
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_GTIDS",
+    "SLURM_TASK_PID",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_STEPID",
+    "SLURM_CPU_BIND",
+    "SLURM_DISTRIBUTION",
+}
 """Lightning and Accelerate take ranks and sizes from these; they are the agents', one task per node."""
-HIDDEN_PREFIXES = ("SLURM_STEP_", "SLURM_CPU_BIND_", "SLURM_SRUN_COMM_", "SLURM_LAUNCH_", "PMI_", "PMIX_", "SUBMITIT_")
-NUMBERED = (
-    *(
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "ROLE_RANK",
-        "ROLE_NAME",
-    ),
-    *("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+HIDDEN_PREFIXES = (
+    "SLURM_STEP_",
+    "SLURM_CPU_BIND_",
+    "SLURM_SRUN_COMM_",
+    "SLURM_LAUNCH_",
+    "PMI_",
+    "PMIX_",
+    "SUBMITIT_",
+    "TORCHELASTIC_",
 )
+NUMBERED = {
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_NAME",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+}
+"""Every worker gets its own."""
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
 """``deterministic: true``: cuBLAS with a fixed workspace (torch refuses to be deterministic without), and the one of NCCL's
 algorithms whose order of summation is fixed; by itself NCCL chooses by timing."""
@@ -51,33 +61,26 @@ def base_environment(
 
     ``passed`` are the variables passed by name; ``gloo_interface`` is used where the host's own name does not lead to it.
     """
-    base = {
-        name: value
-        for name, value in environ.items()
-        if name not in HIDDEN_VARIABLES
-        and name not in NUMBERED
-        and not name.startswith((*HIDDEN_PREFIXES, "TORCHELASTIC_"))
-    }
+    hidden = HIDDEN_VARIABLES | NUMBERED
+    base = {k: v for k, v in environ.items() if k not in hidden and not k.startswith(HIDDEN_PREFIXES)}
     base.setdefault("PYTHONHASHSEED", str(spec.seed % 2**32))
     base["OMP_NUM_THREADS"] = str(spec.cpus_per_task)
     base.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if spec.deterministic:
-        for name, value in DETERMINISTIC.items():
-            base.setdefault(name, value)
+        base = {**DETERMINISTIC, **base}
     if spec.interface:
         base["GLOO_SOCKET_IFNAME"] = base["NCCL_SOCKET_IFNAME"] = spec.interface
     elif gloo_interface:
         base.setdefault("GLOO_SOCKET_IFNAME", gloo_interface)
     base.update(spec.variables)
     base.update(passed)
-    base["LAUNCHER_RUN_DIR"] = spec.run_dir  # so that whoever looks at /proc sees whose process any of them is
+    base["LAUNCHER_RUN_DIR"] = spec.run_dir  # /proc shows by it to which run a process belongs
     return base
 
 
 def worker_environment(spec: RunSpec, order: StartRound, worker: RankPlace, *, attempt: int) -> dict[str, str]:
     """Return what one worker of a round adds to the base."""
-    local_size = len(order.workers)
-    rank, size = worker.rank, order.world_size
+    rank, size, local_size = worker.rank, order.world_size, len(order.workers)
     values: dict[str, Any] = {
         "RANK": rank,
         "LOCAL_RANK": worker.local_rank,
@@ -107,7 +110,7 @@ def worker_environment(spec: RunSpec, order: StartRound, worker: RankPlace, *, a
 
 
 def cpu_shares(
-    allowed: Sequence[int], online: int, environ: Mapping[str, str], *, workers: int, cpus_per_task: int
+    allowed: Collection[int], online: int, environ: Mapping[str, str], *, workers: int, cpus_per_task: int
 ) -> list[list[int]] | None:
     """Return the CPUs of each worker; None: the kernel chooses.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import traceback
 from pathlib import Path
 
@@ -11,8 +9,9 @@ from pathlib import Path
 class AgentMain:
     """Picklable callable: the agent of whatever node it is called on."""
 
-    def __init__(self, run_dir: str) -> None:
+    def __init__(self, run_dir: str, node: int | None = None) -> None:
         self.run_dir = run_dir
+        self.node = node
 
     def __call__(self) -> None:
         """Run this node's agent to its end and leave the process with its code.
@@ -20,14 +19,14 @@ class AgentMain:
         Without submitit's farewell: everything a user sees is in the run's own files, and a thread stuck in a slow file
         system must not keep the node. submitit's signal handlers are replaced in here.
         """
+        from launcher.run.children import exit_now
+
         code = 1
         try:
             from launcher.node.agent.entry import run_agent
 
-            code = run_agent(Path(self.run_dir))
+            code = run_agent(Path(self.run_dir), node=self.node)
         except BaseException:
             traceback.print_exc()
         finally:
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-            os._exit(code)
+            exit_now(code)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from launcher.errors import ProtocolError
 from launcher.run.spec import RunSpec
+from launcher.slurm.environ import job_environ
 from launcher.slurm.hosts import expand_hosts
 
 
@@ -20,7 +21,7 @@ def node_index(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> int:
     for name in names:
         if environ.get(name, "").isdigit():
             return int(environ[name])
-    raise ProtocolError(f"This is no task of a {spec.batch} job: {' and '.join(names)} do not hold a number.")
+    raise ProtocolError(f"This process is not a task of a {spec.batch} job: {' or '.join(names)} must hold a number.")
 
 
 def node_names(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -33,15 +34,12 @@ def node_names(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> list[s
     if spec.batch == "local":
         host = socket.gethostname()
         return [f"{host}/{index}" for index in range(count)]
-    text = (
-        environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
-    )
     try:
-        names = expand_hosts(text)
+        names = expand_hosts(job_environ(environ).node_list)
     except ValueError as error:
         raise ProtocolError(f"SLURM's node list cannot be read: {error}.") from None
     if not names:
-        raise ProtocolError("SLURM_JOB_NODELIST is not set: this is no task of a SLURM job.")
+        raise ProtocolError("SLURM_JOB_NODELIST is not set: this process is not a task of a SLURM job.")
     return names
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -12,26 +14,21 @@ def kills(root: Path = Path("/")) -> int:
     """
     for path in _counters(root):
         try:
-            for line in path.read_text().splitlines():
-                name, _, value = line.partition(" ")
-                if name == "oom_kill":
-                    return int(value)
-        except (OSError, ValueError):
+            counts = dict(line.partition(" ")[::2] for line in path.read_text().splitlines())
+            return int(counts["oom_kill"])
+        except (OSError, KeyError, ValueError):
             continue
     return 0
 
 
-def _counters(root: Path) -> list[Path]:
-    found = []
-    try:
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        groups = []
-    for line in groups:
-        number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        inside = path.lstrip("/")
-        if number == "0":
-            found += [root / mount / inside / "memory.events" for mount in ("sys/fs/cgroup", "sys/fs/cgroup/unified")]
-        elif "memory" in controllers.split(","):
-            found.append(root / "sys/fs/cgroup/memory" / inside / "memory.oom_control")
-    return [*found, root / "proc/vmstat"]
+def _counters(root: Path) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            number, controllers, path = line.split(":", 2)
+            inside = path.lstrip("/")
+            if number == "0":
+                yield root / "sys/fs/cgroup" / inside / "memory.events"
+                yield root / "sys/fs/cgroup/unified" / inside / "memory.events"
+            elif "memory" in controllers.split(","):
+                yield root / "sys/fs/cgroup/memory" / inside / "memory.oom_control"
+    yield root / "proc/vmstat"

@@ -17,7 +17,7 @@ from launcher.node.agent import description, logs
 from launcher.node.agent.store import first_answer
 from launcher.node.agent.usage import Gpus
 from launcher.node.forkserver.client import ForkServer, ForkServerError
-from launcher.node.wire.messages import CheckPeer, CheckResult, ChecksDone
+from launcher.node.wire.messages import CheckPeer, CheckResult, ChecksDone, RunChecks
 from launcher.run.asking import patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CHECKED_FREE_BYTES, CHECKED_FREE_INODES, RunSpec
@@ -43,40 +43,35 @@ class Check:
     detail: str
 
 
-def judge_gpus(
-    asked: int, found: int, faults: list[str], problem: str | None, *, installed: bool = True
-) -> list[Check]:
-    """As many GPUs as the job asked for, and none that reports errors. Pure.
+def judge_gpus(asked: int, gpus: Gpus) -> list[Check]:
+    """Check that the GPUs the job asked for are there and report no errors.
 
     Without the library that asks NVML, which nodes may lack, torch alone counts them (`launcher.training.process.all_reduce`).
     """
-    if not asked:
-        return []
-    if not installed:
-        return [Check("gpus", True, "nvidia-ml-py is not installed here: torch alone counts the GPUs")]
-    if problem:
-        return [Check("gpus", False, f"NVML does not answer: {problem}")]
-    enough = found >= asked
-    text = f"{found} of {asked} GPUs are visible" if not enough else f"{found} GPUs are visible"
-    return [Check("gpus", enough, text), Check("gpu_errors", not faults, "; ".join(faults) or "no GPU reports errors")]
+    if not gpus.installed:
+        return [Check("gpus", True, "nvidia-ml-py is not installed here: only torch checks the GPUs")]
+    if gpus.problem:
+        return [Check("gpus", False, f"NVML does not answer: {gpus.problem}")]
+    found, faults = len(gpus), gpus.faults()
+    text = f"{found} of {asked} GPUs are visible" if found < asked else f"{found} GPUs are visible"
+    return [
+        Check("gpus", found >= asked, text),
+        Check("gpu_errors", not faults, "; ".join(faults) or "no GPU reports errors"),
+    ]
 
 
-def judge_driver(cuda_driver: str | None, torch_cuda: str | None, *, gpus: int) -> list[Check]:
-    """The driver can run what torch was built for: same or newer major version of CUDA. Pure."""
-    if not gpus:
-        return []
+def judge_driver(cuda_driver: str, torch_cuda: str | None) -> Check:
+    """Check that the driver's CUDA has torch's major version or a newer one. Pure."""
     if torch_cuda is None:
-        return [Check("driver", False, "this torch was built without CUDA")]
-    if cuda_driver is None:
-        return [Check("driver", True, "the driver does not tell its CUDA version")]
+        return Check("driver", False, "this torch was built without CUDA")
     # within one major version every driver runs every toolkit (CUDA minor version compatibility)
     ok = int(cuda_driver.split(".")[0]) >= int(torch_cuda.split(".")[0])
-    verdict = "which serves" if ok else "which is too old for"
-    return [Check("driver", ok, f"the driver offers CUDA {cuda_driver}, {verdict} torch's {torch_cuda}")]
+    verdict = "which is enough for" if ok else "which is too old for"
+    return Check("driver", ok, f"the driver offers CUDA {cuda_driver}, {verdict} torch's {torch_cuda}")
 
 
 def judge_memory(asked_gb: float | None, available_bytes: int) -> list[Check]:
-    """As much memory as the job asked for is to be had; a tenth less is let pass, as kernels keep some. Pure."""
+    """Check that the memory the job asked for is available; a tenth less passes, as kernels keep some. Pure."""
     if asked_gb is None:
         return []
     has = available_bytes / 2**30
@@ -84,63 +79,59 @@ def judge_memory(asked_gb: float | None, available_bytes: int) -> list[Check]:
 
 
 def judge_disk(free_bytes: int | None, free_inodes: int | None) -> list[Check]:
-    """The run directory's file system takes a checkpoint. Pure."""
+    """Check that the run directory's file system has room for a checkpoint. Pure."""
     checks = []
     if free_bytes is not None:
-        text = f"{size(free_bytes)} are free where the run directory lies"
+        text = f"{size(free_bytes)} are free on the run directory's file system"
         enough = free_bytes >= CHECKED_FREE_BYTES
-        checks.append(Check("disk", enough, text if enough else f"{text}, {size(CHECKED_FREE_BYTES)} are needed"))
+        checks.append(Check("disk", enough, text if enough else f"{text}; {size(CHECKED_FREE_BYTES)} are needed"))
     if free_inodes is not None:
-        checks.append(Check("inodes", free_inodes >= CHECKED_FREE_INODES, f"{free_inodes} inodes are free there"))
+        text = f"{free_inodes} inodes are free on the run directory's file system"
+        checks.append(Check("inodes", free_inodes >= CHECKED_FREE_INODES, text))
     return checks
 
 
+@frozen
 class Preflight:
     """The checks of this node."""
 
-    def __init__(self, spec: RunSpec, paths: RunPaths, server: ForkServer, *, node: int, attempt: int) -> None:
-        self._spec = spec
-        self._paths = paths
-        self._server = server
-        self._node = node
-        self._attempt = attempt
+    spec: RunSpec
+    paths: RunPaths
+    server: ForkServer
+    node: int
+    attempt: int
 
-    async def run(self, peers: list[CheckPeer], port: int | None) -> ChecksDone:
-        """Run every check. ``port``: of a store on the first of ``peers``."""
+    async def run(self, order: RunChecks) -> ChecksDone:
+        """Run every check."""
         begun = time.monotonic()
-        local = asyncio.ensure_future(self._local(peers))
-        reduced = asyncio.ensure_future(self._all_reduce(peers, port))
-        checks = await local
-        more, bandwidth = await reduced
-        checks += more
+        reduced = asyncio.ensure_future(self._all_reduce(order))
+        try:
+            checks = await asyncio.wait_for(asyncio.to_thread(self._look, order.peers), _LOCAL_S)
+        except asyncio.TimeoutError:
+            checks = [Check("node", False, f"its disk, names or GPUs did not answer within {_LOCAL_S:.0f} s")]
+        over_network, bandwidth = await reduced
+        checks += over_network
         return ChecksDone(
-            # an all-reduce that fails fails for every node: it says nothing against this one
+            # a failed all-reduce fails on every node: it is no evidence against this one
             ok=all(check.ok for check in checks if check.name != "all_reduce"),
             seconds=round(time.monotonic() - begun, 3),
             checks=[CheckResult(**field_values(check)) for check in checks],
             bandwidth_gb_s=bandwidth,
         )
 
-    async def _local(self, peers: list[CheckPeer]) -> list[Check]:
-        try:
-            return await asyncio.wait_for(asyncio.to_thread(self._look, peers), _LOCAL_S)
-        except asyncio.TimeoutError:
-            return [Check("node", False, f"its disk, names or GPUs did not answer within {_LOCAL_S:.0f} s")]
-
     def _look(self, peers: list[CheckPeer]) -> list[Check]:
-        spec, checks = self._spec, []
-        if spec.gpus_per_node:
-            checks += _gpus(spec.gpus_per_node)
-        checks += judge_memory(spec.mem_gb, int(psutil.virtual_memory().available))
-        free = description.disk(self._paths.root)
-        checks += judge_disk(free["free_bytes"], free["free_inodes"])
-        checks += [self._writes(), _scratch(_SCRATCH)]
-        checks.append(_resolves([peer.address for peer in peers]))
-        return checks
+        return [
+            *(_gpus(self.spec.gpus_per_node) if self.spec.gpus_per_node else ()),
+            *judge_memory(self.spec.mem_gb, int(psutil.virtual_memory().available)),
+            *judge_disk(**description.disk(self.paths.root)),
+            self._writes(),
+            _scratch(_SCRATCH),
+            _resolves([peer.address for peer in peers]),
+        ]
 
     def _writes(self) -> Check:
-        """Free space says nothing of quotas and read-only mounts: write something, durably."""
-        probe = self._paths.root / f".preflight-{self._attempt}-{self._node}"
+        """Write a file durably: free space does not show quotas and read-only mounts."""
+        probe = self.paths.root / f".preflight-{self.attempt}-{self.node}"
 
         def write() -> None:
             with probe.open("wb") as f:
@@ -150,61 +141,63 @@ class Preflight:
             probe.unlink()
 
         try:
-            patiently(write, self._paths.root, patience_s=_AWAY_S)
+            patiently(write, self.paths.root, patience_s=_AWAY_S)
         except OSError as error:
             return Check("run_dir", False, f"the run directory cannot be written: {error.strerror or error}")
         return Check("run_dir", True, "the run directory can be written")
 
-    async def _all_reduce(self, peers: list[CheckPeer], port: int | None) -> tuple[list[Check], float | None]:
-        """A small all-reduce over one process per node, on the job's backend, with its bandwidth."""
-        places = [peer.node for peer in peers]
-        if port is None or self._node not in places or (len(places) == 1 and self._spec.backend != "nccl"):
+    async def _all_reduce(self, order: RunChecks) -> tuple[list[Check], float | None]:
+        """Run a small all-reduce over one process per node, on the job's backend; return its bandwidth."""
+        places, port = [peer.node for peer in order.peers], order.port
+        if port is None or self.node not in places or (len(places) == 1 and self.spec.backend != "nccl"):
             return [], None
         mine, theirs = socket.socketpair()
         mine.setblocking(False)
-        log = self._paths.round_logs(self._attempt, 0) / f"preflight-{self._node}.log"
+        log = self.paths.round_logs(self.attempt, 0) / f"preflight-{self.node}.log"
         environ = {
-            "RANK": places.index(self._node),
+            "RANK": places.index(self.node),
             "WORLD_SIZE": len(places),
             "LOCAL_RANK": 0,
-            "MASTER_ADDR": peers[0].address,
+            "MASTER_ADDR": order.peers[0].address,
             "MASTER_PORT": port,
             "TORCHELASTIC_USE_AGENT_STORE": True,
-            "LAUNCHER_BACKEND": self._spec.backend,
-            "LAUNCHER_GPUS_PER_NODE": self._spec.gpus_per_node,
+            "LAUNCHER_BACKEND": self.spec.backend,
+            "LAUNCHER_GPUS_PER_NODE": self.spec.gpus_per_node,
         }
+        name = "all_reduce"
         try:
-            fork = partial(self._server.fork, f"preflight.{self._node}", ROUND, ALL_REDUCE_MAIN, env=environ)
-            answer = await first_answer(fork, log, mine, theirs, share=self._spec.share, within_s=_ALL_REDUCE_S)
+            fork = partial(self.server.fork, f"preflight.{self.node}", ROUND, ALL_REDUCE_MAIN, env=environ)
+            answer = await first_answer(fork, log, mine, theirs, share=self.spec.share, within_s=_ALL_REDUCE_S)
         except asyncio.TimeoutError:
-            return [Check("all_reduce", False, f"an all-reduce did not end within {_ALL_REDUCE_S:.0f} s")], None
+            text = f"an all-reduce did not end within {_ALL_REDUCE_S:.0f} s"
         except (OSError, ValueError, ForkServerError) as error:
             lines = await asyncio.to_thread(logs.last_lines, log)
-            return [Check("all_reduce", False, f"an all-reduce failed: {lines[-1] if lines else error}")], None
+            text = f"an all-reduce failed: {lines[-1] if lines else error}"
+        else:
+            if "error" not in answer:
+                speed = float(answer["gb_s"])
+                return [Check(name, True, f"an all-reduce over {len(places)} nodes ran at {speed:.2f} GB/s")], speed
+            name = "device" if answer.get("local") else name
+            text = f"a short all-reduce failed here: {answer['error']}"
         finally:
             mine.close()
-        if "error" in answer:
-            name = "device" if answer.get("local") else "all_reduce"
-            return [Check(name, False, f"a short all-reduce failed here: {answer['error']}")], None
-        speed = float(answer["gb_s"])
-        text = f"an all-reduce over {len(places)} nodes ran at {speed:.2f} GB/s"
-        return [Check("all_reduce", True, text)], speed
+        return [Check(name, False, text)], None
 
 
 def _gpus(asked: int) -> list[Check]:
-    """NVML's view of them; an AMD GPU's node has none, and torch alone tries those."""
+    """Ask NVML; nodes with AMD GPUs have none, and only torch checks those."""
     versions = description.torch_versions()
     if "rocm" in (versions["torch"] or ""):
-        return [Check("gpus", True, "torch is built for ROCm: it alone counts the GPUs")]
+        return [Check("gpus", True, "torch is built for ROCm: only torch checks the GPUs")]
     gpus = Gpus()
-    checks = judge_gpus(asked, len(gpus), [*gpus.faults(), *gpus.occupied()], gpus.problem, installed=gpus.installed)
+    checks = judge_gpus(asked, gpus)
     if len(gpus):
-        checks += judge_driver(gpus.describe().get("cuda_driver"), versions["cuda"], gpus=len(gpus))
+        checks.append(judge_driver(gpus.describe()["cuda_driver"], versions["cuda"]))
     return checks
 
 
 def _scratch(folders: Sequence[str]) -> Check:
-    """Data loaders pass batches through shared memory, libraries build in the temporary folder: full, both end workers."""
+    """Write to both folders: workers fail when shared memory (data loaders) or the temporary folder (libraries) is full."""
     for folder in folders:
         if not os.path.isdir(folder):
             continue
@@ -218,13 +211,8 @@ def _scratch(folders: Sequence[str]) -> Check:
 
 
 def _resolves(names: list[str]) -> Check:
-    """Every peer's name leads to an address here."""
-    wrong = []
-    for name in names:
-        try:
-            socket.getaddrinfo(name, None)
-        except (OSError, UnicodeError):
-            wrong.append(name)
+    """Check that this node can resolve every peer's name."""
+    wrong = [name for name in names if not description.resolve_host(name)]
     if wrong:
         return Check("names", False, f"this node cannot resolve {', '.join(wrong)}")
     return Check("names", True, f"the names of {len(names)} nodes resolve")

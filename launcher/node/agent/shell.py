@@ -6,6 +6,7 @@ its StartTime waits two minutes more.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -20,9 +21,8 @@ _PATIENCE_S = 1.0
 def main(words: Sequence[str]) -> int:
     """Run the command to its end, on this terminal, and return its exit code; 128 + N when signal N ended it."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
-        signal.signal(
-            number, lambda *_: None
-        )  # the command's own business; a handler, as exec passes ignored signals on
+        # These are for the command. A handler, since exec passes ignored signals on.
+        signal.signal(number, lambda *_: None)
     try:
         child = subprocess.Popen(list(words))
     except OSError as error:
@@ -30,7 +30,10 @@ def main(words: Sequence[str]) -> int:
         return 127 if isinstance(error, FileNotFoundError) else 126
 
     def end(number: int, _: Any) -> None:
-        print(f"\nlauncher shell: the allocation goes away ({signal.Signals(number).name}), this ends", file=sys.stderr)
+        print(
+            f"\nlauncher shell: the allocation is ending ({signal.Signals(number).name}): the command is stopped",
+            file=sys.stderr,
+        )
         _end(child.pid)
 
     for number in (signal.SIGTERM, signal.SIGUSR2):
@@ -40,7 +43,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _end(pid: int) -> None:
-    """HUP, as a closed terminal sends, then KILL to whatever is left of the command."""
+    """Send HUP to the command's processes, as a closing terminal does, then KILL to those that are left."""
     try:
         command = psutil.Process(pid)
         found = [command, *command.children(recursive=True)]
@@ -54,10 +57,8 @@ def _end(pid: int) -> None:
 
 
 def _send(process: psutil.Process, number: int) -> None:
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-    except psutil.NoSuchProcess:
-        pass
 
 
 if __name__ == "__main__":

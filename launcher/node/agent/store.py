@@ -25,45 +25,41 @@ class Store:
     """A round's store, in a process of its own, alive until this end of its socket closes."""
 
     def __init__(self, server: ForkServer, round_: int, tell: Tell) -> None:
-        self.key = f"store.{round_}"
         self._server = server
         self._round = round_
         self._tell = tell
         self._port: int | None = None
-        self._ending = False
-        self._gone = asyncio.Event()
-        self._sock: socket.socket | None = None
+        self._ending = self._gone = False
+        self._sock, self._theirs = socket.socketpair()
+        self._sock.setblocking(False)
 
-    async def start(self, log: Path, *, share: str, main: str = STORE_MAIN) -> None:
+    async def start(self, log: Path, *, share: str) -> None:
         """Start it and tell the leader its port, or why there is none."""
-        mine, theirs = socket.socketpair()
-        mine.setblocking(False)
-        self._sock = mine
         try:
-            fork = partial(self._server.fork, self.key, self._round, main, env={})
-            self._port = int((await first_answer(fork, log, mine, theirs, share=share))["port"])
+            fork = partial(
+                self._server.fork, f"store.{self._round}", self._round, STORE_MAIN, on_exit=self._exited, env={}
+            )
+            self._port = int((await first_answer(fork, log, self._sock, self._theirs, share=share))["port"])
         except (OSError, ForkServerError, ValueError) as error:
             lines = await asyncio.to_thread(logs.last_lines, log)
             if not self._ending:
                 self._tell(StoreFailed(round=self._round, error=lines[-1] if lines else str(error)))
-            return
-        if self._gone.is_set():
-            self._tell(StoreEnded(round=self._round))
-        elif not self._ending:
-            self._tell(StoreReady(round=self._round, port=self._port))
+        else:
+            self._report(self._port)
 
-    def exited(self) -> None:
-        """Its process has ended."""
-        self._gone.set()
-        if self._port is not None and not self._ending:
-            self._tell(StoreEnded(round=self._round))
+    def _exited(self, status: int, t: float) -> None:
+        self._gone = True
+        if self._port is not None:
+            self._report(self._port)
+
+    def _report(self, port: int) -> None:
+        if not self._ending:
+            self._tell(StoreEnded(round=self._round) if self._gone else StoreReady(round=self._round, port=port))
 
     def end(self) -> None:
-        """Let it go; its round is cleared by the fork server."""
+        """Close its socket, which ends it; the fork server clears its round."""
         self._ending = True
-        if self._sock is not None:
-            self._sock.close()
-            self._sock = None
+        self._sock.close()
 
 
 async def first_answer(

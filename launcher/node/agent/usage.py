@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -16,80 +17,78 @@ from launcher.node.wire.messages import RankUse
 Pids = Callable[[], list[tuple[int, int, int]]]
 """Rank, local rank and process of every live worker now."""
 
-
+_PERIOD_S = 1.0
 _OCCUPIED = 0.5
+"""A device of whose memory more than this share is in use before the run has begun is not free."""
 
 
 class Gpus:
-    """NVML, where it is there; every call may hang or fail, so one thread of its own makes them."""
+    """Asks NVML about the visible GPUs. Every call may hang or fail, so a thread of its own makes them."""
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        self._mask = environ.get("CUDA_VISIBLE_DEVICES")
+    def __init__(self) -> None:
         self._handles: list[Any] = []
         self.problem: str | None = None
         """Why there are no figures, when GPUs were expected."""
         self.installed = True
         """The library that asks NVML is there; nodes may do without it."""
         try:
-            try:
-                import pynvml
-            except ImportError:
-                self.installed = False
-                raise
+            import pynvml
 
             self._nvml: Any = pynvml
             pynvml.nvmlInit()
-            self._handles = [self._handle(entry) for entry in self._entries()]
+            self._handles = self._visible()
         except Exception as error:  # a missing library, driver or device; NVML's errors have no common base to name
-            self._nvml = None
+            self.installed = not isinstance(error, ImportError)
             self.problem = str(error)
 
-    def _entries(self) -> list[str]:
-        """Visible devices as CUDA counts them: the mask's, which SLURM sets, or all."""
-        if self._mask is None:
-            return [str(i) for i in range(self._nvml.nvmlDeviceGetCount())]
-        return [entry.strip() for entry in self._mask.split(",") if entry.strip()]
-
-    def _handle(self, entry: str) -> Any:
-        if entry.isdigit():
-            return self._nvml.nvmlDeviceGetHandleByIndex(int(entry))
-        return self._nvml.nvmlDeviceGetHandleByUUID(entry)
+    def _visible(self) -> list[Any]:
+        """Return the handles of the devices in CUDA's order: those of the mask, which SLURM sets, or all."""
+        nvml, mask = self._nvml, os.environ.get("CUDA_VISIBLE_DEVICES")
+        if mask is None:
+            return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        entries = [entry.strip() for entry in mask.split(",") if entry.strip()]
+        return [
+            nvml.nvmlDeviceGetHandleByIndex(int(entry)) if entry.isdigit() else nvml.nvmlDeviceGetHandleByUUID(entry)
+            for entry in entries
+        ]
 
     def __len__(self) -> int:
         return len(self._handles)
 
     def use(self) -> list[dict[str, Any]]:
-        """``gpu_percent`` and ``gpu_mem_bytes`` of each visible device; a figure it does not give is missing (MIG)."""
+        """Return ``gpu_percent`` and ``gpu_mem_bytes`` of each device, without those that it does not report (MIG)."""
         found = []
         for handle in self._handles:
             figures: dict[str, Any] = {}
-            try:
+            with contextlib.suppress(Exception):
                 figures["gpu_mem_bytes"] = int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used)
                 figures["gpu_percent"] = int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-            except Exception:
-                pass
             found.append(figures)
         return found
 
     def describe(self) -> dict[str, Any]:
-        """Names, memory and driver, for the node's facts."""
+        """Return names, memory and driver, for the node's facts."""
         if not self._handles:
             return {}
         nvml = self._nvml
         names = [nvml.nvmlDeviceGetName(h) for h in self._handles]
-        driver = nvml.nvmlSystemGetDriverVersion()
+        driver, version = nvml.nvmlSystemGetDriverVersion(), nvml.nvmlSystemGetCudaDriverVersion()
         return {
             "gpu_names": [n.decode() if isinstance(n, bytes) else n for n in names],
             "gpu_mem_bytes": [int(nvml.nvmlDeviceGetMemoryInfo(h).total) for h in self._handles],
             "driver": driver.decode() if isinstance(driver, bytes) else driver,
-            "cuda_driver": _version(nvml.nvmlSystemGetCudaDriverVersion()),
+            "cuda_driver": f"{version // 1000}.{version % 1000 // 10}",
         }
 
     def faults(self) -> list[str]:
-        """Devices that report uncorrected memory errors or pending page retirement, as sentences."""
-        found = []
+        """Return what is wrong with devices, as sentences; what a device does not report counts as fine.
+
+        Uncorrected memory errors, pending page retirement, and memory that is mostly in use before the run has begun: by what
+        a dead job left behind.
+        """
+        found: list[str] = []
         for index, handle in enumerate(self._handles):
-            try:
+            with contextlib.suppress(Exception):
                 nvml = self._nvml
                 count = nvml.nvmlDeviceGetTotalEccErrors(
                     handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
@@ -98,36 +97,20 @@ class Gpus:
                     found.append(f"GPU {index} has {count} uncorrected memory errors since the driver was loaded")
                 if nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle):
                     found.append(f"GPU {index} has pages waiting to be retired: it needs a reset")
-            except Exception:
-                continue
-        return found
-
-    def occupied(self) -> list[str]:
-        """Devices whose memory is mostly taken before the run has begun, as sentences: what a dead job left behind."""
-        found = []
-        for index, handle in enumerate(self._handles):
-            try:
+            with contextlib.suppress(Exception):
                 memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-                used, total = int(memory.used), int(memory.total)
-            except Exception:
-                continue
-            if used > _OCCUPIED * total:
-                held = f"{used / 2**30:.1f} of {total / 2**30:.1f} GiB"
-                found.append(f"{held} of GPU {index} are taken before the run has begun")
+                if memory.used > _OCCUPIED * memory.total:
+                    used = f"{memory.used / 2**30:.1f} of {memory.total / 2**30:.1f} GiB"
+                    found.append(f"GPU {index} already has {used} in use before the run has begun")
         return found
-
-
-def _version(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 class Sampler:
     """Keeps the latest figures; reading them never waits."""
 
-    def __init__(self, pids: Pids, *, gpus: Callable[[], Gpus] | None = None, period_s: float = 1.0) -> None:
+    def __init__(self, pids: Pids, *, gpus: bool) -> None:
         self._pids = pids
-        self._period_s = period_s
-        self._make_gpus = gpus
+        self._gpus = gpus
         self._stop = threading.Event()
         self._node: dict[str, Any] = {}
         self._ranks: list[RankUse] = []
@@ -135,9 +118,9 @@ class Sampler:
         self._before: dict[int, tuple[float, float]] = {}
 
     def start(self) -> None:
-        """Begin; the threads are daemons and end with the process."""
+        """Start the threads; they are daemons and end with the process."""
         threading.Thread(target=self._loop, args=(self._look,), name="samples", daemon=True).start()
-        if self._make_gpus is not None:
+        if self._gpus:
             threading.Thread(target=self._look_at_gpus, name="gpu-samples", daemon=True).start()
 
     def stop(self) -> None:
@@ -145,21 +128,23 @@ class Sampler:
         self._stop.set()
 
     def latest(self) -> dict[str, Any]:
-        """What ``alive`` carries."""
+        """Return what ``alive`` carries."""
         return {**self._node, "ranks": self._ranks}
 
     def _loop(self, look: Callable[[], None]) -> None:
         while not self._stop.is_set():
-            try:
+            with contextlib.suppress(Exception):
                 look()
-            except Exception:
-                pass
-            self._stop.wait(self._period_s)
+            self._stop.wait(_PERIOD_S)
 
     def _look_at_gpus(self) -> None:
-        gpus = self._make_gpus() if self._make_gpus is not None else None
-        if gpus is not None and len(gpus):
-            self._loop(lambda: setattr(self, "_gpu_use", gpus.use()))
+        gpus = Gpus()
+
+        def look() -> None:
+            self._gpu_use = gpus.use()
+
+        if len(gpus):
+            self._loop(look)
 
     def _look(self) -> None:
         self._node = {"cpu_percent": psutil.cpu_percent(), "mem_bytes": int(psutil.virtual_memory().used)}

@@ -10,7 +10,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +49,16 @@ class WorkerChannel:
         self._open = True
 
     def pump(self) -> None:
-        """Take in everything that has arrived."""
+        """Read and pass on everything that has arrived."""
         while self._open:
             try:
                 data = self.sock.recv(2**18)
-            except (BlockingIOError, InterruptedError):
+            except BlockingIOError:
                 return
             except OSError:
                 data = b""
             if not data:
-                self.close()
-                return
+                return self.close()
             self._in += data
             for message in decode_lines(self._in):
                 self._heard(message)
@@ -73,7 +74,7 @@ class WorkerChannel:
         try:
             while self._out:
                 del self._out[: self.sock.send(self._out)]
-        except (BlockingIOError, InterruptedError):
+        except BlockingIOError:
             self._loop.add_writer(self.sock, self._flush)
             return
         except OSError:
@@ -96,7 +97,6 @@ class _Worker:
     def __init__(self, place: RankPlace, key: str, log: Path) -> None:
         self.place = place
         self.rank = place.rank
-        self.local_rank = place.local_rank
         self.key = key
         self.log = log
         self.log_start = 0
@@ -110,6 +110,8 @@ class _Worker:
         """A script's exit code, once only Python's own shutdown is left to do."""
         self.hung = False
         self.gone = asyncio.Event()
+        self.tasks: list[asyncio.Future[None]] = []
+        """What was begun for it in the background."""
 
 
 class Crew:
@@ -125,90 +127,74 @@ class Crew:
         self._order = order
         self._attempt = attempt
         self._tell = tell
-        self._ending = asyncio.Event()
-        self._started: asyncio.Task[None] | None = None
-        self._reports: set[asyncio.Task[None]] = set()
+        self._is_script = spec.work.kind in ("script", "module")
+        """Scripts handle TERM themselves."""
+        self._ending = False
         self._oom_before = 0
         self._noted = self._term_sent = False
         self._reader = MessageReader(FromWorker, lambda text: print(f"agent: {text}", file=sys.stderr, flush=True))
-        self._workers = {
-            (key := f"rank.{self.round}.{place.rank}"): _Worker(
-                place, key, paths.rank_log(attempt, self.round, place.rank)
-            )
+        self._workers = [
+            _Worker(place, f"rank.{self.round}.{place.rank}", paths.rank_log(attempt, self.round, place.rank))
             for place in order.workers
-        }
-
-    @property
-    def is_script(self) -> bool:
-        """Scripts hear TERM themselves."""
-        return self._spec.work.kind in ("script", "module")
+        ]
 
     def pids(self) -> list[tuple[int, int, int]]:
         """Return rank, local rank and process of every live worker."""
-        found = [(w.rank, w.local_rank, self._server.pid_of(w.key)) for w in self._workers.values() if w.alive]
-        return [(rank, local_rank, pid) for rank, local_rank, pid in found if pid is not None]
+        alive = (w for w in self._workers if w.alive)
+        return [(w.rank, w.place.local_rank, pid) for w in alive if (pid := self._server.pid_of(w.key)) is not None]
 
     # --- start ---
 
-    def start(self, shares: list[list[int]] | None, *, main: str = WORKER_MAIN) -> None:
+    def start(self, shares: list[list[int]] | None) -> None:
         """Fork every worker, in the background; the leader is told of each."""
-        self._started = asyncio.get_running_loop().create_task(self._start(shares, main))
+        self._ready = asyncio.ensure_future(self._server.ready())
+        self._started = asyncio.ensure_future(self._start(shares))
 
-    async def _start(self, shares: list[list[int]] | None, main: str) -> None:
-        if not await self._ready():
-            return
+    async def _start(self, shares: list[list[int]] | None) -> None:
         try:
+            await self._ready
             self._oom_before, fds = await asyncio.to_thread(self._open_logs)
-        except OSError as error:
-            for worker in self._workers.values():
-                self._tell_failed(worker, f"The log cannot be opened: {error}.")
+        except asyncio.CancelledError:
+            return  # the round ended before the fork server was ready
+        except (OSError, ForkServerError) as error:
+            text = f"The log cannot be opened: {error}." if isinstance(error, OSError) else str(error)
+            for worker in self._workers:
+                self._tell_failed(worker, text)
             return
         try:
-            await asyncio.gather(*(self._fork(w, fds[w.key], shares, main) for w in self._workers.values()))
+            await asyncio.gather(*(self._fork(w, fd, shares) for w, fd in zip(self._workers, fds, strict=True)))
         finally:
-            for fd in fds.values():
+            for fd in fds:
                 os.close(fd)
 
-    async def _ready(self) -> bool:
-        """Wait for the fork server, unless the round ends first."""
-        ready = asyncio.ensure_future(self._server.ready())
-        ending = asyncio.ensure_future(self._ending.wait())
-        await asyncio.wait({ready, ending}, return_when=asyncio.FIRST_COMPLETED)
-        ending.cancel()
-        if not ready.done():
-            ready.cancel()
-            return False
-        if (error := ready.exception()) is not None:
-            for worker in self._workers.values():
-                self._tell_failed(worker, str(error))
-            return False
-        return not self._ending.is_set()
-
-    def _open_logs(self) -> tuple[int, dict[str, int]]:
-        fds = {}
-        for worker in self._workers.values():
-            fds[worker.key] = logs.open_log(worker.log, share=self._spec.share)
-            worker.log_start = os.fstat(fds[worker.key]).st_size
+    def _open_logs(self) -> tuple[int, list[int]]:
+        fds = []
+        for worker in self._workers:
+            fds.append(logs.open_log(worker.log, share=self._spec.share))
+            worker.log_start = os.fstat(fds[-1]).st_size
             if worker.rank == 0:
                 logs.link_latest(self._paths, worker.log)
                 logs.prune(self._paths, self._attempt, self.round)
         return memory.kills(), fds
 
-    async def _fork(self, worker: _Worker, log: int, shares: list[list[int]] | None, main: str) -> None:
-        if self._ending.is_set():
+    async def _fork(self, worker: _Worker, log: int, shares: list[list[int]] | None) -> None:
+        if self._ending:
             return
-        environ = worker_environment(self._spec, self._order, worker.place, attempt=self._attempt)
         channel = worker.channel = WorkerChannel(lambda message: self._heard(worker, message))
-        how: dict[str, Any] = {
-            "env": environ,
-            "cwd": self._spec.code_dir or str(self._paths.root),
-            "cpus": shares[worker.local_rank] if shares and worker.local_rank < len(shares) else None,
-            "script": self.is_script,
-            "exec": self._spec.start_method == "spawn",
-        }
         worker.alive = True
         try:
-            pid = await self._server.fork(worker.key, self.round, main, [log, channel.theirs.fileno()], **how)
+            pid = await self._server.fork(
+                worker.key,
+                self.round,
+                WORKER_MAIN,
+                [log, channel.theirs.fileno()],
+                partial(self._exited, worker),
+                env=worker_environment(self._spec, self._order, worker.place, attempt=self._attempt),
+                cwd=self._spec.code_dir or str(self._paths.root),
+                cpus=shares[worker.place.local_rank] if shares else None,
+                script=self._is_script,
+                exec=self._spec.start_method == "spawn",
+            )
         except ForkServerError as error:
             if worker.alive:
                 worker.alive = False
@@ -227,24 +213,29 @@ class Crew:
                     worker.attached = True
                 case WorkerOver() as over:
                     worker.over = over.code
-                    self._keep(self._end_hung_shutdown(worker))
+                    worker.tasks.append(asyncio.ensure_future(self._end_hung_shutdown(worker)))
         self._tell(WorkerSaid(round=self.round, rank=worker.rank, message=values))
 
     async def _end_hung_shutdown(self, worker: _Worker) -> None:
-        """Kill a script that is over and does not end, after its stacks are in its log."""
+        """Kill a script that has finished but does not exit, after writing its stacks to its log."""
         try:
             await asyncio.wait_for(worker.gone.wait(), SHUTDOWN_S)
         except asyncio.TimeoutError:
             worker.hung = True
-            await self._dump([worker])
+            await self.dump([worker])
             await self._server.signal(worker.key, signal.SIGKILL)
 
     def _tell_failed(self, worker: _Worker, text: str) -> None:
         lines = [line for line in text.splitlines() if line.strip()][-20:]
-        rank = worker.rank
         self._tell(
             WorkerExit(
-                round=self.round, rank=rank, exit_code=1, signal=None, t=time.time(), last_lines=lines, oom=False
+                round=self.round,
+                rank=worker.rank,
+                exit_code=1,
+                signal=None,
+                t=time.time(),
+                last_lines=lines,
+                oom=False,
             )
         )
 
@@ -252,13 +243,13 @@ class Crew:
 
     def to_workers(self, ranks: list[int] | None, message: dict[str, Any]) -> None:
         """Hand a message of the leader to some workers, or to all."""
-        for worker in self._workers.values():
+        for worker in self._workers:
             if worker.channel is not None and (ranks is None or worker.rank in ranks):
                 worker.channel.send(message)
 
     async def term(self, cause: str, left_s: float | None) -> None:
         """Forward TERM, once, to scripts, after a note that tells them how long they have."""
-        if not self.is_script or self._noted:
+        if not self._is_script or self._noted:
             return
         self._noted = True
         deadline_t = None if left_s is None else round(time.time() + left_s, 1)  # by the clock that the script reads
@@ -266,7 +257,7 @@ class Crew:
         if self._term_sent:
             return
         self._term_sent = True
-        for worker in list(self._workers.values()):
+        for worker in self._workers:
             if worker.alive and not worker.attached:
                 await self._server.signal(worker.key, signal.SIGTERM)
 
@@ -276,48 +267,40 @@ class Crew:
             write_atomic(path, json.dumps(note) + "\n", durable=False)
 
     def term_came(self) -> None:
-        """SLURM sent TERM to every process of the step: scripts have heard it, and would hear it twice."""
+        """Note that SLURM sent TERM to every process of the step: scripts must not get it twice."""
         self._term_sent = True
 
-    async def dump(self) -> list[int]:
-        """Have every worker write its stacks to its log, in its last moments: stopped ones are made to go on for that."""
-        return await self._dump([w for w in self._workers.values() if w.alive])
+    async def dump(self, workers: list[_Worker] | None = None) -> list[int]:
+        """Have workers (all, unless some are given) write their stacks to their logs; returns their ranks.
 
-    async def _dump(self, workers: list[_Worker]) -> list[int]:
+        These are their last moments: stopped ones are continued for that.
+        """
+        workers = workers or [w for w in self._workers if w.alive]
         before = await self._sizes()
         for worker in workers:
             await self._server.signal(worker.key, signal.SIGURG)
             await self._server.signal(worker.key, signal.SIGCONT)
         for _ in range(10):  # faulthandler writes in milliseconds, unless the process is inside the kernel
             sizes = await self._sizes()
-            if all(sizes[w.key] > before[w.key] for w in workers if w.alive):
+            if all(sizes[w.rank] > before[w.rank] for w in workers if w.alive):
                 break
             await asyncio.sleep(0.05)
         return [w.rank for w in workers]
 
-    async def _sizes(self) -> dict[str, int]:
-        sizes: dict[str, int] = await _soon(lambda: {key: _size(w.log) for key, w in self._workers.items()}, {})
-        return {key: sizes.get(key, 0) for key in self._workers}
+    async def _sizes(self) -> Counter[int]:
+        """Return the sizes of the logs, by rank; 0 where the disk is slow."""
+        sizes: Counter[int] = await _soon(lambda: Counter({w.rank: _size(w.log) for w in self._workers}), Counter())
+        return sizes
 
     # --- the end ---
 
-    def exited(self, key: str, status: int, t: float) -> bool:
-        """Take note that a process has ended; True when it was one of this crew's workers."""
-        worker = self._workers.get(key)
-        if worker is None:
-            return False
+    def _exited(self, worker: _Worker, status: int, t: float) -> None:
         worker.alive = False
         if worker.channel is not None:
             worker.channel.pump()  # its last words come before its exit
             worker.channel.close()
         worker.gone.set()
-        self._keep(self._report(worker, status, t, self._ending.is_set()))
-        return True
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._reports.add(task)
-        task.add_done_callback(self._reports.discard)
+        worker.tasks.append(asyncio.ensure_future(self._report(worker, status, t, self._ending)))
 
     async def _report(self, worker: _Worker, status: int, t: float, by_us: bool) -> None:
         lines: list[str] = []
@@ -340,15 +323,15 @@ class Crew:
         )
 
     async def end(self) -> None:
-        """End every worker and whatever they started; returns when none is left and every exit has been told."""
-        self._ending.set()
-        if self._started is not None:
-            await asyncio.gather(self._started, return_exceptions=True)
+        """End every worker and its descendants; return when none is left and the leader was told of every exit."""
+        self._ending = True
+        self._ready.cancel()
+        await asyncio.wait({self._started})
         await self._server.clear(self.round)
-        while any(w.alive for w in self._workers.values()):
-            await asyncio.sleep(0.001)  # cleared, so their exits are already on the way
-        while self._reports:
-            await asyncio.gather(*self._reports, return_exceptions=True)
+        for worker in self._workers:
+            if worker.alive:
+                await worker.gone.wait()  # cleared, so its exit is already on the way
+            await asyncio.gather(*worker.tasks, return_exceptions=True)
 
 
 def _shutdown_failure(worker: _Worker, status: int) -> str | None:
@@ -368,7 +351,7 @@ def _size(path: Path) -> int:
 
 
 async def _soon(call: Callable[[], Any], otherwise: Any) -> Any:
-    """What ``call`` returns, from a thread, or ``otherwise`` when the disk is slow."""
+    """Return what ``call`` returns, in a thread, or ``otherwise`` when the disk is slow."""
     work: Awaitable[Any] = asyncio.to_thread(call)
     try:
         return await asyncio.wait_for(asyncio.shield(work), _TAIL_WAIT_S)

@@ -60,7 +60,7 @@ class Allocation:
         self.job_id = os.environ.get("SUBMITIT_LOCAL_JOB_ID")
 
     def meaning(self, signal: str) -> SignalMeaning:
-        """Why ``signal`` came; never raises. Without SLURM only a user sends TERM: a cancel."""
+        """Return why ``signal`` came; never raises. Without SLURM only a user sends TERM: a cancel."""
         otherwise = "nothing" if signal == "USR2" else "cancelled"
         return SignalMeaning("user" if is_requested(self._paths) else otherwise)
 
@@ -77,15 +77,15 @@ class Allocation:
         return False
 
     def let_go(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        """Give back hosts that do not answer, so that nobody waits for their end; returns those given back, never raises."""
+        """Release hosts that do not answer, so that nobody waits for their end; return those released. Never raises."""
         return ()
 
     def ended_tasks(self) -> dict[str, str]:
-        """Nodes whose agents have ended, and how, as far as is known without them; never raises."""
+        """Return the nodes whose agents have ended, and how, as far as SLURM reports it; never raises."""
         return {}
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
-        """Have the run start again, without ``exclude`` where that is possible, verified.
+        """Have the run start again, without ``exclude`` where that is possible, and verify that it will.
 
         Raises SiteError when SLURM refuses, NotAnsweredError when it does not answer, CancelledError when the job was
         cancelled meanwhile.
@@ -129,5 +129,5 @@ def window_s(kind: str, spec: RunSpec, left_s: float | None = None) -> float | N
 
 
 def usable_s(warning_s: float) -> float:
-    """Seconds of a warning that saving may take: the rest is for requeueing and leaving."""
+    """Return the seconds of a warning that saving may take: the rest is for requeueing and leaving."""
     return max(0.5, warning_s - min(_RESERVE_S, 0.25 * warning_s))

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+from launcher.node.wire.connection import allocation_life
 from launcher.run.batch import MARK
 from launcher.run.paths import RunPaths
+from launcher.slurm.environ import JobEnviron, job_environ
 from launcher.slurm.hosts import expand_hosts
 
 _ENDED = re.compile(r"^srun: error: (?P<hosts>\S+): tasks? [\d,-]+: (?P<how>.+)$")
@@ -24,38 +25,38 @@ _LEADERS = re.compile(r"^error: (?:the leader failed: )?(?P<words>\S.*)$", re.MU
 _MOST_BYTES = 1 << 20
 
 
-def read_ended(paths: RunPaths, life: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def read_ended(paths: RunPaths, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return how tasks have ended in this life of the allocation, with the last line of their log, by host; never raises."""
-    shown = _shown_id(environ)
-    names = hosts_in(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
-    found = ended_tasks(_tail(paths.submitit / f"{shown}_0_log.out"), life, names)
+    job = job_environ(environ)
+    names = hosts_in(job.node_list)
+    found = ended_tasks(_tail(paths, job, 0), allocation_life(environ), names)
     for index, name in enumerate(names):
-        if name in found and index and (words := _last_words(paths.submitit / f"{shown}_{index}_log.out")):
+        if name in found and index and (words := _last_words(_tail(paths, job, index))):
             found[name] += f": {words}"
     return found
 
 
-def leader_words(paths: RunPaths, life: str, environ: Mapping[str, str] = os.environ) -> str:
+def leader_words(paths: RunPaths) -> str:
     """Return the sentence with which the leader of this life ended, "" when it left none; never raises."""
-    _, mark, now = _tail(paths.submitit / f"{_shown_id(environ)}_0_log.out").rpartition(f"{MARK}{life}\n")
-    said = _LEADERS.findall(now) if mark else []
+    said = _LEADERS.findall(_of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ)))
     return str(said[-1]).strip().rstrip(".") if said else ""
 
 
-def _shown_id(environ: Mapping[str, str]) -> str:
-    """Return the job id as submitit's files have it."""
-    job, array, task = (environ.get(f"SLURM_{name}", "") for name in ("JOB_ID", "ARRAY_JOB_ID", "ARRAY_TASK_ID"))
-    return f"{array}_{task}" if array and task else job
+def _of_life(log: str, life: str) -> str:
+    """Return what the batch script's log holds of this life of the allocation."""
+    _, mark, now = log.rpartition(f"{MARK}{life}\n")
+    return now if mark else ""
 
 
-def _last_words(path: Path) -> str:
-    lines = [line.strip() for line in _tail(path).splitlines() if line.strip()]
+def _last_words(log: str) -> str:
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
     return re.sub(r"^\d\d:\d\d:\d\d agent: |^(slurmstepd|srun): error: ", "", lines[-1])[:200] if lines else ""
 
 
-def _tail(path: Path) -> str:
+def _tail(paths: RunPaths, job: JobEnviron, task: int) -> str:
+    """Return the end of a task's log; submitit's files have the job's own id in their names."""
     try:
-        with path.open("rb") as f:
+        with (paths.submitit / f"{job.own_id}_{task}_log.out").open("rb") as f:
             size = f.seek(0, os.SEEK_END)
             f.seek(max(0, size - _MOST_BYTES))
             return f.read().decode(errors="replace")
@@ -64,10 +65,9 @@ def _tail(path: Path) -> str:
 
 
 def ended_tasks(log: str, life: str, names: Sequence[str]) -> dict[str, str]:
-    """As `read_ended`, from the log's text. ``names`` are the step's hosts: one task each, numbered alike. Pure."""
-    _, mark, now = log.rpartition(f"{MARK}{life}\n")
+    """Do the same as `read_ended` with the log's text. ``names`` are the step's hosts, in the order of its tasks. Pure."""
     found: dict[str, str] = {}
-    for line in now.splitlines() if mark else ():
+    for line in _of_life(log, life).splitlines():
         if (said := _ENDED.match(line) or _REFUSED.match(line)) is not None:
             hosts = hosts_in(said["hosts"])
         elif (said := _UNSTARTED.match(line)) is not None:
@@ -79,7 +79,7 @@ def ended_tasks(log: str, life: str, names: Sequence[str]) -> dict[str, str]:
 
 
 def hosts_in(text: str) -> list[str]:
-    """Expand a host list; one that cannot be read holds no hosts."""
+    """Expand a host list; return no hosts when it cannot be read."""
     try:
         return expand_hosts(text)
     except ValueError:

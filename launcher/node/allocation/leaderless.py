@@ -47,79 +47,62 @@ _UNHEARD_S = 60.0
 
 
 def adopt(
-    spec: RunSpec,
-    paths: RunPaths,
-    allocation: SlurmAllocation,
-    *,
-    place: int,
-    leader_host: str,
-    silent: bool,
-    leads: Callable[[], bool],
-    alive: Callable[[], bool],
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> bool:
-    """Hand the job back unless somebody else has; returns whether this call did. ``place`` is this node's index, from 1.
+    spec: RunSpec, paths: RunPaths, *, place: int, leader_host: str, silent: bool, leads: Callable[[], bool]
+) -> None:
+    """Hand the job back unless somebody else has. ``place`` is this node's index, from 1.
 
-    ``leads`` says whether the leader answers, ``alive`` whether at least its host does. Without an answer from SLURM
-    nothing is done: this host may be the one that is cut off.
+    ``silent``: the leader stopped answering; otherwise its connection closed. ``leads`` says whether it answers. Without an
+    answer from SLURM nothing is done: this host may be the one that is cut off.
     """
     if place > _MOST_AGENTS:
-        return False
-    said = _awaited(allocation, leader_host, leads, alive, sleep, clock) if silent else ""
+        return
+    allocation = SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0)
+    said = _awaited(spec, allocation, leader_host, leads) if silent else ""
     if said is None:
-        return False
-    turn = clock() + _TURN_S * (place - 1)
+        return
+    turn = time.monotonic() + _TURN_S * (place - 1)
     while True:
         facts = allocation.facts()
         if facts is None or not (_ours(facts, allocation) or _script_gone(facts, allocation)):
-            return False  # an agent that stays longer than the one that acted would cost the full delay
-        if clock() >= turn:
+            return  # an agent that stays longer than the one that acted would cost the full delay
+        if time.monotonic() >= turn:
             break
-        sleep(_WATCH_S)
+        time.sleep(_WATCH_S)
     if not silent and leads():  # of a silent one that has just been asked
-        return False
+        return
     if act(spec, paths, allocation, exclude=(leader_host,), said=said):
         allocation.pull_forward()
-        sleep(_LAST_S)
+        time.sleep(_LAST_S)
         allocation.pull_forward()  # said again by its last process, unless the batch script lives
-    return True
 
 
-def _awaited(
-    allocation: SlurmAllocation,
-    leader_host: str,
-    leads: Callable[[], bool],
-    alive: Callable[[], bool],
-    sleep: Callable[[float], None],
-    clock: Callable[[], float],
-) -> str | None:
-    """Wait until SLURM has dropped the leader's host, or it is clear that it never will.
+def _awaited(spec: RunSpec, allocation: SlurmAllocation, leader_host: str, leads: Callable[[], bool]) -> str | None:
+    """Wait until SLURM has dropped the leader's host, or will clearly never do so.
 
     Returns how the leader ended; None: do nothing.
     """
-    began = heard = clock()
+    began = heard = time.monotonic()
     answering: float | None = None
-    while clock() - began < _DROP_S:
+    while time.monotonic() - began < _DROP_S:
         facts = allocation.facts()
         if facts is not None:
-            heard = clock()
+            heard = time.monotonic()
             if not _ours(facts, allocation):
                 return None
             if leader_host not in hosts_in(facts.nodes):
                 return f"{leader_host}, the leader's host, stopped answering and SLURM has removed it from the job"
-            if not alive():
+            if not host_answers(leader_host, spec.control_ports):
                 answering = None
             elif leads():
                 return None
             elif answering is None:
-                answering = clock()
-            elif clock() - answering >= _FROZEN_S:
+                answering = time.monotonic()
+            elif time.monotonic() - answering >= _FROZEN_S:
                 allocation.ends_slowly(_ENDING_S)
-                return f"The leader on {leader_host} did not respond for {SILENCE_S + clock() - began:.0f} s"
-        elif clock() - heard > _UNHEARD_S:
+                return f"The leader on {leader_host} did not respond for {SILENCE_S + time.monotonic() - began:.0f} s"
+        elif time.monotonic() - heard > _UNHEARD_S:
             return None
-        sleep(_POLL_S)
+        time.sleep(_POLL_S)
     return f"{leader_host}, the leader's host, did not answer for {SILENCE_S + _DROP_S:.0f} s"
 
 

@@ -16,7 +16,6 @@ from launcher.errors import SiteError
 from launcher.node.allocation.allocation import Allocation, CancelledError, HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.allocation.early_exits import read_ended
 from launcher.node.allocation.exclusions import affordable, excluded_before, schedulable_without
-from launcher.node.wire.connection import allocation_life
 from launcher.run import clock, event_lines
 from launcher.run.paths import RunPaths
 from launcher.run.processes import age_s
@@ -75,10 +74,8 @@ class SlurmAllocation(Allocation):
     def meaning(self, signal: str) -> SignalMeaning:
         """See `Allocation`; a SLURM that does not answer at once is asked again for some seconds."""
         end = time.monotonic() + _ASK_S
-        facts = self.facts()
-        while facts is None and time.monotonic() < end:
+        while (facts := self.facts()) is None and time.monotonic() < end:
             time.sleep(0.3)
-            facts = self.facts()
         said = self._understood(facts, signal)
         if said.kind in ("preempted", "user") and said.left_s is not None:
             self.in_grace_until(clock.now() + said.left_s)
@@ -121,7 +118,7 @@ class SlurmAllocation(Allocation):
 
     def ended_tasks(self) -> dict[str, str]:
         """See `Allocation`: srun's messages."""
-        return read_ended(self._paths, allocation_life(self._environ), self._environ)
+        return read_ended(self._paths, self._environ)
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         """See `Allocation`: requeue; a continuation job where SLURM says that it never requeues this one."""
@@ -130,10 +127,12 @@ class SlurmAllocation(Allocation):
             done = handback.requeue(own, restart_count=self.restart_count)
             if done.ended:
                 if self.cancelled():
-                    raise CancelledError("it was cancelled meanwhile")
+                    raise CancelledError("the job was cancelled in the meantime")
                 done = handback.requeue(own, restart_count=self.restart_count)  # its grace or time was over meanwhile
             if done.ok:
-                given_up = self._exclude(exclude)
+                chosen, given_up = self._chosen(exclude)
+                if chosen is not None:
+                    handback.exclude(own, chosen)
                 if delay_s > 0:
                     handback.pull_forward(own, max(2, int(delay_s)))
                 return HandedBack("slurm" if self._slurm_requeues else "requeue", own, given_up)
@@ -146,15 +145,8 @@ class SlurmAllocation(Allocation):
         done = handback.let_go(self._job.own_id, hosts)
         self._let_go = done.ok
         if not done.ok:
-            print(f"SLURM did not take {', '.join(hosts)} back: {done.why}", file=sys.stderr, flush=True)
+            print(f"SLURM did not release {', '.join(hosts)}: {done.why}", file=sys.stderr, flush=True)
         return hosts if done.ok else ()
-
-    def _exclude(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        """Keep the requeued job off ``hosts`` and those of before; returns those that it needs to start."""
-        chosen, given_up = self._chosen(hosts)
-        if chosen is not None:
-            handback.exclude(self._job.own_id, chosen)
-        return given_up
 
     def _chosen(self, hosts: tuple[str, ...]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
         """Return what to exclude, the user's own hosts included (None: no change), and the hosts that are given up."""
@@ -197,7 +189,7 @@ class SlurmAllocation(Allocation):
         new = done.job_id if task is None else f"{done.job_id}_{task}"
         if self.cancelled():  # asked before, too; but a scancel may have come in between
             handback.cancel(new)
-            raise CancelledError("it was cancelled meanwhile")
+            raise CancelledError("the job was cancelled in the meantime")
         handback.move_dependents(self._job.own_id, new)
         _copy_pickle(self._paths.submitit, self._job.own_id, new)
         return HandedBack("continuation", new, given_up)
@@ -211,7 +203,7 @@ class SlurmAllocation(Allocation):
             print(f"SLURM did not set an earlier StartTime: {done.why}", file=sys.stderr, flush=True)
 
     def ends_slowly(self, seconds: int) -> None:
-        """Keep the job from starting before its slowest process has ended: SLURM's KILL ends it so long after KillWait."""
+        """Keep the job from starting before its slowest process has ended, ``seconds`` after KillWait."""
         self._least_lead_s = max(self._least_lead_s, self._spec.site.kill_wait_s + seconds)
 
     def _end_srun(self) -> None:

@@ -24,13 +24,12 @@ from launcher.node.allocation.allocation import NEEDED, Allocation, CancelledErr
 from launcher.node.allocation.early_exits import leader_words
 from launcher.node.checkpoints import fence
 from launcher.node.policy.budgets import Budgets, backoff_s
-from launcher.node.wire.connection import allocation_life
 from launcher.run import clock, event_lines, events
 from launcher.run.asking import load_object, patiently
 from launcher.run.batch import COMPLETED, JUDGED
 from launcher.run.events import AttemptStarted, Ended, Event, JobNamed, Requeued, RunSubmitted, SignalReceived, last_of
 from launcher.run.paths import RunPaths
-from launcher.run.spec import RunSpec
+from launcher.run.spec import RestartSpec, RunSpec
 from launcher.run.state import read_outcome, read_state, write_outcome
 from launcher.slurm.commands import clean_environment
 
@@ -50,32 +49,26 @@ class EndDecision:
     delay_s: float = 0.0
     evidence: str = "leader_gone"
     said: str = ""
-    """How the leader ended, where somebody knows."""
+    """How the leader ended, where that is known."""
 
 
 def decide_end(
-    *,
-    outcome: bool,
+    restart: RestartSpec,
     history: list[Event],
+    *,
     life: tuple[str | None, int],
-    lives_without_attempt: int,
     meaning: str,
-    may_requeue: bool,
-    max_restarts: int,
-    max_total_hours: float,
     now: float,
     said: str = "",
 ) -> EndDecision:
-    """Decide what becomes of a run whose leader has ended. Pure.
+    """Decide what becomes of a run without an outcome whose leader has ended. Pure.
 
     ``life`` is the job's id and restart count, ``meaning`` what SLURM says of the job now ("running" when nothing happened to
     it), ``now`` the time of day, ``said`` how the leader ended, where that is known.
     """
-    if outcome:
-        return EndDecision("nothing", "The run has an outcome.")
     last = last_of(history, JobNamed)
     if isinstance(last, (AttemptStarted, Requeued)) and last.job_id not in (None, "", life[0]):
-        return EndDecision("nothing", f"Job {last.job_id} carries the run on.")
+        return EndDecision("nothing", f"Job {last.job_id} continues the run.")
     if meaning == "cancelled":
         return EndDecision("cancel", "The job was cancelled.")
     if meaning == "unknown":  # this host may be cut off, and the run may go on elsewhere
@@ -83,35 +76,37 @@ def decide_end(
             "nothing", "SLURM does not answer: `launcher resubmit` continues the run if it does not come back."
         )
     if (back := _handed_back(history, life)) is not None:
-        again = "SLURM has forgotten that it took the run back; it is asked again."
+        again = "SLURM has lost the requeue of this run, so the launcher requeues it again."
         return EndDecision("requeue", again, back.delay_s or 0.0, "forgotten")
-    budgets = Budgets().feed_all(history)
-    idle = budgets.idle_attempts + lives_without_attempt
     how = said or "The leader died and left no message"
-    if not may_requeue:
-        return EndDecision("fail", f"{how}; the run may not be requeued.", said=said)
+    budgets = Budgets().feed_all(history)
+    alone = _lives_without_attempt(history, life)
+    idle = budgets.idle_attempts + alone
     if not _led(history, life):  # time in the queue, before a life that had no leader, is not the run's
         now = history[-1].t if history else 0.0
-    if budgets.spent_with_current_s(now) >= max_total_hours * 3600:
-        return EndDecision("fail", f"{how}; restart.max_total_hours is used up.", said=said)
-    if idle > max_restarts or budgets.restarts["leader_gone"] >= max_restarts:
-        if lives_without_attempt == idle:
-            none = f"{said}; no agent could begin" if said else "No agent could begin"
-            return EndDecision("fail", f"{none}, {idle} times in a row.", said=said)
-        return EndDecision("fail", f"{how}; {idle} attempts in a row made no progress.", said=said)
-    delay_s = backoff_s(budgets.poor_attempts + lives_without_attempt)
-    return EndDecision("requeue", f"{how}; the run is requeued.", delay_s, said=said)
+    if not restart.requeue:
+        reason = f"{how}; the run may not be requeued."
+    elif budgets.spent_with_current_s(now) >= restart.max_total_hours * 3600:
+        reason = f"{how}; restart.max_total_hours is used up."
+    elif idle <= restart.max_restarts and budgets.restarts["leader_gone"] < restart.max_restarts:
+        delay_s = backoff_s(budgets.poor_attempts + alone)
+        return EndDecision("requeue", f"{how}; the run is requeued.", delay_s, said=said)
+    elif alone == idle:
+        none = f"{said}; no agent could begin" if said else "No agent could begin"
+        reason = f"{none}, {idle} times in a row."
+    else:
+        reason = f"{how}; {idle} attempts in a row made no progress."
+    return EndDecision("fail", reason, said=said)
 
 
 def _handed_back(history: list[Event], life: tuple[str | None, int]) -> Requeued | None:
-    """Return the event that this very life of the job gave the run back, if that is the last; it may be an earlier life's."""
+    """Return the event by which this life of the job requeued the run, if it is the newest; an earlier life's does not count."""
     last = last_of(history, JobNamed)
-    own = isinstance(last, Requeued) and last.how != "continuation" and _led(history, life)
-    return last if isinstance(last, Requeued) and own else None
+    return last if isinstance(last, Requeued) and last.how != "continuation" and _led(history, life) else None
 
 
 def _led(history: list[Event], life: tuple[str | None, int]) -> bool:
-    """Whether the newest attempt's leader was one of this very life of the job."""
+    """Return whether the newest attempt's leader belonged to this life of the job."""
     leader = last_of(history, AttemptStarted)
     return leader is not None and (leader.job_id, leader.restart_count or 0) == life
 
@@ -157,7 +152,7 @@ def _tear_down(paths: RunPaths, *, told: bool) -> int:
 
 
 def _become(last: tuple[str, ...]) -> int:
-    """Become the job's last act, a command of SLURM."""
+    """Replace this process by the job's last act, a command of SLURM."""
     sys.stdout.flush()
     sys.stderr.flush()
     # Whatever the command's status is: called again after an error, the teardown would keep the job from its end.
@@ -196,18 +191,13 @@ def act(
     if allocation.taken():
         return at_once
     life = (allocation.job_id, allocation.restart_count)
-    decision = decide_end(
-        outcome=outcome is not None or read_outcome(paths.outcome) is not None,  # written while SLURM was waited for
-        history=history,
-        life=life,
-        lives_without_attempt=_lives_without_attempt(history, allocation),
-        meaning=_meaning(allocation, told and _handed_back(history, life) is None),  # a requeue sends TERM, too
-        may_requeue=allocation.requeues and spec.restart.requeue,
-        max_restarts=spec.restart.max_restarts,
-        max_total_hours=spec.restart.max_total_hours,
-        now=clock.now(),
-        said=said or _leaders_end(paths, history, life),
-    )
+    if outcome is not None or read_outcome(paths.outcome) is not None:  # written while SLURM was waited for
+        decision = EndDecision("nothing", "The run has an outcome.")
+    else:
+        meaning = _meaning(allocation, told and _handed_back(history, life) is None)  # a requeue sends TERM, too
+        if not said and (words := leader_words(paths)):
+            said = f"The leader {'failed' if _led(history, life) else 'could not begin'}: {words}"
+        decision = decide_end(spec.restart, history, life=life, meaning=meaning, now=clock.now(), said=said)
     if decision.action == "nothing":
         print(decision.reason, file=sys.stderr)
         _cancel_continuation(paths, allocation, history, attempt)
@@ -226,7 +216,7 @@ def act(
 def _hand_back(
     paths: RunPaths, allocation: Allocation, attempt: int, decision: EndDecision, exclude: tuple[str, ...]
 ) -> bool:
-    """As `act`, of a run that goes on."""
+    """Requeue the run; returns what `act` does."""
     began = clock.now()
     try:
         handed = allocation.hand_back(exclude=exclude, delay_s=decision.delay_s)
@@ -237,7 +227,7 @@ def _hand_back(
         print(f"{decision.reason} SLURM does not answer: {error}", file=sys.stderr)
         return False
     except SiteError as error:
-        _end(paths, allocation, attempt, "failed", f"{decision.reason} SLURM did not take it: {error}")
+        _end(paths, allocation, attempt, "failed", f"{decision.reason} SLURM refused: {error}")
         return False
     if exclude:
         _tell(paths, attempt, "excluded", hosts=list(exclude), why="the leader on it died")
@@ -247,12 +237,6 @@ def _hand_back(
     took = round(clock.now() - began, 2)
     _tell(paths, attempt, "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=decision.delay_s)
     return handed.how != "continuation" and decision.delay_s == 0
-
-
-def _leaders_end(paths: RunPaths, history: list[Event], life: tuple[str | None, int]) -> str:
-    """Return what the leader said of its end; "" when it left no message."""
-    words = leader_words(paths, allocation_life(os.environ))
-    return f"The leader {'failed' if _led(history, life) else 'could not begin'}: {words}" if words else ""
 
 
 def _left_behind(paths: RunPaths) -> tuple[list[Event], dict[str, Any] | None, int]:
@@ -283,7 +267,7 @@ def _cancel_continuation(paths: RunPaths, allocation: Allocation, history: list[
 
 
 def _grace_end(spec: RunSpec, history: list[Event]) -> float | None:
-    """Return when the grace time ends that this life's leader was told of."""
+    """Return when the grace time ends, if this life's leader was preempted with one."""
     last = last_of(history, AttemptStarted, SignalReceived)
     if not isinstance(last, SignalReceived) or last.meaning != "preempted" or last.left_s is None:
         return None
@@ -291,7 +275,7 @@ def _grace_end(spec: RunSpec, history: list[Event]) -> float | None:
 
 
 def _end_began(history: list[Event]) -> float | None:
-    """Return when SLURM began to end this life of the job: it was asked to, or told that it had."""
+    """Return when SLURM began to end this life of the job, as far as the history shows."""
     attempt = max((i for i, e in enumerate(history) if isinstance(e, AttemptStarted)), default=0)
     began = [e.t - (e.seconds or 0.0) for e in history[attempt:] if isinstance(e, Requeued)]
     began += [e.t for e in history[attempt:] if isinstance(e, SignalReceived) and e.meaning == "preempted_now"]
@@ -309,7 +293,7 @@ def _end(paths: RunPaths, allocation: Allocation, attempt: int, state: str, reas
 
 
 def _meaning(allocation: Allocation, told: bool) -> str:
-    """Return what happened to the job, if anything: asked as if TERM had come now."""
+    """Ask SLURM what happened to the job, as if TERM had come now."""
     if allocation.cancelled():
         return "cancelled"
     said = allocation.meaning("TERM").kind
@@ -318,10 +302,11 @@ def _meaning(allocation: Allocation, told: bool) -> str:
     return "running" if said == "unknown" and allocation.answers() else said
 
 
-def _lives_without_attempt(history: list[Event], allocation: Allocation) -> int:
+def _lives_without_attempt(history: list[Event], life: tuple[str | None, int]) -> int:
     """Count the last starts of this job, this one included, in which no leader came so far as to begin an attempt."""
-    lives = [e.restart_count or 0 for e in history if isinstance(e, AttemptStarted) and e.job_id == allocation.job_id]
-    return max(0, allocation.restart_count - (lives[-1] if lives else -1))
+    job_id, restart_count = life
+    lives = [e.restart_count or 0 for e in history if isinstance(e, AttemptStarted) and e.job_id == job_id]
+    return max(0, restart_count - (lives[-1] if lives else -1))
 
 
 def _tell(paths: RunPaths, attempt: int, type_: str, **values: Any) -> None:

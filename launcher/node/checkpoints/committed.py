@@ -53,12 +53,13 @@ class Shard:
 
 
 class RefusedError(OwnError):
-    """The files that the ranks wrote are no checkpoint."""
+    """The files that the ranks wrote are not a checkpoint."""
 
 
 def committed_steps(paths: RunPaths) -> list[int]:
     """Return the steps of the committed checkpoints, ascending; nothing is verified. Raises OSError when they are not known."""
-    return sorted(int(m.group(1)) for name in names(paths.checkpoints, paths.root) if (m := _STEP.match(name)))
+    steps = map(step_of, names(paths.checkpoints, paths.root))
+    return sorted(step for step in steps if step >= 0)
 
 
 def step_of(path: str | Path) -> int:
@@ -123,7 +124,7 @@ def newest_good(
     damaged: Callable[[Path, str], None] = lambda path, why: None,
     patient: bool = True,
 ) -> CommittedCheckpoint | None:
-    """Find the newest checkpoint that verifies; ``damaged`` is called with each newer one that does not.
+    """Return the newest checkpoint that verifies; call ``damaged`` for each newer one that does not.
 
     ``trusted`` steps were committed by this very leader: large ones are checked by names and sizes alone for now, and come
     back ``unread``. Raises OSError when a newer one could not be read. Unless ``patient``, one that the disk has lost counts

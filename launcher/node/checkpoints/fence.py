@@ -81,7 +81,7 @@ def depose(paths: RunPaths, attempt: int) -> None:
 def is_over(paths: RunPaths, attempt: int) -> bool:
     """Whether a newer attempt has been claimed, or this one was deposed. False when the folder cannot be read."""
     try:
-        return max(attempts(paths), default=attempt) > attempt or _is_deposed(paths, attempt)
+        return not is_current(paths, attempt)
     except OSError:
         return False
 
@@ -91,11 +91,7 @@ def is_current(paths: RunPaths, attempt: int) -> bool:
     newest = max(attempts(paths), default=-1)
     if newest < attempt:  # somebody is deleting the run's folder, or it is another folder of that name
         raise FileNotFoundError(errno.ENOENT, f"attempts/{attempt} is gone")
-    return newest == attempt and not _is_deposed(paths, attempt)
-
-
-def _is_deposed(paths: RunPaths, attempt: int) -> bool:
-    return exists(paths.attempts / str(attempt) / _DEPOSED, paths.root)
+    return newest == attempt and not exists(paths.attempts / str(attempt) / _DEPOSED, paths.root)
 
 
 def drop_stale(paths: RunPaths, attempt: int) -> None:

@@ -20,7 +20,8 @@ from launcher.run.message_lines import FD_VARIABLE
 GUARDED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 """Signals that only the agent hears."""
 _EXEC = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.node.forkserver.child import run_exec; run_exec()"
-_ROOT = str(Path(__file__).parents[3])
+ROOT = str(Path(__file__).parents[3])
+"""Where this package lies: last on a fresh interpreter's path, so that it is found however the agent found it."""
 
 
 def become_worker(request: dict[str, Any], fds: list[int]) -> int:
@@ -51,7 +52,7 @@ def become_worker(request: dict[str, Any], fds: list[int]) -> int:
     if request.get("exec"):
         for fd in rest:
             os.set_inheritable(fd, True)
-        command = [sys.executable, "-u", "-c", _EXEC, _ROOT, request["main"], request["cwd"]]
+        command = [sys.executable, "-u", "-c", _EXEC, ROOT, request["main"], request["cwd"]]
         os.execv(sys.executable, command)  # noqa: S606
     return _run(request["main"], request["cwd"], [rest[0]] if request.get("pass_fd") else [])
 
@@ -60,40 +61,28 @@ def _run(main: str, cwd: str, args: list[int]) -> int:
     """Call ``module:function`` as the main program of a process of its own."""
     faulthandler.enable(file=2)
     faulthandler.register(signal.SIGURG, file=2, all_threads=True)
-    _look_like_a_fresh_process(cwd)
+    # Undo what a fork shares and separate processes do not.
+    sys.path.insert(0, cwd)
+    sys.argv = [""]
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = types.ModuleType("__main__")
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # forked workers would share one state; separate processes draw theirs from the system
+    if "multiprocessing" in sys.modules:
+        sys.modules["multiprocessing"].set_start_method(None, force=True)
     if signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         end_by_kill()
     module, _, name = main.partition(":")
     try:
         result = getattr(importlib.import_module(module), name)(*args)
     except SystemExit as leaving:
-        return _exit_code(leaving.code)
+        result = leaving.code
     except BaseException:
         traceback.print_exc()
         return 1
-    return _exit_code(result)
-
-
-def _exit_code(value: Any) -> int:
-    if value is None:
-        return 0
-    if isinstance(value, int):
-        return value & 0xFF
-    print(value, file=sys.stderr)
+    if result is None or isinstance(result, int):
+        return (result or 0) & 0xFF
+    print(result, file=sys.stderr)
     return 1
-
-
-def _look_like_a_fresh_process(cwd: str) -> None:
-    """Undo what a fork shares and separate processes do not."""
-    sys.path.insert(0, cwd)
-    sys.argv = [""]
-    blank = types.ModuleType("__main__")
-    sys.modules["__main__"] = sys.modules["__mp_main__"] = blank
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()  # forked workers would share one state; separate processes draw theirs from the system
-    if "multiprocessing" in sys.modules:
-        sys.modules["multiprocessing"].set_start_method(None, force=True)
 
 
 def exit_like_python(code: int) -> NoReturn:

@@ -6,9 +6,10 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from launcher.frozen import frozen
+from launcher.run.processes import stat_fields
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -47,15 +48,11 @@ def die_with_parent(signum: int = signal.SIGKILL) -> None:
 
 
 def _read(pid: int) -> Proc | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as f:
-            raw = f.read()
-    except OSError:
+    fields = stat_fields(pid)
+    if not fields:
         return None
-    # the command's name stands in parentheses and may hold anything, ") R 1" included
-    rest = raw[raw.rfind(b")") + 2 :].split()
-    cpu_s = (int(rest[11]) + int(rest[12])) / _TICKS
-    return Proc(pid, int(rest[1]), int(rest[3]), rest[0].decode(), cpu_s, rss_bytes=int(rest[21]) * _PAGE)
+    cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
+    return Proc(pid, int(fields[1]), int(fields[3]), fields[0], cpu_s, rss_bytes=int(fields[21]) * _PAGE)
 
 
 def table() -> dict[int, Proc]:
@@ -64,17 +61,16 @@ def table() -> dict[int, Proc]:
     return {proc.pid: proc for proc in procs if proc is not None}
 
 
-def below(root: int, procs: dict[int, Proc], *, spare: Iterable[int] = ()) -> list[Proc]:
+def below(root: int, procs: dict[int, Proc], *, spare: Container[int] = ()) -> list[Proc]:
     """Return the descendants of ``root``, parents before children, without the trees whose top is in ``spare``."""
     children: dict[int, list[Proc]] = {}
     for proc in procs.values():
         children.setdefault(proc.ppid, []).append(proc)
-    spared = set(spare)
     found: list[Proc] = []
     ahead = [root]
     while ahead:
         for child in children.get(ahead.pop(), ()):
-            if child.pid not in spared:
+            if child.pid not in spare:
                 found.append(child)
                 ahead.append(child.pid)
     return found

@@ -56,7 +56,7 @@ def receive_message(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | N
 
 
 class _Server:
-    """The loop: forks, reaps, clears."""
+    """Forks, reaps and clears in one loop."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -99,12 +99,11 @@ class _Server:
         if op == "fork":
             self.fork(request, fds)
         elif op == "signal":
-            self.signal(request["key"], request["signal"], request.get("group", False))
+            for pid, (key, _) in self.running.items():
+                if key == request["key"]:
+                    os.kill(pid, request["signal"])  # one that has ended is a zombie still: no error
         elif op == "clear":
             self.clearing.add(request["round"])
-            for pid, (_, round_) in self.running.items():
-                if round_ <= request["round"]:
-                    _kill_group(pid, signal.SIGKILL)
 
     def fork(self, request: dict[str, Any], fds: list[int]) -> None:
         """Fork one worker; its descriptors belong to it alone afterwards."""
@@ -115,7 +114,7 @@ class _Server:
         try:
             pid = os.fork()
         except OSError as error:
-            send_message(self.sock, {"op": "failed", "key": key, "error": str(error)})
+            send_message(self.sock, {"answer": key, "error": f"The fork server cannot fork: {error}"})
             return
         finally:
             if os.getpid() == parent:
@@ -124,7 +123,7 @@ class _Server:
         if pid == 0:
             self._in_child(parent, request, fds)
         self.running[pid] = (key, request["round"])
-        send_message(self.sock, {"op": "up", "key": key, "pid": pid})
+        send_message(self.sock, {"answer": key, "pid": pid})
 
     def _in_child(self, parent: int, request: dict[str, Any], fds: list[int]) -> NoReturn:
         code = 1
@@ -157,20 +156,11 @@ class _Server:
                 return
             known = self.running.pop(ended.si_pid, None)
             if known is not None and ended.si_status != 0:
-                _kill_group(ended.si_pid, signal.SIGKILL)
+                _kill_group(ended.si_pid)
             _, status = os.waitpid(ended.si_pid, 0)
             if known is not None:
                 exit_code = os.waitstatus_to_exitcode(status)
-                send_message(self.sock, {"op": "exit", "key": known[0], "status": exit_code, "t": time.time()})
-
-    def signal(self, key: str, signum: int, group: bool) -> None:
-        """Signal one worker, or its whole group; one that has ended is no error."""
-        for pid, (name, _) in self.running.items():
-            if name == key:
-                if group:
-                    _kill_group(pid, signum)
-                else:
-                    os.kill(pid, signum)
+                send_message(self.sock, {"exit": known[0], "status": exit_code, "t": time.time()})
 
     def clear_step(self) -> None:
         """KILL what is left of the rounds being cleared; report it when nothing is."""
@@ -180,14 +170,13 @@ class _Server:
         heads = [pid for pid, (_, round_) in self.running.items() if round_ <= newest]
         if heads:  # their exits are reported; reading the whole table (5 ms) can wait for the last one
             for pid in heads:
-                _kill_group(pid, signal.SIGKILL)
+                _kill_group(pid)
             return
-        later = [pid for pid, (_, round_) in self.running.items() if round_ > newest]
-        left = proctable.below(os.getpid(), proctable.table(), spare=later)
+        left = proctable.below(os.getpid(), proctable.table(), spare=self.running)  # of later rounds
         proctable.kill_all(left)
         if not left:
             for round_ in sorted(self.clearing):
-                send_message(self.sock, {"op": "cleared", "round": round_})
+                send_message(self.sock, {"answer": f"clear {round_}"})
             self.clearing.clear()
 
     def end_all(self) -> None:
@@ -200,13 +189,13 @@ class _Server:
             time.sleep(0.005)
 
 
-def _kill_group(pid: int, signum: int) -> None:
+def _kill_group(pid: int) -> None:
     try:
-        os.killpg(pid, signum)
+        os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         # between fork and setsid the group does not exist yet
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signum)
+            os.kill(pid, signal.SIGKILL)
 
 
 # --- the process ---
@@ -222,7 +211,6 @@ def _exists(name: str) -> bool:
 def main() -> None:
     """``python -c … ROOT FD PARENT_PID MODULE…``: import the modules, then serve the agent at the other end of FD."""
     _, fd, parent, *preload = sys.argv[1:]
-    begun = time.monotonic()
     proctable.die_with_parent()  # only while importing, when the socket is not read; afterwards its end is seen
     if os.getppid() != int(parent):
         sys.exit(1)  # it ended before the line above
@@ -237,7 +225,7 @@ def main() -> None:
             if not name.startswith("?") or _exists(name[1:]):
                 importlib.import_module(name.lstrip("?"))
     except BaseException:
-        send_message(sock, {"op": "broken", "error": traceback.format_exc()[-_MOST_BYTES // 4 :]})
+        send_message(sock, {"answer": "ready", "error": traceback.format_exc()[-_MOST_BYTES // 4 :]})
         sys.exit(1)
     # torch._dynamo sets TORCHINDUCTOR_CACHE_DIR at its import: a script's own setdefault would have no effect.
     os.environ.clear()
@@ -254,7 +242,7 @@ def main() -> None:
         sys.exit(1)
     threads = len(os.listdir("/proc/self/task"))
     try:
-        send_message(sock, {"op": "ready", "seconds": time.monotonic() - begun, "threads": threads})
+        send_message(sock, {"answer": "ready", "threads": threads})
     except OSError:
         return  # the agent did not wait
     _Server(sock).serve()

@@ -1,4 +1,4 @@
-"""The leader's half of stopping at an agreed step (DESIGN.md gives the invariant and why nothing can deadlock).
+"""The leader's half of stopping at an agreed step. No rank passes that step, and no rank waits for one that never comes.
 
 Pure: it is told what workers report, and answers when they agree.
 
@@ -11,43 +11,41 @@ Pure: it is told what workers report, and answers when they agree.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from launcher.run.messages import Pause, StopAt
 
 
+@dataclass
 class AgreedStop:
     """One attempt to stop ``ranks`` at a common step."""
 
-    def __init__(self, ranks: list[int], *, save: bool) -> None:
-        self.ranks = set(ranks)
-        self.save = save
-        self.step: int | None = None
-        """S, once agreed."""
-        self.withdrawn = False
-        self._entered: dict[int, int] = {}
-        self._finished: dict[int, int] = {}
-        self._ended: set[int] = set()
-        self._left: set[int] = set()
+    ranks: set[int]
+    save: bool
+    step: int | None = None
+    """S, once agreed."""
+    _reported: dict[int, int] = field(default_factory=dict)
+    """The highest unit that each has entered, or after which it has finished."""
+    _finished: set[int] = field(default_factory=set)
+    _stopped: set[int] = field(default_factory=set)
 
     def entered(self, rank: int, step: int) -> bool:
-        """A worker's answer; true when it makes the agreement complete (tell everybody to stop)."""
+        """Take in a worker's answer; true when it makes the agreement complete (tell everybody to stop)."""
         if rank in self.ranks:
-            self._entered[rank] = max(step, self._entered.get(rank, step))
+            self._reported[rank] = max(step, self._reported.get(rank, step))
         return self._agree()
 
     def finished(self, rank: int, step: int) -> bool:
-        """A worker has done all its work; true when that makes the agreement complete."""
-        if rank in self.ranks:
-            self._finished[rank] = step
-            self._ended.add(rank)
-        return self._agree()
+        """Note that a worker has done all its work; true when that makes the agreement complete."""
+        self._finished.add(rank)
+        return self.entered(rank, step)
 
     def stopped(self, rank: int) -> None:
-        """A worker has stopped at S."""
-        if rank in self.ranks:
-            self._ended.add(rank)
+        """Note that a worker has stopped at S."""
+        self._stopped.add(rank)
 
     def joined(self, rank: int) -> Pause | StopAt:
-        """Count a worker that was not asked in the beginning; returns what to tell it."""
+        """Count in a worker that was not asked in the beginning; returns what to tell it."""
         self.ranks.add(rank)
         return Pause() if self.step is None else StopAt(step=self.step, save=False, tmp=None)
 
@@ -57,38 +55,24 @@ class AgreedStop:
         What it reported still counts: the others may have gone into that unit with it.
         """
         self.ranks.discard(rank)
-        self._left.add(rank)
         return self._agree()
 
     def _agree(self) -> bool:
-        if self.step is not None or self.withdrawn or not self.ranks:
+        if self.step is not None or not self.ranks or not self.ranks <= self._reported.keys():
             return False
-        if not self.ranks <= (self._entered.keys() | self._finished.keys()):
-            return False
-        self.step = max([*self._entered.values(), *self._finished.values()], default=0)
+        self.step = max(self._reported.values())
         return True
 
     @property
-    def silent(self) -> list[int]:
-        """Ranks that have not answered yet."""
-        return sorted(self.ranks - self._entered.keys() - self._finished.keys())
-
-    @property
-    def pending(self) -> list[int]:
+    def pending(self) -> set[int]:
         """Ranks that have not stopped yet."""
-        return sorted(self.ranks - self._ended)
+        return self.ranks - self._finished - self._stopped
 
     @property
     def complete(self) -> bool:
         """Everybody is at S."""
         return self.step is not None and not self.pending
 
-    @property
-    def all_done(self) -> bool:
-        """S is the last step of all: every rank finished by itself, so nothing is left to do."""
-        return self.complete and not self._left and self._finished.keys() == self.ranks
-
-    def withdraw(self) -> bool:
-        """Take the pause back; false when S has been told, after which that is impossible."""
-        self.withdrawn = self.step is None
-        return self.withdrawn
+    def all_done(self, world_size: int) -> bool:
+        """Return whether S is the last step of all: every rank of the round finished by itself, so nothing is left to do."""
+        return self.complete and len(self.ranks & self._finished) == world_size

@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from launcher.frozen import frozen
 from launcher.node.allocation.allocation import Allocation
 from launcher.node.leader.agreed_stop import AgreedStop
+from launcher.node.leader.folder_retries import Blocking
 from launcher.node.leader.journal import HistoryWriter
-from launcher.node.leader.nodes import Nodes
-from launcher.node.leader.own_files import OwnFiles
+from launcher.node.leader.nodes import Node, Nodes
+from launcher.node.leader.own_files import newest_of
 from launcher.node.leader.rounds import Round
-from launcher.node.leader.saving import Blocking, Saver
+from launcher.node.leader.saving import Saver
 from launcher.node.leader.tracking import Tracking
 from launcher.node.policy.budgets import Budgets
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.node.sidecars.notify import Notifier
-from launcher.node.wire.messages import ChecksDone
+from launcher.run.causes import KIND_OF
+from launcher.run.event_parts import Cause
 from launcher.run.gone import Anchor
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
+_T = TypeVar("_T")
+
+OVER = Evidence(Kind.FENCED, "this attempt is over")
+
+
+def caused(kind: Kind, text: str, hosts: tuple[str, ...] = (), rank: int | None = None) -> Evidence:
+    """Return evidence whose cause is not the end of a process."""
+    return Evidence(kind, text, Cause.plain(KIND_OF[kind.value], text), hosts, rank)
+
 
 @frozen
 class Timing:
-    """The leader's own patience, in seconds."""
+    """How long the leader waits, in seconds."""
 
     tick_s: float = 0.1
     spare_wait_s: float = 10.0
-    """Enough nodes are here: spares are waited for so long."""
+    """For spares, once enough nodes are here."""
     store_s: float = 60.0
     clear_s: float = 15.0
-    """A node that cannot end its workers in so long is not used again."""
+    """A node that has not ended its workers by then is not used again."""
     dump_s: float = 2.0
     preflight_s: float = 90.0
     leave_s: float = 6.0
@@ -45,10 +58,9 @@ class Timing:
 class Interrupt:
     """A stop that was asked for."""
 
-    kind: Kind
-    text: str
-    deadline: float | None
-    """The leader's clock; None: no hurry."""
+    evidence: Evidence
+    deadline: float
+    """By the leader's clock; infinite: none."""
     began: float
     started: bool = False
     """The workers have been told."""
@@ -88,10 +100,12 @@ class Board:
     began_t: float
     notifier: Notifier
     tracking: Tracking
-    anchor: Anchor | None = None
+    anchor: Anchor
     """Holds the run's folder, wherever somebody moves it."""
-    first_of_submission: bool = True
+    first_of_submission: bool
     """No attempt has begun since somebody last submitted the run: ``resubmit --from`` applies to this one alone."""
+    failures: int
+    """Interruptions of all attempts, for the interval between saves."""
     phase: str = "waiting"
     round: Round | None = None
     stop: AgreedStop | None = None
@@ -106,44 +120,71 @@ class Board:
     """Script workers have been sent TERM: whatever they exit with now means stopped."""
     usr2_sent: bool = False
     """SLURM has sent USR2 to every process: whatever ends a script that handles it means stopped."""
-    own_files: OwnFiles = field(default_factory=OwnFiles)
+    own_files: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """A script's own checkpoints that were seen so far. None is forgotten: a folder that does not answer shows some of them again
+    later."""
     ports: dict[int, int] = field(default_factory=dict)
     """Ports of stores that are up, by round."""
-    preflight: dict[int, ChecksDone] = field(default_factory=dict)
-    blamed: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """The host that failed last: newest checkpoint then, and how often in a row."""
+    blamed: list[tuple[str, int | None]] = field(default_factory=list)
+    """The host that failed last and the newest checkpoint then, as often as both were the same in a row."""
     metrics: dict[str, Any] = field(default_factory=dict)
-    failures: int = 0
-    """Interruptions of all attempts, for the interval between saves."""
 
     def now(self) -> float:
-        """The leader's clock: monotonic seconds."""
+        """Return the leader's time: monotonic seconds."""
         return asyncio.get_running_loop().time()
 
     def wake(self) -> None:
         """Have `until` look again: something changed."""
         self.changed.set()
 
+    async def until(self, look: Callable[[float], _T | None], *, timeout_s: float = math.inf) -> _T | None:
+        """Return what ``look(now)`` returns once that is not None; None when ``timeout_s`` have passed.
+
+        Looks at every change and at every tick, since time alone can change the answer.
+        """
+        deadline = self.now() + timeout_s
+        while True:
+            self.changed.clear()
+            found = look(self.now())
+            if found is not None:
+                return found
+            left_s = deadline - self.now()
+            if left_s <= 0:
+                return None
+            # Not wait_for: before Python 3.12 it may swallow a cancellation.
+            change = asyncio.ensure_future(self.changed.wait())
+            try:
+                await asyncio.wait({change}, timeout=min(self.timing.tick_s, max(0.001, left_s)))
+            finally:
+                change.cancel()
+
+    @property
+    def interrupted(self) -> Evidence | None:
+        """Evidence of a stop that was asked for, if one was."""
+        if self.fenced:
+            return OVER
+        return self.interrupt.evidence if self.interrupt else None
+
     async def look_at_own_files(self) -> bool:
         """Return whether the script has written a newer checkpoint of its own, and report it as saved."""
         pattern = self.spec.checkpoint.watch
-        path = await self.blocking(lambda: self.own_files.look(self.paths.root, pattern)) if pattern else None
+        path = await self.blocking(lambda: newest_of(self.paths.root, pattern, self.own_files)) if pattern else None
         if path is not None:
             self.history.event("saved", step=None, path=path, reason="watch")
         return path is not None
 
+    def exclude(self, node: Node, why: str) -> None:
+        """Stop using a node in this attempt."""
+        node.bad = why
+        self.history.event("excluded", hosts=[node.host], why=why)
+
     def stop_wanted(self, kind: Kind, text: str, within_s: float | None) -> None:
         """Ask for a stop; of two, the reason that outranks and the nearer deadline hold."""
-        now = self.now()
-        deadline = None if within_s is None else now + within_s
-        if kind is Kind.CANCELLED:
-            self.cancelled = True
-        old = self.interrupt
-        if old is None:
-            self.interrupt = Interrupt(kind, text, deadline, now)
-        else:
-            if _RANKING.index(kind) > _RANKING.index(old.kind):
-                old.kind, old.text = kind, text
-            if deadline is not None and (old.deadline is None or deadline < old.deadline):
-                old.deadline = deadline
+        self.cancelled = self.cancelled or kind is Kind.CANCELLED
+        now, evidence = self.now(), Evidence(kind, text)
+        it = self.interrupt = self.interrupt or Interrupt(evidence, math.inf, now)
+        if _RANKING.index(kind) > _RANKING.index(it.evidence.kind):
+            it.evidence = evidence
+        if within_s is not None:
+            it.deadline = min(it.deadline, now + within_s)
         self.wake()

@@ -9,10 +9,9 @@ from launcher.errors import RunCancelledError, RunFailedError, SiteError
 from launcher.frozen import frozen
 from launcher.node.allocation.allocation import NEEDED, CancelledError, HandedBack, NotAnsweredError
 from launcher.node.leader.board import Board
-from launcher.node.leader.lost_folder import follow_folder, look, tell_outside
+from launcher.node.leader.lost_folder import follow_folder, tell_outside
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.picture import picture
-from launcher.node.leader.wait import until
 from launcher.node.policy.budgets import backoff_s
 from launcher.node.policy.decisions import Action, Decision, Evidence, Kind
 from launcher.node.wire.messages import Shutdown
@@ -25,11 +24,11 @@ _STATES = {Action.COMPLETE: ("completed", 0), Action.FAIL: ("failed", RunFailedE
            Action.CANCEL: ("cancelled", RunCancelledError.exit_code)}  # fmt: skip
 _EXCLUDED = (Kind.NODE_LOST, Kind.PREFLIGHT, Kind.NODES_MISSING, Kind.PORTS_TAKEN)
 _NOTIFY_S = 8.0
-"""The allocation is held for so long, at the end of a run, until news and metrics of it are delivered."""
+"""At the end of a run the allocation is held at most this long, while notifications and metrics are delivered."""
 _KILLED_SOON_S = 2.0
 """The same after a cancel, when SLURM is about to kill."""
 _LEFT_OVER_S = 1.0
-"""The same before a requeue: what is not delivered by then, the next attempt delivers."""
+"""The same before a requeue: the next attempt delivers the rest."""
 _UNHEARD_S = 120.0
 _WAKING_S = 5.0
 _WRITE_TRIES, _WRITE_PAUSE_S = int(PATIENCE_S), 1.0
@@ -57,25 +56,21 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     reason = _reason(board, decision, evidence)
     if decision.action is not Action.COMPLETE:
         await board.blocking(board.allocation.forbid_requeue)
-    step = board.saver.last.step if board.saver.last else 0
-    if board.round is not None:
-        step = max(step, board.round.step)
-    now = clock.now()
-    board.history.event("attempt_ended", why=reason, allocation_s=round(now - board.began_t, 1))
+    step = max(board.saver.last_step or 0, board.round.step if board.round else 0)
+    _end_attempt(board, reason)
     board.history.event("ended", state=state, reason=reason, exit_code=code, step=step)
-    board.history.state({**picture(board), "phase": "ended"})
-    outcome = {"state": state, "reason": reason, "exit_code": code, "step": step, "t": now, "attempt": board.attempt,
+    board.history.state(picture(board))
+    outcome = {"state": state, "reason": reason, "exit_code": code, "step": step, "t": clock.now(), "attempt": board.attempt,
                "metrics": dict(board.metrics), "cause": evidence.cause and evidence.cause.to_wire()}  # fmt: skip
     await board.blocking(board.history.flush)
     await _write(board, outcome, 1 if gone is not None and gone.place is None else _WRITE_TRIES)
     if gone is not None:
         await board.blocking(lambda: tell_outside(board, gone, reason))
-    # Only now: news is told from the run's files, and neither may keep anybody from knowing how it ended.
+    # Only now: notifications read the run's files, and slow trackers must not delay the outcome.
     board.notifier.tell(state, reason)
     board.tracking.end(state, reason)
     limit_s = _KILLED_SOON_S if decision.action is Action.CANCEL else _NOTIFY_S
-    await asyncio.gather(board.notifier.drain(limit_s), board.tracking.drain(limit_s))
-    await board.blocking(board.history.close)
+    await _close(board, limit_s)
     absent = board.nodes.missing
     await _dismiss(board)
     if absent:
@@ -84,13 +79,18 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     return Ending(state, reason, GONE if evidence.kind is Kind.GONE else code)
 
 
+def _end_attempt(board: Board, why: str) -> None:
+    board.history.event("attempt_ended", why=why, allocation_s=round(clock.now() - board.began_t, 1))
+
+
 def _reason(board: Board, decision: Decision, evidence: Evidence) -> str:
     if decision.action is Action.COMPLETE:
         step = board.round.step if board.round is not None else 0
         return f"All {step} steps are done." if step else "The work is done."
-    saved = None if evidence.kind is Kind.GONE and not (evidence.cause and evidence.cause.place) else board.saver.last
-    where = f" The newest checkpoint is of step {saved.step}." if saved is not None else ""
-    return decision.reason + where
+    deleted = evidence.kind is Kind.GONE and not (evidence.cause and evidence.cause.place)
+    if deleted or board.saver.last_step is None:
+        return decision.reason
+    return f"{decision.reason} The newest checkpoint is of step {board.saver.last_step}."
 
 
 async def _write(board: Board, outcome: dict[str, Any], tries: int) -> None:
@@ -102,23 +102,22 @@ async def _write(board: Board, outcome: dict[str, Any], tries: int) -> None:
         except OSError:
             if attempt + 1 == tries:
                 return
-            await until(board, lambda now: None, timeout_s=_WRITE_PAUSE_S)
+            await asyncio.sleep(_WRITE_PAUSE_S)
 
 
 async def give_back(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     """Give the allocation back and have SLURM start the run again."""
-    bad = _bad_hosts(board, decision, evidence)
-    exclude = tuple(bad)
+    bad = _bad_hosts(board, evidence)
     delay = backoff_s(board.budgets.poor_attempts)
     began = clock.now()
-    for node in board.nodes.all:  # after the bad ones are known: leaving is no fault
+    for node in board.nodes.all:  # after `_bad_hosts`, which would count those that leave now as lost
         node.send(Shutdown())
     if evidence.kind in (Kind.PREEMPTED, Kind.PREEMPTED_NOW):
         board.notifier.tell("preempted", decision.reason)
     silent = tuple(n.name for n in _lost(board) if n.lost_why == "silent" and not n.here)
     gone = await board.blocking(lambda: board.allocation.let_go(silent)) if silent else ()
     try:
-        handed: HandedBack = await _hand_back(board, exclude, delay)
+        handed = await _hand_back(board, tuple(bad), delay)
     except NotAnsweredError as error:
         return await _unheard(board, decision, error)
     except CancelledError as error:
@@ -127,23 +126,23 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     except SiteError as error:
         failed = Decision(Action.FAIL, f"{decision.reason} SLURM did not take the run back: {error}", decision.row)
         return await leave(board, failed, evidence)
-    if (lost := await look(board)) is not None:  # SLURM can start the job only if it is put back before
+    lost = await board.blocking(board.anchor.look)
+    if lost is not None:  # SLURM can start the job only if it is put back before
         await board.blocking(lambda: board.allocation.remark(f"{decision.reason} But {lost.text}."))
     for why in dict.fromkeys(bad.values()):
         board.history.event("excluded", hosts=[h for h in bad if bad[h] == why], why=why)
     if handed.given_up:
         board.history.event("readmitted", hosts=list(handed.given_up), why=NEEDED)
-    board.history.event("attempt_ended", why=decision.reason, allocation_s=round(clock.now() - board.began_t, 1))
+    _end_attempt(board, decision.reason)
     took = round(clock.now() - began, 2)
     board.history.event(
         "requeued", how=handed.how, job_id=handed.job_id, seconds=took, delay_s=delay, let_go=list(gone)
     )
-    board.history.state({**picture(board), "phase": "ended"})
+    board.history.state(picture(board))
     await board.blocking(board.history.flush)
     board.tracking.end("requeued", decision.reason)
     await _dismiss(board)
-    await asyncio.gather(board.notifier.drain(_LEFT_OVER_S), board.tracking.drain(_LEFT_OVER_S))
-    await board.blocking(board.history.close)
+    await _close(board, _LEFT_OVER_S)
     if handed.how != "continuation" and delay == 0:
         # If the last process ends after StartTime, SLURM sets the full delay again: this is the leader's last act.
         await board.blocking(board.allocation.pull_forward)
@@ -151,34 +150,31 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
 
 
 async def _hand_back(board: Board, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
-    """Ask SLURM, again and again while it does not answer: slurmctld may be restarting. Raises SiteError."""
+    """Hand the allocation back; retry while SLURM does not answer, since slurmctld may be restarting. Raises SiteError."""
     end = board.now() + _UNHEARD_S
     while True:
         try:
-            handed: HandedBack = await board.blocking(
-                lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay_s)
-            )
-            return handed
+            return await board.blocking(lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay_s))
         except NotAnsweredError:
             if board.now() >= end or board.fenced:
                 raise
-            await until(board, lambda now: None, timeout_s=2.0)
+            await asyncio.sleep(2.0)
 
 
 async def _unheard(board: Board, decision: Decision, error: SiteError) -> Ending:
-    """SLURM does not answer: this host may be cut off, and the run may go on elsewhere. So no outcome is written."""
-    text = f"{decision.reason} SLURM does not answer ({error}); whether the run continues is not known here."
-    board.history.event("warning", text=text)
-    board.history.event("attempt_ended", why=text, allocation_s=round(clock.now() - board.began_t, 1))
+    """End without an outcome: SLURM does not answer, so this host may be cut off and the run may continue elsewhere."""
+    text = f"{decision.reason} SLURM does not answer ({error}), so it is not known whether the run continues."
+    board.history.warn(text)
+    _end_attempt(board, text)
     await _dismiss(board)
     await board.blocking(board.history.close)
     return Ending("requeued", text, SiteError.exit_code)
 
 
-def _bad_hosts(board: Board, decision: Decision, evidence: Evidence) -> dict[str, str]:
+def _bad_hosts(board: Board, evidence: Evidence) -> dict[str, str]:
     """Return the hosts to exclude from the next attempt, with reasons: those blamed, failed or lost in this one."""
     woke = board.woke_at
-    # They have left a leader that stood still: it hears of that when it goes on.
+    # Agents leave a leader that stands still; it learns of that when it runs again.
     left = {n.name for n in board.nodes.all if woke and n.lost_at is not None and abs(n.lost_at - woke) < _WAKING_S}
     lost = {
         n.name: "it stopped responding" if n.lost_why == "silent" else "its connection closed"
@@ -186,20 +182,24 @@ def _bad_hosts(board: Board, decision: Decision, evidence: Evidence) -> dict[str
         if n.name not in left
     }
     bad = {n.name: why for n in board.nodes.all if (why := n.bad or n.suspect) is not None}
-    blamed = dict.fromkeys(decision.exclude, evidence.text) if evidence.kind in _EXCLUDED else {}
-    return {**lost, **bad, **{host: why for host, why in blamed.items() if host not in left}}
+    blamed = [host for host in evidence.hosts if host not in left] if evidence.kind in _EXCLUDED else []
+    return {**lost, **bad, **dict.fromkeys(blamed, evidence.text)}
 
 
 def _lost(board: Board) -> list[Node]:
-    """Nodes that were lost before SLURM took the allocation away: what ends while it does says nothing against its host."""
+    """Return the nodes that were lost before SLURM took the allocation away; those lost during that are not to blame."""
     until_t = board.interrupt.began if board.interrupt is not None else board.now()
     return [n for n in board.nodes.all if n.lost_at is not None and n.lost_at < until_t]
+
+
+async def _close(board: Board, limit_s: float) -> None:
+    """Deliver what is left, for so long, and write the rest of the history."""
+    await asyncio.gather(board.notifier.drain(limit_s), board.tracking.drain(limit_s))
+    await board.blocking(board.history.close)
 
 
 async def _dismiss(board: Board) -> None:
     """Send every agent away and wait until they have gone."""
     for node in board.nodes.all:
         node.send(Shutdown())
-    await until(
-        board, lambda now: True if not any(n.here for n in board.nodes.all) else None, timeout_s=board.timing.leave_s
-    )
+    await board.until(lambda now: not any(n.here for n in board.nodes.all) or None, timeout_s=board.timing.leave_s)

@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 from launcher.run.asking import AGAIN_S, PATIENCE_S, NotAskedError, ask_once
 
 _T = TypeVar("_T")
 
 
+class Blocking(Protocol):
+    """Runs a blocking function in a thread, so that the leader's loop goes on: `asyncio.to_thread`."""
+
+    def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]:
+        """Return what ``work`` returns."""
+
+
 async def until_answered(
-    blocking: Callable[[Callable[[], Any]], Awaitable[Any]],
+    blocking: Blocking,
     work: Callable[[], _T],
     root: Path,
     *,
@@ -29,8 +36,7 @@ async def until_answered(
     end, told = now() + PATIENCE_S, False
     while True:
         try:
-            found: _T = await blocking(lambda: ask_once(work, root))
-            return found
+            return await blocking(lambda: ask_once(work, root))
         except NotAskedError as error:
             if enough() or now() >= end:
                 raise

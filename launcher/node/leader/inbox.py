@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from launcher.node.leader.agreed_stop import AgreedStop
 from launcher.node.leader.board import Board
 from launcher.node.leader.gather_nodes import CHECKS_ROUND
 from launcher.node.leader.nodes import Node
@@ -19,32 +20,31 @@ _MOST_LOSSES = 2
 """A node whose connection broke so often is not used again in this attempt."""
 
 
-class Inbox:
+class Inbox(wire.Hub):
     """Dispatches messages by their class; one that names an older round is dropped."""
 
     def __init__(self, board: Board, signal: Callable[[str, Node], None]) -> None:
         self.board = board
         self._signal = signal
-        self._losses: dict[int, int] = {}
         self._from_agents = MessageReader(wire.FromAgent, _note)
         self._from_workers = MessageReader(messages.FromWorker, _note)
 
     # --- connections ---
 
-    def received(self, link: wire.Link, values: dict[str, Any]) -> None:
+    def received(self, link: wire.Link, message: dict[str, Any]) -> None:
         """Take one message of an agent."""
         node = self.board.nodes.of(link)
         if node is not None:
             node.heard = self.board.now()
-        message = self._from_agents.read(values)
-        if isinstance(message, wire.AgentHello):
-            self._hello(link, message)
-        elif node is not None and message is not None:
-            self._hear(node, message)
+        said = self._from_agents.read(message)
+        if isinstance(said, wire.AgentHello):
+            self._hello(link, said)
+        elif node is not None and said is not None:
+            self._hear(node, said)
         self.board.wake()
 
     def closed(self, link: wire.Link, why: str) -> None:
-        """Take note that a connection has ended."""
+        """Note that a connection has ended."""
         node = self.board.nodes.of(link)
         if node is not None:
             self.lose(node, why)
@@ -57,12 +57,12 @@ class Inbox:
         if board.phase == "ended":
             return
         node.lost_at, node.lost_why = board.now(), why
-        self._losses[node.index] = self._losses.get(node.index, 0) + 1
-        if self._losses[node.index] >= _MOST_LOSSES:
+        node.losses += 1
+        if node.losses >= _MOST_LOSSES:
             node.bad = "its connection broke repeatedly"
         board.history.event("node_lost", host=node.host, why=why)
         if board.round is not None and node in board.round.nodes:
-            board.round.lost.append((node, why))
+            board.round.lost.append(node)
 
     def _hello(self, link: wire.Link, hello: wire.AgentHello) -> None:
         board = self.board
@@ -77,122 +77,88 @@ class Inbox:
         node.send(
             wire.Welcome(attempt=board.attempt, t=clock.now(), heartbeat_s=wire.HEARTBEAT_S, silence_s=wire.SILENCE_S)
         )
-        facts = node.facts.to_wire() if node.facts is not None else {}
-        board.history.event("node_joined", node=node.index, host=node.host, facts=facts)
-        for text in (node.facts and node.facts.warnings) or ():
-            board.history.event("warning", text=f"{node.host}: {text}")
-        if node.facts is not None and node.facts.sees_run_dir is False:
-            node.bad = "it cannot use the run directory"
-            board.history.event("excluded", hosts=[node.host], why=node.bad)
+        facts = hello.facts
+        board.history.event("node_joined", node=node.index, host=node.host, facts=facts.to_wire() if facts else {})
+        for text in (facts and facts.warnings) or ():
+            board.history.warn(f"{node.host}: {text}")
+        if facts and facts.sees_run_dir is False:
+            board.exclude(node, "it cannot use the run directory")
 
     # --- agents ---
 
     def _hear(self, node: Node, said: wire.FromAgent) -> None:
-        board = self.board
+        board, round_ = self.board, self.board.round
+        if round_ is not None and getattr(said, "round", round_.number) != round_.number:
+            round_ = None
         match said:
-            case wire.WorkerSaid():
-                round_, rank = board.round, self._rank_of(node, said.round, said.rank)
-                if round_ is not None and rank is not None:
-                    message = self._from_workers.read(said.message)
-                    if message is not None:
-                        self._hear_worker(round_, rank, message)
+            case wire.WorkerSaid() if rank := _rank_of(node, round_, said.rank):
+                message = self._from_workers.read(said.message)
+                if message is not None:
+                    self._hear_worker(rank, message)
+            case wire.WorkerUp() if rank := _rank_of(node, round_, said.rank):
+                rank.pid = said.pid
+            case wire.WorkerExit() if rank := _rank_of(node, round_, said.rank):
+                self._exited(rank, said)
             case wire.Alive():
-                self._alive(node, said)
+                for use in said.ranks:
+                    if rank := _rank_of(node, round_, use.rank):
+                        self._alive(rank, use)
+            case wire.Cleared() if round_:
+                round_.cleared.add(node.index)
+            case wire.StacksWritten() if round_:
+                round_.stacks.add(node.index)
             case wire.StoreReady():
                 board.ports[said.round] = said.port
-            case wire.StoreFailed():
-                if said.round == CHECKS_ROUND:
-                    board.ports[CHECKS_ROUND] = 0  # the checks do without
-                self._without_store(said.round, f"the store on {node.host} could not start: {said.error}")
-            case wire.StoreEnded():
-                if self._without_store(said.round, f"the store on {node.host} ended"):
-                    board.history.event("store_lost", host=node.host)
-            case wire.WorkerUp():
-                if (rank := self._rank_of(node, said.round, said.rank)) is not None:
-                    rank.pid = said.pid
-            case wire.WorkerExit():
-                round_, rank = board.round, self._rank_of(node, said.round, said.rank)
-                if round_ is not None and rank is not None:
-                    self._exited(round_, rank, said)
-            case wire.Cleared():
-                if (round_ := self._current(said.round)) is not None:
-                    round_.cleared.add(node.index)
-            case wire.StacksWritten():
-                if (round_ := self._current(said.round)) is not None:
-                    round_.stacks.add(node.index)
+            case wire.StoreFailed(round=number) if number == CHECKS_ROUND:
+                board.ports[number] = 0  # the checks do without
+            case wire.StoreFailed() if round_ and not round_.ending:
+                round_.store_problem = f"the store on {node.host} could not start: {said.error}"
+            case wire.StoreEnded() if round_ and not round_.ending:
+                round_.store_problem = f"the store on {node.host} ended"
+                board.history.event("store_lost", host=node.host)
             case wire.SignalHeard():
                 self._signal(said.name, node)
             case wire.ChecksDone():
-                board.preflight[node.index] = said
-            case wire.Leaving():
-                if board.phase == "ended":
-                    board.nodes.drop(node)
+                node.checks = said
+            case wire.Leaving() if board.phase == "ended":
+                board.nodes.drop(node)
 
-    def _alive(self, node: Node, said: wire.Alive) -> None:
-        if (round_ := self.board.round) is None:
-            return
-        by_number = {r.rank: r for r in round_.ranks if r.node is node}
-        for use in said.ranks:
-            if (rank := by_number.get(use.rank)) is None:
-                continue
-            rank.use, rank.heartbeat_t = use, clock.now()
-            if use.state != "T":
-                rank.frozen_since = None
-            elif rank.frozen_since is None:
-                rank.frozen_since = self.board.now()
+    def _alive(self, rank: Rank, use: wire.RankUse) -> None:
+        rank.use, rank.heartbeat_t = use, clock.now()
+        if use.state != "T":
+            rank.frozen_since = None
+        elif rank.frozen_since is None:
+            rank.frozen_since = self.board.now()
 
-    def _without_store(self, number: int, problem: str) -> bool:
-        """Note that the round has no store; false when it is not the current round, or that is ending."""
-        round_ = self._current(number)
-        if round_ is None or round_.ending:
-            return False
-        round_.store_problem = problem
-        return True
-
-    def _exited(self, round_: Round, rank: Rank, end: wire.WorkerExit) -> None:
+    def _exited(self, rank: Rank, end: wire.WorkerExit) -> None:
         rank.exited, rank.ended_t, rank.end = True, round(clock.now(), 3), end
         if end.shutdown is not None:
             text = f"rank {rank.rank} on {rank.node.host}: the script had ended with code {end.exit_code}; then its process {end.shutdown}"
-            self.board.history.event("warning", text=text, rank=rank.rank)
+            self.board.history.warn(text, rank.rank)
         if rank.finished is None and rank.stopped is None:
-            self._ended(round_, rank, end)
+            self._ended(rank, end)
 
-    def _ended(self, round_: Round, rank: Rank, end: wire.WorkerExit) -> None:
-        clean = end.signal is None and end.exit_code == 0
+    def _ended(self, rank: Rank, end: wire.WorkerExit) -> None:
+        round_, clean = rank.round, end.signal is None and end.exit_code == 0
         if self._told_to_stop(round_):
-            self._left(round_, rank)
+            self._left(rank)
         elif clean and round_.script:
-            rank.finished = rank.step
-            self._finished(rank)
+            self._finished(rank, rank.step)
         elif clean and round_.ending:
             rank.stopped = rank.step
         else:
             round_.failing(rank, self.board.now()).add_exit(end, ending=round_.ending)
 
-    def _current(self, number: int) -> Round | None:
-        """Return the current round, if it is the one that a message names."""
-        round_ = self.board.round
-        return round_ if round_ is not None and number == round_.number else None
-
-    def _rank_of(self, node: Node, number: int, rank: int) -> Rank | None:
-        round_ = self._current(number)
-        if round_ is None or not 0 <= rank < round_.world_size or round_.ranks[rank].node is not node:
-            return None
-        return round_.ranks[rank]
-
     # --- workers ---
 
-    def _hear_worker(self, round_: Round, rank: Rank, said: messages.FromWorker) -> None:
-        board, now = self.board, self.board.now()
+    def _hear_worker(self, rank: Rank, said: messages.FromWorker) -> None:
+        board, round_, now = self.board, rank.round, self.board.now()
         match said:
             case messages.WorkerProgress():
                 rank.ready = True
                 if round_.progressed(rank, said, now) and not round_.stepped:
                     round_.stepped = True
                     board.history.event("first_step", step=rank.step, seconds=round(now - round_.began, 4))
-            case messages.WorkerMetrics() | messages.WorkerEvaluated() | messages.WorkerEpoch():
-                if rank.rank == 0:
-                    self._numbers(said)
             case messages.WorkerHello():
                 rank.pid, rank.heartbeat_t = said.pid, clock.now()
             case messages.WorkerAttached():
@@ -212,7 +178,7 @@ class Inbox:
             case messages.WorkerEntered():
                 rank.entered = max(said.step, rank.entered or 0)
                 if board.stop is not None and board.stop.entered(rank.rank, said.step):
-                    self._agreed(round_)
+                    self._agreed(board.stop, round_)
             case messages.WorkerAt():
                 rank.at = said.step
             case messages.WorkerSaveBegun():
@@ -225,52 +191,52 @@ class Inbox:
                 board.saver.save_failed(said, now)
             case messages.WorkerSaveAck():
                 board.saver.save_ack(rank.rank, said, now)
-            case messages.WorkerStopped() | messages.WorkerFinished() | messages.WorkerFailure():
-                self._hear_end(round_, rank, said)
+            case messages.WorkerStopped():
+                round_.reached(rank, said.step)
+                rank.stopped = said.step
+                if board.stop is not None:
+                    board.stop.stopped(rank.rank)
+            case messages.WorkerFinished():
+                round_.reached(rank, said.step)
+                if self._may_finish(round_, said.step):
+                    rank.saved = said.saved
+                    self._finished(rank, said.step)
+                else:
+                    self._left(rank)
+            case messages.WorkerFailure():
+                self._failed(rank, said)
             case messages.WorkerWarning():
-                board.history.event("warning", text=said.text, rank=rank.rank)
+                board.history.warn(said.text, rank.rank)
+            case _ if rank.rank == 0:
+                self._numbers(said)
 
-    def _numbers(self, said: messages.WorkerMetrics | messages.WorkerEvaluated | messages.WorkerEpoch) -> None:
-        history = self.board.history
-        if isinstance(said, messages.WorkerEpoch):
-            history.event("epoch", epoch=said.epoch, loss=said.loss)
-            history.metrics(said.step, said.epoch, {"epoch_loss": said.loss})
-            return
-        self.board.metrics.update(said.metrics)
-        history.metrics(said.step, said.epoch if isinstance(said, messages.WorkerMetrics) else None, said.metrics)
-        if isinstance(said, messages.WorkerEvaluated):
-            history.event("evaluated", step=said.step, metrics=said.metrics)
+    def _numbers(self, said: messages.FromWorker) -> None:
+        """Write the metrics that rank 0 reports."""
+        history, latest = self.board.history, self.board.metrics
+        match said:
+            case messages.WorkerEpoch():
+                history.event("epoch", epoch=said.epoch, loss=said.loss)
+                history.metrics(said.step, said.epoch, {"epoch_loss": said.loss})
+            case messages.WorkerMetrics():
+                latest.update(said.metrics)
+                history.metrics(said.step, said.epoch, said.metrics)
+            case messages.WorkerEvaluated():
+                latest.update(said.metrics)
+                history.metrics(said.step, None, said.metrics)
+                history.event("evaluated", step=said.step, metrics=said.metrics)
 
-    def _hear_end(
-        self, round_: Round, rank: Rank, said: messages.WorkerStopped | messages.WorkerFinished | messages.WorkerFailure
-    ) -> None:
-        board = self.board
-        if isinstance(said, messages.WorkerFailure):
-            self._failed(round_, rank, said)
-            return
-        rank.step = max(rank.step, said.step)
-        if isinstance(said, messages.WorkerStopped):
-            rank.stopped = said.step
-            if board.stop is not None:
-                board.stop.stopped(rank.rank)
-        elif self._may_finish(round_, said.step):
-            rank.finished, rank.saved = said.step, said.saved
-            self._finished(rank)
-        else:
-            self._left(round_, rank)
-
-    def _failed(self, round_: Round, rank: Rank, said: messages.WorkerFailure) -> None:
+    def _failed(self, rank: Rank, said: messages.WorkerFailure) -> None:
         if rank.over:
             return
-        if not self._told_to_stop(round_):
-            round_.failing(rank, self.board.now()).add_failed(said)
+        if not self._told_to_stop(rank.round):
+            rank.round.failing(rank, self.board.now()).add_failed(said)
             return
         failure = Failure(rank.rank, rank.node.host, clock.now(), step=rank.step)
         failure.add_failed(said)
         if rank.attached and not is_victim(failure):
             text = f"{cause_of(failure).text}, while the run was being stopped"
-            self.board.history.event("warning", text=text, rank=rank.rank)
-        self._left(round_, rank)
+            self.board.history.warn(text, rank.rank)
+        self._left(rank)
 
     def _told_to_stop(self, round_: Round) -> bool:
         """Return whether a script's processes were sent TERM, or USR2 that it handles: one that ends now was stopped."""
@@ -282,43 +248,58 @@ class Inbox:
         stopping = self._told_to_stop(round_) or (round_.script and self.board.interrupt is not None)
         return not stopping or round_.is_done(step)
 
+    def pardon(self, round_: Round, within_s: float) -> None:
+        """Count ranks that have just failed as stopped: a signal reached them before an agent reported it."""
+        if round_.failed_at is None or self.board.now() - round_.failed_at > within_s:
+            return
+        round_.failed_at = None
+        for rank in round_.ranks:
+            if rank.failure is not None:
+                rank.failure = None
+                self._left(rank)
+
     def usr2_meant_nothing(self) -> None:
         """Take back that USR2 stops scripts, as SLURM did not send it: those that ended have ended by themselves."""
         board, round_ = self.board, self.board.round
         board.usr2_sent = False
-        sound = round_ is not None and board.interrupt is None and round_.handles_usr2
-        for rank in round_.ranks if round_ is not None and sound else ():
+        if round_ is None or board.interrupt is not None or not round_.handles_usr2:
+            return
+        for rank in round_.ranks:
             if rank.stopped is not None:
                 rank.stopped = None
-                if rank.end is not None and round_ is not None:
-                    self._ended(round_, rank, rank.end)
+                if rank.end is not None:
+                    self._ended(rank, rank.end)
 
-    def _left(self, round_: Round, rank: Rank) -> None:
+    def _left(self, rank: Rank) -> None:
         """Count a rank as stopped by itself, not at the agreed step."""
-        rank.stopped = rank.step
-        if self.board.stop is not None and self.board.stop.left(rank.rank):
-            self._agreed(round_)
+        rank.stopped, stop = rank.step, self.board.stop
+        if stop is not None and stop.left(rank.rank):
+            self._agreed(stop, rank.round)
 
-    def _finished(self, rank: Rank) -> None:
-        step = rank.finished if rank.finished is not None else rank.step
+    def _finished(self, rank: Rank, step: int) -> None:
+        rank.finished, stop = step, self.board.stop
         self.board.saver.finished(step)
-        stop = self.board.stop
-        if stop is not None and self.board.round is not None and stop.finished(rank.rank, step):
-            self._agreed(self.board.round)
+        if stop is not None and stop.finished(rank.rank, step):
+            self._agreed(stop, rank.round)
 
-    def _agreed(self, round_: Round) -> None:
-        """Tell all ranks where to stop, once all have answered the pause."""
-        board, stop = self.board, self.board.stop
-        if stop is None or stop.step is None:
-            return
-        board.history.event("agreed", step=stop.step)
+    def _agreed(self, stop: AgreedStop, round_: Round) -> None:
+        """Tell all ranks where to stop, now that all have answered the pause."""
+        board, step = self.board, stop.step or 0
+        board.history.event("agreed", step=step)
         # A checkpoint is whole or none: without a rank that has left, or never attached, there is nothing to save.
-        stop.save = stop.save and len(stop.ranks) == round_.world_size and not board.saver.is_committed(stop.step)
-        board.saver.finished(stop.step)  # saves asked for beyond S will never be
+        stop.save = stop.save and len(stop.ranks) == round_.world_size and not board.saver.is_committed(step)
+        board.saver.finished(step)  # saves asked for beyond S will never be
         if stop.save:
-            board.saver.label(stop.step, "stop", board.now())
-        tmp = board.paths.checkpoint_tmp(board.attempt, round_.number, stop.step)
-        round_.send(messages.StopAt(step=stop.step, save=stop.save, tmp=str(tmp)), sorted(stop.ranks))
+            board.saver.label_stop(step, board.now())
+        tmp = board.paths.checkpoint_tmp(board.attempt, round_.number, step)
+        round_.send(messages.StopAt(step=step, save=stop.save, tmp=str(tmp)), sorted(stop.ranks))
+
+
+def _rank_of(node: Node, round_: Round | None, number: int) -> Rank | None:
+    """Return a rank of the round, if it runs on that node."""
+    if round_ is None or not 0 <= number < round_.world_size:
+        return None
+    return round_.ranks[number] if round_.ranks[number].node is node else None
 
 
 def _note(text: str) -> None:

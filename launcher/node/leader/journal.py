@@ -1,12 +1,11 @@
-"""The leader's pen: events, metrics, samples and the picture of now. One thread writes, in order; nobody waits for it.
+"""Writes the run's history: events, metrics, samples and state.json. One thread writes, in order; nobody waits for it.
 
-A full disk stops nothing here: what could not be written is kept and tried again. An attempt that is over, whose leader has
-stood still meanwhile, writes nothing more.
+A full disk stops nothing: lines that could not be written are kept, and writing them is retried. A leader that stood still and
+whose attempt is over writes nothing more.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import queue
 import threading
@@ -24,9 +23,10 @@ from launcher.run.state import write_state
 
 _RETRY_S = 2.0
 _TOLD_AGAIN = ("started", "preempted")
-"""News that a later attempt looks for; an event behind the outcome would make the run look as if it had begun again."""
+"""Kinds of notifications that a later attempt looks for. No others are written: an event after the outcome would make the run
+look as if it had begun again."""
 _KEEP = 100_000
-"""Lines kept while the disk refuses."""
+"""Lines kept while the disk cannot be written."""
 
 
 class HistoryWriter:
@@ -39,62 +39,62 @@ class HistoryWriter:
         self.attempt = attempt
         self.round: int | None = None
         self.refused: str | None = None
-        """Why the disk refused the last line, or None."""
+        """Why the last line could not be written, or None."""
         self._heard = heard
         self._over = False
-        self._backlog: deque[tuple[Path, dict[str, Any], bool]] = deque(maxlen=_KEEP)
+        self._backlog: deque[tuple[str, dict[str, Any]]] = deque(maxlen=_KEEP)
+        """Names of files, and lines for them."""
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="history", daemon=True) if threaded else None
         if self._thread is not None:
             self._thread.start()
 
-    def event(self, type_: str, **values: Any) -> events.Event:
-        """Tell one event. Raises TypeError for a type or a key that no event has."""
+    def event(self, type_: str, **values: Any) -> None:
+        """Write one event. Raises TypeError for a type or a key that no event has."""
         value = events.event(type_, attempt=self.attempt, round_=self.round, **values)
         self._heard(value)
-        self._do(lambda: self._append(self.paths.events, value.raw, True))
-        return value
+        self._append(self.paths.events, value.raw)
 
-    def warn(self, text: str) -> None:
-        """Tell a warning."""
-        self.event("warning", text=text)
+    def warn(self, text: str, rank: int | None = None) -> None:
+        """Write a warning."""
+        self.event("warning", text=text, rank=rank)
 
     def notified(self, kind: str) -> None:
-        """News of this kind has been delivered."""
+        """Write that a notification of this kind has been delivered."""
         if kind in _TOLD_AGAIN:
             self.event("notified", kind=kind)
 
     def follow(self, paths: RunPaths) -> None:
-        """The folder was moved: all that is still to be written goes to its new place."""
+        """Write all that is not written yet to the new place of the folder, which was moved."""
+        self._do(lambda: setattr(self, "paths", paths))
 
-        def move() -> None:
-            old, self.paths = self.paths.root, paths
-            moved = [(paths.root / path.relative_to(old), value, durable) for path, value, durable in self._backlog]
-            self._backlog.clear()
-            self._backlog.extend(moved)
-
-        self._do(move)
-
-    def metrics(self, step: int | None, epoch: int | None, metrics: dict[str, Any]) -> None:
-        """Note metrics of one step."""
-        line = {"t": round(clock.now(), 3), "attempt": self.attempt, "round": self.round, "step": step, "epoch": epoch}
-        self._do(lambda: self._append(self.paths.metrics, {**line, "metrics": plain_numbers(metrics)}, False))
+    def metrics(self, step: int, epoch: int | None, metrics: dict[str, float]) -> None:
+        """Write metrics of one step. JSON holds no NaN and no infinities: they become the strings nan, inf and -inf."""
+        plain = {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
+        self._note(self.paths.metrics, step=step, epoch=epoch, metrics=plain)
 
     def samples(self, ranks: list[dict[str, Any]]) -> None:
-        """Note everybody's resource use."""
-        line = {"t": round(clock.now(), 3), "attempt": self.attempt, "round": self.round, "ranks": ranks}
-        self._do(lambda: self._append(self.paths.samples, line, False))
+        """Write what every rank uses."""
+        self._note(self.paths.samples, ranks=ranks)
 
     def state(self, state: dict[str, Any]) -> None:
-        """Replace the picture of now."""
-        self._do(lambda: self._picture(state))
+        """Replace state.json."""
+
+        def write() -> None:
+            if self._is_over():
+                return
+            try:
+                write_state(self.paths.state, state)
+            except OSError as error:
+                self.refused = f"{self.paths.state.name}: {error.strerror or error}"
+
+        self._do(write)
 
     def flush(self) -> None:
-        """Wait until everything told so far has been written, or refused (at most ten seconds)."""
-        if self._thread is not None:
-            done = threading.Event()
-            self._queue.put(done.set)
-            done.wait(10)
+        """Wait until everything so far has been written, or refused (at most ten seconds)."""
+        done = threading.Event()
+        self._do(done.set)
+        done.wait(10)
 
     def close(self) -> None:
         """Write what is left; waits for it (at most ten seconds on a disk that refuses)."""
@@ -128,35 +128,25 @@ class HistoryWriter:
         self._over = self._over or fence.is_over(self.paths, self.attempt)
         return self._over
 
-    def _append(self, path: Path, value: dict[str, Any], durable: bool) -> None:
-        self._backlog.append((path, value, durable))
-        self._drain()
+    def _note(self, path: Path, **values: Any) -> None:
+        self._append(path, {"t": round(clock.now(), 3), "attempt": self.attempt, "round": self.round, **values})
+
+    def _append(self, path: Path, line: dict[str, Any]) -> None:
+        def append() -> None:
+            self._backlog.append((path.name, line))
+            self._drain()
+
+        self._do(append)
 
     def _drain(self) -> None:
         while self._backlog:
-            path, value, durable = self._backlog[0]
+            name, line = self._backlog[0]
+            durable = name == self.paths.events.name
             try:
                 if not (self._is_over() if durable else self._over):  # metrics are many: no look for each
-                    append_line(path, value, durable=durable)
+                    append_line(self.paths.root / name, line, durable=durable)
             except OSError as error:
-                self.refused = f"{path.name}: {error.strerror or error}"
+                self.refused = f"{name}: {error.strerror or error}"
                 return
             self._backlog.popleft()
         self.refused = None
-
-    def _picture(self, state: dict[str, Any]) -> None:
-        if self._is_over():
-            return
-        try:
-            write_state(self.paths.state, json.loads(json.dumps(state, default=str)))
-        except OSError as error:
-            self.refused = f"{self.paths.state.name}: {error.strerror or error}"
-
-
-def plain_numbers(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Metrics as JSON can hold them: NaN and infinities become the strings nan, inf and -inf."""
-    out: dict[str, Any] = {}
-    for name, value in metrics.items():
-        bad = isinstance(value, float) and not math.isfinite(value)
-        out[str(name)] = str(value) if bad else value
-    return out

@@ -12,120 +12,101 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
+from typing import Any, TypeVar
 
 from launcher.errors import ProtocolError, RunDirError
 from launcher.node.allocation.allocation import Allocation, SignalMeaning, window_s
 from launcher.node.checkpoints import fence
 from launcher.node.leader import past
-from launcher.node.leader.board import Board, Timing
+from launcher.node.leader.board import OVER, Board, Timing, caused
 from launcher.node.leader.finish import Ending, give_back, leave
-from launcher.node.leader.folder_retries import until_answered
-from launcher.node.leader.gather_nodes import await_nodes, interrupted, preflight
+from launcher.node.leader.folder_retries import Blocking, until_answered
+from launcher.node.leader.gather_nodes import await_nodes, preflight
 from launcher.node.leader.inbox import Inbox
 from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.lost_folder import as_gone
 from launcher.node.leader.nodes import Node, Nodes
+from launcher.node.leader.own_files import newest_of
 from launcher.node.leader.run_round import drive_round
-from launcher.node.leader.saving import Blocking, Saver
+from launcher.node.leader.saving import Saver
 from launcher.node.leader.timers import Watch
 from launcher.node.leader.tracking import Tracking
-from launcher.node.leader.wait import until
 from launcher.node.leader.wait_for_runs import await_predecessors
 from launcher.node.policy.budgets import Budgets
 from launcher.node.policy.decisions import Action, Decision, Evidence, Kind, Situation, decide
 from launcher.node.sidecars.notify import Notifier, owed
 from launcher.node.wire import connection
-from launcher.node.wire.messages import Hub, Link
 from launcher.run import clock, event_lines
 from launcher.run.asking import PATIENCE_S, exists
 from launcher.run.causes import MEANINGS
-from launcher.run.event_parts import Cause
 from launcher.run.events import Hang, NodeLost, WorkerFailed
 from launcher.run.gone import Anchor, unanswered
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_requested, keep_room
 
+_T = TypeVar("_T")
+
 _ASK_AGAIN_S = 1.0
 """Every agent hears every signal: SLURM is asked once for all of them, and again when one hears it again."""
 _ASK_WHY_S = 60.0
-"""Work is saved and SLURM has not said why: it is asked for so long. If it has killed the job by then, it meant it."""
+"""Once the work is saved, SLURM is asked for so long why the signal came. If it wanted the job's end, it kills the job by then."""
 _REQUEST_S, _REQUEST_POLL_S = 60.0, 1.0
-"""NFS clients may see a new file this late: a USR2 that nothing explains may announce a user's request."""
+"""A USR2 that nothing explains may announce a user's request: NFS clients may see that file this late."""
 _REFUSED_AGAIN_S = 10.0
-"""All ranks ended themselves at once: a file system's hiccup is over by the time they are asked again."""
+"""The pause before ranks that all ended themselves start again: a short failure of the file system is over by then."""
 _TRACKER_S = 30.0
 """A script's first round waits so long, at most, for the tracker run that its ranks are to continue."""
 
 
-class Leader(Hub):
+@dataclass
+class Leader:
     """Leads one attempt of a run.
 
-    Use: ``ending = await Leader(spec, paths, host=..., node_names=[...]).run(serve)``, where ``serve(leader)`` listens on
-    one of ``spec.control_ports``, calls the leader's `opened`, `received` and `closed`, and returns a function that
-    stops listening. The leader's own node joins over the same transport as every other.
+    Use: ``ending = await Leader(spec, paths, host=..., node_names=[...]).run(serve)``, where ``serve(hub)`` listens on one of
+    ``spec.control_ports``, hands the `Hub` what it hears, and returns a function that stops listening. The leader's own node
+    joins over the same transport as every other.
     """
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        paths: RunPaths,
-        *,
-        host: str,
-        node_names: list[str],
-        allocation: Allocation | None = None,
-        timing: Timing | None = None,
-        blocking: Blocking | None = None,
-    ) -> None:
-        self.spec = spec
-        self.paths = paths
-        self.host = host
-        self.node_names = node_names
-        self.timing = timing or Timing()
-        self._allocation: Allocation = allocation or _allocation_of(spec, paths)
-        self._threaded = blocking is None
-        self._blocking: Blocking = blocking or asyncio.to_thread
-        self._board: Board | None = None
-        self._inbox: Inbox | None = None
-        self._asked: dict[str, tuple[float, set[int]]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+    spec: RunSpec
+    paths: RunPaths
+    host: str
+    node_names: list[str]
+    allocation: InitVar[Allocation | None] = None
+    timing: Timing = field(default_factory=Timing)
+    blocking: Blocking = asyncio.to_thread
+    _allocation: Allocation = field(init=False)
+    _board: Board = field(init=False)
+    _inbox: Inbox = field(init=False)
+    _asked: dict[str, tuple[float, set[int]]] = field(default_factory=dict)
+    """By name of a signal: when SLURM was last asked about it, and the nodes whose agents have heard it since."""
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
-    # --- the transport's calls ---
-
-    def received(self, link: Link, message: dict[str, Any]) -> None:
-        """See `Hub`."""
-        if self._inbox is not None:
-            self._inbox.received(link, message)
-
-    def closed(self, link: Link, why: str) -> None:
-        """See `Hub`."""
-        if self._inbox is not None:
-            self._inbox.closed(link, why)
+    def __post_init__(self, allocation: Allocation | None) -> None:
+        self._allocation = allocation or _allocation_of(self.spec, self.paths)
 
     # --- the path of an attempt ---
 
-    async def run(self, serve: Callable[[Leader], Awaitable[Callable[[], None]]]) -> Ending:
+    async def run(self, serve: connection.Serve) -> Ending:
         """Lead until the attempt ends; every other agent has left when this returns.
 
         Raises RunDirError when the run directory cannot be read or written, for minutes where that may pass.
         """
-        ended: Ending | None = await self._patiently(lambda: past.ended_already(self.paths, self._allocation))
+        ended = await self._patiently(lambda: past.ended_already(self.paths, self._allocation))
         if ended is not None:
             return ended
         board = self._board = await self._begin()
-        self._inbox = Inbox(board, self._signal)
+        inbox = self._inbox = Inbox(board, self._signal)
         try:
-            stop_listening = await serve(self)
+            stop_listening = await serve(inbox)
         except ProtocolError as error:
-            text = f"{str(error).rstrip('.')} on {self.host}"
-            evidence = Evidence(Kind.PORTS_TAKEN, text, Cause.plain("start", text), (self.host,))
-            return await self._end(board, await self._decide(board, evidence), evidence)
-        ticker = asyncio.get_running_loop().create_task(self._tick(Watch(board, self._inbox.lose)))
+            evidence = caused(Kind.PORTS_TAKEN, f"{str(error).rstrip('.')} on {self.host}", (self.host,))
+            return await self._end(await self._decide(evidence), evidence)
+        ticker = asyncio.get_running_loop().create_task(self._tick(Watch(board, inbox.lose)))
         try:
-            return await self._lead(board)
+            return await self._lead()
         finally:
             ticker.cancel()
             stop_listening()
@@ -133,21 +114,27 @@ class Leader(Hub):
     async def _begin(self) -> Board:
         """Claim the attempt and learn what earlier ones did."""
         allocation, paths, spec = self._allocation, self.paths, self.spec
-        life = connection.allocation_life(os.environ)
-        who = {"job_id": allocation.job_id, "life": life, "host": self.host, "pid": os.getpid()}
-        attempt: int = await self._patiently(lambda: fence.claim_attempt(paths, **who))
+        attempt = await self._patiently(
+            lambda: fence.claim_attempt(
+                paths,
+                job_id=allocation.job_id,
+                life=connection.allocation_life(os.environ),
+                host=self.host,
+                pid=os.getpid(),
+            )
+        )
         await self._patiently(lambda: paths.checkpoints.mkdir(mode=0o750, exist_ok=True))
         await self._patiently(lambda: fence.drop_stale(paths, attempt))
-        anchor: Anchor = await self._patiently(lambda: Anchor(paths.root))
-        await self._blocking(lambda: keep_room(paths))
+        anchor = await self._patiently(lambda: Anchor(paths.root))
+        await self.blocking(lambda: keep_room(paths))
         told = await self._patiently(lambda: event_lines.recall(paths.events))
         requested = await self._patiently(lambda: exists(paths.request, paths.root))
         budgets = Budgets().feed_all(told)
-        history = HistoryWriter(paths, attempt, threaded=self._threaded, heard=budgets.feed)
+        history = HistoryWriter(paths, attempt, threaded=self.blocking is asyncio.to_thread, heard=budgets.feed)
         changed = asyncio.Event()
-        saver = Saver(spec.checkpoint, paths, history, blocking=self._blocking, wake=changed.set)
+        saver = Saver(spec.checkpoint, paths, history, blocking=self.blocking, wake=changed.set)
         board = Board(
-            spec, paths, attempt, allocation, history, Nodes(self.node_names), saver, budgets, self._blocking, self.timing,
+            spec, paths, attempt, allocation, history, Nodes(self.node_names), saver, budgets, self.blocking, self.timing,
             changed, self.host, clock.now(),
             Notifier(spec, os.environ, history.warn, history.notified, told), Tracking(spec, paths, attempt, history.warn), anchor,
             first_of_submission=past.first_of_submission(told),
@@ -161,32 +148,32 @@ class Leader(Hub):
             submitted_t=past.waiting_since(told),
         )
         if attempt and (pattern := spec.checkpoint.watch):  # what earlier attempts have left is no progress of this one
-            await self._blocking(lambda: board.own_files.look(paths.root, pattern))
+            await self.blocking(lambda: newest_of(paths.root, pattern, board.own_files))
         if news := owed(told):
-            board.notifier.tell("preempted", f"{news} It is back, as attempt {attempt}.")
+            board.notifier.tell("preempted", f"{news} The run continues as attempt {attempt}.")
         await board.tracking.start()
         if requested:
             _forget_request(paths)
             board.stop_wanted(Kind.USER_STOP, "`launcher cancel` was asked for", None)
         return board
 
-    async def _patiently(self, work: Callable[[], Any]) -> Any:
-        """Before there is a board: nobody can interrupt. Raises RunDirError."""
+    async def _patiently(self, work: Callable[[], _T]) -> _T:
+        """Return what ``work`` returns, in a thread; retry while the run's folder does not answer. Raises RunDirError."""
         say = lambda error: print(f"{error}; retrying", file=sys.stderr, flush=True)  # noqa: E731
         try:
-            return await until_answered(self._blocking, work, self.paths.root, refused=say)
+            return await until_answered(self.blocking, work, self.paths.root, refused=say)
         except OSError as error:
             text = unanswered(self.paths.root, error)
-            await self._blocking(lambda: self._allocation.remark(text))  # the log may be as far away
+            await self.blocking(lambda: self._allocation.remark(text))  # the agent's log may be on the same file system
             raise RunDirError(text) from error
 
-    async def _lead(self, board: Board) -> Ending:
-        evidence = await self._gather(board)
+    async def _lead(self) -> Ending:
+        board = self._board
+        evidence = await self._gather()
         if evidence is None and self.spec.after:
             held = await await_predecessors(board)
             if isinstance(held, str):
-                board.phase = "ended"
-                return await leave(board, Decision(Action.CANCEL, held, -1), Evidence(Kind.CANCELLED, held))
+                return await self._end(Decision(Action.CANCEL, held, -1), Evidence(Kind.CANCELLED, held))
             evidence = held
         if evidence is None and self.spec.work.kind in ("script", "module") and "mlflow" in self.spec.trackers:
             await board.tracking.known(_TRACKER_S)
@@ -196,43 +183,46 @@ class Leader(Hub):
                 evidence = await as_gone(board, await drive_round(board, number))
                 number += 1
             if evidence.kind is Kind.UNKNOWN_SIGNAL:
-                evidence = await self._ask_why_again(board, evidence)
-            decision = await self._decide(board, evidence)
+                evidence = await self._ask_why_again(evidence)
+            decision = await self._decide(evidence)
             if decision.action is not Action.NEW_ROUND:
                 break
             if evidence.refusals:
-                await until(board, lambda now: interrupted(board), timeout_s=_REFUSED_AGAIN_S)
+                await board.until(lambda now: board.interrupted, timeout_s=_REFUSED_AGAIN_S)
             evidence = None
-        return await self._end(board, decision, evidence)
+        return await self._end(decision, evidence)
 
-    async def _end(self, board: Board, decision: Decision, evidence: Evidence) -> Ending:
+    async def _end(self, decision: Decision, evidence: Evidence) -> Ending:
+        board = self._board
         board.phase = "ended"
         if decision.action is Action.REQUEUE:
             return await give_back(board, decision, evidence)
         return await leave(board, decision, evidence)
 
-    async def _gather(self, board: Board) -> Evidence | None:
-        """Nodes that are here and checked; a signal that turns out to mean nothing does not end that."""
+    async def _gather(self) -> Evidence | None:
+        """Wait for the nodes and check them; a signal that turns out to mean nothing does not end that."""
+        board = self._board
         while True:
             evidence = await await_nodes(board)
             if evidence is None and self.spec.preflight:
                 evidence = await preflight(board)
             if evidence is not None and evidence.kind is Kind.UNKNOWN_SIGNAL:
-                evidence = await self._ask_why_again(board, evidence)
+                evidence = await self._ask_why_again(evidence)
             if evidence is None or evidence.kind is not Kind.FALSE_ALARM:
                 return evidence
 
-    async def _decide(self, board: Board, evidence: Evidence) -> Decision:
-        if await board.blocking(lambda: fence.is_over(self.paths, board.attempt)):  # this leader stood still meanwhile
-            evidence = Evidence(Kind.FENCED, "this attempt is over")
-        decision = decide(evidence, self._situation(board, evidence))
+    async def _decide(self, evidence: Evidence) -> Decision:
+        board = self._board
+        if await board.blocking(lambda: fence.is_over(self.paths, board.attempt)):  # this leader may have stood still
+            evidence = OVER
+        decision = decide(evidence, self._situation(evidence))
         if decision.action is Action.REQUEUE and await board.blocking(
             lambda: is_requested(self.paths) or board.allocation.cancelled()
         ):
             # `launcher cancel` or scancel came after, or instead of, what was heard: requeueing would resurrect the job.
             _forget_request(self.paths)
             board.cancelled = True
-            decision = decide(evidence, self._situation(board, evidence))
+            decision = decide(evidence, self._situation(evidence))
         if decision.action is not Action.LEAVE:
             board.history.event(
                 "decision",
@@ -243,31 +233,30 @@ class Leader(Hub):
             )
         return decision
 
-    async def _ask_why_again(self, board: Board, evidence: Evidence) -> Evidence:
-        """The stop has taken a while: SLURM may answer by now."""
+    async def _ask_why_again(self, evidence: Evidence) -> Evidence:
+        """Ask SLURM again why a signal came: the stop has taken a while, and SLURM may answer by now."""
+        board = self._board
         name = "TERM" if "TERM" in self._asked else "USR2"
         end = board.now() + _ASK_WHY_S
-        meaning = await board.blocking(lambda: board.allocation.meaning(name))
-        while meaning.kind == "unknown":
+        while (meaning := await board.blocking(lambda: board.allocation.meaning(name))).kind == "unknown":
             if board.now() >= end or board.fenced:
                 return evidence
-            await until(board, lambda now: None, timeout_s=2.0)
-            meaning = await board.blocking(lambda: board.allocation.meaning(name))
-        if board.interrupt is not None and board.interrupt.kind is not evidence.kind:  # another signal came meanwhile
-            return replace(evidence, kind=board.interrupt.kind, text=board.interrupt.text)
+            await asyncio.sleep(2.0)
+        if board.interrupt and board.interrupt.evidence.kind is not evidence.kind:  # another signal came meanwhile
+            return board.interrupt.evidence
         board.cancelled = board.cancelled or meaning.kind == "cancelled"
         board.history.event("signal", host=board.host, name=name, meaning=meaning.kind)
         if meaning.kind == Kind.FALSE_ALARM.value:
             board.interrupt = None
-        return replace(evidence, kind=Kind(meaning.kind), text=MEANINGS[meaning.kind].clause.format(name=name))
+        return Evidence(Kind(meaning.kind), MEANINGS[meaning.kind].clause.format(name=name))
 
-    def _situation(self, board: Board, evidence: Evidence) -> Situation:
-        budgets, spec, allocation = board.budgets, self.spec, board.allocation
+    def _situation(self, evidence: Evidence) -> Situation:
+        board, spec, budgets = self._board, self.spec, self._board.budgets
         round_, stop = board.round, board.stop
         hours = budgets.spent_with_current_s(clock.now()) / 3600
         return Situation(
             nodes_left=len(board.nodes.healthy) >= spec.nodes,
-            may_requeue=allocation.requeues and spec.restart.requeue,
+            may_requeue=board.allocation.requeues and spec.restart.requeue,
             restarts_left=budgets.restarts[evidence.kind.value] < spec.restart.max_restarts,
             attempts_left=budgets.idle_attempts <= spec.restart.max_restarts,
             hours_left=hours < spec.restart.max_total_hours,
@@ -275,7 +264,7 @@ class Leader(Hub):
             trained=budgets.rounds > 0,
             finished=round_ is not None
             # every rank has done all its work: also those that had ended before the stop, which were not asked
-            and (round_.all_finished or (stop is not None and stop.all_done and len(stop.ranks) == round_.world_size)),
+            and (round_.all_finished or (stop is not None and stop.all_done(round_.world_size))),
         )
 
     async def _tick(self, watch: Watch) -> None:
@@ -285,7 +274,7 @@ class Leader(Hub):
                 await watch.tick()
             except Exception as error:  # a fault of ours must not end the watch over silence, hangs and saves
                 traceback.print_exc()
-                if self._board is not None and not told:
+                if not told:
                     self._board.history.warn(f"a check of the leader failed: {error!r}")
                 told = True
             await asyncio.sleep(self.timing.tick_s)
@@ -293,31 +282,31 @@ class Leader(Hub):
     # --- signals ---
 
     def _signal(self, name: str, node: Node) -> None:
-        """An agent was sent a signal; what it means is asked of SLURM, in a thread."""
+        """Note that an agent received a signal; a thread asks SLURM what it means."""
         board = self._board
-        if board is None or name not in ("TERM", "USR2") or board.phase == "ended":
+        if name not in ("TERM", "USR2") or board.phase == "ended":
             return
         now = board.now()
         # SLURM sends it to every process of the step: scripts, or what they started, have heard it, whatever they exit with.
-        heard = board.round is not None and board.round.script and board.allocation.requeues
-        if board.round is not None and heard and (name == "TERM" or board.round.handles_usr2):
+        round_ = board.round if board.allocation.requeues else None
+        heard = round_ is not None and round_.script
+        if round_ is not None and heard and (name == "TERM" or round_.handles_usr2):
             board.term_sent = board.term_sent or name == "TERM"
-            for rank in board.round.pardon(now, _ASK_AGAIN_S + 1):
-                if board.stop is not None:
-                    board.stop.left(rank)
+            self._inbox.pardon(round_, _ASK_AGAIN_S + 1)
         asked, told = self._asked.get(name, (-_ASK_AGAIN_S, set()))
         if now - asked < _ASK_AGAIN_S and node.index not in told:
             told.add(node.index)
             return
         board.usr2_sent = board.usr2_sent or (name == "USR2" and heard)  # until the answer says that it meant nothing
         self._asked[name] = now, {node.index}
-        task = asyncio.get_running_loop().create_task(self._ask(board, name, node.host))
+        task = asyncio.get_running_loop().create_task(self._ask(name, node.host))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _ask(self, board: Board, name: str, host: str) -> None:
+    async def _ask(self, name: str, host: str) -> None:
+        board = self._board
         try:
-            meaning: SignalMeaning = await board.blocking(lambda: board.allocation.meaning(name))
+            meaning = await board.blocking(lambda: board.allocation.meaning(name))
         except Exception as error:  # whatever is wrong, a signal must not go unheard
             traceback.print_exc()
             board.history.warn(f"SLURM could not be asked why {name} came: {error!r}")
@@ -327,30 +316,26 @@ class Leader(Hub):
         if meaning.kind == "user":
             _forget_request(self.paths)
         if meaning.kind == Kind.FALSE_ALARM.value:
-            await self._await_request(board)
-            if self._inbox is not None:
-                self._inbox.usr2_meant_nothing()
+            await self._await_request()
+            self._inbox.usr2_meant_nothing()
             return
         text = MEANINGS[meaning.kind].clause.format(name=name)
         left_s = meaning.left_s
         if meaning.kind == Kind.TIME_LIMIT.value and left_s is not None:
-            # SLURM sends --signal up to 60 s early: that time is the user's.
+            # SLURM sends --signal up to 60 s early: training keeps that time.
             lead_s = float(self.spec.restart.signal_lead_s)
-            await self._leave_to_training(board, left_s - self.spec.site.kill_wait_s - lead_s)
+            # A script with its own handler for USR2 may have stopped already.
+            await board.until(
+                lambda now: (board.round is not None and any(r.stopped is not None for r in board.round.ranks)) or None,
+                timeout_s=left_s - self.spec.site.kill_wait_s - lead_s,
+            )
             left_s = min(left_s, lead_s)
         if board.phase != "ended":
             board.stop_wanted(Kind(meaning.kind), text, window_s(meaning.kind, self.spec, left_s))
 
-    async def _leave_to_training(self, board: Board, seconds: float) -> None:
-        """Wait, unless a script has taken USR2 for its own word to stop."""
-        end = board.now() + seconds
-        while board.now() < end and not (
-            board.round is not None and any(r.stopped is not None for r in board.round.ranks)
-        ):
-            await asyncio.sleep(min(_REQUEST_POLL_S, max(0.0, end - board.now())))
-
-    async def _await_request(self, board: Board) -> None:
-        """Nothing explains a USR2: training goes on, and a user's request is looked for until every node would see it."""
+    async def _await_request(self) -> None:
+        """Look for a user's request until every node would see it: nothing else explains the USR2. Training continues meanwhile."""
+        board = self._board
         end = board.now() + _REQUEST_S
         most = end + PATIENCE_S
         while board.now() < end and board.phase != "ended" and board.interrupt is None:

@@ -13,26 +13,20 @@ _SEEN_IN_IT = (Kind.UNREADABLE, Kind.LAST_SAVE, Kind.CANNOT_SAVE, Kind.DISK_AT_R
 """Evidence that a missing folder causes, too."""
 
 
-async def look(board: Board) -> Gone | None:
-    """Return what became of the run's folder; None while it is in its place, or while that is not known."""
-    return await board.blocking(board.anchor.look) if board.anchor is not None else None
-
-
 def evidence_of(gone: Gone) -> Evidence:
     """Return the evidence that the leader decides by."""
-    place = None if gone.place is None else str(gone.place)
-    return Evidence(Kind.GONE, gone.text, Cause.plain("gone", gone.text, place))
+    return Evidence(Kind.GONE, gone.text, Cause.plain("gone", gone.text, str(gone.place) if gone.place else None))
 
 
 async def as_gone(board: Board, evidence: Evidence) -> Evidence:
     """Return ``evidence``, or its cause when the folder is not in its place."""
-    gone = await look(board) if evidence.kind in _SEEN_IN_IT else None
+    gone = await board.blocking(board.anchor.look) if evidence.kind in _SEEN_IN_IT else None
     return evidence if gone is None else evidence_of(gone)
 
 
 async def follow_folder(board: Board) -> Gone | None:
     """Write the rest of the history, at the end of an attempt, to where the folder was moved."""
-    gone = await look(board)
+    gone = await board.blocking(board.anchor.look)
     if gone is not None and gone.place is not None:
         board.paths = RunPaths(gone.place)
         board.history.follow(board.paths)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.node.wire.messages import SILENCE_S, AgentHello, Link, NodeFacts, ToAgent
+from launcher.node.wire.messages import SILENCE_S, AgentHello, ChecksDone, Link, ToAgent
 
 
-@dataclass
+@dataclass(eq=False)
 class Node:
-    """One node; ``index`` is its place in the allocation."""
+    """One node; ``index`` is its place in the allocation. It equals itself alone: looking for one among many compares no fields."""
 
     index: int
     name: str
@@ -17,15 +17,19 @@ class Node:
     link: Link | None = None
     host: str = ""
     """As it calls itself; its name until it has joined."""
-    facts: NodeFacts | None = None
+    address: str = ""
+    """Where the other nodes reach it."""
     heard: float = 0.0
     """When it last sent anything, by the leader's clock."""
+    checks: ChecksDone | None = None
+    losses: int = 0
+    """How often its connection broke in this attempt."""
     bad: str | None = None
-    """Why it takes part no more in this attempt."""
+    """Why it is not used any more in this attempt."""
     suspect: str | None = None
     """Why the next attempt should not get it, although this one cannot do without it."""
     lost_at: float | None = None
-    """When its connection was lost, the leader's clock; None while it is here or has never been."""
+    """When its connection was lost, by the leader's clock; None while it is connected and before it was."""
     lost_why: str = ""
     """"silent" or "closed", once it was lost."""
 
@@ -37,12 +41,7 @@ class Node:
     @property
     def healthy(self) -> bool:
         """Whether it is connected and may train."""
-        return self.link is not None and self.bad is None
-
-    @property
-    def address(self) -> str:
-        """Where the other nodes reach it."""
-        return (self.facts.master_addr if self.facts is not None else None) or self.host
+        return self.here and self.bad is None
 
     def send(self, message: ToAgent) -> None:
         """Send one message; nothing happens when the node is not connected."""
@@ -55,31 +54,32 @@ class Nodes:
 
     def __init__(self, names: list[str]) -> None:
         self.all = [Node(index, name, host=name) for index, name in enumerate(names)]
-        self._by_link: dict[int, Node] = {}
+        self._by_link: dict[Link, Node] = {}
 
     def join(self, link: Link, hello: AgentHello, now: float) -> Node:
         """Connect the node that said hello; ``hello.node`` must be an index of the allocation."""
         node = self.all[hello.node]
         self.drop(node)
         node.link, node.heard, node.lost_at = link, now, None
-        node.host, node.facts = hello.host or node.name, hello.facts
-        self._by_link[id(link)] = node
+        node.host = hello.host or node.name
+        node.address = (hello.facts and hello.facts.master_addr) or node.host
+        self._by_link[link] = node
         return node
 
     def of(self, link: Link) -> Node | None:
         """Return the node of a connection."""
-        return self._by_link.get(id(link))
+        return self._by_link.get(link)
 
     def drop(self, node: Node) -> None:
         """Close its connection."""
         if node.link is not None:
-            self._by_link.pop(id(node.link), None)
+            self._by_link.pop(node.link, None)
             node.link.close()
             node.link = None
 
     def silent(self, now: float) -> list[Node]:
         """Return connected nodes that have sent nothing for too long."""
-        return [n for n in self.all if n.link is not None and now - n.heard > SILENCE_S]
+        return [n for n in self.all if n.here and now - n.heard > SILENCE_S]
 
     def forgive(self, seconds: float) -> None:
         """Add the time for which the leader itself did not run: no node was silent in it."""

@@ -7,25 +7,11 @@ import os
 from pathlib import Path
 
 
-class OwnFiles:
-    """Every file seen so far. None is forgotten: a folder that does not answer shows some of them again later."""
+def newest_of(root: Path, pattern: str, seen: dict[str, tuple[int, int]]) -> str | None:
+    """Return the newest file of ``pattern`` below ``root`` that is new or has changed since it was ``seen``; None without one.
 
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[int, int]] = {}
-
-    def look(self, root: Path, pattern: str) -> str | None:
-        """Return the newest file of ``pattern`` below ``root`` that is new or has changed since the last look; None without one.
-
-        Times of files are compared with nothing else: they come from the file system's clock, which may be set back.
-        """
-        found = _files(root, pattern)
-        news = [path for path, mark in found.items() if self._seen.get(path) != mark]
-        self._seen.update(found)
-        return max(news, key=lambda path: found[path], default=None)
-
-
-def _files(root: Path, pattern: str) -> dict[str, tuple[int, int]]:
-    """Time of change and size of each."""
+    Times of files are compared with nothing else: they come from the file system's clock, which may be set back.
+    """
     found = {}
     for path in glob.iglob(os.path.join(glob.escape(str(root)), pattern), recursive=True):
         try:
@@ -33,4 +19,6 @@ def _files(root: Path, pattern: str) -> dict[str, tuple[int, int]]:
         except OSError:
             continue
         found[path] = (stat.st_mtime_ns, stat.st_size)
-    return found
+    news = [path for path, mark in found.items() if seen.get(path) != mark]
+    seen.update(found)
+    return max(news, key=found.__getitem__, default=None)

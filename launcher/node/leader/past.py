@@ -15,10 +15,9 @@ def ended_already(paths: RunPaths, allocation: Allocation) -> Ending | None:
     outcome = load_object(paths.outcome, paths.root)
     if outcome is not None:
         return Ending(str(outcome.get("state")), f"The run had ended already: {outcome.get('reason')}", 0)
-    last = last_of(event_lines.recall(paths.events), JobNamed)
-    handed = isinstance(last, Requeued) and last.how == "continuation"
-    if last is not None and handed and last.job_id and allocation.job_id not in (None, "", last.job_id):
-        return Ending("requeued", f"Job {last.job_id} continues the run.", 0)
+    match last_of(event_lines.recall(paths.events), JobNamed):
+        case Requeued(how="continuation", job_id=str(other)) if other and allocation.job_id not in (None, "", other):
+            return Ending("requeued", f"Job {other} continues the run.", 0)
     return None
 
 

@@ -35,15 +35,11 @@ def picture(board: Board) -> dict[str, Any]:
         "round": round_.number if round_ is not None else None,
         "phase": _phase(board),
         "missing": missing(board),
-        "step": round_.step if round_ is not None else (saver.last.step if saver.last else 0),
-        "total_steps": round_.total_steps if round_ is not None else None,
-        "epoch": round_.epoch if round_ is not None else None,
-        "epochs": round_.epochs if round_ is not None else None,
-        "saved_step": saver.last.step if saver.last else None,
+        "step": round_.step if round_ is not None else saver.last_step or 0,
+        **{k: getattr(round_, k, None) for k in ("total_steps", "epoch", "epochs", "master_addr", "master_port")},
+        "saved_step": saver.last_step,
         "saved_t": round(clock.now() - (now - saver.last_t), 3) if saver.last_t is not None else None,
         "world_size": round_.world_size if round_ is not None else board.spec.world_size,
-        "master_addr": round_.master_addr if round_ is not None else None,
-        "master_port": round_.master_port if round_ is not None else None,
         "nodes": [n.host for n in used],
         "spares": [n.host for n in board.nodes.healthy if n not in used],
         "ranks": [r.picture() for r in round_.ranks] if round_ is not None else [],
@@ -67,14 +63,6 @@ def _phase(board: Board) -> str:
     if "evaluate" in phases:
         return "evaluating"
     return "training" if phases <= {"train", "save", "script", "teardown"} else "starting"
-
-
-def samples(board: Board) -> list[dict[str, Any]]:
-    """Return the ranks' part of a line of samples.jsonl."""
-    keys = ("rank", "host", "step", "step_time_s", "own_s", "cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes")
-    return (
-        [{k: p[k] for k in keys} for r in board.round.ranks for p in (r.picture(),)] if board.round is not None else []
-    )
 
 
 def sample_every_s(ranks: int, held_s: float, round_s: float) -> float:

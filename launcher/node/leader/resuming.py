@@ -10,13 +10,10 @@ from launcher.node.checkpoints import committed
 from launcher.node.checkpoints.committed import CommittedCheckpoint
 from launcher.node.leader.board import Board
 from launcher.node.leader.folder_retries import until_answered
-from launcher.node.leader.gather_nodes import interrupted
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.run.asking import PATIENCE_S, NotAskedError
 
 _T = TypeVar("_T")
-
-UNREADABLE_TEXT = "the run's folder did not answer for {:g} minutes ({})"
 
 
 async def choose_resume(board: Board) -> CommittedCheckpoint | Evidence | None:
@@ -28,7 +25,6 @@ async def choose_resume(board: Board) -> CommittedCheckpoint | Evidence | None:
     try:
         found = await _asked(board, lambda: _look(board, heard))
         if isinstance(found, Evidence) and found.kind is Kind.UNREADABLE:
-            heard.clear()
             found = await board.blocking(lambda: _older(board, heard)) or found
         if found is None and board.spec.resume:
             origin = board.spec.resume
@@ -41,8 +37,8 @@ async def choose_resume(board: Board) -> CommittedCheckpoint | Evidence | None:
     for path, why in heard:
         board.history.event("checkpoint_damaged", path=path, why=why)
         board.saver.trusted.discard(committed.step_of(path))
-    if found is not None and (board.saver.last is None or board.saver.last.step != found.step):
-        board.saver.last = found
+    if found is not None:
+        board.saver.last_step = found.step
     return found
 
 
@@ -53,16 +49,16 @@ async def _asked(board: Board, work: Callable[[], _T]) -> _T | Evidence:
             board.blocking,
             work,
             board.paths.root,
-            enough=lambda: interrupted(board) is not None,
+            enough=lambda: board.interrupted is not None,
             refused=lambda error: board.history.warn(f"the run's folder does not answer ({error}); retrying"),
         )
     except NotAskedError as error:
-        text = UNREADABLE_TEXT.format(PATIENCE_S / 60, error)
-        return interrupted(board) or Evidence(Kind.UNREADABLE, text)
+        text = f"the run's folder did not answer for {PATIENCE_S / 60:g} minutes ({error})"
+        return board.interrupted or Evidence(Kind.UNREADABLE, text)
 
 
 def _look(board: Board, heard: list[tuple[str, str]], *, patient: bool = True) -> CommittedCheckpoint | None:
-    """Raises OSError when what is newest is not known."""
+    """Return the newest checkpoint that verifies; ``heard`` gets the damaged ones. Raises OSError when it is not known."""
     heard.clear()
     spec, paths = board.spec, board.paths
     if spec.resume_step is not None and board.first_of_submission:
@@ -76,9 +72,9 @@ def _look(board: Board, heard: list[tuple[str, str]], *, patient: bool = True) -
 
 
 def _older(board: Board, heard: list[tuple[str, str]]) -> CommittedCheckpoint | None:
-    """Patience is over: a checkpoint older than those that the disk has lost. These are kept, aside.
+    """Return a checkpoint older than those that the disk has lost, which are kept aside: the leader has waited long enough.
 
-    Without one there is nothing to resume from, which is not for this attempt to take for a run that has saved nothing.
+    Without one, this attempt must not take the run for one that has saved nothing.
     """
     try:
         found = _look(board, heard, patient=False)

@@ -16,7 +16,7 @@ from launcher.run import clock
 from launcher.run.messages import AskUnit, ToWorker, WorkerProgress
 
 _SETTLE_S = 0.05
-"""After a failure that explains itself, the leader waits so long for others."""
+"""After a failure that is not a victim's, the leader waits so long for others."""
 _SETTLE_SYMPTOMS_S = 1.0
 """While only victims have failed, the leader waits for the rank that failed first. SLURM's TERM may have ended a script:
 an agent will report the signal."""
@@ -28,6 +28,7 @@ _SETTLE_EXITS_S = 5.0
 class Rank:
     """One worker."""
 
+    round: Round
     rank: int
     node: Node
     local_rank: int
@@ -66,21 +67,24 @@ class Rank:
         """Whether it has nothing left to do in this round."""
         return self.finished is not None or self.stopped is not None or self.exited
 
-    def picture(self) -> dict[str, Any]:
-        """Return its line in state.json."""
+    def sample(self) -> dict[str, Any]:
+        """Return its part of a line of samples.jsonl."""
         return {
             "rank": self.rank,
             "host": self.node.host,
-            "node": self.node.index,
-            "local_rank": self.local_rank,
-            "pid": self.pid,
             "step": self.step,
-            "phase": "ended" if self.exited else self.phase,
             "step_time_s": self.step_time_s,
-            "ended_t": self.ended_t,
             "own_s": round(statistics.median(self.own_s), 7) if self.own_s else None,
-            "heartbeat_t": self.heartbeat_t,
             **{k: getattr(self.use, k, None) for k in ("cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes")},
+        }
+
+    def picture(self) -> dict[str, Any]:
+        """Return its part of state.json."""
+        return {
+            **self.sample(),
+            "node": self.node.index,
+            "phase": "ended" if self.exited else self.phase,
+            **{k: getattr(self, k) for k in ("local_rank", "pid", "ended_t", "heartbeat_t")},
         }
 
 
@@ -102,9 +106,12 @@ class Round:
         self.resume = resume
         self.hangs = hangs
         self.script = script
-        first = resume.step if resume else 0
+        self.first = resume.step if resume else 0
+        """The step that it begins after."""
+        self.step = self.first
+        """Optimizer steps done, by the furthest rank."""
         self.ranks = [
-            Rank(g * tasks_per_node + i, node, i, step=first, attached=not script)
+            Rank(self, g * tasks_per_node + i, node, i, step=self.first, attached=not script)
             for g, node in enumerate(nodes)
             for i in range(tasks_per_node)
         ]
@@ -116,7 +123,7 @@ class Round:
         self.cleared: set[int] = set()
         self.store_problem: str | None = None
         self.failed_at: float | None = None
-        self.lost: list[tuple[Node, str]] = []
+        self.lost: list[Node] = []
         self.stacks: set[int] = set()
         self.stopped_at: float | None = None
         """When every rank had stopped as agreed."""
@@ -133,11 +140,6 @@ class Round:
     def world_size(self) -> int:
         """Number of ranks."""
         return len(self.ranks)
-
-    @property
-    def step(self) -> int:
-        """Optimizer steps done, by the furthest rank."""
-        return max((r.step for r in self.ranks), default=0)
 
     @property
     def all_ready(self) -> bool:
@@ -172,16 +174,6 @@ class Round:
     def unsaved(self) -> bool:
         """Whether some rank finished although its part of the last checkpoint is not durable."""
         return any(r.finished is not None and not r.saved for r in self.ranks)
-
-    def pardon(self, now: float, within_s: float) -> list[int]:
-        """Count ranks that have just exited as stopped, not failed: the signal reached them before an agent reported it."""
-        if self.failed_at is None or now - self.failed_at > within_s:
-            return []
-        pardoned = [rank for rank in self.ranks if rank.failure is not None]
-        for rank in pardoned:
-            rank.failure, rank.stopped = None, rank.step
-        self.failed_at = None
-        return [rank.rank for rank in pardoned]
 
     def views(self, now: float) -> list[RankView]:
         """Return what the hang watch looks at: ranks that still have something to do."""
@@ -235,12 +227,17 @@ class Round:
         self.epochs = self.epochs if message.epochs is None else message.epochs
         if step <= rank.step:
             return False
-        further = step > self.step
-        rank.step = step
+        further = self.reached(rank, step)
         rank.entered = max(rank.entered or 0, step)
         self.hangs.progressed(now, rank.step_time_s)
         if further:
             self._pace.append((now, step))
+        return further
+
+    def reached(self, rank: Rank, step: int) -> bool:
+        """Note a rank's step; true when the run as a whole has got further."""
+        further = step > self.step
+        rank.step, self.step = max(rank.step, step), max(self.step, step)
         return further
 
     def failing(self, rank: Rank, now: float) -> Failure:
@@ -253,9 +250,10 @@ class Round:
 
     def left_early(self, before: float) -> list[Failure]:
         """Return the ranks of a script that had ended with code 0 by then: torchrun allows it, and the others may need them."""
-        gone = [r for r in self.ranks if r.finished is not None and r.end is not None and r.end.t <= before]
         return [
-            Failure(r.rank, r.node.host, r.end.t, step=r.step or None, kind="exit", exit_code=0) for r in gone if r.end
+            Failure(r.rank, r.node.host, r.end.t, step=r.step or None, kind="exit", exit_code=0)
+            for r in self.ranks
+            if r.finished is not None and r.end is not None and r.end.t <= before
         ]
 
     def send(self, message: ToWorker, ranks: list[int] | None = None) -> None:

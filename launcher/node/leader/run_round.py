@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
 
 from launcher.node.checkpoints import fence
 from launcher.node.leader.agreed_stop import AgreedStop
-from launcher.node.leader.board import Board, Interrupt
-from launcher.node.leader.gather_nodes import interrupted
+from launcher.node.leader.board import OVER, Board, Interrupt, caused
 from launcher.node.leader.resuming import choose_resume
 from launcher.node.leader.rounds import Round
-from launcher.node.leader.wait import until
 from launcher.node.policy.budgets import BAD_NODE_FAILURES
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.node.policy.first_failure import (
@@ -34,12 +32,11 @@ from launcher.node.wire.messages import (
     StartRound,
     StartStore,
 )
-from launcher.run.event_parts import Cause
 from launcher.run.messages import Pause, Release
 from launcher.run.units import all_ranks, named_ranks
 
 _STARTING_AGREE_S = 2.0
-"""While the round starts, answers to a pause are waited for so long: reports of the first steps may be under way."""
+"""While the round starts, the leader waits so long for answers to a pause: reports of the first steps may be under way."""
 
 
 async def drive_round(board: Board, number: int) -> Evidence:
@@ -47,7 +44,7 @@ async def drive_round(board: Board, number: int) -> Evidence:
     board.stop, board.hang, board.term_sent, board.usr2_sent = None, None, False, False
     resume = await choose_resume(board)
     if isinstance(resume, Evidence):
-        board.round = None  # what the last one had finished is not this decision's
+        board.round = None  # what the last round had finished does not count for this decision
         return resume
     nodes = board.nodes.healthy[: board.spec.nodes]
     if len(nodes) < board.spec.nodes:
@@ -71,9 +68,9 @@ async def drive_round(board: Board, number: int) -> Evidence:
     round_.began = board.now()
     board.round, board.history.round, board.phase = round_, number, "training"
     board.saver.begin_round(round_, board.now())
-    evidence = await _start(board, round_) or await until(board, lambda now: _verdict(board, round_, now))
-    if evidence is None:
-        raise LookupError("a round cannot end without evidence")
+    evidence = await _start(board, round_)
+    while evidence is None:
+        evidence = await board.until(lambda now: _verdict(board, round_, now))
     return await _end(board, round_, evidence)
 
 
@@ -86,13 +83,13 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
     first.send(StartStore(round=round_.number))
 
     def look(now: float) -> Evidence | int | None:
-        if round_.settled(now) or (interrupted(board) is not None):
+        if round_.settled(now) or board.interrupted:
             return _verdict(board, round_, now)
         return board.ports.get(round_.number)
 
     # It is forked from the process that imports torch, which takes minutes on a cold or busy file system.
     limit_s = max(board.timing.store_s, board.spec.init_timeout_min * 60)
-    found: Evidence | int | None = await until(board, look, timeout_s=limit_s)
+    found: Evidence | int | None = await board.until(look, timeout_s=limit_s)
     if isinstance(found, Evidence):
         return found
     if found is None:
@@ -117,8 +114,8 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
             for r in round_.ranks
         ],
         spares=[n.host for n in board.nodes.healthy if n not in round_.nodes],
-        resume_step=round_.resume.step if round_.resume else None,
-        resume_path=str(round_.resume.path) if round_.resume else None,
+        resume_step=resume and resume.step,
+        resume_path=resume and resume.path,
     )
     if round_.number == 0:
         board.notifier.tell(
@@ -134,16 +131,15 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
 def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
     """Return why the round is over; None while it is not. Details of failures are added when every worker has ended."""
     if board.fenced:
-        return Evidence(Kind.FENCED, "this attempt is over")
+        return OVER
     if round_.lost:
         return _lost(round_)
     if (proof := board.saver.proof) is not None and proof.damage is not None and board.interrupt is None:
         board.saver.trusted.discard(proof.checkpoint.step)  # read as a whole before it is chosen again
         return Evidence(Kind.DAMAGED, f"the checkpoint that the workers resumed from is damaged ({proof.damage})")
-    if round_.failed_at is not None and board.interrupt is not None and round_.settled(now):
-        # A new round would be stopped before its first step.
-        return Evidence(board.interrupt.kind, board.interrupt.text)
     if round_.settled(now):
+        if round_.failed_at is not None and board.interrupt is not None:
+            return board.interrupt.evidence  # a new round would be stopped before its first step
         if proof is not None and proof.pending and any(f.kind == "unloadable" for f in round_.failures):
             return None  # it may be damaged: then an older one is used
         if round_.store_problem and not round_.failures:
@@ -157,10 +153,9 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
 
 
 def _lost(round_: Round) -> Evidence:
-    hosts = tuple(node.host for node, _ in round_.lost)
-    how = "stopped responding" if round_.lost[0][1] == "silent" else "is gone (its connection closed)"
-    text = f"node {hosts[0]} {how}"
-    return Evidence(Kind.NODE_LOST, text, Cause.plain("node", text), hosts)
+    hosts = tuple(node.host for node in round_.lost)
+    how = "stopped responding" if round_.lost[0].lost_why == "silent" else "is gone (its connection closed)"
+    return caused(Kind.NODE_LOST, f"node {hosts[0]} {how}", hosts)
 
 
 def _finished(board: Board, round_: Round) -> Evidence | None:
@@ -171,42 +166,43 @@ def _finished(board: Board, round_: Round) -> Evidence | None:
         return None
     if saver.is_committed(last) or not (round_.unsaved or saver.uncommitted == last):
         return Evidence(Kind.DONE, "every rank has finished")
-    text = f"the last checkpoint could not be written: {saver.last_error or 'not every rank saved'}"
-    return Evidence(Kind.LAST_SAVE, text, Cause.plain("save", text))
+    return caused(
+        Kind.LAST_SAVE, f"the last checkpoint could not be written: {saver.last_error or 'not every rank saved'}"
+    )
 
 
 def _interruption(board: Board, round_: Round, it: Interrupt, now: float) -> Evidence | None:
     """Carry out a stop that was asked for; evidence when it is over."""
-    over = Evidence(it.kind, it.text)
+    over = it.evidence
     if not it.started:
         if round_.master_port is not None and not _all_up(round_) and now - it.began < _STARTING_AGREE_S:
             return None
         it.started = True
         if not _begin_stop(board, round_, it, now):
             return over
-    if it.deadline is not None and now >= it.deadline:
+    if now >= it.deadline:
         return over
     stop = board.stop
     if round_.script and all(r.exited for r in round_.ranks):
         return None if stop is not None and stop.step is not None and board.saver.is_committing(stop.step) else over
-    if it.deadline is None and now - it.began > board.timing.agree_s + LONG_S:
+    waited_s = now - it.began if it.deadline == math.inf else 0.0  # a deadline ends the others
+    if waited_s > board.timing.agree_s + LONG_S:
         return over  # a worker hangs
     if stop is None or not stop.ranks:
         return None  # scripts: any exit after the forwarded TERM means stopped
     if stop.step is None:
         if not round_.all_ready and now - it.began > _STARTING_AGREE_S:
             return over  # some rank has not joined the process group: no optimizer step can have been done
-        if it.deadline is None and now - it.began > board.timing.agree_s:
+        if waited_s > board.timing.agree_s:
             if board.term_sent:
                 return over  # some ranks have received TERM, which cannot be withdrawn
-            if stop.withdraw():
-                round_.send(Release())
-            text = "the workers did not agree on a step to stop at; the stop is withdrawn, training continues"
-            board.history.warn(text)
+            round_.send(Release())
+            board.history.warn(
+                "the workers did not agree on a step to stop at; the stop is withdrawn, training continues"
+            )
             board.stop = board.interrupt = None
         return None
-    started = round_.resume.step if round_.resume else 0
-    if stop.step <= started and stop.pending:
+    if stop.step <= round_.first and stop.pending:
         return over  # no unit was entered: there is nothing to finish and nothing to save
     if not stop.complete or any(not r.over for r in round_.ranks):
         return None
@@ -224,16 +220,16 @@ def _all_up(round_: Round) -> bool:
 
 def _begin_stop(board: Board, round_: Round, it: Interrupt, now: float) -> bool:
     """Tell the workers to stop; false when there is nothing to wait for."""
-    left = None if it.deadline is None else round(it.deadline - now, 1)
-    waiting = _all_up(round_)
-    board.history.event("stop_requested", cause=it.kind.value, deadline_s=left, save=waiting)
+    left = None if it.deadline == math.inf else round(it.deadline - now, 1)
+    waiting, cause = _all_up(round_), it.evidence.kind.value
+    board.history.event("stop_requested", cause=cause, deadline_s=left, save=waiting)
     if not waiting:
         return False  # some worker is not even up: no optimizer step was done in this round
     if round_.plain:
         board.term_sent = True
-        round_.tell_nodes(ForwardTerm(round=round_.number, cause=it.kind.value, left_s=left))
+        round_.tell_nodes(ForwardTerm(round=round_.number, cause=cause, left_s=left))
     asked = [r for r in round_.ranks if r.attached and r.stopped is None]
-    board.stop = stop = AgreedStop([r.rank for r in asked], save=board.spec.checkpoint.enabled)
+    board.stop = stop = AgreedStop({r.rank for r in asked}, save=board.spec.checkpoint.enabled)
     for rank in asked:
         if rank.finished is not None:
             stop.finished(rank.rank, rank.finished)
@@ -248,25 +244,22 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     """End every worker, wait until none is left and every complete save is committed, then report what happened."""
     if evidence.kind is Kind.HANG:
         round_.tell_nodes(DumpStacks(round=round_.number))
-        await until(board, lambda now: round_.all_nodes(round_.stacks), timeout_s=board.timing.dump_s)
+        await board.until(lambda now: round_.all_nodes(round_.stacks), timeout_s=board.timing.dump_s)
     round_.ending = True
     round_.tell_nodes(EndRound(round=round_.number))
 
-    if await until(board, lambda now: round_.all_nodes(round_.cleared), timeout_s=board.timing.clear_s) is None:
+    if await board.until(lambda now: round_.all_nodes(round_.cleared), timeout_s=board.timing.clear_s) is None:
         for node in round_.nodes:
             if node.here and node.index not in round_.cleared:
-                node.bad = f"it could not end its workers within {board.timing.clear_s:.0f} s"
-                board.history.event("excluded", hosts=[node.host], why=node.bad)
+                board.exclude(node, f"it could not end its workers within {board.timing.clear_s:.0f} s")
     await board.saver.quiesce(lambda: board.interrupt is not None or board.fenced)
     await board.blocking(lambda: fence.discard_unfinished(board.paths, board.attempt))
     await board.look_at_own_files()  # nobody writes any more; what came since the last look is progress, too
     evidence = _explain(board, round_, evidence)
     _blame(board, evidence)
     if board.stop is not None or board.term_sent:
-        saved = board.saver.last.step if board.saver.last else 0
-        board.history.event(
-            "stopped", step=round_.step, lost_steps=max(0, round_.step - saved) if not round_.plain else None
-        )
+        lost = None if round_.plain else max(0, round_.step - (board.saver.last_step or 0))
+        board.history.event("stopped", step=round_.step, lost_steps=lost)
     board.history.event("round_ended", why=evidence.text)
     return evidence
 
@@ -280,21 +273,18 @@ def _explain(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     if evidence.kind is Kind.WORKER_FAILED and spoken and symptom_only(spoken):
         spoken = round_.left_early(before=min(f.t for f in spoken)) + spoken
     first = first_failure(spoken)
-    if evidence.kind in (Kind.NODE_LOST, Kind.HANG):
-        board.failures += 1
-        _report_victims(board, round_, spoken, after=None)
-        return evidence
+    follow = evidence.kind in (Kind.NODE_LOST, Kind.HANG)
+    board.failures += follow
     if first is None or evidence.kind in (Kind.DONE, Kind.FENCED):
         return evidence
-    if evidence.kind is Kind.STORE and is_victim(first):
-        _report_victims(board, round_, spoken, after=None)
+    if follow or (evidence.kind is Kind.STORE and is_victim(first)):
+        _report_victims(board, spoken, after=min(f.t for f in spoken))
         return evidence
     same = same_failures(first, spoken)
-    evidence_now = _one_failure(board, round_, first, same)
-    _report_victims(board, round_, [f for f in spoken if f not in same], after=first.t)
-    if evidence.kind not in (Kind.WORKER_FAILED, Kind.STORE):
-        return evidence  # the allocation is going away whatever failed meanwhile
-    return evidence_now
+    failed = _one_failure(board, round_, first, same)
+    _report_victims(board, [f for f in spoken if f not in same], after=first.t)
+    # Otherwise the allocation is going away, whatever failed meanwhile.
+    return failed if evidence.kind in (Kind.WORKER_FAILED, Kind.STORE) else evidence
 
 
 def _one_failure(board: Board, round_: Round, first: Failure, same: list[Failure]) -> Evidence:
@@ -304,13 +294,18 @@ def _one_failure(board: Board, round_: Round, first: Failure, same: list[Failure
     cause = cause_of(first, who if len(same) > 1 else "")
     key = signature(first)
     before = board.budgets.same[key] if key is not None else 0
-    stepped = round_.stepped or (first.step or 0) > (round_.resume.step if round_.resume else 0)
+    stepped = round_.stepped or (first.step or 0) > round_.first
     refused = everybody and left_by_itself(first) and not stepped and not board.budgets.progressed
-    more: dict[str, Any] = {"ranks": [{"rank": f.rank, "host": f.host} for f in same]} if len(same) > 1 else {}
-    if refused:
-        more["refused"] = True
     board.failures += 1
-    board.history.event("worker_failed", rank=first.rank, host=first.host, step=first.step, cause=cause, **more)
+    board.history.event(
+        "worker_failed",
+        rank=first.rank,
+        host=first.host,
+        step=first.step,
+        cause=cause,
+        ranks=[{"rank": f.rank, "host": f.host} for f in same] if len(same) > 1 else [],
+        refused=refused or None,
+    )
     refusals = board.budgets.refusals[first.exit_code or 0] if refused else 0
     hosts = tuple(dict.fromkeys(f.host for f in same))
     return Evidence(Kind.WORKER_FAILED, cause.text or "", cause, hosts, first.rank, first.step, before, refusals)
@@ -323,31 +318,26 @@ def _blame(board: Board, evidence: Evidence) -> None:
     """
     if evidence.kind not in (Kind.WORKER_FAILED, Kind.HANG) or len(evidence.hosts) != 1:
         return
-    saved = board.saver.last.step if board.saver.last else -1
-    host = evidence.hosts[0]
-    before, count = board.blamed.get(host, (saved, 0))
-    board.blamed = {host: (saved, count + 1 if before == saved else 1)}
-    if board.blamed[host][1] < BAD_NODE_FAILURES:
+    blame = evidence.hosts[0], board.saver.last_step
+    if blame not in board.blamed:
+        board.blamed.clear()
+    board.blamed.append(blame)
+    if len(board.blamed) < BAD_NODE_FAILURES:
         return
-    why = f"its workers failed {board.blamed[host][1]} times in a row"
+    why = f"its workers failed {len(board.blamed)} times in a row"
     for node in board.nodes.all:
-        if node.host != host or node.bad is not None:
+        if node.host != blame[0] or node.bad is not None:
             continue
         if len(board.nodes.healthy) > board.spec.nodes:
-            node.bad = why
-            board.history.event("excluded", hosts=[host], why=why)
+            board.exclude(node, why)
         else:
             node.suspect = why
 
 
-def _report_victims(board: Board, round_: Round, failures: list[Any], *, after: float | None) -> None:
-    if not failures:
-        return
-    begin = after if after is not None else min(f.t for f in failures)
-    board.history.event(
-        "victims",
-        ranks=[
-            {"rank": f.rank, "host": f.host, "after_s": round(max(0.0, f.t - begin), 3), "cause": cause_of(f)}
+def _report_victims(board: Board, failures: list[Failure], *, after: float) -> None:
+    if failures:
+        victims = [
+            {"rank": f.rank, "host": f.host, "after_s": round(max(0.0, f.t - after), 3), "cause": cause_of(f)}
             for f in failures
-        ],
-    )
+        ]
+        board.history.event("victims", ranks=victims)

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import functools
 import math
-from collections.abc import Awaitable, Callable
+import statistics
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
 
 from launcher.node.checkpoints import committed, fence
 from launcher.node.checkpoints.committed import CommittedCheckpoint, Shard
-from launcher.node.leader.folder_retries import until_answered
+from launcher.node.leader.folder_retries import Blocking, until_answered
 from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.verify import Proof
@@ -27,18 +28,15 @@ from launcher.run.messages import Committed, SaveAt, SaveLost, WorkerSaveAck, Wo
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
 
-Blocking = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a blocking function without blocking the leader's loop."""
-
 _AHEAD_S = 0.3
-"""A step asked for lies so far ahead: the time a message takes to every worker, with room."""
+"""The step asked for lies so far ahead: a message reaches every worker in less."""
 _ACK_S = 30.0
 _PENDING_S = 1800.0
 """A save whose shards have not all come by then is given up (a script may not save when asked)."""
 _CAUSE_S = 1.0
 _RETRY_FIRST_S, _RETRY_MOST_S = 15.0, 300.0
 HOPELESS = 3
-"""After so many saves in a row that failed for a lasting reason (the state itself, or permissions), the round ends."""
+"""The round ends after so many saves in a row that failed for a lasting reason (the state itself, or permissions)."""
 
 
 @dataclass
@@ -62,53 +60,48 @@ class Asked:
     id: int
     step: int
     at: float
-    reason: str
     acks: set[int] = field(default_factory=set)
     refused: bool = False
 
 
+@dataclass
 class Saver:
     """Saves of one attempt, round after round."""
 
-    def __init__(
-        self,
-        spec: CheckpointSpec,
-        paths: RunPaths,
-        history: HistoryWriter,
-        *,
-        blocking: Blocking,
-        wake: Callable[[], None],
-    ) -> None:
-        self.spec = spec
-        self.paths = paths
-        self.history = history
-        self.blocking = blocking
-        self.wake = wake
-        self.round: Round | None = None
-        self.last: CommittedCheckpoint | None = None
-        self.last_t: float | None = None
-        """When ``last`` was committed in this attempt, the leader's clock."""
-        self.trusted: set[int] = set()
-        self.failing_since: float | None = None
-        self.failures = 0
-        self.fenced = False
-        self.last_error = ""
-        self.permanent = 0
-        """Saves in a row that failed for a reason that another try does not mend."""
-        self.uncommitted: int | None = None
-        """The step whose parts are all there and could not be committed."""
-        self._saves: dict[int, Save] = {}
-        self._lost: set[int] = set()
-        self._asked: Asked | None = None
-        self._ids = 0
-        self._margin = 1
-        self._last_begun = 0.0
-        self._retry_at: float | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.proof: Proof | None = None
-        """Of the checkpoint that the round resumed from, where that is large."""
-        self._costs: list[float] = []
-        self._hurry: Callable[[], bool] = lambda: False
+    spec: CheckpointSpec
+    paths: RunPaths
+    history: HistoryWriter
+    blocking: Blocking
+    wake: Callable[[], None]
+    round: Round = field(init=False)
+    """The current one; unset before the first."""
+    last_step: int | None = None
+    """The newest checkpoint."""
+    last_t: float | None = None
+    """When it was committed in this attempt, by the leader's clock."""
+    trusted: set[int] = field(default_factory=set)
+    """Steps that this attempt has committed."""
+    failures: int = 0
+    """Saves in a row that failed."""
+    fenced: bool = False
+    last_error: str = ""
+    permanent: int = 0
+    """Saves in a row that failed for a reason that another try does not mend."""
+    uncommitted: int | None = None
+    """The step whose parts are all there and could not be committed."""
+    proof: Proof | None = None
+    """Of the checkpoint that the round resumed from, where that is large."""
+    _saves: dict[int, Save] = field(default_factory=dict)
+    _lost: set[int] = field(default_factory=set)
+    _asked: Asked | None = None
+    _ids: int = 0
+    _margin: int = 1
+    _last_begun: float = 0.0
+    _retry_at: float = math.inf
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _costs: deque[float] = field(default_factory=lambda: deque(maxlen=5))
+    """Seconds for which each of the latest saves paused training."""
+    _hurry: Callable[[], bool] = lambda: False
 
     # --- rounds ---
 
@@ -122,7 +115,7 @@ class Saver:
         self._asked = None
         self._hurry = lambda: False
         self._last_begun = now
-        self._retry_at = now if self.failing_since is not None else None
+        self._retry_at = now if self.failures else math.inf
 
     async def quiesce(self, hurry: Callable[[], bool]) -> None:
         """Wait until every complete save is committed (or has failed); read no further what the round resumed from.
@@ -146,10 +139,10 @@ class Saver:
     def shard(self, rank: int, message: WorkerShard, now: float) -> None:
         """Take in a rank's durable part; the last one makes the checkpoint."""
         step = message.step
-        if self.round is None or step in self._lost:
+        if step in self._lost:
             return
         if step in self.trusted:  # saved twice, e.g. at an interval that is the end too: the first one counts
-            self.round.send(self._commit_message(step, self.round), [rank])
+            self._tell_committed(step, [rank])
             return
         save = self._get(step, now)
         save.shards[rank] = Shard(rank, message.files, message.hash_name, message.meta or None)
@@ -179,7 +172,7 @@ class Saver:
     def save_ack(self, rank: int, message: WorkerSaveAck, now: float) -> None:
         """Take in a worker's answer whether it will save at the step asked for."""
         asked = self._asked
-        if asked is None or message.id != asked.id or self.round is None:
+        if asked is None or message.id != asked.id:
             return
         asked.acks.add(rank)
         asked.refused = asked.refused or not message.ok
@@ -189,58 +182,50 @@ class Saver:
         if asked.refused:
             self.give_up(asked.step)
             self._margin = min(self._margin * 2, 4096)
-            self._ask(now, asked.reason)
+            self._ask(now)
         else:
             self._margin = max(1, self._margin - 1)
-            self._get(asked.step, now).reason = asked.reason
+            self._get(asked.step, now)
 
     def finished(self, step: int) -> None:
         """Give up saves beyond ``step``: a worker has done all its work there."""
         if self._asked is not None and self._asked.step > step:
             self.give_up(self._asked.step)
             self._asked = None
-        for save in [s for s in self._saves.values() if s.step > step]:
-            self.give_up(save.step)
+        for later in [s for s in self._saves if s > step]:
+            self.give_up(later)
 
-    def label(self, step: int, reason: str, now: float) -> None:
-        """Set what the save of ``step`` is for ("stop", "end", "user")."""
+    def label_stop(self, step: int, now: float) -> None:
+        """Note that the save of ``step`` is the one of a stop."""
         if not self.is_committed(step) and step not in self._lost:
-            self._get(step, now).reason = reason
+            self._get(step, now).reason = "stop"
 
     # --- what the leader asks ---
 
     def is_committed(self, step: int) -> bool:
         """Return whether the checkpoint of ``step`` is committed, by this attempt or as the one resumed from."""
-        resumed = self.round is not None and self.round.resume is not None and self.round.resume.step == step
-        return step in self.trusted or resumed
+        resumed = self.round.resume
+        return step in self.trusted or (resumed is not None and resumed.step == step)
 
     def is_committing(self, step: int) -> bool:
         """Return whether all shards of ``step`` have come and its commit is under way."""
         save = self._saves.get(step)
         return save is not None and save.committing
 
-    @property
-    def cost_s(self) -> float | None:
-        """How long a save holds training up, from the latest measured ones."""
-        recent = self._costs[-5:]
-        return sum(recent) / len(recent) if recent else None
-
-    def interval_s(self, mttf_s: float) -> float | None:
-        """Return seconds between saves by time; None where the workers save by steps."""
-        if not self.spec.enabled or self.spec.interval_steps is not None:
-            return None
+    def _interval_s(self, mttf_s: float) -> float:
+        """Return seconds between saves by time; infinite where the workers save by steps."""
+        if self.spec.interval_steps is not None:
+            return math.inf
         if self.spec.interval_min is not None:
             return self.spec.interval_min * 60
         low, high = self.spec.min_interval_min * 60, self.spec.max_interval_min * 60
-        if self.cost_s is None:
+        if not self._costs:
             return low  # the first save measures
-        return min(high, max(low, young_daly_s(max(self.cost_s, 0.001), mttf_s)))
+        return min(high, max(low, young_daly_s(max(statistics.fmean(self._costs), 0.001), mttf_s)))
 
     def at_risk_s(self, now: float) -> float:
         """Return seconds of work that would be lost while saving fails; 0 while it works."""
-        if self.failing_since is None or self.round is None:
-            return 0.0
-        return now - max(self.last_t if self.last_t is not None else self.round.began, self.round.began)
+        return now - max(self.last_t or 0.0, self.round.began) if self.failures else 0.0
 
     def tick(self, now: float, mttf_s: float) -> None:
         """Ask for a save when one is due. Call it while the round trains and nothing stops it."""
@@ -250,39 +235,34 @@ class Saver:
                 self._asked = None
             return
         for save in [s for s in self._saves.values() if not s.committing and now - s.began > _PENDING_S]:
-            self.history.event("warning", text=f"not every rank has saved step {save.step}; that save is given up")
+            self.history.warn(f"not every rank has saved step {save.step}; that save is given up")
             self.give_up(save.step)
-        round_ = self.round
-        if round_ is None or not self.spec.enabled or self._saves:  # one in flight
+        ranks, first = self.round.ranks, self.round.first
+        if not self.spec.enabled or self._saves:  # one in flight
             return
-        started = round_.resume.step if round_.resume else 0
-        if not all(rank.attached and not rank.over and rank.step > started for rank in round_.ranks):
+        if not all(rank.attached and not rank.over and rank.step > first for rank in ranks):
             return
-        interval = self.interval_s(mttf_s)
-        due = interval is not None and now - self._last_begun >= interval
-        retry = self._retry_at is not None and now >= self._retry_at
-        if due or retry:
-            self._retry_at = None
-            self._ask(now, "interval")
+        if now >= self._retry_at or now - self._last_begun >= self._interval_s(mttf_s):
+            self._retry_at = math.inf
+            self._ask(now)
 
-    def _ask(self, now: float, reason: str) -> None:
-        r = self.round
-        if r is None or any(k.over for k in r.ranks):
+    def _ask(self, now: float) -> None:
+        ranks = self.round.ranks
+        if any(k.over for k in ranks):
             return
-        step_time = max((k.step_time_s or 0.0 for k in r.ranks), default=0.0)
+        step_time = max(k.step_time_s or 0.0 for k in ranks)
         ahead = math.ceil(_AHEAD_S / step_time) if step_time > 0 else 10
-        step = max(max(k.entered or 0, k.step) for k in r.ranks) + 1 + min(ahead, 1000) * self._margin
+        step = max(max(k.entered or 0, k.step) for k in ranks) + 1 + min(ahead, 1000) * self._margin
         self._ids += 1
-        self._asked = Asked(self._ids, step, now, reason)
+        self._asked = Asked(self._ids, step, now)
         self._last_begun = now
         self._lost.discard(step)
-        r.send(SaveAt(id=self._ids, step=step, tmp=str(self._tmp(step))))
+        self.round.send(SaveAt(id=self._ids, step=step, tmp=str(self._tmp(step))))
 
     # --- inside ---
 
-    def _tmp(self, step: int) -> Any:
-        number = self.round.number if self.round else 0
-        return self.paths.checkpoint_tmp(self.history.attempt, number, step)
+    def _tmp(self, step: int) -> Path:
+        return self.paths.checkpoint_tmp(self.history.attempt, self.round.number, step)
 
     def _get(self, step: int, now: float) -> Save:
         save = self._saves.get(step)
@@ -296,19 +276,15 @@ class Saver:
         """Give up this save: the workers remove their parts."""
         self._lost.add(step)
         self._saves.pop(step, None)
-        if self.round is not None:
-            tmp = self._tmp(step)
-            self.round.send(SaveLost(step=step, tmp=str(tmp)))
-            fence.discard(tmp)
+        tmp = self._tmp(step)
+        self.round.send(SaveLost(step=step, tmp=str(tmp)))
+        fence.discard(tmp)
 
     def _lose(self, save: Save, error: str, number: int | None, now: float, *, keep: bool = False) -> None:
         """Note a failed save; ``keep`` the others' parts: the rank that failed tries the last save again."""
         self.failures, save.failed = self.failures + 1, True
-        if self.failing_since is None:
-            self.failing_since = now
-        name = errno.errorcode.get(number) if number else None
         self.last_error = error
-        self.history.event("save_failed", step=save.step, error=error, errno_name=name)
+        self.history.event("save_failed", step=save.step, error=error, errno_name=errno.errorcode.get(number or 0))
         if not keep:
             self.give_up(save.step)
         self._retry_at = now + min(_RETRY_MOST_S, _RETRY_FIRST_S * 2.0 ** min(self.failures - 1, 6))
@@ -317,6 +293,9 @@ class Saver:
     async def _commit(self, save: Save, round_: Round) -> None:
         now = asyncio.get_running_loop().time
         attempt, keep = self.history.attempt, self.spec
+        if self.proof is not None and not await self.proof.good():
+            self.give_up(save.step)
+            return
 
         def work() -> CommittedCheckpoint:
             return committed.commit_checkpoint(
@@ -329,17 +308,14 @@ class Saver:
                 reason=save.reason,
             )
 
-        if self.proof is not None and not await self.proof.good():
-            self.give_up(save.step)
-            return
-
-        def refused(error: OSError) -> None:
-            self.history.warn(f"a checkpoint cannot be committed ({error}); retrying")
-
         try:
             # The ranks have done their part: what is left is worth asking for again.
             done = await until_answered(
-                self.blocking, work, self.paths.root, enough=lambda: self._hurry(), refused=refused
+                self.blocking,
+                work,
+                self.paths.root,
+                enough=lambda: self._hurry(),
+                refused=lambda error: self.history.warn(f"a checkpoint cannot be committed ({error}); retrying"),
             )
         except OSError as error:
             self.fenced = self.fenced or isinstance(error, fence.StaleError)
@@ -350,17 +326,23 @@ class Saver:
             self._lose(save, repr(error), None, now())
             return
         self._committed(save, done, round_, now())
-        every = keep.keep_every_steps
-        collect = functools.partial(committed.collect_garbage, self.paths, attempt=attempt, keep_last=keep.keep_last)
         with contextlib.suppress(OSError):  # the next save collects it
-            await self.blocking(lambda: collect(keep_every_steps=every, good=done.step))
+            await self.blocking(
+                lambda: committed.collect_garbage(
+                    self.paths,
+                    attempt=attempt,
+                    keep_last=keep.keep_last,
+                    keep_every_steps=keep.keep_every_steps,
+                    good=done.step,
+                )
+            )
 
     def _committed(self, save: Save, done: CommittedCheckpoint, round_: Round, now: float) -> None:
         self._saves.pop(save.step, None)
-        if self.last is None or done.step >= self.last.step:
-            self.last, self.last_t = done, now
+        if done.step >= (self.last_step or 0):
+            self.last_step, self.last_t = done.step, now
         self.trusted.add(done.step)
-        self.failing_since, self.failures, self.permanent, self._retry_at = None, 0, 0, None
+        self.failures, self.permanent, self._retry_at = 0, 0, math.inf
         self._costs.append(save.blocked_s or save.seconds)
         self.history.event(
             "saved",
@@ -373,9 +355,9 @@ class Saver:
             reason=save.reason,
         )
         if round_ is self.round:
-            round_.send(self._commit_message(done.step, round_))
+            self._tell_committed(done.step)
         self.wake()
 
-    def _commit_message(self, step: int, round_: Round) -> Committed:
-        tmp = self.paths.checkpoint_tmp(self.history.attempt, round_.number, step)
-        return Committed(step=step, path=str(self.paths.checkpoint(step)), tmp=str(tmp))
+    def _tell_committed(self, step: int, ranks: list[int] | None = None) -> None:
+        message = Committed(step=step, path=str(self.paths.checkpoint(step)), tmp=str(self._tmp(step)))
+        self.round.send(message, ranks)

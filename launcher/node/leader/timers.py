@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable
 
 from launcher.node.checkpoints import fence
-from launcher.node.leader.board import Board
-from launcher.node.leader.lost_folder import evidence_of, look
+from launcher.node.leader.board import Board, caused
+from launcher.node.leader.lost_folder import evidence_of
 from launcher.node.leader.nodes import Node
-from launcher.node.leader.picture import picture, sample_every_s, samples
+from launcher.node.leader.picture import picture, sample_every_s
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.saving import HOPELESS
 from launcher.node.policy.budgets import PLAIN_SCRIPT_PROGRESS_S
@@ -19,21 +19,19 @@ from launcher.node.policy.hangs import FROZEN_S, laggards
 from launcher.node.wire.messages import SILENCE_S
 from launcher.run import clock
 from launcher.run.asking import PATIENCE_S
-from launcher.run.event_parts import Cause
 from launcher.run.intervals import mttf_s
 
 _STALL_S = 2.0
-"""A gap between two ticks beyond this is the leader's own stall."""
+"""After a longer gap between two ticks the leader itself stood still."""
 _QUIET_NODE_S = 2.5
-"""A node that has left out two heartbeats."""
+"""A node that has sent nothing for so long has missed two heartbeats."""
 _ANSWER_S = 1.0
 """A worker's control thread answers at once, also while its main thread waits in a collective; not while it holds the
 interpreter in native code."""
 _PICTURE_S, _FENCE_S, _WATCH_S, _STARTS_S = 1.0, 2.0, 5.0, 1.0
-_HOURS_TEXT = "the allocations of all attempts have lasted {:g} hours (restart.max_total_hours)"
 _HOURS_STOP_S = 600.0
-"""The cap is no hurry: so long for the last save, and no worker that does not stop holds the nodes beyond."""
-_IDLE_TEXT = "no progress for {:g} minutes (restart.idle_timeout_min)"
+"""Workers get so long for the last save; those that do not stop by then are killed."""
+_IDLE_STOP_S = 120.0
 _BUSY_PHASES = frozenset({"save", "evaluate", "teardown", "starting", "init"})
 """Starting has a limit of its own, ``init_timeout_min``."""
 _BUSY_PERCENT = 10.0
@@ -48,10 +46,9 @@ class Watch:
         self._lose = lose
         self._last = board.now()
         self._done: dict[str, float] = {}
-        self._advanced = (board.now(), -1)
+        self._advanced_at, self._advanced_to = board.now(), -1
         left_s = board.spec.restart.max_total_hours * 3600 - board.budgets.spent_with_current_s(clock.now())
         self._hours_end = board.now() + left_s
-        self._assumed: int | None = None
         self._refused: str | None = None
         self._looking: asyncio.Task[None] | None = None
         self._unasked: str | None = None
@@ -64,27 +61,29 @@ class Watch:
         self._own_stall(now)
         for node in board.nodes.silent(now):
             self._lose(node, "silent")
-            board.wake()
         round_ = board.round
         if round_ is not None and not round_.ending and board.phase == "training":
             self._round(round_, now)
             if self._is_due("watch", _WATCH_S, now) and await board.look_at_own_files():
-                self._advanced = (board.now(), self._advanced[1])
+                self._advanced_at = board.now()
         if board.phase == "waiting" and board.nodes.missing and self._is_due("starts", _STARTS_S, now):
             self._never_started(await board.blocking(board.allocation.ended_tasks))
         self._hours(now)
         if board.phase != "ended":
             if self._is_due("fence", _FENCE_S, now) and (self._looking is None or self._looking.done()):
-                # Beside the ticks: a folder that is away answers after a minute, and nodes fall silent meanwhile.
+                # In a task of its own: a folder that is away may take a minute to answer, and nodes may fall silent meanwhile.
                 self._looking = asyncio.get_running_loop().create_task(self._fence())
             if self._is_due("picture", _PICTURE_S, now):
                 board.history.state(picture(board))
-                self._say_refused()
+                refused = board.history.refused
+                if refused and refused != self._refused:
+                    board.history.warn(f"the history cannot be written: {refused}; retrying")
+                self._refused = refused
             if (round_ := board.round) is not None:
                 held_s = board.budgets.spent_with_current_s(clock.now())
                 every_s = sample_every_s(round_.world_size, held_s, now - round_.began)
                 if self._is_due("samples", every_s, now):
-                    board.history.samples(samples(board))
+                    board.history.samples([rank.sample() for rank in round_.ranks])
 
     async def _fence(self) -> None:
         """Stop when a newer attempt has begun. While that is not known, training continues: each commit asks again."""
@@ -92,7 +91,6 @@ class Watch:
         try:
             if not await board.blocking(lambda: fence.is_current(board.paths, board.attempt)):
                 board.fenced = True
-                board.wake()
             self._unasked = self._gone_since = None
         except OSError as error:
             if self._unasked is None:
@@ -102,7 +100,7 @@ class Watch:
 
     async def _folder(self) -> None:
         """End the run when its folder stays deleted or moved for as long as a mount may be away."""
-        board, gone = self.board, await look(self.board)
+        board, gone = self.board, await self.board.blocking(self.board.anchor.look)
         if gone is None:
             self._gone_since = None
             return
@@ -111,7 +109,6 @@ class Watch:
             board.history.warn(f"{gone.text}; the run ends in {PATIENCE_S / 60:g} minutes unless it is put back")
         if board.at_risk is None and board.now() - self._gone_since >= PATIENCE_S:
             board.at_risk = evidence_of(gone)
-            board.wake()
 
     def _is_due(self, what: str, every_s: float, now: float) -> bool:
         """Return whether ``what`` was last done ``every_s`` ago, or never."""
@@ -130,15 +127,7 @@ class Watch:
         self.board.nodes.forgive(gap)
         if self.board.round is not None:
             self.board.round.hangs.forgive(gap)
-        since, step = self._advanced
-        self._advanced = (since + gap, step)
-
-    def _say_refused(self) -> None:
-        refused = self.board.history.refused
-        if refused != self._refused:
-            self._refused = refused
-            if refused:
-                self.board.history.event("warning", text=f"the history cannot be written: {refused}; retrying")
+        self._advanced_at += gap
 
     def _never_started(self, ended: dict[str, str]) -> None:
         """Wait no more for nodes whose agents have ended before they joined."""
@@ -152,40 +141,35 @@ class Watch:
                 checks.append({"host": node.host, "name": "start", "ok": False, "detail": node.bad})
         if checks:
             board.history.event("preflight", ok=False, seconds=0.0, checks=checks, bandwidth_gb_s=None)
-            board.wake()
 
     def _hours(self, now: float) -> None:
         """Stop the run at the limit of hours over all attempts, also at the start of an attempt beyond it."""
         board = self.board
         if now >= self._hours_end and board.phase != "ended" and board.interrupt is None:
             hours = board.spec.restart.max_total_hours
-            board.stop_wanted(Kind.HOURS, _HOURS_TEXT.format(hours), _HOURS_STOP_S)
+            text = f"the allocations of all attempts have lasted {hours:g} hours (restart.max_total_hours)"
+            board.stop_wanted(Kind.HOURS, text, _HOURS_STOP_S)
 
     # --- a round ---
 
     def _round(self, round_: Round, now: float) -> None:
         board = self.board
-        if board.fenced or board.saver.fenced:
-            board.fenced = True
-            board.wake()
+        board.fenced = board.fenced or board.saver.fenced
         self._hang(round_, now)
         self._idle(round_, now)
         self._disk(now)
-        self._plain_script(round_, now)
+        old_enough = round_.plain and now - round_.began > PLAIN_SCRIPT_PROGRESS_S
+        if old_enough and self._is_due(f"round {round_.number}", math.inf, now):
+            board.history.event("progress_assumed", seconds=PLAIN_SCRIPT_PROGRESS_S)
         if board.interrupt is None and round_.failed_at is None and not round_.lost and round_.all_ready:
             spent = board.budgets.spent_with_current_s(clock.now())
             board.saver.tick(now, mttf_s(board.spec.nodes, spent, board.failures))
 
     def _hang(self, round_: Round, now: float) -> None:
         board = self.board
-        if (
-            not board.spec.restart.hang_detection
-            or board.hang is not None
-            or round_.failed_at is not None
-            or round_.lost
-        ):
+        if not board.spec.restart.hang_detection or board.hang or round_.failed_at is not None or round_.lost:
             return
-        if board.stop is not None and not board.stop.withdrawn:
+        if board.stop is not None:
             return  # held at a boundary; the stop has a deadline of its own
         if any(now - node.heard > _QUIET_NODE_S for node in round_.nodes):
             return  # a node may be dying: its silence, not the ranks that wait for it, is what will be acted on
@@ -194,11 +178,10 @@ class Watch:
         if limit is None:
             round_.asked_at = None
             return
-        if not any(v.frozen_s >= FROZEN_S for v in views) and not round_.located(now, _ANSWER_S):
-            return
-        views = round_.views(now)
-        slow = [round_.ranks[v.rank] for v in laggards(views)]
         frozen = {v.rank for v in views if v.frozen_s >= FROZEN_S}
+        if not frozen and not round_.located(now, _ANSWER_S):
+            return
+        slow = [round_.ranks[v.rank] for v in laggards(views)]
         named = [
             {"rank": r.rank, "host": r.node.host, "step": r.step, "phase": r.phase, "frozen": r.rank in frozen}
             for r in slow
@@ -207,38 +190,30 @@ class Watch:
         who = ", ".join(f"rank {r.rank} on {r.node.host}" for r in slow[:4])
         text = f"no rank progressed for {limit:.0f} s" + (f" ({who} lagged behind)" if who else "")
         if frozen & {r.rank for r in slow}:
-            text = f"{who} was frozen (process state T) for {limit:.0f} s"
-        cause = Cause.plain("hang", text)
-        board.hang = Evidence(
-            Kind.HANG, text, cause, tuple(sorted({r.node.host for r in slow})), slow[0].rank if slow else None
-        )
-        board.wake()
+            text = f"{who} {'was' if len(slow) == 1 else 'were'} frozen (process state T) for {limit:.0f} s"
+        hosts = tuple(sorted({r.node.host for r in slow}))
+        board.hang = caused(Kind.HANG, text, hosts, slow[0].rank if slow else None)
 
     def _idle(self, round_: Round, now: float) -> None:
         minutes = self.board.spec.restart.idle_timeout_min
-        since, step = self._advanced
-        if round_.step != step or _occupied(round_):
-            self._advanced = (now, round_.step)
-        elif minutes > 0 and now - since > minutes * 60 and self.board.interrupt is None:
-            self.board.stop_wanted(Kind.IDLE, _IDLE_TEXT.format(minutes), 120.0)
+        if round_.step != self._advanced_to or _occupied(round_):
+            self._advanced_at, self._advanced_to = now, round_.step
+        elif minutes > 0 and now - self._advanced_at > minutes * 60 and self.board.interrupt is None:
+            self.board.stop_wanted(
+                Kind.IDLE, f"no progress for {minutes:g} minutes (restart.idle_timeout_min)", _IDLE_STOP_S
+            )
 
     def _disk(self, now: float) -> None:
-        board, most = self.board, self.board.spec.restart.max_at_risk_min
-        if board.at_risk is None and board.saver.at_risk_s(now) > most * 60:
+        board, saver, most = self.board, self.board.saver, self.board.spec.restart.max_at_risk_min
+        if board.at_risk is not None:
+            return
+        if saver.at_risk_s(now) > most * 60:
             text = f"no checkpoint could be written for {most:g} minutes"
-            board.at_risk = Evidence(Kind.DISK_AT_RISK, text, Cause.plain("disk_full", text))
+            board.at_risk = caused(Kind.DISK_AT_RISK, text)
             if self._unasked is not None:  # no full disk: it may come back, and on other nodes it may be there
                 board.at_risk = Evidence(Kind.UNREADABLE, f"{text}: the run's folder does not answer ({self._unasked})")
-            board.wake()
-        if board.at_risk is None and board.saver.permanent >= HOPELESS:
-            text = f"no checkpoint can be written: {board.saver.last_error}"
-            board.at_risk = Evidence(Kind.CANNOT_SAVE, text, Cause.plain("save", text))
-            board.wake()
-
-    def _plain_script(self, round_: Round, now: float) -> None:
-        if round_.plain and self._assumed != round_.number and now - round_.began > PLAIN_SCRIPT_PROGRESS_S:
-            self._assumed = round_.number
-            self.board.history.event("progress_assumed", seconds=PLAIN_SCRIPT_PROGRESS_S)
+        elif saver.permanent >= HOPELESS:
+            board.at_risk = caused(Kind.CANNOT_SAVE, f"no checkpoint can be written: {saver.last_error}")
 
 
 def _occupied(round_: Round) -> bool:

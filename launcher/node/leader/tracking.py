@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.run.paths import RunPaths
@@ -16,32 +17,35 @@ from launcher.run.spec import RunSpec
 from launcher.slurm.commands import spared
 
 
+@dataclass
 class Tracking:
     """Runs ``launcher.node.sidecars.trackers`` beside an attempt. Nothing here raises; what goes wrong is a warning."""
 
-    def __init__(self, spec: RunSpec, paths: RunPaths, attempt: int, warn: Callable[[str], None]) -> None:
-        self._spec, self._paths, self._attempt, self._warn = spec, paths, attempt, warn
-        self._process: asyncio.subprocess.Process | None = None
-        self._listening: asyncio.Task[None] | None = None
-        self._known = asyncio.Event()
-        self.variables: dict[str, str] = {}
-        """What a script's workers need to continue the same tracker run."""
+    spec: RunSpec
+    paths: RunPaths
+    attempt: int
+    warn: Callable[[str], None]
+    variables: dict[str, str] = field(default_factory=dict)
+    """What a script's workers need to continue the same tracker run."""
+    _process: asyncio.subprocess.Process | None = None
+    _listening: asyncio.Task[None] | None = None
+    _known: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self) -> None:
         """Start it, where the job wants any tracker."""
-        if not self._spec.trackers:
+        if not self.spec.trackers:
             return
         try:
-            self._paths.trackers.mkdir(mode=0o750, exist_ok=True)
-            log = os.open(self._paths.trackers / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.paths.trackers.mkdir(mode=0o750, exist_ok=True)
+            log = os.open(self.paths.trackers / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 with spared():
                     self._process = await asyncio.create_subprocess_exec(
-                        self._spec.python or sys.executable,
+                        self.spec.python or sys.executable,
                         "-m",
                         "launcher.node.sidecars.trackers",
-                        str(self._paths.root),
-                        str(self._attempt),
+                        str(self.paths.root),
+                        str(self.attempt),
                         stdin=asyncio.subprocess.PIPE,
                         stdout=asyncio.subprocess.PIPE,
                         stderr=log,
@@ -50,7 +54,7 @@ class Tracking:
             finally:
                 os.close(log)
         except OSError as error:
-            self._warn(f"the trackers could not be started, the run continues without them: {error.strerror or error}")
+            self.warn(f"the trackers could not be started; the run continues without them: {error.strerror or error}")
             return
         self._listening = asyncio.get_running_loop().create_task(self._listen(self._process))
 
@@ -62,7 +66,7 @@ class Tracking:
             except ValueError:
                 continue
             if "warning" in said:
-                self._warn(str(said["warning"]))
+                self.warn(str(said["warning"]))
                 if str(said["warning"]).startswith("tracker mlflow"):
                     self._known.set()  # it fails: nobody waits for it
             if "variables" in said:
@@ -71,17 +75,17 @@ class Tracking:
         self._known.set()
 
     async def known(self, limit_s: float) -> None:
-        """Until `variables` are known, which takes a server's answer, or ``limit_s`` have passed."""
+        """Wait until `variables` are known, which takes a server's answer, at most ``limit_s``."""
         if self._process is not None:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._known.wait(), limit_s)
 
     def end(self, state: str, reason: str) -> None:
-        """The attempt's metrics are all written; it ends like this ("requeued": for now)."""
+        """Tell the trackers how the attempt ends, now that all its metrics are written."""
         self._order(order="end", state=state, reason=reason)
 
     async def drain(self, limit_s: float) -> None:
-        """Give it ``limit_s`` to deliver the rest; then it is ended, with everything it has started."""
+        """Give it ``limit_s`` to deliver the rest; then kill it, with everything it has started."""
         process, listening = self._process, self._listening
         if process is None or listening is None:
             return

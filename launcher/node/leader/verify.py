@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
 from launcher.node.checkpoints.committed import CommittedCheckpoint
-from launcher.node.leader.folder_retries import until_answered
+from launcher.node.leader.folder_retries import Blocking, until_answered
 from launcher.run.manifest import why_damaged
 
 
 class Proof:
-    """Whether ``checkpoint`` is what its manifest says: a round's saves wait for it, so nothing grows from a damaged one."""
+    """Compares ``checkpoint`` with its manifest. The round's saves wait for that, so that none builds on a damaged one."""
 
-    def __init__(
-        self, checkpoint: CommittedCheckpoint, blocking: Callable[..., Awaitable[Any]], wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, checkpoint: CommittedCheckpoint, blocking: Blocking, wake: Callable[[], None]) -> None:
         self.checkpoint = checkpoint
         self.damage: str | None = None
-        """What is wrong with it, once that is known."""
+        """What is wrong with the checkpoint, once that is known."""
         self._halted = threading.Event()
         self._blocking, self._wake = blocking, wake
         self._task = asyncio.get_running_loop().create_task(self._read())
@@ -45,7 +42,7 @@ class Proof:
         try:
             work = lambda: why_damaged(folder, halted=self._halted.is_set)  # noqa: E731
             why = await until_answered(self._blocking, work, folder.parents[1], enough=self._halted.is_set)
-        except OSError as error:  # what it is worth is not known; the next round looks again
+        except OSError as error:  # it may be whole; the next round looks again
             why = f"it cannot be read: {error}"
         if not self._halted.is_set():
             self.damage = why

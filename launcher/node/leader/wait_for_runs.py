@@ -1,12 +1,10 @@
-"""Without SLURM nobody holds a run back until others have ended: its leader waits for them, its nodes idle."""
+"""Waits for the runs that must end first. Without SLURM, whose dependencies do that, the leader waits while its nodes idle."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from launcher.node.leader.board import Board
-from launcher.node.leader.gather_nodes import interrupted
-from launcher.node.leader.wait import until
 from launcher.node.policy.decisions import Evidence
 from launcher.run.after import Predecessor, broken, may_start, read_predecessors, state_of
 from launcher.run.asking import PATIENCE_S, exists, load_object
@@ -14,51 +12,40 @@ from launcher.run.paths import RunPaths
 from launcher.run.processes import runs_here
 
 _LOOK_S = 1.0
-_FOR_EVER_S = 10.0 * 365 * 86400
 
 
 async def await_predecessors(board: Board) -> Evidence | str | None:
-    """Until all of them let this run start: None. A sentence when it never can; evidence when somebody interrupts."""
+    """Wait until all of them let this run start: None then, a sentence when it never can, evidence when somebody interrupts."""
     left = read_predecessors(board.spec.after)
     if not left or board.spec.batch == "slurm":
         return None
     board.history.event("waiting", runs=[one.run for one in left])
-    looked = -_LOOK_S
     answered = {one.run_dir: board.now() for one in left}
-
-    def look(now: float) -> Evidence | str | bool | None:
-        nonlocal left, looked
-        if (stop := interrupted(board)) is not None:
-            return stop
-        if now - looked < _LOOK_S:
-            return None
-        looked = now
-        still = []
-        for one in left:
-            state = _state(one, answered, now)
-            if state is None:
-                still.append(one)
-            elif not may_start(one.kind, state):
+    stop = board.interrupted
+    while stop is None and left:
+        for one in list(left):
+            state = _state(one, answered, board.now())
+            if state is not None and not may_start(one.kind, state):
                 return broken(one, state)
-        left = still
-        return None if left else True
-
-    found: Evidence | str | bool | None = await until(board, look, timeout_s=_FOR_EVER_S)
-    return found if isinstance(found, (Evidence, str)) else None
+            if state is not None:
+                left.remove(one)
+        if left:
+            stop = await board.until(lambda now: board.interrupted, timeout_s=_LOOK_S)
+    return stop
 
 
 def _state(one: Predecessor, answered: dict[str, float], now: float) -> str | None:
-    """How it has ended; None when it has not, or its folder has been away for less than it may be."""
+    """Return how it has ended; None when it has not, or while its folder may come back."""
     try:
         state = state_of(one) or ("failed" if _gone(RunPaths(Path(one.run_dir))) else None)
         answered[one.run_dir] = now
         return state
-    except OSError:  # in the end somebody has removed it
+    except OSError:  # after so long, somebody has removed it
         return "failed" if now - answered[one.run_dir] > PATIENCE_S else None
 
 
 def _gone(paths: RunPaths) -> bool:
-    """Its controller does not run any more, and it left no outcome: killed. Raises OSError if that is unknown."""
+    """Return whether its controller was killed: it does not run, and left no outcome. Raises OSError if that is unknown."""
     said = load_object(paths.submission, paths.root) or {}
     alive = runs_here(said.get("host"), said.get("pid"), said.get("pid_started"))
-    return alive is False and not exists(paths.outcome, paths.root)  # written before a sound one leaves
+    return alive is False and not exists(paths.outcome, paths.root)  # written before it ends by itself

@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from launcher.run.children import exit_now
 from launcher.run.events import AttemptStarted, Decided, Event, Notified, RunSubmitted
 from launcher.run.spec import RunSpec
 from launcher.slurm.commands import spared
@@ -43,67 +43,64 @@ class Notifier:
         told: Callable[[str], object] = lambda kind: None,
         past: Sequence[Event] = (),
     ) -> None:
-        self._title, self._run_dir = spec.id, spec.run_dir
-        self._python = spec.python or sys.executable
-        self._on = set(spec.notify.get("on", ()))
+        self._spec = spec
         names = spec.notify.get("urls", ())
         self._urls = [passed[n] for n in names if passed.get(n)]
         self._missing = [n for n in names if not passed.get(n)]
         self._warn, self._told = warn, told
         self._delivered = {e.kind for e in past if isinstance(e, Notified)}
-        self._turn = asyncio.Lock()
-        self._over = False
-        self._pending: set[asyncio.Task[None]] = set()
-        self._running: set[asyncio.subprocess.Process] = set()
+        self._queue: list[tuple[str, str]] = []
+        self._sending: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
 
     def tell(self, kind: str, text: str, *, once: bool = False) -> None:
         """Send ``text`` if the job asked for this ``kind`` of notification; returns at once.
 
         ``once``: not if this or an earlier attempt has delivered this kind.
         """
-        if kind not in self._on or (once and kind in self._delivered):
+        if kind not in self._spec.notify.get("on", ()) or (once and kind in self._delivered):
             return
         for name in self._missing:
             self._warn(f"no notification is sent to {name}: the variable was not set at submission")
         self._missing = []
         if not self._urls:
             return
-        task = asyncio.get_running_loop().create_task(self._send(kind, text))
-        self._pending.add(task)
-        task.add_done_callback(self._pending.discard)
+        self._queue.append((kind, text))
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.get_running_loop().create_task(self._send())
 
     async def drain(self, limit_s: float) -> None:
         """Wait for what is being sent, at most ``limit_s``; then drop it, with a warning."""
-        if not self._pending:
+        if self._sending is None:
             return
-        _, late = await asyncio.wait(set(self._pending), timeout=limit_s)
-        self._over = True
-        for process in self._running:
-            _kill(process)
+        _, late = await asyncio.wait({self._sending}, timeout=limit_s)
         if late:
+            self._queue.clear()
+            if self._process is not None:
+                _kill(self._process)
             await asyncio.wait(late, timeout=1.0)
             self._warn(f"a notification could not be sent within {limit_s:.0f} s of the end")
 
-    async def _send(self, kind: str, text: str) -> None:
-        async with self._turn:
-            if not self._over and await self._deliver(kind, text):
+    async def _send(self) -> None:
+        while self._queue:
+            kind, text = self._queue.pop(0)
+            if await self._deliver(kind, text):
                 self._delivered.add(kind)
                 self._told(kind)
 
     async def _deliver(self, kind: str, text: str) -> bool:
-        """Whether every address took it; warns of what went wrong, unless `drain` dropped it."""
-        words, pipe = (self._python, "-m", "launcher.node.sidecars.notify"), subprocess.PIPE
+        """Return whether every address accepted it; warn of what went wrong, unless `drain` dropped it."""
+        words = (self._spec.python or sys.executable, "-m", "launcher.node.sidecars.notify")
         try:
             with spared():  # the TERM of a preemption, or of the job's own requeue, must not end this process
-                process = await asyncio.create_subprocess_exec(
-                    *words, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe
+                process = self._process = await asyncio.create_subprocess_exec(
+                    *words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
                 )
         except OSError as error:
             self._warn(f"a notification could not be sent: {error.strerror}")
             return False
-        asks = {"run_dir": self._run_dir} if kind == "failed" else {}
-        message = json.dumps({"urls": self._urls, "title": self._title, "body": text, **asks}).encode()
-        self._running.add(process)
+        asks = {"run_dir": self._spec.run_dir} if kind == "failed" else {}
+        message = json.dumps({"urls": self._urls, "title": self._spec.id, "body": text, **asks}).encode()
         try:
             _, err = await asyncio.wait_for(process.communicate(message), SEND_S)
         except asyncio.TimeoutError:
@@ -111,15 +108,13 @@ class Notifier:
             await process.wait()
             self._warn(f"a notification could not be sent within {SEND_S:.0f} s")
             return False
-        finally:
-            self._running.discard(process)
         if process.returncode and process.returncode > 0:
             self._warn((err.decode(errors="replace").strip().splitlines() or ["a notification failed"])[-1])
         return process.returncode == 0
 
 
 def owed(past: Sequence[Event]) -> str | None:
-    """Return why the attempt before was preempted, if it could not send that any more; None when nothing is owed."""
+    """Return why the previous attempt was preempted, if it could not send that; None when nothing is owed."""
     for e in reversed(past):
         match e:
             case Decided(action="requeue") if e.evidence in _PREEMPTIONS:
@@ -147,7 +142,7 @@ def _sentence(message: Mapping[str, str]) -> str:
 
 
 def main() -> int:
-    """Send one message read from standard input; the exit code says whether every address took it."""
+    """Send one message read from standard input; the exit code tells whether every address accepted it."""
     message = json.load(sys.stdin)
     try:
         import apprise  # type: ignore[import-not-found,unused-ignore]
@@ -158,14 +153,12 @@ def main() -> int:
     refused = sum(not sender.add(url) for url in message["urls"])
     sent = sender.notify(title=message["title"], body=_sentence(message))
     if refused or not sent:
-        # The URL itself is a secret: only how many are invalid is said.
-        invalid = f"{refused} of {len(message['urls'])} addresses invalid"
-        print(f"a notification was not delivered ({invalid})", file=sys.stderr)
+        # The URL itself is a secret: only the number of invalid ones is printed.
+        invalid = f": {refused} of {len(message['urls'])} addresses are invalid" if refused else ""
+        print(f"a notification was not delivered{invalid}", file=sys.stderr)
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    done = main()
-    sys.stderr.flush()
-    os._exit(done)  # at once: before a requeue, the next attempt would send again what is not known to be delivered
+    exit_now(main())  # at once: before a requeue, the next attempt would send again what is not known to be delivered

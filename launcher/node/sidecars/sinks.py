@@ -46,7 +46,7 @@ class End:
 
 @frozen
 class About:
-    """What trackers are told of a run beside its metrics."""
+    """What trackers get of a run beside its metrics."""
 
     spec: RunSpec
     folder: Path
@@ -82,18 +82,15 @@ class Sink:
 
     def open(self, memory: Memory, keep: Callable[[], None]) -> None:
         """Begin or continue the tracker run that ``memory`` knows."""
-        raise NotImplementedError
 
     def rewind(self, step: int) -> None:
-        """Declare void what was written beyond ``step``; asked only of those that can (`rewinds`)."""
+        """Declare what was written beyond ``step`` void; called only where `rewinds` is true."""
 
     def write(self, rows: list[MetricsRow]) -> None:
         """Take rows in, all of them or (raising) none."""
-        raise NotImplementedError
 
     def close(self, end: End) -> None:
         """Finish this attempt's part."""
-        raise NotImplementedError
 
 
 def make_sinks(trackers: Mapping[str, Any], about: About) -> list[Sink]:
@@ -103,7 +100,7 @@ def make_sinks(trackers: Mapping[str, Any], about: About) -> list[Sink]:
 
 
 class _TensorBoard(Sink):
-    """Event files written record by record: a full disk raises at once, and no torn record is left behind."""
+    """Writes event files record by record: a full disk raises at once, and no torn record is left behind."""
 
     name = "tensorboard"
     rewinds = True

@@ -23,6 +23,7 @@ from launcher.node.sidecars.sinks import About, End, MetricsRow, Sink, make_sink
 from launcher.redact import redact
 from launcher.run import event_lines
 from launcher.run.asking import load_object, patiently
+from launcher.run.children import exit_now
 from launcher.run.events import RoundStarted
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
@@ -39,30 +40,24 @@ _NICE = 5
 """Training comes first on a busy node, and yet a tracker gets its turn."""
 
 
-class Tail:
-    """Whole lines of metrics.jsonl from ``offset`` on."""
-
-    def __init__(self, path: Path, offset: int) -> None:
-        self._path, self.offset = path, offset
-
-    def read(self) -> list[tuple[dict[str, Any], int]]:
-        """The next rows, each with the offset behind it; none when there is nothing new."""
+def read_rows(path: Path, offset: int) -> list[tuple[dict[str, Any], int]]:
+    """Return the whole lines of metrics.jsonl from ``offset`` on, each with the offset behind it; none when there is nothing new."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(_READ_BYTES)
+    except OSError:
+        return []
+    rows = []
+    for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+        offset += len(line)
         try:
-            with self._path.open("rb") as file:
-                file.seek(self.offset)
-                data = file.read(_READ_BYTES)
-        except OSError:
-            return []
-        rows, at = [], self.offset
-        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
-            at += len(line)
-            try:
-                value = json.loads(line)
-            except ValueError:
-                value = None
-            sound = isinstance(value, dict) and isinstance(value.get("metrics"), dict)
-            rows.append((value if sound else {"metrics": {}}, at))
-        return rows
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        sound = isinstance(value, dict) and isinstance(value.get("metrics"), dict)
+        rows.append((value if sound else {"metrics": {}}, offset))
+    return rows
 
 
 class TrackerFeed(threading.Thread):
@@ -74,7 +69,6 @@ class TrackerFeed(threading.Thread):
         paths: RunPaths,
         say: Callable[[str], None],
         *,
-        pauses_s: Iterable[float] = _PAUSES_S,
         opened: Callable[[Sink, dict[str, Any]], None] = lambda sink, memory: None,
     ) -> None:
         super().__init__(name=f"tracker-{sink.name}", daemon=True)
@@ -82,11 +76,10 @@ class TrackerFeed(threading.Thread):
         self._paths = paths
         self._say = say
         self._opened = opened
-        self._pauses = tuple(pauses_s)
         self._file = paths.trackers / f"{sink.name}.json"
         # Not lenient: without its memory the tracker would get a second run.
         self.memory = patiently(lambda: load_object(self._file, paths.root) or {}, paths.root)
-        self._tail = Tail(paths.metrics, int(self.memory.get("offset", 0)))
+        self.memory["offset"] = int(self.memory.get("offset", 0))
         self._end: End | None = None
         self._over = threading.Event()
         self._told = False
@@ -103,7 +96,7 @@ class TrackerFeed(threading.Thread):
         tries = 0
         while True:
             last = self._over.is_set()
-            before = self._tail.offset
+            before = self.memory["offset"]
             try:
                 self.sink.open(self.memory, self._keep)
                 self._opened(self.sink, self.memory)
@@ -120,32 +113,30 @@ class TrackerFeed(threading.Thread):
                 self._tell(f"tracker {self.sink.name} failed and is retried, the run continues: {text}")
             if last:
                 return
-            tries = 0 if self._tail.offset > before else tries + 1
-            self._over.wait(self._pauses[min(tries, len(self._pauses) - 1)])
+            tries = 0 if self.memory["offset"] > before else tries + 1
+            self._over.wait(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
 
     def _serve(self) -> None:
         while True:
-            over = self._over.is_set()  # asked before reading: whatever was written before the end is read
-            rows = self._tail.read()
+            end = self._end  # looked at before reading: whatever was written before the end is read
+            rows = read_rows(self._paths.metrics, self.memory["offset"])
             for _, group in itertools.groupby(rows, lambda row: (row[0].get("attempt"), row[0].get("round"))):
                 values, offsets = zip(*group, strict=True)
                 self._deliver(list(values))
-                self._tail.offset = self.memory["offset"] = offsets[-1]
+                self.memory["offset"] = offsets[-1]
                 self._keep()
             if rows:
                 continue
-            if over and self._end is not None:
-                self.sink.close(self._end)
-                return
+            if end is not None:
+                return self.sink.close(end)
             self._over.wait(_POLL_S)
 
     def _deliver(self, values: list[dict[str, Any]]) -> None:
         """Deliver rows of one round; the memory changes only when the sink has taken them."""
         marks, floor = (dict(self.memory.get(name, {})) for name in ("marks", "floor"))
         before, here = self.memory.get("round"), [values[0].get("attempt"), values[0].get("round")]
-        if (
-            before != here
-        ):  # steps beyond the round's checkpoint are done again: take them back where possible, else skip them
+        # Steps beyond the round's checkpoint are done again: take them back where possible, else skip them.
+        if before != here:
             if self.sink.rewinds and before is not None:
                 step = _resume_step(self._paths, here)
                 if any(mark > step for mark in marks.values()):
@@ -245,7 +236,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class _Leader:
-    """The way to the leader: JSON lines on what was standard output; the libraries' own output goes to standard error."""
+    """Writes JSON lines for the leader to what was standard output; the libraries' own output goes to standard error."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = list(secrets)
@@ -328,6 +319,4 @@ def _catch_up(spec: RunSpec, paths: RunPaths, about: About) -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    os._exit(code)  # a library's exit functions may hang
+    exit_now(main())  # a library's exit functions may hang

@@ -1,14 +1,14 @@
 """The control plane's wire: TCP, one JSON object per line, after a mutual HMAC challenge on the run's secret.
 
-The dialling agent speaks first, so that another program on a candidate port is told from the leader by its answer (or its
-silence) and nothing of the secret is given away::
+The agent that connects speaks first. The answer, or its absence, shows whether the leader or another program listens on the
+port, and nothing of the secret is given away::
 
     agent  → leader   {"type": "knock", "version": 1, "nonce": A}
     leader → agent    {"type": "challenge", "nonce": L, "proof": HMAC(secret, "leader" | life | A | L)}
     agent  → leader   {"type": "proof", "proof": HMAC(secret, "agent" | life | L | A)}
 
-``life`` names one life of the allocation (job id and restart count): the new leader refuses an agent left over from an
-older one, although it knows the secret.
+``life`` names one life of the allocation (job id and restart count). A new leader refuses an agent of an older life,
+although that agent knows the secret.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from typing import Any, TypeVar
 
 from launcher.errors import ProtocolError
 from launcher.node.wire.messages import Alive, Challenge, Greeting, Handshake, Heard, Hub, SecretProof
+from launcher.run.files import NO_JSON
 from launcher.run.message_lines import decode_lines, encode
 from launcher.run.records import Record
 
 WIRE_VERSION = 1
 HANDSHAKE_S = 5.0
 """A peer that takes longer to prove itself is refused. A leader answers in milliseconds: it only hashes."""
+_HANG_UP_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 MAX_LINE = 64 * 2**20
 """A trusted peer may send long lines (stack frames, shard lists); one beyond this is broken."""
@@ -51,10 +53,7 @@ class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._buffer = bytearray()
-        self.address: str = (writer.get_extra_info("peername") or ("?",))[0]
-        """The other end's address."""
-        self.local_address: str = (writer.get_extra_info("sockname") or ("?",))[0]
+        self.local_address: str = (writer.get_extra_info("sockname") or ("",))[0]
         """This end's address, as the other end can reach it."""
 
     def send(self, message: Record) -> None:
@@ -70,60 +69,57 @@ class Peer:
         """Hang up at once; what is queued is lost."""
         self._writer.transport.abort()
 
-    async def hang_up(self, timeout_s: float = 2.0) -> None:
-        """`close`, and wait until what was queued has left this process, at most ``timeout_s``."""
+    async def hang_up(self) -> None:
+        """`close`, and wait until what was queued has left this process, at most two seconds."""
         self._writer.close()
         try:
-            await asyncio.wait_for(self._writer.wait_closed(), timeout_s)
+            await asyncio.wait_for(self._writer.wait_closed(), _HANG_UP_S)
         except (OSError, asyncio.TimeoutError):
             self.abort()
 
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
         """Yield every message, in order, until the other end hangs up."""
-        while True:
-            for message in decode_lines(self._buffer):
-                yield message
+        buffer = bytearray()
+        while len(buffer) <= MAX_LINE:
             try:
                 data = await self._reader.read(2**18)
             except OSError:
                 return
-            if not data or len(self._buffer) > MAX_LINE:
+            if not data:
                 return
-            self._buffer += data
+            buffer += data
+            for message in decode_lines(buffer):
+                yield message
+
+    async def prove_as_agent(self, secret: str, life: str) -> None:
+        """Speak first. Raises ProtocolError for a peer that is not the leader of this ``life``."""
+        mine = secrets.token_hex(16)
+        self.send(Greeting(version=WIRE_VERSION, nonce=mine))
+        answer = await self._handshake(Challenge)
+        _check(answer.proof, _proof(secret, "leader", life, mine, answer.nonce))
+        self.send(SecretProof(proof=_proof(secret, "agent", life, answer.nonce, mine)))
+
+    async def prove_as_leader(self, secret: str, life: str) -> None:
+        """Answer. Raises ProtocolError for a peer that is no agent of this ``life``."""
+        theirs = (await self._handshake(Greeting)).nonce
+        mine = secrets.token_hex(16)
+        self.send(Challenge(nonce=mine, proof=_proof(secret, "leader", life, theirs, mine)))
+        _check((await self._handshake(SecretProof)).proof, _proof(secret, "agent", life, mine, theirs))
+
+    async def _handshake(self, kind: type[_Step]) -> _Step:
+        """Read the next message of the challenge. Raises ProtocolError when it is no complete one of this ``kind``."""
+        try:
+            values = json.loads(await self._reader.readuntil(b"\n"))
+            message = Handshake.read(values, []) if isinstance(values, dict) else None
+        except (*NO_JSON, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            message = None
+        if not isinstance(message, kind) or message.lacking():
+            raise ProtocolError("The peer does not speak this protocol.")
+        return message
 
 
-# --- the challenge ---
-
-
-def _proof(secret: bytes, role: str, life: str, first: str, second: str) -> str:
-    return hmac.new(secret, "|".join((role, life, first, second)).encode(), "sha256").hexdigest()
-
-
-async def _read(reader: asyncio.StreamReader, kind: type[_Step]) -> _Step:
-    """Read the next message of a challenge. Raises ProtocolError when it is no complete one of this ``kind``."""
-    try:
-        values = json.loads(await reader.readuntil(b"\n"))
-        message = Handshake.read(values, []) if isinstance(values, dict) else None
-    except (ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-        raise ProtocolError("The peer does not speak this protocol.") from error
-    if not isinstance(message, kind) or message.lacking():
-        raise ProtocolError("The peer does not speak this protocol.")
-    return message
-
-
-async def _prove_as_agent(peer: Peer, reader: asyncio.StreamReader, secret: bytes, life: str) -> None:
-    mine = secrets.token_hex(16)
-    peer.send(Greeting(version=WIRE_VERSION, nonce=mine))
-    answer = await _read(reader, Challenge)
-    _check(answer.proof, _proof(secret, "leader", life, mine, answer.nonce))
-    peer.send(SecretProof(proof=_proof(secret, "agent", life, answer.nonce, mine)))
-
-
-async def _prove_as_leader(peer: Peer, reader: asyncio.StreamReader, secret: bytes, life: str) -> None:
-    theirs = (await _read(reader, Greeting)).nonce
-    mine = secrets.token_hex(16)
-    peer.send(Challenge(nonce=mine, proof=_proof(secret, "leader", life, theirs, mine)))
-    _check((await _read(reader, SecretProof)).proof, _proof(secret, "agent", life, mine, theirs))
+def _proof(secret: str, role: str, life: str, first: str, second: str) -> str:
+    return hmac.new(secret.encode(), "|".join((role, life, first, second)).encode(), "sha256").hexdigest()
 
 
 def _check(given: str, right: str) -> None:
@@ -134,22 +130,22 @@ def _check(given: str, right: str) -> None:
 # --- the agent's end ---
 
 
-async def connect(host: str, port: int, secret: str, *, life: str, timeout_s: float = HANDSHAKE_S) -> Peer:
-    """Dial ``host:port`` and prove each to the other.
+async def connect(host: str, port: int, secret: str, *, life: str) -> Peer:
+    """Connect to ``host:port``; both ends prove that they know the secret.
 
     Raises OSError when nothing listens there and ProtocolError when another program does.
     """
     try:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), timeout_s)
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), HANDSHAKE_S)
     except asyncio.TimeoutError:
         raise TimeoutError(f"{host}:{port} does not answer") from None
     peer = Peer(reader, writer)
     if writer.get_extra_info("peername") == writer.get_extra_info("sockname"):
-        # dialling a free port of this machine again and again, one day the kernel picks it as the dialler's own
+        # The kernel may choose the very port that is dialled, when it is free, as the local end's.
         peer.abort()
         raise ConnectionRefusedError(f"{host}:{port} is this process itself")
     try:
-        await asyncio.wait_for(_prove_as_agent(peer, reader, secret.encode(), life), timeout_s)
+        await asyncio.wait_for(peer.prove_as_agent(secret, life), HANDSHAKE_S)
     except asyncio.TimeoutError:
         peer.abort()
         raise ProtocolError(f"{host}:{port} does not answer the challenge: another program listens there.") from None
@@ -162,55 +158,52 @@ async def connect(host: str, port: int, secret: str, *, life: str, timeout_s: fl
 async def find_leader(host: str, ports: Sequence[int], secret: str, *, life: str, timeout_s: float) -> Peer:
     """Try all candidate ``ports``, again and again, until the leader answers on one of them.
 
-    Nobody listens there before the leader has started, which may be minutes after this node; a stranger that swallows
-    the challenge on one port holds up no other. Raises ProtocolError when ``timeout_s`` have passed.
+    The leader may start minutes after this node. A program that listens on one port and does not answer delays no other
+    port. Raises ProtocolError when ``timeout_s`` have passed.
     """
-    last: list[Exception] = []
-    over = asyncio.Event()
-    dials = [asyncio.ensure_future(_dial(host, port, secret, life, last, over)) for port in ports]
-    found: asyncio.Future[Peer] | None = None
+    problem = "nobody answers"
+    over = False
+
+    async def dial(port: int) -> Peer:
+        nonlocal problem
+        pause_s = _FIRST_PAUSE_S
+        # Beside `cancel`: before Python 3.12 `asyncio.wait_for` swallows a cancellation that comes in the very moment in
+        # which the connection is refused, and this would dial for ever.
+        while not over:
+            try:
+                return await connect(host, port, secret, life=life)
+            except (OSError, ProtocolError) as error:
+                problem = str(error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.3, _LONGEST_PAUSE_S)
+        raise asyncio.CancelledError
+
+    found: Peer | None = None
+    dials = [asyncio.ensure_future(dial(port)) for port in ports]
     try:
         done, _ = await asyncio.wait(dials, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if done:
-            found = done.pop()
-            return found.result()
+            found = done.pop().result()
+            return found
     finally:
-        over.set()
-        others = [dial for dial in dials if dial is not found]
-        for dial in others:
-            dial.cancel()
-        for end in await asyncio.gather(*others, return_exceptions=True):
-            if isinstance(end, Peer):
+        over = True
+        for each in dials:
+            each.cancel()
+        for end in await asyncio.gather(*dials, return_exceptions=True):
+            if isinstance(end, Peer) and end is not found:
                 end.abort()
     raise ProtocolError(
-        f"The leader on {host} did not answer on ports {min(ports)}-{max(ports)} within {timeout_s:.0f} s"
-        f" ({last[-1] if last else 'nobody answers'})."
+        f"The leader on {host} did not answer on ports {min(ports)}-{max(ports)} within {timeout_s:.0f} s ({problem})."
     )
 
 
-async def answers(host: str, ports: Sequence[int], secret: str, *, life: str, timeout_s: float) -> bool:
+async def answers(host: str, ports: Sequence[int], secret: str, *, life: str) -> bool:
     """Return whether the leader of this life answers on one of its candidate ``ports`` now. Never raises for the network."""
-    tries = [connect(host, port, secret, life=life, timeout_s=timeout_s) for port in ports]
+    tries = [connect(host, port, secret, life=life) for port in ports]
     found = [end for end in await asyncio.gather(*tries, return_exceptions=True) if isinstance(end, Peer)]
     for peer in found:
         peer.abort()
     return bool(found)
-
-
-async def _dial(host: str, port: int, secret: str, life: str, last: list[Exception], over: asyncio.Event) -> Peer:
-    """Dial one port until it is the leader's. ``over`` beside `cancel`: before Python 3.12 `asyncio.wait_for` swallows a
-    cancellation that comes in the very moment in which the connection is refused, and this would dial for ever.
-    """
-    pause_s = _FIRST_PAUSE_S
-    while True:
-        if over.is_set():
-            raise asyncio.CancelledError
-        try:
-            return await connect(host, port, secret, life=life)
-        except (OSError, ProtocolError) as error:
-            last[:] = [error]
-        await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 1.3, _LONGEST_PAUSE_S)
 
 
 # --- the leader's end ---
@@ -223,21 +216,21 @@ def server(secret: str, ports: Sequence[int], *, life: str, local: bool = False)
     """
 
     async def serve(hub: Hub) -> Callable[[], None]:
-        listener = _listen(ports, local)
-        tasks: set[asyncio.Task[None]] = set()
+        tasks: set[asyncio.Task[None] | None] = set()
 
         async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
-            if task is not None:
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-            await _serve_one(hub, reader, writer, secret.encode(), life)
+            tasks.add(task)
+            try:
+                await _serve_one(hub, Peer(reader, writer), secret, life)
+            finally:
+                tasks.discard(task)
 
-        listening = await asyncio.start_server(accepted, sock=listener)
+        listening = await asyncio.start_server(accepted, sock=_listen(ports, local))
 
         def stop() -> None:
             listening.close()
-            for task in list(tasks):
+            for task in filter(None, list(tasks)):
                 task.cancel()
 
         return stop
@@ -245,12 +238,9 @@ def server(secret: str, ports: Sequence[int], *, life: str, local: bool = False)
     return serve
 
 
-async def _serve_one(
-    hub: Hub, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, life: str
-) -> None:
-    peer = Peer(reader, writer)
+async def _serve_one(hub: Hub, peer: Peer, secret: str, life: str) -> None:
     try:
-        await asyncio.wait_for(_prove_as_leader(peer, reader, secret, life), HANDSHAKE_S)
+        await asyncio.wait_for(peer.prove_as_leader(secret, life), HANDSHAKE_S)
     except (OSError, ProtocolError, asyncio.TimeoutError, asyncio.CancelledError):
         peer.abort()
         return
@@ -263,7 +253,7 @@ async def _serve_one(
         hub.closed(peer, "closed")
     except asyncio.CancelledError:
         hub.closed(peer, "stopped listening")
-    except Exception:  # a fault in what the hub did: seen in the log, and this agent is as good as gone
+    except Exception:  # the hub failed: its traceback goes to the log, and this agent counts as gone
         traceback.print_exc()
         hub.closed(peer, "closed")
     finally:

@@ -26,7 +26,7 @@ class Handshake(Record, family=True):
 
 
 class Greeting(Handshake, type="knock"):
-    """The dialling agent speaks first."""
+    """The agent that connects speaks first."""
 
     version: int | None
     nonce: str
@@ -222,7 +222,7 @@ class Welcome(ToAgent, type="welcome"):
 
 
 class Heard(ToAgent, type="heard"):
-    """The transport's answer to ``alive``: it tells a leader that has stopped from one that has nothing to say."""
+    """The transport's answer to ``alive``: without it an agent could not tell a stopped leader from a quiet one."""
 
 
 class CheckPeer(Record):
@@ -328,4 +328,4 @@ class Hub(Protocol):
         """Take one whole message."""
 
     def closed(self, link: Link, why: str) -> None:
-        """Learn that the connection has ended; called once for every `opened`."""
+        """Handle the end of a connection; called once for every `opened`."""

@@ -6,27 +6,30 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.report.model.hearing import Hearing, run_now
 from launcher.report.model.history import History
-from launcher.report.model.ledger import Advice, Ledger, advise, ledger
-from launcher.report.model.runs import all_runs, ask_slurm, needs_slurm
+from launcher.report.model.ledger import Ledger, ledger
+from launcher.report.model.runs import all_runs, ask_slurm, summarise_all
 from launcher.report.model.series import metric_series, usage
-from launcher.report.model.summary import RunSummary, summarise_history
-from launcher.report.model.verdict import SlurmView
-from launcher.report.text.listing import ListingRow, group_sweeps, main_metric_name, rows
+from launcher.report.model.summary import RunSummary
+from launcher.report.text.listing import ListingRow, group_sweeps, grouped_rows, main_metric_name
 from launcher.run.events import Hang, WorkerFailed
 from launcher.run.files import parse_lines
 from launcher.run.paths import RunPaths
+
+if TYPE_CHECKING:
+    from launcher.slurm.jobs import JobView
 
 SLURM_EVERY_S = 30.0
 """SLURM is asked at most this often, with one query for all jobs: sites ban users who poll the scheduler."""
 LISTING_EVERY_S = 3.0
 _TAIL = 1 << 18
+_MOST_LISTED = 200
 
 
 @dataclass
@@ -36,7 +39,6 @@ class Detail:
     summary: RunSummary
     history: History
     book: Ledger
-    advice: Advice
     now: float
     """The time by the clock of the run's leader."""
     loss_name: str
@@ -65,35 +67,30 @@ class LiveFeed:
         self.hidden = 0
         """Older runs that the overview leaves out."""
         self._hearing = Hearing()
-        self._listed: tuple[float, list[list[ListingRow]]] = (-math.inf, [])
-        self._of: str | None = None
-        self._slurm: dict[str, tuple[float, SlurmView | None, bool]] = {}
+        self._listed: tuple[float, str | None, list[list[ListingRow]]] = (-math.inf, None, [])
+        self._slurm: dict[str, tuple[float, Mapping[str, JobView] | None]] = {}
+        """By job: when SLURM was asked, and its answer of then."""
         self._kept: dict[Path, tuple[tuple[int, int], Any]] = {}
 
-    def overview(self, now: float, most: int = 200, *, sweep: str | None = None) -> list[list[ListingRow]]:
+    def overview(self, now: float, *, sweep: str | None = None) -> list[list[ListingRow]]:
         """List runs, newest first: one row each, or all points of a sweep together. With ``sweep``, list its points."""
-        if time.monotonic() - self._listed[0] >= LISTING_EVERY_S or self._of != sweep:
+        if time.monotonic() - self._listed[0] >= LISTING_EVERY_S or self._listed[1] != sweep:
             known = all_runs()
             every = group_sweeps(known) if sweep is None else [[k] for k in known if k.sweep == sweep]
-            groups = every[:most] if sweep is None else every
-            self._of, self.hidden = sweep, len(every) - len(groups)
-            flat = [k for group in groups for k in group]
-            by_run = {row.run: row for row in rows(flat, now, ask=self._ask, read=self._read_all)}
-            lines = [[by_run[k.id] for k in group if k.id in by_run] for group in groups]
-            self._listed = (time.monotonic(), [line for line in lines if line])
-        return self._listed[1]
+            groups = every[:_MOST_LISTED] if sweep is None else every
+            self.hidden = len(every) - len(groups)
+            self._listed = (time.monotonic(), sweep, grouped_rows(groups, now, self._ask, self._read_all))
+        return self._listed[2]
 
     def detail(self, paths: RunPaths, now: float) -> Detail:
         """Read one run as it is now."""
         history = self._hearing.read(paths)
-        summary = summarise_history(history, None, now)
-        if needs_slurm(summary, history, now) and summary.job_id is not None:
-            summary = summarise_history(history, self._ask([summary.job_id]), now)
+        summary = summarise_all([history], now, self._ask)[0]
         name, losses = self._unless_same(paths.metrics, _losses)
         now = run_now(history, now)
         book = ledger(history, summary.ended or now)
         return Detail(
-            summary=summary, history=history, book=book, advice=advise(history, book), now=now, loss_name=name, losses=losses,
+            summary=summary, history=history, book=book, now=now, loss_name=name, losses=losses,
             speeds=self._unless_same(paths.samples, _speeds), failures=_failures(history),
         )  # fmt: skip
 
@@ -111,16 +108,16 @@ class LiveFeed:
             self._kept[path] = (mark, read(path))
         return self._kept[path][1]
 
-    def _ask(self, job_ids: list[str]) -> dict[str, SlurmView] | None:
+    def _ask(self, job_ids: list[str]) -> dict[str, JobView] | None:
         """Return SLURM's view of the jobs, at most `SLURM_EVERY_S` old."""
         now = time.monotonic()
         old = [j for j in job_ids if j not in self._slurm or now - self._slurm[j][0] > SLURM_EVERY_S]
         if old:
-            views = ask_slurm(old)
-            self._slurm |= {j: (now, (views or {}).get(j), views is not None) for j in old}
-        if not all(self._slurm[j][2] for j in job_ids):
+            self._slurm |= dict.fromkeys(old, (now, ask_slurm(old)))
+        answers = {j: self._slurm[j][1] for j in job_ids}
+        if None in answers.values():
             return None
-        return {j: view for j in job_ids if (view := self._slurm[j][1]) is not None}
+        return {j: views[j] for j, views in answers.items() if views and j in views}
 
 
 def _losses(path: Path) -> tuple[str, list[float | None]]:

@@ -56,7 +56,7 @@ class View:
         self._detail = detail = self.feed.detail(self.run, now)
         self.rank = min(self.rank, max(0, len(detail.summary.ranks) - 1))
         if not self.log:
-            return detail_screen(detail, self.rank, width, height, detail.now, note)
+            return detail_screen(detail, self.rank, width, height, note)
         title, path = self._log(detail, self.run)
         lines = folded(tail(path), width)
         self.back = min(self.back, max(0, len(lines) - height + 2))
@@ -101,10 +101,12 @@ class View:
         """Go from the overview to a sweep or a run, from a run to a log."""
         if self.run is not None:
             self.log, self.back = True, 0
-        elif self._groups and (sweep := self._marked_sweep()) is not None:
-            self.sweep, self.place = sweep, 0
         elif self._groups:
-            self.run, self.rank = RunPaths(Path(self._groups[self.place][0].dir)), 0
+            row = self._groups[self.place][0]
+            if self.sweep is None and row.sweep is not None:
+                self.sweep, self.place = row.sweep, 0
+            else:
+                self.run, self.rank = RunPaths(Path(row.dir)), 0
 
     def _leave(self) -> None:
         """Go back by one screen."""
@@ -124,21 +126,17 @@ class View:
             self.note = self.stop(run)
         return run is not None
 
-    def _marked_sweep(self) -> str | None:
-        """Return the sweep whose line is marked in the overview of all runs."""
-        return self._groups[self.place][0].sweep if self.sweep is None else None
-
     def _marked(self) -> RunPaths | None:
         """Return the run that a key is about. None, with a note, for a sweep and for a run that has ended."""
         if self.run is not None:
             run, active = self.run, self._detail is None or self._detail.summary.active
         elif not self._groups:
             return None
-        elif (sweep := self._marked_sweep()) is not None:
-            self.note = f"launcher cancel {sweep} --save ends all points of the sweep"
-            return None
         else:
             row = self._groups[self.place][0]
+            if self.sweep is None and row.sweep is not None:
+                self.note = f"launcher cancel {row.sweep} --save ends all points of the sweep"
+                return None
             run, active = RunPaths(Path(row.dir)), row.state in ("running", "pending")
         self.note = "" if active else "this run has ended"
         return run if active else None

@@ -14,9 +14,9 @@ from launcher.report import formats
 from launcher.report.live.feed import Detail
 from launcher.report.live.sparks import bar, spark
 from launcher.report.model.history import as_number, own_time
-from launcher.report.model.ledger import advice_in_words, cost_in_words, goodput_in_words
+from launcher.report.model.ledger import advice_in_words, advise, cost_in_words, goodput_in_words
 from launcher.report.text.listing import ListingRow, main_metric_name, sweep_line
-from launcher.report.text.status import colour, headline, lines
+from launcher.report.text.status import colour, headline, labelled
 from launcher.report.text.words import QUIET, level, words
 from launcher.run.units import size
 
@@ -127,31 +127,30 @@ def _overview_line(group: list[ListingRow], chosen: bool, name_width: int, wide:
     return line.append(f"  {left if running or row.state == 'completed' else formats.clean(row.reason, 40)}")
 
 
-def detail_screen(d: Detail, chosen: int, width: int, height: int, now: float, note: str = "") -> list[Text]:
+def detail_screen(d: Detail, chosen: int, width: int, height: int, note: str = "") -> list[Text]:
     """Show one run: progress, curves, ranks and its last events. ``chosen`` is the marked rank's place in the table."""
     s = d.summary
     head = Text(headline(s), style="bold")
     head.highlight_words([s.state], style=colour(s.state))
     rows = [head, *_progress(d, width), *_curves(d, width)]
     least = _LEAST_EVENTS + (min(len(s.ranks), _LEAST_RANKS) + 1 if s.ranks else 0)
-    rows += [*_facts(d, width, height - len(rows) - 3 - least, now), Text("")]
+    rows += [*_facts(d, width, height - len(rows) - 3 - least), Text("")]
     events = [e for e in d.history.events if not isinstance(e, QUIET)]
     room = height - len(rows) - 2
     for_events = min(len(events), max(_LEAST_EVENTS, room - len(s.ranks) - 1) if s.ranks else room)
     if s.ranks:
-        rows += _ranks(d, min(max(chosen, 0), len(s.ranks) - 1), width, max(1, room - for_events - 1), now)
+        rows += _ranks(d, min(max(chosen, 0), len(s.ranks) - 1), width, max(1, room - for_events - 1))
     for e in events[-for_events:] if for_events > 0 else []:
-        rows.append(Text(f"{formats.time_of_day(e.t, now)}  ", style="dim").append(words(e), style=_LEVELS[level(e)]))
+        rows.append(Text(f"{formats.time_of_day(e.t, d.now)}  ", style="dim").append(words(e), style=_LEVELS[level(e)]))
     return _screen(rows, note or "↑↓ rank   l log   c save and cancel   ← all runs   q quit", width, height)
 
 
-def _facts(d: Detail, width: int, room: int, now: float) -> list[Text]:
+def _facts(d: Detail, width: int, room: int) -> list[Text]:
     """Return lines of ``status``: those that are always shown, and in what is left of ``room`` some more."""
     goodput, cost = goodput_in_words(d.book), cost_in_words(d.book)
     if len(joined := "  ".join(filter(None, [goodput, cost]))) <= width - _LABEL:
         goodput, cost = joined, ""
-    shown = lines(d.summary, now, goodput=goodput, cost=cost, advice=advice_in_words(d.advice))[1:]
-    values = {label: value.strip() for label, _, value in (line.strip().partition(" ") for line in shown)}
+    values = labelled(d.summary, d.now, goodput=goodput, cost=cost, advice=advice_in_words(advise(d.history, d.book)))
     parts = {label: [values[label]] for label in _ALWAYS if label in values}
     if len(parts) < room and "reason" in parts:
         parts["reason"] = wrap(values["reason"], width - _LABEL, max_lines=2, placeholder=" …")
@@ -189,7 +188,7 @@ def _curves(d: Detail, width: int) -> list[Text]:
     ]
 
 
-def _ranks(d: Detail, chosen: int, width: int, room: int, now: float) -> list[Text]:
+def _ranks(d: Detail, chosen: int, width: int, room: int) -> list[Text]:
     """Return the table of ranks: as many as fit, around the chosen one."""
     ranks = d.summary.ranks
     gpus = any(as_number(r.get("gpu_mem_bytes")) for r in ranks)
@@ -205,18 +204,18 @@ def _ranks(d: Detail, chosen: int, width: int, room: int, now: float) -> list[Te
     names["HOST"] = f"{f'HOST (+{hidden})' if narrow else 'HOST':<12}"
     rows = [Text(f"  {''.join(names.values())}{'' if narrow else more}", style="dim")]
     for i in shown:
-        cells, line = _cells(ranks[i], d, now), _marked(i == chosen)
+        (cells, styles), line = _cells(ranks[i], d), _marked(i == chosen)
         for name, w in columns.items():
-            cell, style = cells[name]
-            line.append(_fit(cell, w) if name == "HOST" else cell.rjust(w), style=style)
+            cell = _fit(cells[name], w) if name == "HOST" else cells[name].rjust(w)
+            line.append(cell, style=styles.get(name, ""))
         rows.append(line)
     return rows
 
 
-def _cells(r: dict[str, Any], d: Detail, now: float) -> dict[str, tuple[str, str]]:
-    """Return text and style of one rank's cells, by column."""
+def _cells(r: dict[str, Any], d: Detail) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the texts of one rank's cells by column, and the styles of those that have one."""
     beat = as_number(r.get("heartbeat_t"))
-    silent = max(0.0, now - beat) if beat is not None and d.summary.active else None
+    silent = max(0.0, d.now - beat) if beat is not None and d.summary.active else None
     late = "" if silent is None or silent < 5 else "yellow" if silent < 10 else "red"
     fails = d.failures.get(r["rank"], 0) if isinstance(r.get("rank"), int) else 0
     slowest = d.summary.slowest is not None and d.summary.slowest[0] == r.get("rank")
@@ -226,17 +225,17 @@ def _cells(r: dict[str, Any], d: Detail, now: float) -> dict[str, tuple[str, str
         return "" if value is None else f"{value:.0f} %"
 
     return {
-        "HOST": (formats.clean(r.get("host") or "", 40), ""),
-        "RANK": (str(r.get("rank", "")), ""),
-        "BEAT": (" ".join(formats.duration(silent).split()[:2]), late),
-        "STEP": (formats.count(as_number(r.get("step"))), ""),
-        "STEP TIME": ("▲ " * slowest + formats.step_time(own_time(r)), "yellow" if slowest else ""),
-        "GPU": (share("gpu_percent"), ""),
-        "GPU MEM": (size(as_number(r.get("gpu_mem_bytes"))), ""),
-        "CPU": (share("cpu_percent"), ""),
-        "MEM": (size(as_number(r.get("rss_bytes"))), ""),
-        "FAILS": (str(fails) if fails else "", "red" if fails else ""),
-    }
+        "HOST": formats.clean(r.get("host") or "", 40),
+        "RANK": str(r.get("rank", "")),
+        "BEAT": " ".join(formats.duration(silent).split()[:2]),
+        "STEP": formats.count(as_number(r.get("step"))),
+        "STEP TIME": "▲ " * slowest + formats.step_time(own_time(r)),
+        "GPU": share("gpu_percent"),
+        "GPU MEM": size(as_number(r.get("gpu_mem_bytes"))),
+        "CPU": share("cpu_percent"),
+        "MEM": size(as_number(r.get("rss_bytes"))),
+        "FAILS": str(fails or ""),
+    }, {"BEAT": late, "STEP TIME": "yellow" if slowest else "", "FAILS": "red" if fails else ""}
 
 
 def folded(log: Iterable[str], width: int) -> list[str]:

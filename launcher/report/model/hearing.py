@@ -1,7 +1,7 @@
-"""How long ago a run's files told something, though the clocks of the hosts that wrote and read them may differ by hours.
+"""Find out how long ago a run's files changed, although the clocks of their writer and their reader may differ by hours.
 
-A leader writes its picture once a second. Where its last word is not of the last minute by this reader's clock, or lies ahead,
-either it is silent or a clock is wrong; so the reader looks again: a file that changes has a writer.
+A leader writes its picture once a second. Where the newest one is older than a minute by this reader's clock, or lies ahead,
+either the leader is silent or a clock is wrong. The reader then looks again: a file that changes has a writer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import time
 from typing import Any
 
-from launcher.report.model.history import History, as_number, read_history
+from launcher.report.model.history import History, read_history
 from launcher.run import clock
 from launcher.run.events import AttemptStarted, Requeued, RoundStarted, RunSubmitted
 from launcher.run.files import read_object
@@ -20,31 +20,31 @@ from launcher.run.paths import RunPaths
 STALE_S = 60.0
 """The leader writes its picture once a second; NFS clients may show a file up to 60 s late."""
 LOOK_S = 2.5
-"""So long without a change is silence."""
+"""A leader whose files do not change for this long is silent."""
 _PAUSE_S = 0.25
 _WRONG_S = 86400.0
-"""No clock is set by more while a run is looked at: a run that has been silent for days is not looked at twice."""
+"""A run whose last word is older than this is not looked at twice: no clock is that wrong, it has been silent for days."""
 
 
 def is_waiting(h: History) -> bool:
-    """Whether the newest thing known is that the job was handed to a queue."""
+    """Return whether the newest event says that the job was queued."""
     last = h.last(RunSubmitted, Requeued, AttemptStarted, RoundStarted)
     return last is None or isinstance(last, (RunSubmitted, Requeued))
 
 
 def heard(h: History) -> float | None:
-    """When the run's files last told anything, in seconds since the epoch, by the clock of who told it."""
+    """Return when the run's files were last written, in seconds since the epoch, by the writer's clock."""
     times = [e.t for e in h.events[-1:]]
     if not h.events or not is_waiting(h):
-        times += [t for t in [as_number(h.state.get("t"))] if t is not None]
+        times += [h.state["t"]] if h.state.get("t") is not None else []
     return max(times, default=None)
 
 
 def silence(h: History, now: float) -> float:
-    """Seconds since then; infinite where the clocks do not tell and no file changes."""
+    """Return the seconds since then; infinite where the clocks do not tell and no file changes."""
     if not is_waiting(h) and (exact := clock.since(h.state)) is not None:
         return exact
-    last = heard(h) or as_number(h.submission.get("submitted_t"))
+    last: float | None = heard(h) or h.submission.get("submitted_t")
     if last is None:
         return 0.0
     by_clocks = now - last
@@ -58,10 +58,11 @@ def silence(h: History, now: float) -> float:
 
 
 def run_now(h: History, now: float) -> float:
-    """``now`` by the clock of the run's leader: its times are compared with no other, where that can be."""
-    last, told = heard(h), as_number(h.state.get("t"))
+    """Return ``now`` by the clock of the run's leader, where that is known: its times are compared with no other clock."""
+    last = heard(h)
     if last is None or is_waiting(h):
         return now
+    told: float | None = h.state.get("t")
     if told is not None and (exact := clock.since(h.state)) is not None:
         return told + exact
     quiet = silence(h, now) if h.outcome is None else now - last
@@ -69,7 +70,7 @@ def run_now(h: History, now: float) -> float:
 
 
 def read_histories(runs: list[RunPaths], now: float) -> list[History]:
-    """Read runs; those whose last word may be old, or only seem so, are looked at again for some seconds."""
+    """Read runs. Those that are silent, or only seem so by a wrong clock, are looked at again for some seconds."""
     found = [read_history(paths) for paths in runs]
     doubtful = [i for i, h in enumerate(found) if _is_doubtful(h, now)]
     end = time.monotonic() + LOOK_S
@@ -95,7 +96,7 @@ def _changed(h: History) -> bool:
 
 
 class Hearing:
-    """For a reader that reads again and again: since when the files of each run have been the same."""
+    """Reads runs again and again, and remembers since when the files of each have not changed."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[Any, float]] = {}
@@ -105,5 +106,6 @@ class Hearing:
         h = read_history(paths)
         told, now = (h.state.get("t"), len(h.events)), time.monotonic()
         before, since = self._seen.get(str(paths.root), (None, now))
-        self._seen[str(paths.root)] = told, (since if told == before else now)
-        return dataclasses.replace(h, quiet_s=now - since if told == before else 0.0)
+        since = since if told == before else now
+        self._seen[str(paths.root)] = told, since
+        return dataclasses.replace(h, quiet_s=now - since)

@@ -1,4 +1,4 @@
-"""All of one run's files that tell its story, read once; whatever is missing, torn or older is survived."""
+"""Read all files of one run once. Missing, torn and older files are tolerated."""
 
 from __future__ import annotations
 
@@ -64,21 +64,17 @@ class History:
 
     def of(self, *types: type[EventKind]) -> Iterator[EventKind]:
         """Events of the given types, oldest first."""
-        places = sorted(place for kind, at in self._by_kind.items() if issubclass(kind, types) for place in at)
-        return (cast("EventKind", self.events[place]) for place in places)
+        return (e for e in self.events if isinstance(e, types))
 
     def last(self, *types: type[EventKind]) -> EventKind | None:
         """The newest event of the given types."""
-        places = [at[-1] for kind, at in self._by_kind.items() if issubclass(kind, types)]
-        return cast("EventKind", self.events[max(places)]) if places else None
+        found = [newest for kind, newest in self._newest.items() if issubclass(kind, types)]
+        return cast("EventKind | None", max(found, default=(0, None))[1])
 
     @cached_property
-    def _by_kind(self) -> dict[type[Event], list[int]]:
-        """The places of each kind's events: a history is asked some twenty times for one line of ``ls``."""
-        found: dict[type[Event], list[int]] = {}
-        for place, event in enumerate(self.events):
-            found.setdefault(type(event), []).append(place)
-        return found
+    def _newest(self) -> dict[type[Event], tuple[int, Event]]:
+        """The newest event of each type and its place: `last` is asked some twenty times for one line of ``ls``."""
+        return {type(e): (place, e) for place, e in enumerate(self.events)}
 
     @cached_property
     def outcome(self) -> dict[str, Any] | None:
@@ -96,7 +92,7 @@ class History:
         return {id(e): place for place, e in enumerate(self.events)}
 
     def after(self, one: Event, other: Event) -> bool:
-        """Whether ``one`` was told after ``other``: it stands behind it, whatever their times are."""
+        """Return whether ``one`` was written after ``other``, whatever their times are."""
         return self._places.get(id(one), -1) > self._places.get(id(other), -1)
 
     @cached_property
@@ -116,7 +112,7 @@ _TIMES = ("t", "submitted_t", "saved_t", "allocation_t", "heartbeat_t")
 
 
 def _drop_strange(value: dict[str, Any]) -> bool:
-    """Drop what the common keys cannot hold: whole numbers and times. Returns whether there was any."""
+    """Delete the common keys that hold no whole number or no time. Return whether there were any."""
     strange = [key for key in _NUMBERS if value.get(key) is not None and not _is_whole(value[key])]
     strange += [key for key in _TIMES if value.get(key) is not None and as_time(value[key]) is None]
     for key in strange:
@@ -137,7 +133,7 @@ def in_order(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same lines, none with a ``t`` beyond that of the next.
 
     The clock of an attempt's host may be behind that of the one before. The older attempt is then moved back in time, as a
-    whole: within an attempt one clock has told all.
+    whole: within an attempt all times are of one clock.
     """
     later, back, attempt = float("inf"), 0.0, None
     for line in reversed(lines):
@@ -149,7 +145,7 @@ def in_order(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def read_events(path: Path, damage: list[Damage] | None = None) -> list[Event]:
-    """Return the events at ``path`` in the order written, and tell ``damage`` how many lines could not be read in full.
+    """Return the events at ``path`` in the order written, and add to ``damage`` how many lines could not be read in full.
 
     A line without a type is left out; one without a time has that of the line before.
     """

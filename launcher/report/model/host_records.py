@@ -1,4 +1,4 @@
-"""What this user's runs have seen of each host: failures, hangs, failed checks, slow steps. Pure but for `load`."""
+"""Collect what this user's runs have seen of each host: failures, hangs, failed checks, slow steps. Pure but for `load`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MIN_SAMPLES = 3
 
 @frozen
 class HostTrace:
-    """What one run tells of its hosts."""
+    """What one run has recorded of its hosts."""
 
     run: str
     events: list[Event]
@@ -38,13 +38,13 @@ class HostRecord:
     attempts: int = 0
     """Attempts in which it took part."""
     lost: int = 0
-    """It stopped responding or its connection broke."""
+    """Times that its agent stopped responding or lost its connection."""
     failed: int = 0
-    """A worker on it was the first to fail; programs fail too, so that a few prove nothing."""
+    """Times that a worker on it was the first to fail. Programs fail, too: a few prove nothing."""
     hung: int = 0
-    """A rank on it was the one that the others waited for."""
-    checks: int = 0
-    """It failed a check before the first round."""
+    """Times that the others waited for a rank on it."""
+    checks_failed: int = 0
+    """Times that it failed a check before the first round."""
     excluded: int = 0
     slower: list[float] = field(default_factory=list)
     """Per run: how much longer its steps took than the median rank's, 0.05 for 5 %."""
@@ -60,27 +60,25 @@ class HostRecord:
     @property
     def troubles(self) -> int:
         """What sorts hosts: everything that went wrong on it."""
-        return self.lost + self.failed + self.hung + self.checks
+        return self.lost + self.failed + self.hung + self.checks_failed
 
     @property
     def suspect(self) -> bool:
         """The host itself looks bad: lost, failing checks or hung more than once, or slow."""
-        return self.lost + self.hung + self.checks > 1 or (self.slow_by or 0.0) >= SLOW
+        return self.lost + self.hung + self.checks_failed > 1 or (self.slow_by or 0.0) >= SLOW
 
     def as_json(self) -> dict[str, Any]:
         """For --json."""
-        return {
-            "host": self.host, "runs": len(self.runs), "attempts": self.attempts, "lost": self.lost, "failed": self.failed,
-            "hung": self.hung, "checks_failed": self.checks, "excluded": self.excluded, "slow_by": self.slow_by,
-            "suspect": self.suspect, "last_t": self.last_t, "last": self.last,
-        }  # fmt: skip
+        values = {**vars(self), "runs": len(self.runs), "slow_by": self.slow_by, "suspect": self.suspect}
+        del values["slower"]
+        return values
 
 
 _TELLING = (ev.NodeJoined, ev.NodeLost, ev.WorkerFailed, ev.Hang, ev.PreflightDone, ev.Excluded)
 
 
 def load(paths: RunPaths) -> HostTrace:
-    """Read one run's events and samples; torn and missing files are survived."""
+    """Read one run's events and samples; torn and missing files are tolerated."""
     # A median is wanted, of every run on the list: some hundred samples tell it.
     samples = read_thinned(paths.samples, most_lines=300, most_bytes=2 << 20)
     return HostTrace(paths.id, event_lines.read(paths.events, *_TELLING), samples)
@@ -118,7 +116,7 @@ def _note(hosts: dict[str, HostRecord], run: str, event: Event) -> None:
             record.attempts += 1
         case ev.NodeLost(host=str(host)):
             _trouble(hosts, host, event, f"lost ({event.why or 'silent'})").lost += 1
-        case ev.WorkerFailed(host=str(host)) if not _on_several_hosts(event):
+        case ev.WorkerFailed(host=str(host)) if len({r.host for r in event.ranks}) < 2:  # else the program is to blame
             cause = event.cause
             words = (cause.text or cause.kind if cause else None) or "a worker failed"
             _trouble(hosts, host, event, words).failed += 1
@@ -132,18 +130,13 @@ def _note(hosts: dict[str, HostRecord], run: str, event: Event) -> None:
                 _trouble(hosts, host, event, f"excluded: {event.why or ''}").excluded += 1
 
 
-def _on_several_hosts(event: ev.WorkerFailed) -> bool:
-    """The same failure came on several hosts: it is the program's, not the first one's."""
-    return len({r.host for r in event.ranks}) > 1
-
-
 def _failed_checks(hosts: dict[str, HostRecord], event: ev.PreflightDone) -> None:
     failed: dict[str, str] = {}
     for check in event.checks:
         if check.ok is False and check.host:
             failed.setdefault(check.host, f"{check.name or ''}: {check.detail}" if check.detail else "")
     for host, text in failed.items():
-        _trouble(hosts, host, event, text or "failed a check").checks += 1
+        _trouble(hosts, host, event, text or "failed a check").checks_failed += 1
 
 
 def _slower(samples: list[dict[str, Any]]) -> dict[str, float]:

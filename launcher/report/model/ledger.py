@@ -1,12 +1,11 @@
-"""What a run's time and hardware went into, and what that advises: goodput, GPU-hours, when to save; pure."""
+"""Account for a run's time and hardware, and advise from it: goodput, GPU-hours, when to save; pure."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
-from launcher.frozen import frozen
+from launcher.frozen import field_values, frozen
 from launcher.report import formats
 from launcher.report.model.history import History, as_dict, as_number
 from launcher.report.model.timeline import KINDS, Segment, timeline
@@ -61,7 +60,7 @@ class Ledger:
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``: without the segments."""
-        values = dataclasses.asdict(self)
+        values = field_values(self) | {"interruptions": [field_values(one) for one in self.interruptions]}
         del values["segments"]
         return {**values, "total_s": self.total_s, "goodput": self.goodput}
 
@@ -71,17 +70,17 @@ def ledger(history: History, until: float) -> Ledger:
     segments = timeline(history, until)
     seconds = {kind: sum(s.seconds for s in segments if s.kind == kind) for kind in KINDS}
     allocated = sum(s.seconds for s in segments if s.kind not in ("queued", "away"))
-    nodes, spares = (as_number(history.spec.get(k)) or 0 for k in ("nodes", "spare_nodes"))
-    gpus, cpus = (as_number(history.spec.get(k)) or 0 for k in ("gpus_per_node", "cpus_per_task"))
-    tasks = as_number(history.spec.get("tasks_per_node")) or 0
+    keys = ("nodes", "spare_nodes", "gpus_per_node", "tasks_per_node", "cpus_per_task")
+    nodes, spares, gpus, tasks, cpus = (as_number(history.spec.get(key)) or 0 for key in keys)
+    node_hours = allocated / 3600 * (nodes + spares)
     stops = interruptions(history)
     return Ledger(
         seconds=seconds,
         segments=segments,
-        gpu_hours=allocated / 3600 * (nodes + spares) * gpus,
+        gpu_hours=node_hours * gpus,
         spare_gpu_hours=allocated / 3600 * spares * gpus,
-        node_hours=allocated / 3600 * (nodes + spares),
-        cpu_hours=allocated / 3600 * (nodes + spares) * tasks * cpus,
+        node_hours=node_hours,
+        cpu_hours=node_hours * tasks * cpus,
         lost_steps=sum(i.lost_steps or 0 for i in stops),
         interruptions=stops,
     )
@@ -101,17 +100,15 @@ def shares(book: Ledger) -> dict[str, int]:
 
 def goodput_in_words(book: Ledger) -> str:
     """``91 % useful, 4 queued, 3 start-up, 1 saving, 1 lost``."""
-    parts = [(k, v) for k, v in shares(book).items() if v > 0]
-    first = [p for p in parts if p[0] == "useful"]
-    rest = sorted((p for p in parts if p[0] != "useful"), key=lambda p: -p[1])
-    words = [f"{v} % {k}" if i == 0 else f"{v} {k}" for i, (k, v) in enumerate([*first, *rest])]
-    return ", ".join(words)
+    parts = [(kind, share) for kind, share in shares(book).items() if share > 0]
+    parts.sort(key=lambda part: (part[0] != "useful", -part[1]))
+    return ", ".join(f"{share} {'' if i else '% '}{kind}" for i, (kind, share) in enumerate(parts))
 
 
 def cost_in_words(book: Ledger) -> str:
-    """``192 GPU-h, 24 of them of spares``; CPU-hours where there are no GPUs; empty before there is any."""
+    """``192 GPU-h, 24 of them on spare nodes``; CPU-hours where there are no GPUs; empty before there is any."""
     if book.gpu_hours:
-        spare = f", {formats.hours(book.spare_gpu_hours)} of them of spares" if book.spare_gpu_hours else ""
+        spare = f", {formats.hours(book.spare_gpu_hours)} of them on spare nodes" if book.spare_gpu_hours else ""
         return f"{formats.hours(book.gpu_hours)} GPU-h{spare}"
     return f"{formats.hours(book.cpu_hours)} CPU-h" if book.cpu_hours else ""
 
@@ -133,15 +130,16 @@ def interruptions(history: History) -> list[Interruption]:
         if cause is None and (name := _cause(e)):
             cause = (e.t, name, e.attempt)
         elif isinstance(e, ev.AttemptStarted) and cause is None and attempt is not None and attempt not in closed:
-            cause = (_last_t(history, attempt), "leader", attempt)  # it died, and nobody had the time to say so
+            last_t = max(other.t for other in history.events if other.attempt == attempt)
+            cause = (last_t, "leader", attempt)  # it died, and nobody had the time to say so
         elif isinstance(e, ev.Stopped) and cause is not None:
             out.append(Interruption(*cause, e.lost_steps))
             cause, step = None, None
         elif isinstance(e, ev.FirstStep):
             if cause is not None:
-                lost = max(0, step - e.step + 1) if step is not None and e.step is not None else None
-                if cause[1] == "leader":  # it took its last words along
-                    lost = None
+                lost = None
+                if step is not None and e.step is not None and cause[1] != "leader":  # it could not write its last step
+                    lost = max(0, step - e.step + 1)
                 out.append(Interruption(*cause, lost))
             cause, step = None, None
         if isinstance(e, _TELL_STEPS) and e.step is not None:
@@ -162,16 +160,12 @@ def _cause(e: Event) -> str | None:
 _TELL_STEPS = (ev.FirstStep, ev.SaveStarted, ev.Saved, ev.WorkerFailed)
 
 
-def _last_t(history: History, attempt: int) -> float:
-    return max((e.t for e in history.events if e.attempt == attempt), default=0.0)
-
-
 @frozen(kw_only=True)
 class Advice:
     """What the run's own history recommends; None where it tells too little."""
 
     save_cost_s: float | None
-    """How long a checkpoint holds training up: the median."""
+    """How long a checkpoint pauses training: the median."""
     mttf_s: float | None
     """Training time per unplanned interruption; with none seen, all training time so far (a lower bound)."""
     failures: int
@@ -186,7 +180,7 @@ def advise(history: History, book: Ledger) -> Advice:
     """Recommend a checkpoint interval and how long before the time limit SLURM should signal."""
     saved = list(history.of(ev.Saved))
     costs = [e.blocked_s for e in saved if e.blocked_s and e.reason not in ("stop", "end")]
-    cost = formats.median(costs) if costs else None
+    cost = formats.median(costs)
     trained = book.seconds["useful"] + book.seconds["lost"] + book.seconds["saving"]
     hard = [i for i in book.interruptions if i.cause in _UNPLANNED or (i.lost_steps or 0) > 0]
     mttf = trained / max(len(hard), 1) if trained > 0 else None
@@ -196,13 +190,15 @@ def advise(history: History, book: Ledger) -> Advice:
         least = 60 * (as_number(bounds.get("min_interval_min")) or 1.0)
         most = 60 * (as_number(bounds.get("max_interval_min")) or 30.0)
         interval = min(max(young_daly_s(cost, mttf), least), most)
-    return Advice(save_cost_s=cost, mttf_s=mttf, failures=len(hard), interval_s=interval, lead_s=_lead(history, saved))
+    return Advice(
+        save_cost_s=cost or None, mttf_s=mttf, failures=len(hard), interval_s=interval, lead_s=_lead(history, saved)
+    )
 
 
 def advice_in_words(a: Advice) -> str:
-    """``best saved every 12 min; 20 s of warning are enough to save``."""
-    parts = [f"best saved every {formats.duration(a.interval_s)}"] if a.interval_s is not None else []
-    parts += [f"{formats.duration(a.lead_s)} of warning are enough to save"] if a.lead_s is not None else []
+    """``save every 12 min; saving needs 20 s of warning``."""
+    parts = [f"save every {formats.duration(a.interval_s)}"] if a.interval_s is not None else []
+    parts += [f"saving needs {formats.duration(a.lead_s)} of warning"] if a.lead_s is not None else []
     return "; ".join(parts)
 
 
@@ -215,7 +211,5 @@ def _lead(history: History, saved: list[ev.Saved]) -> float | None:
         elif asked is not None:
             stops.append(e.t - asked)
             asked = None
-    if stops:
-        return math.ceil(max(10.0, 2 * max(stops)))
-    times = [e.seconds for e in saved if e.seconds]
-    return math.ceil(max(10.0, 2 * max(times))) if times else None
+    longest = max(stops or [e.seconds for e in saved if e.seconds], default=None)
+    return None if longest is None else math.ceil(max(10.0, 2 * longest))

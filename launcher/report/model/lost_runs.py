@@ -1,4 +1,4 @@
-"""What can be said of a run whose folder is gone."""
+"""Describe a run whose folder was deleted or moved."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from launcher.errors import RunGoneError
 
 
 def lost_run_in_words(error: RunGoneError) -> str:
-    """Its sentence, and what SLURM knows of its job: a job's name is its run's id."""
+    """Return the error's sentence and what SLURM knows of the run's job, whose name is the run's id."""
     from launcher.slurm.jobs import job_facts, newest_of_name
 
     job = newest_of_name(error.run_id) if error.run_id else None

@@ -1,4 +1,4 @@
-"""What of a run's files could not be read, in words: whoever reads a report should know what it does not rest on."""
+"""Say which of a run's files could not be read, so that a reader knows what a report lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcher.run.units import plural
 def faults(h: History, *, active: bool) -> list[str]:
     """One sentence per file that is damaged, missing or of another version; empty for a whole run.
 
-    ``active``: the run is pending or running, and a half-written last line is but a line being written.
+    ``active``: the run is pending or running, and a half-written last line is a line that is just being written.
     """
     told = {d.file: words for d in h.damage if (words := damage_in_words(d, active=active))}
     # Both are written before a run is submitted; every other file comes when there is something to say.

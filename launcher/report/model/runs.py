@@ -6,17 +6,20 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher.errors import RunNotFoundError
 from launcher.frozen import frozen
 from launcher.redact import redact
 from launcher.report.model.hearing import silence
-from launcher.report.model.history import History, as_dict, as_list
+from launcher.report.model.history import History, as_dict, as_list, as_text
 from launcher.report.model.summary import RunSummary, summarise_history
-from launcher.report.model.verdict import SlurmView
 from launcher.run.files import read_object
 from launcher.run.index import SWEEP_FILE, is_sweep, job_name, list_runs, resolve
 from launcher.run.paths import RunPaths
+
+if TYPE_CHECKING:
+    from launcher.slurm.jobs import JobView
 
 
 @frozen
@@ -42,38 +45,25 @@ class Known:
 def all_runs() -> list[Known]:
     """Every run of this user, newest first; a sweep's points follow each other in their order."""
     found: list[Known] = []
-    seen: set[str] = set()
     for ref in reversed(list_runs(check=False)):
-        if ref.id in seen:
-            continue
-        if os.path.isfile(f"{ref.path}/{SWEEP_FILE}"):
-            points = _points(ref.path, ref.id)
-            seen.update(p.id for p in points)
-            found += points
-        else:
-            found.append(Known(str(ref.path)))
+        of_sweep = os.path.isfile(f"{ref.path}/{SWEEP_FILE}")
+        found += _points(ref.path, ref.id) if of_sweep else [Known(str(ref.path))]
+    # A point that was resubmitted has a link of its own.
     in_sweeps = {k.id for k in found if k.sweep}
     return [k for k in found if k.sweep or k.id not in in_sweeps]
 
 
 def _points(folder: Path, sweep: str) -> list[Known]:
     """The points of the sweep in ``folder``; its ``sweep.json`` tells their overrides."""
-    listed = as_list((read_object(folder / SWEEP_FILE) or {}).get("points"))
-    overrides: dict[str, list[str]] = {}
-    for point in listed:
-        value = as_dict(point)
-        run = value.get("run") or value.get("id")
-        if isinstance(run, str):
-            overrides[os.path.basename(run)] = [str(o) for o in as_list(value.get("overrides"))]
+    listed = map(as_dict, as_list((read_object(folder / SWEEP_FILE) or {}).get("points")))
+    overrides = {as_text(point.get("run")): [str(o) for o in as_list(point.get("overrides"))] for point in listed}
     try:
-        names = sorted(e.name for e in os.scandir(folder) if e.name in overrides or _is_run(e.path))
+        names = sorted(
+            e.name for e in os.scandir(folder) if e.name in overrides or os.path.isfile(f"{e.path}/spec.json")
+        )
     except OSError:
         return []
     return [Known(f"{folder}/{name}", sweep, overrides.get(name, [])) for name in names]
-
-
-def _is_run(path: str) -> bool:
-    return os.path.isfile(f"{path}/spec.json")
 
 
 def find(name: str) -> RunPaths:
@@ -96,7 +86,7 @@ def find_many(names: Iterable[str]) -> list[RunPaths]:
 def previous_of(paths: RunPaths) -> tuple[str, str] | None:
     """Id and job YAML of the run of the same name that was submitted before this one; None when there is none."""
     name = job_name(paths.id)
-    ids = [ref for ref in list_runs() if job_name(ref.id) == name and not ref.is_sweep]
+    ids = [ref for ref in list_runs() if job_name(ref.id) == name and not is_sweep(ref.path)]
     at = next((i for i, ref in enumerate(ids) if ref.id == paths.id), None)
     for ref in reversed(ids[:at] if at is not None else []):
         try:
@@ -106,11 +96,11 @@ def previous_of(paths: RunPaths) -> tuple[str, str] | None:
     return None
 
 
-def ask_slurm(job_ids: Iterable[str]) -> Mapping[str, SlurmView] | None:
+def ask_slurm(job_ids: Iterable[str]) -> Mapping[str, JobView] | None:
     """SLURM's view of the jobs, by id; None when there is no SLURM here or it does not answer."""
     from launcher.slurm.jobs import job_views
 
-    return job_views(job_ids, patient=False)
+    return job_views(job_ids)
 
 
 LATE_S = 5.0
@@ -124,7 +114,7 @@ def needs_slurm(summary: RunSummary, history: History, now: float) -> bool:
     return summary.state == "pending" or silence(history, now) > LATE_S
 
 
-Ask = Callable[[list[str]], Mapping[str, SlurmView] | None]
+Ask = Callable[[list[str]], "Mapping[str, JobView] | None"]
 """Asks SLURM for jobs, as `ask_slurm` does."""
 
 
@@ -132,13 +122,11 @@ def summarise_all(histories: list[History], now: float, ask: Ask | None = None) 
     """Summaries of all; SLURM is asked once (or ``ask`` in its place), for those that need it."""
     first = [summarise_history(h, None, now) for h in histories]
     open_ = [i for i, s in enumerate(first) if needs_slurm(s, histories[i], now)]
-    if not open_:
-        return first
-    jobs = (ask or ask_slurm)([s.job_id for s in (first[i] for i in open_) if s.job_id is not None])
-    if jobs is None:
-        return first
-    for i in open_:
-        first[i] = summarise_history(histories[i], jobs, now)
+    ids = [job_id for i in open_ if (job_id := first[i].job_id) is not None]
+    jobs = (ask or ask_slurm)(ids) if ids else None
+    if jobs is not None:
+        for i in open_:
+            first[i] = summarise_history(histories[i], jobs, now)
     return first
 
 

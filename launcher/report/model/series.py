@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from launcher.frozen import frozen
@@ -39,11 +40,11 @@ class Series:
 
     def as_json(self) -> dict[str, Any]:
         """For the page's charts."""
-        return {"name": self.name, "x": [round(v, 3) for v in self.x], "y": [_short(v) for v in self.y]}
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
+        return {
+            "name": self.name,
+            "x": [round(v, 3) for v in self.x],
+            "y": [None if v is None else float(f"{v:.6g}") for v in self.y],
+        }
 
 
 def metric_series(lines: list[dict[str, Any]]) -> list[Series]:
@@ -58,9 +59,9 @@ def metric_series(lines: list[dict[str, Any]]) -> list[Series]:
                 values.setdefault(str(name), {})[step] = as_number(raw)
     out = []
     for name, by_step in values.items():
-        ordered = sorted(by_step.items())
-        broken = sum(1 for _, v in ordered if v is None)
-        out.append(Series(name, [s for s, _ in ordered], [v for _, v in ordered], broken))
+        steps = sorted(by_step)
+        found = [by_step[step] for step in steps]
+        out.append(Series(name, steps, found, broken=found.count(None)))
     return out
 
 
@@ -82,16 +83,17 @@ def _stem(name: str) -> str:
     return lowered
 
 
+_GAUGES = {
+    "gpu": ("gpu_percent", 1.0), "cpu": ("cpu_percent", 1.0), "gpu_memory": ("gpu_mem_bytes", 1e9), "memory": ("rss_bytes", 1e9),
+}  # fmt: skip
+"""What is drawn of a rank's samples: the key, and how much is one."""
+
+
 def usage(samples: list[dict[str, Any]]) -> dict[str, list[Series]]:
     """Throughput, GPU and CPU use and memory over time: means and extremes over ranks."""
     speed = Series("steps/s")
-    out: dict[str, list[Series]] = {"throughput": [speed]}
     last: tuple[float, float, object] | None = None
-    keys = {
-        "gpu": ("gpu_percent", 1.0), "cpu": ("cpu_percent", 1.0),
-        "gpu_memory": ("gpu_mem_bytes", 1e9), "memory": ("rss_bytes", 1e9),
-    }  # fmt: skip
-    tracks = {name: [Series("highest"), Series("mean"), Series("lowest")] for name in keys}
+    tracks = {name: [Series("highest"), Series("mean"), Series("lowest")] for name in _GAUGES}
     for line in samples:
         t, ranks = as_number(line.get("t")), [r for r in as_list(line.get("ranks")) if isinstance(r, dict)]
         if t is None or not ranks:
@@ -103,23 +105,19 @@ def usage(samples: list[dict[str, Any]]) -> dict[str, list[Series]]:
                 speed.x.append(t)
                 speed.y.append((step - last[1]) / (t - last[0]))
             elif last is not None and last[2] != place:
-                for one in [speed, *(s for three in tracks.values() for s in three)]:
+                for one in chain([speed], *tracks.values()):
                     one.x.append(t - 0.001)  # a break: nothing ran between two rounds
                     one.y.append(None)
             last = (t, step, place)
-        for name, (key, unit) in keys.items():
-            known = [v / unit for r in ranks if key in r and (v := as_number(r[key])) is not None]
-            for one, value in zip(tracks[name], _extremes(known), strict=True):
+        for name, (key, unit) in _GAUGES.items():
+            known = [v / unit for r in ranks if (v := as_number(r.get(key))) is not None]
+            values = (max(known), sum(known) / len(known), min(known)) if known else (None, None, None)
+            for one, value in zip(tracks[name], values, strict=True):
                 one.x.append(t)
                 one.y.append(value)
-    for name, three in tracks.items():
-        if any(v for v in three[0].y):
-            out[name] = three
-    return {name: [s.thin() for s in list_] for name, list_ in out.items() if list_[0].x}
-
-
-def _extremes(values: list[float]) -> tuple[float | None, float | None, float | None]:
-    return (max(values), sum(values) / len(values), min(values)) if values else (None, None, None)
+    shown = {"throughput": [speed]} if speed.x else {}
+    shown |= {name: three for name, three in tracks.items() if any(three[0].y)}
+    return {name: [one.thin() for one in group] for name, group in shown.items()}
 
 
 @frozen

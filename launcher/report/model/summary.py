@@ -6,15 +6,19 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from itertools import chain, takewhile
+from typing import TYPE_CHECKING, Any
 
 from launcher.frozen import frozen
 from launcher.report import formats
 from launcher.report.model.hearing import heard, run_now
 from launcher.report.model.history import History, as_dict, as_list, as_number, as_text, own_time
 from launcher.report.model.problems import faults
-from launcher.report.model.verdict import SlurmView, State, verdict
+from launcher.report.model.verdict import State, verdict
 from launcher.run import events as ev
+
+if TYPE_CHECKING:
+    from launcher.slurm.jobs import JobView
 
 STANDS_OUT = 0.1
 """A rank is called slow when it needs longer than the others by this share of a step; jitter is less."""
@@ -127,7 +131,7 @@ class RunSummary:
 
     @property
     def slowest(self) -> tuple[int, float] | None:
-        """The rank that holds the others up, and by what share it exceeds their median; None where none stands out."""
+        """The rank that the others wait for, and by what share it exceeds their median; None where none stands out."""
         known = [r for r in self.ranks if "rank" in r and as_number(r.get("step_time_s"))]
         times = {r["rank"]: t for r in known if (t := own_time(r))}
         if len(times) < 2:
@@ -144,26 +148,32 @@ class RunSummary:
 
 
 def summarise_history(
-    history: History, slurm: Mapping[str, SlurmView] | None = None, now: float | None = None
+    history: History, slurm: Mapping[str, JobView] | None = None, now: float | None = None
 ) -> RunSummary:
     """Return the run's state. ``slurm`` maps job ids to SLURM's view (a missing id: SLURM has forgotten the job).
 
     None means that SLURM was not asked or did not answer. Never raises for what the files hold.
     """
     now = time.time() if now is None else now
-    values = _identity(history) | _progress(history) | _times(history, now)
-    state, reason, extra = verdict(history, slurm, now, str(values["backend"]), values["job_id"])
+    picture = _newest_picture(history)
+    values = _identity(history) | _progress(history, picture) | _times(history, picture, now)
+    state, reason, extra = verdict(history, slurm, now, values["backend"], values["job_id"])
     values |= {"state": state, "reason": reason} | extra
-    if state not in ("pending", "running") or state == "pending":
+    if state != "running":
         values |= {"rate": None, "eta_s": None, "missing": [], "left_here_s": None}
     if state == "pending":
         values |= {"nodes": [], "ranks": [], "spares": [], "phase": ""}
     return RunSummary(**values, file_faults=faults(history, active=state in ("pending", "running")))
 
 
+def _newest_picture(h: History) -> dict[str, Any]:
+    """Return state.json, or {} where it is of an older attempt: after a resubmission it still shows that one."""
+    attempt, newest = h.state.get("attempt"), h.last(ev.AttemptStarted)
+    return h.state if newest is None or attempt is None or attempt == newest.attempt else {}
+
+
 def _identity(h: History) -> dict[str, Any]:
-    submitted, started = h.last(ev.RunSubmitted), h.last(ev.AttemptStarted)
-    owner = h.last(ev.JobNamed)
+    submitted, started, owner = h.last(ev.RunSubmitted), h.last(ev.AttemptStarted), h.last(ev.JobNamed)
     job_id = owner.job_id if owner is not None else None
     if job_id is None and owner is submitted:  # written before SLURM had given it a number
         job_id = as_text(h.submission.get("job_id"))
@@ -193,23 +203,23 @@ def _whole(value: object) -> int | None:
     return None if number is None else int(number)
 
 
-def _progress(h: History) -> dict[str, Any]:
+def _progress(h: History, picture: dict[str, Any]) -> dict[str, Any]:
     """Where it is: the leader's picture, and the events where that is missing or older."""
-    picture = h.state if _picture_is_newest(h) else {}
     outcome = h.outcome or {}
     saved, begun = h.last(ev.Saved), h.last(ev.RoundStarted)
-    step = _whole(outcome.get("step"))
-    if step is None:
-        step = _whole(picture.get("step"))
-    if step is None:
-        step = _last_known_step(h)
     ranks = [r for r in as_list(picture.get("ranks") or (begun and begun.to_wire()["ranks"])) if isinstance(r, dict)]
     hosts = as_list(picture.get("nodes")) or list(dict.fromkeys(str(r["host"]) for r in ranks if r.get("host")))
+    steps = chain(
+        (outcome.get("step"), picture.get("step")), (e.step for e in reversed(h.events) if isinstance(e, _TELL_STEPS))
+    )
+    rounds = (picture.get("round"), begun.round if begun is not None and begun.attempt == h.attempt else None)
+    tries = reversed(list(h.of(ev.Saved, ev.AttemptStarted, ev.SaveFailed)))
+    failed = [e for e in takewhile(lambda e: isinstance(e, ev.SaveFailed), tries) if isinstance(e, ev.SaveFailed)]
     return {
-        "attempt": h.attempt if h.attempt is not None else _whole(picture.get("attempt")),
-        "round": _newest_round(h),
+        "attempt": h.attempt if h.attempt is not None else picture.get("attempt"),
+        "round": max((r for r in rounds if r is not None), default=None),
         "phase": as_text(picture.get("phase")),
-        "step": step,
+        "step": next((s for s in steps if s is not None), None),
         "total_steps": _whole(picture.get("total_steps", h.state.get("total_steps"))),
         "epoch": as_number(picture.get("epoch")),
         "epochs": as_number(picture.get("epochs")),
@@ -219,52 +229,16 @@ def _progress(h: History) -> dict[str, Any]:
         "missing": [m for m in as_list(picture.get("missing")) if isinstance(m, dict)],
         "waited_s": _waited(h, picture),
         "saved_step": _whole(picture.get("saved_step")) if saved is None else saved.step,
-        "saved_t": as_number(picture.get("saved_t")) if saved is None else saved.t,
+        "saved_t": picture.get("saved_t") if saved is None else saved.t,
         "saved_path": ((saved and saved.path) or "").removeprefix(f"{h.paths.root}/"),
-        "save_failures": len(failed := _failed_saves(h)),
-        "save_error": _save_error(failed),
+        "save_failures": len(failed),
+        "save_error": f"{failed[0].errno_name or ''} {failed[0].error or ''}".strip() if failed else "",
         "metrics": as_dict(outcome.get("metrics")) or as_dict(picture.get("metrics")),
         "ranks": ranks,
         "restarts": sum(1 for e in h.of(ev.RoundStarted) if e.round),
         "rate": as_number(picture.get("rate")),
         "exit_code": _whole(outcome.get("exit_code")),
     }
-
-
-def _failed_saves(h: History) -> list[ev.SaveFailed]:
-    failed: list[ev.SaveFailed] = []
-    for e in h.of(ev.Saved, ev.AttemptStarted, ev.SaveFailed):
-        if isinstance(e, ev.SaveFailed):
-            failed.append(e)
-        else:
-            failed.clear()
-    return failed
-
-
-def _save_error(failed: list[ev.SaveFailed]) -> str:
-    return f"{failed[-1].errno_name or ''} {failed[-1].error or ''}".strip() if failed else ""
-
-
-def _picture_is_newest(h: History) -> bool:
-    """Whether state.json is of the newest attempt: after a resubmission it still shows the old one."""
-    attempt = _whole(h.state.get("attempt"))
-    newest = h.last(ev.AttemptStarted)
-    return bool(h.state) and (newest is None or attempt is None or attempt == newest.attempt)
-
-
-def _newest_round(h: History) -> int | None:
-    event = h.last(ev.RoundStarted)
-    rounds = [event.round] if event is not None and event.attempt == h.attempt else []
-    if _picture_is_newest(h):
-        rounds.append(_whole(h.state.get("round")))
-    return max((r for r in rounds if r is not None), default=None)
-
-
-def _last_known_step(h: History) -> int | None:
-    for e in reversed(h.events):
-        if isinstance(e, _TELL_STEPS) and e.step is not None:
-            return e.step
-    return None
 
 
 _TELL_STEPS = (ev.FirstStep, ev.Saved, ev.Stopped, ev.Evaluated, ev.WorkerFailed, ev.Ended)
@@ -278,30 +252,25 @@ def _world_size(h: History, begun: ev.RoundStarted | None) -> int | None:
 
 
 def _waited(h: History, picture: dict[str, Any]) -> float | None:
-    begun = h.last(ev.AttemptStarted)
-    heard = as_number(picture.get("t"))
-    if not picture.get("missing") or begun is None or heard is None:
-        return None
-    return max(0.0, heard - begun.t)
+    begun, t = h.last(ev.AttemptStarted), picture.get("t")
+    return max(0.0, t - begun.t) if picture.get("missing") and begun is not None and t is not None else None
 
 
-def _times(h: History, now: float) -> dict[str, Any]:
+def _times(h: History, picture: dict[str, Any], now: float) -> dict[str, Any]:
     first = next(h.of(ev.RunSubmitted), None)
     begun = next(h.of(ev.AttemptStarted), None)
     latest = h.last(ev.AttemptStarted)
-    picture = h.state if _picture_is_newest(h) else {}
-    ended = as_number((h.outcome or {}).get("t"))
     times: dict[str, Any] = {
-        "submitted": first.t if first else as_number(h.submission.get("submitted_t")),
+        "submitted": first.t if first else h.submission.get("submitted_t"),
         "started": begun.t if begun else None,
         "attempt_started": latest.t if latest else None,
-        "ended": ended,
+        "ended": (h.outcome or {}).get("t"),
         "heard": heard(h),
     }
     step, total, speed = (as_number(picture.get(k)) for k in ("step", "total_steps", "rate"))
     if step is not None and total is not None and speed and total >= step:
         times["eta_s"] = (total - step) / speed
-    allocation, limit = as_number(picture.get("allocation_t")), as_number(h.spec.get("timeout_min"))
+    allocation, limit = picture.get("allocation_t"), as_number(h.spec.get("timeout_min"))
     if allocation is not None and limit is not None:
         times["left_here_s"] = max(0.0, allocation + 60 * limit - run_now(h, now))
     spent, hours = as_number(picture.get("spent_s")), as_number(as_dict(h.spec.get("restart")).get("max_total_hours"))

@@ -1,21 +1,26 @@
-"""Which state a run is in, and why: by its outcome, by SLURM's word for its job, or by its process here."""
+"""Decide which state a run is in, and why: from its outcome, from SLURM's view of its job, or from its process here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
+from launcher.report.formats import duration
 from launcher.report.model.hearing import STALE_S, heard, is_waiting, silence
-from launcher.report.model.history import History, as_number, as_text
-from launcher.report.model.local_process import local_process
+from launcher.report.model.history import History, as_text
 from launcher.run.events import AttemptStarted, JobNamed, Requeued
 from launcher.run.processes import runs_here
 from launcher.run.state import is_this_job
 
+if TYPE_CHECKING:
+    from launcher.slurm.jobs import JobView
+
 State = Literal["pending", "running", "completed", "failed", "cancelled"]
 
 LOST_S = 600.0
-"""A local run on another host is taken for dead after this silence: its process cannot be looked at from here."""
+"""A local run on another host counts as dead after this silence: its process cannot be looked at from here."""
+
+_MOST_PIDS = 2**31
 
 _DEAD: dict[str, tuple[State, str]] = {
     "CANCELLED": ("cancelled", "it was cancelled in SLURM"),
@@ -25,7 +30,7 @@ _DEAD: dict[str, tuple[State, str]] = {
     "DEADLINE": ("failed", "SLURM ended it at its deadline"),
     "NODE_FAIL": ("failed", "a node of the allocation died"),
     "BOOT_FAIL": ("failed", "a node of the allocation did not boot"),
-    "OUT_OF_MEMORY": ("failed", "SLURM ended it for using too much memory"),
+    "OUT_OF_MEMORY": ("failed", "SLURM killed it for exceeding the memory limit"),
     "PREEMPTED": ("failed", "it was preempted and SLURM did not requeue it"),
     "REVOKED": ("failed", "SLURM revoked it"),
 }
@@ -34,24 +39,12 @@ _DEAD: dict[str, tuple[State, str]] = {
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 
 
-class SlurmView(Protocol):
-    """What `launcher.slurm.jobs` says of one job."""
-
-    @property
-    def state(self) -> str:
-        """SLURM's state word, e.g. PENDING."""
-
-    @property
-    def reason(self) -> str:
-        """SLURM's reason, e.g. Priority."""
-
-
 Verdict = tuple[State, str, dict[str, Any]]
 """State, reason, and what else of the summary follows from them."""
 
 
-def verdict(h: History, slurm: Mapping[str, SlurmView] | None, now: float, backend: str, job_id: str | None) -> Verdict:
-    """Where there is no outcome, the run's ``backend`` says who is to be believed: SLURM's view of ``job_id``, or the process."""
+def verdict(h: History, slurm: Mapping[str, JobView] | None, now: float, backend: str, job_id: str | None) -> Verdict:
+    """Return the state of a run. Without an outcome it is SLURM's view of ``job_id`` or, without SLURM, the process that counts."""
     if h.outcome is not None:
         word = h.outcome.get("state")
         state: State = word if word in ("completed", "failed", "cancelled") else "failed"
@@ -61,16 +54,13 @@ def verdict(h: History, slurm: Mapping[str, SlurmView] | None, now: float, backe
     return _slurm_state(h, slurm, now, job_id)
 
 
-def _slurm_state(h: History, slurm: Mapping[str, SlurmView] | None, now: float, job_id: str | None) -> Verdict:
+def _slurm_state(h: History, slurm: Mapping[str, JobView] | None, now: float, job_id: str | None) -> Verdict:
     waiting, quiet_s = is_waiting(h), silence(h, now)
     job = slurm.get(job_id) if slurm is not None and job_id is not None else None
-    if job is not None and is_this_job(
-        h.submission, h.paths.root, name=getattr(job, "name", ""), command=getattr(job, "command", "")
-    ):
-        word = job.state.split()[0].rstrip("+").upper() if job.state else ""
+    if job is not None and is_this_job(h.submission, h.paths.root, name=job.name, command=job.command):
+        word = job.state
         if word in _WAITING:
-            starts = as_number(getattr(job, "start_estimate_t", None))
-            return "pending", "" if job.reason in ("None", "") else job.reason, {"starts": starts}
+            return "pending", job.reason, {"starts": job.start_estimate_t}
         lag_s = 5.0 if word == "CANCELLED" else 15.0  # of the outcome file behind SLURM's word, on a shared file system
         if word in _DEAD and (waiting or quiet_s > lag_s):
             return _dead(h, word, waiting)
@@ -79,44 +69,40 @@ def _slurm_state(h: History, slurm: Mapping[str, SlurmView] | None, now: float, 
             return "running", "", starting | {"silent": not waiting and quiet_s > STALE_S}
     if waiting:
         if slurm is not None and job_id is not None and quiet_s > STALE_S:
-            return "failed", "SLURM no longer knows this job, and it never started.", {"ended": heard(h)}
+            return _lost(h, "SLURM no longer knows this job, and it never started.")
         return "pending", "", {}
     if slurm is not None and quiet_s > STALE_S:
-        return "failed", "The leader died and left no message; SLURM no longer knows this job.", {"ended": heard(h)}
+        return _lost(h, "The leader died and left no message; SLURM no longer knows this job.")
     return "running", "", {"silent": quiet_s > STALE_S}
+
+
+def _lost(h: History, why: str) -> Verdict:
+    return "failed", why, {"ended": heard(h)}
 
 
 def _dead(h: History, word: str, waiting: bool) -> Verdict:
     state, why = _DEAD[word]
     handed = h.last(JobNamed)
+    when = " before it started" if waiting else ""
+    reason = f"{why[0].upper()}{why[1:]}{when} (SLURM says {word})."
     if state == "failed" and isinstance(handed, Requeued) and handed.how == "requeue":
         lost = f"SLURM took the run back and then lost it, as a killed slurmctld does: the job ended ({word}) and will not start again."
-        return (
-            state,
-            f"{lost} launcher resubmit {h.paths.id} continues from the newest checkpoint.",
-            {"ended": heard(h)},
-        )
-    when = " before it started" if waiting else ""
-    return state, f"{why[0].upper()}{why[1:]}{when} (SLURM says {word}).", {"ended": heard(h)}
+        reason = f"{lost} launcher resubmit {h.paths.id} continues from the newest checkpoint."
+    return state, reason, {"ended": heard(h)}
 
 
 def _local_state(h: History, now: float) -> Verdict:
-    """A run on this or another machine, without SLURM: its process, where it can be looked at, else its silence."""
-    quiet_s = silence(h, now)
-    pid, begun, host = local_process(h)
-    alive = None if pid is None else runs_here(host, pid, begun)
-    if alive:
-        return _local_alive(h, quiet_s)
+    """Judge a run without SLURM by its process, where that is on this host, else by its silence."""
+    quiet_s, submission = silence(h, now), h.submission
+    host, pid = submission.get("host"), submission.get("pid")
+    known = isinstance(pid, int) and 0 < pid < _MOST_PIDS  # a damaged file may hold anything
+    alive = runs_here(host, pid, submission.get("pid_started")) if known else None
     if alive is False and quiet_s > 5.0:
-        why = f"The leader died and left no message: its process is gone. launcher resubmit {h.paths.id} goes on."
-        return "failed", why, {"ended": heard(h)}
-    if quiet_s > LOST_S:
-        where = f" from {host}" if host else ""
-        return "failed", f"Nothing has been heard{where} since; the leader counts as dead.", {"ended": heard(h)}
-    return _local_alive(h, quiet_s)
-
-
-def _local_alive(h: History, quiet_s: float) -> Verdict:
+        how = f"launcher resubmit {h.paths.id} continues from the newest checkpoint."
+        return _lost(h, f"The leader died and left no message: its process has ended. {how}")
+    if not alive and quiet_s > LOST_S:
+        where = f" on {host}" if host else ""
+        return _lost(h, f"The leader{where} has written nothing for {duration(LOST_S)} or longer: it counts as dead.")
     if h.last(AttemptStarted) is None and not h.state:
         return "pending", "starting", {}
     return "running", "", {"silent": quiet_s > STALE_S}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import bisect
 import math
 import time
-from itertools import accumulate
+from collections.abc import Callable
+from itertools import accumulate, groupby
 
 from launcher.frozen import frozen
 from launcher.report import formats
@@ -53,26 +54,27 @@ class Timeline:
     """Attempts left out."""
 
 
-class _Axis:
-    """Time to per cent: even, except that all times away have the same width."""
+_Axis = Callable[[float], float]
+"""Time to per cent of the width."""
 
-    def __init__(self, segments: list[Segment]) -> None:
-        away = sum(s.kind == "away" for s in segments)
-        counted = sum(s.seconds for s in segments if s.kind != "away")
-        scale = max(10.0, 100 - AWAY_SHARE * away) / counted if counted > 0 else 0.0
-        gap = 100 * AWAY_SHARE / max(100, AWAY_SHARE * away + 10)
-        self._widths = [gap if s.kind == "away" else s.seconds * scale for s in segments]
-        self._lefts = list(accumulate(self._widths, initial=0.0))
-        self._ends = [s.end for s in segments]
-        self._segments = segments
 
-    def at(self, t: float) -> float:
-        """Return where ``t`` lies."""
-        i = bisect.bisect_left(self._ends, t)
-        if i == len(self._ends):
+def _axis(segments: list[Segment]) -> _Axis:
+    """Return an even axis, except that all times away have the same width."""
+    away = sum(s.kind == "away" for s in segments)
+    counted = sum(s.seconds for s in segments if s.kind != "away")
+    scale = max(10.0, 100 - AWAY_SHARE * away) / counted if counted > 0 else 0.0
+    gap = 100 * AWAY_SHARE / max(100, AWAY_SHARE * away + 10)
+    widths = [gap if s.kind == "away" else s.seconds * scale for s in segments]
+    lefts, ends = list(accumulate(widths, initial=0.0)), [s.end for s in segments]
+
+    def at(t: float) -> float:
+        i = bisect.bisect_left(ends, t)
+        if i == len(ends):
             return 100.0
-        s = self._segments[i]
-        return self._lefts[i] + self._widths[i] * (max(t, s.start) - s.start) / s.seconds
+        s = segments[i]
+        return lefts[i] + widths[i] * (max(t, s.start) - s.start) / s.seconds
+
+    return at
 
 
 def lanes(segments: list[Segment], h: History) -> Timeline:
@@ -82,9 +84,9 @@ def lanes(segments: list[Segment], h: History) -> Timeline:
     groups = _by_attempt(segments)
     hidden = max(0, len(groups) - MOST_LANES)
     shown = [s for group in groups[hidden:] for s in group]
-    axis = _Axis(shown)
+    at = _axis(shown)
     starts = [(e.t, e.round) for e in h.of(RoundStarted) if e.t >= shown[0].start]
-    return Timeline([_lane(group, axis, starts) for group in groups[hidden:]], _ticks(shown, axis), hidden)
+    return Timeline([_lane(group, at, starts) for group in groups[hidden:]], _ticks(shown, at), hidden)
 
 
 def _by_attempt(segments: list[Segment]) -> list[list[Segment]]:
@@ -96,36 +98,27 @@ def _by_attempt(segments: list[Segment]) -> list[list[Segment]]:
     return groups
 
 
-def _lane(group: list[Segment], axis: _Axis, starts: list[tuple[float, int | None]]) -> Lane:
+def _lane(group: list[Segment], at: _Axis, starts: list[tuple[float, int | None]]) -> Lane:
     number = next((s.attempt for s in group if s.attempt is not None), None)
     first, last = group[0].start, group[-1].end
     boxes = []
-    for s in _joined(group):
-        left, right = axis.at(s.start), axis.at(s.end)
-        if right - left >= LEAST:
-            title = f"{s.kind}, {formats.duration(s.seconds)}, from {_moment(s.start)}"
-            boxes.append(Box(s.kind, left, right - left, title))
-    wide = axis.at(last) - axis.at(first) >= LEAST_MARKED
-    rounds = [(axis.at(t), f"round {r} began {_moment(t)}") for t, r in starts if wide and first <= t <= last]
+    for kind, same in groupby(group, key=lambda s: s.kind):
+        pieces = list(same)
+        start, end = pieces[0].start, pieces[-1].end
+        left, width = at(start), at(end) - at(start)
+        if width >= LEAST:
+            title = f"{kind}, {formats.duration(end - start)}, from {_moment(start)}"
+            boxes.append(Box(kind, left, width, title))
+    wide = at(last) - at(first) >= LEAST_MARKED
+    rounds = [(at(t), f"round {r} began {_moment(t)}") for t, r in starts if wide and first <= t <= last]
     return Lane("queue" if number is None else f"attempt {number}", boxes, rounds)
-
-
-def _joined(group: list[Segment]) -> list[Segment]:
-    """Join pieces of one kind that follow each other."""
-    out: list[Segment] = []
-    for s in group:
-        if out and out[-1].kind == s.kind and s.start - out[-1].end < 0.01:
-            out[-1] = Segment(s.kind, out[-1].start, s.end, s.attempt, s.round)
-        else:
-            out.append(s)
-    return out
 
 
 def _moment(t: float) -> str:
     return time.strftime("%m-%d %H:%M:%S", time.localtime(t))
 
 
-def _ticks(segments: list[Segment], axis: _Axis) -> list[tuple[float, str]]:
+def _ticks(segments: list[Segment], at: _Axis) -> list[tuple[float, str]]:
     """Return about five round local times along the axis."""
     begin, end = segments[0].start, segments[-1].end
     span = sum(s.seconds for s in segments if s.kind != "away")
@@ -135,7 +128,7 @@ def _ticks(segments: list[Segment], axis: _Axis) -> list[tuple[float, str]]:
     form = "%H:%M:%S" if step < 60 else "%H:%M" if end - begin < 86400 else "%m-%d %H:%M" if step < 86400 else "%m-%d"
     ticks: list[tuple[float, str]] = []
     while t <= end and len(ticks) < 2000:
-        x = axis.at(t)
+        x = at(t)
         if x <= 97 and (not ticks or x - ticks[-1][0] >= 8):
             ticks.append((x, time.strftime(form, time.localtime(t))))
         t += step

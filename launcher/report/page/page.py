@@ -117,15 +117,14 @@ def _tiles(run: PageData) -> list[tuple[str, str, str]]:
     speed = formats.rate(s.rate if running else mean_speed(run))
     left = f"done in {formats.duration(s.eta_s)}" if s.eta_s is not None else ""
     goodput = formats.percent(book.goodput, 1) if book.goodput is not None and s.started is not None else ""
-    spare = f"{formats.hours(book.spare_gpu_hours)} of them spare" if book.spare_gpu_hours else ""
-    cpus = book.cpu_hours and not book.gpu_hours
+    spare = f"{formats.hours(book.spare_gpu_hours)} on spare nodes" if book.spare_gpu_hours else ""
     tiles = [
         ("step", formats.count(s.step), f"of {formats.count(s.total_steps)}" if s.total_steps else ""),
         *((formats.clean(name, 24), formats.number(value), "newest") for name, value in list(s.metrics.items())[:2]),
         ("speed", speed, left if running else "average while training"),
         ("goodput", goodput, f"of {formats.duration(book.total_s)}"),
-        ("GPU-hours", formats.hours(book.gpu_hours) if book.gpu_hours else "", spare),
-        ("CPU-hours", formats.hours(book.cpu_hours) if cpus else "", ""),
+        ("GPU-hours", formats.hours(book.gpu_hours), spare),
+        ("CPU-hours", "" if book.gpu_hours else formats.hours(book.cpu_hours), ""),
         ("interruptions", str(len(book.interruptions)), f"{plural(book.lost_steps, 'step')} done again"),
     ]
     return [tile for tile in tiles if tile[1]]
@@ -214,15 +213,14 @@ def _table(runs: list[PageData]) -> list[tuple[str, list[str]]]:
     """Return the figures to compare: label, one value a run."""
     names = list(dict.fromkeys(name for run in runs for name in run.summary.metrics))[:12]
     parts = [shares(run.book) for run in runs]
-    kinds = ("useful", "saving", "lost", "recovery", "start-up", "queued", "stopped")
     rows = [
         ("step", [formats.count(run.summary.step) for run in runs]),
         *((formats.clean(name, 30), [formats.number(run.summary.metrics.get(name)) for run in runs]) for name in names),
         ("speed while training", [formats.rate(mean_speed(run)) for run in runs]),
         ("ranks", [str(run.summary.world_size or "") for run in runs]),
         ("time in all", [formats.duration(run.book.total_s) for run in runs]),
-        *((kind, [f"{p.get(kind, 0)} %" for p in parts]) for kind in kinds if any(p.get(kind) for p in parts)),
-        ("GPU-hours", [formats.hours(run.book.gpu_hours) if run.book.gpu_hours else "" for run in runs]),
+        *((kind, [f"{p.get(kind, 0)} %" for p in parts]) for kind in COUNTED if any(p.get(kind) for p in parts)),
+        ("GPU-hours", [formats.hours(run.book.gpu_hours) for run in runs]),
         ("interruptions", [str(len(run.book.interruptions)) for run in runs]),
         ("steps done again", [formats.count(run.book.lost_steps) for run in runs]),
     ]

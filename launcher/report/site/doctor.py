@@ -63,12 +63,13 @@ def _presence(facts: SiteFacts) -> Finding:
 def diagnosis_lines(diagnosis: Diagnosis, width: int = 80) -> list[str]:
     """Return lines of at most ``width`` columns: the headline, then what was found, warnings and problems last."""
     lines = textwrap.wrap(diagnosis.headline, width)
-    order = ("warning", "problem")
+    bad = {"warning": 1, "problem": 2}
     previous = ""
-    for f in sorted(diagnosis.findings, key=lambda f: order.index(f.level) if f.level in order else -1):
-        bad = f.level in order
-        head, text = (f.level, f"{f.topic}: {f.text}") if bad else ("" if f.topic == previous else f.topic, f.text)
-        previous = "" if bad else f.topic
-        wrapped = textwrap.wrap(text, width - 13, break_long_words=False, break_on_hyphens=False) or [""]
-        lines += [f"  {'' if i else head:<11}{part}" for i, part in enumerate(wrapped)]
+    for f in sorted(diagnosis.findings, key=lambda f: bad.get(f.level, 0)):
+        head, text = (f.level, f"{f.topic}: {f.text}") if f.level in bad else (f.topic, f.text)
+        head, previous = "" if head == previous else head, f.topic
+        lines += textwrap.wrap(
+            text, width, initial_indent=f"  {head:<11}", subsequent_indent=" " * 13, break_long_words=False,
+            break_on_hyphens=False,
+        )  # fmt: skip
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
 from functools import partial
 
@@ -29,6 +30,11 @@ class Saves:
     count: int
     typical_s: float
     worst_s: float
+
+    @property
+    def lead_s(self) -> int:
+        """The signal lead that the worst one needs: twice its time, in whole half minutes."""
+        return 30 * math.ceil(2 * self.worst_s / 30)
 
 
 @frozen(kw_only=True)

@@ -21,13 +21,12 @@ def site_profile(site: Site, partition: str | None, saves: Saves | None) -> str:
     ]
     if debug := _debug_partition(site):
         lines += ["# for launcher dry-run --slurm", f"debug_partition: {json.dumps(debug)}"]
-    lines += ["# where runs lie, on a file system that compute nodes see", "# runs_dir: $HOME/runs"]
+    lines += ["# where runs are kept, on a file system that compute nodes see", "# runs_dir: $HOME/runs"]
     chosen = site.partition(partition) or site.partition(None) or next((p for p in site.partitions if p.up), None)
     if chosen and (chosen.name == partition or not chosen.default):
         lines += ["slurm:", f"  partition: {json.dumps(chosen.name)}"]
     if saves and saves.worst_s > 60:
-        lead = int(-(-2 * saves.worst_s // 30) * 30)
-        lines += [f"# saves took up to {saves.worst_s:.0f} s", "restart:", f"  signal_lead_s: {lead}"]
+        lines += [f"# saves took up to {saves.worst_s:.0f} s", "restart:", f"  signal_lead_s: {saves.lead_s}"]
     return "\n".join(lines) + "\n"
 
 

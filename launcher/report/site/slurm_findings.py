@@ -135,10 +135,8 @@ def _saves(facts: SiteFacts, spec: SiteSpec) -> Iterator[Finding]:
         yield warning("saving", f"Your {duration(saves.worst_s)} save does not fit {limit}: a preemption loses the work since the "
                                 "last checkpoint. Save more often (checkpoint.interval_min) or save less.")  # fmt: skip
     if saves.worst_s > 0.5 * facts.signal_lead_s:
-        lead, now = int(-(-2 * saves.worst_s // 30) * 30), facts.signal_lead_s
-        yield warning(
-            "saving", f"Set restart.signal_lead_s to {lead}: {now} s before the time limit is too late to save."
-        )
+        late = f"{facts.signal_lead_s} s before the time limit is too late to save"
+        yield warning("saving", f"Set restart.signal_lead_s to {saves.lead_s}: {late}.")
 
 
 def _requeue(site: Site, spec: SiteSpec) -> Finding:
@@ -155,7 +153,7 @@ def _limits(site: Site) -> Iterator[Finding]:
     if site.accounting == "none":
         kept_s = site.min_job_age_s
         yield note(
-            "accounting", f"There is none: SLURM forgets a job {kept_s} s after its end. The run keeps its outcome."
+            "accounting", f"SLURM keeps none: it forgets a job {kept_s} s after its end. The run keeps its outcome."
         )
     else:
         yield ok("accounting", f"sacct answers ({site.accounting}).")

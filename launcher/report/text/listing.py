@@ -18,9 +18,6 @@ from launcher.report.model.verdict import State
 from launcher.run.files import NO_JSON
 from launcher.run.paths import RunPaths
 
-_SMALL = 8192
-"""Bytes read at once: a buffer of a megabyte costs 27 µs to make, an outcome is a few hundred bytes."""
-
 Reading = Callable[[list[RunPaths], float], list[History]]
 """Reads runs, as `read_histories` does."""
 
@@ -69,29 +66,30 @@ def rows(runs: list[Known], now: float, ask: Ask | None = None, read: Reading = 
     return [row for row in out if row is not None]
 
 
+def grouped_rows(
+    groups: list[list[Known]], now: float, ask: Ask | None = None, read: Reading = read_histories
+) -> list[list[ListingRow]]:
+    """The `rows` of each group, without groups that have none any more."""
+    by_run = {row.run: row for row in rows([known for group in groups for known in group], now, ask, read)}
+    lines = [[by_run[known.id] for known in group if known.id in by_run] for group in groups]
+    return [line for line in lines if line]
+
+
 def _load(path: str) -> dict[str, Any] | None:
     """The JSON object at ``path``, None when there is none; os.open is half of what `open` costs."""
     try:
         fd = os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        raw = os.read(fd, _SMALL)
-        while len(raw) and len(raw) % _SMALL == 0 and (more := os.read(fd, _SMALL)):
-            raw += more
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    try:
-        value = json.loads(raw)
-    except NO_JSON:
+        try:
+            value = json.loads(os.read(fd, os.fstat(fd).st_size))
+        finally:
+            os.close(fd)
+    except (OSError, *NO_JSON):
         return None
     return value if isinstance(value, dict) else None
 
 
 def _glance(known: Known) -> ListingRow | None:
-    """The row of a run that has ended; None where the history must be read. Who submits it again takes its outcome away first."""
+    """The row of a run that has ended; None where the history must be read. A resubmission moves the outcome away first."""
     root = known.root
     outcome = _load(f"{root}/outcome.json")
     if outcome is None or outcome.get("state") not in _STATES:
@@ -114,7 +112,7 @@ def _glance(known: Known) -> ListingRow | None:
 
 
 def has_ended(known: Known) -> bool:
-    """Whether the run has an end: who submits it again takes its outcome away first. Nothing is read."""
+    """Return whether the run has ended: a resubmission moves the outcome away first. Nothing is read."""
     return os.path.isfile(f"{known.root}/outcome.json")
 
 
@@ -137,17 +135,10 @@ def _row(s: RunSummary, known: Known) -> ListingRow:
 
 def group_sweeps(runs: list[Known]) -> list[list[Known]]:
     """What a list shows as one line each: a run by itself, or all points of a sweep."""
-    out: list[list[Known]] = []
     groups: dict[str, list[Known]] = {}
     for known in runs:
-        if known.sweep is None:
-            out.append([known])
-        elif known.sweep in groups:
-            groups[known.sweep].append(known)
-        else:
-            groups[known.sweep] = [known]
-            out.append(groups[known.sweep])
-    return out
+        groups.setdefault(known.sweep or known.root, []).append(known)
+    return list(groups.values())
 
 
 def sweep_line(points: list[ListingRow]) -> tuple[State, str]:
@@ -180,7 +171,9 @@ def best_metric(points: list[ListingRow]) -> str | None:
 
 def sort_by_metric(points: list[ListingRow], metric: str, *, descending: bool) -> list[ListingRow]:
     """Points with the metric first, best first; those without follow."""
-    with_value = [(v, p) for p in points if (v := as_number(p.metrics.get(metric))) is not None]
-    having = {id(p) for _, p in with_value}
-    ordered = [p for _, p in sorted(with_value, key=lambda pair: pair[0], reverse=descending)]
-    return ordered + [p for p in points if id(p) not in having]
+
+    def place(point: ListingRow) -> tuple[bool, float]:
+        value = as_number(point.metrics.get(metric))
+        return value is None, (-value if descending else value) if value is not None else 0.0
+
+    return sorted(points, key=place)

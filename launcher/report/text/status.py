@@ -10,8 +10,8 @@ from launcher.report.model.history import as_number
 from launcher.report.model.ledger import Advice, Ledger
 from launcher.report.model.problems import shortened
 from launcher.report.model.summary import RunSummary
-from launcher.run.causes import MEANINGS
-from launcher.run.units import named_ranks, plural, short_list
+from launcher.report.text.words import lost_steps, meaning
+from launcher.run.units import named_ranks, short_list
 
 _COLOURS = {"pending": "yellow", "running": "cyan", "completed": "green", "failed": "red", "cancelled": "magenta"}
 
@@ -37,30 +37,33 @@ def headline(s: RunSummary) -> str:
     return "  ".join(parts)
 
 
-def lines(
-    s: RunSummary, now: float, *, history: str = "", goodput: str = "", cost: str = "", advice: str = "", why: str = ""
-) -> list[str]:
-    """Everything ``status`` says of a run, the head line first; ``why`` is a better reason than the leader's."""
-    rows = [
-        ("reason", why or _reason(s)),
-        ("heard", _silence(s, now)),
-        ("waiting", _waiting(s, now)),
-        ("phase", _phase(s)),
-        ("ended", still_at_work(s, now)),
-        ("step", _step(s)),
-        ("saved", _saved(s, now)),
-        ("saving", failing_saves(s)),
-        ("metrics", formats.metric_list(s.metrics)),
-        ("ranks", _ranks(s)),
-        ("limit", _limit(s)),
-        ("took", _took(s, now)),
-        ("history", history),
-        ("goodput", goodput),
-        ("cost", cost),
-        ("advice", advice),
-        ("files", shortened(s.file_faults)),
-    ]
-    return [headline(s)] + [f"  {label:<8} {value}" for label, value in rows if value]
+def labelled(s: RunSummary, now: float, *, why: str = "", **more: str) -> dict[str, str]:
+    """Everything ``status`` says of a run below the head line, by label; ``why`` is a better reason than the leader's.
+
+    ``more``: history, goodput, cost and advice, in words.
+    """
+    rows = {
+        "reason": why or ("" if s.state == "pending" else formats.clean(s.reason)),
+        "heard": _silence(s, now),
+        "waiting": _waiting(s, now),
+        "phase": _phase(s),
+        "ended": still_at_work(s, now),
+        "step": _step(s),
+        "saved": _saved(s, now),
+        "saving": failing_saves(s),
+        "metrics": formats.metric_list(s.metrics),
+        "ranks": _ranks(s),
+        "limit": _limit(s),
+        "took": _took(s, now),
+        **more,
+        "files": shortened(s.file_faults),
+    }
+    return {label: value for label, value in rows.items() if value}
+
+
+def lines(s: RunSummary, now: float, **more: str) -> list[str]:
+    """The lines of ``status``: the head line, then what is `labelled`."""
+    return [headline(s)] + [f"  {label:<8} {value}" for label, value in labelled(s, now, **more).items()]
 
 
 def standing(s: RunSummary, book: Ledger, advice: Advice) -> dict[str, Any]:
@@ -70,17 +73,12 @@ def standing(s: RunSummary, book: Ledger, advice: Advice) -> dict[str, Any]:
 
 def past(book: Ledger, now: float, limit: int = 3) -> str:
     """``08:42 preempted, 0 steps lost; 03:10 crash, 14 steps lost``: the newest interruptions first."""
-    told = []
-    for stop in reversed(book.interruptions[-limit:]):
-        lost = "" if stop.lost_steps is None else f", {plural(stop.lost_steps, 'step')} lost"
-        why = MEANINGS[stop.cause].words if stop.cause in MEANINGS else stop.cause
-        told.append(f"{formats.time_of_day(stop.t, now)} {why}{lost}")
+    told = [
+        f"{formats.time_of_day(stop.t, now)} {meaning(stop.cause)}{lost_steps(stop.lost_steps)}"
+        for stop in reversed(book.interruptions[-limit:])
+    ]
     more = len(book.interruptions) - limit
     return "; ".join(told) + (f"; {more} earlier" if more > 0 else "")
-
-
-def _reason(s: RunSummary) -> str:
-    return "" if s.state == "pending" else formats.clean(s.reason)
 
 
 def _silence(s: RunSummary, now: float) -> str:
@@ -97,11 +95,10 @@ def said_nothing(s: RunSummary, now: float) -> str:
 
 def _waiting(s: RunSummary, now: float) -> str:
     if s.state == "pending":
-        queued = f"{formats.duration(now - s.submitted)} in the queue" if s.submitted and s.backend == "slurm" else ""
-        start = (
-            f", starts about {formats.time_of_day(s.starts, now)} by SLURM's estimate" if queued and s.starts else ""
-        )
-        return queued + start
+        if not s.submitted or s.backend != "slurm":
+            return ""
+        start = f", starts about {formats.time_of_day(s.starts, now)} by SLURM's estimate" if s.starts else ""
+        return f"{formats.duration(now - s.submitted)} in the queue{start}"
     if not s.missing:
         return ""
     who = []
@@ -151,31 +148,25 @@ def _saved(s: RunSummary, now: float) -> str:
 def failing_saves(s: RunSummary) -> str:
     """That no checkpoint could be written lately, and why; empty where saves work."""
     times = "failed" if s.save_failures == 1 else f"failed {s.save_failures} times in a row"
-    return f"{times}: {formats.clean(s.save_error, 200)}" if s.save_failures and s.active else ""
+    why = f": {formats.clean(s.save_error, 200)}" if s.save_error else ""
+    return f"{times}{why}" if s.save_failures and s.active else ""
 
 
 def _ranks(s: RunSummary) -> str:
     if not s.nodes or s.world_size is None:
         return ""
-    there = sum(1 for r in s.ranks if r.get("pid")) if s.state == "running" else s.world_size
-    out = f"{there} of {s.world_size}" if s.state == "running" and s.ranks else f"{s.world_size}"
-    out += f" on {short_list(s.nodes)}"
-    if s.spares:
-        out += f", {len(s.spares)} spare"
-    if s.state == "running" and s.slowest:
-        out += f"; slowest rank {s.slowest[0]} (+{s.slowest[1]:.0%})".replace("%", " %")
-    return out
+    running = s.state == "running"
+    there = f"{sum(1 for r in s.ranks if r.get('pid'))} of " if running and s.ranks else ""
+    spare = f", {len(s.spares)} spare" if s.spares else ""
+    slow = f"; slowest rank {s.slowest[0]} (+{100 * s.slowest[1]:.0f} %)" if running and s.slowest else ""
+    return f"{there}{s.world_size} on {short_list(s.nodes)}{spare}{slow}"
 
 
 def _limit(s: RunSummary) -> str:
-    if s.state != "running":
+    if s.state != "running" or s.backend != "slurm":
         return ""
-    parts = []
-    if s.left_here_s is not None and s.backend == "slurm":
-        parts.append(f"{formats.duration(s.left_here_s)} left here")
-    if s.left_in_all_s is not None and s.backend == "slurm":
-        parts.append(f"{formats.duration(s.left_in_all_s)} left in all")
-    return "; ".join(parts)
+    left = ((s.left_here_s, "in this attempt"), (s.left_in_all_s, "in all"))
+    return "; ".join(f"{formats.duration(seconds)} left {where}" for seconds, where in left if seconds is not None)
 
 
 def _took(s: RunSummary, now: float) -> str:

@@ -34,8 +34,8 @@ def level(e: Event) -> str:
 
 def words(e: Event) -> str:
     """One line for one event; an unknown type is named as it is."""
-    teller = _TELLERS.get(type(e))
-    return formats.clean(e.type.replace("_", " ") if teller is None else teller(e), 300)
+    say = _WORDS.get(type(e))
+    return formats.clean(e.type.replace("_", " ") if say is None else say(e), 300)
 
 
 def _step(step: float | None) -> str:
@@ -44,6 +44,11 @@ def _step(step: float | None) -> str:
 
 def _at_step(step: float | None) -> str:
     return "" if step is None else f" at {_step(step)}"
+
+
+def lost_steps(count: int | None) -> str:
+    """``, 14 steps lost``: the end of a sentence; empty where that is not known."""
+    return "" if count is None else f", {plural(count, 'step')} lost"
 
 
 def _reached(step: float | None) -> str:
@@ -91,19 +96,12 @@ def _round_started(e: ev.RoundStarted) -> str:
     return f"round {e.round} started {origin}: {plural(e.world_size or 0, 'rank')}{where}"
 
 
-def _evaluated(e: ev.Evaluated) -> str:
-    values = formats.metric_list(e.metrics)
-    return f"evaluated{_at_step(e.step)}" + (f": {values}" if values else "")
-
-
 def _saved(e: ev.Saved) -> str:
     seconds, held = e.seconds, e.blocked_s
-    details = [size(e.bytes)] if e.bytes else []
-    details += [f"in {formats.duration(seconds)}"] if seconds is not None else []
-    details += [f"training paused for {formats.duration(held)} of it"] if held and seconds and held < seconds else []
-    return f"saved {_step(e.step)}" + (
-        f": {' '.join(details[:2])}{', ' + details[2] if len(details) > 2 else ''}" if details else ""
-    )
+    took = f"in {formats.duration(seconds)}" if seconds is not None else ""
+    details = " ".join(filter(None, [size(e.bytes or None), took]))
+    paused = f", training paused for {formats.duration(held)} of it" if held and seconds and held < seconds else ""
+    return f"saved {_step(e.step)}" + (f": {details}{paused}" if details else "")
 
 
 def cause_words(cause: Cause | None) -> str:
@@ -129,13 +127,9 @@ def _worker_failed(e: ev.WorkerFailed) -> str:
     return f"rank {rank} on {e.host or '?'} failed{_at_step(e.step)}: {cause_words(e.cause)}"
 
 
-def _victims(e: ev.Victims) -> str:
-    return f"{named_ranks([r.rank for r in e.ranks if r.rank is not None])} failed because of it"
-
-
 def _node_lost(e: ev.NodeLost) -> str:
     why = {"silent": "it stopped responding", "closed": "its connection closed", "slurm": "SLURM says it is down"}
-    return f"lost {e.host or '?'}: {why.get(e.why or '', e.why or 'gone')}"
+    return f"lost {e.host or '?'}: {why.get(e.why or '', e.why or 'reason unknown')}"
 
 
 def _hang(e: ev.Hang) -> str:
@@ -144,19 +138,15 @@ def _hang(e: ev.Hang) -> str:
     return f"no progress for {formats.duration(e.limit_s)}{who}"
 
 
-def _meaning(value: str | None) -> str:
+def meaning(value: str | None) -> str:
+    """What a cause of a stop is called in a sentence."""
     value = value or "unknown"
     return MEANINGS[value].words if value in MEANINGS else value
 
 
 def _stop_requested(e: ev.StopRequested) -> str:
     left = f", {formats.duration(e.deadline_s)} left" if e.deadline_s else ""
-    return f"stopping ({_meaning(e.cause)}){left}{', without saving' if e.save is False else ''}"
-
-
-def _stopped(e: ev.Stopped) -> str:
-    lost = e.lost_steps
-    return f"stopped{_reached(e.step)}" + ("" if lost is None else f", {plural(lost, 'step')} lost")
+    return f"stopping ({meaning(e.cause)}){left}{', without saving' if e.save is False else ''}"
 
 
 def _requeued(e: ev.Requeued) -> str:
@@ -169,11 +159,7 @@ def _first_step(e: ev.FirstStep) -> str:
     return f"first step ({formats.count(e.step)}){f' after {took}' if took else ''}"
 
 
-def _ended(e: ev.Ended) -> str:
-    return f"{e.state or 'ended'}{_reached(e.step)}" + (f": {e.reason}" if e.reason else "")
-
-
-_TELLERS: dict[type[Event], Callable[[Any], str]] = {
+_WORDS: dict[type[Event], Callable[[Any], str]] = {
     ev.RunSubmitted: _submitted,
     ev.AttemptStarted: _attempt_started,
     ev.NodeJoined: _node_joined,
@@ -183,27 +169,29 @@ _TELLERS: dict[type[Event], Callable[[Any], str]] = {
     ev.RoundStarted: _round_started,
     ev.FirstStep: _first_step,
     ev.EpochDone: lambda e: f"epoch {formats.number(e.epoch)} done, loss {formats.number(e.loss)}",
-    ev.Evaluated: _evaluated,
+    ev.Evaluated: lambda e: (
+        f"evaluated{_at_step(e.step)}" + (f": {formats.metric_list(e.metrics)}" if e.metrics else "")
+    ),
     ev.SaveStarted: lambda e: f"saving {_step(e.step)}",
     ev.Saved: _saved,
     ev.SaveFailed: lambda e: f"saving {_step(e.step)} failed: {e.errno_name or ''} {e.error or ''}",
     ev.CheckpointDamaged: lambda e: f"checkpoint {(e.path or '').rsplit('/', 1)[-1]} is damaged: {e.why or ''}",
     ev.WorkerFailed: _worker_failed,
-    ev.Victims: _victims,
+    ev.Victims: lambda e: f"{named_ranks(r.rank for r in e.ranks if r.rank is not None)} failed because of it",
     ev.NodeLost: _node_lost,
     ev.Hang: _hang,
-    ev.StoreLost: lambda e: f"the store on {e.host or '?'} is gone",
-    ev.SignalReceived: lambda e: f"SIG{e.name or '?'} on {e.host or '?'}: {_meaning(e.meaning)}",
+    ev.StoreLost: lambda e: f"lost the rendezvous store on {e.host or '?'}",
+    ev.SignalReceived: lambda e: f"SIG{e.name or '?'} on {e.host or '?'}: {meaning(e.meaning)}",
     ev.StopRequested: _stop_requested,
     ev.Agreed: lambda e: f"all ranks stop after {_step(e.step)}",
-    ev.Stopped: _stopped,
+    ev.Stopped: lambda e: f"stopped{_reached(e.step)}{lost_steps(e.lost_steps)}",
     ev.Decided: lambda e: f"decided: {(e.action or '?').replace('_', ' ')} ({e.reason or ''})",
     ev.Excluded: lambda e: f"will not use {short_list(e.hosts, 4)} again: {e.why or ''}",
     ev.Readmitted: lambda e: f"may use {short_list(e.hosts, 4)} again: {e.why or ''}",
     ev.Requeued: _requeued,
     ev.RoundEnded: lambda e: f"round {e.round} ended: {e.why or ''}",
     ev.AttemptEnded: lambda e: f"attempt {e.attempt} ended: {e.why or ''}",
-    ev.Ended: _ended,
+    ev.Ended: lambda e: f"{e.state or 'ended'}{_reached(e.step)}" + (f": {e.reason}" if e.reason else ""),
     ev.Notified: lambda e: f"notification sent: {e.kind or ''}",
     ev.Warned: lambda e: f"warning: {e.text or ''}",
 }

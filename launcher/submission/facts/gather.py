@@ -18,7 +18,7 @@ from launcher.config.load.load import LoadedJob
 from launcher.config.load.site_profile import SiteProfile
 from launcher.errors import ConfigError
 from launcher.run import index
-from launcher.slurm.site import ask_site, find_slurm, parse_site, policy
+from launcher.slurm.site import ask_site, find_slurm, policy
 from launcher.submission.facts import code_files, interpreter
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts, SlurmFacts
 
@@ -166,10 +166,9 @@ def slurm_facts(environ: Mapping[str, str], partition: str | None, qos: str | No
     presence = find_slurm(environ)
     if presence.state != "ready":
         return SlurmFacts(traces=presence.traces)
-    texts = ask_site(tries=1, all_qos=False)  # a busy controller costs one look; the plan says so
-    if isinstance(texts, str):
-        return SlurmFacts(found=True, silent=texts)
-    site = parse_site(texts)
+    site = ask_site(tries=1, all_qos=False)  # a busy controller costs one look; the plan says so
+    if isinstance(site, str):
+        return SlurmFacts(found=True, silent=site)
     return SlurmFacts(
         found=True,
         known=True,

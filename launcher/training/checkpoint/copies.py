@@ -6,11 +6,12 @@ import copy
 import threading
 from collections import deque
 from collections.abc import Container
+from functools import partial
 from typing import Any
 
 import torch
 
-from launcher.training.checkpoint.plain import like, map_leaves
+from launcher.training.checkpoint.plain import map_leaves
 
 _Path = tuple[Any, ...]
 _SMALL = 65536
@@ -21,9 +22,8 @@ class Snapshot:
     """Takes copies into host memory kept from one copy to the next (fresh pages cost more than copying does)."""
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
         self._buffers: dict[_Path, torch.Tensor] = {}
-        self._stream: Any = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
+        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._event: Any = None
         self._late: Container[int] = ()
         self._pending: deque[tuple[torch.Tensor, torch.Tensor, int]] = deque()
@@ -37,14 +37,15 @@ class Snapshot:
         ``late`` holds addresses of tensors that nobody writes to before `settle`: they are copied meanwhile, by whoever
         calls `wait` or `settle` (a step's forward and backward pass hide them).
         """
-        self._late, self.torn = (() if self._cuda else late), False
+        self._late, self.torn = (late if self._stream is None else ()), False
         fresh: dict[_Path, torch.Tensor] = {}
-        if not self._cuda:
-            copied = self._copy(tree, (), fresh, {})
+        copy_leaf = partial(self._copy, fresh, {})
+        if self._stream is None:
+            copied = map_leaves(tree, copy_leaf)
         else:
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
-                copied = self._copy(tree, (), fresh, {})
+                copied = map_leaves(tree, copy_leaf)
             self._event = self._stream.record_event()
             # The device waits before it changes what is being copied; the host does not.
             torch.cuda.current_stream().wait_stream(self._stream)
@@ -68,14 +69,10 @@ class Snapshot:
                 self.torn = self.torn or source._version != version
                 self._pending.popleft()
 
-    def _copy(self, node: Any, path: _Path, fresh: dict[_Path, torch.Tensor], seen: dict[Any, torch.Tensor]) -> Any:
-        if isinstance(node, dict):
-            return like(node, {k: self._copy(v, (*path, k), fresh, seen) for k, v in node.items()})
-        if type(node) in (list, tuple):
-            return type(node)(self._copy(v, (*path, i), fresh, seen) for i, v in enumerate(node))
-        if not isinstance(node, torch.Tensor):
-            return copy.deepcopy(node)
-        tensor = node.detach()
+    def _copy(self, fresh: dict[_Path, torch.Tensor], seen: dict[Any, torch.Tensor], leaf: Any, path: _Path) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return copy.deepcopy(leaf)
+        tensor = leaf.detach()
         identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         if tensor.numel() and identity in seen:
             return seen[identity]
@@ -102,7 +99,7 @@ class Reference:
         """Whether every large tensor is as it was (torch counts in-place writes)."""
         return all(tensor._version == version for tensor, version in self._held)
 
-    def _hold(self, leaf: Any) -> Any:
+    def _hold(self, leaf: Any, _: _Path) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return copy.deepcopy(leaf)
         tensor = leaf.detach()  # shares the version counter

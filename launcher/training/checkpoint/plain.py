@@ -30,18 +30,17 @@ ATOMS = (type(None), bool, int, float, complex, str, bytes, bytearray, torch.Siz
 _VALUES = {
     kind.__name__: kind
     for kind in (
-        *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
-        *(Decimal, Fraction, PosixPath, PurePosixPath, slice, range),
+        datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone,
+        Decimal, Fraction, PosixPath, PurePosixPath, slice, range,
     )
-}
+}  # fmt: skip
 """Made from the arguments that their own ``__reduce_ex__`` gives."""
 _NAMESPACES = {kind.__name__: kind for kind in (SimpleNamespace, argparse.Namespace)}
-_MAPPINGS: dict[str, Any] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter)}
 _FACTORIES: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (*(bool, int, float, str, list, tuple, dict, set, frozenset), OrderedDict, Counter, deque)
+    for kind in (bool, int, float, str, list, tuple, dict, set, frozenset, OrderedDict, Counter, deque)
 }
-"""What a defaultdict may fill itself with."""
+"""Classes that a stand-in names; what a defaultdict may fill itself with."""
 
 
 def is_stand_in(node: Any) -> bool:
@@ -63,13 +62,13 @@ def like(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
     return ordered
 
 
-def map_leaves(node: Any, change: Callable[[Any], Any]) -> Any:
-    """Return dicts, lists and tuples as they are, with ``change`` applied to everything else in them."""
+def map_leaves(node: Any, change: Callable[[Any, tuple[Any, ...]], Any], path: tuple[Any, ...] = ()) -> Any:
+    """Return dicts, lists and tuples as they are, with ``change(leaf, its keys)`` in place of everything else in them."""
     if isinstance(node, dict):
-        return like(node, {key: map_leaves(value, change) for key, value in node.items()})
+        return like(node, {key: map_leaves(value, change, (*path, key)) for key, value in node.items()})
     if type(node) in (list, tuple):
-        return type(node)(map_leaves(value, change) for value in node)
-    return change(node)
+        return type(node)(map_leaves(value, change, (*path, number)) for number, value in enumerate(node))
+    return change(node, path)
 
 
 def to_plain(node: Any) -> Any:
@@ -110,7 +109,7 @@ def _described(node: Any, kind: Any) -> tuple[str, Any] | None:
         known = factory is None or _FACTORIES.get(getattr(factory, "__name__", "")) is factory
         return (name, [factory and factory.__name__, dict(node)]) if known else None
     if isinstance(node, dict):  # keys of other types; of a class of the user's own a plain dict, as everywhere
-        return (name if kind in _MAPPINGS.values() else "dict"), [list(pair) for pair in node.items()]
+        return (name if kind in (dict, OrderedDict, Counter) else "dict"), [list(pair) for pair in node.items()]
     return _numpy(node, kind) or _of_a_class(node, kind)
 
 
@@ -189,16 +188,15 @@ def _made(tag: str, value: Any, code_dir: str) -> Any:
         return _NAMESPACES[tag](**value)
     if tag in ("set", "frozenset"):
         return _FACTORIES[tag](value)
-    if tag in _MAPPINGS:
-        return _MAPPINGS[tag](dict(value))
+    if tag in ("dict", "OrderedDict", "Counter"):
+        return _FACTORIES[tag](dict(value))
     if tag == "deque":
-        return deque(value[0], value[1])
+        return deque(*value)
     if tag == "defaultdict":
         return defaultdict(_FACTORIES[value[0]] if value[0] else None, value[1])
     if tag in ("numpy scalar", "numpy array"):
         return _numpy_made(*value)
-    module, name, held = value
-    return _class_made(tag, (module, name), held, code_dir)
+    return _class_made(tag, code_dir, *value)
 
 
 def _numpy_made(kind: str, *value: Any) -> Any:
@@ -213,8 +211,7 @@ def _numpy_made(kind: str, *value: Any) -> Any:
     return data.clone().numpy().view(dtype).reshape(shape, order=order)
 
 
-def _class_made(tag: str, where: tuple[str, str], value: Any, code_dir: str) -> Any:
-    module, name = where
+def _class_made(tag: str, code_dir: str, module: str, name: str, value: Any) -> Any:
     kind = _class(module, name, code_dir)
     if tag in ("enum", "flag") and issubclass(kind, Enum):
         return kind(value) if tag == "flag" and issubclass(kind, Flag) else kind[value]
@@ -227,7 +224,7 @@ def _class_made(tag: str, where: tuple[str, str], value: Any, code_dir: str) -> 
         for field, its in value.items():
             object.__setattr__(made, field, its)  # as unpickling does; frozen ones refuse any other way
         return made
-    raise TypeError(f"{module}.{name} is no {tag} with these fields")
+    raise TypeError(f"{module}.{name} is not a {tag} with these fields")
 
 
 def _class(module: str, name: str, code_dir: str) -> Any:

@@ -12,20 +12,21 @@ import torch
 from torch import _weights_only_unpickler as restricted
 
 from launcher.errors import CheckpointError
-from launcher.training.checkpoint.plain import ATOMS, is_stand_in, map_leaves
+from launcher.training.checkpoint.plain import ATOMS, is_stand_in, map_leaves, to_plain
 
 _PLAIN = "tensors, numbers, text, lists and dicts can"
 _CONTENT = {"deque": 0, "defaultdict": 1, "namedtuple": 2, "dataclass": 2}
 """Which part of a stand-in's value holds what the user put in."""
 
 
-def check_loadable(tree: Any) -> None:
-    """Raise CheckpointError, which names key and type, when ``tree`` could be saved and not loaded again.
+def loadable(tree: Any) -> Any:
+    """Return ``tree`` as plain values. Raises CheckpointError, which names key and type, when they could not be loaded again.
 
-    Tensors that are torch's own are left out: they can always be loaded, and are nearly all that there is to read.
+    Tensors that are torch's own are not read: they can always be loaded, and are nearly all that there is to read.
     """
+    tree = to_plain(tree)
     try:
-        _read_back(map_leaves(tree, lambda leaf: None if _is_torchs(leaf) else leaf))
+        _read_back(map_leaves(tree, lambda leaf, _: None if _is_torchs(leaf) else leaf))
     except Exception as error:
         for path, leaf in _leaves(tree, ()):
             try:
@@ -36,6 +37,7 @@ def check_loadable(tree: Any) -> None:
                 text = f"{_named(path)} is {_what(leaf)}, which cannot be loaded again safely ({_PLAIN}){why}"
                 raise CheckpointError(text) from error
         raise CheckpointError(f"the state cannot be loaded again: {_first_line(error)}") from error
+    return tree
 
 
 def _is_torchs(node: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -12,10 +12,11 @@ import torch
 
 from launcher.errors import CheckpointError
 from launcher.run.asking import exists, names, patiently
+from launcher.run.messages import WorkerWarning
 from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED
 from launcher.training.checkpoint import readback, write
 from launcher.training.checkpoint.digest import digest
-from launcher.training.checkpoint.plain import from_plain, to_plain
+from launcher.training.checkpoint.plain import from_plain
 from launcher.training.ddp.determinism import seed_rank, set_rng_state
 from launcher.training.ddp.optimizers import bearer, parts
 from launcher.training.ddp.wrapping import is_exact, pin, replicas, unwrap
@@ -31,7 +32,6 @@ class Registered:
         place: WorkerPlace,
         *,
         settle: Callable[[], None],
-        warn: Callable[[str], None],
         watch: Callable[[torch.nn.Module], None],
     ) -> None:
         self.shared: dict[str, Any] = {}
@@ -39,19 +39,22 @@ class Registered:
         self.optimizers: list[torch.optim.Optimizer] = []
         """Each calls ``settle`` before its every step."""
         self._place = place
-        self._settle, self._warn, self._watch = settle, warn, watch
+        self._settle, self._watch = settle, watch
         self._told_unordered = False
-        self._unsafe = (
-            (warn if place.rank == 0 else lambda text: None) if place.spec and place.spec.unsafe_load else None
-        )
-        path = place.resume_path
-        # Without one it is a script's own folder; a state that cannot be seen for a moment is still there.
-        has_state = path is not None and patiently(partial(exists, path / write.SHARED, path), path)
-        self.loaded: dict[str, Any] | None = write.load_shared(path, self._unsafe) if path and has_state else None
+        told = self._warn if place.rank == 0 else lambda text: None
+        self._unsafe = told if place.spec.unsafe_load else None
+        self.loaded: dict[str, Any] | None = None
         """The checkpoint's shared part; None from scratch, and once everything is loaded."""
-        self._generators = None if path is None else path if has_state else path / write.GENERATORS
         self._mine: dict[str, Any] | None = None
-        if path and self.loaded and self.ranks_then == place.world_size:
+        self._generators = path = place.resume_path
+        if path is None:
+            return
+        # Without a state it is a script's own folder; a state that cannot be seen for a moment is still there.
+        if not patiently(partial(exists, path / write.SHARED, path), path):
+            self._generators = path / write.GENERATORS
+            return
+        self.loaded = write.load_shared(path, self._unsafe)
+        if self.ranks_then == place.world_size:
             self._mine = self._of_rank(path, place.rank)
 
     def __bool__(self) -> bool:
@@ -81,7 +84,7 @@ class Registered:
                     part.register_step_pre_hook(lambda *_: self._settle())
             for replica in replicas(thing):
                 self._watch(replica)
-                if self._place.channel is not None and not is_exact(replica) and (why := pin(replica)):
+                if self._place.paths is not None and not is_exact(replica) and (why := pin(replica)):
                     self._tell_unordered(f"run.register() could not change that: {why}")
 
     def _check(self, name: str, thing: Any, per_rank: bool) -> None:
@@ -89,7 +92,7 @@ class Registered:
         kind, place = type(thing).__name__, self._place
         if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
             raise TypeError(f"worker.register({name}=...): {kind} has no state_dict and load_state_dict")
-        is_saved_here = place.spec is not None and place.spec.checkpoint.enabled and (per_rank or place.rank == 0)
+        is_saved_here = place.spec.checkpoint.enabled and (per_rank or place.rank == 0)
         is_optimizer = isinstance(thing, torch.optim.Optimizer)
         if not (is_saved_here or is_optimizer):
             return
@@ -102,9 +105,12 @@ class Registered:
             return  # it may have no state before the first step: the first save shows that
         try:
             if is_saved_here:
-                readback.check_loadable(to_plain({"objects": {name: state}}))
+                readback.loadable({"objects": {name: state}})
         except CheckpointError as error:
             raise TypeError(f"worker.register({name}=...): {error}") from error
+
+    def _warn(self, text: str) -> None:
+        self._place.channel.send(WorkerWarning(text=text))
 
     def _of_rank(self, path: Path, rank: int) -> dict[str, Any]:
         return write.load_rank(path, rank, self._unsafe)
@@ -129,22 +135,21 @@ class Registered:
             return
         # The file is mapped; what keeps the tensors it is given must not keep the mapping.
         tensor = (lambda value: value) if isinstance(thing, torch.nn.Module) else torch.clone
-        code_dir = self._place.spec.code_dir if self._place.spec else ""
         try:
-            thing.load_state_dict(from_plain(states[name], code_dir=code_dir, tensor=tensor))
+            thing.load_state_dict(from_plain(states[name], code_dir=self._place.spec.code_dir, tensor=tensor))
         except Exception as error:
             raise CheckpointError(f"the checkpoint's state of {name!r} does not fit: {error}") from error
 
     def complete(self) -> None:
         """Release the checkpoint. Raises CheckpointError when it holds state of an object that is not registered."""
-        saved = set(self.loaded["objects"]) - set(self.shared) if self.loaded else set()
-        saved |= set(self._mine["objects"]) - set(self.per_rank) if self._mine else set()
-        if saved:
-            names = ", ".join(sorted(saved))
-            raise CheckpointError(f"the checkpoint holds state that nothing is registered for: {names}")
+        pairs = ((self.loaded, self.shared), (self._mine, self.per_rank))
+        if left := {name for saved, held in pairs if saved for name in saved["objects"] if name not in held}:
+            raise CheckpointError(
+                f"the checkpoint holds the state of objects that are not registered: {', '.join(sorted(left))}"
+            )
         self.loaded = self._mine = self._generators = None
 
-    def restore_generators(self, seed: int, step: int, *, alike: bool) -> None:
+    def restore_generators(self, step: int, *, alike: bool) -> None:
         """Restore this rank's random numbers from the checkpoint; from scratch nothing changes.
 
         If the number of ranks has changed: with ``alike``, a state that all ranks had in common is restored on every rank;
@@ -160,19 +165,17 @@ class Registered:
         if states and all(digest(state) == digest(states[0]) for state in states):
             set_rng_state(states[0])
         else:
-            seed_rank(seed, step, self._place.rank)
+            seed_rank(self._place.spec.seed, step, self._place.rank)
 
     def partial_sums(self, device: torch.device) -> dict[str, Any]:
         """Return this rank's sums over the epoch under way; if the number of ranks has changed, rank 0 has the sum of all."""
-        if self._mine is not None:
-            return {name: _on(device, value) for name, value in self._mine["partial"].items()}
         path, total = self._place.resume_path, dict[str, Any]()
-        for old in range(self.ranks_then if path and self._place.rank == 0 else 0):
-            for name, value in self._of_rank(path, old)["partial"].items():  # type: ignore[arg-type]
-                total[name] = _on(device, value) + total[name] if name in total else _on(device, value)
+        states: Iterable[dict[str, Any]] = [self._mine] if self._mine else []
+        if not self._mine and path and self._place.rank == 0:
+            states = (self._of_rank(path, old) for old in range(self.ranks_then))
+        for state in states:
+            for name, value in state["partial"].items():
+                if isinstance(value, torch.Tensor):
+                    value = value.clone().to(device)  # its file is mapped
+                total[name] = value + total[name] if name in total else value
         return total
-
-
-def _on(device: torch.device, value: Any) -> Any:
-    """Copy a loaded sum to ``device``: its file is mapped."""
-    return value.clone().to(device) if isinstance(value, torch.Tensor) else value

@@ -28,7 +28,6 @@ from launcher.run.messages import WorkerSaveBegun, WorkerSaveFailed, WorkerShard
 from launcher.run.worker_texts import UNSAFE_LOAD, UNSAFE_LOAD_CODE
 from launcher.training.checkpoint import readback
 from launcher.training.checkpoint.copies import Snapshot
-from launcher.training.checkpoint.plain import to_plain
 
 Parts = list[tuple[str, Any]]
 """The names of this rank's files and what goes into each."""
@@ -36,6 +35,8 @@ Unsafe = Callable[[str], None] | None
 """Called with a warning when a file was unpickled in full; None: no file may be."""
 _UNSAFE = re.compile(r"GLOBAL (\S+) was not an allowed global")
 _NAMED = re.compile(r"attribute '([^']+)'")
+_UNSAVABLE = (CheckpointError, pickle.PicklingError, TypeError, AttributeError, RecursionError)
+"""What an object raises that cannot be pickled: another try would fail again."""
 SHARED = "state.pt"
 GENERATORS = "launcher"
 """The folder for each rank's random numbers, in a folder that user code fills."""
@@ -74,8 +75,7 @@ def write_file(path: Path, value: Any, mode: int) -> dict[str, Any]:
     Quotas and full disks may show at fsync or close alone: both are waited for. Raises CheckpointError, before anything is
     written, when the file could not be loaded again.
     """
-    value = to_plain(value)
-    readback.check_loadable(value)
+    value = readback.loadable(value)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         file = _HashingFile(fd)
@@ -94,7 +94,6 @@ class CheckpointWriter:
         self._snapshot = Snapshot(device)
         self._folder_mode = folder_mode
         self._thread: threading.Thread | None = None
-        self._ok = True
         self._blocked_s = 0.0
         self.torn = False
         """A tensor was written to before its late copy was made: no tensor is copied late any more."""
@@ -142,12 +141,12 @@ class CheckpointWriter:
             self._snapshot.settle()
             self._blocked_s += time.perf_counter() - began
 
-    def drain(self) -> bool:
-        """Wait until nothing is in flight; returns whether the last save was written."""
+    def drain(self) -> int:
+        """Wait until nothing is in flight; returns `saved_step`."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        return self._ok
+        return self.saved_step
 
     def _write(self, step: int, tmp: Path, parts: Parts, meta: dict[str, Any]) -> None:
         began, self.hopeless = time.perf_counter(), False
@@ -165,7 +164,6 @@ class CheckpointWriter:
         except Exception as error:
             self._lose(step, tmp, parts, error)
             return
-        self._ok = True
         self.saved_step = step
         self._channel.send(
             WorkerShard(
@@ -181,7 +179,11 @@ class CheckpointWriter:
         )
 
     def _lose(self, step: int, tmp: Path, parts: Parts, error: Exception) -> None:
-        self._ok, self.hopeless, number = False, cannot_mend(error), error_number(error)
+        number = error_number(error)
+        if number is None:
+            self.hopeless = isinstance(error, _UNSAVABLE)
+        else:
+            self.hopeless = number in (errno.EACCES, errno.EPERM, errno.EROFS)
         failed = WorkerSaveFailed(
             step=step, tmp=str(tmp), error=str(error), errno=number, permanent=self.hopeless, last=self.last
         )
@@ -194,18 +196,10 @@ def _named(parts: Parts, error: Exception) -> Exception:
     """Return the error that names key and type of an object (a lock, a generator) that can neither be copied nor saved."""
     try:
         for _, value in parts:
-            readback.check_loadable(to_plain(value))
+            readback.loadable(value)
     except Exception as named:
         return named
     return error
-
-
-def cannot_mend(error: BaseException) -> bool:
-    """Whether a save that failed with ``error`` would fail again: an object cannot be pickled, a file may not be written."""
-    number = error_number(error)
-    if number is not None:
-        return number in (errno.EACCES, errno.EPERM, errno.EROFS)
-    return isinstance(error, (CheckpointError, pickle.PicklingError, TypeError, AttributeError, RecursionError))
 
 
 def error_number(error: BaseException | None) -> int | None:
@@ -243,7 +237,7 @@ def load_shared(path: Path, unsafe: Unsafe = None) -> dict[str, Any]:
     """Load what all ranks share, on the CPU, mapped from the file. Raises CheckpointError."""
     state = _load(path / SHARED, unsafe)
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise CheckpointError(f"checkpoint {path} has no state of a kind this version reads")
+        raise CheckpointError(f"checkpoint {path} has a format that this version of the launcher cannot read")
     return state
 
 
@@ -251,7 +245,7 @@ def load_rank(path: Path, rank: int, unsafe: Unsafe = None) -> dict[str, Any]:
     """Load one rank's own part. Raises CheckpointError."""
     state = _load(path / rank_file(rank), unsafe)
     if not isinstance(state, dict):
-        raise CheckpointError(f"checkpoint {path}: {rank_file(rank)} holds no state of a rank")
+        raise CheckpointError(f"checkpoint {path}: {rank_file(rank)} does not hold the state of a rank")
     return state
 
 

@@ -63,11 +63,6 @@ class Unit:
     last: bool
     """Whether it ends its epoch."""
 
-    @property
-    def checksum_bytes(self) -> bytes:
-        """What decides its samples, given seed and data set."""
-        return b"%d %d %d;" % (self.epoch, self.start, self.size)
-
 
 @frozen(kw_only=True)
 class Plan:
@@ -132,47 +127,42 @@ class Plan:
             epoch, start = epoch + 1, 0
 
 
-@frozen(kw_only=True)
-class Stream:
-    """Units with their data on the device, in order; loader processes, if any, read ahead."""
+def load_units(
+    units: Callable[[], Iterator[Unit]],
+    dataset: Any,
+    device: torch.device,
+    collate: Collate,
+    seed: int,
+    num_workers: int,
+) -> Iterator[tuple[Unit, Iterator[tuple[Micro, Any]]]]:
+    """Yield (unit, its (micro, data) pairs) with data on the device; loader processes, if any, read ahead.
 
-    dataset: Any
-    plan: Plan
-    device: torch.device
-    collate: Collate = None
-    num_workers: int = 0
+    The pairs must be consumed before the next unit is asked for.
+    """
 
-    def units(self, epoch: int, start: int, end_epoch: int) -> Iterator[tuple[Unit, Iterator[tuple[Micro, Any]]]]:
-        """Yield (unit, its (micro, data) pairs); the pairs must be consumed before the next unit is asked for."""
-        loaded = self._loader(epoch, start, end_epoch) if self.num_workers else None
-        try:
-            for unit in self.plan.units(epoch, start, end_epoch):
-                yield unit, self._pairs(unit, loaded)
-        finally:
-            del loaded  # ends the loader's processes
-
-    def _pairs(self, unit: Unit, loaded: Iterator[Any] | None) -> Iterator[tuple[Micro, Any]]:
+    def pairs(unit: Unit) -> Iterator[tuple[Micro, Any]]:
         for micro in unit.micros:
-            data = next(loaded) if loaded is not None else fetch(self.dataset, micro.indices, self.collate)
-            yield micro, data if self.device.type == "cpu" else to_device(data, self.device)
+            data = next(loaded) if loaded is not None else fetch(dataset, micro.indices, collate)
+            yield micro, data if device.type == "cpu" else to_device(data, device)
 
-    def _loader(self, epoch: int, start: int, end_epoch: int) -> Iterator[Any]:
-        seed = self.plan.seed
-        keys = (
-            [(seed, unit.epoch, index) for index in micro.indices]
-            for unit in self.plan.units(epoch, start, end_epoch)
-            for micro in unit.micros
-        )
+    loaded: Iterator[Any] | None = None
+    if num_workers:
+        keys: Any = ([(seed, unit.epoch, i) for i in micro.indices] for unit in units() for micro in unit.micros)
         loader: DataLoader[Any] = DataLoader(
-            _Seeded(self.dataset),
-            batch_sampler=keys,  # type: ignore[arg-type]
-            collate_fn=self.collate,
-            num_workers=self.num_workers,
-            pin_memory=self.device.type == "cuda",
+            _Seeded(dataset),
+            batch_sampler=keys,
+            collate_fn=collate,
+            num_workers=num_workers,
+            pin_memory=device.type == "cuda",
             # A generator of its own: torch would draw the workers' base seed from the global one, once more at every resume.
             generator=torch.Generator().manual_seed(0),
         )
-        return iter(loader)
+        loaded = iter(loader)
+    try:
+        for unit in units():
+            yield unit, pairs(unit)
+    finally:
+        loaded = None  # ends the loader's processes
 
 
 def check_dataset(dataset: Any) -> None:

@@ -15,6 +15,7 @@ from weakref import WeakSet
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from launcher.frozen import field_values
 from launcher.run.spec import DdpSpec
 
 _pinned: WeakSet[DistributedDataParallel] = WeakSet()
@@ -24,6 +25,7 @@ _PRIVATE = (
     (getattr(torch.distributed, "Reducer", None), ("_push_all_rebuilt_params", "_rebuild_buckets", "_remove_autograd_hooks")),
 )  # fmt: skip
 """What `pin` uses of torch's private names."""
+_HIDDEN = "this version of torch does not show how DDP builds its buckets"
 
 
 def wrap(model: torch.nn.Module, device: torch.device, options: DdpSpec) -> torch.nn.Module:
@@ -31,20 +33,11 @@ def wrap(model: torch.nn.Module, device: torch.device, options: DdpSpec) -> torc
     model = model.to(device)
     if not any(p.requires_grad for p in model.parameters()):
         return model
-    values: dict[str, Any] = {
-        "device_ids": [device.index] if device.type == "cuda" else None,
-        "static_graph": options.static_graph,
-        "find_unused_parameters": options.find_unused_parameters,
-        "gradient_as_bucket_view": options.gradient_as_bucket_view,
-    }
-    if options.bucket_cap_mb is not None:
-        values["bucket_cap_mb"] = options.bucket_cap_mb
+    values = {name: value for name, value in field_values(options).items() if value is not None}
     if not _can_pin():
-        warnings.warn(
-            "this torch hides how DDP builds its buckets: find_unused_parameters keeps resumes exact", stacklevel=2
-        )
+        warnings.warn(f"{_HIDDEN}; resumes stay exact because find_unused_parameters is switched on", stacklevel=2)
         values["find_unused_parameters"], values["static_graph"] = True, False
-    ddp = DistributedDataParallel(model, **values)
+    ddp = DistributedDataParallel(model, [device.index] if device.type == "cuda" else None, **values)
     pin(ddp)
     return ddp
 
@@ -99,11 +92,11 @@ def pin(ddp: Any) -> str:
 
 def _obstacle(ddp: Any) -> str:
     if not _can_pin():
-        return "this torch hides how DDP builds its buckets"
+        return _HIDDEN
     if getattr(ddp, "_use_python_reducer", False):
         return "torch._dynamo reduces its gradients (optimize_ddp: python_reducer)"
     if getattr(ddp, "mixed_precision", None) is not None:
-        return "it has mixed_precision"
+        return "it uses mixed_precision"
     ddp.logger.set_runtime_stats_and_log()  # brings "iteration" up to date; passes without gradients do not count
     told = ddp._get_ddp_logging_data()
     if told.get("comm_hook"):

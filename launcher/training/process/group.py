@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from launcher.errors import LauncherError
-from launcher.run.spec import RunSpec
+from launcher.run.units import named_ranks
 from launcher.training.process.place import WorkerPlace
 
 
@@ -20,25 +20,38 @@ class StragglerError(LauncherError):
 
 def choose_device(place: WorkerPlace) -> torch.device:
     """Return this rank's device, made current before anything is allocated."""
-    spec = place.spec
     threads = int(os.environ.get("OMP_NUM_THREADS") or 0)
     if threads > 0:
         # torch read the variable when the fork server imported it, before this worker's share was known.
         torch.set_num_threads(threads)
-    if not torch.cuda.is_available() or (spec is not None and spec.gpus_per_node == 0):
+    if not torch.cuda.is_available() or place.spec.gpus_per_node == 0:
         return torch.device("cpu")
     device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
 
 
-def open_group(place: WorkerPlace, spec: RunSpec, device: torch.device) -> None:
+def open_group(place: WorkerPlace, device: torch.device) -> None:
     """Start the process group. Raises StragglerError naming the ranks that did not arrive in time."""
+    spec = place.spec
     init = timedelta(minutes=spec.init_timeout_min)
     store = TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=init, wait_for_workers=False
     )
-    _meet(store, place, init)
+    # gloo and NCCL would wait for late ranks under the collectives' time-out. One key, set by the last rank to arrive,
+    # costs every rank three requests, however many ranks there are.
+    store.set(f"arrived/{place.rank}", "1")
+    if store.add("arrived", 1) >= place.world_size:
+        store.set("all", "1")
+    try:
+        store.wait(["all"], init)
+    except dist.DistStoreError:
+        late = [rank for rank in range(place.world_size) if not store.check([f"arrived/{rank}"])]
+        more = ", ..." if len(late) > 16 else ""
+        raise StragglerError(
+            f"{named_ranks(late[:16])}{more} of {place.world_size} did not arrive within "
+            f"{spec.init_timeout_min:g} min (distributed.init_timeout_min)"
+        ) from None
     dist.init_process_group(
         spec.backend,
         store=PrefixStore("launcher", store),
@@ -47,26 +60,3 @@ def open_group(place: WorkerPlace, spec: RunSpec, device: torch.device) -> None:
         timeout=timedelta(minutes=spec.collective_timeout_min),
         device_id=device if spec.backend == "nccl" else None,
     )
-
-
-def _meet(store: TCPStore, place: WorkerPlace, limit: timedelta) -> None:
-    # gloo and NCCL would wait for late ranks under the collectives' time-out. One key, set by the last rank to arrive,
-    # costs every rank three requests, however many ranks there are.
-    store.set(f"arrived/{place.rank}", "1")
-    if store.add("arrived", 1) >= place.world_size:
-        store.set("all", "1")
-    try:
-        store.wait(["all"], limit)
-    except dist.DistStoreError:
-        late = [rank for rank in range(place.world_size) if not store.check([f"arrived/{rank}"])]
-        names = ", ".join(str(rank) for rank in late[:16]) + (", ..." if len(late) > 16 else "")
-        raise StragglerError(
-            f"rank{'s' * (len(late) > 1)} {names} of {place.world_size} did not arrive within "
-            f"{limit.total_seconds() / 60:g} min (distributed.init_timeout_min)"
-        ) from None
-
-
-def close_group() -> None:
-    """Destroy the process group; never called after an error, where it could wait for a dead peer."""
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import MutableMapping
+from functools import cache
 from pathlib import Path
 
 from launcher.frozen import frozen
 from launcher.run.message_lines import FD_VARIABLE, Channel
 from launcher.run.paths import RunPaths
-from launcher.run.spec import RunSpec
+from launcher.run.spec import CheckpointSpec, RunSpec, Work
+
+_NO_RUN = RunSpec(
+    id="", name="", run_dir="", work=Work(kind="script", target=""), batch="local", nodes=1, tasks_per_node=1,
+    timeout_min=0, backend="gloo", control_ports=[], checkpoint=CheckpointSpec(enabled=False),
+)  # fmt: skip
+"""What holds under plain python or torchrun: nothing is saved."""
 
 
 @frozen(kw_only=True)
@@ -25,54 +31,34 @@ class WorkerPlace:
     resume_path: Path | None = None
     """The checkpoint the leader chose; None: from scratch."""
     resume_step: int = 0
-    spec: RunSpec | None = None
-    """None outside a run (plain python or torchrun)."""
+    spec: RunSpec = _NO_RUN
     paths: RunPaths | None = None
-    channel: Channel | None = None
-
-    @property
-    def dies_after(self) -> int | None:
-        """The step after which this worker must die by SIGKILL, to test recovery in a rehearsal; None in real runs."""
-        kill = self.spec.kill_at if self.spec else None
-        return kill[1] if kill and kill[0] == self.rank and self.resume_path is None else None
-
-    @classmethod
-    def from_environ(cls, environ: MutableMapping[str, str]) -> WorkerPlace:
-        """Read the environment; the socket's variable is removed so that no child inherits it.
-
-        Raises OSError or ValueError when the run's spec cannot be read.
-        """
-        fd = environ.pop(FD_VARIABLE, None)
-        resume_path = environ.pop("LAUNCHER_RESUME_PATH", None) or None
-        resume_step = int(environ.pop("LAUNCHER_RESUME_STEP", None) or 0)
-        root = environ.get("LAUNCHER_RUN_DIR")
-        paths = RunPaths(Path(root)) if fd is not None and root is not None else None
-        if fd is not None:  # programs started by user code must not hold the socket open, or its end would go unseen
-            os.set_inheritable(int(fd), False)
-        return cls(
-            rank=int(environ.get("RANK", 0)),
-            local_rank=int(environ.get("LOCAL_RANK", 0)),
-            world_size=int(environ.get("WORLD_SIZE", 1)),
-            attempt=int(environ.get("LAUNCHER_ATTEMPT", 0)),
-            round_=int(environ.get("LAUNCHER_ROUND", 0)),
-            resume_path=Path(resume_path) if resume_path else None,
-            resume_step=resume_step,
-            spec=RunSpec.read(paths.spec) if paths else None,
-            paths=paths,
-            channel=None if fd is None else Channel(socket.socket(fileno=int(fd))),
-        )
+    """None outside a run (plain python or torchrun)."""
+    channel: Channel = Channel(None)
 
 
-_place: WorkerPlace | None = None
-
-
-def take() -> WorkerPlace:
-    """Read this process's place again; a worker does so first of all."""
-    global _place
-    _place = WorkerPlace.from_environ(os.environ)
-    return _place
-
-
+@cache
 def here() -> WorkerPlace:
-    """Return this process's place, read once."""
-    return _place if _place is not None else take()
+    """Return this process's place. It is read from the environment once.
+
+    The socket's variable is removed, so that no child inherits it. Raises OSError or ValueError when the run's spec cannot be
+    read.
+    """
+    environ = os.environ
+    fd, root = environ.pop(FD_VARIABLE, None), environ.get("LAUNCHER_RUN_DIR")
+    resume_path = environ.pop("LAUNCHER_RESUME_PATH", None)
+    paths = RunPaths(Path(root)) if fd is not None and root is not None else None
+    if fd is not None:  # programs started by user code must not hold the socket open, or its end would go unseen
+        os.set_inheritable(int(fd), False)
+    return WorkerPlace(
+        rank=int(environ.get("RANK", 0)),
+        local_rank=int(environ.get("LOCAL_RANK", 0)),
+        world_size=int(environ.get("WORLD_SIZE", 1)),
+        attempt=int(environ.get("LAUNCHER_ATTEMPT", 0)),
+        round_=int(environ.get("LAUNCHER_ROUND", 0)),
+        resume_path=Path(resume_path) if resume_path else None,
+        resume_step=int(environ.pop("LAUNCHER_RESUME_STEP", None) or 0),
+        spec=RunSpec.read(paths.spec) if paths else _NO_RUN,
+        paths=paths,
+        channel=Channel(socket.socket(fileno=int(fd)) if fd else None),
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from launcher.run.message_lines import Channel
-from launcher.run.messages import FromWorker, WorkerEpoch, WorkerEvaluated, WorkerMetrics, WorkerProgress
+from launcher.run.messages import WorkerEpoch, WorkerEvaluated, WorkerMetrics, WorkerProgress
 
 INTERVAL_S = 0.1
 
@@ -17,34 +17,24 @@ INTERVAL_S = 0.1
 class Reporter:
     """Sends at most ten messages of a kind per second; the latest value of every metric is never lost."""
 
-    def __init__(self, channel: Channel | None, *, metrics: bool) -> None:
-        self._channel = channel
+    def __init__(self, channel: Channel, *, metrics: bool) -> None:
+        self.send = channel.send
         self._metrics = metrics
         self._pending: dict[str, tuple[int, int, Any]] = {}
         self._metrics_at = 0.0
         self._progress_at = 0.0
         self._progress_step = -1
-        self._sent_step = -1
-
-    def send(self, message: FromWorker) -> None:
-        """Send one message at once; nothing outside a run."""
-        if self._channel is not None:
-            self._channel.send(message)
 
     def progress(self, step: int, last: bool, values: Callable[[], dict[str, Any]]) -> None:
         """Report that ``step`` optimizer steps are done; ``values`` is called only when a message goes out."""
         now = time.monotonic()
         if now - self._progress_at < INTERVAL_S and not last:
             return
-        first = self._progress_step < 0
-        took = (
-            None if first or step == self._progress_step else (now - self._progress_at) / (step - self._progress_step)
-        )
-        if step != self._sent_step:
+        if step != self._progress_step:
+            first = self._progress_step < 0
+            took = None if first else (now - self._progress_at) / (step - self._progress_step)
             step_time_s = round(took, 7) if took else None
             self.send(WorkerProgress(step=step, step_time_s=step_time_s, t=time.time(), **values()))
-        self._sent_step = step
-        if first or step != self._progress_step:
             self._progress_at, self._progress_step = now, step
         self.flush(force=last)
 
@@ -74,14 +64,8 @@ class Reporter:
         for (step, epoch), numbers in sorted(by_step.items()):
             self.send(WorkerMetrics(step=step, epoch=epoch, metrics=numbers))
 
-    def evaluated(self, step: int, numbers: dict[str, float]) -> None:
-        """Report the results of an evaluation after ``step``."""
+    def result(self, message: WorkerEvaluated | WorkerEpoch) -> None:
+        """Send the result of an evaluation or of an epoch, after the metrics that are pending; rank 0's alone."""
         if self._metrics:
             self.flush(force=True)
-            self.send(WorkerEvaluated(step=step, metrics=numbers))
-
-    def epoch(self, step: int, epoch: int, loss: float) -> None:
-        """Report the average loss of a whole epoch over all ranks."""
-        if self._metrics:
-            self.flush(force=True)
-            self.send(WorkerEpoch(step=step, epoch=epoch, loss=loss))
+            self.send(message)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import sys
 
 
 def main(fd: int) -> None:
@@ -17,15 +17,6 @@ def main(fd: int) -> None:
     # The host name is where the master itself connects to; it listens on every interface.
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     os.write(fd, (json.dumps({"port": store.port}) + "\n").encode())
-    while True:
-        try:
-            if not os.read(fd, 4096):
-                return
-        except InterruptedError:
-            continue
-        except OSError:
-            return
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    with contextlib.suppress(OSError):
+        while os.read(fd, 4096):
+            pass

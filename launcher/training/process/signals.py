@@ -76,9 +76,9 @@ def _signal(number: int, handler: Any, /) -> Any:
     if number == signal.SIGUSR2 and callable(handler) and os.getpid() == _pid:
         if not _taken and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             _set(signal.SIGTERM, _pass_on)
-        if not _told and (channel := here().channel) is not None:
+        if not _told:
             _told = True  # once: a handler may come here while this thread sends something
-            channel.send(WorkerHandlesUsr2())
+            here().channel.send(WorkerHandlesUsr2())
     return before
 
 

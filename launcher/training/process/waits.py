@@ -6,6 +6,7 @@ passes and one in a hundred after: the part of the reduction that is not hidden 
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections import deque
@@ -37,15 +38,10 @@ class Waits:
         now = time.monotonic()
         if self._model is not None and now - self._looked >= _EVERY_S:
             self._looked = now
-            self._look()
+            with contextlib.suppress(AttributeError, KeyError, RuntimeError):
+                data = self._model._get_ddp_logging_data()
+                sample = tuple(int(data[key]) for key in _KEYS)
+                if sample != self._last and all(sample):
+                    self._last = sample
+                    self._recent.append(max(0.0, (sample[0] - sample[1]) / 1e9))
         return round(statistics.median(self._recent), 7) if self._recent else None
-
-    def _look(self) -> None:
-        try:
-            data = self._model._get_ddp_logging_data()
-            sample = tuple(int(data[key]) for key in _KEYS)
-        except (AttributeError, KeyError, RuntimeError):
-            return
-        if sample != self._last and all(sample):
-            self._last = sample
-            self._recent.append(max(0.0, (sample[0] - sample[1]) / 1e9))

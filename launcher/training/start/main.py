@@ -1,4 +1,4 @@
-"""The worker's entry point: called in a process forked from one that has torch, or ``python -m launcher.training.start.main``."""
+"""The worker's entry point: called in a process forked from one that has torch, or in a new one (``start_method: spawn``)."""
 
 from __future__ import annotations
 
@@ -32,15 +32,10 @@ def _run() -> int:
     # SIGURG is ignored by default and free in torch and SLURM: the agent asks for every thread's stack with it.
     faulthandler.register(signal.SIGURG, all_threads=True, chain=False)
     from launcher.run.messages import WorkerHello
-    from launcher.training.process import place
+    from launcher.training.process.place import here
 
-    where = place.take()
-    if where.spec is None or where.channel is None:
-        print(
-            "launcher.training.start.main runs inside a run alone: LAUNCHER_RUN_DIR and its socket are missing",
-            file=sys.stderr,
-        )
-        return 1
+    here.cache_clear()  # the process that this one was forked from may have read its own place
+    where = here()
     where.channel.send(WorkerHello(pid=os.getpid()))
     forget_parent()
     if where.spec.code_dir:
@@ -70,7 +65,3 @@ def forget_parent() -> None:
     module._forkserver = server = module.ForkServer()
     for name in ("ensure_running", "get_inherited_fds", "connect_to_new_process", "set_forkserver_preload"):
         setattr(module, name, getattr(server, name))
-
-
-if __name__ == "__main__":
-    main()

@@ -28,14 +28,18 @@ _MOST_CHARS = 4000
 def run_script(place: WorkerPlace) -> int:
     """Run the script or module of ``place`` to its end; returns the exit code that python would give."""
     spec, channel = place.spec, place.channel
-    if spec is None or channel is None:
-        raise ValueError("a script runs inside a run")
     channel.send(WorkerPhase(name="script"))
     rank_pid = os.getpid()
     if place.paths is not None:
         for name, value in tracker_variables(spec, place.paths, place.rank).items():
             os.environ.setdefault(name, value)
-    _prepare(spec)
+    if spec.deterministic or spec.stop_after_steps is not None:
+        from launcher.training.ddp.determinism import make_deterministic, seed_all
+
+        if spec.deterministic:
+            make_deterministic()
+        if spec.stop_after_steps is not None:
+            seed_all(spec.seed)  # a rehearsal compares two runs: a script that seeds nothing must not make them differ
     signals.as_in_python()
     try:
         program = _load(spec.work)
@@ -48,21 +52,9 @@ def run_script(place: WorkerPlace) -> int:
         _finish(code)
     except BaseException as error:
         code = code or _failed(channel, error)
-    channel.send(
-        WorkerOver(code=code & 0xFF)
-    )  # what is left is Python's own shutdown, which the agent gives some seconds
+    # What is left is Python's own shutdown, which the agent gives some seconds.
+    channel.send(WorkerOver(code=code & 0xFF))
     return code
-
-
-def _prepare(spec: RunSpec) -> None:
-    """Set up torch before the script runs."""
-    if spec.deterministic or spec.stop_after_steps is not None:
-        from launcher.training.ddp.determinism import make_deterministic, seed_all
-
-        if spec.deterministic:
-            make_deterministic()
-        if spec.stop_after_steps is not None:
-            seed_all(spec.seed)  # a rehearsal compares two runs: a script that seeds nothing must not make them differ
 
 
 def _guarded(channel: Channel, program: Callable[[], None]) -> int:
@@ -76,9 +68,8 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
         if said:
             print(said, file=sys.stderr)
         if code:  # told now: exit functions may wait for ranks that are still at work
-            channel.send(
-                WorkerFailure(step=_steps_done(), kind="exit", exit_code=code & 0xFF, message=said[:_MOST_CHARS])
-            )
+            message = said[:_MOST_CHARS]
+            channel.send(WorkerFailure(step=_steps_done(), kind="exit", exit_code=code & 0xFF, message=message))
         return code
     except Rehearsed:
         return 0
@@ -89,9 +80,7 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
 def _failed(channel: Channel, error: BaseException) -> int:
     try:
         failure.report(channel, error, _steps_done())
-    except (
-        BaseException
-    ) as another:  # of a signal handler: torch's raises in the main thread whenever a loader worker dies
+    except BaseException as another:  # a signal handler's: torch's raises whenever a loader worker dies
         failure.report(channel, another, _steps_done())
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
@@ -122,7 +111,6 @@ def _steps_done() -> int | None:
 def _load(work: Work) -> Callable[[], None]:
     """Compile the program and set ``__main__``, ``sys.argv`` and ``sys.path`` as python does. Raises CodeError."""
     main = types.ModuleType("__main__")
-    main.__dict__["__builtins__"] = __builtins__
     code = _script(main, work) if work.kind == "script" else _module(main, work)
     # Pickle looks classes up in __main__; processes started by "spawn" know it as __mp_main__.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
@@ -171,16 +159,16 @@ def tracker_variables(spec: RunSpec, paths: RunPaths, rank: int) -> dict[str, st
     of an MLflow run, which the server chooses, comes with the round's environment.
     """
     own_id = spec.id if rank == 0 else f"{spec.id}-rank{rank}"
-    values = {
-        **{"WANDB_RUN_ID": own_id, "WANDB_RESUME": "allow", "WANDB_NAME": own_id},
-        "TENSORBOARD_LOGGING_DIR": str(paths.trackers / "tensorboard"),
-    }
     wandb, mlflow = spec.trackers.get("wandb") or {}, spec.trackers.get("mlflow") or {}
-    named = {
+    values = {
+        "WANDB_RUN_ID": own_id,
+        "WANDB_RESUME": "allow",
+        "WANDB_NAME": own_id,
+        "TENSORBOARD_LOGGING_DIR": str(paths.trackers / "tensorboard"),
         "WANDB_PROJECT": wandb.get("project"),
         "WANDB_MODE": wandb.get("mode"),
         "WANDB_DIR": str(paths.trackers) if "wandb" in spec.trackers else None,  # made by the leader for trackers alone
         "MLFLOW_TRACKING_URI": mlflow.get("uri"),
         "MLFLOW_EXPERIMENT_NAME": mlflow.get("experiment"),
     }
-    return values | {name: value for name, value in named.items() if value}
+    return {name: value for name, value in values.items() if value}

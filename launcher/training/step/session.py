@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from pathlib import Path
@@ -9,17 +10,13 @@ from typing import Any
 
 import torch
 
-from launcher.run.message_lines import Channel
 from launcher.run.messages import (
-    SaveLost,
-    ToWorker,
     WorkerFinished,
     WorkerPhase,
     WorkerSaveFailed,
     WorkerStopped,
     WorkerWarning,
 )
-from launcher.run.spec import CheckpointSpec
 from launcher.run.worker_texts import UNRESTORED
 from launcher.training.checkpoint import write
 from launcher.training.checkpoint.copies import Reference
@@ -38,17 +35,18 @@ _LAST_TRIES_S = (0.0, 2.0, 10.0, 30.0, 60.0, 120.0)
 
 
 class Session:
-    """The state of one worker from start to end; everything here runs on the main thread, but `hear`."""
+    """The state of one worker from start to end; everything here runs on the main thread."""
 
-    def __init__(self, place: WorkerPlace, gate: Gate, reporter: Reporter, device: torch.device) -> None:
+    def __init__(self, place: WorkerPlace, gate: Gate, device: torch.device) -> None:
         self.place = place
         self.gate = gate
-        self.reporter = reporter
+        self.reporter = Reporter(place.channel, metrics=place.rank == 0)
         self.device = device
-        self.seed = place.spec.seed if place.spec else 0
-        self.rules = place.spec.checkpoint if place.spec else CheckpointSpec(enabled=False)
+        self.seed = place.spec.seed
+        self.rules = place.spec.checkpoint
         self.position = Position()
-        self._limit = place.spec.stop_after_steps if place.spec else None
+        limit = place.spec.stop_after_steps
+        self._limit = math.inf if limit is None else limit
         self.waits = Waits()
         self.epochs: int | None = None
         self.total_steps: int | None = None
@@ -61,7 +59,7 @@ class Session:
         self.begun = False
         self.shared_loop = False
         """Only the optimizer's step changes the weights: they are copied during the next forward and backward pass."""
-        self.is_script = place.spec is None or place.spec.work.kind in ("script", "module")
+        self.is_script = place.spec.work.kind in ("script", "module")
         self.stopping = False
         """A script: the agreed step is reached."""
         self.rehearsed = False
@@ -75,22 +73,10 @@ class Session:
         """The step that `Worker.save_dir` saved last."""
         self._gap: Reference | None = None
         self._saved_at = 0
-        self.folder_mode = 0o750 if place.spec is not None and place.spec.share == "group" else 0o700
-        self.saver = (
-            write.CheckpointWriter(place.channel, device, folder_mode=self.folder_mode) if place.channel else None
-        )
-        self.registered = Registered(
-            place,
-            settle=self.settle,
-            warn=lambda text: reporter.send(WorkerWarning(text=text)),
-            watch=self.waits.watch,
-        )
+        self.folder_mode = 0o750 if place.spec.share == "group" else 0o700
+        self.saver = write.CheckpointWriter(place.channel, device, folder_mode=self.folder_mode)
+        self.registered = Registered(place, settle=self.saver.settle, watch=self.waits.watch)
         self._load()
-
-    @property
-    def channel(self) -> Channel | None:
-        """The way to the agent; None outside a run."""
-        return self.place.channel
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -121,17 +107,16 @@ class Session:
             seed_rank(self.seed, 0, self.place.rank)
         else:
             self.partial = self.registered.partial_sums(self.device)
-            self.registered.restore_generators(self.seed, self.position.step, alike=False)
+            self.registered.restore_generators(self.position.step, alike=False)
         self._begin()
 
     def begin_own_loop(self) -> None:
         """Begin a loop of the user's own, who has seeded it: generators are restored, or not changed."""
         if not self.begun:
-            self.registered.restore_generators(self.seed, self.position.step, alike=True)
+            self.registered.restore_generators(self.position.step, alike=True)
             self._begin()
-            self.gate.publish(
-                self.position.step + 1
-            )  # from here on the next unit will be run, unless all stop before it
+            # From here on the next unit will be run, unless all stop before it.
+            self.gate.publish(self.position.step + 1)
             self._pass_own_boundary()
 
     def _begin(self) -> None:
@@ -185,25 +170,26 @@ class Session:
         if unit is not None:
             at.samples += unit.size
             at.epoch, at.consumed = unit.epoch, unit.start + unit.size
-            at.order = zlib.crc32(unit.checksum_bytes, at.order)
+            at.order = zlib.crc32(b"%d %d %d;" % (unit.epoch, unit.start, unit.size), at.order)
         self._progress(last=last or at.step == self.start_step + 1)
         if self.limit_reached and self.place.rank == 0:
             self.registered.tell_missing(self.is_script)  # while the user's function still holds what it made
-        if self.place.dies_after == at.step:
+        # In a rehearsal one rank dies, to test recovery.
+        if self.place.spec.kill_at == [self.place.rank, at.step] and self.place.resume_path is None:
             die_behind_a_checkpoint(self.place)
 
     def open_gap(self) -> None:
         """Hold the state as it is after a loop's last unit: user code follows that a resume will run again."""
         self._progress(last=True)  # the next report may come after a long evaluation
         self.save_if_due()
-        if self._gap is None and self.channel is not None:
+        if self._gap is None and self.place.paths is not None:
             self._gap = Reference(self.tree())
         self.phase("between")
 
     @property
     def limit_reached(self) -> bool:
         """Whether a rehearsal has done its optimizer steps; never in real runs."""
-        return self._limit is not None and self.position.step >= self._limit
+        return self.position.step >= self._limit
 
     @property
     def in_gap(self) -> bool:
@@ -220,8 +206,13 @@ class Session:
 
     def _progress_values(self) -> dict[str, Any]:
         at = self.position
-        values = {"epoch": at.epoch, "epochs": self.epochs, "samples": at.samples, "total_steps": self.total_steps}
-        return {**values, "wait_s": self.waits.seconds()}
+        return {
+            "epoch": at.epoch,
+            "epochs": self.epochs,
+            "samples": at.samples,
+            "total_steps": self.total_steps,
+            "wait_s": self.waits.seconds(),
+        }
 
     def step_done(self) -> None:
         """Count one optimizer step of a loop of the user's own, and pass its boundary. Raises StopTraining in functions."""
@@ -251,14 +242,12 @@ class Session:
             return
         if not self.is_script:
             self.stop()
-        stop = self.gate.stop
         self.stopping = True
-        if stop is None or not stop.save or self.position.step <= self.start_step:
-            self.stopped(saved=False)
-        elif self.registered:
-            self.stopped(saved=self.save_and_wait(Path(stop.tmp) if stop.tmp else self.tmp()))
+        folder = self._stop_folder()
+        if folder is not None and not self.registered:
+            self.wanted = folder
         else:
-            self.wanted = Path(stop.tmp) if stop.tmp else self.tmp()
+            self.stopped(saved=folder is not None and self.save_and_wait(folder))
 
     def stopped(self, *, saved: bool) -> None:
         """Report, once, that this worker stopped at the agreed step."""
@@ -281,9 +270,9 @@ class Session:
         """Return the folder of the save that is due at this boundary, if one is."""
         step = self.position.step
         if (tmp := self.gate.due(step)) is not None:
-            return Path(tmp)
+            return tmp
         interval = self.rules.interval_steps
-        wanted = self.rules.enabled and interval and step % interval == 0 and self.channel is not None
+        wanted = self.rules.enabled and interval and step % interval == 0
         return self.tmp() if wanted and step > max(self._saved_at, self.start_step) else None
 
     def tmp(self) -> Path:
@@ -294,11 +283,14 @@ class Session:
 
     def save(self, tmp: Path, *, copy: bool) -> None:
         """Save the boundary's state once; later calls for the same step only wait for it."""
-        if self.saver is None or self._saved_at == self.position.step:
+        if self._saved_at == self.position.step:
             return
         gap = self._gap
         if gap is not None and not gap.intact:
-            text = "the state was changed between the last step of an epoch and the next: nothing to save that a resume could use"
+            text = (
+                "user code changed the state between the last step of an epoch and the next step; nothing was saved, because a "
+                "resume would run that code again"
+            )
             self.reporter.send(WorkerSaveFailed(step=self.position.step, tmp=str(tmp), error=text, errno=None))
             return
         self._saved_at = self.position.step
@@ -314,7 +306,7 @@ class Session:
         That is every optimizer's own state; weights only in the shared loop: user code may write to them, also where
         torch does not count it (``.data``). `settle` completes the copies before the step.
         """
-        if self.saver is None or self.saver.torn:
+        if self.saver.torn:
             return set()
         tensors = []
         for optimizer in self.registered.optimizers:
@@ -324,28 +316,25 @@ class Session:
                 tensors += [p for group in optimizer.param_groups for p in group["params"]]
         return {tensor.data_ptr() for tensor in tensors}
 
-    def settle(self) -> None:
-        """Complete late copies; called before every registered optimizer's step."""
-        if self.saver is not None:
-            self.saver.settle()
-
     def stop(self) -> None:
         """Save, report and end the work at the agreed stop. Always raises StopTraining."""
-        stop = self.gate.stop
-        saved = False
-        if stop is not None and stop.save and self.position.step > self.start_step:
+        folder = self._stop_folder()
+        if folder is not None:
             self.phase("save")
-            saved = self.save_and_wait(Path(stop.tmp) if stop.tmp else self.tmp())
-        self.stopped(saved=saved)
+        self.stopped(saved=folder is not None and self.save_and_wait(folder))
         raise StopTraining
+
+    def _stop_folder(self) -> Path | None:
+        """Return the folder to save into at the agreed stop; None when there is nothing to save."""
+        stop = self.gate.stop
+        if stop is None or not stop.save or self.position.step <= self.start_step:
+            return None
+        return Path(stop.tmp) if stop.tmp else self.tmp()
 
     def save_and_wait(self, tmp: Path) -> bool:
         """Save the boundary's state and wait; returns whether it is durable."""
-        if self.saver is None:
-            return False
         self.save(tmp, copy=False)
-        self.saver.drain()
-        return self.saver.saved_step == self.position.step
+        return self.saver.drain() == self.position.step
 
     def finish(self) -> None:
         """Save the last checkpoint, then report that all work is done."""
@@ -355,14 +344,11 @@ class Session:
             self._gap = None  # the end of all work: what its last lines changed belongs to the result
         if self.rules.enabled and self.position.step > self.start_step and self.registered:
             self.phase("save")
-            due = self.gate.due(self.position.step)
-            saved = self._save_last(Path(due) if due else self.tmp())
+            saved = self._save_last(self.gate.due(self.position.step) or self.tmp())
         self.reporter.flush(force=True)
         self.reporter.send(WorkerFinished(step=self.position.step, saved=saved))
 
     def _save_last(self, tmp: Path) -> bool:
-        if self.saver is None:
-            return False
         self.saver.last = True
         for wait_s in _LAST_TRIES_S:
             time.sleep(wait_s)
@@ -372,9 +358,3 @@ class Session:
                 break
             self._saved_at = -1
         return False
-
-    def hear(self, message: ToWorker) -> None:
-        """Take the agent's other messages (on the control thread)."""
-        if isinstance(message, SaveLost):
-            shared = [write.SHARED] if self.place.rank == 0 else []
-            write.remove_files(Path(message.tmp), [write.rank_file(self.place.rank), *shared])

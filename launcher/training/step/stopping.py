@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from pathlib import Path
 
 from launcher.run.message_lines import Channel, MessageReader
 from launcher.run.messages import (
@@ -19,12 +19,14 @@ from launcher.run.messages import (
     Pause,
     Release,
     SaveAt,
+    SaveLost,
     StopAt,
     ToWorker,
     WorkerAt,
     WorkerEntered,
     WorkerSaveAck,
 )
+from launcher.training.checkpoint import write
 
 
 class StopTraining(BaseException):
@@ -38,14 +40,14 @@ class Gate:
         self.entered = entered
         self.hold = False
         self.stop: StopAt | None = None
-        self.saves: dict[int, str] = {}
+        self.saves: dict[int, Path] = {}
         self._changed = threading.Condition()
 
     def publish(self, unit: int) -> None:
         """Note that ``unit`` is entered; `due` and `passes` come after it, in this order."""
         self.entered = unit
 
-    def due(self, step: int) -> str | None:
+    def due(self, step: int) -> Path | None:
         """Return the folder to save into at the boundary after unit ``step``, when one was asked for."""
         return self.saves.pop(step, None) if self.saves else None
 
@@ -84,33 +86,29 @@ class Gate:
 
     def ask_save(self, step: int, tmp: str) -> bool:
         """Have the main thread save at the boundary after unit ``step``; False when that boundary has passed."""
-        self.saves[step] = tmp
+        self.saves[step] = Path(tmp)
         if self.entered <= step:
             return True
         # The boundary lies behind, unless the main thread took the request on its way through.
         return self.saves.pop(step, None) is None
 
 
-def listen(channel: Channel, gate: Gate, hear: Callable[[ToWorker], None]) -> threading.Thread:
-    """Start the control thread: it answers the agent until the agent has ended, then ends the process.
-
-    ``hear`` gets the messages that are not about stopping (``committed``, ``save_lost``).
-    """
-    thread = threading.Thread(target=_serve, args=(channel, gate, hear), name="launcher-control", daemon=True)
-    thread.start()
-    return thread
+def listen(channel: Channel, gate: Gate, rank: int) -> None:
+    """Start the control thread: it answers the agent until the agent has ended, then ends the process."""
+    args = (channel, gate, rank)
+    threading.Thread(target=_serve, args=args, name="launcher-control", daemon=True).start()
 
 
-def _serve(channel: Channel, gate: Gate, hear: Callable[[ToWorker], None]) -> None:
+def _serve(channel: Channel, gate: Gate, rank: int) -> None:
     reader = MessageReader(ToWorker, lambda text: print(text, file=sys.stderr, flush=True))
     for values in channel.receive():
         if (message := reader.read(values)) is not None:
-            _handle(channel, gate, hear, message)
+            _handle(channel, gate, rank, message)
     # A worker without an agent is an orphan: nobody would end it, nobody would commit what it writes.
     os._exit(1)
 
 
-def _handle(channel: Channel, gate: Gate, hear: Callable[[ToWorker], None], message: ToWorker) -> None:
+def _handle(channel: Channel, gate: Gate, rank: int, message: ToWorker) -> None:
     match message:
         case Pause():
             channel.send(WorkerEntered(step=gate.pause()))
@@ -122,5 +120,6 @@ def _handle(channel: Channel, gate: Gate, hear: Callable[[ToWorker], None], mess
             gate.release()
         case SaveAt():
             channel.send(WorkerSaveAck(id=message.id, ok=gate.ask_save(message.step, message.tmp)))
-        case _:
-            hear(message)
+        case SaveLost():
+            shared = [write.SHARED] if rank == 0 else []
+            write.remove_files(Path(message.tmp), [write.rank_file(rank), *shared])

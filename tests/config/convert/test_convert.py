@@ -80,6 +80,22 @@ def test_programs(line: str, script: str, args: list[object]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "environment"),
+    [
+        ("A=1 B=$X srun python train.py", {"variables": {"A": "1"}, "setup": ['export B="$X"']}),
+        ("A=1 srun bash -c 'B=2 python train.py'", {"variables": {"A": "1", "B": "2"}}),
+        ("A=1\nexport A B\npython train.py", {"variables": {"A": "1"}, "pass": ["B"]}),
+        ("srun --container-image 'a b' python train.py", {"container": "a b"}),
+    ],
+)
+def test_environment(lines: str, environment: dict[str, object]) -> None:
+    """What the training command gets from the shell around it, it gets from the job file."""
+    made = convert(f"#SBATCH --nodes=1\n{lines}\n", "x.sbatch")
+
+    assert read_yaml(made, "x").data["environment"] == environment
+
+
+@pytest.mark.parametrize(
     ("directives", "resources"),
     [
         ("-N 2 -n 8 --gres=gpu:4", {"nodes": 2, "gpus_per_node": 4}),
@@ -98,6 +114,18 @@ def test_amounts(directives: str, resources: dict[str, object]) -> None:
     made = convert(f"#SBATCH {directives}\nsrun python train.py\n", "x.sbatch")
 
     assert read_yaml(made, "x").data["resources"] == resources
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    ["setup: module load cuda", "additional_parameters: x", "gpus_per_node: x, tasks_per_node: 2", "partition: [a]"],
+)
+def test_any_submitit_config(launcher: str) -> None:
+    """A value of a wrong type in a submitit config is no crash; one line of setup is one line."""
+    made = read_yaml(convert(f"{{nodes: 2, cpus_per_task: 3, {launcher}}}", "x.yaml"), "x").data
+
+    assert made["resources"]["nodes"] == 2
+    assert made.get("environment", {}).get("setup", ["module load cuda"]) == ["module load cuda"]
 
 
 def test_what_is_neither() -> None:

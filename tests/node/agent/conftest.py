@@ -107,21 +107,23 @@ import asyncio, os, sys
 from pathlib import Path
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.node.agent import agent as module
+from launcher.node.agent import agent as module, store, workers
 from launcher.node.agent.environment import base_environment
 
 paths = RunPaths(Path(sys.argv[1]))
 spec = RunSpec.read(paths.spec)
 node, port = int(sys.argv[2]), sys.argv[3]
-options = {"preload": ["json", "launcher.run.messages"], "worker_main": "agent_work:main", "store_main": "agent_work:store"}
+if not os.environ.pop("REAL", ""):
+    module.PRELOAD = ["json", "launcher.run.messages"]
+    workers.WORKER_MAIN, store.STORE_MAIN = "agent_work:main", "agent_work:store"
 for line in os.environ.pop("TWEAK", "").split(";"):
     exec(line.strip())
 
 async def work():
     environ = base_environment(os.environ, spec, {})
-    environ["PYTHONPATH"] = spec.code_dir
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [spec.code_dir, environ.get("PYTHONPATH")]))
     agent = module.Agent(spec, paths, node=node, host=f"host{node}", leader_host="127.0.0.1", life="test.0",
-                         secret=paths.secret.read_text(), environ=environ, **options)
+                         secret=paths.secret.read_text(), environ=environ)
     return await agent.run()
 
 loop = asyncio.new_event_loop()
@@ -236,7 +238,7 @@ class World:
                 continue
 
     def agent(self, node: int = 0, *, tweak: str = "", **environ: str) -> subprocess.Popen[bytes]:
-        """Start the agent of ``node``; ``tweak`` are statements run in it first."""
+        """Start the agent of ``node``; ``tweak`` are statements run in it first. ``REAL``: its workers train with torch."""
         log = (self.paths.root / f"agent-{node}.log").open("ab")
         with log:
             agent = subprocess.Popen(

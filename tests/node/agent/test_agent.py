@@ -364,7 +364,7 @@ def test_a_store_that_cannot_start_says_why(world: Any) -> None:
     """store_failed carries the error of the store's process."""
 
     async def body(w: Any) -> None:
-        await start(w, tweak="options['store_main'] = 'agent_work:broken_store'")
+        await start(w, tweak="store.STORE_MAIN = 'agent_work:broken_store'")
         w.leader.tell("store", round=0)
         assert (await w.leader.heard("store_failed"))[0]["error"] == "OSError: no port for you"
 
@@ -375,7 +375,7 @@ def test_what_cannot_be_imported_fails_each_worker(world: Any) -> None:
     """A fork server that cannot import its modules is told as its workers' exits, with Python's words."""
 
     async def body(w: Any) -> None:
-        await start(w, tweak="options['preload'] = ['no_such_module']")
+        await start(w, tweak="module.PRELOAD = ['no_such_module']")
         w.leader.round(0, 2, "finish")
         exits = await w.leader.heard("worker_exit", count=2)
         assert all("No module named 'no_such_module'" in e["last_lines"][-1] for e in exits)

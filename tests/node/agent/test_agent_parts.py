@@ -226,9 +226,12 @@ def test_gpus_are_those_in_slurms_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are of the visible devices, in the mask's order, by number or by UUID; what is not told is left out."""
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
 
-    assert len(usage.Gpus({})) == 2
-    assert len(usage.Gpus({"CUDA_VISIBLE_DEVICES": ""})) == 0
-    masked = usage.Gpus({"CUDA_VISIBLE_DEVICES": "1, MIG-aa"})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert len(usage.Gpus()) == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert len(usage.Gpus()) == 0
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1, MIG-aa")
+    masked = usage.Gpus()
     assert masked.use() == [{"gpu_mem_bytes": 2**30, "gpu_percent": 87}, {"gpu_mem_bytes": 2**30}]
     assert masked.describe() == {
         "gpu_names": ["NVIDIA H200"] * 2,
@@ -246,8 +249,9 @@ def test_a_rank_is_shown_its_own_gpu_when_another_has_ended(monkeypatch: pytest.
         nvml, "nvmlDeviceGetMemoryInfo", lambda handle: types.SimpleNamespace(used=int(handle[-1]), total=9)
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     workers = [(rank, local_rank, os.getpid()) for local_rank, rank in enumerate((4, 5, 6))]
-    sampler = usage.Sampler(lambda: workers, gpus=lambda: usage.Gpus({}))
+    sampler = usage.Sampler(lambda: workers, gpus=True)
     seen = []
     monkeypatch.setattr(sampler, "_loop", lambda look: look())  # once, not every second
     sampler._look_at_gpus()
@@ -262,44 +266,58 @@ def test_a_rank_is_shown_its_own_gpu_when_another_has_ended(monkeypatch: pytest.
 def test_without_nvml_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """No library is no crash: no devices, and why."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    gpus = usage.Gpus({})
+    gpus = usage.Gpus()
 
     assert (len(gpus), gpus.use(), gpus.describe()) == (0, [], {})
     assert "pynvml" in (gpus.problem or "")
+
+
+class FoundGpus(usage.Gpus):
+    """So many devices, with these faults."""
+
+    def __init__(self, count: int, faults: list[str] | None = None, **how: Any) -> None:
+        self._handles = [None] * count
+        self._faults = faults or []
+        self.problem, self.installed = how.get("problem"), how.get("installed", True)
+
+    def faults(self) -> list[str]:
+        """See `Gpus`."""
+        return self._faults
 
 
 @pytest.mark.parametrize(
     ("checks", "expected"),
     [
         (
-            preflight.judge_gpus(4, 3, [], None),
+            preflight.judge_gpus(4, FoundGpus(3)),
             [("gpus", False, "3 of 4 GPUs are visible"), ("gpu_errors", True, None)],
         ),
         (
-            preflight.judge_gpus(2, 4, ["GPU 1 is ill"], None),
+            preflight.judge_gpus(2, FoundGpus(4, ["GPU 1 is ill"])),
             [("gpus", True, None), ("gpu_errors", False, "GPU 1 is ill")],
         ),
-        (preflight.judge_gpus(1, 0, [], "no driver"), [("gpus", False, "NVML does not answer: no driver")]),
-        (preflight.judge_gpus(0, 0, [], "no driver"), []),
-        (preflight.judge_gpus(4, 0, [], "no module", installed=False), [("gpus", True, None)]),
+        (
+            preflight.judge_gpus(1, FoundGpus(0, problem="no driver")),
+            [("gpus", False, "NVML does not answer: no driver")],
+        ),
+        (preflight.judge_gpus(4, FoundGpus(0, problem="no module", installed=False)), [("gpus", True, None)]),
         (preflight.judge_memory(None, 0), []),
         (preflight.judge_memory(64, 60 * 2**30), [("memory", True, None)]),
         (preflight.judge_memory(64, 20 * 2**30), [("memory", False, "20.0 of the 64 GB asked for are available")]),
         (
-            preflight.judge_driver("11.4", "12.8", gpus=1),
+            [preflight.judge_driver("11.4", "12.8")],
             [("driver", False, "the driver offers CUDA 11.4, which is too old for torch's 12.8")],
         ),
-        (preflight.judge_driver("12.2", "12.8", gpus=1), [("driver", True, None)]),
-        (preflight.judge_driver("12.2", None, gpus=1), [("driver", False, "this torch was built without CUDA")]),
-        (preflight.judge_driver("12.2", "12.8", gpus=0), []),
+        ([preflight.judge_driver("12.2", "12.8")], [("driver", True, None)]),
+        ([preflight.judge_driver("12.2", None)], [("driver", False, "this torch was built without CUDA")]),
         (
             preflight.judge_disk(2**29, 10),
             [
-                ("disk", False, "537 MB are free where the run directory lies, 1.1 GB are needed"),
-                ("inodes", False, "10 inodes are free there"),
+                ("disk", False, "537 MB are free on the run directory's file system; 1.1 GB are needed"),
+                ("inodes", False, "10 inodes are free on the run directory's file system"),
             ],
         ),
-        (preflight.judge_disk(2**40, None), [("disk", True, "1.1 TB are free where the run directory lies")]),
+        (preflight.judge_disk(2**40, None), [("disk", True, "1.1 TB are free on the run directory's file system")]),
     ],
 )
 def test_verdicts(checks: list[preflight.Check], expected: list[tuple[str, bool, str | None]]) -> None:

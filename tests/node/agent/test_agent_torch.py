@@ -23,18 +23,13 @@ from launcher.run.files import read_lines
 from launcher.run.spec import RestartSpec, Work
 from launcher.run.state import read_outcome
 
-REAL = (
-    "options['preload'] = module.PRELOAD; options['store_main'] = module.STORE_MAIN;"
-    "options['worker_main'] = module.WORKER_MAIN"
-)
-
 
 def test_the_fork_server_has_one_thread_after_importing_torch() -> None:
     """Forking a process with threads is not safe: torch and the training floor, imported, start none."""
 
     async def main() -> None:
         environ = {**os.environ, "OMP_NUM_THREADS": "2"}  # with which numpy's OpenBLAS starts threads
-        server = ForkServer(preload=PRELOAD, environ=environ, on_exit=lambda *_: None)
+        server = ForkServer(preload=PRELOAD, environ=environ)
         server.start()
         try:
             assert (await asyncio.wait_for(server.ready(), WAIT_S))["threads"] == 1
@@ -51,11 +46,12 @@ def test_importing_torch_leaves_nothing_in_a_workers_environment(tmp_path: Path)
 
     async def main() -> None:
         ended = asyncio.Event()
-        server = ForkServer(preload=PRELOAD, environ=given, on_exit=lambda *_: ended.set())
+        server = ForkServer(preload=PRELOAD, environ=given)
         server.start()
         try:
             with (tmp_path / "log").open("wb") as log:
-                await server.fork("w", 0, "their_work:tells", [log.fileno()], cwd=str(tmp_path), env={"X": "1"})
+                end = lambda *_: ended.set()  # noqa: E731
+                await server.fork("w", 0, "their_work:tells", [log.fileno()], end, cwd=str(tmp_path), env={"X": "1"})
             await asyncio.wait_for(ended.wait(), WAIT_S)
         finally:
             await server.stop()
@@ -74,7 +70,7 @@ def test_two_nodes_check_their_network_and_data_loaders_end_with_their_round(wor
         (w.paths.code / "job.py").write_text(FUNCTION)
         w.spec(nodes=2, tasks_per_node=1, work=Work(kind="function", target="job:loads"))
         for node in (0, 1):
-            w.agent(node, tweak=REAL)
+            w.agent(node, REAL="1")
         await w.leader.heard("hello", count=2)
         peers = [{"node": n, "host": f"host{n}", "address": "127.0.0.1"} for n in (0, 1)]
         for node in (0, 1):  # a store is up when torch is imported

@@ -85,7 +85,7 @@ class Site:
         """What is excluded in the end, and given up, when ``hosts`` failed now and ``before`` earlier."""
         for host in before:
             event_lines.append(self.paths.events, an_event("excluded", attempt=0, hosts=[host], why="x"))
-        given_up = self.allocation._exclude(hosts)
+        given_up = self.allocation.hand_back(exclude=hosts, delay_s=0).given_up
         return self.kept_off, list(given_up)
 
 
@@ -95,6 +95,7 @@ def site(tmp_path, monkeypatch):
         made = Site(tmp_path, **how)
         for module in (handback, slurm):
             monkeypatch.setattr(module, "ask", made.ask)
+        monkeypatch.setattr(handback, "requeue", lambda job_id, restart_count: handback.Done(True))
         return made
 
     return make

@@ -142,7 +142,7 @@ def test_what_an_earlier_life_said_is_not_this_ones(run, capfd, monkeypatch: pyt
         log.write(f"{MARK}5.1\nsubmitit INFO (x) - starting\n")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
 
-    assert leader_words(paths, "5.1") == ""
+    assert leader_words(paths) == ""
     slurm = Slurm()
     slurm.restart_count = 1
     teardown.act(spec, paths, slurm)

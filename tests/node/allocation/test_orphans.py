@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,11 +30,14 @@ class Slurm:
         self.pulled += 1
 
 
+SPEC = SimpleNamespace(control_ports=[20000])
+
+
 class Clock:
     def __init__(self):
         self.now = 0.0
 
-    def __call__(self):
+    def monotonic(self):
         return self.now
 
     def sleep(self, seconds):
@@ -57,11 +61,10 @@ def adopt(monkeypatch):
 
     def call(slurm, *, place=1, silent=True, leads=lambda: False, alive=lambda: False):
         clock = Clock()
-        did = leaderless.adopt(
-            None, None, slurm, place=place, leader_host="n0", silent=silent, leads=leads, alive=alive,
-            sleep=clock.sleep, clock=clock,
-        )  # fmt: skip
-        assert did == bool(acted)
+        monkeypatch.setattr(leaderless, "time", clock)
+        monkeypatch.setattr(leaderless, "host_answers", lambda host, ports: alive())
+        monkeypatch.setattr(leaderless, "SlurmAllocation", lambda spec, paths, least_lead_s: slurm)
+        leaderless.adopt(SPEC, None, place=place, leader_host="n0", silent=silent, leads=leads)
         assert slurm.pulled == 2 * len(acted)
         return acted, clock.now
 

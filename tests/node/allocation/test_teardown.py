@@ -21,7 +21,7 @@ from launcher.run import asking, event_lines
 from launcher.run.batch import COMPLETED, JUDGED
 from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
-from launcher.run.spec import RunSpec, Work
+from launcher.run.spec import RestartSpec, RunSpec, Work
 from launcher.run.state import read_outcome
 
 
@@ -265,10 +265,7 @@ def test_the_cap_over_all_attempts_holds_when_leaders_die(attempts, hours, actio
             an_event("attempt_ended", t=t + 36000.0, attempt=n),
         ]
 
-    verdict = teardown.decide_end(
-        outcome=False, history=history[:-1], life=("5", attempts - 1), lives_without_attempt=0, meaning="running",
-        may_requeue=True, max_restarts=3, max_total_hours=168.0, now=now,
-    )  # fmt: skip
+    verdict = teardown.decide_end(RestartSpec(), history[:-1], life=("5", attempts - 1), meaning="running", now=now)
 
     assert hours == attempts * 10
     assert verdict.action == action
@@ -282,10 +279,7 @@ def test_the_queue_before_a_life_without_a_leader_is_no_allocation_time():
         an_event("saved", t=60.0, attempt=0, step=1),
     ]
 
-    verdict = teardown.decide_end(
-        outcome=False, history=history, life=("5", 1), lives_without_attempt=1, meaning="running",
-        may_requeue=True, max_restarts=3, max_total_hours=168.0, now=200 * 3600.0,
-    )  # fmt: skip
+    verdict = teardown.decide_end(RestartSpec(), history, life=("5", 1), meaning="running", now=200 * 3600.0)
 
     assert verdict.action == "requeue"
 
@@ -334,7 +328,7 @@ def test_a_refusal_is_told(run):
 
     teardown.act(*run, slurm)
 
-    assert "did not take it: no" in read_outcome(run[1].outcome)["reason"]
+    assert "SLURM refused: no" in read_outcome(run[1].outcome)["reason"]
 
 
 def test_a_run_that_was_submitted_again_is_left_to_its_new_job(run):

@@ -16,7 +16,7 @@ from launcher.node.checkpoints import committed, fence
 from launcher.node.checkpoints.committed import Shard
 from launcher.node.leader.verify import Proof
 from launcher.run import files as run_files
-from launcher.run.manifest import hash_bytes, hash_file, read_manifest, why_damaged
+from launcher.run.manifest import hash_file, new_hash, read_manifest, why_damaged
 from launcher.run.paths import RunPaths
 
 
@@ -26,6 +26,13 @@ def paths(tmp_path: Path) -> RunPaths:
     paths.checkpoints.mkdir()
     fence.claim_attempt(paths, host="h")
     return paths
+
+
+def hash_bytes(data: bytes) -> str:
+    """The digest that the manifest of a checkpoint has of a file with these bytes."""
+    made = new_hash()
+    made.update(data)
+    return str(made.hexdigest())
 
 
 def write(paths, step, *, attempt=0, round_=0, ranks=2, text="x"):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,10 @@ class Bench:
         (place / "their_work.py").write_text(WORKER)
         self.exits: dict[str, int] = {}
         self.changed = asyncio.Event()
-        self.server = server or ForkServer(preload=["json"], environ=dict(os.environ), on_exit=self.heard)
+        self.server = server or ForkServer(preload=["json"], environ=dict(os.environ))
 
     def heard(self, key: str, status: int, t: float) -> None:
-        """`OnExit`."""
+        """`OnExit` of the worker ``key``."""
         assert key not in self.exits, f"{key} ended twice"
         self.exits[key] = status
         self.changed.set()
@@ -99,7 +100,7 @@ class Bench:
         fds = [log, *how.pop("more_fds", [])]
         how = {"cwd": str(self.place), "env": {}, **how}
         try:
-            return await self.server.fork(key, round_, f"their_work:{name}", fds, **how)
+            return await self.server.fork(key, round_, f"their_work:{name}", fds, partial(self.heard, key), **how)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -380,7 +381,7 @@ def test_what_cannot_be_imported_is_told(tmp_path: Path) -> None:
     """A module that cannot be preloaded fails every fork with Python's own words; nothing hangs."""
 
     async def main() -> None:
-        server = ForkServer(preload=["no_such_module_here"], environ=dict(os.environ), on_exit=lambda *_: None)
+        server = ForkServer(preload=["no_such_module_here"], environ=dict(os.environ))
         server.start()
         try:
             for _ in range(2):
@@ -411,7 +412,7 @@ from launcher.node.forkserver.client import ForkServer
 
 async def main(place):
     proctable.become_subreaper()
-    server = ForkServer(preload=["json"], environ=dict(os.environ), on_exit=lambda *_: None)
+    server = ForkServer(preload=["json"], environ=dict(os.environ))
     server.start()
     log = os.open(place + "/w.log", os.O_WRONLY | os.O_CREAT, 0o600)
     for n in range(3):

@@ -17,15 +17,22 @@ from launcher.errors import SiteError
 from launcher.node.allocation.allocation import HandedBack, NotAnsweredError, SignalMeaning
 from launcher.node.leader.board import Timing
 from launcher.node.leader.leader import Ending, Leader
-from launcher.node.wire.messages import ToAgent
+from launcher.node.wire.messages import Hub, ToAgent
 from launcher.run.error_words import is_lost_peer, kind_of_words
 from launcher.run.files import read_lines
-from launcher.run.manifest import HASH_NAME, hash_bytes
+from launcher.run.manifest import HASH_NAME, new_hash
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RestartSpec, RunSpec, SiteSpec, Work
 from launcher.run.state import read_outcome
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+def hash_bytes(data: bytes) -> str:
+    """The digest that the manifest of a checkpoint has of a file with these bytes."""
+    made = new_hash()
+    made.update(data)
+    return str(made.hexdigest())
 
 
 class _Selector(selectors.DefaultSelector):
@@ -175,12 +182,12 @@ class FakeLink:
 
     def up(self, message: dict[str, Any]) -> None:
         if self.open and not self.node.cut:
-            self.later("up", lambda: self.node.world.leader.received(self, message))
+            self.later("up", lambda: self.node.world.hub.received(self, message))
 
     def hang_up(self) -> None:
         if self.open:
             self.open = False
-            self.later("up", lambda: self.node.world.leader.closed(self, "closed"))
+            self.later("up", lambda: self.node.world.hub.closed(self, "closed"))
 
 
 class FakeWorker:
@@ -524,7 +531,8 @@ class World:
             timing=self.timing,
         )
 
-        async def serve(leader: Leader) -> Callable[[], None]:
+        async def serve(hub: Hub) -> Callable[[], None]:
+            self.hub = hub
             for node in self.nodes:
                 if node.index not in absent:
                     node.join()

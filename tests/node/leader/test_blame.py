@@ -8,7 +8,7 @@ import pytest
 
 from launcher.node.leader.finish import _bad_hosts
 from launcher.node.leader.nodes import Node
-from launcher.node.policy.decisions import Action, Decision, Evidence, Kind
+from launcher.node.policy.decisions import Evidence, Kind
 
 
 @pytest.mark.parametrize(("woke_at", "hosts"), [(None, ("n1", "n2")), (100.2, ()), (50.0, ("n1", "n2"))])
@@ -19,6 +19,5 @@ def test_agents_that_left_a_leader_which_stood_still_are_not_to_blame(woke_at, h
         for index, (name, lost) in enumerate([("n0", None), ("n1", 100.0), ("n2", 100.1)])
     ]
     board = SimpleNamespace(woke_at=woke_at, interrupt=None, now=lambda: 101.0, nodes=SimpleNamespace(all=nodes))
-    decision = Decision(Action.REQUEUE, "x", 0, exclude=("n1",))
 
-    assert tuple(_bad_hosts(board, decision, Evidence(Kind.NODE_LOST, "x", hosts=("n1",)))) == hosts
+    assert tuple(_bad_hosts(board, Evidence(Kind.NODE_LOST, "x", hosts=("n1",)))) == hosts

@@ -96,7 +96,7 @@ def test_a_preempted_run_tells_everything_once_and_in_order(
     reason = next(e["reason"] for e in w.events("decision") if e["action"] == "requeue")
     assert len(hook.letters) == 3, hook.letters
     assert hook.letters[1].startswith(reason)
-    assert hook.letters[1].endswith("It is back, as attempt 1.") or not hangs
+    assert hook.letters[1].endswith("The run continues as attempt 1.") or not hangs
     assert hook.letters[2] == f"All {w.total_steps} steps are done."
     assert [e["kind"] for e in w.events("notified")] == ["started", "preempted"]
 

@@ -318,6 +318,39 @@ def test_what_a_script_saves_when_a_handler_ends_it_is_not_kept(world, virtual):
     assert w.events("stopped")[0]["lost_steps"] == 7
 
 
+def test_ranks_agree_without_one_that_a_signal_ended_before_an_agent_reported_it(world, virtual):
+    """A rank ends before it answers the pause, and only then its TERM is heard: it has left, and the others learn where to stop."""
+    w = scripts(world)
+    w.allocation.means = SignalMeaning("user")
+    w.step_s = 20.0
+
+    class Deaf(w.worker_class):
+        def hear(self, m):
+            if self.rank != 0 or m["type"] != "pause":
+                super().hear(m)
+
+    w.worker_class = Deaf
+
+    async def script():
+        await w.until(lambda: len([x for n in w.nodes for x in n.workers if x.entered == 2]) == 4)
+        w.signal("USR2")
+        await w.until(lambda: bool(w.events("stop_requested")))
+        await asyncio.sleep(0.2)
+        ended = w.find(0)
+        ended.task.cancel()
+        ended.node.exited(ended, 143, None)
+        await asyncio.sleep(0.2)
+        w.allocation.means = SignalMeaning("preempted")
+        w.signal("TERM")
+
+    virtual(w.attempt_once(script))
+
+    told = [m["message"] for m in w.nodes[1].heard if m["type"] == "to_workers"]
+    assert [e["step"] for e in w.events("agreed")] == [2]
+    assert [(m["step"], m["save"]) for m in told if m["type"] == "stop"] == [(2, False)]
+    assert not w.events("worker_failed")
+
+
 def test_a_stop_that_some_have_heard_as_term_is_not_withdrawn(world, virtual):
     """`cancel --save` in a long set-up that survives TERM: what ends later has stopped, so the stop must go on to a verdict."""
     w = scripts(world)

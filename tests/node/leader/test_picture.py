@@ -1,9 +1,10 @@
-"""How often everybody's resource use is noted."""
+"""How often everybody's resource use is noted, and what a picture of many nodes costs."""
 
 from __future__ import annotations
 
 import pytest
 
+from launcher.node.leader.nodes import Node
 from launcher.node.leader.picture import sample_every_s
 
 WEEK_S = 7 * 86400.0
@@ -39,3 +40,8 @@ def test_a_round_late_in_a_long_run_has_samples_of_its_own(round_s: float, least
 
     assert count >= least
     assert count * 512 * RANK_BYTES <= 3e6
+
+
+def test_looking_for_a_node_among_many_compares_no_fields() -> None:
+    """A node equals itself alone. A picture of 512 nodes that compared their fields took 0.3 s of each second of the leader's loop."""
+    assert Node(0, "n0", host="n0") != Node(0, "n0", host="n0")

@@ -18,8 +18,9 @@ import pytest
 from an_event import an_event
 
 from launcher.node.leader.tracking import Tracking
+from launcher.node.sidecars import trackers
 from launcher.node.sidecars.sinks import End, MetricsRow
-from launcher.node.sidecars.trackers import Tail, TrackerFeed
+from launcher.node.sidecars.trackers import TrackerFeed, read_rows
 from launcher.run import event_lines
 from launcher.run.files import append_line
 from launcher.run.paths import RunPaths
@@ -71,7 +72,7 @@ class Recorder:
 
 def feed(paths: RunPaths, sink: Recorder, said: list[str] | None = None, state: str = "completed") -> TrackerFeed:
     """Deliver everything there is to ``sink``, to the end."""
-    one = TrackerFeed(sink, paths, (said if said is not None else []).append, pauses_s=(0.01,))
+    one = TrackerFeed(sink, paths, (said if said is not None else []).append)
     one.start()
     one.finish(End(state))
     one.join(LIMIT_S)
@@ -79,8 +80,9 @@ def feed(paths: RunPaths, sink: Recorder, said: list[str] | None = None, state: 
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> RunPaths:
-    """An empty run."""
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    """An empty run, whose trackers' failures are retried soon."""
+    monkeypatch.setattr(trackers, "_PAUSES_S", (0.01,))
     return RunPaths(tmp_path)
 
 
@@ -103,7 +105,7 @@ def test_a_failing_tracker_gets_its_rows_later_and_is_told_once(paths: RunPaths)
     for step in range(1, 11):
         row(paths, step)
     sink, said = Recorder(fails=5), []
-    one = TrackerFeed(sink, paths, said.append, pauses_s=(0.01,))
+    one = TrackerFeed(sink, paths, said.append)
     one.start()
     deadline = time.monotonic() + LIMIT_S
     while len(sink.rows) < 10 and time.monotonic() < deadline:
@@ -176,13 +178,11 @@ def test_a_read_ends_at_a_whole_line(tmp_path: Path) -> None:
     """A line that is being written is read when it is whole."""
     path = tmp_path / "m"
     path.write_bytes(b'{"metrics": {"a": 1}}\n{"metrics"')
-    tail = Tail(path, 0)
-    ((first, at),) = tail.read()
-    tail.offset = at
+    ((first, at),) = read_rows(path, 0)
     path.write_bytes(b'{"metrics": {"a": 1}}\n{"metrics": {"b": 2}}\n')
 
     assert {"metrics": {"a": 1}} == first
-    assert [{"metrics": {"b": 2}}] == [value for value, _ in tail.read()]
+    assert [{"metrics": {"b": 2}}] == [value for value, _ in read_rows(path, at)]
 
 
 # --- the process beside the leader ---

@@ -496,6 +496,7 @@ class Job:
 
     def __init__(self, state: str) -> None:
         self.state, self.reason = state, ""
+        self.name, self.command, self.start_estimate_t = "", "", None
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ def test_half_written_lines_are_counted(home: Path) -> None:
     value = json.loads(launcher("status", "k7f", "--json").output)
     launcher("report", "k7f", "-o", "page.html")
     told = [
-        "state.json: could not be read (it is torn or no JSON)",
+        "state.json: could not be read (it is half-written or not JSON)",
         "events.jsonl: 4 lines could not be read",
-        "submission.json: could not be read (it holds no JSON object)",
+        "submission.json: could not be read (it is not a JSON object)",
     ]
 
     assert value["file_faults"] == told

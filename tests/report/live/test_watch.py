@@ -153,7 +153,7 @@ def test_slow_and_silent_ranks_stand_out(tmp_path: Path) -> None:
     ranks = [{"rank": r, "host": "n1", "pid": 1, "step": 5, "step_time_s": 0.5 if r != 2 else 0.7, "heartbeat_t": story.t - 12 * (r == 1)}
              for r in range(4)]  # fmt: skip
     story.state(step=5, ranks=ranks)
-    lines = [line.plain for line in detail_screen(LiveFeed().detail(story.paths, story.t), 0, 80, 24, story.t)]
+    lines = [line.plain for line in detail_screen(LiveFeed().detail(story.paths, story.t), 0, 80, 24)]
 
     assert next(line for line in lines if "▲ 700 ms" in line).split()[:2] == ["n1", "2"]
     assert " 12 s" in next(line for line in lines if line.split()[:2] == ["n1", "1"])
@@ -164,7 +164,7 @@ def test_many_ranks_are_scrolled(tmp_path: Path) -> None:
     story = Story(tmp_path).submitted().begins().round_starts()
     story.state(step=5, ranks=[{"rank": r, "host": f"n{r // 8}", "pid": 1} for r in range(256)])
     detail = LiveFeed().detail(story.paths, story.t)
-    lines = [line.plain for line in detail_screen(detail, 200, 80, 24, story.t)]
+    lines = [line.plain for line in detail_screen(detail, 200, 80, 24)]
 
     assert any(line.startswith("▶ n25") and " 200 " in line for line in lines)
     assert any("more)" in line for line in lines)

@@ -19,15 +19,14 @@ from launcher.report.model.runs import summarise_all
 from launcher.report.model.summary import RunSummary, summarise_history
 from launcher.report.text.status import lines
 from launcher.run import clock
+from launcher.slurm.jobs import JobView
 
 HOUR = 3600.0
 WRONG = pytest.mark.parametrize("wrong", [HOUR, -HOUR], ids=["reader ahead", "reader behind"])
 
 
-class Running:
-    """What SLURM says."""
-
-    state, reason = "RUNNING", ""
+RUNNING = JobView(job_id="482913", state="RUNNING")
+"""SLURM's view."""
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], N
 
 def summary(story: Story, now: float) -> RunSummary:
     """As a verb makes it that is started now."""
-    return summarise_all(read_histories([story.paths], now), now, lambda ids: dict.fromkeys(ids, Running()))[0]
+    return summarise_all(read_histories([story.paths], now), now, lambda ids: dict.fromkeys(ids, RUNNING))[0]
 
 
 @WRONG

@@ -46,7 +46,7 @@ def test_each_kind_of_trouble_counts_for_its_host() -> None:
     a, b, c = by_host["a"], by_host["b"], by_host["c"]
     assert (a.troubles, a.last, len(a.runs)) == (0, "", 1)
     assert (b.failed, b.lost, b.last, b.last_t) == (1, 1, "lost (silent)", 3.0)
-    assert (c.hung, c.checks, c.excluded, c.last) == (1, 1, 1, "excluded: bad disk")
+    assert (c.hung, c.checks_failed, c.excluded, c.last) == (1, 1, 1, "excluded: bad disk")
 
 
 def test_a_failure_on_several_hosts_is_no_hosts_trouble() -> None:

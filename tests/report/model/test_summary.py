@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,7 @@ from run_story import T0, Story, summarise, training
 from launcher.report.diagnosis.why import explain
 from launcher.report.model.summary import summarise_history
 from launcher.report.text.status import lines
-
-
-@dataclass
-class Job:
-    """SLURM's view."""
-
-    state: str
-    reason: str = ""
+from launcher.slurm.jobs import JobView
 
 
 def test_a_submitted_run_is_pending(tmp_path: Path) -> None:
@@ -26,7 +18,7 @@ def test_a_submitted_run_is_pending(tmp_path: Path) -> None:
     h = Story(tmp_path).submitted().history()
 
     assert summarise_history(h, None, T0 + 5).state == "pending"
-    s = summarise_history(h, {"482913": Job("PENDING", "Priority")}, T0 + 5)
+    s = summarise_history(h, {"482913": JobView(job_id="482913", state="PENDING", reason="Priority")}, T0 + 5)
     assert (s.state, s.reason, s.job_id, s.attempt, s.submitted) == ("pending", "Priority", "482913", None, T0)
 
 
@@ -96,7 +88,7 @@ def test_the_summary_of_a_training_run_reads_as_designed(tmp_path: Path) -> None
         "  step     120 of 600 (20 %), 2/s, done in 4 min",
         "  metrics  loss 0.25",
         "  ranks    4 of 4 on node1, node2; slowest rank 3 (+20 %)",
-        "  limit    59 min left here; 7 d left in all",
+        "  limit    59 min left in this attempt; 7 d left in all",
     ]
 
 

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from run_story import Story, summarise, training
 
 from launcher.report.model import verdict
-from launcher.slurm.jobs import ENDED
+from launcher.slurm.jobs import ENDED, JobView
 
 
-@dataclass
-class Job:
+def job(state: str) -> JobView:
     """SLURM's view."""
+    return JobView(job_id="482913", state=state)
 
-    state: str
-    reason: str = ""
+
+def local(root: Path, host: str, pid: object) -> Story:
+    """A run without SLURM whose process is ``pid`` of ``host``."""
+    story = Story(root).submitted(backend="local", job_id=str(pid)).begins(host=host)
+    story.paths.submission.write_text(json.dumps({"backend": "local", "host": host, "pid": pid}))
+    return story
 
 
 @pytest.mark.parametrize(
     ("word", "state"),
-    [("FAILED", "failed"), ("CANCELLED by 0", "cancelled"), ("NODE_FAIL", "failed"), ("TIMEOUT", "failed"),
+    [("FAILED", "failed"), ("CANCELLED", "cancelled"), ("NODE_FAIL", "failed"), ("TIMEOUT", "failed"),
      ("OUT_OF_MEMORY", "failed"), ("COMPLETED", "failed"), ("PREEMPTED", "failed"),
      ("PENDING", "pending"), ("REQUEUED", "pending"), ("RUNNING", "running"), ("COMPLETING", "running")],
 )  # fmt: skip
@@ -32,7 +36,7 @@ def test_a_leader_that_died_silently_is_found_out(tmp_path: Path, word: str, sta
     """With a stale picture SLURM's word decides."""
     story = training(tmp_path)
 
-    assert summarise(story.paths, {"482913": Job(word)}, story.t + 300).state == state
+    assert summarise(story.paths, {"482913": job(word)}, story.t + 300).state == state
 
 
 def test_a_silent_leader_that_slurm_forgot_has_failed(tmp_path: Path) -> None:
@@ -49,7 +53,7 @@ def test_a_fresh_picture_outranks_slurms_delay(tmp_path: Path) -> None:
     """A job that just ended may be COMPLETED in SLURM before the outcome is visible here."""
     story = training(tmp_path)
 
-    assert summarise(story.paths, {"482913": Job("COMPLETED")}, story.t + 3).state == "running"
+    assert summarise(story.paths, {"482913": job("COMPLETED")}, story.t + 3).state == "running"
 
 
 def test_the_outcome_decides(tmp_path: Path) -> None:
@@ -83,7 +87,7 @@ def test_a_local_run_whose_process_is_gone_has_failed(tmp_path: Path) -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    story = Story(tmp_path).submitted(backend="local", job_id=None).begins(host=socket.gethostname(), pid=pid)
+    story = local(tmp_path, socket.gethostname(), pid)
 
     summary = summarise(story.paths, None, story.t + 6)
     assert summary.state == "failed"
@@ -92,14 +96,23 @@ def test_a_local_run_whose_process_is_gone_has_failed(tmp_path: Path) -> None:
 
 def test_a_local_run_whose_process_lives_is_running(tmp_path: Path) -> None:
     """However long it is silent."""
-    story = Story(tmp_path).submitted(backend="local").begins(host=socket.gethostname(), pid=os.getpid())
+    story = local(tmp_path, socket.gethostname(), os.getpid())
 
     assert summarise(story.paths, None, story.t + 6000).state == "running"
 
 
+@pytest.mark.parametrize("pid", [None, "x", 0, -1, 10**30])
+def test_a_local_run_of_a_damaged_submission_is_judged_by_its_silence(tmp_path: Path, pid: object) -> None:
+    """No process has such an id: what the files say of the run stays true, and nothing is raised."""
+    story = local(tmp_path, socket.gethostname(), pid)
+
+    assert summarise(story.paths, None, story.t + 300).state == "running"
+    assert summarise(story.paths, None, story.t + 700).state == "failed"
+
+
 def test_a_local_run_elsewhere_is_judged_by_its_silence(tmp_path: Path) -> None:
     """A process of another host cannot be looked at: ten minutes of silence are taken for its end."""
-    story = Story(tmp_path).submitted(backend="local").begins(host="elsewhere", pid=1)
+    story = local(tmp_path, "elsewhere", 1)
 
     assert summarise(story.paths, None, story.t + 500).state == "running"
     assert summarise(story.paths, None, story.t + 700).state == "failed"

@@ -20,10 +20,10 @@ def tell(type_: str, **values: object) -> str:
 
 def test_the_vocabulary_is_complete() -> None:
     """Every event type of the contract has words of its own: none falls back to its bare name."""
-    from launcher.report.text.words import _TELLERS
+    from launcher.report.text.words import _WORDS
 
     assert len(KNOWN) > 25
-    assert {Event.kinds[kind] for kind in KNOWN} - set(_TELLERS) == {ProgressAssumed}  # no reader shows it
+    assert {Event.kinds[kind] for kind in KNOWN} - set(_WORDS) == {ProgressAssumed}  # no reader shows it
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def mixed(ddp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (hooked, "a communication hook"),
         (run_forward, "a forward pass"),
-        (hidden, "this torch hides"),
+        (hidden, "this version of torch does not show"),
         (reduced_in_python, "python_reducer"),
         (mixed, "mixed_precision"),
     ],

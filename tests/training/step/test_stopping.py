@@ -105,7 +105,7 @@ def test_where_is_answered_exactly_and_holds_nobody() -> None:
             """One message."""
             said.append(message)
 
-    _handle(Agent(), gate, lambda message: None, AskUnit())  # type: ignore[arg-type]
+    _handle(Agent(), gate, 0, AskUnit())  # type: ignore[arg-type]
 
     assert said == [WorkerAt(step=7)]
     assert not gate.hold
