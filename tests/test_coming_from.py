@@ -47,10 +47,10 @@ class Line(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-x = torch.ones(64, 4)
+x = torch.ones(640, 4)
 data = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8)
 trainer = pl.Trainer(
-    accelerator="cpu", num_nodes=1, devices=2, strategy="ddp", max_epochs=30, logger=False, enable_progress_bar=False,
+    accelerator="cpu", num_nodes=1, devices=2, strategy="ddp", max_epochs=3, logger=False, enable_progress_bar=False,
     enable_model_summary=False, callbacks=[ModelCheckpoint(dirpath=HERE, save_last=True), SaveAtStop()],
 )
 trainer.fit(Line(), data, ckpt_path="last")
@@ -112,7 +112,10 @@ def test_init_makes_the_job_file_of_the_page(tmp_path: Path, name: str, more: se
 
 
 def test_a_lightning_script_saves_when_it_is_told_to_stop_and_goes_on_from_there(tmp_path: Path) -> None:
-    """With the page's callback: stopped in the middle of an epoch, resumed at the very next step, and no step is done twice."""
+    """With the page's callback: stopped in the middle of an epoch, resumed at the very next step, and no step is done twice.
+
+    An epoch is 40 steps long, and the stop comes in its first half: at an epoch's end Lightning's handler may block (the page says so).
+    """
     pytest.importorskip("pytorch_lightning")
     (tmp_path / "train.py").write_text(PROGRAM.replace("RECIPE", block("lightning", "python")))
     (tmp_path / "job.yaml").write_text(

@@ -89,9 +89,9 @@ def ask_once(work: Callable[[], _T], root: Path) -> _T:
         raise NotAskedError(error.errno, error.strerror or str(error), error.filename) from error
 
 
-def patiently(work: Callable[[], _T], root: Path, *, patience_s: float = PATIENCE_S) -> _T:
-    """Call ``work``, again for ``patience_s`` while the run's folder does not answer. Raises OSError."""
-    end = time.monotonic() + patience_s
+def patiently(work: Callable[[], _T], root: Path, *, patience_s: float | None = None) -> _T:
+    """Call ``work``, again for ``patience_s`` (else `PATIENCE_S`) while the run's folder does not answer. Raises OSError."""
+    end = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
     while True:
         try:
             return ask_once(work, root)

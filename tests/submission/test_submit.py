@@ -160,7 +160,7 @@ def test_a_refusal_is_one_sentence_and_leaves_nothing(
         _submit(job(), _facts(home))
 
     assert list((home / "runs").iterdir()) == []
-    assert index.list_runs(folders=[]) == []
+    assert index.list_runs() == []
     assert capfd.readouterr() == ("", "")
 
 
