@@ -47,9 +47,7 @@ def command(
     )  # fmt: skip
     if failed:
         if fork_name:
-            raise click.UsageError(
-                "--failed and --fork exclude each other: --failed continues points, --fork makes a new run."
-            )
+            raise click.UsageError("Use either --failed or --fork: --failed continues points, --fork makes a new run.")
         _failed(run, how, wait)
         return
     paths = single(run)

@@ -33,7 +33,7 @@ CAUSES: dict[str, CauseKind] = {
     "disk_full": CauseKind("rank", "the disk is full, or the quota is used up", ("disk_at_risk",)),
     "import": CauseKind("rank", "a package could not be imported"),
     "timeout": CauseKind("rank", "other ranks did not come to a collective in time"),
-    "unloadable": CauseKind("rank", "the checkpoint holds what cannot be loaded: the next try would find the same"),
+    "unloadable": CauseKind("rank", "the checkpoint holds what cannot be loaded: a restart would fail in the same way"),
     "node": CauseKind("round", "a node is gone", ("node_lost",)),
     "store": CauseKind("round", "the rendezvous store is gone", ("store_failed",)),
     "hang": CauseKind("round", "no rank made progress", ("hang",)),
@@ -76,16 +76,16 @@ class StopWords(NamedTuple):
 MEANINGS = {
     "preempted": StopWords("preempted", "the job was preempted"),
     "preempted_now": StopWords("preempted without grace", "the job was preempted without grace"),
-    "script_gone": StopWords("batch script killed", "the job's batch script was killed"),
+    "script_gone": StopWords("the batch script was killed", "the job's batch script was killed"),
     "cancelled": StopWords("cancelled", "the job was cancelled"),
-    "time_limit": StopWords("time limit", "the time limit is near"),
-    "user": StopWords("asked by the user", "`launcher cancel --save` was asked for"),
+    "time_limit": StopWords("the time limit is near", "the time limit is near"),
+    "user": StopWords("the user ran launcher cancel", "the user ran `launcher cancel --save`"),
     "terminated": StopWords("sent by hand", "{name} was sent to the job, not by SLURM"),
-    "nothing": StopWords("SLURM wants nothing of the job", "{name} came and SLURM wants nothing of the job"),
+    "nothing": StopWords("SLURM did not send it", "{name} came and SLURM did not send it"),
     "unknown": StopWords("SLURM did not say why", "{name} came and SLURM does not say why"),
-    "idle": StopWords("idle"),
-    "total_hours": StopWords("hours used up"),
-    "leader": StopWords("leader died"),
+    "idle": StopWords("no progress for too long"),
+    "total_hours": StopWords("restart.max_total_hours is used up"),
+    "leader": StopWords("the leader died"),
 }
 
 _MOST_CHARS = 300
@@ -169,4 +169,4 @@ def rank_clause(
         return f"raised {exception_type}{at}{why}"
     if exit_code == 0:
         return f"exited with code 0{at} before the work was done"
-    return f"exited with code {exit_code}{at}{why}" if exit_code is not None else f"ended{at}, and nobody knows how"
+    return f"exited with code {exit_code}{at}{why}" if exit_code is not None else f"ended{at} for an unknown reason"

@@ -143,12 +143,12 @@ class Agent:
                     _say("The run has ended already.")
                     return None
                 if self._term_at is not None and time.monotonic() - self._term_at > _PATIENCE_AFTER_TERM_S:
-                    raise ProtocolError("This agent received TERM before it found the leader; leaving.")
+                    raise ProtocolError("This agent received TERM before it found the leader; this agent exits.")
                 if claimed is None and await asyncio.to_thread(self._claimed):
                     claimed = time.monotonic()
                 if claimed is not None and time.monotonic() - claimed > _UNANSWERED_S:
                     self.leader_lost = "silent"
-                    raise ProtocolError("The leader has begun and does not answer; leaving.")
+                    raise ProtocolError("The leader has begun and does not answer; this agent exits.")
             if search.exception() is not None:
                 self.leader_lost = "silent"
             return search.result()
@@ -187,7 +187,7 @@ class Agent:
         try:
             if not await self._read(peer):
                 self.leader_lost = self.leader_lost or "closed"
-                _say(self._broken or "The connection to the leader closed; ending the workers and leaving.")
+                _say(self._broken or "The connection to the leader closed; this agent ends its workers and exits.")
                 return ProtocolError.exit_code
             await self._server.stop()
             self._tell(wire.Leaving())
@@ -219,7 +219,9 @@ class Agent:
                 self._heard += now - last  # this process stood still, not the leader
             last = now
             if now - self._heard > wire.SILENCE_S:
-                self._broken = f"The leader did not answer for {wire.SILENCE_S:.0f} s; ending the workers and leaving."
+                self._broken = (
+                    f"The leader did not answer for {wire.SILENCE_S:.0f} s; this agent ends its workers and exits."
+                )
                 self.leader_lost = "silent"
                 peer.abort()
                 return

@@ -90,7 +90,7 @@ def _reason(board: Board, decision: Decision, evidence: Evidence) -> str:
     deleted = evidence.kind is Kind.GONE and not (evidence.cause and evidence.cause.place)
     if deleted or board.saver.last_step is None:
         return decision.reason
-    return f"{decision.reason} The newest checkpoint is of step {board.saver.last_step}."
+    return f"{decision.reason} The newest checkpoint is of step {board.saver.last_step:,}."
 
 
 async def _write(board: Board, outcome: dict[str, Any], tries: int) -> None:

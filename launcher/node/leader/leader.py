@@ -275,7 +275,7 @@ class Leader:
             except Exception as error:  # a fault of ours must not end the watch over silence, hangs and saves
                 traceback.print_exc()
                 if not told:
-                    self._board.history.warn(f"a check of the leader failed: {error!r}")
+                    self._board.history.warn(f"a check of the leader failed: {type(error).__name__}: {error}")
                 told = True
             await asyncio.sleep(self.timing.tick_s)
 
@@ -309,7 +309,7 @@ class Leader:
             meaning = await board.blocking(lambda: board.allocation.meaning(name))
         except Exception as error:  # whatever is wrong, a signal must not go unheard
             traceback.print_exc()
-            board.history.warn(f"SLURM could not be asked why {name} came: {error!r}")
+            board.history.warn(f"SLURM could not be asked why {name} came: {error}")
             meaning = SignalMeaning("unknown")
         left = None if meaning.left_s is None else round(meaning.left_s, 1)
         board.history.event("signal", host=host, name=name, meaning=meaning.kind, left_s=left)

@@ -235,7 +235,7 @@ class Saver:
                 self._asked = None
             return
         for save in [s for s in self._saves.values() if not s.committing and now - s.began > _PENDING_S]:
-            self.history.warn(f"not every rank has saved step {save.step}; that save is given up")
+            self.history.warn(f"not every rank has saved step {save.step:,}; the leader gave that save up")
             self.give_up(save.step)
         ranks, first = self.round.ranks, self.round.first
         if not self.spec.enabled or self._saves:  # one in flight

@@ -162,7 +162,7 @@ TABLE: tuple[Row, ...] = (
     Row((K.LAST_SAVE,), _always, A.FAIL, "the training is done and is not repeated; `launcher resubmit` goes on from the newest checkpoint"),
     Row((K.WORKER_FAILED,), lambda e, s: e.same_before + 1 >= SAME_EXCEPTION_LIMIT, A.FAIL, "the same exception came at the same step"
         f" {SAME_EXCEPTION_LIMIT} times: the program is wrong"),
-    Row((K.WORKER_FAILED,), lambda e, s: e.cause is not None and e.cause.kind == "unloadable", A.FAIL, "the next try would find the same"),
+    Row((K.WORKER_FAILED,), lambda e, s: e.cause is not None and e.cause.kind == "unloadable", A.FAIL, "a restart would fail in the same way"),
     Row((K.WORKER_FAILED,), lambda e, s: e.refusals >= REFUSAL_LIMIT, A.FAIL, "the script ended itself in this way twice, before"
         " any progress"),
     Row(_ANY, lambda e, s: not s.hours_left, A.FAIL, "restart.max_total_hours is used up"),

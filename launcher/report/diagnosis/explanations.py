@@ -252,7 +252,11 @@ def _hang(root: Root, h: History, s: RunSummary) -> Explanation:
 
 @_explains("node", "slurm_node")
 def _node(root: Root, h: History, s: RunSummary) -> Explanation:
-    how = {"silent": "stopped responding", "closed": "lost its agent's connection", "slurm": "is down, says SLURM"}
+    how = {
+        "silent": "stopped responding",
+        "closed": "lost its agent's connection",
+        "slurm": "was reported down by SLURM",
+    }
     why = root.of(ev.NodeLost).why or ""
     if root.kind == "slurm_node":
         return Explanation("A node of the allocation died.", _AGAIN, errors=[root.reason], log=_last_words(root, 1))

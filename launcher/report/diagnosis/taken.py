@@ -47,15 +47,13 @@ def _user(root: Root, h: History, s: RunSummary) -> Explanation:
 
 
 def _terminated(root: Root, h: History, s: RunSummary) -> Explanation:
-    sentence = (
-        "Somebody sent TERM to the job (scancel --signal=TERM, its owner or an administrator): it saved and ended."
-    )
+    sentence = "The job received SIGTERM, which SLURM did not send (scancel --signal=TERM, by a user or an administrator): it saved and ended."
     return Explanation(sentence, "launcher resubmit {run} continues it")
 
 
 def _unknown_signal(root: Root, h: History, s: RunSummary) -> Explanation:
     name = root.of(ev.SignalReceived).name
-    sentence = f"SLURM sent {f'SIG{name}' if name else 'a signal'} and did not answer why; the run stopped to be safe."
+    sentence = f"{f'SIG{name}' if name else 'A signal'} came, and SLURM did not answer why; the run saved and stopped."
     return Explanation(sentence, "if nobody cancelled it: launcher resubmit {run}")
 
 

@@ -134,8 +134,8 @@ def _node_lost(e: ev.NodeLost) -> str:
 
 def _hang(e: ev.Hang) -> str:
     slow = [f"rank {'?' if r.rank is None else r.rank} on {r.host or '?'}" for r in e.laggards]
-    who = f"; behind: {short_list(slow)}" if slow else ""
-    return f"no progress for {formats.duration(e.limit_s)}{who}"
+    who = f"; furthest behind: {short_list(slow)}" if slow else ""
+    return f"no rank progressed for {formats.duration(e.limit_s)}{who}"
 
 
 def meaning(value: str | None) -> str:
@@ -146,7 +146,7 @@ def meaning(value: str | None) -> str:
 
 def _stop_requested(e: ev.StopRequested) -> str:
     left = f", {formats.duration(e.deadline_s)} left" if e.deadline_s else ""
-    return f"stopping ({meaning(e.cause)}){left}{', without saving' if e.save is False else ''}"
+    return f"stopping: {meaning(e.cause)}{left}{', without saving' if e.save is False else ''}"
 
 
 def _requeued(e: ev.Requeued) -> str:
@@ -158,6 +158,15 @@ def _first_step(e: ev.FirstStep) -> str:
     took = formats.duration(e.seconds)
     return f"first step ({formats.count(e.step)}){f' after {took}' if took else ''}"
 
+
+_ACTIONS = {
+    "complete": "the run is complete",
+    "new_round": "restarting the workers",
+    "requeue": "requeueing the run",
+    "fail": "ending the run",
+    "cancel": "ending the run",
+    "leave": "this attempt ends",
+}
 
 _WORDS: dict[type[Event], Callable[[Any], str]] = {
     ev.RunSubmitted: _submitted,
@@ -177,7 +186,9 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     ev.SaveFailed: lambda e: f"saving {_step(e.step)} failed: {e.errno_name or ''} {e.error or ''}",
     ev.CheckpointDamaged: lambda e: f"checkpoint {(e.path or '').rsplit('/', 1)[-1]} is damaged: {e.why or ''}",
     ev.WorkerFailed: _worker_failed,
-    ev.Victims: lambda e: f"{named_ranks(r.rank for r in e.ranks if r.rank is not None)} failed because of it",
+    ev.Victims: lambda e: (
+        f"{named_ranks(r.rank for r in e.ranks if r.rank is not None)} failed because of the first failure"
+    ),
     ev.NodeLost: _node_lost,
     ev.Hang: _hang,
     ev.StoreLost: lambda e: f"lost the rendezvous store on {e.host or '?'}",
@@ -185,7 +196,7 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     ev.StopRequested: _stop_requested,
     ev.Agreed: lambda e: f"all ranks stop after {_step(e.step)}",
     ev.Stopped: lambda e: f"stopped{_reached(e.step)}{lost_steps(e.lost_steps)}",
-    ev.Decided: lambda e: f"decided: {(e.action or '?').replace('_', ' ')} ({e.reason or ''})",
+    ev.Decided: lambda e: f"{_ACTIONS.get(e.action or '', e.action or '?')}: {e.reason or ''}",
     ev.Excluded: lambda e: f"will not use {short_list(e.hosts, 4)} again: {e.why or ''}",
     ev.Readmitted: lambda e: f"may use {short_list(e.hosts, 4)} again: {e.why or ''}",
     ev.Requeued: _requeued,

@@ -152,7 +152,7 @@ def _of_code(spec: RunSpec, facts: Facts) -> Iterator[str]:
 
 def _of_environment(facts: Facts) -> Iterator[str]:
     for name in facts.unset_pass:
-        yield f"{name} is not set here: environment.pass or notify.urls names it"
+        yield f"{name} is not set, but environment.pass or notify.urls names it; export it before you submit"
     if facts.sbatch_variables:
         yield f"sbatch reads these variables of your environment: {', '.join(facts.sbatch_variables)}"
     if facts.debug_detail:

@@ -43,11 +43,12 @@ def limit_warnings(spec: RunSpec, partition: Partition | None) -> Iterator[str]:
         return
     where, total = f"partition {partition.name}", spec.all_nodes
     if not partition.up:
-        yield f"{where} is not up: the job would wait until it is"
+        yield f"{where} is down: the job waits until it is up"
     if partition.max_time_s is not None and spec.timeout_min * 60 > partition.max_time_s:
         most = int(partition.max_time_s // 60)
-        yield f"{where} allows {most // 60}:{most % 60:02d}:00, the job asks for more: it may wait forever"
+        allowed = f"{where} allows {most // 60}:{most % 60:02d}:00 and the job asks for more"
+        yield f"{allowed}: lower resources.timeout_min to {most}, or it may never start"
     if partition.max_nodes is not None and total > partition.max_nodes:
-        yield f"{where} allows {partition.max_nodes} nodes a job, the job asks for {total}"
+        yield f"{where} allows {partition.max_nodes} nodes a job and the job asks for {total}: it may never start"
     if total > partition.usable_nodes > 0:
         yield f"only {partition.usable_nodes} nodes of {where} can be used now"

@@ -63,6 +63,6 @@ def _measure(device: Any) -> float:
         value = float(data[-1].item())
         taken = time.perf_counter() - begun
         if value != size:
-            raise ArithmeticError(f"the sum of {size} ones came out as {value}")
+            raise ArithmeticError(f"the test all-reduce gave {value} instead of {size}")
         best = max(best, 2 * (size - 1) / size * _MEGABYTES * 2**20 / 1e9 / taken)
     return round(best, 3)

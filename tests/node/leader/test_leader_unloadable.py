@@ -60,7 +60,8 @@ def test_a_type_that_is_refused_ends_the_run_at_once(world, virtual):
     assert ending.state == "failed"
     assert len(w.events("round_started")) == 2
     assert (
-        f"All 4 ranks raised CheckpointError at step 20: {REFUSED}; the next try would find the same." in ending.reason
+        f"All 4 ranks raised CheckpointError at step 20: {REFUSED}; a restart would fail in the same way."
+        in ending.reason
     )
     assert "the newest checkpoint is of step 20" in ending.reason.lower()
 

@@ -175,7 +175,7 @@ CASES: dict[str, tuple[Make, str, str]] = {
         "node", "Node node2 stopped responding."),
     "node down": (
         lambda p: gives_up(training(p).event("node_lost", host="node2", why="slurm"), "node_lost"),
-        "node", "Node node2 is down, says SLURM."),
+        "node", "Node node2 was reported down by SLURM."),
     "hang": (
         lambda p: hung(training(p)),
         "hang", "Rank 2 (node2) hung at step 40: no progress for 60 s in wait_for_lock."),
@@ -221,7 +221,8 @@ CASES: dict[str, tuple[Make, str, str]] = {
         "user", "The run was cancelled with `launcher cancel` or Ctrl-C."),
     "TERM by hand": (
         lambda p: gives_up(training(p).event("signal", host="node1", name="TERM", meaning="terminated"), "terminated", state="cancelled"),
-        "terminated", "Somebody sent TERM to the job (scancel --signal=TERM, its owner or an administrator): it saved and ended."),
+        "terminated",
+        "The job received SIGTERM, which SLURM did not send (scancel --signal=TERM, by a user or an administrator): it saved and ended."),
     "batch script killed": (
         lambda p: gives_up(training(p).event("signal", host="node1", name="TERM", meaning="script_gone"), "script_gone",
                            "the run may not be requeued"),
@@ -231,7 +232,7 @@ CASES: dict[str, tuple[Make, str, str]] = {
         "chain", "It never started: first, which had to complete first, failed."),
     "slurm is mute": (
         lambda p: gives_up(training(p).event("signal", host="node1", name="TERM", meaning="unknown"), "unknown"),
-        "unknown_signal", "SLURM sent SIGTERM and did not answer why; the run stopped to be safe."),
+        "unknown_signal", "SIGTERM came, and SLURM did not answer why; the run saved and stopped."),
     "idle": (
         lambda p: gives_up(training(p, restart={"idle_timeout_min": 20}).event("stop_requested", cause="idle"), "idle"),
         "idle", "The run made no progress for 20 minutes (restart.idle_timeout_min); its allocation was given back."),

@@ -66,7 +66,7 @@ def test_what_fits_passes_in_silence(job: Make) -> None:
         ({"max_time_s": 1800.0}, "allows 0:30:00"),
         ({"max_nodes": 1}, "allows 1 nodes a job"),
         ({"usable_nodes": 1}, "only 1 nodes"),
-        ({"up": False}, "is not up"),
+        ({"up": False}, "is down"),
     ],
 )
 def test_limits_that_may_be_lifted_are_warnings(job: Make, changes: dict[str, Any], said: str) -> None:
