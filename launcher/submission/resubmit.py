@@ -56,8 +56,8 @@ def choose_step(paths: RunPaths, step: int | None) -> int | None:
     if step is None:
         return steps[-1] if steps else None
     if step not in steps:
-        there = f"it has {', '.join(str(s) for s in steps[-8:])}" if steps else "it has none"
-        raise CheckpointError(f"{paths.id} has no checkpoint of step {step}: {there}")
+        there = f"it has those of steps {', '.join(f'{s:,}' for s in steps[-8:])}" if steps else "it has none"
+        raise CheckpointError(f"{paths.id} has no checkpoint of step {step:,}: {there}")
     return step
 
 

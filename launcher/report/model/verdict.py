@@ -83,7 +83,7 @@ def _lost(h: History, why: str) -> Verdict:
 def _dead(h: History, word: str, waiting: bool) -> Verdict:
     state, why = _DEAD[word]
     handed = h.last(JobNamed)
-    when = " before it started" if waiting else ""
+    when = " before the job started" if waiting else ""
     reason = f"{why[0].upper()}{why[1:]}{when} (SLURM says {word})."
     if state == "failed" and isinstance(handed, Requeued) and handed.how == "requeue":
         lost = f"SLURM took the run back and then lost it, as a killed slurmctld does: the job ended ({word}) and will not start again."

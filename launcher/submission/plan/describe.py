@@ -154,7 +154,7 @@ def _of_environment(facts: Facts) -> Iterator[str]:
     for name in facts.unset_pass:
         yield f"{name} is not set, but environment.pass or notify.urls names it; export it before you submit"
     if facts.sbatch_variables:
-        yield f"sbatch reads these variables of your environment: {', '.join(facts.sbatch_variables)}"
+        yield f"in sbatch, your environment overrides the job: unset {', '.join(facts.sbatch_variables)} if you do not mean that"
     if facts.debug_detail:
         yield "TORCH_DISTRIBUTED_DEBUG=DETAIL is set: DDP on gloo crashes with it"
     if facts.interpreter.checked and "numpy" not in facts.interpreter.packages:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from launcher.config.document.schema import Job
 from launcher.errors import ConfigError
 from launcher.run.spec import RunSpec
+from launcher.run.units import plural
 from launcher.slurm.site import Partition
 
 
@@ -49,6 +50,6 @@ def limit_warnings(spec: RunSpec, partition: Partition | None) -> Iterator[str]:
         allowed = f"{where} allows {most // 60}:{most % 60:02d}:00 and the job asks for more"
         yield f"{allowed}: lower resources.timeout_min to {most}, or it may never start"
     if partition.max_nodes is not None and total > partition.max_nodes:
-        yield f"{where} allows {partition.max_nodes} nodes a job and the job asks for {total}: it may never start"
+        yield f"{where} allows {plural(partition.max_nodes, 'node')} a job and the job asks for {total}: it may never start"
     if total > partition.usable_nodes > 0:
-        yield f"only {partition.usable_nodes} nodes of {where} can be used now"
+        yield f"only {plural(partition.usable_nodes, 'node')} of {where} can be used now"

@@ -64,8 +64,8 @@ def test_what_fits_passes_in_silence(job: Make) -> None:
     ("changes", "said"),
     [
         ({"max_time_s": 1800.0}, "allows 0:30:00"),
-        ({"max_nodes": 1}, "allows 1 nodes a job"),
-        ({"usable_nodes": 1}, "only 1 nodes"),
+        ({"max_nodes": 1}, "allows 1 node a job"),
+        ({"usable_nodes": 1}, "only 1 node of"),
         ({"up": False}, "is down"),
     ],
 )
