@@ -543,7 +543,7 @@ def test_checkpoints_that_are_not_there_are_named(job: Make, slurm: Path, home: 
     """--from a step without a checkpoint lists those there are; a fork needs one."""
     first = _submit(job(), _facts(home))
     _ended(first.paths, 10)
-    with pytest.raises(CheckpointError, match="no checkpoint of step 7: it has 10"):
+    with pytest.raises(CheckpointError, match="no checkpoint of step 7: it has those of steps 10"):
         resubmit.resubmit(first.paths, resubmit.Again(step=7))
     (first.paths.checkpoint(10) / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match="no checkpoint to fork from"):
