@@ -121,7 +121,7 @@ class RunSpec:
     collective_timeout_min: float = 30.0
     interface: str | None = None
     control_ports: list[int]
-    """Candidate ports of the leader; the handshake tells a stranger from the leader."""
+    """Candidate ports of the leader; the handshake tells the leader from other programs."""
     start_method: Literal["forkserver", "spawn"] = "forkserver"
     ddp: DdpSpec = DdpSpec()
     seed: int = 0

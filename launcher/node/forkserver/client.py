@@ -50,7 +50,7 @@ class ForkServer:
         self._pids: dict[str, int] = {}
         self._on_exit: dict[str, OnExit] = {}
         self._sending = asyncio.Lock()
-        self._burial: asyncio.Task[None] | None = None
+        self._cleanup: asyncio.Task[None] | None = None
         self.stopping = False
 
     @property
@@ -88,7 +88,7 @@ class ForkServer:
 
         One that died, or could not import before, is started again.
         """
-        await self._buried()
+        await self._cleaned_up()
         if self._sock is None:
             if self.stopping:
                 raise ForkServerError("The fork server has been stopped.")
@@ -158,7 +158,7 @@ class ForkServer:
             self._process.kill()  # its workers die with it; the end of its socket leads to `_lost`
         with contextlib.suppress(ForkServerError):
             await cleared
-        await self._buried()
+        await self._cleaned_up()
 
     # --- what the server reports ---
 
@@ -195,9 +195,9 @@ class ForkServer:
         for answer in self._asked.values():
             _fail(answer, "The fork server died.")
         self._asked.clear()
-        self._burial = loop.create_task(self._bury(again=was_ready))
+        self._cleanup = loop.create_task(self._clean_up(again=was_ready))
 
-    async def _bury(self, *, again: bool) -> None:
+    async def _clean_up(self, *, again: bool) -> None:
         """End, reap and report what the dead fork server left: its orphans are this process's children now (subreaper)."""
         while left := self._orphans():
             proctable.kill_all(left)
@@ -214,10 +214,10 @@ class ForkServer:
         if again and not self.stopping:
             self.start()  # at once: the next round is about to be asked for
 
-    async def _buried(self) -> None:
+    async def _cleaned_up(self) -> None:
         """Wait until a dead fork server's processes are ended and reported."""
-        if self._burial is not None:
-            await asyncio.wait({self._burial})
+        if self._cleanup is not None:
+            await asyncio.wait({self._cleanup})
 
     def _orphans(self) -> list[proctable.Proc]:
         """Return the descendants of this process that came out of the fork server, known by their environment.
@@ -244,7 +244,7 @@ class ForkServer:
         """End the fork server and everything it forked; returns when nothing of it is left."""
         self.stopping = True
         self._lost()
-        await self._buried()
+        await self._cleaned_up()
 
 
 def _fail(future: asyncio.Future[Any], text: str) -> None:

@@ -86,7 +86,7 @@ class Saver:
     fenced: bool = False
     last_error: str = ""
     permanent: int = 0
-    """Saves in a row that failed for a reason that another try does not mend."""
+    """Saves in a row that failed for a reason that another try does not remove."""
     uncommitted: int | None = None
     """The step whose parts are all there and could not be committed."""
     proof: Proof | None = None

@@ -47,7 +47,7 @@ class Kind(str, Enum):
     """The workers were stopped for a signal that turned out to mean nothing."""
     DISK_AT_RISK = "disk_at_risk"
     CANNOT_SAVE = "cannot_save"
-    """Saves fail for a reason that no other try mends."""
+    """Saves fail for a lasting reason."""
     UNREADABLE = "folder_unreadable"
     """The run's folder does not answer: what it holds, newer checkpoints and attempts, is not known."""
     GONE = "folder_gone"
