@@ -179,7 +179,9 @@ def messages() -> dict[str, list[str]]:
     out: dict[str, list[str]] = {heading: [] for heading in GROUPS}
     found: list[tuple[str, ast.AST, list[str]]] = []
     inside: dict[int, list[str]] = {}
-    """Strings that other sentences hold, and these."""
+    """Strings, by the id of their node, that other sentences hold, and these."""
+    read: list[tuple[ast.expr, Reader]] = []
+    """Keeps every node alive: the id of one that is gone is given to another."""
     rendered = {place: [_tidy(text) for text in texts] for place, texts in real.rendered().items()}
     whole = "\n".join(text for texts in rendered.values() for text in texts).casefold()
     for place, module in modules.items():
@@ -187,6 +189,7 @@ def messages() -> dict[str, list[str]]:
         found += [(heading, ast.Constant(text), [text]) for text in rendered.get(place, ())]
         for node, shown in _candidates(module):
             reader = Reader(module, modules)
+            read.append((shown, reader))
             given = [text for text in reader.values(shown, {}) if isinstance(text, str)]
             texts = [_tidy(line) for text in given for line in text.splitlines() if is_prose(line)]
             written = [n for n in (node, *reader.seen.values()) if hasattr(n, "lineno")]
