@@ -20,7 +20,7 @@ def read(path: Path, *kinds: type[Event]) -> list[Event]:
     lines = read_lines(path)
     if kinds:
         types = {kind.type for kind in kinds}
-        lines = [line for line in lines if line.get("type") in types]
+        lines = [line for line in lines if str(line.get("type")) in types]
     return _parsed(lines)
 
 

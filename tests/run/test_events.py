@@ -23,7 +23,7 @@ from launcher.report.model.ledger import advise, ledger
 from launcher.report.model.summary import summarise_history
 from launcher.report.text.words import level, words
 from launcher.run import event_lines, events
-from launcher.run.events import Event, UnknownEvent, parse_event
+from launcher.run.events import Event, StoreLost, UnknownEvent, parse_event
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RestartSpec
 
@@ -122,3 +122,11 @@ def test_garbage_breaks_no_reader_of_the_report(folder: RunPaths) -> None:
             assert level(event) in ("bad", "warning", "good", "plain")
 
     check()
+
+
+def test_a_type_that_is_no_text_is_passed_over(tmp_path: Path) -> None:
+    """A damaged line may hold a list there: the others are read, also where only some types are wanted."""
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"type": ["saved"], "t": 1}\n{"type": "store_lost", "t": 2, "attempt": 0, "host": "n1"}\n')
+    assert [e.type for e in event_lines.read(path)] == ["store_lost"]
+    assert [e.type for e in event_lines.read(path, StoreLost)] == ["store_lost"]
