@@ -17,7 +17,8 @@ from launcher.submission.dependencies import check_same_backend, predecessors
 from launcher.submission.facts.facts import BackendName, Facts
 from launcher.submission.facts.gather import gather_facts
 from launcher.submission.liveness import locate
-from launcher.submission.plan.plan import SubmissionPlan, plan
+from launcher.submission.plan.plan import plan
+from launcher.submission.plan.submission_plan import SubmissionPlan
 from launcher.submission.submit import Submitted, submit_run
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from launcher.submission.backends import local, slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import rundir, snapshot
 from launcher.submission.folder.run_folder import write_own, write_shared, write_submission
-from launcher.submission.plan.plan import SubmissionPlan
+from launcher.submission.plan.submission_plan import SubmissionPlan
 
 _T = TypeVar("_T")
 

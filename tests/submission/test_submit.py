@@ -32,7 +32,8 @@ from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
 from launcher.submission.folder import rundir, snapshot
 from launcher.submission.folder.run_folder import write_own
 from launcher.submission.liveness import locate
-from launcher.submission.plan.plan import SubmissionPlan, plan
+from launcher.submission.plan.plan import plan
+from launcher.submission.plan.submission_plan import SubmissionPlan
 
 Make = Callable[..., LoadedJob]
 WAIT_S = 120.0

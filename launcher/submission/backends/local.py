@@ -25,7 +25,7 @@ from launcher.run.processes import is_alive
 from launcher.submission.backends.slurm import environment_for_sbatch, python_path
 
 if TYPE_CHECKING:
-    from launcher.submission.plan.plan import SubmissionPlan
+    from launcher.submission.plan.submission_plan import SubmissionPlan
 
 _NO_LIMIT_MIN = 60 * 24 * 365
 """submitit's local executor kills at its time limit; on one's own machine there is none."""

@@ -15,7 +15,7 @@ from launcher.errors import SubmitError
 from launcher.slurm.commands import ask
 
 if TYPE_CHECKING:
-    from launcher.submission.plan.plan import SubmissionPlan
+    from launcher.submission.plan.submission_plan import SubmissionPlan
 
 # What sbatch says when the controller may have taken the job although no answer came.
 _LOST = re.compile(

@@ -17,7 +17,7 @@ from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_submission
 from launcher.submission.folder import snapshot
-from launcher.submission.plan.plan import SubmissionPlan
+from launcher.submission.plan.submission_plan import SubmissionPlan
 
 _BEFORE = ".before."
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from launcher.config.document.schema import Job
 from launcher.run.spec import RunSpec
 from launcher.run.units import plural, size, tilde
 from launcher.submission.facts.facts import CodeFacts, Facts
 from launcher.submission.plan import limits
-
-if TYPE_CHECKING:
-    from launcher.submission.plan.plan import SubmissionPlan
+from launcher.submission.plan.submission_plan import SubmissionPlan
 
 
 def _hours(hours: float) -> str:

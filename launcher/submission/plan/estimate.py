@@ -20,7 +20,7 @@ from launcher.run import index, rehearsals
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 from launcher.slurm.commands import ask
-from launcher.submission.plan.plan import SubmissionPlan
+from launcher.submission.plan.submission_plan import SubmissionPlan
 
 _STARTS = re.compile(r"to start at (?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|\d{9,})")
 

@@ -27,7 +27,8 @@ from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED, UNRESTORED
 from launcher.submission import submit
 from launcher.submission.facts.facts import Facts
 from launcher.submission.plan.describe import saves_itself
-from launcher.submission.plan.plan import SubmissionPlan, plan
+from launcher.submission.plan.plan import plan
+from launcher.submission.plan.submission_plan import SubmissionPlan
 from launcher.submission.rehearsal.stages import Agents, Stage
 
 PLAIN_S = 60.0

@@ -23,7 +23,8 @@ from launcher.slurm.hosts import expand_hosts
 from launcher.submission.backends.local import Foreground
 from launcher.submission.backends.slurm import environment_for_sbatch, python_path
 from launcher.submission.facts.facts import Facts
-from launcher.submission.plan.plan import SubmissionPlan, plan
+from launcher.submission.plan.plan import plan
+from launcher.submission.plan.submission_plan import SubmissionPlan
 
 MOST_CPU_RANKS = 8
 """With more CPU workers on one machine a rehearsal would measure the machine, not the job."""

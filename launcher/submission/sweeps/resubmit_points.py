@@ -25,8 +25,8 @@ from launcher.submission.backends import slurm
 from launcher.submission.folder import rundir, snapshot
 from launcher.submission.folder.run_folder import mode_in, replacing, write_own, write_shared
 from launcher.submission.liveness import await_end, ended, locate
-from launcher.submission.plan.plan import SubmissionPlan
 from launcher.submission.plan.script import array_place
+from launcher.submission.plan.submission_plan import SubmissionPlan
 from launcher.submission.resubmit import Again, Resubmission
 
 

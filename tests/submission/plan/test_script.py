@@ -18,8 +18,9 @@ from launcher.errors import ConfigError
 from launcher.run.after import Predecessor
 from launcher.run.spec import SiteSpec
 from launcher.submission.facts.facts import SlurmFacts
-from launcher.submission.plan.plan import SubmissionPlan, plan
+from launcher.submission.plan.plan import plan
 from launcher.submission.plan.script import python_command
+from launcher.submission.plan.submission_plan import SubmissionPlan
 
 Make = Callable[..., LoadedJob]
 GOLDEN = Path(__file__).parent / "golden"

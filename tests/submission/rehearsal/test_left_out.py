@@ -12,7 +12,8 @@ from planning import facts
 
 from launcher.config.load.load import LoadedJob
 from launcher.submission.facts.gather import code_facts
-from launcher.submission.plan.plan import SubmissionPlan, plan
+from launcher.submission.plan.plan import plan
+from launcher.submission.plan.submission_plan import SubmissionPlan
 from launcher.submission.rehearsal import rehearse
 from launcher.submission.rehearsal.stages import Stage
 
