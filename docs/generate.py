@@ -147,9 +147,15 @@ def _event_row(kind: type[Record], named: str) -> str:
     for name in kind._frozen_fields:
         if name not in events.Event._frozen_fields or not issubclass(kind, events.Event):
             key = f"`[{name}]`" if name in kind._defaults else f"`{name}`"
-            keys.append(f"{key} ({docs[name][0].lower()}{docs[name][1:].rstrip('.')})" if name in docs else key)
+            keys.append(f"{key} ({_inside(docs[name])})" if name in docs else key)
     said = " ".join((kind.__doc__ or "").split()).replace("``", "`")
     return f"| {named} | {said} | {', '.join(keys).replace('|', '/').replace('``', '`').replace('none: ', 'null: ')} |"
+
+
+def _inside(sentence: str) -> str:
+    """Return a sentence as it stands in brackets: "TERM or USR2" keeps its capitals."""
+    first = sentence[0] if sentence[1:2].isupper() else sentence[0].lower()
+    return first + sentence[1:].rstrip(".")
 
 
 def stale(pages: dict[str, str]) -> list[str]:

@@ -19,8 +19,8 @@ _IN_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?!git@)[^/@\s]+@")
 _PASSWORD_IN_URL = re.compile(r"://[^/\s:@]+:[^/\s:@$]+@")
 # GitHub, Hugging Face, OpenAI, AWS, GitLab and Slack publish these forms for scanners; eyJ is '{"' of a JSON web token.
 _TOKEN = re.compile(
-    r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{22,}|hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{20,}|AKIA[0-9A-Z]{16}"
-    r"|glpat-[\w-]{20}|xox[abprs]-[\w-]{10,}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*)|-----BEGIN [A-Z ]*PRIVATE KEY"
+    r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{22,}|hf_[A-Za-z0-9]{16,}|sk[-_][\w-]{20,}|AKIA[0-9A-Z]{16,}"
+    r"|glpat-[\w-]{16,}|xox[abprs][-_][\w-]{10,}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*)|-----BEGIN [A-Z ]*PRIVATE KEY"
 )
 
 

@@ -13,6 +13,13 @@ SECRETS = {
     "https://0123456789abcdef@example.org/repo.git": "0123456789abcdef",
     "password='correct horse'": "correct horse",
     "x = ghp_abcdefghijklmnopqrst123": "ghp_abcdefghijklmnopqrst123",
+    "aws AKIAABCDEFGHIJKLMNOPQRS ok": "AKIAABCDEFGHIJKLMNOP",
+    "left over: AKIAABCDEFGHIJKLMNOPQRS": "QRS",
+    "x = glpat-abcdefghijklmnopqrstuvwx": "uvwx",
+    "x = glpat-abcdefghijklmnop": "abcdefghijklmnop",
+    "x = sk_live_abcdefghijklmnopqrst": "abcdefghijklmnopqrst",
+    "x = xoxb_1234567890-abc": "1234567890",
+    "x = hf_abcdefghijklmnopqrst": "abcdefghijklmnopqrst",
     "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdW4iOiJhbm4ifQ.c2lnbmF0dXJl": "eyJhbGciOiJIUzI1NiJ9",
 }
 

@@ -150,7 +150,7 @@ class SiteTexts:
 
 
 SINFO_FORMAT = "%R|%a|%D|%T|%c|%m|%G"
-QOS_FIELDS = "name,gracetime,preemptmode,preempt,maxwall"
+QOS_FIELDS = "name,gracetime,preemptmode,preempt"
 
 
 def ask_site(*, tries: int = 4, all_qos: bool = True) -> Site | str:
@@ -249,7 +249,7 @@ def _qos(text: str) -> tuple[Qos, ...]:
             name=name, grace_s=int(duration_s(grace) or 0), preempt_mode=mode.upper(),
             preempts=tuple(filter(None, preempts.split(","))),
         )
-        for name, grace, mode, preempts, _ in table_rows(text, 5)
+        for name, grace, mode, preempts in table_rows(text, 4)
         if name
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,12 +138,13 @@ def resubmit(paths: RunPaths, how: Again) -> Submitted:
     elif changed := _changed_code(paths, made):
         made = replace(made, warnings=(*made.warnings, changed))
     replaced = [paths.outcome.name, *((paths.code.name, paths.copied.name) if how.fresh_code else ())]
-    with rundir.writing(paths.root):
-        with replacing(paths, replaced):
-            paths.request.unlink(missing_ok=True)
-            submit.write_run(made, how.argv, by="resubmit", changes=how.overrides, code=how.fresh_code)
-            job_id = submit.hand_over(made)
+    with rundir.writing(paths.root), replacing([paths], replaced), contextlib.ExitStack() as queued:
+        paths.request.unlink(missing_ok=True)
+        submit.write_run(made, how.argv, by="resubmit", changes=how.overrides, code=how.fresh_code)
+        job_id = submit.hand_over(made)
+        queued.callback(submit.take_back, made, job_id)
         submit.record(made, job_id, by="resubmit", **again.sweep)
+        queued.pop_all()
     index.register(paths.root)
     return Submitted(made, job_id)
 

@@ -64,14 +64,15 @@ def submit_run(
         own = {"job_name": None, "job_folder": None} if job_id and plan.backend == "slurm" else {}  # not the run's job
         if job_id is None:
             job_id = hand_over(plan)
-            undo.callback(_take_back, plan, job_id)
+            undo.callback(take_back, plan, job_id)
         record(plan, job_id, by="submit", **own)
         undo.pop_all()
     index.register(root)
     return Submitted(plan, job_id)
 
 
-def _take_back(plan: SubmissionPlan, job_id: str) -> None:
+def take_back(plan: SubmissionPlan, job_id: str) -> None:
+    """End what `hand_over` started, as its run could not be recorded."""
     if plan.backend == "slurm":
         slurm.cancel_pending([job_id])
     else:

@@ -106,31 +106,34 @@ def _put(path: Path, text: str, *, new: bool, mode: int = 0o640, durable: bool =
 
 
 @contextlib.contextmanager
-def replacing(paths: RunPaths, names: Sequence[str]) -> Iterator[None]:
-    """Keep files of a run's folder under another name while a resubmission inside replaces them.
+def replacing(runs: Sequence[RunPaths], names: Sequence[str]) -> Iterator[None]:
+    """Keep files of the runs' folders under another name while a resubmission inside replaces them.
 
-    After an error they are back, what was written in their places is removed, and the history has a warning. Without an
-    error the old ones are removed. Raises OSError.
+    After an error they are back, what was written in their places is removed, and each history has a warning. Without an
+    error the old ones are removed; one that cannot be is left, as SLURM has the job. Raises OSError.
     """
-    moved: list[tuple[Path, Path]] = []
+    kept_as = {paths.root / name: paths.root / f"{_BEFORE}{name}" for paths in runs for name in names}
+    for kept in kept_as.values():
+        _remove(kept)
+    there = [old for old in kept_as if os.path.lexists(old)]
     try:
-        for name in names:
-            old, kept = paths.root / name, paths.root / f"{_BEFORE}{name}"
-            _remove(kept)
-            if os.path.lexists(old):
-                os.replace(old, kept)
-            moved.append((old, kept))
+        for old in there:
+            os.replace(old, kept_as[old])
         yield
     except BaseException as error:
-        for old, kept in moved:
-            _remove(old)
-            if os.path.lexists(kept):
+        for old, kept in kept_as.items():
+            back = os.path.lexists(kept)
+            if back or old not in there:
+                _remove(old)
+            if back:
                 os.replace(kept, old)
         warning = events.event("warning", attempt=None, text=f"it was not resubmitted: {error}")
-        event_lines.append(paths.events, warning)
+        for paths in runs:
+            event_lines.append(paths.events, warning)
         raise
-    for _, kept in moved:
-        _remove(kept)
+    for kept in kept_as.values():
+        with contextlib.suppress(OSError):
+            _remove(kept)
 
 
 def _remove(path: Path) -> None:

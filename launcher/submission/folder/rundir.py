@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -44,17 +45,17 @@ def make_run_folder(path: Path, share: str = "none", folders: Sequence[str] = SU
             if path.parent.is_dir():
                 return False
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
-    with writing(path):
+    with writing(path), contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, path, ignore_errors=True)
         path.chmod(mode)
         for name in folders:
             make(path / name, mode)
-        try:  # quotas show only in writing: statvfs tells of the whole file system
-            with probe.open("wb") as f:
-                f.write(b"\0" * _PROBE_BYTES)
-                f.flush()
-                os.fsync(f.fileno())
-        finally:
-            probe.unlink(missing_ok=True)
+        with probe.open("wb") as f:  # quotas show only in writing: statvfs tells of the whole file system
+            f.write(b"\0" * _PROBE_BYTES)
+            f.flush()
+            os.fsync(f.fileno())
+        probe.unlink()
+        undo.pop_all()
     return True
 
 

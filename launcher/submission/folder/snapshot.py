@@ -18,7 +18,7 @@ from typing import Any
 
 import launcher
 from launcher.errors import SnapshotError
-from launcher.redact import REDACTED, redact, secret_name
+from launcher.redact import REDACTED, redact
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.units import size
@@ -29,6 +29,8 @@ from launcher.submission.folder import rundir
 _NAMED = 5
 _COPIED = RunPaths(Path()).copied.name
 _DIFF_LIMIT = 1_000_000
+# Wider than `secret_name`: nobody misses CONDA_AUTH or SLURM_TOKEN_FILE here, where others may read.
+_HIDDEN = re.compile(r"(?i)key|token|secret|passw|credential|auth|jwt")
 _TOLD = re.compile(r"^(CONDA_|CUDA_|GLOO_|HSA_|LD_LIBRARY_PATH$|LOADEDMODULES$|MKL_|MODULEPATH$|NCCL_|OMP_|PATH$|PYTHON|ROCM_|"
                    r"SLURM_|SBATCH_|TORCH|UCX_|VIRTUAL_ENV$)")  # fmt: skip
 
@@ -176,5 +178,5 @@ def environment(
             "diff": redact(patch[:_DIFF_LIMIT]),
             "diff_cut": len(patch) > _DIFF_LIMIT,
         },
-        "variables": {k: REDACTED if secret_name(k) else redact(v) for k, v in told.items()},
+        "variables": {k: REDACTED if _HIDDEN.search(k) else redact(v) for k, v in told.items()},
     }

@@ -53,14 +53,15 @@ def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list
     for paths in points:
         again = resubmit.prepare(paths, how)
         groups.setdefault(_script_key(again), []).append(again)
-    with rundir.writing(sweep):
-        with contextlib.ExitStack() as replaced, contextlib.ExitStack() as undo:
-            chunks = [chunk for group in groups.values() for chunk in _chunks(sweep, group, undo)]
-            ids = [_hand_over(ones, plans, replaced, undo) for ones, plans in chunks]
-            undo.pop_all()
-        for (ones, plans), job_ids in zip(chunks, ids, strict=True):
-            for again, made, job_id in zip(ones, plans, job_ids, strict=True):
-                submit.record(made, job_id, by="resubmit", **again.sweep)
+    with rundir.writing(sweep), contextlib.ExitStack() as folders:
+        chunks = [chunk for group in groups.values() for chunk in _chunks(sweep, group, folders)]
+        with replacing(points, (*_shared(how), RunPaths(sweep).outcome.name)), contextlib.ExitStack() as queued:
+            ids = [_hand_over(ones, plans, queued) for ones, plans in chunks]
+            for (ones, plans), job_ids in zip(chunks, ids, strict=True):
+                for again, made, job_id in zip(ones, plans, job_ids, strict=True):
+                    submit.record(made, job_id, by="resubmit", **again.sweep)
+            queued.pop_all()
+            folders.pop_all()
     return [
         AgainArray(job_ids[0].partition("_")[0], tuple(one.paths.id for one in ones), plans[0])
         for (ones, plans), job_ids in zip(chunks, ids, strict=True)
@@ -82,7 +83,7 @@ def _script_key(one: Resubmission) -> str:
 
 
 def _chunks(
-    sweep: Path, group: list[Resubmission], undo: contextlib.ExitStack
+    sweep: Path, group: list[Resubmission], folders: contextlib.ExitStack
 ) -> Iterator[tuple[list[Resubmission], list[SubmissionPlan]]]:
     """Yield the arrays of points that share a script: as many as the site's MaxArraySize makes necessary."""
     facts = group[0].facts(group[0].how.backend or "auto")
@@ -91,7 +92,7 @@ def _chunks(
     most = (read_object(sweep / SWEEP_FILE) or {}).get("array_parallelism")
     for part in parts:
         root = _claim(sweep)
-        undo.callback(shutil.rmtree, root, ignore_errors=True)
+        folders.callback(shutil.rmtree, root, ignore_errors=True)
         place = array_place(str(root), f"{sweep.name}-{root.name}", str(root / "index"))
         plans = [one.plan(replace(facts, run_id=one.paths.id), place) for one in part]
         if plans[0].backend != "slurm":
@@ -113,10 +114,13 @@ def _claim(sweep: Path) -> Path:
     raise RunDirError(f"{sweep}: it was resubmitted 9,999 times")
 
 
-def _hand_over(
-    ones: list[Resubmission], plans: list[SubmissionPlan], replaced: contextlib.ExitStack, undo: contextlib.ExitStack
-) -> list[str]:
-    """Write the array's folder, set every point's old end aside, and submit; return the points' job ids."""
+def _shared(how: Again) -> tuple[str, ...]:
+    """Return the names that lead from a point into the array's folder."""
+    return ("lib", "submitit", "submit.sbatch", *(("code",) if how.fresh_code else ()))
+
+
+def _hand_over(ones: list[Resubmission], plans: list[SubmissionPlan], queued: contextlib.ExitStack) -> list[str]:
+    """Write the array's folder, let every point lead to it, and submit; return the points' job ids."""
     first, how = plans[0], ones[0].how
     root = Path(first.place.root)
     for name in ("submitit", "index"):
@@ -126,15 +130,13 @@ def _hand_over(
     else:
         (root / "code").symlink_to("../code")
     write_shared(root, first, {"submit.sbatch": first.array_script(len(plans))}, script_mode=0o600, code=how.fresh_code)
-    shared = ("lib", "submitit", "submit.sbatch", *(("code",) if how.fresh_code else ()))
     for number, (one, made) in enumerate(zip(ones, plans, strict=True)):
         paths = one.paths
-        replaced.enter_context(replacing(paths, (*shared, paths.outcome.name)))
-        for name in shared:
+        for name in _shared(how):
             (paths.root / name).symlink_to(f"../{root.name}/{name}")
         (root / "index" / str(number)).symlink_to(f"../../{paths.id}")
         paths.request.unlink(missing_ok=True)
         write_own(made, by="resubmit", changes=how.overrides, durable=False)
     job_ids = slurm.submit_array(first, [made.run_dir for made in plans])
-    undo.callback(slurm.cancel_pending, job_ids)
+    queued.callback(slurm.cancel_pending, job_ids)
     return job_ids

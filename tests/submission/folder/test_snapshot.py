@@ -174,6 +174,7 @@ def test_environment_json_tells_the_code_and_no_secret(repo: Path) -> None:
         "TORCH_API_TOKEN": "qwertyuiop12",
         "SLURM_JWT": "zxcvbnm98765",
         "WANDB_API_KEY": "x" * 40,
+        "CONDA_AUTH": "ann:pw-of-ann",
         "PATH": "/bin",
     }
     text = json.dumps(
@@ -182,5 +183,13 @@ def test_environment_json_tells_the_code_and_no_secret(repo: Path) -> None:
 
     assert "print(2)" in text
     assert '"CUDA_VISIBLE_DEVICES": "0"' in text
-    for secret in ("abcdef0123456789", "s3cretpass", "qwertyuiop12", "zxcvbnm98765", "x" * 40, "abcdef123456"):
+    for secret in (
+        "abcdef0123456789",
+        "s3cretpass",
+        "qwertyuiop12",
+        "zxcvbnm98765",
+        "x" * 40,
+        "abcdef123456",
+        "pw-of-ann",
+    ):
         assert secret not in text

@@ -1,0 +1,67 @@
+"""Files that a resubmission replaces: back after an error, never back once SLURM has the job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.run.files import read_lines
+from launcher.run.paths import RunPaths
+from launcher.submission.folder import run_folder
+from launcher.submission.folder.run_folder import replacing
+
+NAMES = ("outcome.json", "lib")
+
+
+def _runs(tmp_path: Path) -> list[RunPaths]:
+    runs = [RunPaths(tmp_path / name) for name in ("a", "b")]
+    for paths in runs:
+        paths.root.mkdir()
+        paths.outcome.write_text("old")
+    return runs
+
+
+def test_after_an_error_every_run_is_as_before(tmp_path: Path) -> None:
+    """The old files are back, what stood in no file's place is gone, and each history says why."""
+    runs = _runs(tmp_path)
+
+    def resubmit() -> None:
+        with replacing(runs, NAMES):
+            for paths in runs:
+                assert not paths.outcome.exists()
+                paths.outcome.write_text("new")
+                paths.lib.symlink_to("../elsewhere")
+            raise ValueError("SLURM refuses")
+
+    with pytest.raises(ValueError, match="SLURM refuses"):
+        resubmit()
+
+    for paths in runs:
+        assert [p.name for p in sorted(paths.root.iterdir())] == ["events.jsonl", "outcome.json"]
+        assert paths.outcome.read_text() == "old"
+        assert read_lines(paths.events)[0]["text"] == "it was not resubmitted: SLURM refuses"
+
+
+@pytest.mark.parametrize("problem", [OSError("stale"), KeyboardInterrupt()])
+def test_once_queued_no_failure_puts_the_old_files_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException
+) -> None:
+    """A removal that fails afterwards, or Ctrl-C in it, leaves the new files: the job that reads them is queued."""
+    runs, remove = _runs(tmp_path), run_folder._remove
+
+    def failing(path: Path) -> None:
+        if path.exists() and path.name.startswith(".before."):
+            raise problem
+        remove(path)
+
+    monkeypatch.setattr(run_folder, "_remove", failing)
+    try:
+        with replacing(runs, NAMES):
+            for paths in runs:
+                paths.outcome.write_text("new")
+    except KeyboardInterrupt:
+        pass
+
+    assert [paths.outcome.read_text() for paths in runs] == ["new", "new"]
+    assert not any(paths.events.exists() for paths in runs)
