@@ -101,20 +101,20 @@ _SIGNALS = {
 
 
 def rank_kind(*, told: str | None, signal: int | None, oom: bool | None, log: Sequence[str]) -> str:
-    """Return the kind of a rank's end, by the kernel's word, the signal, what the worker told and its last lines, in this order.
+    """Return the kind of a rank's end, by the kernel's word, what the worker told, the signal and its last lines, in this order.
 
-    ``told``: the kind that the worker itself gave; it saw the exception, and no words outrank it. A process that told of none, or ended
-    itself with an exit code, may have left a traceback at the end of its ``log``.
+    ``told``: the kind that the worker itself gave; it saw the exception, and neither words nor a crash while it ended outrank it. A process
+    that told of none, or ended itself with an exit code, may have left a traceback at the end of its ``log``.
     """
     if oom:
         return "oom"
     name = signal_name(signal) if signal else None
     if name in ("SIGBUS", "SIGKILL") and is_out_of_shm("\n".join(log)):
         return "shm"
-    if name is not None and name != "SIGABRT":
-        return "signal"
     if told is not None and told != "exit":
         return told
+    if name is not None and name != "SIGABRT":
+        return "signal"
     left = (last_stack(log) if name else None) or parting_traceback(log)
     if left is not None and left.exception and not (left.frames and raises(left.frames[-1].code)):
         kind = kind_of_words(left.exception, left.message)
@@ -161,12 +161,12 @@ def rank_clause(
             return f"could not import {module[1]}{at}" if module else f"could not import what it needs{at}{why}"
         case "timeout":
             return f"waited for the others in a collective{at}, and they did not come"
+    if exception and kind not in ("exit", "signal"):
+        exception_type = exception.rpartition(".")[2]
+        return f"raised {exception_type}{at}{why}"
     if signal is not None:
         by = signal_name(signal)
         return f"{_SIGNALS[by]} ({by}){at}" if by in _SIGNALS else f"was killed by {by}{at}"
-    if exception:
-        exception_type = exception.rpartition(".")[2]
-        return f"raised {exception_type}{at}{why}"
     if exit_code == 0:
         return f"exited with code 0{at} before the work was done"
     return f"exited with code {exit_code}{at}{why}" if exit_code is not None else f"ended{at} for an unknown reason"

@@ -55,8 +55,16 @@ def is_late_collective(lines: Iterable[str]) -> bool:
 
 
 def is_lost_peer(text: str) -> bool:
-    """Return whether an error of torch's only says that another rank is gone, or did not come."""
+    """Return whether the words are torch's for another rank that is gone, or did not come."""
     return bool(_PEER_GONE.search(text))
+
+
+def is_victims(exception: str, message: str) -> bool:
+    """Return whether the exception is one of torch's collectives and only says that another rank is gone, or did not come.
+
+    Sockets of the user's own (an upload, a data server) raise the same words with other types.
+    """
+    return bool(_OF_COLLECTIVES.match(exception)) and is_lost_peer(f"{exception}: {message}")
 
 
 def is_out_of_shm(text: str) -> bool:

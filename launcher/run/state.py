@@ -88,7 +88,9 @@ def agent_logs(paths: RunPaths) -> list[Path]:
     said = read_submission(paths.submission)
     entries = [said, *(e for e in said.get("submissions") or [] if isinstance(e, dict))]
     own = {str(e["job_id"]) for e in entries if e.get("job_id")}
-    own |= {e.job_id for e in event_lines.read(paths.events) if isinstance(e, AttemptStarted) and e.job_id}
+    own |= {
+        e.job_id for e in event_lines.read(paths.events, AttemptStarted) if isinstance(e, AttemptStarted) and e.job_id
+    }
     return [path for path in found if path.name.rsplit("_", 2)[0] in own]
 
 

@@ -19,7 +19,7 @@ def training(root: Path, **spec: object) -> Story:
 
 def gives_up(story: Story, evidence: str, reason: str = "", state: str = "failed", **outcome: object) -> Story:
     """The leader decides to end the run."""
-    text = f"It broke; {reason or 'the restarts that restart.max_restarts allows brought no progress'}."
+    text = f"It broke; {reason or 'restart.max_restarts is used up and training got no further'}."
     story.event("decision", evidence=evidence, action="cancel" if state == "cancelled" else "fail", reason=text)
     return story.event("attempt_ended", why=text).outcome(state, text, **outcome)
 

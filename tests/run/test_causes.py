@@ -52,7 +52,8 @@ def test_every_wish_to_stop_has_words() -> None:
         ({"told": "host_memory"}, "host_memory"),
         ({"told": "exception", "log": ["RuntimeError: CUDA out of memory"]}, "exception"),
         ({"told": "exit", "log": ["the store's barrier timed out"]}, "exit"),
-        ({"told": "exception", "signal": 11}, "signal"),
+        ({"told": "exception", "signal": 11}, "exception"),
+        ({"told": "exit", "signal": 11}, "signal"),
         ({"log": [*TRACEBACK, "ModuleNotFoundError: No module named 'x'"]}, "import"),
         ({"log": [*TRACEBACK, "ValueError: bad"]}, "exception"),
         ({"log": [*TRACEBACK, "MemoryError: "]}, "host_memory"),
@@ -63,5 +64,5 @@ def test_every_wish_to_stop_has_words() -> None:
     ],
 )
 def test_each_end_of_a_rank_has_its_kind(values: dict[str, Any], kind: str) -> None:
-    """The kernel's word before the signal, the signal before the worker's own word, this before its last lines."""
+    """The kernel's word before the worker's own word, this before the signal, the signal before its last lines."""
     assert end(**values) == kind

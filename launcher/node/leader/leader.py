@@ -325,10 +325,9 @@ class Leader:
             # SLURM sends --signal up to 60 s early: training keeps that time.
             lead_s = float(self.spec.restart.signal_lead_s)
             # A script with its own handler for USR2 may have stopped already.
-            await board.until(
-                lambda now: (board.round is not None and any(r.stopped is not None for r in board.round.ranks)) or None,
-                timeout_s=left_s - self.spec.site.kill_wait_s - lead_s,
-            )
+            end = board.now() + left_s - self.spec.site.kill_wait_s - lead_s
+            while board.now() < end and not (board.round and any(r.stopped is not None for r in board.round.ranks)):
+                await asyncio.sleep(min(1.0, end - board.now()))
             left_s = min(left_s, lead_s)
         if board.phase != "ended":
             board.stop_wanted(Kind(meaning.kind), text, window_s(meaning.kind, self.spec, left_s))

@@ -249,11 +249,14 @@ class Round:
         return rank.failure
 
     def left_early(self, before: float) -> list[Failure]:
-        """Return the ranks of a script that had ended with code 0 by then: torchrun allows it, and the others may need them."""
+        """Return the ranks of a script that had ended with code 0 by then, before their work was done as far as is known.
+
+        torchrun allows that, and the others may need them.
+        """
         return [
             Failure(r.rank, r.node.host, r.end.t, step=r.step or None, kind="exit", exit_code=0)
             for r in self.ranks
-            if r.finished is not None and r.end is not None and r.end.t <= before
+            if r.finished is not None and not self.is_done(r.finished) and r.end is not None and r.end.t <= before
         ]
 
     def send(self, message: ToWorker, ranks: list[int] | None = None) -> None:

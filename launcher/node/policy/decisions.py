@@ -129,8 +129,6 @@ class Decision:
     action: Action
     reason: str
     row: int
-    exclude: tuple[str, ...] = ()
-    """Hosts the next attempt should not get."""
 
 
 def _always(e: Evidence, s: Situation) -> bool:
@@ -172,13 +170,13 @@ TABLE: tuple[Row, ...] = (
     Row((K.PORTS_TAKEN,), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without this host"),
     Row((K.NODES_MISSING, K.PORTS_TAKEN), _always, A.FAIL, "the run may not be requeued again"),
     Row(_TAKEN, lambda e, s: not s.may_requeue, A.FAIL, "the run may not be requeued; `launcher resubmit` continues it"),
-    Row(_TAKEN, lambda e, s: not s.attempts_left, A.FAIL, "attempts in a row made no progress"),
+    Row(_TAKEN, lambda e, s: not s.attempts_left, A.FAIL, "too many attempts in a row made no progress"),
     Row(_TAKEN, _always, A.REQUEUE, "the run goes on in another attempt"),
-    Row((*_WORKER, *_NODE), lambda e, s: not s.restarts_left, A.FAIL, "the restarts that restart.max_restarts allows brought no progress"),
+    Row((*_WORKER, *_NODE), lambda e, s: not s.restarts_left, A.FAIL, "restart.max_restarts is used up and training got no further"),
     Row((*_WORKER, *_NODE, K.FALSE_ALARM), lambda e, s: s.nodes_left, A.NEW_ROUND, "the workers start again from the last checkpoint"),
     Row((*_WORKER, *_NODE, K.FALSE_ALARM), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without"
         " the lost nodes"),
-    Row((*_WORKER, *_NODE, K.FALSE_ALARM), lambda e, s: s.may_requeue, A.FAIL, "attempts in a row made no progress"),
+    Row((*_WORKER, *_NODE, K.FALSE_ALARM), lambda e, s: s.may_requeue, A.FAIL, "too many attempts in a row made no progress"),
     Row((*_WORKER, *_NODE, K.FALSE_ALARM), _always, A.FAIL, "too few nodes are left and the run may not be requeued"),
 )  # fmt: skip
 
@@ -187,7 +185,6 @@ def decide(evidence: Evidence, situation: Situation) -> Decision:
     """The decision for ``evidence`` in ``situation``."""
     for number, row in enumerate(TABLE):
         if evidence.kind in row.kinds and row.when(evidence, situation):
-            exclude = evidence.hosts if row.action is Action.REQUEUE else ()
             text = evidence.text[:1].upper() + evidence.text[1:]
-            return Decision(row.action, f"{text}; {row.why}.", number, exclude)
+            return Decision(row.action, f"{text}; {row.why}.", number)
     raise LookupError(f"no row for {evidence.kind}")

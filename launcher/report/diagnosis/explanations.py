@@ -76,7 +76,9 @@ def _exception(root: Root, h: History, s: RunSummary) -> Explanation:
     whole = formats.clean(root.trace.message, 300).rstrip(".") if root.trace else ""
     sentence = _did(root, h)
     errors = _error(root)
-    return Explanation(f"{sentence}.", fix, errors=errors[1:] if sentence.endswith(f": {whole}") else errors)
+    return Explanation(
+        f"{sentence}.", fix, errors=errors[1:] if not whole or sentence.endswith(f": {whole}") else errors
+    )
 
 
 @_explains("import")
@@ -180,7 +182,7 @@ _ABORTS = re.compile(
 @_explains("exit")
 def _exit(root: Root, h: History, s: RunSummary) -> Explanation:
     errors, said = _error(root), root.cause.message or ""
-    fix = "see the log: launcher logs {run}" + (f" --rank {root.rank}" if root.rank else "")
+    fix = _CORRECT if errors else "see the log: launcher logs {run}" + (f" --rank {root.rank}" if root.rank else "")
     if root.cause.exit_code == 0:
         fix = "look for a return or sys.exit() that only some ranks reach, then: launcher resubmit {run} --code"
     if root.of(ev.WorkerFailed).refused and not errors:

@@ -202,6 +202,25 @@ def test_a_rank_that_left_early_is_named_not_those_that_missed_it(world, virtual
     assert [v["rank"] for v in victims["ranks"]] == [0, 1, 3]
 
 
+def test_an_upload_that_fails_when_the_others_are_done_is_its_own_cause(world, virtual):
+    """Ranks that have ended as they should are not blamed for a refused connection that is none of torch's."""
+    w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, restart={"max_restarts": 0})
+    w.worker_class = plain_script(w)
+
+    async def script():
+        await w.until(lambda: len([x for n in w.nodes for x in n.workers]) == 4)
+        for rank in (1, 2, 3):
+            w.find(rank).task.cancel()
+            w.find(rank).node.exited(w.find(rank), 0, None)
+        await asyncio.sleep(1)
+        w.find(0).fail("ConnectionRefusedError", "[Errno 111] Connection refused")
+
+    assert virtual(w.attempt_once(script)).state == "failed"
+    (failed,) = w.events("worker_failed")
+    assert failed["cause"]["text"].startswith("rank 0 on n0 raised ConnectionRefusedError")
+    assert not w.events("victims")
+
+
 def test_an_exception_after_term_is_no_failure_of_a_plain_script(world, virtual):
     """A plain script's exception after TERM is no failure either: many handlers end by an exception."""
     w = world(work=Work(kind="script", target="train.py"), checkpoint={"enabled": False}, site={"grace_s": 20})

@@ -140,11 +140,3 @@ def test_every_evidence_is_decided_in_every_situation(kind):
             assert decision.action not in (A.REQUEUE, A.NEW_ROUND)
         if not situation.may_requeue or kind is K.UNKNOWN_SIGNAL:
             assert decision.action is not A.REQUEUE
-
-
-def test_only_requeues_exclude_hosts():
-    """A new round on a spare needs no exclusion; a requeue names the lost hosts."""
-    lost = Evidence(K.NODE_LOST, "x", hosts=("n1",))
-
-    assert decide(lost, FINE).exclude == ()
-    assert decide(lost, but(nodes_left=False)).exclude == ("n1",)

@@ -45,6 +45,11 @@ def failure(rank=0, t=0.0, **values):
             "exception",
             "rank 0 on n0 raised RuntimeError at step 7: the store's barrier timed out",
         ),
+        (  # its process aborted while it ended
+            {"kind": "exception", "exception": "ValueError", "message": "bad", "signal": 6},
+            "exception",
+            "rank 0 on n0 raised ValueError at step 7: bad",
+        ),
         ({"kind": "timeout", "exception": "RuntimeError", "message": "x"}, "timeout", None),
     ],
 )

@@ -289,6 +289,23 @@ def test_the_root_cause_is_named(tmp_path: Path, name: str) -> None:
     assert (found.kind, found.sentence) == (kind, sentence)
 
 
+def test_a_script_that_shows_its_traceback_and_exits_is_told_by_both(tmp_path: Path) -> None:
+    """`traceback.print_exc(); sys.exit(1)`: it exited, and the error row says of what."""
+    found = why(fails(training(tmp_path), ended(kind="exit", exit_code=1, last_lines=TRACEBACK.splitlines())))
+
+    assert found.sentence == "Rank 3 (node2) exited with code 1 at step 120."
+    assert ("error", "ValueError: bad label 11") in found.rows
+    assert dict(found.rows)["next"].startswith("correct the code")
+
+
+def test_an_exception_without_text_is_said_once(tmp_path: Path) -> None:
+    """A bare ``assert x``: the sentence has all there is."""
+    found = why(fails(training(tmp_path), raised("AssertionError", "")))
+
+    assert found.sentence == "Rank 3 (node2) raised AssertionError at step 120."
+    assert "error" not in dict(found.rows)
+
+
 def older(story: Story, cause: dict[str, object]) -> Story:
     """As `fails`, with a CAUSE of a version that wrote no ``caused_by``."""
     return fails(story, {key: value for key, value in cause.items() if key != "caused_by"})

@@ -65,6 +65,8 @@ def caught(error: BaseException) -> BaseException:
             True,
         ),
         (RuntimeError("the user's request timed out"), "exception", False),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "exception", False),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), "exception", False),
     ],
 )
 def test_kinds_of_failures(error: BaseException, kind: str, victim: bool) -> None:
@@ -207,6 +209,27 @@ def test_what_an_exception_was_raised_from_is_told() -> None:
     )
     (cause,) = told["caused_by"]
     assert cause.startswith(f"MemoryError: 9 TiB ({Path(__file__).name}:")
+
+
+@pytest.mark.parametrize(
+    ("inner", "victim"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), False),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:123"), True),
+    ],
+)
+def test_an_exception_raised_while_handling_a_lost_peer_is_a_victims(inner: BaseException, victim: bool) -> None:
+    """Where torch had lost another rank; a lost data server, whose words are the same, is a cause."""
+    told: dict[str, Any] = {}
+    try:
+        try:
+            raise of_library()(inner)
+        except (OSError, RuntimeError):
+            raise ValueError("the step failed")  # noqa: B904  as many scripts do
+    except ValueError as error:
+        told = failure.describe_error(error)
+
+    assert told["victim"] == victim
 
 
 def test_a_text_that_cannot_be_shown_hides_no_failure() -> None:
