@@ -164,8 +164,6 @@ class Reader:
                 return self.values(inner, bound)
             case ast.Name(id=name):
                 return self._named(node, name, bound)
-            case ast.Subscript(value=ast.Dict(values=rows)):
-                return [value for row in rows for value in self.values(row, bound)]
             case ast.Call():
                 return self._called(node, bound)
             case ast.Attribute(value=inner, attr=name):

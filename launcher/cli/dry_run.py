@@ -125,7 +125,7 @@ def _interrupt(*_: object) -> None:
 
 def rehearsal_lines(found: Rehearsal, timeout_min: int, *, real: bool = False) -> list[str]:
     """Return the lines that show what a rehearsal measured."""
-    from launcher.report.formats import duration
+    from launcher.report.formats import duration, step_time
     from launcher.run.units import size
 
     first = found.first
@@ -134,11 +134,11 @@ def rehearsal_lines(found: Rehearsal, timeout_min: int, *, real: bool = False) -
         speed = f"; all-reduce {first.bandwidth_gb_s:.2f} GB/s" if first.bandwidth_gb_s is not None else ""
         lines.append(f"  nodes    {', '.join(first.hosts)}: checks passed{speed}")
     if first.step_time_s:
-        lines.append(f"  step     {first.step_time_s * 1000:.1f} ms (median of {first.steps})")
+        lines.append(f"  step     {step_time(first.step_time_s)} (median of {first.steps})")
     if first.rank_bytes:
         lines.append(f"  memory   {first.rank_bytes / 2**20:,.0f} MiB at most in one rank")
     if first.checkpoint_bytes:
-        blocked = f", training waits {first.save_blocked_s * 1000:.1f} ms" if first.save_blocked_s is not None else ""
+        blocked = f", training waits {step_time(first.save_blocked_s)}" if first.save_blocked_s is not None else ""
         lines.append(f"  save     {size(first.checkpoint_bytes)} in {first.save_s:.2f} s{blocked}")
     if found.projected_s is not None:
         where = "these nodes'" if real else "this machine's"

@@ -78,7 +78,7 @@ def why_damaged(folder: Path, *, content: bool = True, halted: Callable[[], bool
             if found != size:
                 return f"{name} has {found} bytes instead of {size}"
             if content and hash_file(path, hash_name, halted) != digest:
-                return f"{name} has changed (its {hash_name} differs)"
+                return f"{name} has changed (its checksum differs)"
         except ValueError as error:
             return f"{name} cannot be read: {error}"
     return None

@@ -70,7 +70,7 @@ def cancel_points(runs: Sequence[RunPaths]) -> int:
             jobs |= moved
             left |= moved
         time.sleep(0.5 if left else 0.0)
-    write_cancelled([where.paths for where in jobs if where not in left], "it was cancelled")
+    write_cancelled([where.paths for where in jobs if where not in left], "`launcher cancel` ended it")
     return len(left)
 
 
@@ -100,8 +100,8 @@ def _gone(paths: RunPaths, where: RunLocation, job: str, waits: bool) -> bool:
             where.cancel()
         if not where.alive(fresh=True):
             begun = any(isinstance(e, AttemptStarted) for e in event_lines.read(paths.events))
-            while_waiting = "while it waited to go on" if begun else "before it had started"
-            write_cancelled([paths], f"it was cancelled {while_waiting}" if waits else "it was cancelled")
+            when = "while it waited to go on" if begun else "before it started"
+            write_cancelled([paths], f"`launcher cancel` ended it {when}" if waits else "`launcher cancel` ended it")
             return True
         time.sleep(0.5)
     return False

@@ -21,7 +21,7 @@ WHOLE = Rehearsal(FIRST, FIRST, (1, 12), 9)
 def test_everything_that_a_user_wants_to_know() -> None:
     """Step time, memory per rank, checkpoint size and save time, the wall time against the limit, and the drill."""
     assert rehearsal_lines(WHOLE, 90) == [
-        "  step     250.0 ms (median of 20)",
+        "  step     250 ms (median of 20)",
         "  memory   3,072 MiB at most in one rank",
         "  save     537 MB in 1.50 s, training waits 12.5 ms",
         "  wall     1 h at this machine's speed; with a limit of 90 min it fits one attempt",

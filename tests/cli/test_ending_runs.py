@@ -82,8 +82,8 @@ def test_a_waiting_run_is_cancelled_for_good(
     assert site.asked.read_text() == "42\n"
     assert site.request() is False
     outcome = read_outcome(site.paths.outcome) or {}
-    when = "while it waited to go on" if state == "REQUEUED" else "before it had started"
-    assert (outcome["state"], outcome["reason"]) == ("cancelled", f"It was cancelled {when}.")
+    when = "while it waited to go on" if state == "REQUEUED" else "before it started"
+    assert (outcome["state"], outcome["reason"]) == ("cancelled", f"`launcher cancel` ended it {when}.")
 
 
 @both

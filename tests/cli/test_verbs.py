@@ -67,7 +67,7 @@ def test_a_waiting_run_is_cancelled_and_has_an_outcome(runs: Path, capsys: pytes
     assert main(["cancel", "k7f"]) == 0
     assert (runs.parent / "fake" / "cancelled").read_text() == "42\n"
     outcome = read_outcome(paths.outcome) or {}
-    assert (outcome["state"], outcome["reason"]) == ("cancelled", "It was cancelled before it had started.")
+    assert (outcome["state"], outcome["reason"]) == ("cancelled", "`launcher cancel` ended it before it started.")
     assert "is cancelled" in capsys.readouterr().out
 
 

@@ -39,7 +39,7 @@ def test_slurmctld_is_away_longer_than_kill_wait(clean: Cluster, tmp_path: Path,
     clean.wait_job(run.job_id, "FAILED")
 
     said = verb(clean, run, "why")
-    assert "SLURM took the run back and then lost it" in said
+    assert "SLURM accepted the requeue and then lost it" in said
     assert "launcher resubmit" in said
     verb(clean, run, "resubmit")
     ends_the_same(run, 3, undisturbed)

@@ -28,7 +28,7 @@ def _put(draft: Draft, option: str, value: str, key: str) -> None:
     if option == "exclusive" and value in ("", "exclusive"):
         draft.put("slurm.exclusive", True)
     elif option == "exclusive" or option in _LEFT:
-        draft.leave(f"--{option}{'=' + value if value else ''}.")
+        draft.leave(f"--{option}{'=' + value if value else ''}: no key stands for it.")
     elif key.startswith("slurm.") or option == "chdir":
         if value:
             draft.put(key, value.upper() if option == "mail-type" else value)
@@ -47,7 +47,7 @@ def _put(draft: Draft, option: str, value: str, key: str) -> None:
     elif re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", option):
         draft.item("slurm.extra", option, value if value else True)
     else:
-        draft.leave(f"#SBATCH -{option} {value}".rstrip() + ".")
+        draft.leave(f"#SBATCH -{option} {value}".rstrip() + ": launcher init does not know this option.")
 
 
 def _array(draft: Draft, value: str) -> None:

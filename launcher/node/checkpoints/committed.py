@@ -101,7 +101,7 @@ def commit_checkpoint(
     }
     write_atomic(tmp / MANIFEST, json.dumps(manifest))
     if why := why_damaged(tmp, content=False):
-        raise RefusedError(errno.EIO, f"the checkpoint of step {step} is incomplete: {why}")
+        raise RefusedError(errno.EIO, f"the checkpoint of step {step:,} is incomplete: {why}")
     for folder in {tmp, *((tmp / f["name"]).parent for f in files)}:
         fsync_dir(folder)
     fence.take_away(paths, target, attempt)  # a damaged one; what stands here from now on is a newer attempt's

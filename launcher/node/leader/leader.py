@@ -154,7 +154,7 @@ class Leader:
         await board.tracking.start()
         if requested:
             _forget_request(paths)
-            board.stop_wanted(Kind.USER_STOP, "`launcher cancel` was asked for", None)
+            board.stop_wanted(Kind.USER_STOP, "the user ran `launcher cancel`", None)
         return board
 
     async def _patiently(self, work: Callable[[], _T]) -> _T:

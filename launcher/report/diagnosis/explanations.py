@@ -161,11 +161,19 @@ def _said(root: Root) -> str:
     return f"{root.trace.message if root.trace else ''} {root.of(ev.SaveFailed).error or ''}"
 
 
+_CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
+_LIMITS = {
+    "SIGXCPU": "raise the limit of CPU time (ulimit -t)",
+    "SIGXFSZ": "raise the limit of file sizes (ulimit -f)",
+}
+
+
 @_explains("signal")
 def _signal(root: Root, h: History, s: RunSummary) -> Explanation:
     name, sentence = signal_of(root.cause), f"{_did(root, h)}."
-    if name in ("SIGKILL", "SIGTERM"):
-        hint = "the launcher did not send this signal: look at the host's memory and its kernel log, then: launcher resubmit {run}"
+    if name not in _CRASHES:
+        look = "look at the host's memory and its kernel log"
+        hint = f"the launcher did not send this signal: {_LIMITS.get(name, look)}, then: launcher resubmit {{run}}"
         return Explanation(sentence, hint, errors=_last_words(root, 1))
     errors = [formats.clean(line, 300) for line in root.log if _ABORTS.search(line)][-2:] if name == "SIGABRT" else []
     words = _last_words(root) if not errors and root.trace is None else []

@@ -13,7 +13,8 @@ from launcher.run import events as ev
 def _time_limit(root: Root, h: History, s: RunSummary) -> Explanation:
     minutes = as_number(h.spec.get("timeout_min"))
     limit = f" of {formats.duration(minutes * 60)}" if minutes else ""
-    fix = "launcher resubmit {run} resources.timeout_min=... continues it with another limit"
+    longer = f" (add resources.timeout_min={2 * minutes:g} for twice the time)" if minutes else ""
+    fix = f"launcher resubmit {{run}} continues it{longer}"
     return Explanation(f"The run reached its time limit{limit}{at_step(root)}.", fix)
 
 

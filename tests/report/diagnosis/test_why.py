@@ -306,6 +306,14 @@ def test_an_exception_without_text_is_said_once(tmp_path: Path) -> None:
     assert "error" not in dict(found.rows)
 
 
+@pytest.mark.parametrize(
+    ("signal", "words"), [(24, "ulimit -t"), (25, "ulimit -f"), (1, "kernel log"), (11, "correct the code")]
+)
+def test_what_to_do_about_a_signal_depends_on_the_signal(tmp_path: Path, signal: int, words: str) -> None:
+    """A limit can be raised; a crash is the code's; what came from outside is to be looked for on the host."""
+    assert words in dict(why(fails(training(tmp_path), ended(signal=signal))).rows)["next"]
+
+
 def older(story: Story, cause: dict[str, object]) -> Story:
     """As `fails`, with a CAUSE of a version that wrote no ``caused_by``."""
     return fails(story, {key: value for key, value in cause.items() if key != "caused_by"})
@@ -396,7 +404,7 @@ def test_a_requeue_that_slurm_has_lost_is_named(tmp_path: Path) -> None:
     found = why(story, {"482913": Job("FAILED")})
 
     assert found.kind == "lost_requeue"
-    assert found.sentence.startswith("SLURM took the run back and then lost it")
+    assert found.sentence.startswith("SLURM accepted the requeue and then lost it")
     assert dict(found.rows)["next"].startswith("launcher resubmit")
     assert "launcher resubmit" in summarise_history(story.history(), {"482913": Job("FAILED")}, story.t + 300).reason
 
