@@ -17,7 +17,9 @@ _OUT_OF_SHM = re.compile(
 _LATE = re.compile(
     r"timed? ?out|timeout|Watchdog caught collective operation|Monitored ?Barrier|StragglerError", re.IGNORECASE
 )
-_COLLECTIVE = re.compile(r"nccl|gloo|collective|barrier|all_?reduce|broadcast|recv|send|store|Straggler", re.IGNORECASE)
+_COLLECTIVE = re.compile(
+    r"nccl|gloo|socket|collective|barrier|all_?reduce|broadcast|recv|send|store|Straggler", re.IGNORECASE
+)
 _PEER_GONE = re.compile(
     r"connection (was )?(reset|closed|refused|aborted)|broken pipe|closed by peer|peer closed|socket (closed|is closed)"
     r"|remote process (exited|has terminated)|remote error|application timeout caused pair closure"

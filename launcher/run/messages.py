@@ -234,7 +234,7 @@ class SaveAt(ToWorker, type="save_at"):
 
 
 class Committed(ToWorker, type="committed"):
-    """The leader has committed this checkpoint."""
+    """The leader has committed this checkpoint. Workers need not know; who speaks with a leader by hand (tests) waits for it."""
 
     step: int
     path: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import field
+from typing import NamedTuple
 
 from launcher.frozen import frozen
 from launcher.run.event_parts import Frame
@@ -14,6 +15,9 @@ _ERROR = re.compile(r"^(?P<type>(?:[A-Za-z_][\w]*\.)*[A-Za-z_]\w*)(?:: (?P<messa
 _NAMED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit)): (.*)$")
 """An exception by its name alone, without a traceback above it."""
 _PARTING_LINES = 4
+_CRASH = "Fatal Python error"
+_CRASH_FRAMES = 15
+"""So many of the innermost frames leave room for what the process said before."""
 _OURS = re.compile(
     r'^\s*File "[^"]*/launcher/(training|node|run)/[^"]*\.py", line |^\s*File "<frozen (runpy|importlib)'
 )
@@ -91,48 +95,67 @@ def _loose_error(lines: list[str]) -> Trace | None:
     return None
 
 
+class _Stack(NamedTuple):
+    """A stack as faulthandler dumps it: innermost frame first."""
+
+    lines: range
+    current: bool
+    """Of the thread that died."""
+    frames: list[Frame]
+
+    @property
+    def users(self) -> bool:
+        """Whether a frame is neither the launcher's nor Python's own."""
+        return any(not (_OURS.match(f'File "{f.file}", line ') or _OF_PYTHON.search(f.file)) for f in self.frames)
+
+
+def _stacks(bare: list[str]) -> list[_Stack]:
+    found = []
+    for start, line in enumerate(bare):
+        if head := _HEAD.match(line):
+            end = next((i for i in range(start + 1, len(bare)) if not bare[i].startswith("  ")), len(bare))
+            frames = [_frame(match) for text in bare[start:end] if (match := _FILE.match(text))]
+            found.append(_Stack(range(start, end), head[1].startswith("Current"), frames))
+    return found
+
+
+def _telling(stacks: list[_Stack]) -> _Stack:
+    """The stack of the thread that died, else of the main thread, which is dumped last; one with a user's frame before others."""
+    users = [s for s in stacks if s.users]
+    filled = [s for s in stacks if s.frames]
+    return ([s for s in users if s.current] or users or filled or stacks)[-1]
+
+
 def last_stack(lines: Iterable[str]) -> Trace | None:
     """The last stack dumped by faulthandler: of the thread that died, else of the main thread. Outermost frame first.
 
     The launcher's own threads have frames of the launcher and of Python alone: they are passed over.
     """
-    stacks: list[tuple[str, list[Frame]]] = []
-    title = ""
-    for line in _bare(lines):
-        if line.startswith("Fatal Python error"):
-            title = line.partition(": ")[2]
-        if _HEAD.match(line):
-            stacks.append((line, []))
-        elif (match := _FILE.match(line)) and stacks:
-            stacks[-1][1].append(_frame(match))
+    bare = _bare(lines)
+    stacks = _stacks(bare)
     if not stacks:
         return None
-    users = [s for s in stacks if any(not (_OURS.match(_quoted(f)) or _OF_PYTHON.search(f.file)) for f in s[1])]
-    current = [s for s in users if s[0].startswith("Current")]
-    filled = [s for s in stacks if s[1]]
-    chosen = (current or users or filled or stacks)[-1]
-    return Trace(title, "", list(reversed(chosen[1])))
-
-
-def _quoted(frame: Frame) -> str:
-    return f'File "{frame.file}", line '
+    titles = [line.partition(": ")[2] for line in bare if line.startswith(_CRASH)]
+    return Trace(titles[-1] if titles else "", "", list(reversed(_telling(stacks).frames)))
 
 
 def users_lines(lines: Iterable[str]) -> list[str]:
     """The lines of a log without what the launcher and Python put into a traceback or a crash.
 
-    That is the launcher's own frames, the other threads of a process that crashed, and the list of extension modules.
+    That is the launcher's own frames, all stacks of a crashed process but the telling one, that one's outer frames, and the
+    list of extension modules.
     """
+    every = list(lines)
+    bare = _bare(every)
+    crash = next((i for i, line in enumerate(bare) if line.startswith(_CRASH)), len(bare))
+    stacks = [s for s in _stacks(bare) if s.lines.start > crash]
+    dropped = {i for s in stacks for i in s.lines}
+    if stacks:
+        dropped -= set(_telling(stacks).lines[: _CRASH_FRAMES + 1])
     kept: list[str] = []
-    skips_code = skips_thread = crashed = False
-    for line in lines:
-        bare = _PREFIX.sub("", line)
-        crashed = crashed or bare.startswith("Fatal Python error")
-        if _HEAD.match(bare):
-            skips_thread = crashed and bare.startswith("Thread")
-        in_frame = skips_code and bare.startswith("    ")
-        skips_code = bool(_OURS.match(bare)) or in_frame
-        if skips_code or (skips_thread and bare.startswith(("Thread", "  "))) or bare.startswith("Extension modules:"):
-            continue
-        kept.append(line)
+    skips_code = False
+    for i, line in enumerate(bare):
+        skips_code = bool(_OURS.match(line)) or (skips_code and line.startswith("    "))
+        if not (skips_code or i in dropped or line.startswith("Extension modules:")):
+            kept.append(every[i])
     return kept

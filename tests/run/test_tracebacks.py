@@ -44,6 +44,36 @@ def test_the_users_lines_are_kept_and_the_launchers_dropped() -> None:
     assert users_lines(TRACEBACK) == [TRACEBACK[0], *TRACEBACK[3:]]
 
 
+def test_a_crash_of_a_thread_without_python_is_told_by_the_main_threads_place() -> None:
+    """NCCL's watchdog aborts in a thread that has no Python frame: the user's code is in the main thread, dumped last, deep or not."""
+    frames = [f'  File "/runs/r/code/net.py", line {n} in layer_{n}' for n in range(60)]
+    crash = [
+        "Fatal Python error: Aborted",
+        "",
+        "Thread 0x00007f2 (most recent call first):",
+        '  File "/runs/r/lib/launcher/training/process/reporter.py", line 55 in beat',
+        "",
+        "Thread 0x00007f1 (most recent call first):",
+        *frames,
+        "",
+        "Extension modules: numpy",
+    ]
+    kept = users_lines(crash)[-30:]
+    stack = last_stack(kept)
+    assert stack is not None
+    assert (stack.exception, stack.frames[-1].function) == ("Aborted", "layer_0")
+    assert not any("reporter" in line or "Extension" in line for line in kept)
+
+
+def test_a_traceback_after_a_stack_is_no_part_of_it() -> None:
+    """A dump that the user asked for, and then an exception."""
+    stack = last_stack(
+        ["Thread 0x00007f1 (most recent call first):", '  File "/code/io.py", line 3 in wait', *TRACEBACK]
+    )
+    assert stack is not None
+    assert [f.function for f in stack.frames] == ["wait"]
+
+
 def test_lines_that_look_like_a_crash_and_are_none_stay() -> None:
     """Only after "Fatal Python error" are other threads' stacks left out: a dump that the user asked for is theirs."""
     dump = ["Thread 0x00007f2 (most recent call first):", '  File "/runs/r/code/io.py", line 3 in wait']

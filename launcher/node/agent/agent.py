@@ -146,6 +146,8 @@ class Agent:
                     raise ProtocolError("This agent received TERM before it found the leader; this agent exits.")
                 if claimed is None and await asyncio.to_thread(self._claimed):
                     claimed = time.monotonic()
+                if search.done():  # found while this node's file system kept it waiting
+                    break
                 if claimed is not None and time.monotonic() - claimed > _UNANSWERED_S:
                     self.leader_lost = "silent"
                     raise ProtocolError("The leader has begun and does not answer; this agent exits.")

@@ -173,7 +173,9 @@ def _signal(root: Root, h: History, s: RunSummary) -> Explanation:
     name, sentence = signal_of(root.cause), f"{_did(root, h)}."
     if name not in _CRASHES:
         look = "look at the host's memory and its kernel log"
-        hint = f"the launcher did not send this signal: {_LIMITS.get(name, look)}, then: launcher resubmit {{run}}"
+        hint = (
+            f"the launcher did not send this signal: {_LIMITS.get(name or '', look)}, then: launcher resubmit {{run}}"
+        )
         return Explanation(sentence, hint, errors=_last_words(root, 1))
     errors = [formats.clean(line, 300) for line in root.log if _ABORTS.search(line)][-2:] if name == "SIGABRT" else []
     words = _last_words(root) if not errors and root.trace is None else []

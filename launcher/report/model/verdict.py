@@ -86,8 +86,8 @@ def _dead(h: History, word: str, waiting: bool) -> Verdict:
     when = " before the job started" if waiting else ""
     reason = f"{why[0].upper()}{why[1:]}{when} (SLURM says {word})."
     if state == "failed" and isinstance(handed, Requeued) and handed.how == "requeue":
-        lost = f"SLURM accepted the requeue and then lost it, as happens when slurmctld is killed: the job ended ({word}) and will not start again."
-        reason = f"{lost} launcher resubmit {h.paths.id} continues from the newest checkpoint."
+        lost = "SLURM accepted the requeue and then lost it, as happens when slurmctld is killed: the job ended"
+        reason = f"{lost} ({word}) and will not start again. launcher resubmit {h.paths.id} continues from the newest checkpoint."
     return state, reason, {"ended": heard(h)}
 
 

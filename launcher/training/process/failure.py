@@ -15,7 +15,7 @@ from typing import Any
 
 import launcher
 from launcher.errors import CheckpointError
-from launcher.run.error_words import is_victims, kind_of_words, raises
+from launcher.run.error_words import is_out_of_shm, is_victims, kind_of_words, raises
 from launcher.run.event_parts import Frame
 from launcher.run.message_lines import Channel
 from launcher.run.messages import WorkerFailure
@@ -26,7 +26,8 @@ _LIBRARIES = tuple(
     str(Path(p).resolve()) + os.sep
     for p in {sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
 )
-_MOST_CHARS = 4000
+MOST_CHARS = 4000
+"""Of a message that is told."""
 _MOST_FRAMES = 20
 _MOST_CAUSES = 4
 _OF_LOADER = re.compile(r"Caught (\S+) in (.+)\.\nOriginal Traceback ")
@@ -52,7 +53,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     name, message, frames = _told(error)
     return {
         "exception": name,
-        "message": message[:_MOST_CHARS],
+        "message": message[:MOST_CHARS],
         "frames": _chosen(frames),
         "kind": _kind(error),
         "victim": any(not _own(one) and is_victims(*_told(one)[:2]) for one in _chain(error)),
@@ -101,7 +102,7 @@ def _special_kind(error: BaseException) -> str | None:
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return "cuda_oom"
     if isinstance(error, OSError) and error.errno in _ERRNOS:
-        return _ERRNOS[error.errno]
+        return "shm" if is_out_of_shm(_text(error)) else _ERRNOS[error.errno]
     if isinstance(error, ImportError):
         return "import"
     if isinstance(error, MemoryError):
@@ -123,7 +124,8 @@ def _own(error: BaseException) -> bool:
 
 def _related(error: BaseException) -> Iterator[BaseException]:
     """The members of a group, then what it was raised from or while handling."""
-    yield from getattr(error, "exceptions", ())
+    members = getattr(error, "exceptions", ())  # an ExceptionGroup's, or anything that the user calls so
+    yield from (one for one in members if isinstance(one, BaseException)) if isinstance(members, (list, tuple)) else ()
     yield from list(_chain(error))[1:]
 
 

@@ -22,8 +22,6 @@ from launcher.training.process import failure, signals
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import Rehearsed
 
-_MOST_CHARS = 4000
-
 
 def run_script(place: WorkerPlace) -> int:
     """Run the script or module of ``place`` to its end; returns the exit code that python would give."""
@@ -68,7 +66,7 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
         if said:
             print(said, file=sys.stderr)
         if code:  # told now: exit functions may wait for ranks that are still at work
-            message = said[:_MOST_CHARS]
+            message = said[: failure.MOST_CHARS]
             channel.send(WorkerFailure(step=_steps_done(), kind="exit", exit_code=code & 0xFF, message=message))
         return code
     except Rehearsed:

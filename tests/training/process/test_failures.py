@@ -65,6 +65,15 @@ def caught(error: BaseException) -> BaseException:
             True,
         ),
         (RuntimeError("the user's request timed out"), "exception", False),
+        (RuntimeError("Socket Timeout"), "timeout", False),
+        (
+            torch.distributed.DistNetworkError(
+                "The client socket has timed out after 600000ms while trying to connect to (node1, 29500)."
+            ),
+            "timeout",
+            True,
+        ),
+        (OSError(errno.ENOSPC, "No space left on device", "/dev/shm/torch_1"), "shm", False),
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "exception", False),
         (BrokenPipeError(errno.EPIPE, "Broken pipe"), "exception", False),
     ],
@@ -230,6 +239,20 @@ def test_an_exception_raised_while_handling_a_lost_peer_is_a_victims(inner: Base
         told = failure.describe_error(error)
 
     assert told["victim"] == victim
+
+
+@pytest.mark.parametrize("exceptions", [None, ["a", "b"], 7])
+def test_an_attribute_of_a_users_exception_hides_no_failure(exceptions: object) -> None:
+    """``exceptions`` means an ExceptionGroup's members only where it holds exceptions."""
+
+    class OwnError(Exception):
+        pass
+
+    error = OwnError("bad")
+    error.exceptions = exceptions  # type: ignore[attr-defined]
+    told = failure.describe_error(caught(error))
+
+    assert (told["message"], told["caused_by"]) == ("bad", [])
 
 
 def test_a_text_that_cannot_be_shown_hides_no_failure() -> None:
