@@ -89,15 +89,17 @@ MEANINGS = {
 }
 
 _MOST_CHARS = 300
-_SIGNALS = {
-    "SIGSEGV": "crashed with a segmentation fault",
-    "SIGBUS": "crashed with a bus error",
-    "SIGABRT": "crashed with an abort",
-    "SIGFPE": "crashed with a floating-point error",
-    "SIGILL": "crashed with an illegal instruction",
-    "SIGKILL": "was killed from outside",
-    "SIGTERM": "was terminated from outside",
+CRASHES = {
+    "SIGSEGV": "a segmentation fault",
+    "SIGBUS": "a bus error",
+    "SIGABRT": "an abort",
+    "SIGFPE": "a floating-point error",
+    "SIGILL": "an illegal instruction",
+    "SIGTRAP": "a trap",
+    "SIGSYS": "a forbidden system call",
 }
+"""The signals that a process brings upon itself."""
+_OTHERS = {"SIGKILL": "was killed from outside", "SIGTERM": "was terminated from outside"}
 
 
 def rank_kind(*, told: str | None, signal: int | None, oom: bool | None, log: Sequence[str]) -> str:
@@ -166,7 +168,9 @@ def rank_clause(
         return f"raised {exception_type}{at}{why}"
     if signal is not None:
         by = signal_name(signal)
-        return f"{_SIGNALS[by]} ({by}){at}" if by in _SIGNALS else f"was killed by {by}{at}"
+        if by in CRASHES:
+            return f"crashed with {CRASHES[by]} ({by}){at}"
+        return f"{_OTHERS[by]} ({by}){at}" if by in _OTHERS else f"was killed by {by}{at}"
     if exit_code == 0:
         return f"exited with code 0{at} before the work was done"
     return f"exited with code {exit_code}{at}{why}" if exit_code is not None else f"ended{at} for an unknown reason"

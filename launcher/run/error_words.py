@@ -61,7 +61,7 @@ def is_lost_peer(text: str) -> bool:
     return bool(_PEER_GONE.search(text))
 
 
-def is_victims(exception: str, message: str) -> bool:
+def is_lost_collective(exception: str, message: str) -> bool:
     """Return whether the exception is one of torch's collectives and only says that another rank is gone, or did not come.
 
     Sockets of the user's own (an upload, a data server) raise the same words with other types.

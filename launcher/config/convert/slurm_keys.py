@@ -28,7 +28,7 @@ def _put(draft: Draft, option: str, value: str, key: str) -> None:
     if option == "exclusive" and value in ("", "exclusive"):
         draft.put("slurm.exclusive", True)
     elif option == "exclusive" or option in _LEFT:
-        draft.leave(f"--{option}{'=' + value if value else ''}: no key stands for it.")
+        draft.leave(f"--{option}{'=' + value if value else ''}: a job file has no key for it.")
     elif key.startswith("slurm.") or option == "chdir":
         if value:
             draft.put(key, value.upper() if option == "mail-type" else value)

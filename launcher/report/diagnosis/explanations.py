@@ -12,7 +12,7 @@ from launcher.report.diagnosis.taken import TAKEN
 from launcher.report.model.history import History, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.run import events as ev
-from launcher.run.causes import MEANINGS, rank_clause
+from launcher.run.causes import CRASHES, MEANINGS, rank_clause
 from launcher.run.units import named_ranks, short_list
 from launcher.run.worker_texts import UNSAFE_LOAD, UNSAFE_LOAD_CODE
 
@@ -161,8 +161,8 @@ def _said(root: Root) -> str:
     return f"{root.trace.message if root.trace else ''} {root.of(ev.SaveFailed).error or ''}"
 
 
-_CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
-_LIMITS = {
+_FROM_OUTSIDE = {
+    "SIGKILL": "look at the host's memory and its kernel log",
     "SIGXCPU": "raise the limit of CPU time (ulimit -t)",
     "SIGXFSZ": "raise the limit of file sizes (ulimit -f)",
 }
@@ -171,11 +171,9 @@ _LIMITS = {
 @_explains("signal")
 def _signal(root: Root, h: History, s: RunSummary) -> Explanation:
     name, sentence = signal_of(root.cause), f"{_did(root, h)}."
-    if name not in _CRASHES:
-        look = "look at the host's memory and its kernel log"
-        hint = (
-            f"the launcher did not send this signal: {_LIMITS.get(name or '', look)}, then: launcher resubmit {{run}}"
-        )
+    if name not in CRASHES:
+        look = _FROM_OUTSIDE.get(name or "", "find out who sent it")
+        hint = f"the launcher did not send this signal: {look}, then: launcher resubmit {{run}}"
         return Explanation(sentence, hint, errors=_last_words(root, 1))
     errors = [formats.clean(line, 300) for line in root.log if _ABORTS.search(line)][-2:] if name == "SIGABRT" else []
     words = _last_words(root) if not errors and root.trace is None else []

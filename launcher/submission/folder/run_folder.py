@@ -115,25 +115,30 @@ def replacing(runs: Sequence[RunPaths], names: Sequence[str]) -> Iterator[None]:
     kept_as = {paths.root / name: paths.root / f"{_BEFORE}{name}" for paths in runs for name in names}
     for kept in kept_as.values():
         _remove(kept)
-    there = [old for old in kept_as if os.path.lexists(old)]
+    there = {old for old in kept_as if os.path.lexists(old)}
     try:
         for old in there:
             os.replace(old, kept_as[old])
         yield
     except BaseException as error:
-        for old, kept in kept_as.items():
-            back = os.path.lexists(kept)
-            if back or old not in there:
-                _remove(old)
-            if back:
-                os.replace(kept, old)
         warning = events.event("warning", attempt=None, text=f"it was not resubmitted: {error}")
-        for paths in runs:
-            event_lines.append(paths.events, warning)
+        with contextlib.ExitStack() as back:  # last in, first out; one that fails keeps no other from it
+            for paths in runs:
+                back.callback(event_lines.append, paths.events, warning)
+            for old, kept in kept_as.items():
+                back.callback(_put_back, old, kept, was_there=old in there)
         raise
     for kept in kept_as.values():
         with contextlib.suppress(OSError):
             _remove(kept)
+
+
+def _put_back(old: Path, kept: Path, *, was_there: bool) -> None:
+    moved = os.path.lexists(kept)
+    if moved or not was_there:
+        _remove(old)
+    if moved:
+        os.replace(kept, old)
 
 
 def _remove(path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import launcher
 from launcher.errors import CheckpointError
-from launcher.run.error_words import is_out_of_shm, is_victims, kind_of_words, raises
+from launcher.run.error_words import is_lost_collective, is_out_of_shm, kind_of_words, raises
 from launcher.run.event_parts import Frame
 from launcher.run.message_lines import Channel
 from launcher.run.messages import WorkerFailure
@@ -56,7 +56,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         "message": message[:MOST_CHARS],
         "frames": _chosen(frames),
         "kind": _kind(error),
-        "victim": any(not _own(one) and is_victims(*_told(one)[:2]) for one in _chain(error)),
+        "victim": any(not _own(one) and is_lost_collective(*_told(one)[:2]) for one in _chain(error)),
         "caused_by": [_line(one) for one in _related(error)][:_MOST_CAUSES],
     }
 

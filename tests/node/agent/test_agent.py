@@ -475,6 +475,35 @@ def test_a_leader_that_died_before_it_was_found(world: Any, life: str, said: str
     world(body)
 
 
+STALLS = """
+import asyncio, time
+from launcher.node.agent import agent
+find, read, calls = agent.connection.find_leader, agent.read_outcome, []
+async def late(*words, **how):
+    await asyncio.sleep(2.5)
+    return await find(*words, **how)
+def stalling(path):
+    calls.append(path)
+    if len(calls) == 2:
+        time.sleep(2.0)
+    return read(path)
+agent.connection.find_leader, agent.read_outcome, agent._UNANSWERED_S = late, stalling, 1.5
+"""
+"""The leader is found at 2.5 s; from 2 to 4 s the node's file system answers nothing."""
+
+
+def test_a_leader_that_was_found_during_a_stall_is_kept(world: Any) -> None:
+    """The verdict that it does not answer is not given on a node whose own file system took the time."""
+
+    async def body(w: Any) -> None:
+        fence.claim_attempt(w.paths, life="test.0")
+        agent = await start(w, tweak=STALLS)
+        w.leader.tell("shutdown")
+        assert await w.gone(agent) == 0
+
+    world(body)
+
+
 def test_a_run_that_has_ended_needs_no_agents(world: Any) -> None:
     """An agent that finds the outcome while it looks for a leader leaves with 0."""
 

@@ -18,7 +18,7 @@ from launcher.node.allocation.allocation import HandedBack, NotAnsweredError, Si
 from launcher.node.leader.board import Timing
 from launcher.node.leader.leader import Ending, Leader
 from launcher.node.wire.messages import Hub, ToAgent
-from launcher.run.error_words import is_victims, kind_of_words
+from launcher.run.error_words import is_lost_collective, kind_of_words
 from launcher.run.files import read_lines
 from launcher.run.manifest import HASH_NAME, new_hash
 from launcher.run.paths import RunPaths
@@ -316,7 +316,7 @@ class FakeWorker:
             frames=[{"file": "train.py", "line": 7, "function": "loss", "code": "x"}],
             step=step or self.entered,
             kind=kind_of_words(exception, message) or "exception",
-            victim=is_victims(exception, message),
+            victim=is_lost_collective(exception, message),
         )
         self.node.exited(self, 1, None)
         if exception != "RuntimeError":

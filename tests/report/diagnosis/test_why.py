@@ -307,7 +307,8 @@ def test_an_exception_without_text_is_said_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("signal", "words"), [(24, "ulimit -t"), (25, "ulimit -f"), (1, "kernel log"), (11, "correct the code")]
+    ("signal", "words"),
+    [(24, "ulimit -t"), (25, "ulimit -f"), (9, "kernel log"), (1, "who sent it"), (11, "correct the code")],
 )
 def test_what_to_do_about_a_signal_depends_on_the_signal(tmp_path: Path, signal: int, words: str) -> None:
     """A limit can be raised; a crash is the code's; what came from outside is to be looked for on the host."""

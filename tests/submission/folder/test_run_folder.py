@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,29 @@ def test_after_an_error_every_run_is_as_before(tmp_path: Path) -> None:
         assert [p.name for p in sorted(paths.root.iterdir())] == ["events.jsonl", "outcome.json"]
         assert paths.outcome.read_text() == "old"
         assert read_lines(paths.events)[0]["text"] == "it was not resubmitted: SLURM refuses"
+
+
+def test_a_file_that_cannot_be_put_back_keeps_no_other_run_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of one point does not answer any more: the others have their old outcome again."""
+    runs, replace = _runs(tmp_path), os.replace
+
+    def failing(source: Path, target: Path) -> None:
+        if source.name.startswith(".before.") and source.parent == runs[1].root:
+            raise OSError("stale")
+        replace(source, target)
+
+    def resubmit() -> None:
+        with replacing(runs, NAMES):
+            monkeypatch.setattr(run_folder.os, "replace", failing)
+            raise ValueError("SLURM refuses")
+
+    with pytest.raises(OSError, match="stale"):
+        resubmit()
+
+    assert [paths.outcome.exists() for paths in runs] == [True, False]
+    assert all(paths.events.exists() for paths in runs)
 
 
 @pytest.mark.parametrize("problem", [OSError("stale"), KeyboardInterrupt()])
