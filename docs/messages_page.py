@@ -28,7 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "`resubmit`": ("cli/resubmit", "submission/resubmit", "submission/sweeps"),
     "`cancel`": ("cli/cancel", "submission/cancel", "submission/liveness"),
     "`status` and `ls`": ("cli/status", "cli/ls", "report/text/status", "report/text/listing", "report/model", "run/after"),
-    "`watch`": ("cli/watch", "cli/_follow", "report/live"),
+    "`watch`": ("cli/watch", "cli/_follow_run", "report/live"),
     EVENTS: ("report/text/words",),
     "`why`": ("cli/why", "report/diagnosis"),
     "`logs`": ("cli/logs",),

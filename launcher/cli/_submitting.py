@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli._follow import follow_run, report_end
+from launcher.cli._follow_run import follow_run, report_end
 from launcher.config.load.load import LoadedJob
 from launcher.run.after import Predecessor
 from launcher.run.index import job_name

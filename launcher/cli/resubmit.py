@@ -67,7 +67,7 @@ def _step(text: str) -> int | None:
 
 def _failed(run: str, how: Again, wait: bool) -> None:
     """Resubmit every point of the sweep that failed, or whose processes died without an outcome, as one array."""
-    from launcher.cli._follow import follow_points
+    from launcher.cli._follow_run import follow_points
     from launcher.cli._submitting import print_warnings
     from launcher.run import index
     from launcher.submission.sweeps.points import points_of

@@ -25,7 +25,7 @@ def command(words: tuple[str, ...]) -> None:
     The first Ctrl-C saves and stops the run, the second stops it without saving, the third kills it. Closing the terminal
     saves and stops. The exit code tells how the run ended.
     """
-    from launcher.cli._follow import report_end
+    from launcher.cli._follow_run import report_end
     from launcher.cli._output import handling
     from launcher.cli._submitting import below_here, submit_job
     from launcher.submission.backends.local import Foreground
@@ -71,7 +71,7 @@ class _Stop:
 
     def follow(self) -> dict[str, Any]:
         """Follow the run until it has an outcome; write one where it was stopped before its leader could."""
-        from launcher.cli._follow import follow_run
+        from launcher.cli._follow_run import follow_run
         from launcher.run.state import read_outcome
         from launcher.submission.folder.requests import write_cancelled
 

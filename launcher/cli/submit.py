@@ -23,7 +23,7 @@ def command(words: tuple[str, ...], backend: BackendName, sweep: tuple[str, ...]
     JOB is a YAML file or a .py file. KEY=VALUE overrides a key of the job, as in resources.nodes=2. Words after -- are
     arguments of the script. `JOB then JOB2` submits both; JOB2 starts when JOB has completed.
     """
-    from launcher.cli._follow import follow_points
+    from launcher.cli._follow_run import follow_points
     from launcher.cli._submitting import print_submitted, print_sweep, submit_job, submit_sweep, wait_for
     from launcher.run.after import Predecessor
 

@@ -64,8 +64,8 @@ def _live(paths: RunPaths | None, sweep: str | None) -> None:
     from rich.live import Live
 
     from launcher.report.live.feed import LiveFeed
-    from launcher.report.live.live import View
     from launcher.report.live.screen import in_ascii
+    from launcher.report.live.view import View
 
     view = View(LiveFeed(), _save_and_end, run=paths, sweep=sweep, only_one=bool(paths or sweep))
     console = Console()

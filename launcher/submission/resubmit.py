@@ -20,7 +20,7 @@ from launcher.run.worker_texts import UNSAFE_LOAD
 from launcher.submission import submit
 from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
-from launcher.submission.folder import rundir, snapshot
+from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import replacing
 from launcher.submission.liveness import await_end, locate
 from launcher.submission.plan.plan import plan
@@ -138,7 +138,7 @@ def resubmit(paths: RunPaths, how: Again) -> Submitted:
     elif changed := _changed_code(paths, made):
         made = replace(made, warnings=(*made.warnings, changed))
     replaced = [paths.outcome.name, *((paths.code.name, paths.copied.name) if how.fresh_code else ())]
-    with rundir.writing(paths.root), replacing([paths], replaced), contextlib.ExitStack() as queued:
+    with make_folder.writing(paths.root), replacing([paths], replaced), contextlib.ExitStack() as queued:
         paths.request.unlink(missing_ok=True)
         submit.write_run(made, how.argv, by="resubmit", changes=how.overrides, code=how.fresh_code)
         job_id = submit.hand_over(made)

@@ -21,7 +21,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
 from launcher.submission.backends import local, slurm
 from launcher.submission.facts.facts import Facts
-from launcher.submission.folder import rundir, snapshot
+from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import write_own, write_shared, write_submission
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
@@ -58,7 +58,7 @@ def submit_run(
     """
     plan = claim_folder(make_plan, facts, lambda made: made)
     root = plan.paths.root
-    with contextlib.ExitStack() as undo, rundir.writing(root):
+    with contextlib.ExitStack() as undo, make_folder.writing(root):
         undo.callback(shutil.rmtree, root, ignore_errors=True)
         write_run(plan, argv)
         own = {"job_name": None, "job_folder": None} if job_id and plan.backend == "slurm" else {}  # not the run's job
@@ -83,7 +83,7 @@ def claim_folder(
     make: Callable[[Facts], _T],
     facts: Facts,
     plan_of: Callable[[_T], SubmissionPlan],
-    folders: Sequence[str] = rundir.SUBFOLDERS,
+    folders: Sequence[str] = make_folder.SUBFOLDERS,
 ) -> _T:
     """Plan, and make the folder; draw another id while the folder exists already. Returns what ``make`` made.
 
@@ -94,7 +94,7 @@ def claim_folder(
         made = make(facts)
         plan = plan_of(made)
         snapshot.check_size(plan.code, plan.max_code_mb)
-        if rundir.make_run_folder(Path(plan.place.root), plan.spec.share, folders):
+        if make_folder.make_run_folder(Path(plan.place.root), plan.spec.share, folders):
             return made
         facts = replace(facts, run_id=index.new_id(name))
     raise SubmitError(f"{facts.runs_dir}: no free name for {name} in {_TRIES} tries")
@@ -111,7 +111,7 @@ def write_run(
     """Write everything that the nodes read. ``code=False`` keeps the copy that is there (a resubmission)."""
     paths = plan.paths
     scripts = {paths.sbatch.name: plan.sbatch} if plan.backend == "slurm" else {}
-    with rundir.writing(paths.root):
+    with make_folder.writing(paths.root):
         write_shared(paths.root, plan, scripts, code=code, argv=argv if code else None)
         write_own(plan, by=by, changes=changes)
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.training.ddp.data import Collate, check_dataset, fetch, split, to_device
-from launcher.training.ddp.determinism import rng_state, set_rng_state
+from launcher.training.ddp.randomness import rng_state, set_rng_state
 from launcher.training.ddp.wrapping import unwrap
 from launcher.training.step.session import Session
 

@@ -17,7 +17,7 @@ from launcher.run.files import fsync_dir
 from launcher.run.manifest import HASH_NAME, hash_file
 from launcher.run.messages import WorkerSaveBegun, WorkerSaveFailed, WorkerShard
 from launcher.training.checkpoint.write import GENERATORS, error_number, make_folder, rank_file, write_file
-from launcher.training.ddp.determinism import rng_state
+from launcher.training.ddp.randomness import rng_state
 
 if TYPE_CHECKING:
     from launcher.training.step.session import Session

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from launcher.errors import CodeError
 from launcher.run.messages import WorkerEpoch, WorkerPhase, WorkerReady
-from launcher.training.ddp.determinism import make_deterministic, seed_all
+from launcher.training.ddp.randomness import make_deterministic, seed_all
 from launcher.training.process import failure
 from launcher.training.process.group import choose_device, open_group
 from launcher.training.process.place import WorkerPlace

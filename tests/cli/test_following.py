@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli import _follow
+from launcher.cli import _follow_run
 from launcher.cli import main as main_module
 from launcher.errors import RunFailedError
 from launcher.run.paths import RunPaths
@@ -20,7 +20,7 @@ from launcher.run.paths import RunPaths
 FOLLOWS = """
 import sys, time
 from pathlib import Path
-from launcher.cli._follow import report_end, follow_run
+from launcher.cli._follow_run import report_end, follow_run
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 
@@ -109,8 +109,8 @@ def test_a_pipe_gets_lines_and_no_bar(run: Path) -> None:
 
 def test_a_run_whose_folder_was_deleted_is_followed_to_its_end(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processes are gone and no file can say more: the sentence is about the folder."""
-    monkeypatch.setattr(_follow, "_LAST_WORDS_S", 0.0)
+    monkeypatch.setattr(_follow_run, "_LAST_WORDS_S", 0.0)
     shutil.rmtree(run)
 
     with pytest.raises(RunFailedError, match=f"{run.name} has ended: its folder {run} was deleted or moved"):
-        _follow.follow_run(RunPaths(run), lambda: False)
+        _follow_run.follow_run(RunPaths(run), lambda: False)

@@ -21,7 +21,7 @@ from rich_run import make
 from launcher.cli.main import main
 from launcher.errors import LauncherError
 from launcher.report.live.feed import LiveFeed
-from launcher.report.live.live import View
+from launcher.report.live.view import View
 from launcher.report.model.history import as_time
 from launcher.run.events import parse_event
 from launcher.run.paths import RunPaths

@@ -29,7 +29,7 @@ from launcher.submission.backends import local as local_backend
 from launcher.submission.backends import slurm as slurm_backend
 from launcher.submission.facts import code_files
 from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
-from launcher.submission.folder import rundir, snapshot
+from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import write_own
 from launcher.submission.liveness import locate
 from launcher.submission.plan.plan import plan
@@ -223,12 +223,12 @@ def test_a_place_that_cannot_be_written_is_one_sentence(job: Make, slurm: Path, 
 def test_a_shared_run_is_readable_by_the_group(job: Make, home: Path) -> None:
     """share: group makes the folder 0750 whatever the umask, and the secret stays private."""
     paths = RunPaths(home / "runs" / "a-1121-0842-k7f")
-    assert rundir.make_run_folder(paths.root, "group")
+    assert make_folder.make_run_folder(paths.root, "group")
     write_own(plan(job(), _facts(home), run_dir=str(paths.root)), by="submit", new=True)
 
     assert stat.S_IMODE(paths.root.stat().st_mode) == 0o750
     assert stat.S_IMODE(paths.secret.stat().st_mode) == 0o600
-    assert not rundir.make_run_folder(paths.root, "group")
+    assert not make_folder.make_run_folder(paths.root, "group")
 
 
 STUB = """
@@ -334,7 +334,7 @@ def test_a_broken_interpreter_says_so(job: Make, home: Path, local: Callable[...
         path="/nonexistent/python", origin="test", packages={"torch": "", "submitit": "", "psutil": ""}
     )
     made = plan(job(), replace(_facts(home, backend="local"), interpreter=broken))
-    assert rundir.make_run_folder(Path(made.run_dir))
+    assert make_folder.make_run_folder(Path(made.run_dir))
     submit.write_run(made, [])
     pid = int(submit.hand_over(made))
     _until(lambda: not processes.is_alive(pid, None), "the controller to end")
@@ -572,7 +572,7 @@ def test_a_fork_is_a_new_run_from_the_old_code_and_checkpoint(
 def test_foreground_agents_end_with_their_parent(job: Make, home: Path) -> None:
     """`launcher run` killed outright takes its agents along (PDEATHSIG), so nothing trains unseen."""
     made = plan(job(), replace(_facts(home, backend="local")))
-    assert rundir.make_run_folder(Path(made.run_dir))
+    assert make_folder.make_run_folder(Path(made.run_dir))
     pid_file = home / "pid"
     stub = home / "lib" / "launcher" / "node" / "agent"
     stub.mkdir(parents=True)

@@ -1,7 +1,7 @@
 """Leads an attempt: the leader runs beside the first node's agent and decides; the agents obey.
 
 It alone writes the run's history and commits its checkpoints. It runs in one asyncio loop and never blocks it: fsync,
-hashing and SLURM's commands run in threads. What happened lies on the `Board`; `Inbox` and `Watch` fill it; this module
+hashing and SLURM's commands run in threads. What happened lies on the `Board`; `Inbox` and `TimedChecks` fill it; this module
 is the path of an attempt: wait for nodes, rounds, one decision after each, the end.
 """
 
@@ -31,7 +31,7 @@ from launcher.node.leader.nodes import Node, Nodes
 from launcher.node.leader.own_files import newest_of
 from launcher.node.leader.run_round import drive_round
 from launcher.node.leader.saving import Saver
-from launcher.node.leader.timers import Watch
+from launcher.node.leader.timed_checks import TimedChecks
 from launcher.node.leader.tracking import Tracking
 from launcher.node.leader.wait_for_runs import await_predecessors
 from launcher.node.policy.budgets import Budgets
@@ -104,7 +104,7 @@ class Leader:
         except ProtocolError as error:
             evidence = caused(Kind.PORTS_TAKEN, f"{str(error).rstrip('.')} on {self.host}", (self.host,))
             return await self._end(await self._decide(evidence), evidence)
-        ticker = asyncio.get_running_loop().create_task(self._tick(Watch(board, inbox.lose)))
+        ticker = asyncio.get_running_loop().create_task(self._tick(TimedChecks(board, inbox.lose)))
         try:
             return await self._lead()
         finally:
@@ -267,11 +267,11 @@ class Leader:
             and (round_.all_finished or (stop is not None and stop.all_done(round_.world_size))),
         )
 
-    async def _tick(self, watch: Watch) -> None:
+    async def _tick(self, checks: TimedChecks) -> None:
         told = False
         while True:
             try:
-                await watch.tick()
+                await checks.tick()
             except Exception as error:  # a fault of ours must not end the watch over silence, hangs and saves
                 traceback.print_exc()
                 if not told:

@@ -12,14 +12,14 @@ from launcher.run import event_lines, events
 from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, write_outcome
-from launcher.submission.folder import rundir
+from launcher.submission.folder import make_folder
 
 _LAST_WRITE_S = 0.2
 
 
 def request_stop(paths: RunPaths, *, save: bool) -> None:
     """Write the user's request to stop the run; a signal then announces it. Raises RunDirError."""
-    with rundir.writing(paths.root):
+    with make_folder.writing(paths.root):
         write_atomic(paths.request, json.dumps({"action": "stop", "save": save, "t": time.time()}) + "\n", mode=0o600)
 
 

@@ -24,7 +24,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.units import size
 from launcher.submission.facts import code_files
 from launcher.submission.facts.facts import CodeFacts, Interpreter
-from launcher.submission.folder import rundir
+from launcher.submission.folder import make_folder
 
 _NAMED = 5
 _COPIED = RunPaths(Path()).copied.name
@@ -57,7 +57,7 @@ def copy_code(code: CodeFacts, target: Path, link: Sequence[str], *, snapshot: b
         if not snapshot:
             target.symlink_to(root)
             return
-        rundir.make(target, mode)
+        make_folder.make(target, mode)
         stamps = {name: _stamp(root / name) for name, _ in code.files}  # taken first: an edit meanwhile is seen later
         for name in stamps:
             _copy(root, root / name, target / name, target)

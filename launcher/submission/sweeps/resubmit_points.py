@@ -22,7 +22,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 from launcher.submission import resubmit, submit
 from launcher.submission.backends import slurm
-from launcher.submission.folder import rundir, snapshot
+from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import mode_in, replacing, write_own, write_shared
 from launcher.submission.liveness import await_end, ended, locate
 from launcher.submission.plan.script import array_place
@@ -53,7 +53,7 @@ def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list
     for paths in points:
         again = resubmit.prepare(paths, how)
         groups.setdefault(_script_key(again), []).append(again)
-    with rundir.writing(sweep), contextlib.ExitStack() as folders:
+    with make_folder.writing(sweep), contextlib.ExitStack() as folders:
         chunks = [chunk for group in groups.values() for chunk in _chunks(sweep, group, folders)]
         with replacing(points, (*_shared(how), RunPaths(sweep).outcome.name)), contextlib.ExitStack() as queued:
             ids = [_hand_over(ones, plans, queued) for ones, plans in chunks]
@@ -109,7 +109,7 @@ def _claim(sweep: Path) -> Path:
     for number in range(1, 10_000):
         root = sweep / f"again-{number}"
         with contextlib.suppress(FileExistsError):
-            rundir.make(root, mode_in(sweep))
+            make_folder.make(root, mode_in(sweep))
             return root
     raise RunDirError(f"{sweep}: it was resubmitted 9,999 times")
 
@@ -124,7 +124,7 @@ def _hand_over(ones: list[Resubmission], plans: list[SubmissionPlan], queued: co
     first, how = plans[0], ones[0].how
     root = Path(first.place.root)
     for name in ("submitit", "index"):
-        rundir.make(root / name, mode_in(root))
+        make_folder.make(root / name, mode_in(root))
     if how.fresh_code:
         snapshot.check_size(first.code, first.max_code_mb)
     else:

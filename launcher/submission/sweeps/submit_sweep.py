@@ -27,7 +27,7 @@ from launcher.run.index import SWEEP_FILE
 from launcher.submission import submit
 from launcher.submission.backends import slurm
 from launcher.submission.facts.facts import Facts
-from launcher.submission.folder import rundir
+from launcher.submission.folder import make_folder
 from launcher.submission.folder.run_folder import write_own, write_shared, write_submission
 from launcher.submission.plan.plan import plan, sibling
 from launcher.submission.plan.script import array_place
@@ -115,7 +115,7 @@ def submit_points(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> Submi
     root = Path(first.place.root)
     points = tuple(p for chunk in chunks for p in chunk)
     scripts = {f"submit-{i}.sbatch": chunk[0].plan.array_script(len(chunk)) for i, chunk in enumerate(chunks)}
-    with contextlib.ExitStack() as undo, rundir.writing(root):
+    with contextlib.ExitStack() as undo, make_folder.writing(root):
         undo.callback(shutil.rmtree, root, ignore_errors=True)
         write_shared(root, first, scripts, argv=argv)
         for number, chunk in enumerate(chunks):
@@ -139,13 +139,13 @@ def _write_points(root: Path, number: int, chunk: Sequence[PlannedPoint]) -> Non
     """Write each point's folder, without fsync: a thousand points would take a minute on a network file system."""
     listing = f"{root}/index-{number}"
     first = chunk[0].plan
-    mode = rundir.mode_of(first.spec.share)
-    rundir.make(listing, mode)
+    mode = make_folder.mode_of(first.spec.share)
+    make_folder.make(listing, mode)
     for place, one in enumerate(chunk):
         folder = one.plan.run_dir  # text, not a Path: joining fifteen names a point takes its time
-        rundir.make(folder, mode)
+        make_folder.make(folder, mode)
         for name in _FOLDERS:
-            rundir.make(f"{folder}/{name}", mode)
+            make_folder.make(f"{folder}/{name}", mode)
         for name in _LINKED:
             os.symlink(f"../{name}", f"{folder}/{name}")
         os.symlink(f"../submit-{number}.sbatch", one.plan.paths.sbatch)

@@ -17,8 +17,8 @@ from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED
 from launcher.training.checkpoint import readback, write
 from launcher.training.checkpoint.digest import digest
 from launcher.training.checkpoint.plain import from_plain
-from launcher.training.ddp.determinism import seed_rank, set_rng_state
 from launcher.training.ddp.optimizers import bearer, parts
+from launcher.training.ddp.randomness import seed_rank, set_rng_state
 from launcher.training.ddp.wrapping import is_exact, pin, replicas, unwrap
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import has_inexact_replica, unregistered

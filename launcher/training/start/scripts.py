@@ -32,7 +32,7 @@ def run_script(place: WorkerPlace) -> int:
         for name, value in tracker_variables(spec, place.paths, place.rank).items():
             os.environ.setdefault(name, value)
     if spec.deterministic or spec.stop_after_steps is not None:
-        from launcher.training.ddp.determinism import make_deterministic, seed_all
+        from launcher.training.ddp.randomness import make_deterministic, seed_all
 
         if spec.deterministic:
             make_deterministic()

@@ -22,7 +22,7 @@ from launcher.training.checkpoint import write
 from launcher.training.checkpoint.copies import Reference
 from launcher.training.checkpoint.registered import Registered
 from launcher.training.ddp.data import Unit
-from launcher.training.ddp.determinism import rng_state, seed_rank
+from launcher.training.ddp.randomness import rng_state, seed_rank
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import Rehearsed, die_behind_a_checkpoint
 from launcher.training.process.reporter import Reporter

@@ -12,7 +12,7 @@ from in_process import launcher
 from run_story import Story, training
 
 from launcher.report.live.feed import LiveFeed
-from launcher.report.live.live import View
+from launcher.report.live.view import View
 from launcher.run.files import append_line, read_lines
 
 OLDER = Path(__file__).parents[1] / "older" / "digits-1122-1758-ys9"

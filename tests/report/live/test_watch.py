@@ -20,9 +20,9 @@ from run_story import Story
 
 from launcher.cli.watch import decode
 from launcher.report.live.feed import LiveFeed, tail_objects
-from launcher.report.live.live import View
 from launcher.report.live.screen import detail_screen, folded, in_ascii, log_screen, overview_screen
 from launcher.report.live.sparks import bar, spark
+from launcher.report.live.view import View
 from launcher.report.text.listing import ListingRow
 from launcher.run.paths import RunPaths
 

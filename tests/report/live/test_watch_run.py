@@ -10,8 +10,8 @@ import pytest
 from run_story import Story
 
 from launcher.report.live.feed import LiveFeed
-from launcher.report.live.live import View
 from launcher.report.live.screen import detail_screen
+from launcher.report.live.view import View
 
 COST = "  12.2 GPU-h, 4.06 of them on spare nodes"
 """Two nodes of four GPUs and a spare one, for an hour and 50 s."""

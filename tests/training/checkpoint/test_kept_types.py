@@ -208,7 +208,7 @@ def old_checkpoint(folder: Path, value: Any) -> Path:
     path = folder / "step-00000001"
     path.mkdir(parents=True)
     shared = {"format": 1, "position": {"step": 1}, "world_size": 1, "notes": {}, "objects": {"model": {"v": value}}}
-    from launcher.training.ddp.determinism import rng_state
+    from launcher.training.ddp.randomness import rng_state
 
     torch.save(shared, path / "state.pt")
     torch.save({"rng": rng_state(), "partial": {}, "objects": {}}, path / "rank-00000.pt")

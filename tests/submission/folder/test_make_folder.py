@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import RunDirError
-from launcher.submission.folder import rundir
+from launcher.submission.folder import make_folder
 
 
 def test_a_full_quota_is_found_before_anything_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,9 +19,9 @@ def test_a_full_quota_is_found_before_anything_is_kept(tmp_path: Path, monkeypat
     def full(fd: int) -> None:
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
-    monkeypatch.setattr(rundir.os, "fsync", full)
+    monkeypatch.setattr(make_folder.os, "fsync", full)
     with pytest.raises(RunDirError, match=r"runs/net: disk quota exceeded; set runs_dir"):
-        rundir.make_run_folder(tmp_path / "runs" / "net")
+        make_folder.make_run_folder(tmp_path / "runs" / "net")
 
     assert list((tmp_path / "runs").iterdir()) == []
 
@@ -32,15 +32,15 @@ def test_an_interrupted_one_is_removed(tmp_path: Path, monkeypatch: pytest.Monke
     def interrupted(fd: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rundir.os, "fsync", interrupted)
+    monkeypatch.setattr(make_folder.os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        rundir.make_run_folder(tmp_path / "net")
+        make_folder.make_run_folder(tmp_path / "net")
 
     assert not (tmp_path / "net").exists()
 
 
 def test_a_folder_that_exists_is_left(tmp_path: Path) -> None:
     """Two submissions that draw the same name: the second is told so and touches nothing."""
-    assert rundir.make_run_folder(tmp_path / "net")
-    assert not rundir.make_run_folder(tmp_path / "net")
+    assert make_folder.make_run_folder(tmp_path / "net")
+    assert not make_folder.make_run_folder(tmp_path / "net")
     assert stat.S_IMODE((tmp_path / "net" / "logs").stat().st_mode) == 0o700

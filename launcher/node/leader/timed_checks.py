@@ -38,7 +38,7 @@ _BUSY_PERCENT = 10.0
 """A GPU, or a worker's CPU, used less than this is idle: an interpreter that waits uses 1 % of a CPU."""
 
 
-class Watch:
+class TimedChecks:
     """Checks the board at every tick."""
 
     def __init__(self, board: Board, lose: Callable[[Node, str], None]) -> None:
