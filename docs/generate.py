@@ -5,12 +5,14 @@ docs/verbs/         one page a verb, from its ``--help``
 docs/reference.md   every key of a job file, from launcher/config/document/schema.py
 docs/messages.md    every sentence that the launcher can say, from its source
 docs/json.md        every key of what --json prints, from the dataclasses of launcher/report
+docs/modules.md     every module in a sentence, from its docstring
 launcher/config/job.schema.json  the JSON Schema that `launcher schema` prints
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import sys
 from pathlib import Path
 
@@ -158,6 +160,28 @@ def _inside(sentence: str) -> str:
     return first + sentence[1:].rstrip(".")
 
 
+_MODULES = """# Every module in a sentence
+
+Made from the modules' docstrings by `make docs`. [architecture.md](architecture.md) says how they work together.
+"""
+
+
+def modules_page() -> str:
+    """Every room of launcher/ with its modules, each with the first sentences of its docstring."""
+    root, text = DOCS.parent / "launcher", _MODULES
+    for package in sorted(root.rglob("__init__.py")):
+        room = package.parent
+        text += f"\n## {room.relative_to(root.parent)}/\n\n{_said_of(package)}\n"
+        modules = [f"- `{path.name}`: {_said_of(path)}\n" for path in sorted(room.glob("*.py")) if path != package]
+        text += "".join(["\n", *modules] if modules else [])
+    return text
+
+
+def _said_of(module: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(module.read_text())) or ""
+    return " ".join(docstring.split("\n\n")[0].split()).replace("``", "`")
+
+
 def stale(pages: dict[str, str]) -> list[str]:
     """The pages that differ from what is on disk, and those on disk that nothing makes any more."""
     wrong = [name for name, text in pages.items() if not (DOCS / name).is_file() or (DOCS / name).read_text() != text]
@@ -175,6 +199,7 @@ def main() -> None:
         "reference.md": reference.page(),
         "messages.md": messages_page.page(),
         "json.md": json_page(),
+        "modules.md": modules_page(),
         SCHEMA: reference.json_schema_text(),
     }
     wrong = stale(pages)
