@@ -243,20 +243,23 @@ class Round:
     def failing(self, rank: Rank, now: float) -> Failure:
         """Return the record of a failing rank; the first report of it begins one."""
         if rank.failure is None:
-            rank.failure = Failure(rank.rank, rank.node.host, clock.now(), step=rank.step, after_end=self.ending)
+            step = rank.step if rank.attached else None  # a plain script reports no steps
+            rank.failure = Failure(rank.rank, rank.node.host, clock.now(), step=step, after_end=self.ending)
         if self.failed_at is None:
             self.failed_at = now
         return rank.failure
 
-    def left_early(self, before: float) -> list[Failure]:
-        """Return the ranks of a script that had ended with code 0 by then, before their work was done as far as is known.
+    def left_early(self, failed_t: float) -> list[Failure]:
+        """Return the ranks of a script that had ended with code 0 when others failed, before their work was done as far as is known.
 
-        torchrun allows that, and the others may need them.
+        torchrun allows that, and the others may need them. A process closes its sockets before it has ended: its end may be heard of
+        after the failures that follow from it.
         """
         return [
-            Failure(r.rank, r.node.host, r.end.t, step=r.step or None, kind="exit", exit_code=0)
+            Failure(r.rank, r.node.host, r.ended_t, step=r.step or None, kind="exit", exit_code=0)
             for r in self.ranks
-            if r.finished is not None and not self.is_done(r.finished) and r.end is not None and r.end.t <= before
+            if r.finished is not None and not self.is_done(r.finished)
+            if r.ended_t is not None and r.ended_t <= failed_t + _SETTLE_SYMPTOMS_S
         ]
 
     def send(self, message: ToWorker, ranks: list[int] | None = None) -> None:

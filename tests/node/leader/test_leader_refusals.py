@@ -48,7 +48,7 @@ def test_a_usage_error_is_tried_twice_ten_seconds_apart(world, virtual):
 
     assert (ending.state, ending.exit_code) == ("failed", 8)
     assert ending.reason == (
-        "All 4 ranks exited with code 2 at step 0: train.py: error: unrecognized arguments: --lrr 3; the script ended itself in this"
+        "All 4 ranks exited with code 2: train.py: error: unrecognized arguments: --lrr 3; the script ended itself in this"
         " way twice, before any progress."
     )
     assert len(w.events("round_started")) == 2
