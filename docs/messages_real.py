@@ -16,8 +16,9 @@ from launcher.errors import LauncherError
 from launcher.node.policy import decisions
 from launcher.report.diagnosis import explanations, why
 from launcher.report.diagnosis.evidence import Root
-from launcher.report.model import verdict
+from launcher.report.model import troubles, verdict
 from launcher.report.model.history import History
+from launcher.report.model.pending import pending_reason
 from launcher.report.model.summary import RunSummary
 from launcher.report.text import status
 from launcher.report.text.words import words
@@ -69,6 +70,28 @@ def _history(spec: dict[str, Any]) -> History:
     return History(RunPaths(Path("runs") / _RUN), spec=spec)
 
 
+def _living(given: dict[str, Any]) -> tuple[History, RunSummary]:
+    """A run as a reader sees it, with what its history tells."""
+    values = dict(given)
+    events = [_event(each) for each in values.pop("events", [])]
+    return History(RunPaths(Path("runs") / _RUN), events=events, state={"attempt": 2}), _summary(**values)
+
+
+def _statuses() -> list[str]:
+    runs = [_living(values) for values in GIVEN["summaries"]]
+    return [line for h, s in runs for line in status.lines(s, _NOW, wrong=troubles.troubles(h, s, _NOW))]
+
+
+def _pending() -> list[str]:
+    found = [pending_reason(reason, _RUN, "482913") for reason in GIVEN["pending"]]
+    return [
+        line
+        for one in found
+        if one is not None
+        for line in (f"SLURM does not start job 482913: {one.means}.", f"next {one.ends}")
+    ]
+
+
 def _summary(**values: Any) -> RunSummary:
     head = {"run": _RUN, "name": "resnet50", "dir": f"runs/{_RUN}", "state": "running", "job_id": "482913"}
     return RunSummary(**{**head, **values})
@@ -95,7 +118,8 @@ def _why() -> list[str]:
 
 
 def _nothing_wrong() -> list[str]:
-    found = [why._nothing_wrong(_history({}), _summary(**values), _NOW) for values in GIVEN["summaries"]]
+    runs = [_living(values) for values in GIVEN["summaries"]]
+    found = [why._nothing_wrong(h, s, troubles.troubles(h, s, _NOW)) for h, s in runs]
     return [
         line for one in found for line in (one.sentence, *(f"next {v}" for label, v in one.rows if label == "next"))
     ]
@@ -183,7 +207,9 @@ def rendered() -> dict[str, list[str]]:
         "config/load/load.py": wrong,
         "config/convert/__init__.py": [*made, *_first_jobs()],
         "submission/plan/limits.py": _limits(),
-        "report/text/status.py": [x for values in GIVEN["summaries"] for x in status.lines(_summary(**values), _NOW)],
+        "report/text/status.py": _statuses(),
+        "report/model/pending.py": _pending(),
+        "report/model/troubles.py": [],
         "report/text/words.py": [words(_event(values)) for values in GIVEN["events"]],
         "report/model/verdict.py": _verdicts(),
         "report/diagnosis/explanations.py": _why(),

@@ -23,6 +23,7 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     from launcher.report.model.history import read_history
     from launcher.report.model.ledger import advice_in_words, advise, cost_in_words, goodput_in_words, ledger
     from launcher.report.model.runs import all_runs, find_many, summarise_all
+    from launcher.report.model.troubles import troubles
     from launcher.report.text.listing import has_ended
     from launcher.report.text.status import colour, lines, past, standing
 
@@ -37,21 +38,20 @@ def command(runs: tuple[str, ...], as_json: bool) -> None:
     summaries = summarise_all(histories, now)
     times = [run_now(h, now) for h in histories]
     books = [ledger(h, s.ended or t) for h, s, t in zip(histories, summaries, times, strict=True)]
+    wrong = [troubles(h, s, t) for h, s, t in zip(histories, summaries, times, strict=True)]
+    rows = list(zip(histories, summaries, books, wrong, strict=True))
     if as_json:
-        values = [standing(s, book, advise(h, book)) for h, s, book in zip(histories, summaries, books, strict=True)]
+        values = [standing(s, book, advise(h, book), found) for h, s, book, found in rows]
         print_json(values[0] if len(runs) == 1 == len(values) else values)
         return
     if not summaries:
         click.echo(NO_RUNS)
-    from launcher.report.diagnosis.kept_off import kept_off
     from launcher.report.diagnosis.why import explain
 
-    for h, s, book, now in zip(histories, summaries, books, times, strict=True):
+    for (h, s, book, found), now in zip(rows, times, strict=True):
         why = explain(h, s, now).sentence if s.state in ("failed", "cancelled") else ""
-        if (off := kept_off(h, s)) is not None:
-            why = f"{off.sentence} To let SLURM use them: {off.command}"
         head, *rest = lines(
-            s, now, history=past(book, now), goodput=goodput_in_words(book), cost=cost_in_words(book),
+            s, now, wrong=found, history=past(book, now), goodput=goodput_in_words(book), cost=cost_in_words(book),
             advice=advice_in_words(advise(h, book)), why=why,
         )  # fmt: skip
         click.echo(head.replace(f"  {s.state}", f"  {click.style(s.state, fg=colour(s.state))}", 1))

@@ -172,7 +172,7 @@ def _follow(paths: RunPaths, as_json: bool) -> None:
             summary, asked = summary_of(history, now), time.monotonic()
         if not summary.active:
             end = Change(summary.ended or now, summary.run, summary.state, summary.reason)
-            click.echo(end.as_json() if as_json else "\n".join(lines(summary, run_now(history, now))))
+            click.echo(end.as_json() if as_json else "\n".join(lines(summary, run_now(history, now), wrong=[])))
             return
         time.sleep(_PERIOD_S)
 

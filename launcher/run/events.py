@@ -229,6 +229,19 @@ class Hang(Fault, type="hang"):
     laggards: list[Laggard]
 
 
+class NotFinite(Event, type="not_finite"):
+    """A metric became NaN or infinite, on these ranks first; written again when it is finite again. Training goes on."""
+
+    step: int | None
+    """The first such step."""
+    metric: str | None
+    value: str | None
+    """nan, inf or -inf."""
+    ranks: list[RankAt]
+    until: int | None = None
+    """The first step at which it was finite again."""
+
+
 class StoreLost(Fault, type="store_lost"):
     """The round's store is gone."""
 

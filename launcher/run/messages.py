@@ -80,6 +80,8 @@ class WorkerProgress(FromWorker, type="progress"):
     step_time_s: float | None = None
     wait_s: float | None = None
     """Of the step time: how long it waited for other ranks; None when unknown."""
+    data_s: float | None = None
+    """Of the step time: how long it waited for data."""
     t: float | None = None
 
 
@@ -89,6 +91,17 @@ class WorkerMetrics(FromWorker, type="metrics"):
     step: int
     epoch: int | None = None
     metrics: dict[str, float]
+
+
+class WorkerNotFinite(FromWorker, type="not_finite"):
+    """A metric of this rank's own became NaN or infinite at a step; told by every rank, once, and again when it is finite again."""
+
+    step: int
+    metric: str
+    value: str
+    """"nan", "inf" or "-inf"."""
+    until: int | None = None
+    """The first step at which it was finite again."""
 
 
 class WorkerEvaluated(FromWorker, type="evaluated"):

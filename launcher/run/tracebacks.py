@@ -23,6 +23,9 @@ _OURS = re.compile(
 )
 _HEAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+")
 _OF_PYTHON = re.compile(r"/lib/python[\d.]+/(?!site-packages|dist-packages)|^<frozen ")
+_NO_NAME = re.compile(r"^\[W\S* \S+ socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be retrieved")
+"""torch warns in this way where hosts have no names to their addresses: it works."""
+_THREAD = re.compile(r"^Exception in thread (.+):$")
 _PREFIX = re.compile(r"^\[(?:rank|default)\d+\]:\s?")
 """torchrun and torch's own excepthook put ``[rank3]: `` before every line."""
 
@@ -49,6 +52,13 @@ def last_traceback(lines: Iterable[str]) -> Trace | None:
             if found is not None:
                 return found
     return _loose_error(bare)
+
+
+def thread_tracebacks(lines: Iterable[str]) -> list[tuple[str, Trace]]:
+    """Threads that ended by an exception (`threading.excepthook`): each with its name; the process goes on without it."""
+    bare = _bare(lines)
+    found = [(match[1], _traceback(bare[i + 2 :])) for i, line in enumerate(bare) if (match := _THREAD.match(line))]
+    return [(name, trace) for name, trace in found if trace is not None]
 
 
 def parting_traceback(lines: Iterable[str]) -> Trace | None:
@@ -156,6 +166,6 @@ def users_lines(lines: Iterable[str]) -> list[str]:
     skips_code = False
     for i, line in enumerate(bare):
         skips_code = bool(_OURS.match(line)) or (skips_code and line.startswith("    "))
-        if not (skips_code or i in dropped or line.startswith("Extension modules:")):
+        if not (skips_code or i in dropped or line.startswith("Extension modules:") or _NO_NAME.match(line)):
             kept.append(every[i])
     return kept

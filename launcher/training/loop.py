@@ -26,7 +26,7 @@ from launcher.training.worker import Worker
 
 
 def run_work(place: WorkerPlace) -> int:
-    """Run the task or function of ``place``; returns 0 when it finished or stopped as agreed, 1 after reporting a failure."""
+    """Run the task or function of ``place``; returns 0 when it finished or stopped as agreed, the exit code after reporting a failure."""
     spec, channel = place.spec, place.channel
     gate, session = Gate(entered=place.resume_step), None
     listen(channel, gate, place.rank)
@@ -52,7 +52,7 @@ def run_work(place: WorkerPlace) -> int:
         pass
     except BaseException as error:
         failure.report(channel, error, session.position.step if session else place.resume_step)
-        return 1
+        return failure.exit_code(error)
     if dist.is_initialized():  # never after an error: it could wait for a dead peer
         dist.destroy_process_group()
     return 0
@@ -126,7 +126,9 @@ class _TaskLoop:
             with worker.sync(self.model):
                 loss = self._backward(batch)
             self._count(loss)
-            if worker.is_last_micro:
+            if not worker.is_last_micro:
+                self.session.reporter.see_micro(worker.steps_done + 1, loss)
+            else:
                 self._step()
                 worker.log(loss=loss)
                 if worker.is_last_of_epoch:

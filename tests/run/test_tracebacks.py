@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.run.tracebacks import last_stack, last_traceback, parting_traceback, users_lines
+from launcher.run.tracebacks import last_stack, last_traceback, parting_traceback, thread_tracebacks, users_lines
 
 CRASH = """\
 loading the data
@@ -114,3 +114,30 @@ def test_torchs_prefix_of_a_rank_is_no_part_of_a_traceback() -> None:
     found = last_traceback([f"[rank3]: {line}" for line in TRACEBACK])
     assert found is not None
     assert (found.exception, found.frames[-1].line) == ("ValueError", 7)
+
+
+def test_threads_that_died_are_told_with_their_names() -> None:
+    """`threading.excepthook` prints them, and the process goes on, waiting for what they would have made."""
+    log = """step 3
+Exception in thread prefetch-2:
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner
+    self.run()
+  File "/home/ada/net/data.py", line 12, in read
+    raise ValueError("shard 9 is lost")
+ValueError: shard 9 is lost
+waiting for data""".splitlines()
+    ((name, trace),) = thread_tracebacks(log)
+
+    assert (name, trace.exception, trace.message.splitlines()[0]) == ("prefetch-2", "ValueError", "shard 9 is lost")
+    assert trace.frames[-1].line == 12
+    assert thread_tracebacks(["Exception in thread x:", "a word"]) == []
+
+
+def test_torchs_warning_of_hosts_without_names_is_no_line_of_the_users() -> None:
+    """It works all the same; told as a run's last words it misleads."""
+    warned = (
+        "[W1125 12:34:01.190321432 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
+    )
+
+    assert users_lines(["reading data", warned]) == ["reading data"]

@@ -205,6 +205,8 @@ class Inbox(wire.Hub):
                     self._left(rank)
             case messages.WorkerFailure():
                 self._failed(rank, said)
+            case messages.WorkerNotFinite():
+                round_.is_not_finite(rank, said, now)
             case messages.WorkerWarning():
                 board.history.warn(said.text, rank.rank)
             case _ if rank.rank == 0:

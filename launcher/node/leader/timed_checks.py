@@ -32,6 +32,8 @@ _PICTURE_S, _FENCE_S, _WATCH_S, _STARTS_S = 1.0, 2.0, 5.0, 1.0
 _HOURS_STOP_S = 600.0
 """Workers get so long for the last save; those that do not stop by then are killed."""
 _IDLE_STOP_S = 120.0
+_NOT_FINITE_S = 2.0
+"""Where one rank's metric was not finite, those of all are a step later: so long until every rank has told of its own."""
 _BUSY_PHASES = frozenset({"save", "evaluate", "teardown", "starting", "init"})
 """Starting has a limit of its own, ``init_timeout_min``."""
 _BUSY_PERCENT = 10.0
@@ -158,6 +160,8 @@ class TimedChecks:
         self._hang(round_, now)
         self._idle(round_, now)
         self._disk(now)
+        if round_.not_finite and now - round_.not_finite_at >= _NOT_FINITE_S:
+            self._not_finite(round_)
         old_enough = round_.plain and now - round_.began > PLAIN_SCRIPT_PROGRESS_S
         if old_enough and self._is_due(f"round {round_.number}", math.inf, now):
             board.history.event("progress_assumed", seconds=PLAIN_SCRIPT_PROGRESS_S)
@@ -178,10 +182,11 @@ class TimedChecks:
         if limit is None:
             round_.asked_at = None
             return
-        frozen = {v.rank for v in views if v.frozen_s >= FROZEN_S}
+        frozen_s = min(FROZEN_S, limit / 2)  # a limit may be shorter; who was frozen for most of it is the reason
+        frozen = {v.rank for v in views if v.frozen_s >= frozen_s}
         if not frozen and not round_.located(now, _ANSWER_S):
             return
-        slow = [round_.ranks[v.rank] for v in laggards(views)]
+        slow = [round_.ranks[v.rank] for v in laggards(views, frozen_s)]
         named = [
             {"rank": r.rank, "host": r.node.host, "step": r.step, "phase": r.phase, "frozen": r.rank in frozen}
             for r in slow
@@ -201,6 +206,23 @@ class TimedChecks:
         elif minutes > 0 and now - self._advanced_at > minutes * 60 and self.board.interrupt is None:
             self.board.stop_wanted(
                 Kind.IDLE, f"no progress for {minutes:g} minutes (restart.idle_timeout_min)", _IDLE_STOP_S
+            )
+
+    def _not_finite(self, round_: Round) -> None:
+        """Write which ranks had a NaN or an infinity first: others have it from them."""
+        heard, round_.not_finite = round_.not_finite, []
+        metrics = dict.fromkeys((said.metric, said.until is None) for _, said in heard)
+        for metric, begins in metrics:
+            alike = [(r, said) for r, said in heard if (said.metric, said.until is None) == (metric, begins)]
+            said = min((said for _, said in alike), key=lambda one: one.until or one.step)
+            first = [r for r, one in alike if (one.step, one.until) == (said.step, said.until)]
+            self.board.history.event(
+                "not_finite",
+                step=said.step,
+                metric=metric,
+                value=said.value,
+                ranks=[{"rank": r.rank, "host": r.node.host} for r in first],
+                until=said.until,
             )
 
     def _disk(self, now: float) -> None:

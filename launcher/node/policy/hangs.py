@@ -104,13 +104,13 @@ class HangWatch:
         return limit if quiet > limit else None
 
 
-def laggards(ranks: list[RankView]) -> list[RankView]:
-    """Who holds the others up: frozen ranks; else those that do not even answer; else those furthest behind.
+def laggards(ranks: list[RankView], frozen_s: float = FROZEN_S) -> list[RankView]:
+    """Who holds the others up: ranks that have been frozen for ``frozen_s``; else those that do not even answer; else those furthest behind.
 
     Nobody where all are alike. Reported steps are no measure: a rank that waits told of its last step up to 0.1 s before,
     which is many short steps.
     """
-    stopped = [r for r in ranks if r.frozen_s >= FROZEN_S]
+    stopped = [r for r in ranks if r.frozen_s >= frozen_s]
     if stopped:
         return stopped
     least = min((r.at for r in ranks if r.at is not None), default=None)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.report.diagnosis.left_out import remedy
 from launcher.report.diagnosis.stacks import odd_one
-from launcher.report.diagnosis.traces import frames_of, tail
+from launcher.report.diagnosis.traces import frames_of, tail, user_frame
 from launcher.report.model.history import History, as_dict, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.run import events as ev
@@ -18,7 +19,14 @@ from launcher.run.error_words import kind_of_words
 from launcher.run.event_parts import Cause, PlacedRank, Victim
 from launcher.run.events import Event, EventKind
 from launcher.run.state import agent_logs
-from launcher.run.tracebacks import Trace, last_stack, last_traceback, parting_traceback, users_lines
+from launcher.run.tracebacks import (
+    Trace,
+    last_stack,
+    last_traceback,
+    parting_traceback,
+    thread_tracebacks,
+    users_lines,
+)
 from launcher.run.units import signal_name
 
 
@@ -49,6 +57,8 @@ class Root:
     """What was decided upon it."""
     log: list[str] = field(default_factory=list)
     """The last lines that the failing process wrote."""
+    threads: list[str] = field(default_factory=list)
+    """Threads of the process that had ended by an exception: a line each."""
     missing: list[int] = field(default_factory=list)
     """Of a collective that timed out: the ranks that did not come."""
     remedy: str = ""
@@ -98,6 +108,7 @@ def find_root(h: History, s: RunSummary) -> Root | None:
     return None
 
 
+_MOST_THREADS = 2
 _START = "launcher: start "
 """How the batch script begins each life of the job."""
 
@@ -274,6 +285,18 @@ def _read_hang(h: History, root: Root, event: ev.Hang) -> None:
         root.host, root.step = slow.host, slow.step
     root.log = _rank_log(h, root)
     root.trace = last_stack(root.log)
+    root.threads = _threads(root.log)
+
+
+def _threads(log: list[str]) -> list[str]:
+    """``thread Thread-3 ended before: ValueError: shard 9 is lost (data.py:12)``."""
+    found = []
+    for name, trace in thread_tracebacks(log)[-_MOST_THREADS:]:
+        frame = user_frame(trace.frames)
+        place = f" ({os.path.basename(frame.file or '')}:{frame.line} in {frame.function})" if frame is not None else ""
+        message = trace.message.partition("\n")[0]
+        found.append(f"thread {name} had ended: {trace.exception}: {message}{place}")
+    return found
 
 
 def _read_worker(h: History, root: Root) -> None:
@@ -286,6 +309,7 @@ def _read_worker(h: History, root: Root) -> None:
         root.trace = last_stack(root.log) or last_traceback(root.log)
     else:
         root.trace = parting_traceback(root.log)
+    root.threads = _threads(_rank_log(h, root))
     written = as_dict(root.event.raw.get("cause")) if root.event is not None else {}
     root.kind = (cause.kind or "exit") if "caused_by" in written else _kind_of_older(cause, root.log)
     if root.kind == "timeout":

@@ -77,8 +77,21 @@ def _exception(root: Root, h: History, s: RunSummary) -> Explanation:
     sentence = _did(root, h)
     errors = _error(root)
     return Explanation(
-        f"{sentence}.", fix, errors=errors[1:] if not whole or sentence.endswith(f": {whole}") else errors
+        f"{sentence}.",
+        fix,
+        errors=errors[1:] if not whole or sentence.endswith(f": {whole}") else errors,
+        log=_said_before(root) if _LOADER_LEFT.search(whole) else [],
     )
+
+
+_LOADER_LEFT = re.compile(r"DataLoader worker .*(exited unexpectedly|killed by signal)")
+"""torch knows no more of a loader's process that left; what that printed is in the log."""
+
+
+def _said_before(root: Root) -> list[str]:
+    """The last lines of the log above the first traceback."""
+    at = next((i for i, line in enumerate(root.log) if line.startswith("Traceback ")), len(root.log))
+    return [formats.clean(line, 160) for line in root.log[:at] if line.strip()][-3:]
 
 
 @_explains("import")

@@ -17,9 +17,10 @@ _LIBRARY = re.compile(
 
 
 def frame_words(frame: Frame, code_dir: str = "") -> str:
-    """``train.py:118  loss = criterion(model(x), y)``, relative to the job's code."""
-    where = clean(f"{shorten(frame.file or '', code_dir)}:{frame.line}", 120)
-    what = clean(frame.code or (f"in {frame.function}" if frame.function else ""), 160)
+    """``train.py:118 in step  loss = criterion(model(x), y)``, relative to the job's code."""
+    function = f" in {frame.function}" if frame.function and frame.function != "<module>" else ""
+    where = clean(f"{shorten(frame.file or '', code_dir)}:{frame.line}{function}", 160)
+    what = clean(frame.code or "", 160)
     return f"{where}  {what}" if what else where
 
 

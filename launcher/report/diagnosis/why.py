@@ -10,11 +10,10 @@ from launcher.report import formats
 from launcher.report.diagnosis.evidence import Root, find_root
 from launcher.report.diagnosis.explanation import Explanation
 from launcher.report.diagnosis.explanations import EXPLANATIONS
-from launcher.report.diagnosis.kept_off import kept_off
 from launcher.report.diagnosis.traces import frame_words, user_frame
 from launcher.report.model.history import History, as_dict, as_number, as_text
 from launcher.report.model.summary import RunSummary
-from launcher.report.text.status import failing_saves, said_nothing, still_at_work
+from launcher.report.model.troubles import Trouble, troubles
 from launcher.run import events as ev
 from launcher.run.units import named_ranks, plural, short_list
 
@@ -55,23 +54,24 @@ class Why:
 
 def explain(h: History, s: RunSummary, now: float) -> Why:
     """Why the run of ``h``, summarised in ``s``, is where it is."""
-    root = find_root(h, s)
+    root, wrong = find_root(h, s), troubles(h, s, now)
     if root is None:
-        return _nothing_wrong(h, s, now)
+        return _nothing_wrong(h, s, wrong)
     explained = EXPLANATIONS.get(root.kind, EXPLANATIONS["other"])(root, h, s)
     rows = [
         ("when", _when(root, now)),
         ("where", _where(root, h)),
-        *[("error", line) for line in explained.errors],
+        *[("error", line) for line in [*explained.errors, *root.threads]],
         *[("log", line) for line in explained.log],
         ("victims", _victims(root)),
         ("did", _did(root, h, s)),
         ("safe", _safe(h, s)),
-        ("next", _release(h, s) or _next(explained, s)),
+        *[("now", trouble.sentence) for trouble in wrong],
+        ("next", wrong[0].next if wrong else _next(explained, s)),
     ]
     sentence = explained.sentence
-    if stuck := _stuck(h, s):
-        sentence += " " + stuck
+    if s.state == "pending" and wrong:
+        sentence += " " + wrong[0].sentence
     elif s.active:
         sentence += " The run goes on." if s.state == "running" else " The run waits to go on."
     return Why(
@@ -81,31 +81,7 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
     )  # fmt: skip
 
 
-_HELD = "SLURM holds the job ({}): it will not start by itself."
-
-
-def _is_held(s: RunSummary) -> bool:
-    """JobHeldUser, JobHeldAdmin, launch failed requeued held: SLURM's own doing, after a launch that went wrong."""
-    return s.state == "pending" and "held" in s.reason.lower()
-
-
-def _stuck(h: History, s: RunSummary) -> str:
-    """Why a pending run may never start by itself; "" when it will."""
-    if _is_held(s):
-        return _HELD.format(s.reason)
-    off = kept_off(h, s)
-    return off.sentence if off is not None else ""
-
-
-def _release(h: History, s: RunSummary) -> str:
-    """What starts it then."""
-    if _is_held(s):
-        return "ask an administrator, who held it" if s.reason == "JobHeldAdmin" else f"scontrol release {s.job_id}"
-    off = kept_off(h, s)
-    return off.command if off is not None else ""
-
-
-def _nothing_wrong(h: History, s: RunSummary, now: float) -> Why:
+def _nothing_wrong(h: History, s: RunSummary, wrong: list[Trouble]) -> Why:
     step = f" after step {formats.count(s.step)}" if s.step else ""
     sentence = {
         "completed": f"Nothing went wrong: the run completed{step}.",
@@ -116,20 +92,10 @@ def _nothing_wrong(h: History, s: RunSummary, now: float) -> Why:
     if broken and s.state in ("completed", "running"):
         what = f"The run completed{step}" if s.state == "completed" else f"The run is {s.doing}"
         sentence = f"{what}, but {short_list(broken)}."
-    rows = []
-    if stuck := _stuck(h, s):
-        sentence = stuck
-        rows.append(("next", _release(h, s)))
-    if s.missing:
-        names = [as_text(m.get("host")) for m in s.missing if isinstance(m, dict)]
-        sentence = f"The run waits for {short_list(names)}."
-        rows.append(("so far", formats.duration(s.waited_s)))
-    if failing := failing_saves(s):
-        sentence = f"The run is {s.doing}, but saving has {failing}."
-    if ended := still_at_work(s, now):
-        sentence = f"Nothing has gone wrong so far: {ended}."
-    if s.silent and s.heard is not None:
-        sentence = f"The leader has written {said_nothing(s, now)}; it may be dead or the file system slow."
+    rows = [("now", trouble.sentence) for trouble in wrong[1:]]
+    if wrong:
+        sentence = wrong[0].sentence
+        rows.append(("next", wrong[0].next))
     return Why(run=s.run, state=s.state, kind=s.state, sentence=formats.clean(sentence), rows=rows, step=s.step)
 
 

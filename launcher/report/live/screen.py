@@ -15,6 +15,7 @@ from launcher.report.live.feed import Detail
 from launcher.report.live.sparks import bar, spark
 from launcher.report.model.history import as_number, own_time
 from launcher.report.model.ledger import advice_in_words, advise, cost_in_words, goodput_in_words
+from launcher.report.model.troubles import troubles
 from launcher.report.text.listing import ListingRow, main_metric_name, sweep_line
 from launcher.report.text.status import colour, headline, labelled
 from launcher.report.text.words import QUIET, level, words
@@ -23,7 +24,7 @@ from launcher.run.units import size
 _LEVELS = {"bad": "red", "warning": "yellow", "good": "green", "plain": ""}
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█▏▎▍▌▋▊▉─▶▲↑↓←…·–", "_.,-=+*#   ####->^^v<~.-")
 _LABEL = 9
-_ALWAYS = ("reason", "heard", "waiting", "phase", "ended", "saved", "saving", "limit", "files", "goodput")
+_ALWAYS = ("reason", "trouble", "next", "waiting", "phase", "saved", "limit", "files", "goodput")
 _WITH_ROOM = ("cost", "advice")
 _LEAST_RANKS, _LEAST_EVENTS = 8, 3
 """Ranks and events get this many lines before what is shown only with room."""
@@ -150,10 +151,13 @@ def _facts(d: Detail, width: int, room: int) -> list[Text]:
     goodput, cost = goodput_in_words(d.book), cost_in_words(d.book)
     if len(joined := "  ".join(filter(None, [goodput, cost]))) <= width - _LABEL:
         goodput, cost = joined, ""
-    values = labelled(d.summary, d.now, goodput=goodput, cost=cost, advice=advice_in_words(advise(d.history, d.book)))
+    wrong = troubles(d.history, d.summary, d.now)
+    advice = advice_in_words(advise(d.history, d.book))
+    values = labelled(d.summary, d.now, wrong=wrong, goodput=goodput, cost=cost, advice=advice)
     parts = {label: [values[label]] for label in _ALWAYS if label in values}
-    if len(parts) < room and "reason" in parts:
-        parts["reason"] = wrap(values["reason"], width - _LABEL, max_lines=2, placeholder=" …")
+    for label in ("trouble", "reason"):
+        if sum(map(len, parts.values())) < room and label in parts:
+            parts[label] = wrap(values[label], width - _LABEL, max_lines=2, placeholder=" …")
     for label in _WITH_ROOM:
         if label in values and sum(map(len, parts.values())) < room:
             parts[label] = [values[label]]

@@ -47,7 +47,7 @@ class RunSummary:
     round: int | None = None
     """The newest round of that attempt, from 0."""
     phase: str = ""
-    """Of a running one: waiting (for nodes), preflight, starting, training, evaluating or stopping."""
+    """Of a running one: waiting (for nodes), preflight, starting, training, evaluating, stopping or suspended (by SLURM)."""
     step: int | None = None
     """Optimizer steps done."""
     total_steps: int | None = None

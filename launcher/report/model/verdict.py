@@ -64,6 +64,8 @@ def _slurm_state(h: History, slurm: Mapping[str, JobView] | None, now: float, jo
         lag_s = 5.0 if word == "CANCELLED" else 15.0  # of the outcome file behind SLURM's word, on a shared file system
         if word in _DEAD and (waiting or quiet_s > lag_s):
             return _dead(h, word, waiting)
+        if word in ("SUSPENDED", "STOPPED"):
+            return "running", "", {"phase": "suspended", "rate": None, "eta_s": None}
         if word not in _DEAD:
             starting = {"phase": "starting"} if waiting else {}
             return "running", "", starting | {"silent": not waiting and quiet_s > STALE_S}

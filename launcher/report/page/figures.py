@@ -46,5 +46,7 @@ def figures(run: PageData, previous: tuple[str, str] | None) -> dict[str, Any]:
         previous=previous[0] if previous is not None else None,
         changed=[line for _, line in changes(previous, run)],
     )
-    value: dict[str, Any] = plain_json({**standing(run.summary, run.book, run.advice), **field_values(shown)})
+    value: dict[str, Any] = plain_json(
+        {**standing(run.summary, run.book, run.advice, run.wrong), **field_values(shown)}
+    )
     return value

@@ -16,8 +16,9 @@ from launcher.report.model.ledger import COUNTED, Advice, Ledger, advise, ledger
 from launcher.report.model.problems import damage_in_words
 from launcher.report.model.series import MAX_POINTS, RankSpread, Series, charts, metric_series, spreads, usage
 from launcher.report.model.summary import RunSummary
+from launcher.report.model.troubles import Trouble, troubles
 from launcher.report.page.drawing import lanes
-from launcher.report.text.status import past, said_nothing
+from launcher.report.text.status import past
 from launcher.report.text.words import QUIET, level, words
 from launcher.run.files import Damage, read_object, read_thinned
 from launcher.run.paths import RunPaths
@@ -41,6 +42,7 @@ class PageData:
     book: Ledger
     advice: Advice
     why: Why
+    wrong: list[Trouble]
     metrics: list[Series]
     usage: dict[str, list[Series]]
     spread: list[RankSpread]
@@ -66,7 +68,7 @@ def read_page_data(h: History, s: RunSummary, now: float) -> PageData:
     environment = read_object(h.paths.environment, damage) or {}
     more = [sentence for d in damage if (sentence := damage_in_words(d, active=s.active))]
     return PageData(
-        summary=s, history=h, book=book, advice=advise(h, book), why=explain(h, s, now),
+        summary=s, history=h, book=book, advice=advise(h, book), why=explain(h, s, now), wrong=troubles(h, s, now),
         metrics=[m.thin() for m in metric_series(metrics)], usage=usage(samples), spread=spreads(samples),
         environment=environment, job=_job(h.paths), faults=[*s.file_faults, *more],
     )  # fmt: skip
@@ -99,12 +101,10 @@ def _lead(run: PageData, now: float) -> str:
     s = run.summary
     if not s.active:
         return run.why.sentence
-    if s.silent and s.heard is not None:
-        return f"The leader has written {said_nothing(s, now)}: it may be dead, or the file system slow."
+    if run.wrong:
+        return f"{run.wrong[0].sentence} Next: {run.wrong[0].next.rstrip('.')}."
     if s.state == "pending":
         return f"The run is waiting in the queue{f' ({formats.clean(s.reason, 60)})' if s.reason else ''}."
-    if s.missing:
-        return f"The run is waiting for {short_list([as_text(m.get('host')) for m in s.missing])}."
     speed = f" at {formats.rate(s.rate)}" if s.rate else ""
     left = f", done in {formats.duration(s.eta_s)}" if s.eta_s is not None else ""
     return f"The run is {s.doing}{speed}{left}."

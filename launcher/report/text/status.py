@@ -6,13 +6,14 @@ import dataclasses
 from typing import Any
 
 from launcher.report import formats
-from launcher.report.model.history import as_number
 from launcher.report.model.ledger import Advice, Ledger
 from launcher.report.model.problems import shortened
 from launcher.report.model.summary import RunSummary
+from launcher.report.model.troubles import Trouble
 from launcher.report.text.words import lost_steps, meaning
-from launcher.run.units import named_ranks, short_list
+from launcher.run.units import short_list
 
+_MOST_TROUBLES = 3
 _COLOURS = {"pending": "yellow", "running": "cyan", "completed": "green", "failed": "red", "cancelled": "magenta"}
 
 
@@ -26,6 +27,8 @@ def headline(s: RunSummary) -> str:
     parts = [s.run, s.state]
     if s.state == "pending" and s.reason:
         parts[-1] += f" ({formats.clean(s.reason, 60)})"
+    if s.phase == "suspended":
+        parts[-1] += " (suspended)"
     if s.silent:
         parts[-1] += "?"
     if s.job_id and s.backend == "slurm":
@@ -37,20 +40,19 @@ def headline(s: RunSummary) -> str:
     return "  ".join(parts)
 
 
-def labelled(s: RunSummary, now: float, *, why: str = "", **more: str) -> dict[str, str]:
+def labelled(s: RunSummary, now: float, *, wrong: list[Trouble], why: str = "", **more: str) -> dict[str, str]:
     """Everything ``status`` says of a run below the head line, by label; ``why`` is a better reason than the leader's.
 
-    ``more``: history, goodput, cost and advice, in words.
+    ``wrong``: its troubles, the most pressing first; ``more``: history, goodput, cost and advice, in words.
     """
     rows = {
+        "trouble": formats.clean(" ".join(trouble.sentence for trouble in wrong[:_MOST_TROUBLES]), 600),
+        "next": wrong[0].next if wrong else "",
         "reason": why or ("" if s.state == "pending" else formats.clean(s.reason)),
-        "heard": _silence(s, now),
         "waiting": _waiting(s, now),
         "phase": _phase(s),
-        "ended": still_at_work(s, now),
         "step": _step(s),
         "saved": _saved(s, now),
-        "saving": failing_saves(s),
         "metrics": formats.metric_list(s.metrics),
         "ranks": _ranks(s),
         "limit": _limit(s),
@@ -61,14 +63,15 @@ def labelled(s: RunSummary, now: float, *, why: str = "", **more: str) -> dict[s
     return {label: value for label, value in rows.items() if value}
 
 
-def lines(s: RunSummary, now: float, **more: str) -> list[str]:
+def lines(s: RunSummary, now: float, *, wrong: list[Trouble], **more: str) -> list[str]:
     """The lines of ``status``: the head line, then what is `labelled`."""
-    return [headline(s)] + [f"  {label:<8} {value}" for label, value in labelled(s, now, **more).items()]
+    return [headline(s)] + [f"  {label:<8} {value}" for label, value in labelled(s, now, wrong=wrong, **more).items()]
 
 
-def standing(s: RunSummary, book: Ledger, advice: Advice) -> dict[str, Any]:
+def standing(s: RunSummary, book: Ledger, advice: Advice, wrong: list[Trouble]) -> dict[str, Any]:
     """The object of ``status --json``."""
-    return {**s.as_json(), "ledger": book.as_json(), "advice": dataclasses.asdict(advice)}
+    told = {"ledger": book.as_json(), "advice": dataclasses.asdict(advice)}
+    return {**s.as_json(), **told, "troubles": [dataclasses.asdict(trouble) for trouble in wrong]}
 
 
 def past(book: Ledger, now: float, limit: int = 3) -> str:
@@ -81,48 +84,19 @@ def past(book: Ledger, now: float, limit: int = 3) -> str:
     return "; ".join(told) + (f"; {more} earlier" if more > 0 else "")
 
 
-def _silence(s: RunSummary, now: float) -> str:
-    if not s.silent or s.heard is None:
-        return ""
-    return f"{said_nothing(s, now)}: the leader may be dead or the file system slow"
-
-
-def said_nothing(s: RunSummary, now: float) -> str:
-    """``nothing for 3 min``, of a silent leader; without a time where the clocks do not tell it."""
-    quiet_s = now - (s.heard or now)
-    return f"nothing for {formats.duration(quiet_s)}" if quiet_s >= 1 else "nothing recently"
-
-
 def _waiting(s: RunSummary, now: float) -> str:
-    if s.state == "pending":
-        if not s.submitted or s.backend != "slurm":
-            return ""
-        start = f", starts about {formats.time_of_day(s.starts, now)} by SLURM's estimate" if s.starts else ""
-        return f"{formats.duration(now - s.submitted)} in the queue{start}"
-    if not s.missing:
+    if s.state != "pending" or not s.submitted or s.backend != "slurm":
         return ""
-    who = []
-    for m in s.missing:
-        ranks = [r for r in m.get("ranks") or [] if isinstance(r, int)]
-        who.append(f"{m.get('host', '?')}" + (f" ({named_ranks(ranks)})" if ranks else ""))
-    since = f", {formats.duration(s.waited_s)} so far" if s.waited_s is not None else ""
-    return f"for {short_list(who)}{since}"
+    start = f", starts about {formats.time_of_day(s.starts, now)} by SLURM's estimate" if s.starts else ""
+    return f"{formats.duration(now - s.submitted)} in the queue{start}"
 
 
 def _phase(s: RunSummary) -> str:
-    return s.doing if s.state == "running" and s.phase not in ("", "training", "ended") and not s.missing else ""
-
-
-def still_at_work(s: RunSummary, now: float) -> str:
-    """Which ranks' processes have ended while others are still in their script, and for how long; empty where none has."""
-    ranks = [r for r in s.ranks if isinstance(r.get("rank"), int)]
-    ended = {r["rank"]: as_number(r.get("ended_t")) for r in ranks if r.get("phase") == "ended"}
-    others = [r["rank"] for r in ranks if r["rank"] not in ended]
-    if s.state != "running" or not ended or not others:
-        return ""
-    since = max((t for t in ended.values() if t is not None), default=now)
-    have, are = "has" if len(ended) == 1 else "have", "is" if len(others) == 1 else "are"
-    return f"{named_ranks(ended)} {have} ended; {named_ranks(others)} {are} still in the script, {formats.duration(now - since)} so far"
+    return (
+        s.doing
+        if s.state == "running" and s.phase not in ("", "training", "ended", "suspended") and not s.missing
+        else ""
+    )
 
 
 def _step(s: RunSummary) -> str:
@@ -143,13 +117,6 @@ def _saved(s: RunSummary, now: float) -> str:
     if s.saved_step is not None:
         return f"step {formats.count(s.saved_step)}{when}"
     return f"{formats.clean(s.saved_path, 60)} (the script's own){when}" if s.saved_path else ""
-
-
-def failing_saves(s: RunSummary) -> str:
-    """That no checkpoint could be written lately, and why; empty where saves work."""
-    times = "failed" if s.save_failures == 1 else f"failed {s.save_failures} times in a row"
-    why = f": {formats.clean(s.save_error, 200)}" if s.save_error else ""
-    return f"{times}{why}" if s.save_failures and s.active else ""
 
 
 def _ranks(s: RunSummary) -> str:

@@ -14,7 +14,16 @@ from launcher.run.units import named_ranks, plural, short_list, signal_name, siz
 
 LEVELS: dict[str, tuple[type[Event], ...]] = {
     "bad": (ev.WorkerFailed, ev.NodeLost, ev.Hang, ev.StoreLost, ev.SaveFailed, ev.CheckpointDamaged),
-    "warning": (ev.Warned, ev.NodeMissing, ev.SignalReceived, ev.StopRequested, ev.Excluded, ev.Readmitted, ev.Victims),
+    "warning": (
+        ev.Warned,
+        ev.NodeMissing,
+        ev.SignalReceived,
+        ev.StopRequested,
+        ev.Excluded,
+        ev.Readmitted,
+        ev.Victims,
+        ev.NotFinite,
+    ),
     "good": (ev.Saved, ev.FirstStep, ev.Evaluated, ev.EpochDone),
 }
 """How an event looks; the words say it too."""
@@ -138,6 +147,13 @@ def _hang(e: ev.Hang) -> str:
     return f"no rank progressed for {formats.duration(e.limit_s)}{who}"
 
 
+def _not_finite(e: ev.NotFinite) -> str:
+    ranks = named_ranks(r.rank for r in e.ranks if r.rank is not None)
+    if e.until is not None:
+        return f"{e.metric or '?'} of {ranks} is finite again{_at_step(e.until)}"
+    return f"{e.metric or '?'} of {ranks} is {e.value or 'not finite'} since {_step(e.step)}"
+
+
 def meaning(value: str | None) -> str:
     """What a cause of a stop is called in a sentence."""
     value = value or "unknown"
@@ -191,6 +207,7 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     ),
     ev.NodeLost: _node_lost,
     ev.Hang: _hang,
+    ev.NotFinite: _not_finite,
     ev.StoreLost: lambda e: f"lost the rendezvous store on {e.host or '?'}",
     ev.SignalReceived: lambda e: f"SIG{e.name or '?'} on {e.host or '?'}: {meaning(e.meaning)}",
     ev.StopRequested: _stop_requested,

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 
 from launcher.errors import CodeError
 from launcher.frozen import frozen
+from launcher.training.ddp.loading import LOADING
 
 Collate = Callable[[list[Any]], Any] | None
 
@@ -142,7 +143,11 @@ def load_units(
 
     def pairs(unit: Unit) -> Iterator[tuple[Micro, Any]]:
         for micro in unit.micros:
-            data = next(loaded) if loaded is not None else fetch(dataset, micro.indices, collate)
+            if loaded is not None:
+                data = next(loaded)
+            else:
+                with LOADING.measure():
+                    data = fetch(dataset, micro.indices, collate)
             yield micro, data if device.type == "cpu" else to_device(data, device)
 
     loaded: Iterator[Any] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -38,7 +39,13 @@ def report(channel: Channel, error: BaseException, step: int | None) -> None:
     """Tell the leader first, then the log, at once: the agent may end this process as soon as a peer fails, too."""
     channel.send(WorkerFailure(step=step, **describe_error(error)))
     error = error.with_traceback(user_traceback(error))
-    try:  # as Python shows an uncaught exception: by ``sys.excepthook``, which torch, rich and sentry replace
+    with contextlib.suppress(OSError, ValueError):  # the script may have closed its standard error
+        _show(error)
+
+
+def _show(error: BaseException) -> None:
+    """Print it as Python shows an uncaught exception: by ``sys.excepthook``, which torch, rich and sentry replace."""
+    try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as wrong:
         wrong.__context__ = None
@@ -58,7 +65,15 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         "kind": _kind(error),
         "victim": any(not _own(one) and is_lost_collective(*_told(one)[:2]) for one in _chain(error)),
         "caused_by": [_line(one) for one in _related(error)][:_MOST_CAUSES],
+        "exit_code": exit_code(error) if isinstance(error, SystemExit) else None,
     }
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code that Python gives a process that ends by this exception."""
+    if isinstance(error, SystemExit):
+        return error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
 def _told(error: BaseException) -> tuple[str, str, list[Frame]]:
@@ -72,8 +87,11 @@ def _told(error: BaseException) -> tuple[str, str, list[Frame]]:
 
 
 def _text(error: BaseException) -> str:
+    """Its text, and the notes that were added to it (`BaseException.add_note`)."""
+    notes = getattr(error, "__notes__", ())
     try:
-        return str(error)
+        text = "" if isinstance(error, SystemExit) and isinstance(error.code, int | None) else str(error)
+        return "\n".join([text, *map(str, notes)]) if isinstance(notes, (list, tuple)) and notes else text
     except BaseException as wrong:
         return f"<its text cannot be shown: __str__ raised {type(wrong).__name__}>"
 
@@ -105,6 +123,8 @@ def _special_kind(error: BaseException) -> str | None:
         return "shm" if is_out_of_shm(_text(error)) else _ERRNOS[error.errno]
     if isinstance(error, ImportError):
         return "import"
+    if isinstance(error, SystemExit):
+        return "exit"
     if isinstance(error, MemoryError):
         return "host_memory"
     if type(error).__name__ == "StragglerError":

@@ -10,6 +10,8 @@ import torch
 
 from launcher.run.message_lines import Channel
 from launcher.run.messages import WorkerEpoch, WorkerEvaluated, WorkerMetrics, WorkerProgress
+from launcher.training.ddp.loading import LOADING
+from launcher.training.process.not_finite import NotFiniteWatch
 
 INTERVAL_S = 0.1
 
@@ -24,6 +26,8 @@ class Reporter:
         self._metrics_at = 0.0
         self._progress_at = 0.0
         self._progress_step = -1
+        self._loading_s = LOADING.seconds
+        self._not_finite = NotFiniteWatch(self.send)
 
     def progress(self, step: int, last: bool, values: Callable[[], dict[str, Any]]) -> None:
         """Report that ``step`` optimizer steps are done; ``values`` is called only when a message goes out."""
@@ -32,18 +36,21 @@ class Reporter:
             return
         if step != self._progress_step:
             first = self._progress_step < 0
-            took = None if first else (now - self._progress_at) / (step - self._progress_step)
-            step_time_s = round(took, 7) if took else None
-            self.send(WorkerProgress(step=step, step_time_s=step_time_s, t=time.time(), **values()))
-            self._progress_at, self._progress_step = now, step
+            per_step = 0.0 if first else 1.0 / (step - self._progress_step)
+            step_time_s = round((now - self._progress_at) * per_step, 7) or None
+            data_s = None if step_time_s is None else round((LOADING.seconds - self._loading_s) * per_step, 7)
+            self.send(WorkerProgress(step=step, step_time_s=step_time_s, data_s=data_s, t=time.time(), **values()))
+            self._progress_at, self._progress_step, self._loading_s = now, step, LOADING.seconds
+            self._not_finite.look()
         self.flush(force=last)
 
     def log(self, step: int, epoch: int, metrics: dict[str, Any]) -> None:
-        """Remember metrics of ``step`` (numbers or tensors of one element) until they are sent.
+        """Remember metrics of ``step`` (numbers or tensors of one element) until they are sent; those of rank 0 are.
 
         Of a tensor a copy is kept, without its graph: its memory is free again, and user code may write to it. The host
         waits for the device only when a message goes out.
         """
+        self._not_finite.see(step, metrics)
         if not self._metrics:
             return
         for name, value in metrics.items():
@@ -51,9 +58,15 @@ class Reporter:
             self._pending[name] = (step, epoch, value)
         self.flush(force=False)
 
+    def see_micro(self, step: int, loss: torch.Tensor) -> None:
+        """Look at the loss of a micro-batch that is not logged."""
+        self._not_finite.see(step, {"loss": loss})
+
     def flush(self, *, force: bool) -> None:
         """Send what is pending, unless something went out a moment ago."""
         now = time.monotonic()
+        if force:
+            self._not_finite.look(wait=True)
         if not self._pending or (not force and now - self._metrics_at < INTERVAL_S):
             return
         self._metrics_at = now

@@ -61,7 +61,7 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
         program()
         return 0
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        code = error.code if isinstance(error.code, int) else failure.exit_code(error)
         said = "" if isinstance(error.code, (int, type(None))) else str(error.code)
         if said:
             print(said, file=sys.stderr)
@@ -80,7 +80,7 @@ def _failed(channel: Channel, error: BaseException) -> int:
         failure.report(channel, error, _steps_done())
     except BaseException as another:  # a signal handler's: torch's raises whenever a loader worker dies
         failure.report(channel, another, _steps_done())
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return failure.exit_code(error)
 
 
 def _finish(code: int) -> None:

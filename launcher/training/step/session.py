@@ -22,6 +22,7 @@ from launcher.training.checkpoint import write
 from launcher.training.checkpoint.copies import Reference
 from launcher.training.checkpoint.registered import Registered
 from launcher.training.ddp.data import Unit
+from launcher.training.ddp.loading import LOADING
 from launcher.training.ddp.randomness import rng_state, seed_rank
 from launcher.training.process.place import WorkerPlace
 from launcher.training.process.rehearsal import Rehearsed, die_behind_a_checkpoint
@@ -48,6 +49,7 @@ class Session:
         limit = place.spec.stop_after_steps
         self._limit = math.inf if limit is None else limit
         self.waits = Waits()
+        LOADING.watch_loaders()
         self.epochs: int | None = None
         self.total_steps: int | None = None
         self.start_step = 0

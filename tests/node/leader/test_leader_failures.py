@@ -257,9 +257,11 @@ def test_a_node_that_fails_its_checks_is_replaced(world, virtual):
     assert "gpus: 3 of 4" in w.events("excluded")[0]["why"]
 
 
-def test_a_frozen_worker_is_found_within_ten_seconds(world, virtual):
-    """SIGSTOP of one rank: hang named with the laggard, stacks dumped, new round."""
-    w = world(checkpoint={"interval_steps": 5})
+@pytest.mark.parametrize("floor_s", [60.0, 3.0])
+def test_a_frozen_worker_is_found_within_ten_seconds(world, virtual, floor_s):
+    """SIGSTOP of one rank: hang named with the laggard, and that it was frozen; stacks dumped, new round."""
+    w = world(checkpoint={"interval_steps": 5}, restart={"hang_floor_s": floor_s})
+    w.step_s = 0.02
     times = {}
 
     def freeze(worker):
@@ -282,7 +284,7 @@ def test_a_frozen_worker_is_found_within_ten_seconds(world, virtual):
 
     assert ending.state == "completed"
     (hang,) = w.events("hang")
-    assert [(x["rank"], x["host"]) for x in hang["laggards"]] == [(3, "n1")]
+    assert [(x["rank"], x["host"], x["frozen"]) for x in hang["laggards"]] == [(3, "n1", True)]
     assert times["found"] - times["frozen"] < 10
     assert any(m["type"] == "dump" for m in w.nodes[1].heard)
 

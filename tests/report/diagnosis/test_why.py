@@ -370,7 +370,7 @@ def test_the_evidence_reads_as_designed(tmp_path: Path) -> None:
     assert head == "Rank 3 (node2, GPU 1) ran out of GPU memory at step 120."
     assert when.endswith("(60 s ago), attempt 0, round 2")
     assert rest == [
-        "  where    train.py:118  loss = criterion(model(x), y)",
+        "  where    train.py:118 in step  loss = criterion(model(x), y)",
         "  error    torch.OutOfMemoryError: wanted 1.20 GiB, 317.00 MiB of 79.2 GiB free",
         "  victims  ranks 0-2 (failed because of it, 0.2 to 0.8 s later)",
         "  did      2 restarts, same error at the same step each time: stopped",
@@ -414,7 +414,7 @@ def test_a_segfaults_place_comes_from_the_dumped_stack(tmp_path: Path) -> None:
     """faulthandler's dump names the user's innermost frame."""
     story = fails(training(tmp_path), ended(signal=11, last_lines=SEGFAULT.splitlines()))
 
-    assert ("where", "ops.py:12  in scale") in why(story).rows
+    assert ("where", "ops.py:12 in scale") in why(story).rows
 
 
 IN_COLLECTIVE = """Current thread 0x1 (most recent call first):
@@ -495,14 +495,14 @@ def test_the_launchers_part_in_a_job_that_no_host_fits_is_told(tmp_path: Path, r
 
 
 @pytest.mark.parametrize(
-    ("reason", "next_"),
+    ("reason", "means", "next_"),
     [
-        ("JobHeldUser", "scontrol release 482913"),
-        ("launch failed requeued held", "scontrol release 482913"),
-        ("JobHeldAdmin", "ask an administrator, who held it"),
+        ("JobHeldUser", "its owner holds it", "scontrol release 482913"),
+        ("launch failed requeued held", "SLURM could not launch it, and holds it", "scontrol release 482913"),
+        ("JobHeldAdmin", "an administrator holds it", "ask an administrator, who held it"),
     ],
 )
-def test_a_held_job_is_not_said_to_wait(tmp_path: Path, reason: str, next_: str) -> None:
+def test_a_held_job_is_not_said_to_wait(tmp_path: Path, reason: str, means: str, next_: str) -> None:
     """Nothing starts it but a release: SLURM holds a job itself when a launch failed, a slurmctld that was killed for one."""
     job = Job("PENDING")
     job.reason = reason
@@ -514,7 +514,7 @@ def test_a_held_job_is_not_said_to_wait(tmp_path: Path, reason: str, next_: str)
     assert said.sentence in after.sentence
     assert after.sentence != said.sentence
     assert dict(after.rows)["next"] == next_
-    assert said.sentence == f"SLURM holds the job ({reason}): it will not start by itself."
+    assert said.sentence == f"SLURM does not start job 482913: {means} ({reason})."
     assert dict(said.rows)["next"] == next_
 
 

@@ -17,6 +17,7 @@ from launcher.report.model.history import read_history
 from launcher.report.model.ledger import ledger
 from launcher.report.model.runs import summarise_all
 from launcher.report.model.summary import RunSummary, summarise_history
+from launcher.report.model.troubles import troubles
 from launcher.report.text.status import lines
 from launcher.run import clock
 from launcher.slurm.jobs import JobView
@@ -68,7 +69,7 @@ def test_a_leader_that_does_not_write_is_silent(tmp_path: Path, later, wrong: fl
     story = training(tmp_path)
     s = summary(story, story.t + wrong)
     (h,) = read_histories([story.paths], story.t + wrong)
-    (told,) = [line for line in lines(s, run_now(h, story.t + wrong)) if "heard" in line]
+    (told,) = [trouble.sentence for trouble in troubles(h, s, run_now(h, story.t + wrong))]
 
     assert (s.state, s.silent) == ("running", True)
     assert ("nothing recently" in told) == (wrong < 0)
@@ -97,7 +98,7 @@ def test_on_the_leaders_own_host_no_clock_is_asked(tmp_path: Path, monkeypatch, 
 
     assert not s.silent
     assert run_now(h, story.t + wrong) == pytest.approx(story.t + 10, abs=1)
-    told = "\n".join(lines(s, run_now(h, story.t + wrong)))
+    told = "\n".join(lines(s, run_now(h, story.t + wrong), wrong=[]))
     assert "step 100, 15 s ago" in told
 
 

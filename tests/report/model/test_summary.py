@@ -9,6 +9,7 @@ from run_story import T0, Story, summarise, training
 
 from launcher.report.diagnosis.why import explain
 from launcher.report.model.summary import summarise_history
+from launcher.report.model.troubles import troubles
 from launcher.report.text.status import lines
 from launcher.slurm.jobs import JobView
 
@@ -42,7 +43,7 @@ def test_lockstep_blames_nobody_but_the_slow(tmp_path: Path) -> None:
         ranks = [{"rank": r, "host": "n", "pid": 1, "step_time_s": t, "own_s": own} for r, (t, own) in enumerate(times)]
         story.state(step=120, world_size=len(times), nodes=["n"], ranks=ranks)
         found = summarise(story.paths, None, story.t)
-        assert ("slowest" in "".join(lines(found, story.t))) == (found.slowest is not None)
+        assert ("slowest" in "".join(lines(found, story.t, wrong=[]))) == (found.slowest is not None)
         return found.slowest
 
     assert slowest((0.50, None), (0.51, None), (0.49, None), (0.515, None)) is None
@@ -55,9 +56,12 @@ def test_missing_hosts_are_named_while_waiting(tmp_path: Path) -> None:
     """Status says for whom the leader waits."""
     story = Story(tmp_path).submitted().begins().wait(95)
     story.state(phase="waiting", missing=[{"host": "node2", "ranks": [2, 3, 4, 5]}])
-    s = summarise(story.paths, None, story.t)
+    h = story.history()
+    s = summarise_history(h, None, story.t)
 
-    assert "  waiting  for node2 (ranks 2-5), 95 s so far" in lines(s, story.t)
+    assert "  trouble  The run waits for node2 (ranks 2-5), 95 s so far." in lines(
+        s, story.t, wrong=troubles(h, s, story.t)
+    )
 
 
 @pytest.mark.parametrize("junk", ["", "{", "null", "[1]", '{"state": 5, "t": "x"}', '{"t": 1e999}', "\x00\x01"])
@@ -66,7 +70,9 @@ def test_torn_and_foreign_files_are_survived(tmp_path: Path, junk: str) -> None:
     for name in ("outcome.json", "state.json", "spec.json", "submission.json", "events.jsonl"):
         story = training(tmp_path / name)
         (story.paths.root / name).write_text(junk)
-        assert lines(summarise(story.paths, {}, story.t), story.t)
+        h = story.history()
+        s = summarise_history(h, {}, story.t)
+        assert lines(s, story.t, wrong=troubles(h, s, story.t))
 
 
 def test_an_empty_directory_is_a_pending_run(tmp_path: Path) -> None:
@@ -83,7 +89,7 @@ def test_the_summary_of_a_training_run_reads_as_designed(tmp_path: Path) -> None
     story = training(tmp_path)
     s = summarise(story.paths, None, story.t)
 
-    assert lines(s, story.t) == [
+    assert lines(s, story.t, wrong=[]) == [
         "resnet50-1121-0842-k7f  running  job 482913  attempt 0, round 0",
         "  step     120 of 600 (20 %), 2/s, done in 4 min",
         "  metrics  loss 0.25",
@@ -102,12 +108,12 @@ def test_saves_that_fail_are_shown_while_the_run_trains(tmp_path: Path) -> None:
     h = story.history()
     s = summarise_history(h, None, story.t)
 
-    told = "failed 2 times in a row: EACCES Permission denied"
-    assert f"  saving   {told}" in lines(s, story.t)
-    assert explain(h, s, story.t).sentence == f"The run is training, but saving has {told}."
+    told = "The run is training, but saving has failed 2 times in a row: EACCES Permission denied."
+    assert f"  trouble  {told}" in lines(s, story.t, wrong=troubles(h, s, story.t))
+    assert explain(h, s, story.t).sentence == told
 
     h = story.event("saved", step=130, path="x").history()
-    assert not [line for line in lines(summarise_history(h, None, story.t), story.t) if "saving" in line]
+    assert troubles(h, summarise_history(h, None, story.t), story.t) == []
 
 
 def test_ranks_that_have_ended_before_the_others_are_told(tmp_path: Path) -> None:
@@ -118,18 +124,18 @@ def test_ranks_that_have_ended_before_the_others_are_told(tmp_path: Path) -> Non
     h = story.history()
     s = summarise_history(h, None, story.t)
 
-    told = "ranks 1-3 have ended; rank 0 is still in the script, 5 min so far"
-    assert f"  ended    {told}" in lines(s, story.t)
-    assert explain(h, s, story.t).sentence == f"Nothing has gone wrong so far: {told}."
+    told = "Ranks 1-3 have ended; rank 0 is still in the script, 5 min so far."
+    assert f"  trouble  {told}" in lines(s, story.t, wrong=troubles(h, s, story.t))
+    assert explain(h, s, story.t).sentence == told
 
 
 def test_a_script_that_reports_no_steps_is_at_none(tmp_path: Path) -> None:
     """`status` shows no "step 0" of a script that saves its own files, whatever it has done; one that counts to 600 begins at 0."""
     story = Story(tmp_path).submitted().begins().round_starts().event("saved", step=None, path="out/40.pt")
 
-    told = lines(summarise(story.state(step=0).paths, None, story.t), story.t)
+    told = lines(summarise(story.state(step=0).paths, None, story.t), story.t, wrong=[])
     assert "  saved    out/40.pt (the script's own), now" in told
     assert not [line for line in told if line.startswith("  step")]
     assert "  step     0 of 600 (0 %)" in lines(
-        summarise(story.state(step=0, total_steps=600).paths, None, story.t), story.t
+        summarise(story.state(step=0, total_steps=600).paths, None, story.t), story.t, wrong=[]
     )

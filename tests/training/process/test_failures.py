@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -265,3 +267,46 @@ def test_a_text_that_cannot_be_shown_hides_no_failure() -> None:
     told = failure.describe_error(caught(BrokenError()))
 
     assert told["message"] == "<its text cannot be shown: __str__ raised ZeroDivisionError>"
+
+
+def test_notes_of_an_exception_are_told() -> None:
+    """`BaseException.add_note` (Python 3.11): where the fault is, often."""
+    error = ValueError("row 5 is torn")
+    error.__notes__ = ["while reading part-0007.csv"]
+
+    assert failure.describe_error(error)["message"] == "row 5 is torn\nwhile reading part-0007.csv"
+    error.__notes__ = 7
+    assert failure.describe_error(error)["message"] == "row 5 is torn"
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "message"),
+    [(3, 3, ""), (139, 139, ""), (None, 0, ""), (0, 0, ""), ("no width", 1, "no width")],
+)
+def test_a_function_that_exits_is_told_as_an_exit(code: object, exit_code: int, message: str) -> None:
+    """`sys.exit` in a function ends its worker as it ends a script: by a code, or a text and code 1."""
+    told = failure.describe_error(SystemExit(code))
+
+    assert (told["kind"], told["exit_code"], told["message"]) == ("exit", exit_code, message)
+
+
+def test_a_closed_standard_error_hides_no_failure() -> None:
+    """What is told to the leader is what was raised, whatever becomes of the log."""
+    code = """
+import os, sys
+from launcher.training.process import failure
+
+class Channel:
+    def send(self, message):
+        os.write(1, f"{message.exception}: {message.message}".encode())
+
+os.close(2)
+try:
+    raise ValueError("beam width 0")
+except ValueError as error:
+    failure.report(Channel(), error, 3)
+os.write(1, b" and on")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.stdout == "ValueError: beam width 0 and on"

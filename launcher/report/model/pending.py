@@ -1,0 +1,60 @@
+"""What SLURM's Reason of a pending job means, and what ends the wait. Pure.
+
+The words are those of SLURM's ``job_reason`` codes (squeue(1), "JOB REASON CODES", and resource limits, resource_limits.html).
+"""
+
+from __future__ import annotations
+
+import re
+
+from launcher.frozen import frozen
+
+
+@frozen
+class PendingReason:
+    """Why a job waits although others may start."""
+
+    means: str
+    """One clause."""
+    ends: str
+    """What ends it."""
+
+
+_LOWER = "launcher cancel {run}, then submit it within the limit"
+_TABLE: tuple[tuple[str, str, str], ...] = (
+    ("JobHeldUser", "its owner holds it", "scontrol release {job}"),
+    ("JobHeldAdmin", "an administrator holds it", "ask an administrator, who held it"),
+    (r".*requeued.held", "SLURM could not launch it, and holds it", "scontrol release {job}"),
+    ("JobHoldMaxRequeue", "SLURM has requeued it too often, and holds it", "scontrol release {job}"),
+    ("DependencyNeverSatisfied", "a job that it depends on did not end as it should",
+     "launcher cancel {run}, then submit it without that dependency"),
+    ("BadConstraints", "no node has what it asks for (features, GPUs, memory, hosts)",
+     "launcher cancel {run}, then correct the slurm section and submit it again"),
+    ("ReqNodeNotAvail|.*(DOWN|DRAINED|UnavailableNodes)", "nodes that it needs are down, drained or reserved",
+     "an administrator returns them to service (sinfo -R says why), or submit it for other nodes"),
+    ("NodeDown", "a node that it needs is down", "an administrator returns it to service (sinfo -R says why)"),
+    ("ReservationDeleted", "its reservation was deleted", "launcher cancel {run}, then submit it without the reservation"),
+    ("PartitionDown", "its partition is down", "an administrator sets the partition up, or submit it to another"),
+    ("PartitionInactive", "its partition starts no jobs", "an administrator sets the partition up, or submit it to another"),
+    ("PartitionNodeLimit", "it asks for more or fewer nodes than its partition allows", _LOWER),
+    ("PartitionTimeLimit", "it asks for more time than its partition allows", _LOWER),
+    ("AccountNotAllowed|InvalidAccount", "its account may not use the partition, or does not exist",
+     "launcher cancel {run}, then submit it with another slurm.account"),
+    ("QOSNotAllowed|InvalidQOS", "its QOS may not be used there, or does not exist",
+     "launcher cancel {run}, then submit it with another slurm.qos"),
+    (r"(Assoc|QOS)(Max|Min)\w*(PerJob|WallDuration\w*|PerNode|PerJobLimit|MinCpu\w*|MinGRES)", "it exceeds a limit of {whom} for each job",
+     _LOWER),
+    (r"(Assoc|QOS)\w*", "{whom} has reached a limit ({reason})",
+     "other jobs under this limit end; a limit of 0, or one below this job's size, never lets it start"),
+    ("MaxMemPerLimit", "it asks for more memory than the site allows", _LOWER),
+)  # fmt: skip
+_WHOM = {"A": "its account", "Q": "its QOS"}
+
+
+def pending_reason(reason: str, run: str, job: str) -> PendingReason | None:
+    """Return what keeps the job from starting; None where it only waits for its turn, or for a job that is still at work."""
+    for pattern, means, ends in _TABLE:
+        if re.match(pattern, reason, re.IGNORECASE):
+            whom = _WHOM.get(reason[:1], "its account")
+            return PendingReason(means.format(whom=whom, reason=reason), ends.format(run=run, job=job))
+    return None

@@ -1,0 +1,119 @@
+"""Finds metrics that are not finite, on every rank and at the very step, and never waits for a device.
+
+After the gradients' all-reduce every rank has them: only the local value, at each step, tells which rank had them first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from launcher.run.messages import WorkerNotFinite
+
+_KEPT = 1024
+"""Values kept on a device between two looks, which are a tenth of a second apart."""
+_MOST_TOLD = 20
+"""Changes told in a round: a metric that comes and goes at each step must not fill the history."""
+
+
+class NotFiniteWatch:
+    """Tells when a metric becomes NaN or infinite, and when it is finite again."""
+
+    def __init__(self, send: Callable[[WorkerNotFinite], None]) -> None:
+        self._send = send
+        self._rings: dict[str, _Ring] = {}
+        self._seen_finite: set[str] = set()
+        self._bad: dict[str, WorkerNotFinite] = {}
+        self._told = 0
+
+    def see(self, step: int, metrics: dict[str, Any]) -> None:
+        """Take in the values of ``step``: numbers, or tensors of one element, which are copied on their device."""
+        for name, value in metrics.items():
+            if isinstance(value, torch.Tensor):
+                if value.numel() == 1:
+                    self._ring(name, value.device).put(step, value)
+            elif isinstance(value, float | int):
+                self._value(name, step, value)
+
+    def look(self, *, wait: bool = False) -> None:
+        """Examine what has arrived from devices; with ``wait`` everything up to now."""
+        for name, ring in self._rings.items():
+            for step, value in ring.take(wait=wait):
+                self._value(name, step, value)
+
+    def _ring(self, name: str, device: torch.device) -> _Ring:
+        ring = self._rings.get(name)
+        if ring is None or ring.device != device:
+            ring = self._rings[name] = _Ring(device)
+        return ring
+
+    def _value(self, name: str, step: int, value: float) -> None:
+        bad = self._bad.get(name)
+        if math.isfinite(value):
+            self._seen_finite.add(name)
+            if bad is not None:
+                del self._bad[name]
+                self._tell(WorkerNotFinite(step=bad.step, metric=name, value=bad.value, until=step))
+        # What begins as an infinity may be meant so ("best so far"); a loss never is.
+        elif bad is None and (name in self._seen_finite or "loss" in name.lower()):
+            self._bad[name] = WorkerNotFinite(step=step, metric=name, value=str(float(value)))
+            self._tell(self._bad[name])
+
+    def _tell(self, message: WorkerNotFinite) -> None:
+        self._told += 1
+        if self._told <= _MOST_TOLD:
+            self._send(message)
+
+
+class _Ring:
+    """The latest values of one metric, copied on the device at each step and from it in the background."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        on_gpu = device.type == "cuda"
+        with torch.inference_mode(False):
+            self._values = torch.zeros(_KEPT, dtype=torch.float64, device=device)
+            self._host = torch.zeros(_KEPT, dtype=torch.float64, pin_memory=True) if on_gpu else self._values
+        self._arrived = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._steps = [0] * _KEPT
+        self._put = self._copied = self._taken = 0
+
+    def put(self, step: int, value: torch.Tensor) -> None:
+        """Copy a value, in the device's own order."""
+        at = self._put % _KEPT
+        self._values[at].copy_(value.detach().reshape(()), non_blocking=True)
+        self._steps[at] = step
+        self._put += 1
+
+    def take(self, *, wait: bool) -> Iterator[tuple[int, float]]:
+        """Yield the steps and values that have arrived; copying the newer ones begins."""
+        if not wait:
+            yield from self._look()
+            self._copy()
+            return
+        while self._taken < self._put:
+            self._copy()
+            if self._arrived is not None:
+                self._arrived.synchronize()
+            yield from self._look()
+
+    def _copy(self) -> None:
+        if self._arrived is None:
+            self._copied = self._put
+        elif self._copied == self._taken and self._put > self._copied:  # the copy before it has been read
+            self._host.copy_(self._values, non_blocking=True)
+            self._arrived.record()
+            self._copied = self._put
+
+    def _look(self) -> Iterator[tuple[int, float]]:
+        if self._arrived is None:
+            self._copied = self._put
+        arrived = self._arrived is None or self._arrived.query()  # type: ignore[no-untyped-call]
+        if self._copied == self._taken or not arrived:
+            return
+        first, self._taken = max(self._taken, self._copied - _KEPT), self._copied
+        values = self._host.tolist()
+        yield from ((self._steps[i % _KEPT], values[i % _KEPT]) for i in range(first, self._copied))

@@ -1,0 +1,127 @@
+"""What is wrong or slow with a run that lives: the right rank or host, one sentence, and no false alarm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_story import Story, training
+
+from launcher.report.diagnosis.why import explain
+from launcher.report.model.summary import summarise_history
+from launcher.report.model.troubles import Trouble, troubles
+
+
+def now(story: Story) -> list[Trouble]:
+    """The run's troubles."""
+    h = story.history()
+    return troubles(h, summarise_history(h, None, story.t), story.t)
+
+
+def ranks(*own_s: float, data: dict[int, float] | None = None) -> list[dict[str, Any]]:
+    """Ranks of a step of a second, two on each host, by their own time in it."""
+    return [
+        {
+            "rank": r,
+            "host": f"node{r // 2 + 1}",
+            "pid": 1,
+            "step_time_s": 1.0,
+            "own_s": own,
+            "data_part": (data or {}).get(r, 0.0),
+        }
+        for r, own in enumerate(own_s)
+    ]
+
+
+def story(folder: Path, *own_s: float, step: int = 120, **more: Any) -> Story:
+    """A run that trains, its ranks with these times."""
+    return training(folder).event("first_step", step=1, seconds=1.0).state(step=step, ranks=ranks(*own_s, **more))
+
+
+def test_a_slow_rank_is_named_with_its_host(tmp_path: Path) -> None:
+    """Rank 1 needs five times as long as the others; why and status say so while the run trains."""
+    slow = story(tmp_path, 0.2, 1.0, 0.2, 0.2)
+    (found,) = now(slow)
+
+    assert found.kind == "slow_rank"
+    assert found.sentence.startswith("Rank 1 (node1) takes 5.0 times as long for a step as the others")
+    h = slow.history()
+    assert explain(h, summarise_history(h, None, slow.t), slow.t).sentence == found.sentence
+
+
+def test_a_slow_host_is_named_once(tmp_path: Path) -> None:
+    """Both ranks of a host are slow: the host is, not two ranks."""
+    (found,) = now(story(tmp_path, 0.2, 0.2, 0.2, 0.2, 0.6, 0.5))
+
+    assert (found.kind, found.sentence) == (
+        "slow_host", "Host node3 is slow: its 2 ranks take up to 3.0 times as long for a step as the others.",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("own_s", [(0.2, 0.25, 0.2, 0.22), (0.2, 0.29), (0.5,)])
+def test_jitter_is_no_trouble(tmp_path: Path, own_s: tuple[float, ...]) -> None:
+    """A quarter more, or nearly half, is jitter; one rank alone is slow beside nobody."""
+    assert now(story(tmp_path, *own_s)) == []
+
+
+def test_a_warm_up_is_no_trouble(tmp_path: Path) -> None:
+    """The first steps compile and open files, on some ranks longer than on others."""
+    assert now(story(tmp_path, 0.2, 1.0, 0.2, 0.2, step=15)) == []
+
+
+def test_who_waits_for_data_is_told(tmp_path: Path) -> None:
+    """A slow rank that waits for its loader says so; where all do, training waits for data."""
+    (one,) = now(story(tmp_path / "one", 0.2, 1.0, 0.2, 0.2, data={1: 0.8}))
+    (every,) = now(story(tmp_path / "all", 0.9, 0.9, 0.9, 0.9, data=dict.fromkeys(range(4), 0.7)))
+
+    assert one.sentence.endswith("(80 % of it waiting for data); they wait for it.")
+    assert (every.kind, every.sentence) == ("data", "Training waits for data: 70 % of a step's time.")
+
+
+def test_saves_that_stop_training_are_told(tmp_path: Path) -> None:
+    """Five seconds of each 15 are lost to saving."""
+    slow = training(tmp_path)
+    for step in range(10, 60, 10):
+        slow.wait(15).event("saved", step=step, seconds=6.0, blocked_s=5.0, path=f"checkpoints/step-{step:08d}")
+    (found,) = now(slow.state(step=60))
+
+    assert (found.kind, found.sentence) == ("saves", "Saves stop training for 33 % of its time: 5.0 s for each.")
+
+
+def nan(story: Story, *which: int, until: int | None = None) -> Story:
+    """The loss of these ranks is NaN from step 20 on."""
+    return story.event(
+        "not_finite",
+        step=20,
+        metric="loss",
+        value="nan",
+        until=until,
+        ranks=[{"rank": r, "host": f"node{r // 2 + 1}"} for r in which],
+    )
+
+
+def test_a_loss_that_is_nan_is_told_with_its_rank_and_step(tmp_path: Path) -> None:
+    """The checkpoint before it is what to continue from."""
+    broken = training(tmp_path).event("saved", step=10, path="x").event("saved", step=30, path="x")
+    (found,) = now(nan(broken, 1).state(step=120))
+
+    assert found.sentence == "The metric loss of rank 1 (node1) has been nan since step 20; training goes on."
+    assert found.next.endswith("--code --from 10")
+
+
+def test_a_nan_of_every_rank_blames_none(tmp_path: Path) -> None:
+    """All of them had it at the same step."""
+    (found,) = now(nan(training(tmp_path), 0, 1, 2, 3).state(step=120))
+
+    assert found.sentence.startswith("The metric loss of all 4 ranks has been nan since step 20")
+
+
+def test_a_nan_that_has_passed_is_told_as_past(tmp_path: Path) -> None:
+    """And that of an earlier round no more."""
+    passed = nan(nan(training(tmp_path), 1), 1, until=21).state(step=120)
+    (found,) = now(passed)
+
+    assert found.sentence == "The metric loss of rank 1 (node1) was nan at step 20, and finite again at step 21."
+    passed.event("round_ended", why="x").round_starts().state(step=120)
+    assert now(passed) == []

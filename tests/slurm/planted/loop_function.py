@@ -1,0 +1,27 @@
+"""A function as users have them; each round plants the next case."""
+
+from __future__ import annotations
+
+import time
+
+import all_cases  # noqa: F401
+import torch
+from cases import Planter
+from torch import distributed as dist
+
+import launcher
+
+
+def train(worker: launcher.Worker, names: list[str]) -> None:
+    """Steps of 20 ms, an all-reduce in each: who waits for a rank that hangs makes no progress."""
+    planter = Planter(names)
+    live = planter.case is not None and planter.case.live
+    model = worker.wrap(torch.nn.Linear(8, 1))  # the waits that distinguish a slow rank are DDP's
+    for step in range(planter.steps):
+        loss = planter.before(step, worker.rank, worker.world_size) if live else planter.before(step, worker)
+        time.sleep(0.02)
+        if live:
+            model(torch.ones(2, 8)).sum().backward()
+        else:
+            dist.all_reduce(torch.ones(1))
+        worker.step(loss=1.0 / (step + 1) if loss is None else loss)

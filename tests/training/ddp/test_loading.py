@@ -1,0 +1,62 @@
+"""How long a process waits for data: torch's loaders and the launcher's own reading, on the main thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from launcher.training.ddp import data
+from launcher.training.ddp.loading import LOADING
+
+
+class Slow(Dataset[torch.Tensor]):
+    """Four samples, 20 ms each."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.02)
+        return torch.tensor(index)
+
+
+def waited(what: Any) -> float:
+    """Seconds that ``what`` waited for data."""
+    LOADING.watch_loaders()
+    before = LOADING.seconds
+    what()
+    return LOADING.seconds - before
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_is_waited_for_counts(workers: int) -> None:
+    """In this process or in loader workers: four samples take 80 ms."""
+    assert waited(lambda: list(DataLoader(Slow(), num_workers=workers))) >= 0.06
+
+
+def test_the_launchers_own_reading_counts_once() -> None:
+    """`Worker.batches` without loader workers reads a batch itself."""
+    plan = data.Plan(length=4, global_batch=2, batch_size=2, accumulate=1, elastic_micros=False, rank=0, world_size=1, seed=0,
+                     shuffle=False, drop_last=False)  # fmt: skip
+
+    def read() -> None:
+        for _, pairs in data.load_units(lambda: plan.units(0, 0, 1), Slow(), torch.device("cpu"), None, 0, 0):
+            list(pairs)
+
+    assert 0.07 <= waited(read) < 0.15
+
+
+def test_a_thread_that_reads_ahead_keeps_nobody_waiting() -> None:
+    """Only the main thread's time counts."""
+
+    def ahead() -> None:
+        thread = threading.Thread(target=lambda: list(DataLoader(Slow())))
+        thread.start()
+        thread.join()
+
+    assert waited(ahead) == 0.0

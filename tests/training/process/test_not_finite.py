@@ -1,0 +1,85 @@
+"""Metrics that are not finite: the very step, on every rank, once, and without waiting for a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from launcher.run.messages import WorkerNotFinite
+from launcher.training.process import not_finite
+from launcher.training.process.not_finite import NotFiniteWatch
+
+NAN, INF = float("nan"), float("inf")
+
+
+def told(*values: Any, metric: str = "loss", tensors: bool = False, looks: int = 10**9) -> list[WorkerNotFinite]:
+    """What is told of these values, a step each from 1; every ``looks`` steps what has arrived is examined."""
+    sent: list[WorkerNotFinite] = []
+    watch = NotFiniteWatch(sent.append)
+    for step, value in enumerate(values, 1):
+        watch.see(step, {metric: torch.tensor(value) if tensors else value})
+        if step % looks == 0:
+            watch.look()
+    watch.look(wait=True)
+    return sent
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_the_first_step_is_told_and_the_one_at_which_it_is_well_again(tensors: bool) -> None:
+    """Two messages, however long it lasts; the step is that of the value, not that of the look."""
+    sent = told(0.5, 0.4, NAN, NAN, NAN, 0.3, 0.2, tensors=tensors)
+
+    assert [(m.step, m.value, m.until) for m in sent] == [(3, "nan", None), (3, "nan", 6)]
+
+
+@pytest.mark.parametrize("looks", [1, 7, 10**9])
+def test_nothing_is_lost_between_two_looks(looks: int) -> None:
+    """A single NaN among hundreds of steps."""
+    (first, again) = told(*[1.0] * 400, -INF, *[1.0] * 400, tensors=True, looks=looks)
+
+    assert (first.step, first.value, again.until) == (401, "-inf", 402)
+
+
+def test_of_more_values_than_are_kept_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory on the device is bounded."""
+    monkeypatch.setattr(not_finite, "_KEPT", 8)
+
+    assert [m.step for m in told(*[1.0] * 20, NAN, 1.0, tensors=True)] == [21, 21]
+    assert told(NAN, *[1.0] * 20, tensors=True) == []
+
+
+def test_a_best_value_that_begins_infinite_is_no_alarm() -> None:
+    """``best=inf`` until the first evaluation is meant so; a loss never is."""
+    assert told(INF, INF, 0.5, metric="best") == []
+    assert [m.value for m in told(INF, metric="train_loss")] == ["inf"]
+    assert [m.step for m in told(1.0, NAN, metric="grad_norm")] == [2]
+
+
+def test_large_and_odd_values_are_well() -> None:
+    """1e300 is finite in double precision; what is no number, or many, is not looked at."""
+    assert told(1e300, -3.0, 0, tensors=False) == []
+    sent: list[WorkerNotFinite] = []
+    watch = NotFiniteWatch(sent.append)
+    watch.see(
+        1, {"loss": "nan", "losses": torch.tensor([NAN, 1.0]), "loss64": torch.tensor(1e300, dtype=torch.float64)}
+    )
+    watch.look(wait=True)
+    assert sent == []
+
+
+def test_a_metric_that_comes_and_goes_does_not_fill_the_history() -> None:
+    """Twenty messages in a round."""
+    assert len(told(*[NAN, 1.0] * 100)) == 20
+
+
+def test_a_metric_of_inference_mode_can_be_watched_on() -> None:
+    """A tensor made there may not be written to outside: the values are kept in an ordinary one."""
+    sent: list[WorkerNotFinite] = []
+    watch = NotFiniteWatch(sent.append)
+    with torch.inference_mode():
+        watch.see(1, {"loss": torch.tensor(1.0)})
+    watch.see(2, {"loss": torch.tensor(NAN, requires_grad=True) * 2})
+    watch.look(wait=True)
+    assert [m.step for m in sent] == [2]
