@@ -24,7 +24,7 @@ from cluster import Cluster
 from harness import Run, submit
 
 from launcher.report.diagnosis.why import Why, explain
-from launcher.report.model.history import read_history
+from launcher.report.model.history import History, read_history
 from launcher.report.model.summary import summarise_history
 from launcher.run.events import Decided
 
@@ -66,30 +66,31 @@ def plant(
 
 
 def at_each_decision(run: Run) -> list[tuple[Decided, Why]]:
-    """What ``launcher why`` said when the run stood at each of its decisions."""
-    whole = read_history(run.paths)
-    found = []
-    for i, event in enumerate(whole.events):
-        if isinstance(event, Decided) and event.evidence != "done":
-            then = dataclasses.replace(whole, events=whole.events[: i + 1], raw_outcome=None)
+    """What ``launcher why`` says when the run stands at each of its decisions; a round that stands still for too long is killed.
+
+    It is asked at once: the logs of old rounds are removed.
+    """
+    found: list[tuple[Decided, Why]] = []
+    since = time.monotonic()
+    while (over := run.outcome()) is None or len(found) < len(decisions(read_history(run.paths))):
+        whole = read_history(run.paths)
+        for event in decisions(whole)[len(found) :]:
+            then = dataclasses.replace(whole, events=whole.events[: whole.events.index(event) + 1], raw_outcome=None)
             now = max(float(event.t), float(then.state.get("t", 0))) + 1
             found.append((event, explain(then, summarise_history(then, None, now), now)))
-    return found
-
-
-def end_of(run: Run) -> None:
-    """Wait until the run has ended; a round that stands still for too long is killed."""
-    seen, since = -1, time.monotonic()
-    while run.outcome() is None:
-        number = len(run.told("decision"))
-        if number != seen:
-            seen, since = number, time.monotonic()
-        elif time.monotonic() - since > ROUND_S:
+            since = time.monotonic()
+        if over is None and time.monotonic() - since > ROUND_S:
             for rank in run.state().get("ranks", []):
                 if rank.get("pid") and psutil.pid_exists(rank["pid"]):
                     psutil.Process(rank["pid"]).kill()
             since = time.monotonic()
-        time.sleep(0.2)
+        time.sleep(0.1)
+    return found
+
+
+def decisions(history: History) -> list[Decided]:
+    """Those about something that went wrong."""
+    return [event for event in history.events if isinstance(event, Decided) and event.evidence != "done"]
 
 
 def planted(cluster: Cluster, directory: Path, loop: str, names: list[str]) -> dict[str, tuple[Why, float]]:
@@ -98,7 +99,6 @@ def planted(cluster: Cluster, directory: Path, loop: str, names: list[str]) -> d
     left = list(names)
     while left:
         run = plant(cluster, directory / str(len(left)), loop, left)
-        end_of(run)
         found = at_each_decision(run)
         assert found, run.agent_logs()
         for name, (decision, why) in zip(left, found, strict=False):
@@ -156,8 +156,8 @@ def check(cluster: Cluster, directory: Path, cases: dict[str, Any], loop: str) -
         f"{name}: {'; '.join(found)}\n" + "\n".join(f"    {line}" for line in why.lines())
         for name, (found, (why, _)) in wrong.items()
     )
-    print(f"{len(chosen) - len(wrong)} of {len(chosen)} right")
-    assert not wrong, f"{len(wrong)} of {len(chosen)} wrong\n\n{shown}"
+    print(shown, f"{len(chosen) - len(wrong)} of {len(chosen)} right", sep="\n")
+    assert not wrong, f"{len(wrong)} of {len(chosen)} wrong"
 
 
 @pytest.mark.timeout(1800)
@@ -227,8 +227,8 @@ def test_what_is_wrong_or_slow_is_told_while_a_run_lives(
         found = list(pool.map(lambda n: live(cluster, tmp_path / str(chosen.index(n)), cases[n]), chosen))
     wrong = {name: lines for name, lines in zip(chosen, found, strict=True) if lines}
     shown = "\n\n".join(f"{name}: {lines[0]}" for name, lines in wrong.items())
-    print(f"{len(chosen) - len(wrong)} of {len(chosen)} right")
-    assert not wrong, f"{len(wrong)} of {len(chosen)} wrong\n\n{shown}"
+    print(shown, f"{len(chosen) - len(wrong)} of {len(chosen)} right", sep="\n")
+    assert not wrong, f"{len(wrong)} of {len(chosen)} wrong"
 
 
 class Bench:
@@ -302,9 +302,8 @@ def test_what_happens_from_outside_is_told(cluster: Cluster, cases: dict[str, An
         print(f"{'wrong' if found else 'right'}: {name}", *found, flush=True)
         if found:
             wrong[name] = found
-    shown = "\n\n".join(f"{name}: {lines[0]}" for name, lines in wrong.items())
     print(f"{len(chosen) - len(wrong) - len(unfit)} of {len(chosen) - len(unfit)} right; not tried: {unfit}")
-    assert not wrong, f"{len(wrong)} of {len(chosen)} wrong\n\n{shown}"
+    assert not wrong, f"{len(wrong)} of {len(chosen)} wrong"
 
 
 def newest(directory: Path) -> Path:

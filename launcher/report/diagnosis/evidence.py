@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.report.diagnosis.left_out import remedy
-from launcher.report.diagnosis.stacks import odd_one
+from launcher.report.diagnosis.stacks import Stacks
 from launcher.report.diagnosis.traces import frames_of, tail, user_frame
 from launcher.report.model.history import History, as_dict, as_number, as_text
 from launcher.report.model.summary import RunSummary
@@ -59,6 +59,8 @@ class Root:
     """The last lines that the failing process wrote."""
     threads: list[str] = field(default_factory=list)
     """Threads of the process that had ended by an exception: a line each."""
+    places: list[tuple[list[int], Trace, str]] = field(default_factory=list)
+    """Of a hang in which no rank stands out: ranks, their stack, and the collective in which they wait."""
     missing: list[int] = field(default_factory=list)
     """Of a collective that timed out: the ranks that did not come."""
     remedy: str = ""
@@ -278,7 +280,12 @@ def _read_hang(h: History, root: Root, event: ev.Hang) -> None:
     """Who lagged, as the leader saw it or as the dumped stacks tell, and its stack."""
     slow = event.laggards[0] if event.laggards else None
     ranks = [r.rank for r in _round_of(h, root) if r.rank is not None]
-    root.rank = slow.rank if slow is not None else odd_one(h.paths, root.attempt or 0, root.round or 0, ranks)
+    if slow is not None:
+        root.rank = slow.rank
+    else:
+        stacks = Stacks(h.paths, root.attempt or 0, root.round or 0, ranks)
+        root.rank = stacks.odd_one()
+        root.places = stacks.places() if root.rank is None else []
     if root.rank is None:
         return
     if slow is not None:

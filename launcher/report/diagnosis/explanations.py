@@ -257,7 +257,10 @@ def _hang(root: Root, h: History, s: RunSummary) -> Explanation:
     phase = slow[0].phase if slow else ""
     during = f" (phase: {phase})" if phase and phase not in ("train", "training") else ""
     if root.rank is None:
+        waits = [f"{named_ranks(ranks)} in {collective}" for ranks, _, collective in root.places]
         sentence = f"No rank made progress for {formats.duration(limit)}."
+        if waits:
+            sentence = f"{sentence[:-1]}: they wait for each other at different places, {short_list(waits)}."
     else:
         more = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
         how, because = f"hung{at_step(root)}{during}: no progress", where

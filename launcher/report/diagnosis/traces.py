@@ -16,10 +16,15 @@ _LIBRARY = re.compile(
 )
 
 
-def frame_words(frame: Frame, code_dir: str = "") -> str:
-    """``train.py:118 in step  loss = criterion(model(x), y)``, relative to the job's code."""
-    function = f" in {frame.function}" if frame.function and frame.function != "<module>" else ""
-    where = clean(f"{shorten(frame.file or '', code_dir)}:{frame.line}{function}", 160)
+def place_words(frames: list[Frame], code_dir: str = "") -> str:
+    """``train.py:118 in step  loss = criterion(model(x), y)``, relative to the job's code; "" where there are no frames."""
+    frame = user_frame(frames, code_dir)
+    if frame is None:
+        return ""
+    outer = [f for f in frames[: frames.index(frame) + 1] if f.file == frame.file and f.function]
+    # A comprehension or a lambda has the name of the function that it stands in.
+    function = next((f.function for f in reversed(outer) if not (f.function or "").startswith("<")), "")
+    where = clean(f"{shorten(frame.file or '', code_dir)}:{frame.line}{f' in {function}' if function else ''}", 160)
     what = clean(frame.code or "", 160)
     return f"{where}  {what}" if what else where
 

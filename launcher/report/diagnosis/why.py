@@ -10,12 +10,15 @@ from launcher.report import formats
 from launcher.report.diagnosis.evidence import Root, find_root
 from launcher.report.diagnosis.explanation import Explanation
 from launcher.report.diagnosis.explanations import EXPLANATIONS
-from launcher.report.diagnosis.traces import frame_words, user_frame
+from launcher.report.diagnosis.traces import place_words
 from launcher.report.model.history import History, as_dict, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.report.model.troubles import Trouble, troubles
 from launcher.run import events as ev
+from launcher.run.tracebacks import Trace
 from launcher.run.units import named_ranks, plural, short_list
+
+_MOST_PLACES = 4
 
 
 @frozen(kw_only=True)
@@ -60,7 +63,8 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
     explained = EXPLANATIONS.get(root.kind, EXPLANATIONS["other"])(root, h, s)
     rows = [
         ("when", _when(root, now)),
-        ("where", _where(root, h)),
+        ("where", _where(root.trace, h)),
+        *[("where", f"{named_ranks(ranks)}: {_where(trace, h)}") for ranks, trace, _ in root.places[:_MOST_PLACES]],
         *[("error", line) for line in [*explained.errors, *root.threads]],
         *[("log", line) for line in explained.log],
         ("victims", _victims(root)),
@@ -113,12 +117,9 @@ def _when(root: Root, now: float) -> str:
     return f"{formats.time_of_day(t, now)} ({formats.ago(now - t)}){place}"
 
 
-def _where(root: Root, h: History) -> str:
-    if root.trace is None or not root.trace.frames:
-        return ""
+def _where(trace: Trace | None, h: History) -> str:
     code = as_text(h.spec.get("code_dir")) or str(h.paths.code)
-    frame = user_frame(root.trace.frames, code)
-    return frame_words(frame, code) if frame is not None else ""
+    return place_words(trace.frames, code) if trace is not None else ""
 
 
 def _victims(root: Root) -> str:

@@ -129,8 +129,10 @@ def _special_kind(error: BaseException) -> str | None:
         return "host_memory"
     if type(error).__name__ == "StragglerError":
         return "timeout"
-    name, message, _ = _told(error)
-    return None if _own(error) else kind_of_words(name, message)
+    name, message, frames = _told(error)
+    if _own(error) or (name.endswith("DistStoreError") and frames and _is_users(frames[-1].file)):
+        return None  # a key that the user's own code waits for is not torch's
+    return kind_of_words(name, message)
 
 
 _ERRNOS = {errno.ENOSPC: "disk_full", errno.EDQUOT: "disk_full", errno.ENOMEM: "host_memory"}

@@ -442,6 +442,66 @@ def test_stacks_tell_who_hangs_when_nobody_lags(tmp_path: Path, stack: str, sent
     assert why(gives_up(story.event("hang", limit_s=60.0, laggards=[]), "hang")).sentence == sentence
 
 
+def test_ranks_that_wait_at_different_places_are_told_with_them(tmp_path: Path) -> None:
+    """Half of the ranks wait in another collective: none is to blame alone, and both places are shown."""
+    story = training(tmp_path)
+    for rank in range(4):
+        log = story.paths.rank_log(0, 0, rank)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        other = IN_COLLECTIVE.replace("all_reduce", "broadcast").replace("31 in main", "40 in share")
+        log.write_text(other if rank > 1 else IN_COLLECTIVE)
+    found = why(gives_up(story.event("hang", limit_s=60.0, laggards=[]), "hang"))
+
+    assert found.sentence == (
+        "No rank made progress for 60 s: they wait for each other at different places, ranks 0, 1 in all_reduce, ranks 2, 3 in broadcast."
+    )
+    assert [text for label, text in found.rows if label == "where"] == [
+        "ranks 0, 1: train.py:31 in main", "ranks 2, 3: train.py:40 in share",
+    ]  # fmt: skip
+
+
+def test_a_comprehension_is_named_by_its_function(tmp_path: Path) -> None:
+    """Frames of ``<listcomp>`` and ``<lambda>`` say nothing: the function around them does."""
+    frames = [
+        {"file": "/c/train.py", "line": 9, "function": name, "code": "x"}
+        for name in ("<listcomp>", "open_many", "main")
+    ]
+    found = why(fails(training(tmp_path), {"exception": "OSError", "message": "m", "frames": frames, "caused_by": []}))
+
+    assert dict(found.rows)["where"] == "/c/train.py:9 in open_many  x"
+
+
+def test_threads_that_had_died_are_told_with_a_failure(tmp_path: Path) -> None:
+    """An empty queue is told with the thread that would have filled it."""
+    story = training(tmp_path)
+    log = story.paths.rank_log(0, 0, 3)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(
+        'Exception in thread Thread-1 (prefetch):\nTraceback (most recent call last):\n  File "/c/data.py", line 12, in prefetch\n'
+        '    raise ValueError("shard 9 is lost")\nValueError: shard 9 is lost\n'
+    )
+    found = why(fails(story, {"kind": "exception", "exception": "queue.Empty", "message": "", "caused_by": []}))
+
+    assert (
+        "error",
+        "thread Thread-1 (prefetch) had ended: ValueError: shard 9 is lost (data.py:12 in prefetch)",
+    ) in found.rows
+
+
+def test_a_loaders_process_that_left_is_told_by_what_it_printed(tmp_path: Path) -> None:
+    """torch says only that it exited unexpectedly."""
+    lines = ["decoder licence 8 has expired", "Traceback (most recent call last):", "RuntimeError: x"]
+    cause = {
+        "kind": "exception",
+        "exception": "RuntimeError",
+        "message": "DataLoader worker (pid(s) 13910) exited unexpectedly",
+        "last_lines": lines,
+    }
+    found = why(fails(training(tmp_path), {**cause, "caused_by": []}))
+
+    assert ("log", "decoder licence 8 has expired") in found.rows
+
+
 def test_a_run_that_goes_on_tells_its_last_interruption(tmp_path: Path) -> None:
     """While it trains again, ``why`` tells what happened and how soon it went on."""
     story = training(tmp_path).event(

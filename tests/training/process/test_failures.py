@@ -6,6 +6,7 @@ import errno
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -310,3 +311,13 @@ os.write(1, b" and on")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
 
     assert done.stdout == "ValueError: beam width 0 and on"
+
+
+def test_a_key_that_the_users_own_code_waits_for_is_no_collective() -> None:
+    """`store.get` of a store of the user's own raises the error with which torch's rendezvous times out."""
+    store = torch.distributed.TCPStore("localhost", 0, 1, is_master=True)
+    store.set_timeout(timedelta(seconds=0.1))
+    with pytest.raises(torch.distributed.DistStoreError) as raised:
+        store.get("vocabulary-size")
+
+    assert failure.describe_error(raised.value)["kind"] == "exception"
