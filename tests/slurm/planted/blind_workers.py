@@ -1501,6 +1501,12 @@ def _(worker):
         )
 
 
+def raise_as_torch(text):
+    """Changed after the first run: raised in a file of torch's, as in life. The words of the user's own `raise` are the user's."""
+    path = os.path.join(os.path.dirname(torch.__file__), "multiprocessing", "reductions.py")
+    exec(compile(f"raise RuntimeError({text!r})", path, "exec"))
+
+
 @function_case(
     "shared memory that torch cannot write",
     kind="shm",
@@ -1510,7 +1516,7 @@ def _(worker):
 )
 def _(worker):
     if worker.rank == 1:
-        raise RuntimeError("unable to write to file </torch_2301_1804289383_0>: No space left on device (28)")
+        raise_as_torch("unable to write to file </torch_2301_1804289383_0>: No space left on device (28)")
 
 
 @script_case(

@@ -126,6 +126,27 @@ def _(worker: Any) -> None:
     dist.monitored_barrier(timeout=timedelta(seconds=2))
 
 
+@function_case("own float", kind="signal", rank=1, says=["floating-point error", "SIGFPE"])
+def _(worker: Any) -> None:
+    if worker.rank == 1:
+        os.kill(os.getpid(), signal.SIGFPE)
+        time.sleep(60)
+
+
+@function_case("own bus", kind="signal", rank=1, says=["bus error", "SIGBUS"])
+def _(worker: Any) -> None:
+    if worker.rank == 1:
+        os.kill(os.getpid(), signal.SIGBUS)
+        time.sleep(60)
+
+
+@function_case("own rank that misses a collective", kind="hang", rank=1, says=["hung"], late=True, soon_s=13)
+def _(worker: Any) -> None:
+    if worker.rank == 1:
+        time.sleep(3600)
+    dist.all_reduce(torch.ones(1))
+
+
 def wait_for_lock() -> None:
     """Hangs in code of its own."""
     lock = threading.Lock()
