@@ -253,7 +253,7 @@ class SignalReceived(Event, type="signal"):
 
     host: str | None
     name: str | None
-    """TERM or USR2."""
+    """TERM, INT, USR2, USR1 or HUP."""
     meaning: str | None
     """preempted, preempted_now, cancelled, time_limit, user, terminated, script_gone, nothing or unknown."""
     left_s: float | None = None

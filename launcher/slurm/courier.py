@@ -25,7 +25,7 @@ from launcher.slurm.environ import without_slurm
 
 def main() -> int:
     """Serve until the batch shell, this process's parent, has gone."""
-    for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # a requeue's TERM reaches the batch step too
     folder, parent = Path(sys.argv[1]), os.getppid()
     patiently(lambda: folder.mkdir(mode=0o700, exist_ok=True), folder.parent)

@@ -13,14 +13,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from cluster import Cluster
+from cluster import HOSTS, Cluster
 from harness import Run, submit
 
 from launcher.report.diagnosis.why import Why, explain
@@ -108,20 +108,20 @@ def planted(cluster: Cluster, directory: Path, loop: str, names: list[str]) -> d
     return told
 
 
-def misses(case: Any, why: Why, delay_s: float) -> list[str]:
-    """What of a case's expectations does not hold."""
+def misses(case: Any, why: Why, delay_s: float, hosts: Sequence[str] = ("node1", "node2")) -> list[str]:
+    """What of a case's expectations does not hold; ``hosts`` are those of the run, in order."""
     text, sentence = "\n".join(why.lines()).lower(), why.sentence.lower()
     kinds = (case.kind,) if isinstance(case.kind, str) else case.kind
     out = []
     if kinds and why.kind not in kinds:
         out.append(f"kind {why.kind}, not {case.kind}")
-    if case.rank == "all" and not re.match(r"all \d+ ranks|both ranks|every rank", sentence):
+    if case.rank == "all" and not re.search(r"\b(all \d+ ranks|both ranks|every rank)", sentence):
         out.append("not told of all ranks")
     if isinstance(case.rank, int) and (named := re.search(r"\brank (\d+)", sentence, re.I)) is None:
         out.append("no rank is named")
     elif isinstance(case.rank, int) and named and int(named[1]) != case.rank:
         out.append(f"rank {named[1]} is named first")
-    elif isinstance(case.rank, int) and f"(node{case.rank * 2 // case.world + 1})" not in sentence:
+    elif isinstance(case.rank, int) and f"({hosts[case.rank * 2 // case.world]})" not in sentence:
         out.append("its host is not named")
     out += [f"the sentence lacks {w!r}" for w in absent(case.says, sentence)]
     out += [f"the text lacks {w!r}" for w in absent(case.must, text)]
@@ -196,7 +196,7 @@ def wrong_in_life(case: Any, verbs: Verbs, run: Run) -> list[str]:
     while True:
         why, text = verbs.why(run)
         status = verbs("status", run.paths.id)
-        found = [f"why: {m}" for m in misses(case, why, 0.0)]
+        found = [f"why: {m}" for m in misses(case, why, 0.0, run.state().get("nodes") or HOSTS)]
         found += [f"status lacks {w!r}" for w in absent(case.must, status.lower())]
         found += [f"status has {w!r}" for w in case.never if w.lower() in status.lower()]
         over = time.monotonic() > deadline
@@ -251,8 +251,9 @@ def after(act: Any, cluster: Cluster, directory: Path) -> list[str]:
     try:
         if act.before:
             undo = act.how(bench, None)
-        run = plant(cluster, directory, "function", ["steady"] * 9, checkpoint={"enabled": True, "interval_steps": 100},
-                    restart={"hang_floor_s": 10.0, "max_restarts": 5, "requeue": True}, **act.job)  # fmt: skip
+        job = {"checkpoint": {"enabled": True, "interval_steps": 100}, **act.job}
+        job["restart"] = {"hang_floor_s": 10.0, "max_restarts": 5, "requeue": True, **act.job.get("restart", {})}
+        run = plant(cluster, directory, "function", ["steady"] * 9, **job)
         if not act.before:
             run.wait_step(5)
             undo = act.how(bench, run)
@@ -264,10 +265,11 @@ def after(act: Any, cluster: Cluster, directory: Path) -> list[str]:
 
 
 def _wrong_after(act: Any, verbs: Verbs, run: Run) -> list[str]:
+    hosts = run.state().get("nodes") or HOSTS
     deadline = time.monotonic() + max(act.soon_s, 180.0 if act.state == "ended" else 0.0)
     while True:
         why, text = verbs.why(run)
-        found = misses(act, why, 0.0)
+        found = misses(act, why, 0.0, hosts)
         if act.state == "ended" and why.state in ("pending", "running"):
             found.append(f"it is {why.state}")
         if (
@@ -291,11 +293,11 @@ def test_what_happens_from_outside_is_told(cluster: Cluster, cases: dict[str, An
     for number, name in enumerate(chosen):
         try:
             found = after(acts.ACTS[name], cluster, tmp_path / f"{number:02}")
-        except RuntimeError as error:
-            if not str(error).startswith("precondition"):
-                raise
-            unfit[name] = str(error)
-            continue
+        except Exception as error:
+            if str(error).startswith("precondition"):
+                unfit[name] = str(error)
+                continue
+            found = [f"{type(error).__name__}: {error}"]
         finally:
             cluster.heal()
             cluster.restore({})

@@ -41,8 +41,9 @@ PRELOAD = (
     "?launcher.training.start.preload",
 )
 """What the fork server imports, by name: this floor knows no torch. A question mark: only if it is there."""
-_SIGNALS = {signal.SIGTERM: "TERM", signal.SIGUSR2: "USR2", signal.SIGCONT: "CONT", signal.SIGINT: "TERM"}
-"""The signals that agents handle, and their names for the leader: ^C in a terminal means the same as TERM."""
+_SIGNALS = {getattr(signal, f"SIG{name}"): name for name in ("TERM", "INT", "USR2", "CONT", "USR1", "HUP")}
+"""The signals that agents handle, and their names for the leader. INT (^C in a terminal) means the same as TERM; USR1 and HUP mean nothing,
+and would end a process that does not handle them."""
 _PATIENCE_AFTER_TERM_S = 15.0
 _UNANSWERED_S = 60.0
 """A leader listens within moments of claiming its attempt: one that does not answer for so long has died since."""
@@ -258,7 +259,7 @@ class Agent:
         return [worker for crew in list(self._crews.values()) for worker in crew.pids()]
 
     def _signalled(self, name: str) -> None:
-        if name == "TERM":
+        if name in ("TERM", "INT"):
             self._term_at = self._term_at or time.monotonic()
             if self.spec.batch == "slurm":
                 for crew in self._crews.values():

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from launcher.run.children import end_by_kill, exit_now
 from launcher.run.message_lines import FD_VARIABLE
 
-GUARDED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
+GUARDED = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 """Signals that only the agent hears."""
 _EXEC = "import sys; del sys.path[0]; sys.path.append(sys.argv[1]); from launcher.node.forkserver.child import run_exec; run_exec()"
 ROOT = str(Path(__file__).parents[3])
@@ -48,6 +48,8 @@ def become_worker(request: dict[str, Any], fds: list[int]) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in (signal.SIGUSR1, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, GUARDED)
     if request.get("exec"):
         for fd in rest:

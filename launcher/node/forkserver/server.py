@@ -4,7 +4,7 @@ Python's own (multiprocessing.forkserver) cannot give a worker its log, session 
 resource tracker's rules, and leaves orphans behind. This one
 
 - has one thread (counted after importing torch), so forking it is safe;
-- runs with TERM, USR2 and INT blocked from before its first instruction: SLURM sends a step's signals to every process;
+- runs with the signals of a step (`GUARDED`) blocked from before its first instruction: SLURM sends a step's signals to every process;
 - gives every worker a session of its own and SIGKILL when the fork server ends (PDEATHSIG);
 - is a subreaper: a worker's orphans become its children, whatever their session, and are ended with the round;
 - ends everything and itself when the agent's end of the socket closes, however the agent died.

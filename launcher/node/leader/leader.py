@@ -82,6 +82,8 @@ class Leader:
     _inbox: Inbox = field(init=False)
     _asked: dict[str, tuple[float, set[int]]] = field(default_factory=dict)
     """By name of a signal: when SLURM was last asked about it, and the nodes whose agents have heard it since."""
+    _idle_signals: dict[str, float] = field(default_factory=dict)
+    """By name of a signal that means nothing: when it was noted last."""
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self, allocation: Allocation | None) -> None:
@@ -284,9 +286,11 @@ class Leader:
     def _signal(self, name: str, node: Node) -> None:
         """Note that an agent received a signal; a thread asks SLURM what it means."""
         board = self._board
-        if name not in ("TERM", "USR2") or board.phase == "ended":
+        if name in ("USR1", "HUP") and board.phase != "ended":
+            self._note_idle_signal(name, node)
+        if name not in ("TERM", "INT", "USR2") or board.phase == "ended":
             return
-        now = board.now()
+        now, sent, name = board.now(), name, "TERM" if name == "INT" else name
         # SLURM sends it to every process of the step: scripts, or what they started, have heard it, whatever they exit with.
         round_ = board.round if board.allocation.requeues else None
         heard = round_ is not None and round_.script
@@ -299,27 +303,27 @@ class Leader:
             return
         board.usr2_sent = board.usr2_sent or (name == "USR2" and heard)  # until the answer says that it meant nothing
         self._asked[name] = now, {node.index}
-        task = asyncio.get_running_loop().create_task(self._ask(name, node.host))
+        task = asyncio.get_running_loop().create_task(self._ask(name, node.host, sent))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _ask(self, name: str, host: str) -> None:
+    async def _ask(self, name: str, host: str, sent: str) -> None:
         board = self._board
         try:
             meaning = await board.blocking(lambda: board.allocation.meaning(name))
         except Exception as error:  # whatever is wrong, a signal must not go unheard
             traceback.print_exc()
-            board.history.warn(f"SLURM could not be asked why {name} came: {error}")
+            board.history.warn(f"SLURM could not be asked why {sent} came: {error}")
             meaning = SignalMeaning("unknown")
         left = None if meaning.left_s is None else round(meaning.left_s, 1)
-        board.history.event("signal", host=host, name=name, meaning=meaning.kind, left_s=left)
+        board.history.event("signal", host=host, name=sent, meaning=meaning.kind, left_s=left)
         if meaning.kind == "user":
             _forget_request(self.paths)
         if meaning.kind == Kind.FALSE_ALARM.value:
             await self._await_request()
             self._inbox.usr2_meant_nothing()
             return
-        text = MEANINGS[meaning.kind].clause.format(name=name)
+        text = MEANINGS[meaning.kind].clause.format(name=sent)
         left_s = meaning.left_s
         if meaning.kind == Kind.TIME_LIMIT.value and left_s is not None:
             # SLURM sends --signal up to 60 s early: training keeps that time.
@@ -331,6 +335,13 @@ class Leader:
             left_s = min(left_s, lead_s)
         if board.phase != "ended":
             board.stop_wanted(Kind(meaning.kind), text, window_s(meaning.kind, self.spec, left_s))
+
+    def _note_idle_signal(self, name: str, node: Node) -> None:
+        """Note a signal that means nothing to the launcher: every agent of the step reports it, one line says so."""
+        now = self._board.now()
+        if now - self._idle_signals.get(name, -_ASK_AGAIN_S) >= _ASK_AGAIN_S:
+            self._idle_signals[name] = now
+            self._board.history.event("signal", host=node.host, name=name, meaning="nothing")
 
     async def _await_request(self) -> None:
         """Look for a user's request until every node would see it: nothing else explains the USR2. Training continues meanwhile."""

@@ -272,7 +272,7 @@ def main() -> int:
     paths.trackers.mkdir(mode=0o750, exist_ok=True)
     if attempt is None:
         return _catch_up(spec, paths, about)
-    for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # SLURM sends its signals to every process of a step
     os.nice(_NICE)
     leader = _Leader(passed.values())

@@ -174,7 +174,7 @@ class SignalHeard(FromAgent, type="signal"):
     """The agent received a signal."""
 
     name: str
-    """"TERM", "USR2" or "CONT"."""
+    """"TERM", "INT", "USR2", "USR1", "HUP" or "CONT"."""
     t: float
 
 

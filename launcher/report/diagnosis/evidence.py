@@ -190,6 +190,8 @@ def _decided(h: History, decision: ev.Decided) -> Root | None:
         if event is None and kind == "store_failed":
             return None  # it never started: the decision's own words are all there is
         return _of_event(h, event, decision)
+    if kind == "leader_gone" and decision.action == "cancel":
+        return Root("cancelled", decision, attempt=decision.attempt)
     if kind == "leader_gone":
         root = _leader_silent(h, "leader", "", decision.attempt, _whole((h.outcome or {}).get("step")))
         root.decision, root.cause = decision, _cause({"text": decision.said})

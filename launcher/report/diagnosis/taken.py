@@ -19,9 +19,22 @@ def _time_limit(root: Root, h: History, s: RunSummary) -> Explanation:
 
 
 def _preempted(root: Root, h: History, s: RunSummary) -> Explanation:
-    at_once = root.of(ev.SignalReceived).meaning == "preempted_now" or root.of(ev.StopRequested).deadline_s == 0
+    resubmit = "launcher resubmit {run} continues it"
+    stop = root.of(ev.StopRequested)
+    at_once = (stop.cause or root.of(ev.SignalReceived).meaning) == "preempted_now" or stop.deadline_s == 0
+    back = h.last(ev.Requeued)
+    if at_once and back is not None and back.how == "slurm":  # SLURM does not tell one from the other
+        held = s.state == "pending" and "held" in s.reason.lower()
+        how = "and holds it (scontrol requeuehold)" if held else "to its queue: a preemption, or scontrol requeue"
+        return Explanation(f"SLURM took the job back{at_step(root)} {how}.", resubmit)
     how = " without grace" if at_once else ""
-    return Explanation(f"SLURM preempted the run{how}{at_step(root)}.", "launcher resubmit {run} continues it")
+    return Explanation(f"SLURM preempted the run{how}{at_step(root)}.", resubmit)
+
+
+def _signal_name(root: Root, h: History) -> str | None:
+    """Return the name of the signal that the stop was decided upon."""
+    names = [e.name for e in h.of(ev.SignalReceived) if e.attempt == root.attempt]
+    return names[-1] if names else None
 
 
 def _script_gone(root: Root, h: History, s: RunSummary) -> Explanation:
@@ -48,12 +61,14 @@ def _user(root: Root, h: History, s: RunSummary) -> Explanation:
 
 
 def _terminated(root: Root, h: History, s: RunSummary) -> Explanation:
-    sentence = "The job received SIGTERM, which SLURM did not send (scancel --signal=TERM, by a user or an administrator): it saved and ended."
+    name = _signal_name(root, h) or "TERM"
+    by = f"scancel --signal={name}, by a user or an administrator"
+    sentence = f"The job received SIG{name}, which SLURM did not send ({by}): it saved and ended."
     return Explanation(sentence, "launcher resubmit {run} continues it")
 
 
 def _unknown_signal(root: Root, h: History, s: RunSummary) -> Explanation:
-    name = root.of(ev.SignalReceived).name
+    name = _signal_name(root, h)
     sentence = f"{f'SIG{name}' if name else 'A signal'} came, and SLURM did not answer why; the run saved and stopped."
     return Explanation(sentence, "if nobody cancelled it: launcher resubmit {run}")
 

@@ -78,8 +78,9 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
         sentence += " " + wrong[0].sentence
     elif s.active:
         sentence += " The run goes on." if s.state == "running" else " The run waits to go on."
+    taken_and_held = root.kind == "preempted" and [trouble.kind for trouble in wrong] == ["held"]
     return Why(
-        run=s.run, state=s.state, kind=root.kind, sentence=formats.clean(sentence, 400),
+        run=s.run, state=s.state, kind="pending" if taken_and_held else root.kind, sentence=formats.clean(sentence, 400),
         rows=[(label, value if label == "where" else formats.clean(value, 400)) for label, value in rows if value],
         rank=root.rank, host=root.host, step=root.step,
     )  # fmt: skip

@@ -23,9 +23,11 @@ class PendingReason:
 _LOWER = "launcher cancel {run}, then submit it within the limit"
 _TABLE: tuple[tuple[str, str, str], ...] = (
     ("JobHeldUser", "its owner holds it", "scontrol release {job}"),
-    ("JobHeldAdmin", "an administrator holds it", "ask an administrator, who held it"),
-    (r".*requeued.held", "SLURM could not launch it, and holds it", "scontrol release {job}"),
+    ("JobHeldAdmin", "an administrator holds it", "scontrol release {job}, by the administrator who held it"),
+    (r".*launch.failed.requeued.held", "SLURM could not launch it, and holds it", "scontrol release {job}"),
+    (r".*requeued.in.held.state", "it was requeued on hold", "scontrol release {job}"),
     ("JobHoldMaxRequeue", "SLURM has requeued it too often, and holds it", "scontrol release {job}"),
+    (r".*held", "it is held", "scontrol release {job}"),
     ("DependencyNeverSatisfied", "a job that it depends on did not end as it should",
      "launcher cancel {run}, then submit it without that dependency"),
     ("BadConstraints", "no node has what it asks for (features, GPUs, memory, hosts)",

@@ -12,7 +12,7 @@ from launcher.report.model.kept_off import kept_off
 from launcher.report.model.pending import pending_reason
 from launcher.report.model.summary import RunSummary
 from launcher.run import events as ev
-from launcher.run.units import all_ranks, named_ranks, plural, short_list
+from launcher.run.units import all_ranks, named_ranks, short_list
 
 SLOW_RANK = 1.5
 """A rank, or a host, that needs this much longer for a step than the others is slow: they wait a third of their time."""
@@ -22,6 +22,7 @@ _SAVES = 0.2
 """Saves are slow when they stop training for this part of its time."""
 _WARM_UP = 20
 """The first steps of a round compile, fill caches and open files."""
+_SIGNAL_S = 600.0
 _RECENT = 6
 """Saves that are looked at."""
 
@@ -31,7 +32,7 @@ class Trouble:
     """One thing that is wrong, or slow."""
 
     kind: str
-    """held, pending, excluded, suspended, silent, missing, saving, not_finite, ended, slow_host, slow_rank, data, saves."""
+    """held, pending, excluded, suspended, silent, missing, saving, not_finite, ended, slow_host, slow_rank, data, saves, signal."""
     sentence: str
     """What, where and since when."""
     next: str
@@ -86,6 +87,16 @@ def _running(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
         yield from _slow(s)
         yield from _data(s)
     yield from _saves(h)
+    yield from _signal(h, s, now)
+
+
+def _signal(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
+    """A signal that somebody sent a moment ago and that means nothing to the launcher."""
+    e = h.last(ev.SignalReceived)
+    if e is None or e.meaning != "nothing" or e.attempt != s.attempt or now - e.t > _SIGNAL_S:
+        return
+    sentence = f"SIG{e.name} came {formats.ago(now - e.t)}, and SLURM did not send it: the launcher did nothing."
+    yield Trouble("signal", sentence, f"launcher cancel {s.run} --save saves and ends it")
 
 
 def _missing(s: RunSummary) -> str:
@@ -174,7 +185,8 @@ def _slow(s: RunSummary) -> Iterator[Trouble]:
         else f"look at the data set's file system on {_host(s, worst)}"
     )
     if whole and sum(len(hosts[host]) for host in whole) == len(slow):
-        sentence = f"Host {short_list(whole)} is slow: its {plural(len(slow), 'rank')} take up to {factor} for a step as the others{part}."
+        its = named_ranks(sorted(slow))
+        sentence = f"Host {short_list(whole)} is slow: its {its} take up to {factor} for a step as the others{part}."
         yield Trouble("slow_host", sentence, look)
         return
     who = named_ranks(sorted(slow))

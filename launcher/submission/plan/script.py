@@ -35,12 +35,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 # The batch shell gets TERM at the end of a grace period; with a handler of its own it lives on and runs the teardown, which
 # must know of a TERM: `scancel --full --signal=TERM` has srun kill the step before its leader can say anything.
-_KEEP_SHELL = "told=; trap told=TERM TERM; trap : USR2"
+_KEEP_SHELL = "told=; trap told=TERM TERM; trap : USR2 USR1 HUP INT"
 # The log outlives requeues: what srun says of tasks that end early counts for this life of the allocation alone.
 _MARK_START = f'echo "{MARK}$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"'
-# A TERM or USR2 before the agent has its handlers would end the job FAILED, never requeued. Ignored signals stay ignored
+# A signal before the agent has its handlers would end the job FAILED, never requeued. Ignored signals stay ignored
 # across exec. `env --ignore-signal` does the same, but only from coreutils 8.31 on (RHEL 8 has 8.30).
-_IGNORE = 'trap "" TERM USR2'
+_IGNORE = 'trap "" TERM USR2 USR1 HUP INT'
 _TEARDOWN_AGAIN_S = 5
 # The job as SLURM's commands know it alone: the plain id of an array's last element is the whole array.
 _OWN_ID = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from launcher.node.forkserver import proctable
+from launcher.node.forkserver.child import GUARDED
 from launcher.node.forkserver.client import MARK_VARIABLE, ForkServer, ForkServerError
 
 WAIT_S = 120.0
@@ -181,7 +182,7 @@ def test_a_worker_finds_what_it_was_given(bench: Any, tmp_path: Path) -> None:
         assert said["stdin"] == "/dev/null"
         assert (said["threads"], said["fd"]) == (1, None)
         assert said["open"] <= 4  # standard streams and the listing itself
-        assert said["blocked"] == sorted([signal.SIGINT, signal.SIGUSR2, signal.SIGTERM])
+        assert said["blocked"] == sorted(GUARDED)
 
     bench(body)
 

@@ -555,11 +555,49 @@ def test_the_launchers_part_in_a_job_that_no_host_fits_is_told(tmp_path: Path, r
 
 
 @pytest.mark.parametrize(
+    ("reason", "kind", "sentence"),
+    [("", "preempted", "SLURM took the job back to its queue: a preemption, or scontrol requeue. The run waits to go on."),
+     ("job_requeued_in_held_state", "pending", "SLURM took the job back and holds it (scontrol requeuehold). SLURM does not start job 482913: "
+      "it was requeued on hold (job_requeued_in_held_state).")],
+)  # fmt: skip
+def test_a_job_that_slurm_took_back_is_not_said_to_be_preempted_for_sure(
+    tmp_path: Path, reason: str, kind: str, sentence: str
+) -> None:
+    """``scontrol requeue[hold]`` looks like a preemption without grace (`launcher.slurm.meaning`); what it waits for tells them apart."""
+    job = Job("PENDING")
+    job.reason = reason
+    story = training(tmp_path).event("signal", host="node1", name="TERM", meaning="preempted_now")
+    story.event("stop_requested", cause="preempted_now", deadline_s=0)
+    story.event("decision", evidence="preempted_now", action="requeue", reason="r").event("attempt_ended")
+    said = why(story.event("requeued", how="slurm", job_id="482913"), {"482913": job})
+
+    assert (said.kind, said.sentence) == (kind, sentence)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("TERM", "The job received SIGTERM, which SLURM did not send"),
+        ("INT", "The job received SIGINT, which SLURM did not send"),
+    ],
+)
+def test_the_signal_that_somebody_sent_is_named(tmp_path: Path, name: str, sentence: str) -> None:
+    """The event before the decision is the stop; the signal is the one before that."""
+    story = (
+        training(tmp_path)
+        .event("signal", host="node1", name=name, meaning="terminated")
+        .event("stop_requested", cause="terminated")
+    )
+
+    assert why(gives_up(story, "terminated", state="cancelled")).sentence.startswith(sentence)
+
+
+@pytest.mark.parametrize(
     ("reason", "means", "next_"),
     [
         ("JobHeldUser", "its owner holds it", "scontrol release 482913"),
         ("launch failed requeued held", "SLURM could not launch it, and holds it", "scontrol release 482913"),
-        ("JobHeldAdmin", "an administrator holds it", "ask an administrator, who held it"),
+        ("JobHeldAdmin", "an administrator holds it", "scontrol release 482913, by the administrator who held it"),
     ],
 )
 def test_a_held_job_is_not_said_to_wait(tmp_path: Path, reason: str, means: str, next_: str) -> None:

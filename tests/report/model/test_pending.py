@@ -20,6 +20,7 @@ def test_a_job_that_waits_for_its_turn_is_well(reason: str) -> None:
     [
         ("JobHeldUser", "its owner holds it"),
         ("launch failed requeued held", "SLURM could not launch it"),
+        ("job_requeued_in_held_state", "requeued on hold"),
         ("DependencyNeverSatisfied", "a job that it depends on"),
         ("BadConstraints", "no node has what it asks for"),
         ("ReqNodeNotAvail, UnavailableNodes:node3", "down, drained or reserved"),

@@ -55,7 +55,7 @@ def test_a_slow_host_is_named_once(tmp_path: Path) -> None:
     (found,) = now(story(tmp_path, 0.2, 0.2, 0.2, 0.2, 0.6, 0.5))
 
     assert (found.kind, found.sentence) == (
-        "slow_host", "Host node3 is slow: its 2 ranks take up to 3.0 times as long for a step as the others.",
+        "slow_host", "Host node3 is slow: its ranks 4, 5 take up to 3.0 times as long for a step as the others.",
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ class Act:
     """``how(cluster, run)``; may return what undoes it."""
     kind: str | tuple[str, ...] = ()
     rank: int | None = None
+    world: int = 2
     says: Words = ()
     must: Words = ()
     never: Sequence[str] = ()
