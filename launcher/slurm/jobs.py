@@ -21,7 +21,7 @@ ENDED = frozenset(
 )  # fmt: skip
 """SLURM's terminal states."""
 
-SQUEUE_FORMAT = "%i|%A|%T|%S|%e|%V|%N|%j|%o|%r"
+SQUEUE_FORMAT = "%i|%A|%T|%S|%e|%V|%N|%j|%o|%P|%r"
 SACCT_FIELDS = "JobID,JobIDRaw,State,ExitCode,Submit,Start,End,NodeList,JobName,Reason"
 _MANY = 200
 _NONE = ("None", "None assigned", "(null)", "")
@@ -50,6 +50,8 @@ class JobView:
     """Its job name."""
     command: str = ""
     """Path of its batch script, of squeue; "(null)" when it has none."""
+    partition: str = ""
+    """Where it waits or runs, of squeue."""
 
     @property
     def ended(self) -> bool:
@@ -101,10 +103,11 @@ def _which(job_ids: Sequence[str]) -> tuple[str, ...]:
 def parse_squeue(text: str) -> dict[str, JobView]:
     """Read the rows of ``squeue -o SQUEUE_FORMAT``, by each id a row answers to."""
     out: dict[str, JobView] = {}
-    for shown, raw, state, start, end, submit, nodes, name, command, reason in table_rows(text, 10):
+    for shown, raw, state, start, end, submit, nodes, name, command, partition, reason in table_rows(text, 11):
         view = JobView(
             job_id=shown, state=state, reason="" if reason in _NONE else reason, nodes=nodes,
             submit_t=_time(submit), start_t=_time(start), end_t=_time(end), name=name, command=command,
+            partition=partition,
         )  # fmt: skip
         out[shown] = view
         out.setdefault(raw, replace(view, job_id=raw))

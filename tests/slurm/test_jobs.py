@@ -12,10 +12,10 @@ from launcher.slurm.jobs import job_facts, job_views, parse_facts, parse_sacct, 
 RECORDED = Path(__file__).parent / "jobs"
 
 SQUEUE = """\
-24_2|24|PENDING|N/A|N/A|1795311918||||JobArrayTaskLimit
-24_3|24|PENDING|1795320000|N/A|1795311918||||Priority
-24_1|25|RUNNING|1795311919|1795315519|1795311918|node[1,3]|lab|/runs/a b/submit.sh|None
-30|30|PENDING|N/A|N/A|1795311918|||(null)|ReqNodeNotAvail, UnavailableNodes:node[1|2]
+24_2|24|PENDING|N/A|N/A|1795311918|||||JobArrayTaskLimit
+24_3|24|PENDING|1795320000|N/A|1795311918|||||Priority
+24_1|25|RUNNING|1795311919|1795315519|1795311918|node[1,3]|lab|/runs/a b/submit.sh|gpu|None
+30|30|PENDING|N/A|N/A|1795311918|||(null)||ReqNodeNotAvail, UnavailableNodes:node[1|2]
 half a line
 """
 
@@ -39,6 +39,7 @@ def test_squeue_rows_answer_to_every_id() -> None:
     assert views["24_1"].start_estimate_t is None
     assert views["24_1"].reason == ""
     assert (views["24_1"].name, views["24_1"].command, views["30"].command) == ("lab", "/runs/a b/submit.sh", "(null)")
+    assert (views["24_1"].partition, views["30"].partition) == ("gpu", "")
     assert views["30"].reason == "ReqNodeNotAvail, UnavailableNodes:node[1|2]"
 
 

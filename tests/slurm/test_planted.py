@@ -184,9 +184,13 @@ class Verbs:
 
     def why(self, run: Run) -> tuple[Why, str]:
         """What ``why`` says as values and as text."""
-        values = json.loads(self("why", run.paths.id, "--json") or "{}")
+        text = self("why", run.paths.id)
+        try:
+            values = json.loads(self("why", run.paths.id, "--json"))
+        except ValueError:  # there is no run: the error is one sentence
+            return Why(run=run.paths.id, state="failed", kind="", sentence=text.strip()), text
         rows = [(label, text) for label, texts in values.pop("evidence").items() for text in texts]
-        return Why(**values, rows=rows), self("why", run.paths.id)
+        return Why(**values, rows=rows), text
 
 
 def wrong_in_life(case: Any, verbs: Verbs, run: Run) -> list[str]:
@@ -251,7 +255,8 @@ def after(act: Any, cluster: Cluster, directory: Path) -> list[str]:
     try:
         if act.before:
             undo = act.how(bench, None)
-        job = {"checkpoint": {"enabled": True, "interval_steps": 100}, **act.job}
+        job = {"distributed": {"init_timeout_min": 0.9}, **act.job}
+        job["checkpoint"] = {"enabled": True, "interval_steps": 100, **act.job.get("checkpoint", {})}
         job["restart"] = {"hang_floor_s": 10.0, "max_restarts": 5, "requeue": True, **act.job.get("restart", {})}
         run = plant(cluster, directory, "function", ["steady"] * 9, **job)
         if not act.before:
@@ -259,9 +264,9 @@ def after(act: Any, cluster: Cluster, directory: Path) -> list[str]:
             undo = act.how(bench, run)
         return _wrong_after(act, Verbs(cluster, directory / "runs"), run)
     finally:
+        cluster.cancel_all()
         if callable(undo):
             undo()
-        cluster.cancel_all()
 
 
 def _wrong_after(act: Any, verbs: Verbs, run: Run) -> list[str]:

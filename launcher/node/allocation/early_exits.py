@@ -22,6 +22,8 @@ _UNSTARTED = re.compile(r"^srun: error: tasks? (?P<tasks>[\d,-]+) launch failed:
 _REFUSED = re.compile(r"^srun: error: Task launch for \S+ failed on node (?P<hosts>\S+): (?P<how>.+)$")
 _LEADERS = re.compile(r"^error: (?:the leader failed: )?(?P<words>\S.*)$", re.MULTILINE)
 """The last line of a first node's agent that could not go on (`launcher.node.agent.entry`)."""
+_SRUN_KILLED = re.compile(r"^\S*slurm_script: line \d+: +\d+ Killed +.*srun", re.MULTILINE)
+"""How bash reports that srun itself was killed, and none of its tasks: SLURM then ends the step."""
 _MOST_BYTES = 1 << 20
 
 
@@ -40,6 +42,11 @@ def leader_words(paths: RunPaths) -> str:
     """Return the sentence with which the leader of this life ended, "" when it left none; never raises."""
     said = _LEADERS.findall(_of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ)))
     return str(said[-1]).strip().rstrip(".") if said else ""
+
+
+def srun_was_killed(paths: RunPaths) -> bool:
+    """Return whether this life's srun was killed, as the batch script's shell reports it; never raises."""
+    return bool(_SRUN_KILLED.search(_of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ))))
 
 
 def _of_life(log: str, life: str) -> str:

@@ -18,7 +18,7 @@ from launcher.run.causes import KIND_OF, rank_kind
 from launcher.run.error_words import kind_of_words
 from launcher.run.event_parts import Cause, PlacedRank, Victim
 from launcher.run.events import Event, EventKind
-from launcher.run.state import agent_logs
+from launcher.run.state import agent_logs, is_requested
 from launcher.run.tracebacks import (
     Trace,
     last_stack,
@@ -199,6 +199,8 @@ def _decided(h: History, decision: ev.Decided) -> Root | None:
             root.log, root.trace = [], None
         return root
     simple = KIND_OF.get(kind)
+    if simple == "cancelled" and is_requested(h.paths):
+        simple = "user"  # `launcher cancel` leaves its request beside the scancel
     if simple is None:
         return None
     triggers: dict[str, tuple[type[Event], ...]] = {

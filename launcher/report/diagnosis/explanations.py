@@ -279,7 +279,7 @@ def _hang(root: Root, h: History, s: RunSummary) -> Explanation:
 @_explains("node", "slurm_node")
 def _node(root: Root, h: History, s: RunSummary) -> Explanation:
     how = {
-        "silent": "stopped responding",
+        "silent": "stopped responding (its host or its network is down)",
         "closed": "lost its agent's connection",
         "slurm": "was reported down by SLURM",
     }

@@ -14,6 +14,7 @@ from launcher.report.diagnosis.traces import place_words
 from launcher.report.model.history import History, as_dict, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.report.model.troubles import Trouble, troubles
+from launcher.report.text.status import unreported
 from launcher.run import events as ev
 from launcher.run.tracebacks import Trace
 from launcher.run.units import named_ranks, plural, short_list
@@ -98,6 +99,7 @@ def _nothing_wrong(h: History, s: RunSummary, wrong: list[Trouble]) -> Why:
         what = f"The run completed{step}" if s.state == "completed" else f"The run is {s.doing}"
         sentence = f"{what}, but {short_list(broken)}."
     rows = [("now", trouble.sentence) for trouble in wrong[1:]]
+    rows += [("progress", said)] if (said := unreported(s)) else []
     if wrong:
         sentence = wrong[0].sentence
         rows.append(("next", wrong[0].next))

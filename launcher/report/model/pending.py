@@ -30,16 +30,16 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     (r".*held", "it is held", "scontrol release {job}"),
     ("DependencyNeverSatisfied", "a job that it depends on did not end as it should",
      "launcher cancel {run}, then submit it without that dependency"),
+    ("PartitionDown", "its {where} is down", "an administrator sets the partition up, or submit it to another"),
+    ("PartitionInactive", "its {where} starts no jobs", "an administrator sets the partition up, or submit it to another"),
+    ("PartitionNodeLimit", "it asks for more or fewer nodes than its {where} allows", _LOWER),
+    ("PartitionTimeLimit", "it asks for more time than its {where} allows", _LOWER),
     ("BadConstraints", "no node has what it asks for (features, GPUs, memory, hosts)",
      "launcher cancel {run}, then correct the slurm section and submit it again"),
     ("ReqNodeNotAvail|.*(DOWN|DRAINED|UnavailableNodes)", "nodes that it needs are down, drained or reserved",
      "an administrator returns them to service (sinfo -R says why), or submit it for other nodes"),
     ("NodeDown", "a node that it needs is down", "an administrator returns it to service (sinfo -R says why)"),
     ("ReservationDeleted", "its reservation was deleted", "launcher cancel {run}, then submit it without the reservation"),
-    ("PartitionDown", "its partition is down", "an administrator sets the partition up, or submit it to another"),
-    ("PartitionInactive", "its partition starts no jobs", "an administrator sets the partition up, or submit it to another"),
-    ("PartitionNodeLimit", "it asks for more or fewer nodes than its partition allows", _LOWER),
-    ("PartitionTimeLimit", "it asks for more time than its partition allows", _LOWER),
     ("AccountNotAllowed|InvalidAccount", "its account may not use the partition, or does not exist",
      "launcher cancel {run}, then submit it with another slurm.account"),
     ("QOSNotAllowed|InvalidQOS", "its QOS may not be used there, or does not exist",
@@ -53,10 +53,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
 _WHOM = {"A": "its account", "Q": "its QOS"}
 
 
-def pending_reason(reason: str, run: str, job: str) -> PendingReason | None:
+def pending_reason(reason: str, run: str, job: str, partition: str = "") -> PendingReason | None:
     """Return what keeps the job from starting; None where it only waits for its turn, or for a job that is still at work."""
     for pattern, means, ends in _TABLE:
         if re.match(pattern, reason, re.IGNORECASE):
             whom = _WHOM.get(reason[:1], "its account")
-            return PendingReason(means.format(whom=whom, reason=reason), ends.format(run=run, job=job))
+            where = f"partition {partition}" if partition else "partition"
+            return PendingReason(means.format(whom=whom, reason=reason, where=where), ends.format(run=run, job=job))
     return None

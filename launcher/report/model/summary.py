@@ -74,6 +74,8 @@ class RunSummary:
     """When the newest attempt began."""
     ended: float | None = None
     """When it ended; null while it has not."""
+    partition: str = ""
+    """Of a pending run: where it waits."""
     starts: float | None = None
     """Of a pending run: when SLURM expects to start it."""
     rate: float | None = None

@@ -55,7 +55,7 @@ def said_nothing(s: RunSummary, now: float) -> str:
 def _pending(h: History, s: RunSummary) -> Iterator[Trouble]:
     if (off := kept_off(h, s)) is not None:
         yield Trouble("excluded", off.sentence, off.command)
-    elif s.job_id and (why := pending_reason(s.reason, s.run, s.job_id)) is not None:
+    elif s.job_id and (why := pending_reason(s.reason, s.run, s.job_id, s.partition)) is not None:
         kind = "held" if "held" in s.reason.lower() or "hold" in s.reason.lower() else "pending"
         yield Trouble(
             kind, f"SLURM does not start job {s.job_id}: {why.means} ({formats.clean(s.reason, 80)}).", why.ends
@@ -95,7 +95,7 @@ def _signal(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
     e = h.last(ev.SignalReceived)
     if e is None or e.meaning != "nothing" or e.attempt != s.attempt or now - e.t > _SIGNAL_S:
         return
-    sentence = f"SIG{e.name} came {formats.ago(now - e.t)}, and SLURM did not send it: the launcher did nothing."
+    sentence = f"SIG{e.name} came {formats.ago(now - e.t)}, and SLURM did not send it: training goes on."
     yield Trouble("signal", sentence, f"launcher cancel {s.run} --save saves and ends it")
 
 

@@ -60,7 +60,7 @@ def _slurm_state(h: History, slurm: Mapping[str, JobView] | None, now: float, jo
     if job is not None and is_this_job(h.submission, h.paths.root, name=job.name, command=job.command):
         word = job.state
         if word in _WAITING:
-            return "pending", job.reason, {"starts": job.start_estimate_t}
+            return "pending", job.reason, {"starts": job.start_estimate_t, "partition": job.partition}
         lag_s = 5.0 if word == "CANCELLED" else 15.0  # of the outcome file behind SLURM's word, on a shared file system
         if word in _DEAD and (waiting or quiet_s > lag_s):
             return _dead(h, word, waiting)

@@ -52,6 +52,7 @@ def labelled(s: RunSummary, now: float, *, wrong: list[Trouble], why: str = "", 
         "waiting": _waiting(s, now),
         "phase": _phase(s),
         "step": _step(s),
+        "progress": unreported(s),
         "saved": _saved(s, now),
         "metrics": formats.metric_list(s.metrics),
         "ranks": _ranks(s),
@@ -97,6 +98,14 @@ def _phase(s: RunSummary) -> str:
         if s.state == "running" and s.phase not in ("", "training", "ended", "suspended") and not s.missing
         else ""
     )
+
+
+def unreported(s: RunSummary) -> str:
+    """That a plain script reports nothing, and where its progress is to be seen; "" of all others."""
+    plain = s.state == "running" and s.ranks and all(r.get("phase") in ("script", "ended") for r in s.ranks)
+    if not plain or s.step or s.total_steps:
+        return ""
+    return f"not reported by the script (launcher.attach() would): launcher logs {s.run} -f shows what it prints"
 
 
 def _step(s: RunSummary) -> str:

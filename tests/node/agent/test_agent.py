@@ -46,6 +46,9 @@ async def start(w: Any, **how: Any) -> Any:
     return agent
 
 
+SIGNALS = {"TERM", "INT", "USR2", "CONT", "USR1", "HUP"}
+
+
 def test_an_agent_says_what_it_is_and_leaves_when_told(world: Any) -> None:
     """hello carries the node's facts; shutdown is answered by leaving, exit code 0 and nothing left."""
 
@@ -230,7 +233,7 @@ def test_a_script_hears_term_once(world: Any) -> None:
 
 
 def test_an_agents_signals_are_told_and_end_nothing(world: Any) -> None:
-    """TERM, USR2 and CONT, sent to every process of the step, are told to the leader; everybody lives on."""
+    """Signals that SLURM, or a user, sends to every process of the step are told to the leader; everybody lives on."""
 
     async def body(w: Any) -> None:
         agent = await start(w)
@@ -238,10 +241,10 @@ def test_an_agents_signals_are_told_and_end_nothing(world: Any) -> None:
         await w.leader.heard("worker_up", count=2)
         await w.leader.until(lambda: len([m for m in w.leader.all("worker") if m["message"]["type"] == "phase"]) == 2)
         alive = sorted(w.left())
-        for signum in (signal.SIGTERM, signal.SIGUSR2, signal.SIGCONT):
+        for signum in (signal.SIGTERM, signal.SIGUSR2, signal.SIGCONT, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
             for pid in alive:
                 os.kill(pid, signum)
-        await w.leader.until(lambda: {m["name"] for m in w.leader.all("signal")} == {"TERM", "USR2", "CONT"})
+        await w.leader.until(lambda: {m["name"] for m in w.leader.all("signal")} == SIGNALS)
         before = len(w.leader.all("alive"))
         await w.leader.heard("alive", count=before + 2)
         assert sorted(w.left()) == alive

@@ -28,6 +28,8 @@ from launcher.run.state import read_outcome
 
 SENTENCE = "The run directory /runs/r cannot be written: [Errno 30] Read-only file system: '/runs/r/attempts/0'."
 
+SRUN_KILLED = "The srun of the batch script was killed, which ends the step; the run is requeued."
+
 
 class Slurm:
     """A job that still runs; notes what it is asked."""
@@ -149,6 +151,29 @@ def test_what_an_earlier_life_said_is_not_this_ones(run, capfd, monkeypatch: pyt
     (decision,) = [e for e in read_lines(paths.events) if e["type"] == "decision"]
     assert decision["reason"] == "The leader died and left no message; the run is requeued."
     assert "said" not in decision
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (
+            "/var/spool/job00005/slurm_script: line 31: 4242 Killed                  srun --unbuffered /bin/bash -c x",
+            SRUN_KILLED,
+        ),
+        ("srun: error: node1: task 0: Killed", "The leader died and left no message; the run is requeued."),
+    ],
+)
+def test_an_srun_that_was_killed_is_told_from_a_leader_that_was(run, line: str, reason: str) -> None:
+    """The shell of the batch script reports its own child alone; of a task that was killed srun itself tells."""
+    spec, paths = run
+    fence.claim_attempt(paths, job_id="5")
+    event_lines.append(paths.events, an_event("attempt_started", attempt=0, job_id="5", host="n0", restart_count=0))
+    paths.submitit.mkdir(parents=True, exist_ok=True)
+    (paths.submitit / "5_0_log.out").write_text(f"{MARK}5.0\nsubmitit INFO (x) - starting\n{line}\n")
+
+    assert teardown.act(spec, paths, Slurm()) is True
+    (decision,) = [e for e in read_lines(paths.events) if e["type"] == "decision"]
+    assert decision["reason"] == reason
 
 
 def test_a_leader_that_stood_still_did_not_die(run) -> None:

@@ -329,6 +329,37 @@ def test_a_scancel_in_the_window_before_the_time_limit_ends_the_run(world, virtu
     assert w.events("stop_requested")[0]["cause"] == ("cancelled" if early else "time_limit")
 
 
+def test_int_stops_as_term_does_and_is_told_by_its_name(world, virtual):
+    """^C, or ``scancel --signal=INT``: the history and the reason say SIGINT."""
+    w = world(checkpoint={"interval_steps": 100})
+    w.allocation.means = SignalMeaning("terminated")
+
+    async def script():
+        await w.until(lambda: len(w.events("first_step")) == 1)
+        w.signal("INT")
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "cancelled"
+    assert [(e["name"], e["meaning"]) for e in w.events("signal")] == [("INT", "terminated")]
+    assert "INT was sent to the job" in w.events("decision")[0]["reason"]
+
+
+@pytest.mark.parametrize("name", ["USR1", "HUP"])
+def test_a_signal_that_means_nothing_is_noted_once(world, virtual, name):
+    """Every agent of the step reports it; training goes on."""
+    w = world(checkpoint={"interval_steps": 100})
+
+    async def script():
+        await w.until(lambda: len(w.events("first_step")) == 1)
+        w.signal(name)
+
+    ending = virtual(w.attempt_once(script))
+
+    assert ending.state == "completed"
+    assert [(e["name"], e["meaning"]) for e in w.events("signal")] == [(name, "nothing")]
+
+
 def test_a_false_alarm_costs_no_step(world, virtual):
     """SLURM was silent at the signal and says afterwards that it wants nothing: on in the same allocation, from the same step."""
     w = world(checkpoint={"interval_steps": 1000})

@@ -172,7 +172,7 @@ CASES: dict[str, tuple[Make, str, str]] = {
         "disk_full", "No checkpoint could be written since step 140."),
     "node silent": (
         lambda p: gives_up(training(p).event("node_lost", host="node2", why="silent"), "node_lost"),
-        "node", "Node node2 stopped responding."),
+        "node", "Node node2 stopped responding (its host or its network is down)."),
     "node down": (
         lambda p: gives_up(training(p).event("node_lost", host="node2", why="slurm"), "node_lost"),
         "node", "Node node2 was reported down by SLURM."),
@@ -621,7 +621,7 @@ class Job:
 
     def __init__(self, state: str) -> None:
         self.state, self.reason = state, ""
-        self.name, self.command, self.start_estimate_t = "", "", None
+        self.name, self.command, self.partition, self.start_estimate_t = "", "", "", None
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,19 @@ def test_ranks_that_have_ended_before_the_others_are_told(tmp_path: Path) -> Non
     assert explain(h, s, story.t).sentence == told
 
 
+def test_a_plain_script_is_said_to_report_nothing(tmp_path: Path) -> None:
+    """`status` and `why` say where its progress is to be seen; a script that reports steps has them shown."""
+    plain = training(tmp_path).state(step=0, ranks=[{"rank": 0, "phase": "script"}, {"rank": 1, "phase": "script"}])
+    h = plain.history()
+    s = summarise_history(h, None, plain.t)
+    told = f"not reported by the script (launcher.attach() would): launcher logs {s.run} -f shows what it prints"
+
+    assert f"  progress {told}" in lines(s, plain.t, wrong=[])
+    assert ("progress", told) in explain(h, s, plain.t).rows
+    attached = summarise(plain.state(step=7, ranks=[{"rank": 0, "phase": "script"}]).paths, None, plain.t)
+    assert "progress" not in "".join(lines(attached, plain.t, wrong=[]))
+
+
 def test_a_script_that_reports_no_steps_is_at_none(tmp_path: Path) -> None:
     """`status` shows no "step 0" of a script that saves its own files, whatever it has done; one that counts to 600 begins at 0."""
     story = Story(tmp_path).submitted().begins().round_starts().event("saved", step=None, path="out/40.pt")

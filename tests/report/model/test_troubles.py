@@ -11,6 +11,7 @@ from run_story import Story, training
 from launcher.report.diagnosis.why import explain
 from launcher.report.model.summary import summarise_history
 from launcher.report.model.troubles import Trouble, troubles
+from launcher.slurm.jobs import JobView
 
 
 def now(story: Story) -> list[Trouble]:
@@ -125,3 +126,24 @@ def test_a_nan_that_has_passed_is_told_as_past(tmp_path: Path) -> None:
     assert found.sentence == "The metric loss of rank 1 (node1) was nan at step 20, and finite again at step 21."
     passed.event("round_ended", why="x").round_starts().state(step=120)
     assert now(passed) == []
+
+
+def test_a_signal_that_meant_nothing_is_told_for_a_while(tmp_path: Path) -> None:
+    """Whoever sent USR1 for a save learns that nothing was done, and how to have one."""
+    sent = training(tmp_path).event("signal", host="node1", name="USR1", meaning="nothing").wait(60).state(step=120)
+    (found,) = now(sent)
+
+    assert found.sentence == "SIGUSR1 came 60 s ago, and SLURM did not send it: training goes on."
+    assert now(sent.wait(600).state(step=120)) == []
+
+
+def test_a_suspended_job_is_told_and_nothing_else(tmp_path: Path) -> None:
+    """Its leader is stopped, too: it is silent, and no one is to blame for slow steps."""
+    stopped = story(tmp_path, 0.2, 1.0, 0.2, 0.2)
+    view = JobView(job_id="482913", state="SUSPENDED", name=stopped.paths.id)
+    h = stopped.history()
+    s = summarise_history(h, {"482913": view}, stopped.t + 300)
+    (found,) = troubles(h, s, stopped.t + 300)
+
+    assert (s.state, s.phase, s.rate, found.next) == ("running", "suspended", None, "scontrol resume 482913")
+    assert explain(h, s, stopped.t + 300).sentence == "SLURM has suspended job 482913: its processes are stopped."

@@ -292,16 +292,25 @@ def _(cluster, run):
     cluster.run(["scancel", "--signal=TERM", "--full", run.job_id])
 
 
-@act("TERM to the batch script", kind=STORY, state="running", says=[("term", "batch script", "script", "cancel")],
-     must=[("term", "batch script"), OVER_OR_BACK],
-     never=["sigint", "usr1", "preempted", "time limit reached", FINE, MUTE], soon_s=60)  # fmt: skip
+# Changed after the first run: what reaches the shell of the batch script alone (srun answers to INT with a line in its log) changes
+# nothing, and nobody in the run hears of it: that the run trains is then the truth.
+UNHEARD = ("training", "goes on")
+
+
+@act("TERM to the batch script", kind=STORY, state="running", says=[("term", "batch script", "script", "cancel", *UNHEARD)],
+     must=[("term", "batch script", *UNHEARD)],
+     never=["sigint", "usr1", "preempted", "time limit reached", MUTE], soon_s=60)  # fmt: skip
 def _(cluster, run):
     cluster.run(["scancel", "--signal=TERM", "--batch", run.job_id])
 
 
 def plant_signal(name, where, option, must):
-    @act(f"{name} to {where}", kind=STORY, state="running", says=[(*SIGNALS[name], "signal", "batch script")], must=must,
-         never=[*NOT_SIGNALS[name], "preempted", "time limit reached", FINE, MUTE], soon_s=60)  # fmt: skip
+    unheard = where == "the batch script" or (name, where) == ("INT", "the whole job")
+    more, fine = (UNHEARD, []) if unheard else ((), [FINE])
+    must = [(*words, *more) for words in must]
+
+    @act(f"{name} to {where}", kind=STORY, state="running", says=[(*SIGNALS[name], "signal", "batch script", *more)], must=must,
+         never=[*NOT_SIGNALS[name], "preempted", "time limit reached", *fine, MUTE], soon_s=60)  # fmt: skip
     def _(cluster, run):
         cluster.run(["scancel", f"--signal={name}", *option, run.job_id])
 
@@ -526,10 +535,13 @@ def _(cluster, run):
      never=["preempted", "has failed", FINE, "waits for resources"], soon_s=40)  # fmt: skip
 def _(cluster, run):
     cluster.set(AccountingStorageEnforce="limits")
-    cluster.run(["sacctmgr", "-i", "modify", "user", "where", "name=root", "set", "MaxJobs=0"])
+    # Changed after the first run: with MaxJobs=0 SLURM refuses the submission at once; with 1, another job of the user's has it.
+    cluster.run(["sacctmgr", "-i", "modify", "user", "where", "name=root", "set", "MaxJobs=1"])
+    busy = cluster.sbatch("--nodes=1", wrap="sleep 300")
 
     def undo():
         cluster.run(["sacctmgr", "-i", "modify", "user", "where", "name=root", "set", "MaxJobs=-1"])
+        cluster.run(["scancel", busy])
 
     try:
         time.sleep(2)
@@ -545,8 +557,11 @@ def _(cluster, run):
      job=over(slurm={"qos": "blindq"}), soon_s=40)  # fmt: skip
 def _(cluster, run):
     cluster.set(AccountingStorageEnforce="limits,qos")
-    cluster.run(["sacctmgr", "-i", "add", "qos", "blindq", "GrpJobs=0"])
+    cluster.run(["sacctmgr", "-i", "add", "qos", "blindq", "GrpJobs=1"])
     cluster.run(["sacctmgr", "-i", "modify", "user", "where", "name=root", "set", "qos+=blindq"])
+
+    time.sleep(3)
+    busy = cluster.sbatch("--nodes=1", "--qos=blindq", wrap="sleep 300")  # changed after the first run, as above
 
     def undo():
         cluster.run(["sacctmgr", "-i", "modify", "user", "where", "name=root", "set", "qos-=blindq"])
