@@ -129,6 +129,8 @@ class WorkerAt(FromWorker, type="at"):
     """The answer to ``where``: the highest unit that this worker has entered; it goes on."""
 
     step: int
+    waits: bool | None = None
+    """Its main thread is in a collective, or in a backward pass that may wait for one."""
 
 
 class WorkerSaveAck(FromWorker, type="save_ack"):

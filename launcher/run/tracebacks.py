@@ -26,6 +26,8 @@ _OF_PYTHON = re.compile(r"/lib/python[\d.]+/(?!site-packages|dist-packages)|^<fr
 _NO_NAME = re.compile(r"^\[W\S* \S+ socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be retrieved")
 """torch warns in this way where hosts have no names to their addresses: it works."""
 _THREAD = re.compile(r"^Exception in thread (.+):$")
+WAITS = re.compile(r"torch/distributed/|nn/parallel/distributed\.py|autograd/graph\.py")
+"""Files of a stack that waits for other ranks: in a collective, or in a backward pass that reduces gradients."""
 _PREFIX = re.compile(r"^\[(?:rank|default)\d+\]:\s?")
 """torchrun and torch's own excepthook put ``[rank3]: `` before every line."""
 

@@ -113,7 +113,7 @@ def misses(case: Any, why: Why, delay_s: float, hosts: Sequence[str] = ("node1",
     text, sentence = "\n".join(why.lines()).lower(), why.sentence.lower()
     kinds = (case.kind,) if isinstance(case.kind, str) else case.kind
     out = []
-    if kinds and why.kind not in kinds:
+    if kinds and why.kind and why.kind not in kinds:
         out.append(f"kind {why.kind}, not {case.kind}")
     if case.rank == "all" and not re.search(r"\b(all \d+ ranks|both ranks|every rank)", sentence):
         out.append("not told of all ranks")
@@ -188,7 +188,8 @@ class Verbs:
         try:
             values = json.loads(self("why", run.paths.id, "--json"))
         except ValueError:  # there is no run: the error is one sentence
-            return Why(run=run.paths.id, state="failed", kind="", sentence=text.strip()), text
+            state = "running" if "RUNNING" in text else "failed"
+            return Why(run=run.paths.id, state=state, kind="", sentence=text.strip()), text
         rows = [(label, text) for label, texts in values.pop("evidence").items() for text in texts]
         return Why(**values, rows=rows), text
 

@@ -24,6 +24,10 @@ _LEADERS = re.compile(r"^error: (?:the leader failed: )?(?P<words>\S.*)$", re.MU
 """The last line of a first node's agent that could not go on (`launcher.node.agent.entry`)."""
 _SRUN_KILLED = re.compile(r"^\S*slurm_script: line \d+: +\d+ Killed +.*srun", re.MULTILINE)
 """How bash reports that srun itself was killed, and none of its tasks: SLURM then ends the step."""
+_SRUN_FORCED = re.compile(r"^srun: forcing job termination", re.MULTILINE)
+"""What srun says when it ends the step upon a signal."""
+_WANTED = re.compile(r"\*\*\* JOB|^srun: error", re.MULTILINE)
+"""SLURM had ended the job, or a task had failed: srun's end follows from that."""
 _MOST_BYTES = 1 << 20
 
 
@@ -44,9 +48,15 @@ def leader_words(paths: RunPaths) -> str:
     return str(said[-1]).strip().rstrip(".") if said else ""
 
 
-def srun_was_killed(paths: RunPaths) -> bool:
-    """Return whether this life's srun was killed, as the batch script's shell reports it; never raises."""
-    return bool(_SRUN_KILLED.search(_of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ))))
+def srun_end(paths: RunPaths) -> str:
+    """Return how this life's srun itself was ended, "" where it was not; never raises."""
+    log = _of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ))
+    if _SRUN_KILLED.search(log):
+        return "The srun of the batch script was killed, which ends the step"
+    forced = _SRUN_FORCED.search(log)
+    if forced and not _WANTED.search(log[: forced.start()]):
+        return "The srun of the batch script received a signal (HUP or TERM), which ends the step"
+    return ""
 
 
 def _of_life(log: str, life: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 from launcher.errors import RunFailedError, SiteError
 from launcher.frozen import frozen
 from launcher.node.allocation.allocation import NEEDED, Allocation, CancelledError, NotAnsweredError
-from launcher.node.allocation.early_exits import leader_words, srun_was_killed
+from launcher.node.allocation.early_exits import leader_words, srun_end
 from launcher.node.checkpoints import fence
 from launcher.node.policy.budgets import Budgets, backoff_s
 from launcher.run import clock, event_lines, events
@@ -197,8 +197,7 @@ def act(
         meaning = _meaning(allocation, told and _handed_back(history, life) is None)  # a requeue sends TERM, too
         if not said and (words := leader_words(paths)):
             said = f"The leader {'failed' if _led(history, life) else 'could not begin'}: {words}"
-        elif not said and srun_was_killed(paths):
-            said = "The srun of the batch script was killed, which ends the step"
+        said = said or srun_end(paths)
         decision = decide_end(spec.restart, history, life=life, meaning=meaning, now=clock.now(), said=said)
     if decision.action == "nothing":
         print(decision.reason, file=sys.stderr)

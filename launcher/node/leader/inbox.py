@@ -180,7 +180,7 @@ class Inbox(wire.Hub):
                 if board.stop is not None and board.stop.entered(rank.rank, said.step):
                     self._agreed(board.stop, round_)
             case messages.WorkerAt():
-                rank.at = said.step
+                round_.is_at(rank, said)
             case messages.WorkerSaveBegun():
                 board.saver.save_begun(said.step, now)
             case messages.WorkerShard() if said.last and not self._may_finish(round_, said.step):

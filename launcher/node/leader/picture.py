@@ -42,7 +42,7 @@ def picture(board: Board) -> dict[str, Any]:
         "world_size": round_.world_size if round_ is not None else board.spec.world_size,
         "nodes": [n.host for n in used],
         "spares": [n.host for n in board.nodes.healthy if n not in used],
-        "ranks": [r.picture() for r in round_.ranks] if round_ is not None else [],
+        "ranks": [r.picture(now) for r in round_.ranks] if round_ is not None else [],
         "metrics": dict(board.metrics),
         "rate": round_.rate(now) if round_ is not None else None,
         "allocation_t": round(board.began_t, 3),

@@ -9,11 +9,12 @@ from typing import Any
 
 from launcher.node.checkpoints.committed import CommittedCheckpoint
 from launcher.node.leader.nodes import Node
+from launcher.node.leader.pauses import Pauses
 from launcher.node.policy.first_failure import Failure, left_by_itself, symptom_only
 from launcher.node.policy.hangs import HangWatch, RankView
 from launcher.node.wire.messages import RankUse, ToAgent, ToWorkers, WorkerExit
 from launcher.run import clock
-from launcher.run.messages import AskUnit, ToWorker, WorkerNotFinite, WorkerProgress
+from launcher.run.messages import AskUnit, ToWorker, WorkerAt, WorkerNotFinite, WorkerProgress
 
 _SETTLE_S = 0.05
 """After a failure that is not a victim's, the leader waits so long for others."""
@@ -80,13 +81,14 @@ class Rank:
             **{k: getattr(self.use, k, None) for k in ("cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes")},
         }
 
-    def picture(self) -> dict[str, Any]:
+    def picture(self, now: float) -> dict[str, Any]:
         """Return its part of state.json."""
         return {
             **self.sample(),
             "node": self.node.index,
             "phase": "ended" if self.exited else self.phase,
             "data_part": self._data_part(),
+            "kept_waiting": self.round.pauses.count(self.rank, now),
             **{k: getattr(self, k) for k in ("local_rank", "pid", "ended_t", "heartbeat_t")},
         }
 
@@ -113,6 +115,7 @@ class Round:
         self.nodes = nodes
         self.resume = resume
         self.hangs = hangs
+        self.pauses = Pauses()
         self.script = script
         self.first = resume.step if resume else 0
         """The step that it begins after."""
@@ -246,6 +249,11 @@ class Round:
         if further:
             self._pace.append((now, step))
         return further
+
+    def is_at(self, rank: Rank, message: WorkerAt) -> None:
+        """Take in the answer to ``where``."""
+        rank.at = message.step
+        self.pauses.answered(rank.rank, message.waits)
 
     def is_not_finite(self, rank: Rank, message: WorkerNotFinite, now: float) -> None:
         """Note that a metric is NaN or infinite, or finite again."""

@@ -20,6 +20,7 @@ from launcher.node.wire.messages import SILENCE_S
 from launcher.run import clock
 from launcher.run.asking import PATIENCE_S
 from launcher.run.intervals import mttf_s
+from launcher.run.messages import AskUnit
 
 _STALL_S = 2.0
 """After a longer gap between two ticks the leader itself stood still."""
@@ -158,6 +159,7 @@ class TimedChecks:
         board = self.board
         board.fenced = board.fenced or board.saver.fenced
         self._hang(round_, now)
+        self._pause(round_, now)
         self._idle(round_, now)
         self._disk(now)
         if round_.not_finite and now - round_.not_finite_at >= _NOT_FINITE_S:
@@ -198,6 +200,15 @@ class TimedChecks:
             text = f"{who} {'was' if len(slow) == 1 else 'were'} frozen (process state T) for {limit:.0f} s"
         hosts = tuple(sorted({r.node.host for r in slow}))
         board.hang = caused(Kind.HANG, text, hosts, slow[0].rank if slow else None)
+
+    def _pause(self, round_: Round, now: float) -> None:
+        """Ask, once in a longer pause of training, which ranks are at work and which wait for them."""
+        live = [r for r in round_.ranks if not r.over]
+        steady = round_.stepped and self.board.stop is None and round_.failed_at is None and not round_.lost
+        if steady and all(r.phase == "train" for r in live):
+            asks = round_.pauses.begins(now, round_.hangs.last_progress, round_.hangs.usual_s, {r.rank for r in live})
+            if asks:
+                round_.send(AskUnit())
 
     def _idle(self, round_: Round, now: float) -> None:
         minutes = self.board.spec.restart.idle_timeout_min

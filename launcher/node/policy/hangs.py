@@ -60,6 +60,11 @@ class HangWatch:
     """Longest observed stay in each other phase."""
     last_progress: float = 0.0
 
+    @property
+    def usual_s(self) -> float | None:
+        """The usual time of a step, as far as there were any."""
+        return statistics.median(self.recent) if self.recent else None
+
     def progressed(self, now: float, step_time_s: float | None = None) -> None:
         """Somebody finished a step or entered another phase."""
         self.last_progress = now

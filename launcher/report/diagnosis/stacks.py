@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from launcher.report.diagnosis.traces import tail
 from launcher.run.paths import RunPaths
-from launcher.run.tracebacks import Trace, last_stack
+from launcher.run.tracebacks import WAITS, Trace, last_stack
 
-_WAITS = re.compile(r"torch/distributed/|nn/parallel/distributed\.py|autograd/graph\.py")
-"""Files of a stack that waits for other ranks: in a collective, or in a backward pass that reduces gradients."""
 MOST_STACKS = 128
 
 
@@ -28,7 +24,7 @@ class Stacks:
                 self._silent.append(rank)
                 continue
             self._stacks[rank] = stack
-            if any(_WAITS.search(frame.file) for frame in stack.frames):
+            if any(WAITS.search(frame.file) for frame in stack.frames):
                 self._waiting.setdefault(_called_from(stack), []).append(rank)
             else:
                 self._busy.append(rank)

@@ -36,12 +36,12 @@ def kept_off(h: History, s: RunSummary) -> KeptOff | None:
     whys = {host: e.why or "" for e in h.of(Excluded) for host in e.hosts}
     named = short_list([f"{host} ({whys[host]})" for host in hosts])
     sentence = f"SLURM finds no hosts for the job ({s.reason}), and the launcher excludes {named}."
-    return KeptOff(sentence, f"scontrol update JobId={s.job_id} ExcNodeList={_users(h)}")
+    return KeptOff(sentence, f"scontrol update JobId={s.job_id} ExcNodeList={job_option(h, 'exclude')}")
 
 
-def _users(h: History) -> str:
-    """What the user excludes."""
+def job_option(h: History, name: str) -> str:
+    """A text of the ``slurm`` section of the run's job file; "" where there is none."""
     from launcher.config.load.site_profile import read_document
 
     slurm = (read_document(h.paths.job).data or {}).get("slurm")
-    return as_text(slurm.get("exclude")) if isinstance(slurm, dict) else ""
+    return as_text(slurm.get(name)) if isinstance(slurm, dict) else ""

@@ -40,6 +40,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
      "an administrator returns them to service (sinfo -R says why), or submit it for other nodes"),
     ("NodeDown", "a node that it needs is down", "an administrator returns it to service (sinfo -R says why)"),
     ("ReservationDeleted", "its reservation was deleted", "launcher cancel {run}, then submit it without the reservation"),
+    ("Reservation$", "its reservation{reservation} has not begun", "it starts when that begins: scontrol show reservation{reservation}"),
     ("AccountNotAllowed|InvalidAccount", "its account may not use the partition, or does not exist",
      "launcher cancel {run}, then submit it with another slurm.account"),
     ("QOSNotAllowed|InvalidQOS", "its QOS may not be used there, or does not exist",
@@ -53,11 +54,17 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
 _WHOM = {"A": "its account", "Q": "its QOS"}
 
 
-def pending_reason(reason: str, run: str, job: str, partition: str = "") -> PendingReason | None:
+def pending_reason(
+    reason: str, run: str, job: str, *, partition: str = "", reservation: str = ""
+) -> PendingReason | None:
     """Return what keeps the job from starting; None where it only waits for its turn, or for a job that is still at work."""
     for pattern, means, ends in _TABLE:
         if re.match(pattern, reason, re.IGNORECASE):
             whom = _WHOM.get(reason[:1], "its account")
+            name = f" {reservation}" if reservation else ""
             where = f"partition {partition}" if partition else "partition"
-            return PendingReason(means.format(whom=whom, reason=reason, where=where), ends.format(run=run, job=job))
+            return PendingReason(
+                means.format(whom=whom, reason=reason, where=where, reservation=name),
+                ends.format(run=run, job=job, reservation=name),
+            )
     return None

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from launcher.frozen import frozen
 from launcher.report import formats
 from launcher.report.model.history import History, as_number, as_text
-from launcher.report.model.kept_off import kept_off
-from launcher.report.model.pending import pending_reason
+from launcher.report.model.kept_off import job_option, kept_off
+from launcher.report.model.pending import PendingReason, pending_reason
 from launcher.report.model.summary import RunSummary
 from launcher.run import events as ev
 from launcher.run.units import all_ranks, named_ranks, short_list
@@ -20,6 +20,7 @@ _WAITS = 0.5
 """Training waits for data when that takes this part of a step."""
 _SAVES = 0.2
 """Saves are slow when they stop training for this part of its time."""
+_PAUSES = 3
 _WARM_UP = 20
 """The first steps of a round compile, fill caches and open files."""
 _SIGNAL_S = 600.0
@@ -32,7 +33,7 @@ class Trouble:
     """One thing that is wrong, or slow."""
 
     kind: str
-    """held, pending, excluded, suspended, silent, missing, saving, not_finite, ended, slow_host, slow_rank, data, saves, signal."""
+    """held, pending, excluded, suspended, silent, missing, saving, not_finite, ended, slow_host, slow_rank, pauses, data, saves, signal."""
     sentence: str
     """What, where and since when."""
     next: str
@@ -55,11 +56,16 @@ def said_nothing(s: RunSummary, now: float) -> str:
 def _pending(h: History, s: RunSummary) -> Iterator[Trouble]:
     if (off := kept_off(h, s)) is not None:
         yield Trouble("excluded", off.sentence, off.command)
-    elif s.job_id and (why := pending_reason(s.reason, s.run, s.job_id, s.partition)) is not None:
+    elif (why := _reason(h, s)) is not None:
         kind = "held" if "held" in s.reason.lower() or "hold" in s.reason.lower() else "pending"
         yield Trouble(
             kind, f"SLURM does not start job {s.job_id}: {why.means} ({formats.clean(s.reason, 80)}).", why.ends
         )
+
+
+def _reason(h: History, s: RunSummary) -> PendingReason | None:
+    reservation = job_option(h, "reservation") if s.reason.startswith("Reservation") else ""
+    return pending_reason(s.reason, s.run, s.job_id or "JOB", partition=s.partition, reservation=reservation)
 
 
 def _running(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
@@ -84,7 +90,8 @@ def _running(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
     yield from _ended(s, now)
     begun = h.last(ev.FirstStep)
     if begun is not None and s.step is not None and s.step - (begun.step or 0) >= _WARM_UP:
-        yield from _slow(s)
+        slow = list(_slow(s))
+        yield from slow or _keeping(s)
         yield from _data(s)
     yield from _saves(h)
     yield from _signal(h, s, now)
@@ -197,6 +204,18 @@ def _slow(s: RunSummary) -> Iterator[Trouble]:
 
 def _host(s: RunSummary, rank: int) -> str:
     return next((as_text(r.get("host")) for r in s.ranks if r.get("rank") == rank), "?")
+
+
+def _keeping(s: RunSummary) -> Iterator[Trouble]:
+    """A rank that alone is at work in pauses of training, again and again: between steps, where its step times do not show it."""
+    for r in s.ranks:
+        count = as_number(r.get("kept_waiting")) or 0
+        if count >= _PAUSES:
+            sentence = f"Rank {r.get('rank')} ({as_text(r.get('host'))}) kept the others waiting {count:g} times in the last 5 min."
+            yield Trouble(
+                "pauses", sentence, "look at what this rank alone does between steps: evaluation, logging, uploads"
+            )
+            return
 
 
 def _data(s: RunSummary) -> Iterator[Trouble]:

@@ -8,15 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import sys
+import threading
 import time
 from collections import deque
 from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
+from launcher.run.tracebacks import WAITS
+
 _EVERY_S = 1.0
 _KEYS = ("backward_comm_time", "backward_compute_comm_overlap_time", "backward_compute_time")
 """Of DDP's prototype interface, in nanoseconds; where a torch lacks it, nothing is known."""
+
+
+def waits_for_ranks() -> bool | None:
+    """Return whether the main thread is in a collective, or in a backward pass; asked by another thread. None: it has no frame."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    if frame is None:
+        return None
+    while frame is not None:
+        if WAITS.search(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Waits:

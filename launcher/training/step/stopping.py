@@ -27,6 +27,7 @@ from launcher.run.messages import (
     WorkerSaveAck,
 )
 from launcher.training.checkpoint import write
+from launcher.training.process.waits import waits_for_ranks
 
 
 class StopTraining(BaseException):
@@ -113,7 +114,7 @@ def _handle(channel: Channel, gate: Gate, rank: int, message: ToWorker) -> None:
         case Pause():
             channel.send(WorkerEntered(step=gate.pause()))
         case AskUnit():
-            channel.send(WorkerAt(step=gate.entered))
+            channel.send(WorkerAt(step=gate.entered, waits=waits_for_ranks()))
         case StopAt():
             gate.agree(message)
         case Release():

@@ -28,6 +28,7 @@ from launcher.run.state import read_outcome
 
 SENTENCE = "The run directory /runs/r cannot be written: [Errno 30] Read-only file system: '/runs/r/attempts/0'."
 
+DIED = "The leader died and left no message; the run is requeued."
 SRUN_KILLED = "The srun of the batch script was killed, which ends the step; the run is requeued."
 
 
@@ -160,7 +161,12 @@ def test_what_an_earlier_life_said_is_not_this_ones(run, capfd, monkeypatch: pyt
             "/var/spool/job00005/slurm_script: line 31: 4242 Killed                  srun --unbuffered /bin/bash -c x",
             SRUN_KILLED,
         ),
-        ("srun: error: node1: task 0: Killed", "The leader died and left no message; the run is requeued."),
+        (
+            "srun: forcing job termination\nsrun: error: node1: task 0: Killed",
+            SRUN_KILLED.replace("was killed", "received a signal (HUP or TERM)"),
+        ),
+        ("slurmstepd-n0: error: *** JOB 5 ON n0 CANCELLED ***\nsrun: forcing job termination", DIED),
+        ("srun: error: node1: task 0: Killed", DIED),
     ],
 )
 def test_an_srun_that_was_killed_is_told_from_a_leader_that_was(run, line: str, reason: str) -> None:

@@ -147,3 +147,15 @@ def test_a_suspended_job_is_told_and_nothing_else(tmp_path: Path) -> None:
 
     assert (s.state, s.phase, s.rate, found.next) == ("running", "suspended", None, "scontrol resume 482913")
     assert explain(h, s, stopped.t + 300).sentence == "SLURM has suspended job 482913: its processes are stopped."
+
+
+def test_a_rank_that_pauses_alone_is_told_after_the_third_time(tmp_path: Path) -> None:
+    """Its steps are as long as everybody's: only the moments tell that it alone was at work."""
+    h = story(tmp_path, 0.5, 0.5)
+    each = ranks(0.5, 0.5)
+    h.state(step=120, ranks=[{**each[0], "kept_waiting": 2}, each[1]])
+    assert now(h) == []
+    h.state(step=120, ranks=[{**each[0], "kept_waiting": 3}, each[1]])
+    (found,) = now(h)
+
+    assert found.sentence == "Rank 0 (node1) kept the others waiting 3 times in the last 5 min."

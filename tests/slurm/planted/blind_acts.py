@@ -244,6 +244,14 @@ def check_waits(cluster, reason, *options):
     raise RuntimeError(f"precondition: SLURM gives {seen!r} and not {reason!r}; this is no fault of the launcher")
 
 
+def occupied(cluster, *options):
+    """A job that uses up a limit of one."""
+    try:
+        return cluster.sbatch("--nodes=1", *options, wrap="sleep 300")
+    except AssertionError as error:
+        raise RuntimeError(f"precondition: SLURM refuses the job that was to use up the limit: {error}") from None
+
+
 # === SLURM's: cancelling and signals ============================================================================================
 
 
@@ -537,7 +545,7 @@ def _(cluster, run):
     cluster.set(AccountingStorageEnforce="limits")
     # Changed after the first run: with MaxJobs=0 SLURM refuses the submission at once; with 1, another job of the user's has it.
     cluster.run(["sacctmgr", "-i", "modify", "user", "where", "name=root", "set", "MaxJobs=1"])
-    busy = cluster.sbatch("--nodes=1", wrap="sleep 300")
+    busy = occupied(cluster)
 
     def undo():
         cluster.run(["sacctmgr", "-i", "modify", "user", "where", "name=root", "set", "MaxJobs=-1"])
@@ -561,7 +569,7 @@ def _(cluster, run):
     cluster.run(["sacctmgr", "-i", "modify", "user", "where", "name=root", "set", "qos+=blindq"])
 
     time.sleep(3)
-    busy = cluster.sbatch("--nodes=1", "--qos=blindq", wrap="sleep 300")  # changed after the first run, as above
+    busy = occupied(cluster, "--qos=blindq")  # changed after the first run, as above
 
     def undo():
         cluster.run(["sacctmgr", "-i", "modify", "user", "where", "name=root", "set", "qos-=blindq"])

@@ -107,7 +107,7 @@ def test_where_is_answered_exactly_and_holds_nobody() -> None:
 
     _handle(Agent(), gate, 0, AskUnit())  # type: ignore[arg-type]
 
-    assert said == [WorkerAt(step=7)]
+    assert said == [WorkerAt(step=7, waits=False)]
     assert not gate.hold
 
 

@@ -1,0 +1,57 @@
+"""Which ranks kept the others waiting: asked in longer pauses of training, in which nobody progresses. Pure.
+
+What a rank does between two steps (evaluates, writes, uploads) makes every rank's step long; only the moment itself tells which one it is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+
+_LEAST_S = 1.0
+_TIMES_USUAL = 5.0
+"""A pause is this much longer than a usual step."""
+_EVERY_S = 2.0
+"""Between two questions."""
+_WINDOW_S = 300.0
+
+
+class Pauses:
+    """Counts, by rank, the pauses in which it was at work while most others waited for it."""
+
+    def __init__(self) -> None:
+        self._asked: set[int] = set()
+        """Ranks that were asked in this pause."""
+        self._answers: dict[int, bool] = {}
+        self._pause_of = -1.0
+        """The time of the last progress before it."""
+        self._asked_at = 0.0
+        self._kept: defaultdict[int, deque[float]] = defaultdict(deque)
+
+    def begins(self, now: float, last_progress: float, usual_s: float | None, ranks: set[int]) -> bool:
+        """Return whether ``ranks`` must be asked now: once in each pause."""
+        if usual_s is None or last_progress == self._pause_of or now - self._asked_at < _EVERY_S:
+            return False
+        if now - last_progress < max(_LEAST_S, _TIMES_USUAL * usual_s):
+            return False
+        self._pause_of, self._asked_at, self._asked, self._answers = last_progress, now, set(ranks), {}
+        return True
+
+    def answered(self, rank: int, waits: bool | None) -> None:
+        """Take in an answer; with the last one it is known who kept whom."""
+        if rank not in self._asked or waits is None:
+            return
+        self._answers[rank] = waits
+        if len(self._answers) < len(self._asked):
+            return
+        busy = [rank for rank, waiting in self._answers.items() if not waiting]
+        if 0 < len(busy) <= len(self._answers) / 2:
+            for each in busy:
+                self._kept[each].append(self._asked_at)
+        self._asked = set()
+
+    def count(self, rank: int, now: float) -> int:
+        """Return in how many pauses of the last five minutes this rank kept the others."""
+        times = self._kept.get(rank)
+        while times and now - times[0] > _WINDOW_S:
+            times.popleft()
+        return len(times or ())
