@@ -111,6 +111,18 @@ class Net(Training):
         return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
 
 
+class Poisoned(Net):
+    """From step ``at`` on, the first micro-batch of rank 1 has a loss that is NaN: after the exchange every rank's weights are."""
+
+    def __init__(self, at: int = 3, **params: Any) -> None:
+        super().__init__(test=False, dropout=0.0, **params)
+        self.at = at
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        poisoned = self.worker.rank == 1 and self.worker.steps_done == self.at and not self.worker.is_last_micro
+        return super().loss(model, batch) * (float("nan") if poisoned else 1.0)
+
+
 def own_loop(
     worker: Worker,
     epochs: int = 2,

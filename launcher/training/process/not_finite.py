@@ -76,6 +76,7 @@ class _Ring:
         on_gpu = device.type == "cuda"
         with torch.inference_mode(False):
             self._values = torch.zeros(_KEPT, dtype=torch.float64, device=device)
+            self._slots = self._values.unbind()  # an index at each step would cost three times the copy
             self._host = torch.zeros(_KEPT, dtype=torch.float64, pin_memory=True) if on_gpu else self._values
         self._arrived = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
         self._steps = [0] * _KEPT
@@ -83,8 +84,8 @@ class _Ring:
 
     def put(self, step: int, value: torch.Tensor) -> None:
         """Copy a value, in the device's own order."""
-        at = self._put % _KEPT
-        self._values[at].copy_(value.detach().reshape(()), non_blocking=True)
+        at, value = self._put % _KEPT, value.detach()
+        self._slots[at].copy_(value if value.dim() == 0 else value.reshape(()), non_blocking=True)
         self._steps[at] = step
         self._put += 1
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from crew import Crew, make_spec
 
 from launcher.run.messages import WorkerNotFinite
+from launcher.run.spec import CheckpointSpec
 from launcher.training.process import not_finite
 from launcher.training.process.not_finite import NotFiniteWatch
 
@@ -67,6 +70,9 @@ def test_large_and_odd_values_are_well() -> None:
     )
     watch.look(wait=True)
     assert sent == []
+    watch.see(2, {"loss": torch.tensor([NAN])})
+    watch.look(wait=True)
+    assert [m.step for m in sent] == [2]
 
 
 def test_a_metric_that_comes_and_goes_does_not_fill_the_history() -> None:
@@ -83,3 +89,22 @@ def test_a_metric_of_inference_mode_can_be_watched_on() -> None:
     watch.see(2, {"loss": torch.tensor(NAN, requires_grad=True) * 2})
     watch.look(wait=True)
     assert [m.step for m in sent] == [2]
+
+
+def test_of_real_workers_the_one_with_the_first_nan_says_the_lowest_step(tmp_path: Path) -> None:
+    """A micro-batch that is not logged, of rank 1 in step 2; a step later every rank's loss is NaN."""
+    spec = make_spec(
+        tmp_path / "run", "small_jobs:Poisoned", 2, kind="task", params={"at": 1, "accumulate": 2, "epochs": 1},
+        checkpoint=CheckpointSpec(enabled=False),
+    )  # fmt: skip
+    told: dict[int, int] = {}
+
+    def heard(rank: int, message: dict[str, Any]) -> bool:
+        if message["type"] == "not_finite":
+            told.setdefault(rank, message["step"])
+        return len(told) == 2
+
+    with Crew(spec, 2) as crew:
+        crew.until(heard)
+
+    assert told == {1: 2, 0: 3}
