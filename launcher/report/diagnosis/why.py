@@ -70,6 +70,7 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
         *[("log", line) for line in explained.log],
         ("victims", _victims(root)),
         ("did", _did(root, h, s)),
+        ("damaged", _damaged(h, root.event)),
         ("safe", _safe(h, s)),
         *[("now", trouble.sentence) for trouble in wrong],
         ("next", wrong[0].next if wrong else _next(explained, s)),
@@ -99,6 +100,7 @@ def _nothing_wrong(h: History, s: RunSummary, wrong: list[Trouble]) -> Why:
         what = f"The run completed{step}" if s.state == "completed" else f"The run is {s.doing}"
         sentence = f"{what}, but {short_list(broken)}."
     rows = [("now", trouble.sentence) for trouble in wrong[1:]]
+    rows += [("damaged", said)] if (said := _damaged(h, h.last(ev.RunSubmitted))) and s.active else []
     rows += [("progress", said)] if (said := unreported(s)) else []
     if wrong:
         sentence = wrong[0].sentence
@@ -186,6 +188,19 @@ def _came_back(h: History, decision: ev.Decided) -> str:
         if h.after(e, decision):
             return f"; training went on {formats.duration(e.t - decision.t)} later"
     return ""
+
+
+def _damaged(h: History, since: ev.Event | None) -> str:
+    """Which checkpoints could not be resumed from after an event, and from which one training went on instead."""
+    found = [e for e in h.of(ev.CheckpointDamaged) if since is None or h.after(e, since)]
+    if not found:
+        return ""
+    names = [f"{(e.path or '?').rstrip('/').rsplit('/', 1)[-1]} ({e.why or 'reason unknown'})" for e in found]
+    begun = next((e for e in h.of(ev.RoundStarted) if h.after(e, found[-1])), None)
+    on = ""
+    if begun is not None:
+        on = f"; training went on from {'scratch' if begun.resume_step is None else f'step {formats.count(begun.resume_step)}'}"
+    return f"checkpoint {short_list(names, 2)}{on}"
 
 
 def _safe(h: History, s: RunSummary) -> str:

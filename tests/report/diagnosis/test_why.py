@@ -502,6 +502,20 @@ def test_a_loaders_process_that_left_is_told_by_what_it_printed(tmp_path: Path) 
     assert ("log", "decoder licence 8 has expired") in found.rows
 
 
+def test_a_damaged_checkpoint_is_told_with_the_one_that_was_used(tmp_path: Path) -> None:
+    """After a failure the newest checkpoint could not be read: training went on from an older one."""
+    story = training(tmp_path).event(
+        "worker_failed", rank=1, host="node1", step=120, cause={"kind": "signal", "signal": 9}
+    )
+    story.event("decision", evidence="worker_failed", action="new_round", reason="x; y.")
+    story.event("checkpoint_damaged", path="checkpoints/step-00000100", why="rank-1.pt is missing").round_starts(
+        resume_step=60
+    )
+    found = why(story)
+
+    assert ("damaged", "checkpoint step-00000100 (rank-1.pt is missing); training went on from step 60") in found.rows
+
+
 def test_a_run_that_goes_on_tells_its_last_interruption(tmp_path: Path) -> None:
     """While it trains again, ``why`` tells what happened and how soon it went on."""
     story = training(tmp_path).event(

@@ -907,7 +907,8 @@ def _(cluster, run):
 
 
 @act("kill -STOP of the leader", kind=("leader", "running", "pending"), state="running", says=["leader"],
-     must=["leader", ("silent", "answer", "heard", "written", "stands still", "stood still", "stopped", "frozen", "gone"), BACK],
+     must=["leader", ("silent", "answer", "heard", "written", "stands still", "stood still", "stopped", "frozen", "gone",
+                     "respond"), BACK],  # "respond": after the first run
      never=["preempted", "cancelled", "time limit reached", FINE, MUTE], soon_s=120)  # fmt: skip
 def _(cluster, run):
     pid = run.state()["leader_pid"]
