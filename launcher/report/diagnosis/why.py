@@ -15,6 +15,7 @@ from launcher.report.model.history import History, as_dict, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.report.model.troubles import Trouble, troubles
 from launcher.report.text.status import unreported
+from launcher.report.text.words import words
 from launcher.run import events as ev
 from launcher.run.tracebacks import Trace
 from launcher.run.units import named_ranks, plural, short_list
@@ -178,8 +179,13 @@ def _restarts(h: History, decision: ev.Decided) -> int:
 
 
 def _went_on(h: History, decision: ev.Decided) -> str:
-    back = _came_back(h, decision)
-    return f"started the workers again{back}" if back else "starts the workers again"
+    back, number = _came_back(h, decision), 0
+    for e in h.of(ev.Decided):
+        number += e.action == "new_round"
+        if e is decision:
+            break
+    so_far = f" ({plural(number, 'restart')} so far)" if number > 1 else ""
+    return f"started the workers again{so_far}{back}" if back else f"starts the workers again{so_far}"
 
 
 def _came_back(h: History, decision: ev.Decided) -> str:
@@ -195,12 +201,13 @@ def _damaged(h: History, since: ev.Event | None) -> str:
     found = [e for e in h.of(ev.CheckpointDamaged) if since is None or h.after(e, since)]
     if not found:
         return ""
-    names = [f"{(e.path or '?').rstrip('/').rsplit('/', 1)[-1]} ({e.why or 'reason unknown'})" for e in found]
+    named = short_list([words(e).removeprefix("checkpoint ") for e in found], 2)
     begun = next((e for e in h.of(ev.RoundStarted) if h.after(e, found[-1])), None)
-    on = ""
-    if begun is not None:
-        on = f"; training went on from {'scratch' if begun.resume_step is None else f'step {formats.count(begun.resume_step)}'}"
-    return f"checkpoint {short_list(names, 2)}{on}"
+    if begun is None:
+        return f"checkpoint {named}"
+    if begun.resume_step is None:
+        return f"checkpoint {named}; training began from scratch"
+    return f"checkpoint {named}; training went on from step {formats.count(begun.resume_step)}"
 
 
 def _safe(h: History, s: RunSummary) -> str:

@@ -513,7 +513,10 @@ def test_a_damaged_checkpoint_is_told_with_the_one_that_was_used(tmp_path: Path)
     )
     found = why(story)
 
-    assert ("damaged", "checkpoint step-00000100 (rank-1.pt is missing); training went on from step 60") in found.rows
+    assert (
+        "damaged",
+        "checkpoint step-00000100 is damaged: rank-1.pt is missing; training went on from step 60",
+    ) in found.rows
 
 
 def test_a_run_that_goes_on_tells_its_last_interruption(tmp_path: Path) -> None:
