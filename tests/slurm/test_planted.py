@@ -141,23 +141,14 @@ def absent(words: Iterable[str | tuple[str, ...]], text: str) -> list[str | tupl
     return [w for w in words if not any(one.lower() in text for one in ((w,) if isinstance(w, str) else w))]
 
 
-def check(cluster: Cluster, directory: Path, cases: dict[str, Any], loop: str) -> None:
-    """Plant the cases of a loop and fail with every miss."""
-    chosen = chosen_of(name for name, case in cases.items() if case.loop == loop and not case.live)
-    # A hang makes the rest of its run more patient: each has a run of its own.
-    late = [name for name in chosen if cases[name].late]
-    told = planted(cluster, directory, loop, [name for name in chosen if name not in late])
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for found in pool.map(lambda name: planted(cluster, directory / str(late.index(name)), loop, [name]), late):
-            told |= found
-    wrong = {name: (found, told[name]) for name in chosen if (found := misses(cases[name], *told[name]))}
-    print(json.dumps({name: round(delay, 2) for name, (_, delay) in told.items()}))
-    shown = "\n\n".join(
-        f"{name}: {'; '.join(found)}\n" + "\n".join(f"    {line}" for line in why.lines())
-        for name, (found, (why, _)) in wrong.items()
-    )
-    print(shown, f"{len(chosen) - len(wrong)} of {len(chosen)} right", sep="\n")
-    assert not wrong, f"{len(wrong)} of {len(chosen)} wrong"
+def judge(cases: dict[str, Any], told: dict[str, tuple[Why, float]]) -> None:
+    """Fail with every miss."""
+    wrong = {name: found for name, (why, delay_s) in told.items() if (found := misses(cases[name], why, delay_s))}
+    print(json.dumps({name: round(delay_s, 2) for name, (_, delay_s) in told.items()}))
+    for name, found in wrong.items():
+        print(f"{name}: {'; '.join(found)}", *told[name][0].lines(), sep="\n    ")
+    print(f"{len(told) - len(wrong)} of {len(told)} right")
+    assert not wrong, f"{len(wrong)} of {len(told)} wrong"
 
 
 @pytest.mark.timeout(1800)
@@ -166,7 +157,22 @@ def test_what_goes_wrong_in_workers_is_named(
     cluster: Cluster, cases: dict[str, Any], tmp_path: Path, loop: str
 ) -> None:
     """Kind, rank, host, the user's own words, none of a wrong story, and soon: for every case of the loop."""
-    check(cluster, tmp_path, cases, loop)
+    chosen = chosen_of(name for name, case in cases.items() if case.loop == loop and not (case.live or case.late))
+    judge(cases, planted(cluster, tmp_path, loop, chosen))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_hangs_are_named(cluster: Cluster, cases: dict[str, Any], tmp_path: Path) -> None:
+    """The same, a run each: a hang makes the rest of its run more patient."""
+    chosen = chosen_of(name for name, case in cases.items() if case.late)
+    told: dict[str, tuple[Why, float]] = {}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for found in pool.map(
+            lambda name: planted(cluster, tmp_path / str(chosen.index(name)), "function", [name]), chosen
+        ):
+            told |= found
+    judge(cases, told)
 
 
 class Verbs:
