@@ -80,6 +80,7 @@ class _Ring:
             self._host = torch.zeros(_KEPT, dtype=torch.float64, pin_memory=True) if on_gpu else self._values
         self._arrived = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
         self._steps = [0] * _KEPT
+        self._copied_steps = self._steps
         self._put = self._copied = self._taken = 0
 
     def put(self, step: int, value: torch.Tensor) -> None:
@@ -91,30 +92,29 @@ class _Ring:
 
     def take(self, *, wait: bool) -> Iterator[tuple[int, float]]:
         """Yield the steps and values that have arrived; copying the newer ones begins."""
-        if not wait:
-            yield from self._look()
-            self._copy()
-            return
-        while self._taken < self._put:
+        while wait and self._taken < self._put:
             self._copy()
             if self._arrived is not None:
                 self._arrived.synchronize()
             yield from self._look()
+        if self._arrived is None:
+            self._copy()
+        yield from self._look()
+        self._copy()
 
     def _copy(self) -> None:
-        if self._arrived is None:
-            self._copied = self._put
-        elif self._copied == self._taken and self._put > self._copied:  # the copy before it has been read
+        """Begin to copy what has been put, unless the copy before it has not been read."""
+        if self._copied != self._taken or self._put == self._copied:
+            return
+        if self._arrived is not None:
             self._host.copy_(self._values, non_blocking=True)
             self._arrived.record()
-            self._copied = self._put
+        self._copied, self._copied_steps = self._put, self._steps.copy()
 
     def _look(self) -> Iterator[tuple[int, float]]:
-        if self._arrived is None:
-            self._copied = self._put
         arrived = self._arrived is None or self._arrived.query()  # type: ignore[no-untyped-call]
         if self._copied == self._taken or not arrived:
             return
         first, self._taken = max(self._taken, self._copied - _KEPT), self._copied
-        values = self._host.tolist()
-        yield from ((self._steps[i % _KEPT], values[i % _KEPT]) for i in range(first, self._copied))
+        steps, values = self._copied_steps, self._host.tolist()
+        yield from ((steps[i % _KEPT], values[i % _KEPT]) for i in range(first, self._copied))

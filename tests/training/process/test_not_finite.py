@@ -91,6 +91,42 @@ def test_a_metric_of_inference_mode_can_be_watched_on() -> None:
     assert [m.step for m in sent] == [2]
 
 
+class Late:
+    """A device's event that has come only when it is waited for, or asked a second time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def record(self) -> None:
+        """A copy begins."""
+        self.asked = 0
+
+    def query(self) -> bool:
+        """Not yet."""
+        self.asked += 1
+        return self.asked > 1
+
+    def synchronize(self) -> None:
+        """Now."""
+        self.asked = 1
+
+
+def test_a_device_that_copies_late_loses_nothing_and_mixes_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values go on to be put while a copy is on its way; those of the copy keep their own steps."""
+    monkeypatch.setattr(not_finite, "_KEPT", 8)
+    ring = not_finite._Ring(torch.device("cpu"))
+    ring._arrived, ring._host = Late(), torch.zeros(8, dtype=torch.float64)  # type: ignore[assignment]
+    got: list[tuple[int, float]] = []
+    for step in range(1, 31):
+        ring.put(step, torch.tensor(float(step)))
+        if step % 3 == 0:
+            got += ring.take(wait=False)
+    got += ring.take(wait=True)
+
+    assert all(value == step for step, value in got)
+    assert [step for step, _ in got] == list(range(1, 31))
+
+
 def test_of_real_workers_the_one_with_the_first_nan_says_the_lowest_step(tmp_path: Path) -> None:
     """A micro-batch that is not logged, of rank 1 in step 2; a step later every rank's loss is NaN."""
     spec = make_spec(
