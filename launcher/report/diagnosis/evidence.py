@@ -60,7 +60,7 @@ class Root:
     threads: list[str] = field(default_factory=list)
     """Threads of the process that had ended by an exception: a line each."""
     places: list[tuple[list[int], Trace, str]] = field(default_factory=list)
-    """Of a hang in which no rank stands out: ranks, their stack, and the collective in which they wait."""
+    """Of a hang in which no rank stands out: ranks, their stack, and the collective or function in which they stood."""
     missing: list[int] = field(default_factory=list)
     """Of a collective that timed out: the ranks that did not come."""
     remedy: str = ""

@@ -13,7 +13,7 @@ from launcher.report.model.history import History, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.run import events as ev
 from launcher.run.causes import CRASHES, MEANINGS, rank_clause
-from launcher.run.units import named_ranks, short_list
+from launcher.run.units import all_ranks, named_ranks, short_list
 from launcher.run.worker_texts import UNSAFE_LOAD, UNSAFE_LOAD_CODE
 
 _LEADERS = re.compile(r"error: (?:the leader failed: )?(\S.*)")
@@ -257,10 +257,14 @@ def _hang(root: Root, h: History, s: RunSummary) -> Explanation:
     phase = slow[0].phase if slow else ""
     during = f" (phase: {phase})" if phase and phase not in ("train", "training") else ""
     if root.rank is None:
-        waits = [f"{named_ranks(ranks)} in {collective}" for ranks, _, collective in root.places]
         sentence = f"No rank made progress for {formats.duration(limit)}."
-        if waits:
-            sentence = f"{sentence[:-1]}: they wait for each other at different places, {short_list(waits)}."
+        if len(root.places) == 1:
+            ((ranks, _, function),) = root.places
+            everybody = all_ranks(len(ranks)).capitalize() if len(ranks) > 1 else f"Rank {ranks[0]}"
+            sentence = f"{everybody} hung: no progress for {formats.duration(limit)} in {function}."
+        elif root.places:
+            stood = [f"{named_ranks(ranks)} in {name}" for ranks, _, name in root.places]
+            sentence = f"{sentence[:-1]}: they stood at different places, {short_list(stood)}."
     else:
         more = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
         how, because = f"hung{at_step(root)}{during}: no progress", where

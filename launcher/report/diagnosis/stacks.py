@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.report.diagnosis.traces import tail
+from launcher.report.diagnosis.traces import tail, user_frame
 from launcher.run.paths import RunPaths
 from launcher.run.tracebacks import WAITS, Trace, last_stack
 
@@ -17,6 +17,7 @@ class Stacks:
         self._silent: list[int] = []
         self._busy: list[int] = []
         self._waiting: dict[tuple[str, int], list[int]] = {}
+        self._at_work: dict[tuple[str, int], list[int]] = {}
         self._stacks: dict[int, Trace] = {}
         for rank in ranks[:MOST_STACKS]:
             stack = last_stack(tail(paths.rank_log(attempt, round_, rank)))
@@ -28,6 +29,7 @@ class Stacks:
                 self._waiting.setdefault(_called_from(stack), []).append(rank)
             else:
                 self._busy.append(rank)
+                self._at_work.setdefault(_called_from(stack), []).append(rank)
 
     def odd_one(self) -> int | None:
         """Return the rank that is alone without a stack (it was frozen), or does not wait in a collective; None: no one stands out."""
@@ -39,10 +41,17 @@ class Stacks:
         return few[0][0] if few and len(few[0]) < len(self.ranks) / 2 else None
 
     def places(self) -> list[tuple[list[int], Trace, str]]:
-        """Return the places at which ranks wait for each other, where these differ: ranks, a stack, the collective's name."""
-        groups = sorted(self._waiting.values())
-        found = [(ranks, self._stacks[ranks[0]], _collective(self._stacks[ranks[0]])) for ranks in groups]
-        return found if len(found) > 1 else []
+        """Return where ranks stood, if that tells anything: ranks, a stack, the name of the collective or of the user's function.
+
+        One place is that of all ranks, which are at work there; of a collective in which all wait nothing can be said.
+        """
+        groups = [(ranks, self._stacks[ranks[0]]) for ranks in self._waiting.values()]
+        found = [(ranks, stack, _collective(stack)) for ranks, stack in groups]
+        for ranks in self._at_work.values():
+            frame = user_frame(self._stacks[ranks[0]].frames)
+            found.append((ranks, self._stacks[ranks[0]], (frame and frame.function) or "?"))
+        alone = len(found) == 1 and (self._waiting or found[0][0] != self.ranks)
+        return [] if alone else sorted(found, key=lambda place: place[0])
 
 
 def _collective(stack: Trace) -> str:

@@ -11,6 +11,7 @@ from launcher.report.formats import clean
 from launcher.run.event_parts import Frame
 
 _STDLIB = tuple({os.path.realpath(sysconfig.get_paths()[k]) for k in ("stdlib", "platstdlib")})
+_MOST_FRAMES = 7
 _LIBRARY = re.compile(
     r"(site|dist)-packages/|^<(?!stdin)|/lib/python\d|/launcher/(training|node|runtime|run)/|importlib/_bootstrap"
 )
@@ -27,6 +28,19 @@ def place_words(frames: list[Frame], code_dir: str = "") -> str:
     where = clean(f"{shorten(frame.file or '', code_dir)}:{frame.line}{f' in {function}' if function else ''}", 160)
     what = clean(frame.code or "", 160)
     return f"{where}  {what}" if what else where
+
+
+def stack_words(frames: list[Frame]) -> str:
+    """``select (selectors.py:415) in get (queues.py:103) in load (train.py:31)``; of frames in one library's file the innermost."""
+    told: list[str] = []
+    before = None
+    for frame in reversed(frames):
+        of_library = bool(_LIBRARY.search(frame.file or ""))
+        if of_library and frame.file == before:
+            continue
+        before = frame.file
+        told.append(f"{frame.function} ({os.path.basename(frame.file or '')}:{frame.line})")
+    return clean(" in ".join(told[:_MOST_FRAMES]), 300) if len(told) > 1 else ""
 
 
 def shorten(file: str, code_dir: str) -> str:

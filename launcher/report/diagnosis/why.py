@@ -10,7 +10,7 @@ from launcher.report import formats
 from launcher.report.diagnosis.evidence import Root, find_root
 from launcher.report.diagnosis.explanation import Explanation
 from launcher.report.diagnosis.explanations import EXPLANATIONS
-from launcher.report.diagnosis.traces import place_words
+from launcher.report.diagnosis.traces import place_words, stack_words
 from launcher.report.model.history import History, as_dict, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.report.model.troubles import Trouble, troubles
@@ -36,7 +36,7 @@ class Why:
     sentence: str
     """The root cause."""
     rows: list[tuple[str, str]] = field(default_factory=list)
-    """(label, text): when, where, error, log, victims, did, safe, next, files; in JSON ``evidence``, texts by label."""
+    """(label, text): when, where, stack, error, log, victims, did, safe, next, files; in JSON ``evidence``, texts by label."""
     rank: int | None = None
     """The rank that failed first."""
     host: str | None = None
@@ -67,6 +67,7 @@ def explain(h: History, s: RunSummary, now: float) -> Why:
         ("when", _when(root, now)),
         ("where", _where(root.trace, h)),
         *[("where", f"{named_ranks(ranks)}: {_where(trace, h)}") for ranks, trace, _ in root.places[:_MOST_PLACES]],
+        ("stack", stack_words(root.trace.frames) if root.kind == "hang" and root.trace is not None else ""),
         *[("error", line) for line in [*explained.errors, *root.threads]],
         *[("log", line) for line in explained.log],
         ("victims", _victims(root)),

@@ -423,6 +423,16 @@ IN_COLLECTIVE = """Current thread 0x1 (most recent call first):
 """
 
 
+IN_LOADER = """Current thread 0x1 (most recent call first):
+  File "/usr/lib/python3.11/selectors.py", line 415 in select
+  File "/usr/lib/python3.11/multiprocessing/connection.py", line 947 in wait
+  File "/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1320 in _get_data
+  File "/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1455 in _next_data
+  File "/runs/r/code/train.py", line 31 in read_all
+  File "/runs/r/code/train.py", line 40 in hungry_loader
+"""
+
+
 @pytest.mark.parametrize(
     ("stack", "sentence"),
     [("", "Rank 2 (node2) hung: no progress for 60 s."),
@@ -453,11 +463,41 @@ def test_ranks_that_wait_at_different_places_are_told_with_them(tmp_path: Path) 
     found = why(gives_up(story.event("hang", limit_s=60.0, laggards=[]), "hang"))
 
     assert found.sentence == (
-        "No rank made progress for 60 s: they wait for each other at different places, ranks 0, 1 in all_reduce, ranks 2, 3 in broadcast."
+        "No rank made progress for 60 s: they stood at different places, ranks 0, 1 in all_reduce, ranks 2, 3 in broadcast."
     )
     assert [text for label, text in found.rows if label == "where"] == [
         "ranks 0, 1: train.py:31 in main", "ranks 2, 3: train.py:40 in share",
     ]  # fmt: skip
+
+
+def test_all_ranks_at_work_at_one_place_are_told_with_it(tmp_path: Path) -> None:
+    """Everybody waits for a file: nobody waits for a rank, and the user's function is named."""
+    story = training(tmp_path)
+    for rank in range(4):
+        log = story.paths.rank_log(0, 0, rank)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(
+            'Current thread 0x1 (most recent call first):\n  File "/runs/r/code/train.py", line 31 in wait_for_dataset\n'
+        )
+    found = why(gives_up(story.event("hang", limit_s=60.0, laggards=[]), "hang"))
+
+    assert found.sentence == "All 4 ranks hung: no progress for 60 s in wait_for_dataset."
+
+
+def test_a_hang_in_a_library_shows_who_called_it(tmp_path: Path) -> None:
+    """A loader's process that never answers: the main thread sits in select, below DataLoader, below the user's functions."""
+    story = training(tmp_path)
+    log = story.paths.rank_log(0, 0, 2)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(IN_LOADER)
+    hung = story.event("hang", limit_s=60.0, laggards=[{"rank": 2, "host": "node2", "step": 120, "phase": "train"}])
+    found = dict(why(gives_up(hung, "hang")).rows)
+
+    assert found["where"] == "train.py:31 in read_all"
+    assert found["stack"] == (
+        "select (selectors.py:415) in wait (connection.py:947) in _get_data (dataloader.py:1320) in read_all (train.py:31) in hungry_loader "
+        "(train.py:40)"
+    )
 
 
 def test_a_comprehension_is_named_by_its_function(tmp_path: Path) -> None:
