@@ -161,7 +161,11 @@ def _facts(d: Detail, width: int, room: int) -> list[Text]:
     for label in _WITH_ROOM:
         if label in values and sum(map(len, parts.values())) < room:
             parts[label] = [values[label]]
-    return [Text(f"{'' if i else label:<{_LABEL}}{part}") for label, p in parts.items() for i, part in enumerate(p)]
+    return [
+        Text(f"{'' if i else label:<{_LABEL}}{part}", style="yellow" if label == "trouble" else "")
+        for label, p in parts.items()
+        for i, part in enumerate(p)
+    ]
 
 
 def _progress(d: Detail, width: int) -> list[Text]:

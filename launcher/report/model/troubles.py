@@ -53,6 +53,11 @@ def said_nothing(s: RunSummary, now: float) -> str:
     return f"nothing for {formats.duration(quiet_s)}" if quiet_s >= 1 else "nothing recently"
 
 
+def _short(s: RunSummary) -> str:
+    """The end of a run's id, by which commands find it."""
+    return s.run.rsplit("-", 1)[-1]
+
+
 def _pending(h: History, s: RunSummary) -> Iterator[Trouble]:
     if (off := kept_off(h, s)) is not None:
         yield Trouble("excluded", off.sentence, off.command)
@@ -65,7 +70,7 @@ def _pending(h: History, s: RunSummary) -> Iterator[Trouble]:
 
 def _reason(h: History, s: RunSummary) -> PendingReason | None:
     reservation = job_option(h, "reservation") if s.reason.startswith("Reservation") else ""
-    return pending_reason(s.reason, s.run, s.job_id or "JOB", partition=s.partition, reservation=reservation)
+    return pending_reason(s.reason, _short(s), s.job_id or "JOB", partition=s.partition, reservation=reservation)
 
 
 def _running(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
@@ -78,7 +83,7 @@ def _running(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
         return
     if s.silent and s.heard is not None:
         sentence = f"The leader has written {said_nothing(s, now)}; it may be dead or the file system slow."
-        yield Trouble("silent", sentence, f"launcher logs {s.run}")
+        yield Trouble("silent", sentence, f"launcher logs {_short(s)}")
     if s.missing:
         yield Trouble("missing", f"The run waits for {_missing(s)}.", "sinfo -R says why SLURM does not use a node")
     if s.save_failures:
@@ -103,7 +108,7 @@ def _signal(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
     if e is None or e.meaning != "nothing" or e.attempt != s.attempt or now - e.t > _SIGNAL_S:
         return
     sentence = f"SIG{e.name} came {formats.ago(now - e.t)}, and SLURM did not send it: training goes on."
-    yield Trouble("signal", sentence, f"launcher cancel {s.run} --save saves and ends it")
+    yield Trouble("signal", sentence, f"launcher cancel {_short(s)} --save saves and ends it")
 
 
 def _missing(s: RunSummary) -> str:
@@ -147,8 +152,8 @@ def whose(e: ev.NotFinite, s: RunSummary) -> str:
 def _go_back(h: History, s: RunSummary, step: int | None) -> str:
     """How to continue from before it."""
     good = [e.step for e in h.of(ev.Saved) if e.step is not None and e.step < (step or 0)]
-    return f"launcher cancel {s.run}" + (
-        f", correct it, then: launcher resubmit {s.run} --code --from {max(good)}" if good else ""
+    return f"launcher cancel {_short(s)}" + (
+        f", then: launcher resubmit {_short(s)} --code --from {max(good)}" if good else ""
     )
 
 
@@ -165,7 +170,7 @@ def _ended(s: RunSummary, now: float) -> Iterator[Trouble]:
     sentence = (
         f"{ranks_ended} {have} ended; {ranks_left} {are} still in the script, {formats.duration(now - since)} so far."
     )
-    yield Trouble("ended", sentence[0].upper() + sentence[1:], f"launcher logs {s.run} --rank {others[0]}")
+    yield Trouble("ended", sentence[0].upper() + sentence[1:], f"launcher logs {_short(s)} --rank {others[0]}")
 
 
 def _slow(s: RunSummary) -> Iterator[Trouble]:
@@ -187,7 +192,7 @@ def _slow(s: RunSummary) -> Iterator[Trouble]:
     data = next((as_number(r.get("data_part")) for r in s.ranks if r.get("rank") == worst), None)
     part = f" ({100 * data:.0f} % of it waiting for data)" if data is not None and data >= _WAITS else ""
     look = (
-        f"launcher shell {s.run} --rank {worst} top"
+        f"launcher shell {_short(s)} --rank {worst} top"
         if not part
         else f"look at the data set's file system on {_host(s, worst)}"
     )
