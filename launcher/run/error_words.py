@@ -12,7 +12,9 @@ _OUT_OF_MEMORY = re.compile(
     r"can(no|')t allocate memory|not enough memory|std::bad_alloc|unable to allocate [\d.]+ [KMGTP]?i?B", re.IGNORECASE
 )
 _OUT_OF_SHM = re.compile(
-    r"(insufficient|out of) shared memory|unable to (mmap|write|allocate).*shared memory|/dev/shm", re.IGNORECASE
+    r"(insufficient|out of) shared memory|unable to (mmap|write|allocate).*shared memory|/dev/shm"
+    r"|unable to \w+[^<]*</torch_\d",  # the names that torch gives its files in shared memory
+    re.IGNORECASE,
 )
 _LATE = re.compile(
     r"timed? ?out|timeout|Watchdog caught collective operation|Monitored ?Barrier|StragglerError", re.IGNORECASE

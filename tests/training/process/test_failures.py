@@ -52,6 +52,11 @@ def caught(error: BaseException) -> BaseException:
         (ModuleNotFoundError("No module named 'x'"), "import", False),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.20 GiB"), "cuda_oom", False),
         (RuntimeError("CUDA error: out of memory"), "cuda_oom", False),
+        (
+            RuntimeError("unable to write to file </torch_2301_1804289383_0>: No space left on device (28)"),
+            "shm",
+            False,
+        ),
         (MemoryError(), "host_memory", False),
         (
             RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
