@@ -56,6 +56,12 @@ def last_traceback(lines: Iterable[str]) -> Trace | None:
     return _loose_error(bare)
 
 
+def before_traceback(lines: Iterable[str]) -> list[str]:
+    """The lines above the first traceback."""
+    bare = _bare(lines)
+    return bare[: next((i for i, line in enumerate(bare) if line.startswith("Traceback (most recent")), len(bare))]
+
+
 def thread_tracebacks(lines: Iterable[str]) -> list[tuple[str, Trace]]:
     """Threads that ended by an exception (`threading.excepthook`): each with its name; the process goes on without it."""
     bare = _bare(lines)

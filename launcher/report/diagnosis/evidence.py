@@ -274,7 +274,8 @@ def _whole(value: object) -> int | None:
     return None if number is None else int(number)
 
 
-def _rank_log(h: History, root: Root) -> list[str]:
+def users_log(h: History, root: Root) -> list[str]:
+    """The end of a rank's log as far as it is the user's; a cause holds the last lines alone."""
     if root.attempt is None or root.round is None or root.rank is None:
         return []
     return users_lines(tail(h.paths.rank_log(root.attempt, root.round, root.rank)))
@@ -294,7 +295,7 @@ def _read_hang(h: History, root: Root, event: ev.Hang) -> None:
         return
     if slow is not None:
         root.host, root.step = slow.host, slow.step
-    root.log = _rank_log(h, root)
+    root.log = users_log(h, root)
     root.trace = last_stack(root.log)
     root.threads = _threads(root.log)
 
@@ -313,14 +314,14 @@ def _threads(log: list[str]) -> list[str]:
 def _read_worker(h: History, root: Root) -> None:
     """Kind and trace of a worker's failure: as it told them itself, else as its last lines do."""
     cause = root.cause
-    root.log = cause.last_lines or _rank_log(h, root)
+    root.log = cause.last_lines or users_log(h, root)
     if cause.exception:
         root.trace = Trace(cause.exception, cause.message or "", frames_of(cause.frames))
     elif cause.signal is not None:
         root.trace = last_stack(root.log) or last_traceback(root.log)
     else:
         root.trace = parting_traceback(root.log)
-    root.threads = _threads(_rank_log(h, root))
+    root.threads = _threads(users_log(h, root))
     written = as_dict(root.event.raw.get("cause")) if root.event is not None else {}
     root.kind = (cause.kind or "exit") if "caused_by" in written else _kind_of_older(cause, root.log)
     if root.kind == "timeout":

@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable
 
 from launcher.report import formats
-from launcher.report.diagnosis.evidence import Root, signal_of
+from launcher.report.diagnosis.evidence import Root, signal_of, users_log
 from launcher.report.diagnosis.explanation import Explain, Explanation, at_step, who
 from launcher.report.diagnosis.taken import TAKEN
 from launcher.report.model.history import History, as_number, as_text
 from launcher.report.model.summary import RunSummary
 from launcher.run import events as ev
 from launcher.run.causes import CRASHES, MEANINGS, rank_clause
+from launcher.run.tracebacks import before_traceback
 from launcher.run.units import all_ranks, named_ranks, short_list
 from launcher.run.worker_texts import UNSAFE_LOAD, UNSAFE_LOAD_CODE
 
@@ -80,7 +81,7 @@ def _exception(root: Root, h: History, s: RunSummary) -> Explanation:
         f"{sentence}.",
         fix,
         errors=errors[1:] if not whole or sentence.endswith(f": {whole}") else errors,
-        log=_said_before(root) if _LOADER_LEFT.search(whole) else [],
+        log=_said_before(root, h) if _LOADER_LEFT.search(whole) else [],
     )
 
 
@@ -88,10 +89,9 @@ _LOADER_LEFT = re.compile(r"DataLoader worker .*(exited unexpectedly|killed by s
 """torch knows no more of a loader's process that left; what that printed is in the log."""
 
 
-def _said_before(root: Root) -> list[str]:
+def _said_before(root: Root, h: History) -> list[str]:
     """The last lines of the log above the first traceback."""
-    at = next((i for i, line in enumerate(root.log) if line.startswith("Traceback ")), len(root.log))
-    return [formats.clean(line, 160) for line in root.log[:at] if line.strip()][-3:]
+    return [formats.clean(line, 160) for line in before_traceback(users_log(h, root) or root.log) if line.strip()][-3:]
 
 
 @_explains("import")

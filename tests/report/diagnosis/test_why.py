@@ -528,9 +528,10 @@ def test_threads_that_had_died_are_told_with_a_failure(tmp_path: Path) -> None:
     ) in found.rows
 
 
-def test_a_loaders_process_that_left_is_told_by_what_it_printed(tmp_path: Path) -> None:
-    """torch says only that it exited unexpectedly."""
-    lines = ["decoder licence 8 has expired", "Traceback (most recent call last):", "RuntimeError: x"]
+@pytest.mark.parametrize("prefix", ["", "[rank1]: "])
+def test_a_loaders_process_that_left_is_told_by_what_it_printed(tmp_path: Path, prefix: str) -> None:
+    """torch says only that it exited unexpectedly; its own excepthook puts the rank before each line of a script's traceback."""
+    lines = ["decoder licence 8 has expired", f"{prefix}Traceback (most recent call last):", f"{prefix}RuntimeError: x"]
     cause = {
         "kind": "exception",
         "exception": "RuntimeError",
