@@ -24,6 +24,10 @@ from launcher.training.step.stopping import Gate, StopTraining, listen
 from launcher.training.task import Training
 from launcher.training.worker import Worker
 
+_KEPT: list[Session] = []
+"""What lives until the process ends, without being taken apart. A DistributedDataParallel that is freed after its process group may wait
+for a thread of gloo's that waits for the interpreter (torch 2.13; a worker in twenty under load)."""
+
 
 def run_work(place: WorkerPlace) -> int:
     """Run the task or function of ``place``; returns 0 when it finished or stopped as agreed, the exit code after reporting a failure."""
@@ -40,6 +44,7 @@ def run_work(place: WorkerPlace) -> int:
         channel.send(WorkerPhase(name="setup"))
         seed_all(spec.seed)
         session = Session(place, gate, device)
+        _KEPT.append(session)
         worker = Worker(session)
         target = _find(spec.work.target)
         if spec.work.kind == "task":

@@ -92,6 +92,8 @@ def _running(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
         sentence = f"The run is {s.doing}, but saving has {times}{why}."
         yield Trouble("saving", sentence, f"make room, or check the file system of {s.dir}")
     yield from _not_finite(h, s)
+    if any((e.attempt, e.round) == (s.attempt, s.round) for e in h.of(ev.RoundEnded)):
+        return  # its ranks have ended; the next round is about to begin
     yield from _ended(s, now)
     begun = h.last(ev.FirstStep)
     if begun is not None and s.step is not None and s.step - (begun.step or 0) >= _WARM_UP:
