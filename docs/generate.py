@@ -23,7 +23,7 @@ import reference_page as reference
 from launcher.cli import clean, logs, watch
 from launcher.cli.main import cli
 from launcher.report.diagnosis import why
-from launcher.report.model import ledger, summary
+from launcher.report.model import ledger, summary, troubles
 from launcher.report.page import figures
 from launcher.report.text import listing
 from launcher.run import causes, event_parts, events
@@ -70,6 +70,8 @@ _TABLES = (
     ("ledger of status", "Where the time went, over all attempts; also `total_s` and `goodput` (useful / total).", ledger,
      "Ledger", ("segments",)),
     ("advice of status", "What the run's own history recommends; null where it tells too little.", ledger, "Advice", ()),
+    ("troubles of status", "A list, the most pressing first: what is wrong or slow with a run that lives; `why` and `report` tell it, too.",
+     troubles, "Trouble", ()),
     ("launcher ls --json", "A list, newest first.", listing, "ListingRow", ()),
     ("launcher why RUN --json", "One object; its `rows` are called `evidence`: lists of texts by label.", why, "Why", ()),
     ("launcher report RUN --json", "The keys of status with ledger and advice, and these. One object in one line; for several RUNs a "

@@ -230,7 +230,7 @@ class Hang(Fault, type="hang"):
 
 
 class NotFinite(Event, type="not_finite"):
-    """A metric became NaN or infinite, on these ranks first; written again when it is finite again. Training goes on."""
+    """A metric became NaN or infinite, on these ranks first; written again when it is finite on all. Training goes on."""
 
     step: int | None
     """The first such step."""
@@ -239,7 +239,7 @@ class NotFinite(Event, type="not_finite"):
     """nan, inf or -inf."""
     ranks: list[RankAt]
     until: int | None = None
-    """The first step at which it was finite again."""
+    """The first step at which no rank had it any more."""
 
 
 class StoreLost(Fault, type="store_lost"):

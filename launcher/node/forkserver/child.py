@@ -48,8 +48,6 @@ def become_worker(request: dict[str, Any], fds: list[int]) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for number in (signal.SIGUSR1, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, GUARDED)
     if request.get("exec"):
         for fd in rest:

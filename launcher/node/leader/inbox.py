@@ -206,7 +206,7 @@ class Inbox(wire.Hub):
             case messages.WorkerFailure():
                 self._failed(rank, said)
             case messages.WorkerNotFinite():
-                round_.is_not_finite(rank, said, now)
+                round_.bad_metrics.heard(rank.rank, said, now)
             case messages.WorkerWarning():
                 board.history.warn(said.text, rank.rank)
             case _ if rank.rank == 0:

@@ -286,9 +286,10 @@ class Leader:
     def _signal(self, name: str, node: Node) -> None:
         """Note that an agent received a signal; a thread asks SLURM what it means."""
         board = self._board
-        if name in ("USR1", "HUP") and board.phase != "ended":
+        if board.phase == "ended" or name == "CONT":
+            return
+        if name in ("USR1", "HUP"):
             self._note_idle_signal(name, node)
-        if name not in ("TERM", "INT", "USR2") or board.phase == "ended":
             return
         now, sent, name = board.now(), name, "TERM" if name == "INT" else name
         # SLURM sends it to every process of the step: scripts, or what they started, have heard it, whatever they exit with.

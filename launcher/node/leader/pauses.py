@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 
+from launcher.node.policy.hangs import HangWatch
+
 _LEAST_S = 1.0
 _TIMES_USUAL = 5.0
 """A pause is this much longer than a usual step."""
@@ -27,14 +29,17 @@ class Pauses:
         self._asked_at = 0.0
         self._kept: defaultdict[int, deque[float]] = defaultdict(deque)
 
-    def begins(self, now: float, last_progress: float, usual_s: float | None, ranks: set[int]) -> bool:
-        """Return whether ``ranks`` must be asked now: once in each pause."""
-        if usual_s is None or last_progress == self._pause_of or now - self._asked_at < _EVERY_S:
+    def may_begin(self, now: float, hangs: HangWatch) -> bool:
+        """Return whether nobody has progressed for so long that ranks are to be asked, once in each pause."""
+        quiet_s = now - hangs.last_progress
+        if quiet_s < _LEAST_S or hangs.last_progress == self._pause_of or now - self._asked_at < _EVERY_S:
             return False
-        if now - last_progress < max(_LEAST_S, _TIMES_USUAL * usual_s):
-            return False
-        self._pause_of, self._asked_at, self._asked, self._answers = last_progress, now, set(ranks), {}
-        return True
+        usual_s = hangs.usual_s
+        return usual_s is not None and quiet_s >= _TIMES_USUAL * usual_s
+
+    def begin(self, now: float, hangs: HangWatch, ranks: set[int]) -> None:
+        """These ranks are being asked."""
+        self._pause_of, self._asked_at, self._asked, self._answers = hangs.last_progress, now, ranks, {}
 
     def answered(self, rank: int, waits: bool | None) -> None:
         """Take in an answer; with the last one it is known who kept whom."""

@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.node.checkpoints.committed import CommittedCheckpoint
+from launcher.node.leader.bad_metrics import BadMetrics
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.pauses import Pauses
 from launcher.node.policy.first_failure import Failure, left_by_itself, symptom_only
 from launcher.node.policy.hangs import HangWatch, RankView
 from launcher.node.wire.messages import RankUse, ToAgent, ToWorkers, WorkerExit
 from launcher.run import clock
-from launcher.run.messages import AskUnit, ToWorker, WorkerAt, WorkerNotFinite, WorkerProgress
+from launcher.run.messages import AskUnit, ToWorker, WorkerAt, WorkerProgress
 
+_FADES = 0.98
+"""What is left of a step time with each newer one: the last fifty or so count."""
 _SETTLE_S = 0.05
 """After a failure that is not a victim's, the leader waits so long for others."""
 _SETTLE_SYMPTOMS_S = 1.0
@@ -42,8 +45,10 @@ class Rank:
     step_time_s: float | None = None
     own_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     """Its latest step times without what it waited for others."""
-    recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=100))
-    """Its latest step times, each with what it waited for data."""
+    recent_s: float = 0.0
+    """Its latest step times, added up; older ones fade."""
+    recent_data_s: float = 0.0
+    """What it waited for data in them."""
     pid: int | None = None
     ready: bool = False
     attached: bool = False
@@ -87,15 +92,10 @@ class Rank:
             **self.sample(),
             "node": self.node.index,
             "phase": "ended" if self.exited else self.phase,
-            "data_part": self._data_part(),
+            "data_part": round(self.recent_data_s / self.recent_s, 3) if self.recent_s else None,
             "kept_waiting": self.round.pauses.count(self.rank, now),
             **{k: getattr(self, k) for k in ("local_rank", "pid", "ended_t", "heartbeat_t")},
         }
-
-    def _data_part(self) -> float | None:
-        """Return the part of its latest steps' time that it waited for data."""
-        steps_s = sum(step_s for step_s, _ in self.recent)
-        return round(sum(data_s for _, data_s in self.recent) / steps_s, 3) if steps_s else None
 
 
 class Round:
@@ -140,10 +140,7 @@ class Round:
         """When every rank had stopped as agreed."""
         self.asked_at: float | None = None
         """When everybody was asked where they are, because nobody progresses."""
-        self.not_finite: list[tuple[Rank, WorkerNotFinite]] = []
-        """Metrics that are NaN or infinite, or finite again, and are not in the history yet."""
-        self.not_finite_at = 0.0
-        """When the first of them was heard."""
+        self.bad_metrics = BadMetrics()
         self.total_steps: int | None = None
         self.epoch: int | None = None
         self.epochs: int | None = None
@@ -235,7 +232,8 @@ class Round:
         rank.heartbeat_t = clock.now()
         if message.step_time_s is not None:
             rank.step_time_s = message.step_time_s
-            rank.recent.append((message.step_time_s, message.data_s or 0.0))
+            rank.recent_s = _FADES * rank.recent_s + message.step_time_s
+            rank.recent_data_s = _FADES * rank.recent_data_s + (message.data_s or 0.0)
             if message.wait_s is not None:
                 rank.own_s.append(max(0.0, message.step_time_s - message.wait_s))
         self.total_steps = self.total_steps if message.total_steps is None else message.total_steps
@@ -254,11 +252,6 @@ class Round:
         """Take in the answer to ``where``."""
         rank.at = message.step
         self.pauses.answered(rank.rank, message.waits)
-
-    def is_not_finite(self, rank: Rank, message: WorkerNotFinite, now: float) -> None:
-        """Note that a metric is NaN or infinite, or finite again."""
-        self.not_finite_at = self.not_finite_at if self.not_finite else now
-        self.not_finite.append((rank, message))
 
     def reached(self, rank: Rank, step: int) -> bool:
         """Note a rank's step; true when the run as a whole has got further."""

@@ -33,8 +33,6 @@ _PICTURE_S, _FENCE_S, _WATCH_S, _STARTS_S = 1.0, 2.0, 5.0, 1.0
 _HOURS_STOP_S = 600.0
 """Workers get so long for the last save; those that do not stop by then are killed."""
 _IDLE_STOP_S = 120.0
-_NOT_FINITE_S = 2.0
-"""Where one rank's metric was not finite, those of all are a step later: so long until every rank has told of its own."""
 _BUSY_PHASES = frozenset({"save", "evaluate", "teardown", "starting", "init"})
 """Starting has a limit of its own, ``init_timeout_min``."""
 _BUSY_PERCENT = 10.0
@@ -162,8 +160,7 @@ class TimedChecks:
         self._pause(round_, now)
         self._idle(round_, now)
         self._disk(now)
-        if round_.not_finite and now - round_.not_finite_at >= _NOT_FINITE_S:
-            self._not_finite(round_)
+        self._not_finite(round_, now)
         old_enough = round_.plain and now - round_.began > PLAIN_SCRIPT_PROGRESS_S
         if old_enough and self._is_due(f"round {round_.number}", math.inf, now):
             board.history.event("progress_assumed", seconds=PLAIN_SCRIPT_PROGRESS_S)
@@ -203,12 +200,13 @@ class TimedChecks:
 
     def _pause(self, round_: Round, now: float) -> None:
         """Ask, once in a longer pause of training, which ranks are at work and which wait for them."""
+        if not round_.stepped or not round_.pauses.may_begin(now, round_.hangs):
+            return
         live = [r for r in round_.ranks if not r.over]
-        steady = round_.stepped and self.board.stop is None and round_.failed_at is None and not round_.lost
+        steady = self.board.stop is None and round_.failed_at is None and not round_.lost
         if steady and all(r.phase == "train" for r in live):
-            asks = round_.pauses.begins(now, round_.hangs.last_progress, round_.hangs.usual_s, {r.rank for r in live})
-            if asks:
-                round_.send(AskUnit())
+            round_.pauses.begin(now, round_.hangs, {r.rank for r in live})
+            round_.send(AskUnit())
 
     def _idle(self, round_: Round, now: float) -> None:
         minutes = self.board.spec.restart.idle_timeout_min
@@ -219,22 +217,12 @@ class TimedChecks:
                 Kind.IDLE, f"no progress for {minutes:g} minutes (restart.idle_timeout_min)", _IDLE_STOP_S
             )
 
-    def _not_finite(self, round_: Round) -> None:
-        """Write which ranks had a NaN or an infinity first: others have it from them."""
-        heard, round_.not_finite = round_.not_finite, []
-        metrics = dict.fromkeys((said.metric, said.until is None) for _, said in heard)
-        for metric, begins in metrics:
-            alike = [(r, said) for r, said in heard if (said.metric, said.until is None) == (metric, begins)]
-            said = min((said for _, said in alike), key=lambda one: one.until or one.step)
-            first = [r for r, one in alike if (one.step, one.until) == (said.step, said.until)]
-            self.board.history.event(
-                "not_finite",
-                step=said.step,
-                metric=metric,
-                value=said.value,
-                ranks=[{"rank": r.rank, "host": r.node.host} for r in first],
-                until=said.until,
-            )
+    def _not_finite(self, round_: Round, now: float) -> None:
+        """Write which ranks had a NaN or an infinity first, and when all ranks are well again."""
+        for change in round_.bad_metrics.changes(now):
+            ranks = [{"rank": r, "host": round_.ranks[r].node.host} for r in change.ranks]
+            said = {"step": change.step, "metric": change.metric, "value": change.value, "until": change.until}
+            self.board.history.event("not_finite", ranks=ranks, **said)
 
     def _disk(self, now: float) -> None:
         board, saver, most = self.board, self.board.saver, self.board.spec.restart.max_at_risk_min

@@ -15,7 +15,6 @@ class Stacks:
     def __init__(self, paths: RunPaths, attempt: int, round_: int, ranks: list[int]) -> None:
         self.ranks = ranks
         self._silent: list[int] = []
-        self._busy: list[int] = []
         self._waiting: dict[tuple[str, int], list[int]] = {}
         self._at_work: dict[tuple[str, int], list[int]] = {}
         self._stacks: dict[int, Trace] = {}
@@ -28,12 +27,12 @@ class Stacks:
             if any(WAITS.search(frame.file) for frame in stack.frames):
                 self._waiting.setdefault(_called_from(stack), []).append(rank)
             else:
-                self._busy.append(rank)
                 self._at_work.setdefault(_called_from(stack), []).append(rank)
 
     def odd_one(self) -> int | None:
         """Return the rank that is alone without a stack (it was frozen), or does not wait in a collective; None: no one stands out."""
-        for found in (self._silent, self._busy):
+        busy = sorted(rank for ranks in self._at_work.values() for rank in ranks)
+        for found in (self._silent, busy):
             if 0 < len(found) <= len(self.ranks) / 2:
                 return found[0]
         # All wait, but not for the same: most ranks are where they belong.

@@ -47,7 +47,7 @@ def troubles(h: History, s: RunSummary, now: float) -> list[Trouble]:
     return list(_running(h, s, now)) if s.state == "running" else []
 
 
-def said_nothing(s: RunSummary, now: float) -> str:
+def _said_nothing(s: RunSummary, now: float) -> str:
     """``nothing for 3 min``, of a silent leader; without a time where the clocks do not tell it."""
     quiet_s = now - (s.heard or now)
     return f"nothing for {formats.duration(quiet_s)}" if quiet_s >= 1 else "nothing recently"
@@ -82,7 +82,7 @@ def _running(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:
         )
         return
     if s.silent and s.heard is not None:
-        sentence = f"The leader has written {said_nothing(s, now)}; it may be dead or the file system slow."
+        sentence = f"The leader has written {_said_nothing(s, now)}; it may be dead or the file system slow."
         yield Trouble("silent", sentence, f"launcher logs {_short(s)}")
     if s.missing:
         yield Trouble("missing", f"The run waits for {_missing(s)}.", "sinfo -R says why SLURM does not use a node")
@@ -130,7 +130,7 @@ def _not_finite(h: History, s: RunSummary) -> Iterator[Trouble]:
         if (e.attempt, e.round) == (s.attempt, s.round) and e.metric is not None:
             newest[e.metric] = e
     for e in sorted(newest.values(), key=lambda e: e.until is not None):
-        who = whose(e, s)
+        who = _whose(e, s)
         if e.until is not None:
             past = f"was {e.value} at step {formats.count(e.step)}, and finite again at step {formats.count(e.until)}"
             sentence = f"The metric {e.metric} of {who} {past}."
@@ -142,11 +142,11 @@ def _not_finite(h: History, s: RunSummary) -> Iterator[Trouble]:
         yield Trouble("not_finite", sentence, _go_back(h, s, e.step))
 
 
-def whose(e: ev.NotFinite, s: RunSummary) -> str:
+def _whose(e: ev.NotFinite, s: RunSummary) -> str:
     """``rank 1 (node2)``; ``all 4 ranks``."""
     ranks = [r for r in e.ranks if r.rank is not None]
     if len(ranks) == s.world_size and len(ranks) > 1:
-        return all_ranks(len(ranks)).lower()
+        return all_ranks(len(ranks))
     hosts = dict.fromkeys(r.host for r in ranks if r.host)
     return f"{named_ranks(r.rank for r in ranks if r.rank is not None)} ({short_list(list(hosts))})"
 
@@ -182,9 +182,8 @@ def _slow(s: RunSummary) -> Iterator[Trouble]:
     for r in s.ranks:
         if r.get("rank") in times:
             hosts[as_text(r.get("host"))].append(r["rank"])
-    usual = formats.median(
-        sorted(times.values())[: (len(times) + 1) // 2]
-    )  # of the faster half: whoever is slow is not in it
+    faster_half = sorted(times.values())[: (len(times) + 1) // 2]  # whoever is slow is not in it
+    usual = formats.median(faster_half)
     slow = {rank: t / usual for rank, t in times.items() if t >= SLOW_RANK * usual}
     if not slow:
         return

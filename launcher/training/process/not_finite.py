@@ -29,14 +29,17 @@ class NotFiniteWatch:
         self._bad: dict[str, WorkerNotFinite] = {}
         self._told = 0
 
-    def see(self, step: int, metrics: dict[str, Any]) -> None:
-        """Take in the values of ``step``: numbers, or tensors of one element, which are copied on their device."""
-        for name, value in metrics.items():
-            if isinstance(value, torch.Tensor):
-                if value.numel() == 1:
-                    self._ring(name, value.device).put(step, value)
-            elif isinstance(value, float | int):
-                self._value(name, step, value)
+    def see(self, step: int, name: str, value: Any) -> Any:
+        """Take in a value of ``step``: a number, or a tensor of one element. Return what holds it.
+
+        A tensor is copied on its device, without its graph: user code may free it and write to it. The copy lasts until a
+        thousand newer values of this metric.
+        """
+        if isinstance(value, torch.Tensor):
+            return self._ring(name, value.device).put(step, value) if value.numel() == 1 else value.detach()
+        if isinstance(value, float | int):
+            self._value(name, step, value)
+        return value
 
     def look(self, *, wait: bool = False) -> None:
         """Examine what has arrived from devices; with ``wait`` everything up to now."""
@@ -83,12 +86,12 @@ class _Ring:
         self._copied_steps = self._steps
         self._put = self._copied = self._taken = 0
 
-    def put(self, step: int, value: torch.Tensor) -> None:
-        """Copy a value, in the device's own order."""
+    def put(self, step: int, value: torch.Tensor) -> torch.Tensor:
+        """Copy a value, in the device's own order; return the copy."""
         at, value = self._put % _KEPT, value.detach()
-        self._slots[at].copy_(value if value.dim() == 0 else value.reshape(()), non_blocking=True)
         self._steps[at] = step
         self._put += 1
+        return self._slots[at].copy_(value if value.dim() == 0 else value.reshape(()), non_blocking=True)
 
     def take(self, *, wait: bool) -> Iterator[tuple[int, float]]:
         """Yield the steps and values that have arrived; copying the newer ones begins."""

@@ -45,22 +45,19 @@ class Reporter:
         self.flush(force=last)
 
     def log(self, step: int, epoch: int, metrics: dict[str, Any]) -> None:
-        """Remember metrics of ``step`` (numbers or tensors of one element) until they are sent; those of rank 0 are.
+        """Look at metrics of ``step`` (numbers or tensors of one element); those of rank 0 are remembered until they are sent.
 
-        Of a tensor a copy is kept, without its graph: its memory is free again, and user code may write to it. The host
-        waits for the device only when a message goes out.
+        The host waits for the device only when a message goes out.
         """
-        self._not_finite.see(step, metrics)
-        if not self._metrics:
-            return
         for name, value in metrics.items():
-            value = value.detach().clone() if isinstance(value, torch.Tensor) else value
-            self._pending[name] = (step, epoch, value)
+            held = self._not_finite.see(step, name, value)
+            if self._metrics:
+                self._pending[name] = (step, epoch, held)
         self.flush(force=False)
 
     def see_micro(self, step: int, loss: torch.Tensor) -> None:
         """Look at the loss of a micro-batch that is not logged."""
-        self._not_finite.see(step, {"loss": loss})
+        self._not_finite.see(step, "loss", loss)
 
     def flush(self, *, force: bool) -> None:
         """Send what is pending, unless something went out a moment ago."""

@@ -61,7 +61,7 @@ def _guarded(channel: Channel, program: Callable[[], None]) -> int:
         program()
         return 0
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else failure.exit_code(error)
+        code = failure.exit_code(error)
         said = "" if isinstance(error.code, (int, type(None))) else str(error.code)
         if said:
             print(said, file=sys.stderr)

@@ -49,7 +49,8 @@ class Session:
         limit = place.spec.stop_after_steps
         self._limit = math.inf if limit is None else limit
         self.waits = Waits()
-        LOADING.watch_loaders()
+        if place.paths is not None:
+            LOADING.watch_loaders()
         self.epochs: int | None = None
         self.total_steps: int | None = None
         self.start_step = 0

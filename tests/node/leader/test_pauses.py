@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from launcher.node.leader.pauses import Pauses
+from launcher.node.policy.hangs import HangWatch
 from launcher.run.state import read_state
 
 RANKS = {0, 1, 2, 3}
 
 
+def progressed(at: float, usual_s: float | None) -> HangWatch:
+    """A watch that has seen the last progress then, with steps of that time."""
+    watch = HangWatch(floor_s=60.0, start_s=60.0)
+    watch.progressed(at, usual_s)
+    return watch
+
+
 def pause(pauses: Pauses, at: float, waits: dict[int, bool | None]) -> None:
     """A pause that began at ``at``, in which all ranks answer."""
-    assert pauses.begins(at + 2.0, at, 0.1, RANKS)
+    hangs = progressed(at, 0.1)
+    assert pauses.may_begin(at + 2.0, hangs)
+    pauses.begin(at + 2.0, hangs, set(RANKS))
     for rank, waiting in waits.items():
         pauses.answered(rank, waiting)
 
@@ -39,12 +49,13 @@ def test_each_pause_is_asked_about_once_and_short_ones_never() -> None:
     """A pause is a second at least, and five usual steps; the question goes out once in it."""
     pauses = Pauses()
 
-    assert not pauses.begins(100.9, 100.0, 0.02, RANKS)
-    assert not pauses.begins(104.0, 100.0, 1.0, RANKS)
-    assert not pauses.begins(104.0, 100.0, None, RANKS)
-    assert pauses.begins(101.1, 100.0, 0.02, RANKS)
-    assert not pauses.begins(109.0, 100.0, 0.02, RANKS)
-    assert pauses.begins(112.0, 110.0, 0.02, RANKS)
+    assert not pauses.may_begin(100.9, progressed(100.0, 0.02))
+    assert not pauses.may_begin(104.0, progressed(100.0, 1.0))
+    assert not pauses.may_begin(104.0, progressed(100.0, None))
+    assert pauses.may_begin(101.1, progressed(100.0, 0.02))
+    pauses.begin(101.1, progressed(100.0, 0.02), set(RANKS))
+    assert not pauses.may_begin(109.0, progressed(100.0, 0.02))
+    assert pauses.may_begin(112.0, progressed(110.0, 0.02))
 
 
 def test_the_leader_asks_in_a_pause_and_the_picture_tells(world, virtual):

@@ -83,6 +83,16 @@ def live_case(name: str, *, where: str = "function", **expected: Any) -> Any:
     return _add(f"live: {name}", where, live=True, **expected)
 
 
+def exchange(model: Any, case: Case | None) -> None:
+    """What every step does together with the other ranks: a backward pass where waits are measured, as DDP does, else an all-reduce."""
+    import torch
+
+    if case is not None and case.live:
+        model(torch.ones(2, 8)).sum().backward()
+    else:
+        torch.distributed.all_reduce(torch.ones(1))
+
+
 class Planter:
     """Runs the case of this round inside a training loop."""
 

@@ -5,7 +5,7 @@ import time
 
 import all_cases  # noqa: F401
 import torch
-from cases import Planter
+from cases import Planter, exchange
 from torch import distributed as dist
 
 import launcher
@@ -15,15 +15,11 @@ dist.init_process_group("gloo")
 rank, world_size = dist.get_rank(), dist.get_world_size()
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-live = planter.case is not None and planter.case.live
 run = launcher.attach()
 run.register(model=model, optimizer=optimizer)
 for step in run.steps(planter.steps):
     loss = planter.before(step, rank, world_size)
     time.sleep(0.02)
-    if live:
-        model(torch.ones(2, 8)).sum().backward()
-    else:
-        dist.all_reduce(torch.ones(1))
+    exchange(model, planter.case)
     run.step(loss=1.0 / (step + 1) if loss is None else loss)
 dist.destroy_process_group()

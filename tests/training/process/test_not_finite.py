@@ -22,7 +22,7 @@ def told(*values: Any, metric: str = "loss", tensors: bool = False, looks: int =
     sent: list[WorkerNotFinite] = []
     watch = NotFiniteWatch(sent.append)
     for step, value in enumerate(values, 1):
-        watch.see(step, {metric: torch.tensor(value) if tensors else value})
+        watch.see(step, metric, torch.tensor(value) if tensors else value)
         if step % looks == 0:
             watch.look()
     watch.look(wait=True)
@@ -65,12 +65,12 @@ def test_large_and_odd_values_are_well() -> None:
     assert told(1e300, -3.0, 0, tensors=False) == []
     sent: list[WorkerNotFinite] = []
     watch = NotFiniteWatch(sent.append)
-    watch.see(
-        1, {"loss": "nan", "losses": torch.tensor([NAN, 1.0]), "loss64": torch.tensor(1e300, dtype=torch.float64)}
-    )
+    watch.see(1, "loss", "nan")
+    watch.see(1, "losses", torch.tensor([NAN, 1.0]))
+    watch.see(1, "loss64", torch.tensor(1e300, dtype=torch.float64))
     watch.look(wait=True)
     assert sent == []
-    watch.see(2, {"loss": torch.tensor([NAN])})
+    watch.see(2, "loss", torch.tensor([NAN]))
     watch.look(wait=True)
     assert [m.step for m in sent] == [2]
 
@@ -85,8 +85,8 @@ def test_a_metric_of_inference_mode_can_be_watched_on() -> None:
     sent: list[WorkerNotFinite] = []
     watch = NotFiniteWatch(sent.append)
     with torch.inference_mode():
-        watch.see(1, {"loss": torch.tensor(1.0)})
-    watch.see(2, {"loss": torch.tensor(NAN, requires_grad=True) * 2})
+        watch.see(1, "loss", torch.tensor(1.0))
+    watch.see(2, "loss", torch.tensor(NAN, requires_grad=True) * 2)
     watch.look(wait=True)
     assert [m.step for m in sent] == [2]
 
