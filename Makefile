@@ -3,7 +3,8 @@
 # make faults  the long tests: several faults in each run
 # make check   linters and types           make lowest  the lowest supported versions
 # make docs    the generated pages         make clean   what the above left behind
-PY := .venv/bin/python
+export VENV ?= .venv
+PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest --tb=short -ra -q
 
 .PHONY: setup demo data test faults check lowest docs clean packages apptainer
@@ -54,4 +55,4 @@ docs: setup
 	@$(PY) docs/generate.py
 
 clean:
-	rm -rf .venv .venv-lowest .apptainer* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .apptainer* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

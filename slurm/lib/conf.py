@@ -150,9 +150,10 @@ def gres_conf(layout: Layout) -> str:
     return f"AutoDetect=off\nNodeName={','.join(HOSTS)} Name=gpu File={layout.root}/dev/fakegpu[0-{GPUS - 1}]\n"
 
 
-def cgroup_conf() -> str:
+def cgroup_conf(version: tuple[int, ...]) -> str:
     """cgroup.conf: cgroups are not used. v1 does nothing until asked, also where only v2 is; v2 asks systemd at its start."""
-    return "CgroupPlugin=cgroup/v1\nConstrainCores=no\nConstrainRAMSpace=no\n"
+    plugin = "disabled" if version >= (24, 5) else "cgroup/v1"  # newer ones can be told so, and warn of v1
+    return f"CgroupPlugin={plugin}\nConstrainCores=no\nConstrainRAMSpace=no\n"
 
 
 def hosts_file(layout: Layout) -> str:

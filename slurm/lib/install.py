@@ -27,9 +27,8 @@ _OURS = "#!/bin/sh\n# slurm/cluster install: packages must not start services of
 _LOCKED = ("Could not get lock", "Unable to acquire", "Unable to lock", "is another process using it")
 
 
-def missing(more: Sequence[str] = ()) -> list[str]:
+def missing(packages: Sequence[str] = PACKAGES) -> list[str]:
     """Packages that are not installed."""
-    packages = [*PACKAGES, *more]
     out = subprocess.run(
         ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *packages], capture_output=True, text=True
     ).stdout
@@ -37,11 +36,11 @@ def missing(more: Sequence[str] = ()) -> list[str]:
     return [p for p in packages if p not in there]
 
 
-def install(more: Sequence[str] = (), limit_s: float = 900) -> list[str]:
-    """Install what is missing, of ``more`` too, and return it; raises ClusterError."""
+def install(packages: Sequence[str] = PACKAGES, limit_s: float = 900) -> list[str]:
+    """Install what is missing and return it; raises ClusterError."""
     if not shutil.which("dpkg-query") or not shutil.which("apt-get"):
         raise ClusterError("the cluster needs Debian or Ubuntu: there is no apt-get here")
-    wanted = missing(more)
+    wanted = missing(packages)
     if not wanted:
         return []
     if os.geteuid():
@@ -50,7 +49,7 @@ def install(more: Sequence[str] = (), limit_s: float = 900) -> list[str]:
     with _no_services():
         _apt(["update"], end)
         _apt(["install", "-y", "--no-install-recommends", *wanted], end)
-    if still := missing(more):
+    if still := missing(packages):
         raise ClusterError(f"apt-get installed everything but {', '.join(still)}")
     return wanted
 

@@ -49,7 +49,7 @@ class Layout:
 
     @property
     def meta(self) -> Path:
-        """Marks the directory as ours and holds the subnet."""
+        """Marks the directory as ours and holds subnet and release."""
         return self.root / "cluster.json"
 
     @property
@@ -95,6 +95,16 @@ class Layout:
         return f"port-{host}"
 
     @property
+    def release(self) -> str:
+        """The Debian release whose SLURM runs here, "" as long as there is no cluster."""
+        return str(json.loads(self.meta.read_text()).get("release", "")) if self.meta.exists() else ""
+
+    @property
+    def bin(self) -> Path:
+        """SLURM's commands of another release, for this machine."""
+        return self.root / "bin"
+
+    @property
     def subnet(self) -> ipaddress.IPv4Network:
         """The /24 chosen by `claim_subnet`."""
         return ipaddress.IPv4Network(json.loads(self.meta.read_text())["subnet"])
@@ -129,7 +139,7 @@ def claim_subnet(layout: Layout) -> None:
            "netns", layout.netns(HEAD))  # fmt: skip
         sh("ip", "addr", "add", f"{net[254]}/24", "dev", layout.root_link)
         sh("ip", "link", "set", layout.root_link, "up")
-    layout.meta.write_text(json.dumps({"subnet": str(net)}))
+    layout.meta.write_text(json.dumps({"subnet": str(net), "release": layout.release}))
 
 
 def _routes() -> list[ipaddress.IPv4Network]:

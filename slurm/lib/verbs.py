@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,26 +16,37 @@ import conf
 import daemons
 import install
 import network
+import release
 from layout import GPUS, HEAD, HOSTS, ClusterError, Layout, check_host, lock_file, sh, wait_for
 
 
 def main(argv: list[str], usage: str) -> int:
     """Run one verb; 0, 1 when it failed, 2 when it was not understood."""
     verb, args = (argv[0], argv[1:]) if argv else ("", [])
-    run = VERBS.get(verb)
-    if run is None:
+    if verb not in (*VERBS, "enter"):
         print(usage.strip(), file=sys.stderr if verb not in ("-h", "--help") else sys.stdout)
         return 0 if verb in ("-h", "--help") else 2
     try:
         if os.geteuid() and verb not in ("env", "status"):
             raise ClusterError("only root can make hosts out of namespaces")
         layout = Layout.from_environ()
+        name = layout.release
+        if verb in ("up", "enter"):
+            name, args = _take_release(args, name)
+        if args and verb in ("up", "down", "status", "env"):
+            raise ClusterError(f"{verb} takes no {args[0]!r}")
+        if verb not in ("up", "enter", "install", "down", "status") and not layout.conf.exists():
+            raise ClusterError(f"no cluster in {layout.root}: run slurm/cluster up")
+        if verb == "enter":
+            return _enter(layout, name, args)
+        if name and name != release.own() and verb not in ("install", "down", "env"):
+            return _there(layout, name, [verb, *args])
         if verb in ("env", "status", "install"):
-            code = run(layout, args)
+            code = VERBS[verb](layout, args)
             sys.stdout.flush()  # here, where a reader that has left is no error
             return code
         with lock_file(Path("/run/lock") / f"launcher-cluster-{layout.tag}.lock"):
-            return run(layout, args)
+            return VERBS[verb](layout, args)
     except ClusterError as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
@@ -43,9 +55,40 @@ def main(argv: list[str], usage: str) -> int:
         return 141  # as a shell shows a command that SIGPIPE ended
 
 
+def _take_release(args: list[str], default: str) -> tuple[str, list[str]]:
+    """The value of ``--release`` and the other words."""
+    if not args or args[0].partition("=")[0] != "--release":
+        return default or release.own(), args
+    _, eq, name = args[0].partition("=")
+    rest = args[1:] if eq else args[2:]
+    if not eq:
+        name = args[1] if len(args) > 1 else ""
+    return release.check(name), rest
+
+
+def _there(layout: Layout, name: str, words: list[str]) -> int:
+    """Run ``slurm/cluster`` in a release's system: its daemons see that system alone."""
+    script = Path(__file__).resolve().parents[1] / "cluster"
+    layout.root.mkdir(parents=True, exist_ok=True)
+    code = release.enter(name, [str(script), *words], also=(layout.root, script.parents[1]))
+    if words[0] == "up" and code == 0:
+        release.write_commands(name, layout.bin)
+    return code
+
+
+def _enter(layout: Layout, name: str, args: list[str]) -> int:
+    """Run a command on a login host of that release."""
+    command = args[1:] if args[:1] == ["--"] else args
+    os.environ["LAUNCHER_CLUSTER_DIR"] = str(layout.root)
+    if layout.release == name:
+        os.environ["SLURM_CONF"] = str(layout.conf)
+    layout.root.mkdir(parents=True, exist_ok=True)
+    return release.enter(name, command or ["bash"], also=(layout.root, Path.cwd()))
+
+
 def do_install(_layout: Layout, args: list[str]) -> int:
     """`install`."""
-    done = install.install(args)
+    done = install.install([*install.PACKAGES, *args])
     print(f"installed {', '.join(done)}" if done else "everything is installed")
     return 0
 
@@ -54,7 +97,7 @@ def do_up(layout: Layout, _args: list[str]) -> int:
     """`up`: nothing to do, hosts to heal, or everything anew."""
     if install.missing():
         install.install()
-    if _head_works(layout):
+    if layout.release == release.own() and _head_works(layout):
         try:
             for host in _broken_hosts(layout):
                 _heal(layout, host)
@@ -107,7 +150,7 @@ def _build(layout: Layout) -> None:
     """Whatever was here is swept away first: half of an old cluster is of no use."""
     _sweep(layout)
     layout.root.mkdir(parents=True, exist_ok=True)
-    layout.meta.write_text("{}")  # from here on `down` knows that this directory is ours
+    layout.meta.write_text(json.dumps({"release": release.own()}))  # from here on `down` knows that this directory is ours
     for name in ("etc", "log", "state", "spool", "dev"):
         (layout.root / name).mkdir(exist_ok=True)
     layout.run.mkdir(mode=0o755, exist_ok=True)
@@ -127,9 +170,9 @@ def _build(layout: Layout) -> None:
 
 def _write_conf(layout: Layout, settings: dict[str, str]) -> None:
     texts = {
-        "slurm.conf": conf.slurm_conf(layout, settings, _version()),
+        "slurm.conf": conf.slurm_conf(layout, {**release.settings(), **settings}, _version()),
         "gres.conf": conf.gres_conf(layout),
-        "cgroup.conf": conf.cgroup_conf(),
+        "cgroup.conf": conf.cgroup_conf(_version()),
         "hosts": conf.hosts_file(layout),
         "slurmdbd.conf": conf.slurmdbd_conf(layout),
     }
@@ -162,8 +205,10 @@ def _sweep(layout: Layout) -> None:
         raise ClusterError(f"{layout.root} is not a cluster's directory and not empty")
     network.destroy(layout)
     for path in (layout.run, layout.root):
-        if path.exists():
-            shutil.rmtree(path)
+        for inner in path.iterdir() if path.exists() else ():
+            shutil.rmtree(inner) if inner.is_dir() and not inner.is_symlink() else inner.unlink()
+        with contextlib.suppress(OSError):  # in a release's system it is mounted there, and stays
+            path.rmdir()
 
 
 def do_status(layout: Layout, _args: list[str]) -> int:
@@ -172,6 +217,7 @@ def do_status(layout: Layout, _args: list[str]) -> int:
         print(f"no cluster in {layout.root}")
         return 1
     print(f"directory  {layout.root}\nsubnet     {layout.subnet}")
+    print(f"release    {layout.release}, {sh('slurmctld', '-V').strip()}")
     print(f"changed    {layout.settings.read_text() if layout.settings.exists() else '{}'}")
     for name in ("munged", "mariadbd", "slurmdbd", "slurmctld"):
         print(f"{name:10} {'running' if daemons.find(layout, name) else 'not running'}")
@@ -187,6 +233,8 @@ def do_env(layout: Layout, _args: list[str]) -> int:
     """`env`: this machine is the login host; controller, accounting and hosts are reachable from it."""
     print(f"export LAUNCHER_CLUSTER_DIR={shlex.quote(str(layout.root))}")
     print(f"export SLURM_CONF={shlex.quote(str(layout.conf))}")
+    if layout.bin.exists():
+        print(f"export PATH={shlex.quote(str(layout.bin))}:$PATH")
     return 0
 
 
@@ -235,8 +283,6 @@ def _heal(layout: Layout, host: str) -> None:
 
 def do_set(layout: Layout, args: list[str]) -> int:
     """`set`: reconfigure; what slurmctld reads only at its start makes it start again."""
-    if not layout.conf.exists():
-        raise ClusterError(f"no cluster in {layout.root}: run slurm/cluster up")
     old = json.loads(layout.settings.read_text()) if layout.settings.exists() else {}
     new = {**old, **conf.parse_settings(args)} if args else {}
     before = layout.conf.read_text()
