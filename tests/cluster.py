@@ -81,6 +81,7 @@ class Cluster:
         """Every process of the host dies, and its network with it."""
         self.broken.add(host)
         self.verb("kill", host)
+        assert not self.daemon("slurmd", host), f"{host} was killed and slurmd lives"
 
     def cut(self, host: str) -> None:
         """The host's network cable is pulled."""
@@ -97,10 +98,37 @@ class Cluster:
         """The controller dies by SIGKILL; ``heal()`` starts it again."""
         self.broken.add("slurmctld")
         self.verb("stop", "slurmctld")
+        assert not self.daemon("slurmctld"), "slurmctld was stopped and lives"
 
     def restart(self, *daemons: str) -> None:
         """Daemons ("slurmctld", "slurmdbd", a host for its slurmd) die by SIGKILL and start again."""
+        names = {name: ("slurmd", name) if name in HOSTS else (name, "head") for name in daemons}
+        before = {name: self.daemon(*where) for name, where in names.items()}
         self.verb("restart", *daemons)
+        for name, where in names.items():
+            after = self.daemon(*where)
+            assert after, f"{name} was restarted and is not there"
+            assert not after & before[name], f"{name} was restarted and is still process {after & before[name]}"
+
+    def daemon(self, name: str, host: str = "head") -> set[int]:
+        """Processes of a daemon on a host, by the file that they execute: their names change at a reconfiguration."""
+        return {
+            pid for pid in self.all_processes(host) if re.fullmatch(rf"{name}(-wlm)?", _program(pid))
+        }  # fmt: skip
+
+    def all_processes(self, *hosts: str) -> set[int]:
+        """Every process on these hosts ("head" is one), SLURM's own included; zombies are none."""
+        tag = hashlib.sha256(str(self.directory).encode()).hexdigest()[:6]
+        inodes = set()
+        for host in hosts:
+            with contextlib.suppress(OSError):
+                inodes.add(os.stat(f"/run/netns/lc{tag}-{host}").st_ino)
+        out = set()
+        for entry in os.listdir("/proc"):
+            with contextlib.suppress(OSError, ValueError):
+                if entry.isdigit() and os.stat(f"/proc/{entry}/ns/net").st_ino in inodes and _program(int(entry)):
+                    out.add(int(entry))
+        return out
 
     def mount_disk(self, size_mb: int = 4) -> None:
         """A disk of some megabytes, before the hosts are up: they do not see what is mounted later."""
@@ -157,18 +185,11 @@ class Cluster:
 
     def processes(self) -> dict[int, str]:
         """Processes that jobs have on the hosts, by pid; SLURM's own daemons are left out."""
-        inodes = set()
-        tag = hashlib.sha256(str(self.directory).encode()).hexdigest()[:6]
-        for host in HOSTS:
-            with contextlib.suppress(OSError):
-                inodes.add(os.stat(f"/run/netns/lc{tag}-{host}").st_ino)
         out = {}
-        for entry in os.listdir("/proc"):
-            with contextlib.suppress(OSError, ValueError):
-                if entry.isdigit() and os.stat(f"/proc/{entry}/ns/net").st_ino in inodes:
-                    name = Path(f"/proc/{entry}/comm").read_text().strip()
-                    if name not in ("slurmd", "slurmstepd"):
-                        out[int(entry)] = Path(f"/proc/{entry}/cmdline").read_text().replace("\0", " ") or name
+        for pid in self.all_processes(*HOSTS):
+            with contextlib.suppress(OSError):
+                if not re.fullmatch(r"slurm(step)?d(-wlm)?", _program(pid)):
+                    out[pid] = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") or _program(pid)
         return out
 
     def release(self, job_id: str) -> None:
@@ -208,6 +229,14 @@ class Cluster:
             with contextlib.suppress(OSError):
                 parts.append(f"== {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-lines:]))
         return "\n".join(parts)
+
+
+def _program(pid: int) -> str:
+    """The name of the file that a process executes, "" when it is gone or a zombie."""
+    try:
+        return Path(os.readlink(f"/proc/{pid}/exe")).name.removesuffix(" (deleted)")
+    except OSError:
+        return ""
 
 
 def why_not() -> str | None:

@@ -150,7 +150,9 @@ def _build(layout: Layout) -> None:
     """Whatever was here is swept away first: half of an old cluster is of no use."""
     _sweep(layout)
     layout.root.mkdir(parents=True, exist_ok=True)
-    layout.meta.write_text(json.dumps({"release": release.own()}))  # from here on `down` knows that this directory is ours
+    layout.meta.write_text(
+        json.dumps({"release": release.own()})
+    )  # from here on `down` knows that this directory is ours
     for name in ("etc", "log", "state", "spool", "dev"):
         (layout.root / name).mkdir(exist_ok=True)
     layout.run.mkdir(mode=0o755, exist_ok=True)

@@ -50,25 +50,22 @@ def _forgets_a_requeue(cluster: Cluster, run: Run, older: Path) -> None:
     state, asked = cluster.directory / "state", time.time()
     cluster.run(["scontrol", "update", f"JobId={run.job_id}", "Comment=saved"])
     cluster.wait(lambda: (state / "job_state").stat().st_mtime > asked, "slurmctld's state on disk")
-    (slurmctld,) = (p for p in psutil.process_iter(["name"]) if p.info["name"] == "slurmctld" and _of(cluster, p))
-    slurmctld.suspend()  # it writes and renames all the time
+    slurmctld = [psutil.Process(pid) for pid in cluster.daemon("slurmctld")]  # and the process that runs its scripts
+    for process in slurmctld:
+        process.suspend()  # it writes and renames all the time
     shutil.copytree(state, older, ignore=shutil.ignore_patterns("*.new"))
-    slurmctld.resume()
+    for process in slurmctld:
+        process.resume()
 
     inflict.kill_agent(run, 2)
     run.wait("the requeue", lambda: run.told("requeued"))
-    slurmctld.kill()  # KillWait is short: SLURM's own tools take their time
-    slurmctld.wait()
+    for process in slurmctld:  # KillWait is short: SLURM's own tools take their time
+        process.kill()
+    psutil.wait_procs(slurmctld, timeout=30)
+    assert not cluster.daemon("slurmctld")
     cluster.broken.add("slurmctld")
     shutil.rmtree(state)
     shutil.copytree(older, state)
-
-
-def _of(cluster: Cluster, process: psutil.Process) -> bool:
-    try:
-        return any(str(cluster.directory) in word for word in process.cmdline())
-    except psutil.Error:  # another cluster's, that has just ended
-        return False
 
 
 @pytest.mark.long

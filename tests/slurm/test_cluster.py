@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -15,20 +16,9 @@ import pytest
 from cluster import COMMAND, Cluster
 
 
-def cluster_pids(cluster: Cluster) -> list[int]:
+def cluster_pids(cluster: Cluster) -> set[int]:
     """Every process of the cluster, daemons included."""
-    inodes = set()
-    names = [n for n in os.listdir("/run/netns") if n.startswith(own_tag(cluster))]
-    for name in names:
-        inodes.add(os.stat(f"/run/netns/{name}").st_ino)
-    out = []
-    for entry in os.listdir("/proc"):
-        try:
-            if entry.isdigit() and os.stat(f"/proc/{entry}/ns/net").st_ino in inodes:
-                out.append(int(entry))
-        except OSError:
-            continue
-    return out
+    return cluster.all_processes("head", *cluster.hosts)
 
 
 def sleepers(cluster: Cluster, seconds: int) -> list[int]:
@@ -58,13 +48,12 @@ def test_up_leaves_a_healthy_cluster_alone(cluster: Cluster) -> None:
     """`up` on a running cluster starts nothing anew: its processes stay, and so does a running job."""
     job = cluster.sbatch("-N1", wrap="sleep 600", cwd="/")
     cluster.wait_job(job, "RUNNING")
-    before = {
-        p for p in cluster_pids(cluster) if Path(f"/proc/{p}/comm").read_text().strip() in ("slurmctld", "slurmd")
-    }
+    before = cluster.daemon("slurmctld").union(*(cluster.daemon("slurmd", host) for host in cluster.hosts))
 
     cluster.verb("up")
 
-    assert before <= set(cluster_pids(cluster))
+    assert len(before) >= 5
+    assert before <= cluster_pids(cluster)
     assert cluster.job(job)["JobState"] == "RUNNING"
     cluster.cancel_all()
 
@@ -210,13 +199,35 @@ def test_a_reader_that_has_seen_enough_is_no_error(cluster: Cluster) -> None:
 
 
 def test_wrong_words_are_refused_in_one_sentence(cluster: Cluster) -> None:
-    """An unknown host, partition or a word without a value changes nothing and is said in one line."""
-    for args in (["kill", "node9"], ["set", "low.MaxTime=1"], ["set", "GraceTime"], ["set", "Accounting=maybe"]):
+    """An unknown host, partition, release or word, or one without a value, changes nothing and is said in one line."""
+    for args in (
+        ["kill", "node9"],
+        ["set", "low.MaxTime=1"],
+        ["set", "GraceTime"],
+        ["set", "Accounting=maybe"],
+        ["up", "--release", "potato"],
+        ["up", "--release"],
+        ["up", "now"],
+        ["down", "--release=sid"],
+    ):
         done = cluster.run([Path(__file__).parents[2] / "slurm" / "cluster", *args], check=False)
 
         assert done.returncode == 1
         assert done.stderr.startswith("cluster: ")
         assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_daemon_is_found_after_it_was_reconfigured(cluster: Cluster) -> None:
+    """Since 23.11 a reconfigured daemon executes itself anew, under another name: `stop` still ends it, `heal` starts another."""
+    cluster.set(KillWait=5)
+    before = cluster.daemon("slurmd", "node1")
+    cluster.stop_slurmctld()
+    cluster.verb("stop", "node1")
+
+    assert before
+    assert not cluster.daemon("slurmd", "node1")
+    cluster.heal("slurmctld", "node1")
+    assert cluster.daemon("slurmd", "node1")
 
 
 def test_a_controller_that_died_comes_back_with_its_jobs(cluster: Cluster) -> None:
@@ -264,14 +275,11 @@ def test_up_tries_again_when_a_daemon_ends_while_it_starts(cluster: Cluster) -> 
 
 def kill_slurmdbd(cluster: Cluster) -> bool:
     """Kill it as soon as it is there; whether it was."""
-    for pid in cluster_pids(cluster):
-        try:
-            if Path(f"/proc/{pid}/comm").read_text().strip() == "slurmdbd":
-                os.kill(pid, signal.SIGKILL)
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return False
+    found = cluster.daemon("slurmdbd")
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(found)
 
 
 def test_down_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import os
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,14 +41,7 @@ def job(place: Login) -> Login:
 
 def slurmd(cluster: Cluster, host: str) -> int:
     """The process whose mounts the jobs of ``host`` see."""
-    tag = hashlib.sha256(str(cluster.directory).encode()).hexdigest()[:6]
-    inode = os.stat(f"/run/netns/lc{tag}-{host}").st_ino
-    for entry in os.listdir("/proc"):
-        with contextlib.suppress(OSError):
-            here = entry.isdigit() and os.stat(f"/proc/{entry}/ns/net").st_ino == inode
-            if here and Path(f"/proc/{entry}/comm").read_text().strip() == "slurmd":
-                return int(entry)
-    raise AssertionError(f"{host} has no slurmd")
+    return min(cluster.daemon("slurmd", host))
 
 
 @contextlib.contextmanager
