@@ -12,3 +12,6 @@ JUDGED = 65
 folder, or Python on it, is away: the batch script asks again, and ends FAILED in the end, so that no job behind it starts."""
 GONE = 66
 """Exit status of a leader whose run's folder is gone for good, and so of srun and the job: there is no teardown to wait for."""
+UNSEEN = 72
+"""Exit status of a task whose node does not see the run's folder. SLURM before 23.02 does not start such a task; newer ones
+make the folder of its log, on that node alone."""

@@ -104,7 +104,8 @@ def enter(name: str, command: list[str], also: tuple[Path, ...] = ()) -> int:
     if name == own():
         return subprocess.run(command).returncode
     root = make(name)
-    for file in ("resolv.conf", "ssl/certs/ca-certificates.crt"):  # a proxy's own certificate is in the second
+    # This machine's names, and the certificate of its proxy if it has one.
+    for file in ("hosts", "hostname", "resolv.conf", "ssl/certs/ca-certificates.crt"):
         if (Path("/etc") / file).exists():
             (root / "etc" / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(Path("/etc") / file, root / "etc" / file)

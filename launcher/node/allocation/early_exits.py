@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from launcher.node.wire.connection import allocation_life
-from launcher.run.batch import MARK
+from launcher.run.batch import MARK, UNSEEN
 from launcher.run.paths import RunPaths
 from launcher.slurm.environ import JobEnviron, job_environ
 from launcher.slurm.hosts import expand_hosts
@@ -26,6 +26,7 @@ _SRUN_KILLED = re.compile(r"^\S*slurm_script: line \d+: +\d+ Killed +.*srun", re
 """How bash reports that srun itself was killed, and none of its tasks: SLURM then ends the step."""
 _SRUN_FORCED = re.compile(r"^srun: forcing job termination", re.MULTILINE)
 """What srun says when it ends the step upon a signal."""
+_UNSEEN = "it does not see the run's directory"
 _WANTED = re.compile(r"\*\*\* JOB|^srun: error", re.MULTILINE)
 """SLURM had ended the job, or a task had failed: srun's end follows from that."""
 _MOST_BYTES = 1 << 20
@@ -91,7 +92,8 @@ def ended_tasks(log: str, life: str, names: Sequence[str]) -> dict[str, str]:
             hosts = [names[int(n)] for n in hosts_in(f"[{said['tasks']}]") if int(n) < len(names)]
         else:
             continue
-        found.update(dict.fromkeys(hosts, said["how"].strip()))
+        how = said["how"].strip()
+        found.update(dict.fromkeys(hosts, _UNSEEN if how == f"Exited with exit code {UNSEEN}" else how))
     return found
 
 

@@ -59,7 +59,13 @@ def become_worker(request: dict[str, Any], fds: list[int]) -> int:
 
 def _run(main: str, cwd: str, args: list[int]) -> int:
     """Call ``module:function`` as the main program of a process of its own."""
-    faulthandler.enable(file=2)
+    if sys.version_info >= (
+        3,
+        14,
+    ):  # a C stack of 40 lines after Python's would be all that a failure's last lines hold
+        faulthandler.enable(file=2, c_stack=False)
+    else:
+        faulthandler.enable(file=2)
     faulthandler.register(signal.SIGURG, file=2, all_threads=True)
     # Undo what a fork shares and separate processes do not.
     sys.path.insert(0, cwd)

@@ -14,7 +14,7 @@ from launcher.config.document.schema import Job
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
 from launcher.run.asking import PATIENCE_S
-from launcher.run.batch import COMPLETED, GONE, JUDGED, MARK
+from launcher.run.batch import COMPLETED, GONE, JUDGED, MARK, UNSEEN
 from launcher.run.spec import RunSpec
 from launcher.slurm.carry import VARIABLE
 from launcher.submission.facts.facts import Facts
@@ -222,8 +222,9 @@ def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[
         lines.insert(0, _IGNORE)
         if _image_for("pyxis", job):
             lines.append(_export_path(python_path))  # this shell is inside the container, whose image may set its own
-    lines += [f"cd {shlex.quote(python_path[0])}", 'exec "$@"']
-    text = ("\n" if len(lines) > 3 else "; ").join(lines)
+    enter = f"cd {shlex.quote(python_path[0])}"  # again after some seconds: NFS may show a new folder late
+    lines += [f"{enter} 2>/dev/null || sleep 5", f"{enter} || exit {UNSEEN}", 'exec "$@"']
+    text = ("\n" if len(lines) > 4 else "; ").join(lines)
     inside = _apptainer(job, spec, facts, python_path, place)
     return shlex.join(["/bin/bash", "-c", text, "agent", *inside, facts.interpreter.path])
 

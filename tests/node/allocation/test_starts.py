@@ -15,6 +15,7 @@ OLD = "launcher: start 7.0\nsrun: error: node4: task 3: Exited with exit code 1\
     [
         ("", {}),
         ("srun: error: node2: task 1: Exited with exit code 7", {"node2": "Exited with exit code 7"}),
+        ("srun: error: node2: task 1: Exited with exit code 72", {"node2": "it does not see the run's directory"}),
         ("srun: error: node[2-3]: tasks 1-2: Killed", {"node2": "Killed", "node3": "Killed"}),
         ("srun: error: task 1 launch failed: Slurmd could not connect IO", {"node2": "Slurmd could not connect IO"}),
         ("srun: error: tasks 0,2-3 launch failed: Error", {"node1": "Error", "node3": "Error", "node4": "Error"}),

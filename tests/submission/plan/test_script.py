@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -222,6 +223,17 @@ def test_a_site_that_cannot_requeue_is_described(job: Make) -> None:
     made = plan(job(), facts(slurm=SlurmFacts(found=True, known=True, site=SiteSpec(preempt_mode="CANCEL"))))
 
     assert any("then a continuation job" in line for line in made.summary)
+
+
+def test_a_node_that_does_not_see_the_run_says_so_by_its_exit_code(job: Make) -> None:
+    """SLURM since 23.02 starts the task all the same: 72, once it has looked a second time."""
+    made = plan(job(), facts(runs_dir="/nowhere"))
+    begin = time.monotonic()
+    done = subprocess.run(shlex.split(made.command), capture_output=True, text=True)
+
+    assert done.returncode == 72
+    assert time.monotonic() - begin > 4
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_python_command_is_pure_text(job: Make) -> None:
