@@ -82,8 +82,12 @@ def _enter(layout: Layout, name: str, args: list[str]) -> int:
     os.environ["LAUNCHER_CLUSTER_DIR"] = str(layout.root)
     if layout.release == name:
         os.environ["SLURM_CONF"] = str(layout.conf)
-    layout.root.mkdir(parents=True, exist_ok=True)
-    return release.enter(name, command or ["bash"], also=(layout.root, Path.cwd()))
+    layout.root.mkdir(parents=True, exist_ok=True)  # a cluster that is started inside is seen outside
+    try:
+        return release.enter(name, command or ["bash"], also=(layout.root, Path.cwd()))
+    finally:
+        with contextlib.suppress(OSError):
+            layout.root.rmdir()
 
 
 def do_install(_layout: Layout, args: list[str]) -> int:
