@@ -1,13 +1,15 @@
 # make demo    set up and train the main job on this machine
 # make test    set up, the SLURM cluster included, and run the tests
 # make faults  the long tests: several faults in each run
+# make slurm   every test on the cluster; RELEASE=trixie: on that Debian release's SLURM and Python
+# make matrix  the same on every release; writes docs/versions.md
 # make check   linters and types           make lowest  the lowest supported versions
 # make docs    the generated pages         make clean   what the above left behind
 export VENV ?= .venv
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest --tb=short -ra -q
 
-.PHONY: setup demo data test faults check lowest docs clean packages apptainer
+.PHONY: setup demo data test faults slurm matrix check lowest docs clean packages apptainer
 
 setup:
 	@.ci/setup
@@ -41,6 +43,20 @@ test: packages
 # Several faults in one run, at every world size, and the rarer variants.
 faults: setup apptainer
 	@$(PYTEST) -m long -n 3 --dist loadfile
+
+slurm: RELEASE ?=
+slurm:
+ifneq ($(RELEASE),)
+	@slurm/cluster enter --release $(RELEASE) -- $(MAKE) -s slurm RELEASE= VENV=.venv-$(RELEASE)
+else
+	@$(MAKE) -s packages
+	@$(MAKE) -s -j 2 setup apptainer
+	@$(MAKE) -s data || echo "Fashion-MNIST could not be had: its tests are skipped"
+	@$(PYTEST) tests/slurm tests/faults -n 3 --dist loadfile --junitxml=build/slurm.xml
+endif
+
+matrix: setup
+	@.ci/matrix
 
 check: setup
 	@$(PY) -m ruff check .

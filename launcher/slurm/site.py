@@ -15,6 +15,7 @@ from launcher.frozen import frozen
 from launcher.run.spec import SiteSpec
 from launcher.slurm.commands import ask_patiently
 from launcher.slurm.jobs import duration_s, table_rows
+from launcher.slurm.versions import REQUEUE_DELAY
 
 _CONFIG_PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/opt/slurm/etc/slurm.conf")
 _NEEDED = ("sbatch", "srun", "squeue", "scancel", "scontrol")
@@ -127,8 +128,8 @@ class Site:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The version as (year, month)."""
-        return tuple(int(number) for number in re.findall(r"\d+", self.version)[:2])
+        """The version as (year, month, patch)."""
+        return _numbers(self.version)
 
     def partition(self, name: str | None) -> Partition | None:
         """Return the partition of that name; None: the default one."""
@@ -178,7 +179,8 @@ def parse_site(texts: SiteTexts) -> Site:
     c = defaultdict(str, {key: value for key, value in lines if value not in ("", "(null)")})
     parameters = ",".join((c["SchedulerParameters"], c["SlurmctldParameters"], c["PreemptParameters"]))
     expire = re.search(r"cred_expire=(\d+)", c["AuthInfo"])
-    delay = re.search(r"requeue_delay=(\d+)", parameters)
+    delay = re.search(r"requeue_delay=(\d+)", c["SchedulerParameters"])
+    waits = delay if delay and _numbers(c["SLURM_VERSION"]) >= REQUEUE_DELAY else expire
     select, select_parameters = _word(c["SelectType"], "cons_tres"), c["SelectTypeParameters"].upper()
     preempt_type, preempt_mode = _word(c["PreemptType"], "none"), c["PreemptMode"] or "OFF"
     return Site(
@@ -188,13 +190,17 @@ def parse_site(texts: SiteTexts) -> Site:
         send_user_signal="send_user_signal" in parameters, kill_wait_s=_int(c["KillWait"], 30),
         job_requeue=c["JobRequeue"] != "0", max_array_size=_int(c["MaxArraySize"], 1001),
         accounting=_word(c["AccountingStorageType"], "none"), enforces=c["AccountingStorageEnforce"] or "none",
-        requeue_delay_s=int(delay[1]) if delay else int(expire[1] if expire else 120) + 1,
+        requeue_delay_s=(int(waits[1]) if waits else 120) + 1,
         has_epilog=any(re.match(r"Epilog(Slurmctld)?(\[|$)", key) and c[key] != "none" for key in c),
         slurmd_timeout_s=_int(c["SlurmdTimeout"], 300), min_job_age_s=_int(c["MinJobAge"], 300), select_type=select,
         memory_is_allocated="MEMORY" in select_parameters,
         gpu_request="gpus-per-node" if "cons_tres" in select + select_parameters.lower() else "gres",
         submit_plugins=c["JobSubmitPlugins"].removeprefix("none"),
     )  # fmt: skip
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def _word(text: str, default: str) -> str:

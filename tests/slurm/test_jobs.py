@@ -56,9 +56,9 @@ def test_sacct_rows_tell_how_jobs_ended() -> None:
     assert {"24_2", "24_3"} <= set(views)
 
 
-@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.txt")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted(RECORDED.rglob("*.txt")), ids=lambda p: f"{p.parent.name} {p.stem}")
 def test_every_recorded_job_is_read(path: Path) -> None:
-    """`scontrol show job` of 22.05 in every situation that was recorded gives state, restarts and exit code."""
+    """`scontrol show job` of each version in every situation that was recorded gives state, restarts and exit code."""
     text = path.read_text()
     job_id = text.partition("JobId=")[2].split()[0]
     facts = parse_facts(text, job_id)
@@ -69,20 +69,22 @@ def test_every_recorded_job_is_read(path: Path) -> None:
     assert (facts.start_t is None) == (facts.state == "PENDING")
 
 
-def test_an_arrays_elements_are_told_apart() -> None:
+@pytest.mark.parametrize("path", sorted(RECORDED.rglob("array.txt")), ids=lambda p: p.parent.name)
+def test_an_arrays_elements_are_told_apart(path: Path) -> None:
     """`scontrol show job` of an array's id shows all of its elements; the one that was meant is found."""
-    text = (RECORDED / "array.txt").read_text()
-    first, rest = parse_facts(text, "24_1"), parse_facts(text, "24")
+    text = path.read_text()
+    array = text.partition("ArrayJobId=")[2].split()[0]
+    first, rest = parse_facts(text, f"{array}_1"), parse_facts(text, array)
 
     assert first is not None
     assert rest is not None
-    assert (first.job_id, first.state) == ("25", "RUNNING")
-    assert (rest.job_id, rest.state) == ("24", "PENDING")
+    assert (first.job_id, first.state) == (str(int(array) + 1), "RUNNING")
+    assert (rest.job_id, rest.state) == (array, "PENDING")
 
 
 def test_a_jobs_name_cannot_imitate_slurms_words() -> None:
     """What users choose (name, comment, command) does not pass for a state, an exit code or a time."""
-    text = (RECORDED / "grace.txt").read_text()
+    text = (RECORDED / "22.05.8" / "grace.txt").read_text()
     evil = text.replace("JobName=wrap", "JobName=x JobState=COMPLETED PreemptTime=None Restarts=9")
     evil = evil.replace("Command=(null)", "Command=/bin/x JobState=FAILED Requeue=0 Restarts=7 ExitCode=1:0")
     facts = parse_facts(evil, "6")

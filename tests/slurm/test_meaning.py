@@ -11,11 +11,12 @@ from launcher.slurm.jobs import JobFacts, parse_facts
 from launcher.slurm.meaning import Meaning, meaning_of
 
 RECORDED = Path(__file__).parent / "jobs"
+VERSIONS = sorted(path.name for path in RECORDED.iterdir())
 
 
-def recorded(name: str) -> tuple[str, float, JobFacts]:
+def recorded(name: str, version: str = VERSIONS[0]) -> tuple[str, float, JobFacts]:
     """Signal, time and facts of a recorded situation; times are moved to the clock of the recording's zone."""
-    head, _, text = (RECORDED / f"{name}.txt").read_text().partition("\n")
+    head, _, text = (RECORDED / version / f"{name}.txt").read_text().partition("\n")
     signal, t = head.split()
     facts = parse_facts(text, text.partition("JobId=")[2].split()[0])
     assert facts is not None
@@ -43,10 +44,11 @@ TABLE = [
 ]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("name", "kind", "requeues"), TABLE)
-def test_the_recorded_table(name: str, kind: str, requeues: bool) -> None:
-    """What 22.05.8 said in each situation is understood."""
-    signal, now, facts = recorded(name)
+def test_the_recorded_table(version: str, name: str, kind: str, requeues: bool) -> None:
+    """What each version said in each situation is understood."""
+    signal, now, facts = recorded(name, version)
     meaning = meaning_of(facts, signal, restart_count=0, now=now, lead_s=10)
 
     assert (meaning.kind, meaning.slurm_requeues) == (kind, requeues)

@@ -82,8 +82,24 @@ def test_the_rest_of_a_configuration() -> None:
 
     assert (center.requeue_delay_s, center.send_user_signal, center.max_array_size) == (61, True, 75001)
     assert (campus.requeue_delay_s, campus.submit_plugins, campus.enforces) == (121, "lua", "associations,limits,qos")
-    assert (bare.accounting, bare.preempt_type, center.numbers) == ("none", "none", (24, 5))
+    assert (bare.accounting, bare.preempt_type, center.numbers) == ("none", "none", (24, 5, 4))
     assert site("signal-22.05").send_user_signal
+
+
+@pytest.mark.parametrize(
+    ("version", "parameters", "expected_s"),
+    [
+        ("24.11.5", "requeue_delay=7", 121),
+        ("25.11.0", "requeue_delay=7", 8),
+        ("26.05.5", "requeue_delay=0", 1),
+        ("27.11.1", "x", 121),
+    ],
+)
+def test_the_requeue_delay_is_a_parameter_since_25_11(version: str, parameters: str, expected_s: int) -> None:
+    """Before, the parameter counts nowhere; since then a requeued job waits one second more than it says (measured on 26.05.5)."""
+    config = f"SLURM_VERSION = {version}\nSchedulerParameters = bf_continue,{parameters}\n"
+
+    assert parse_site(SiteTexts(config, "", "")).requeue_delay_s == expected_s
 
 
 def test_an_empty_answer_is_a_site_of_defaults() -> None:

@@ -11,14 +11,14 @@ from launcher.report.site.findings import Finding, SiteFacts, note, ok, problem,
 from launcher.run.spec import SiteSpec
 from launcher.run.units import plural
 from launcher.slurm.site import Partition, Site
+from launcher.slurm.versions import NEWEST, OLDEST, differences
 
-OLDEST = (20, 11)
 _MOST_PARTITIONS = 10
 
 
 def slurm_findings(facts: SiteFacts, site: Site, part: Partition | None, spec: SiteSpec) -> Iterator[Finding]:
     """Yield the findings about ``site``, for jobs in the partition ``part``, which preempts them as ``spec`` says."""
-    yield _version(site)
+    yield from _version(site)
     yield from _partitions(site, facts, part)
     yield from _gpus(site, facts, part)
     where = f"QOS {facts.qos or 'normal'}" if site.preempt_type == "qos" else part.name if part else "this cluster"
@@ -28,15 +28,15 @@ def slurm_findings(facts: SiteFacts, site: Site, part: Partition | None, spec: S
     yield from _limits(site)
 
 
-def _version(site: Site) -> Finding:
+def _version(site: Site) -> Iterator[Finding]:
+    oldest, newest = (f"{year}.{month:02}" for year, month in (OLDEST, NEWEST))
     if site.numbers < OLDEST:
-        oldest = f"{OLDEST[0]}.{OLDEST[1]}"
-        return warning("version", f"SLURM {site.version} is older than {oldest}, the oldest version that was tested.")
-    if site.numbers >= (22, 5):
-        return ok(
-            "srun", "srun does not inherit --cpus-per-task from sbatch (22.05 and later). The launcher passes it."
-        )
-    return ok("srun", "srun inherits --cpus-per-task from sbatch. The launcher passes it anyway.")
+        yield warning("version", f"SLURM {site.version} is older than {oldest}, the oldest version that was tested.")
+    elif site.numbers[:2] > NEWEST:
+        yield warning("version", f"SLURM {site.version} is newer than {newest}, the newest version that was tested: the launcher "
+                                 f"expects what {newest} does.")  # fmt: skip
+    for difference in differences(site.numbers):
+        yield (warning if difference.warns else ok)(difference.topic, difference.text)
 
 
 def _partitions(site: Site, facts: SiteFacts, part: Partition | None) -> Iterator[Finding]:

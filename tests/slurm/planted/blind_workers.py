@@ -872,7 +872,7 @@ def killed_item(index):
     kind=("exception", "signal"),
     rank=0,
     says=["worker"],
-    must=["DataLoader", ("killed", "SIGKILL")],
+    must=["DataLoader", ("killed", "SIGKILL", "exited unexpectedly")],
     never=["preempted", "timed out"],
     soon_s=15,
 )
@@ -908,7 +908,10 @@ def bus_error_item(index):
     "bus error in a loader worker",
     kind=("shm", "exception", "signal"),
     rank=1,
-    must=["DataLoader", ("bus error", "SIGBUS")],
+    must=[
+        "DataLoader",
+        ("bus error", "SIGBUS", "exited unexpectedly"),
+    ],  # Python 3.14's loaders are not the rank's children
     never=["preempted", "timed out"],
     soon_s=15,
 )

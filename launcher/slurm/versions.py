@@ -1,0 +1,78 @@
+"""What differs between versions of SLURM and is felt by jobs: the only place that compares version numbers.
+
+Where the running SLURM can be asked, it is asked instead. Sources: SLURM's changelogs and source code; "measured" means by
+the tests of tests/slurm on the releases of docs/versions.md.
+"""
+
+from __future__ import annotations
+
+from launcher.frozen import frozen
+
+OLDEST = (22, 5)
+NEWEST = (26, 5)
+"""The oldest and the newest version on which the tests of tests/slurm were run. A newer one is taken for the newest."""
+REQUEUE_DELAY = (25, 11)
+"""Since then SchedulerParameters=requeue_delay counts, and nothing of that name before."""
+
+
+@frozen(kw_only=True)
+class Difference:
+    """Something that is true of some versions."""
+
+    topic: str
+    text: str
+    since: tuple[int, ...] = ()
+    before: tuple[int, ...] = (99,)
+    warns: bool = False
+    """A fault of those versions."""
+    source: str = ""
+    """Where it is known from."""
+
+
+DIFFERENCES = (
+    Difference(
+        topic="srun", since=(22, 5), before=(23, 11),
+        text="srun does not inherit --cpus-per-task from sbatch (22.05 to 23.02). The launcher passes it.",
+        source="measured on 22.05.8",
+    ),
+    Difference(
+        topic="srun", since=(23, 11),
+        text="srun inherits --cpus-per-task from sbatch. The launcher passes it anyway.",
+        source="measured on 24.11.5 and 26.05.5",
+    ),
+    Difference(
+        topic="run folder", before=(23, 2),
+        text="SLURM does not start a task whose node does not see runs_dir.",
+        source="measured on 22.05.8",
+    ),
+    Difference(
+        topic="run folder", since=(23, 2),
+        text="SLURM starts tasks on nodes that do not see runs_dir. The launcher then excludes such a node after 5 s.",
+        source="measured on 24.11.5 and 26.05.5",
+    ),
+    Difference(
+        topic="grace", before=(24, 5),
+        text="SLURM does not requeue a job that ends within its grace time. The launcher requeues it.",
+        source="measured on 22.05.8",
+    ),
+    Difference(
+        topic="grace", since=(24, 5),
+        text="SLURM takes a job that ends within its grace time for preempted, even if its run has completed.",
+        source="SLURM's commit a689104d1552",
+    ),
+    Difference(
+        topic="dead nodes", since=(24, 11, 0), before=(24, 11, 6), warns=True,
+        text="SLURM 24.11.0 to 24.11.5 may set all nodes DOWN when one node dies: SLURM then requeues your runs. Update to 24.11.6.",
+        source="measured on 24.11.5: 1 of 8 killed nodes",
+    ),
+    Difference(
+        topic="task order", since=(26, 5),
+        text="SLURM may number tasks in the order of the network topology. The task on the batch host leads.",
+        source="SLURM's changelog",
+    ),
+)  # fmt: skip
+
+
+def differences(version: tuple[int, ...]) -> list[Difference]:
+    """Return what is true of a version, such as (24, 11, 5)."""
+    return [d for d in DIFFERENCES if d.since <= version < d.before]
