@@ -64,7 +64,7 @@ FORBIDDEN: dict[str, Callable[[Cluster, Run], object]] = {
 def test_where_requeueing_is_forbidden_another_job_carries_the_run_on(
     clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, site: str
 ) -> None:
-    """A preempted run goes on in one other job, never in both; status and ls name it; the end is the same."""
+    """A preempted run goes on in one other job, never in both; status names it, and for ls it runs; the end is the same."""
     clean.set(**({"JobRequeue": 0} if site == "JobRequeue=0" else {}))
     run = start(clean, tmp_path, WORLD)
     FORBIDDEN[site](clean, run)
@@ -75,7 +75,7 @@ def test_where_requeueing_is_forbidden_another_job_carries_the_run_on(
     old, new = jobs_of(run)
     assert old != new
     assert status(clean, run)["job_id"] == new
-    assert new in launcher(clean, run, "ls", "--json")
+    assert [row["state"] for row in json.loads(launcher(clean, run, "ls", "--json"))] == ["running"]
     ends_the_same(run, WORLD, undisturbed)
     assert jobs_of(run) == [old, new]
     assert clean.job(old).get("Restarts", "0") == "0"

@@ -92,6 +92,7 @@ def record(cluster: Cluster, folder: Path, name: str) -> None:
         act(cluster, job)
         cluster.wait(lambda: said.exists() and said.read_text().count("\0") >= which, name, 240)
         text = said.read_text().split("\0")[which - 1]
+    text = text.replace(f"{sys.executable} {step} {said}", "python3 step.py said")  # SubmitLine, since 25.11
     (folder / f"{name}.txt").write_text(re.sub(r"WorkDir=\S+", "WorkDir=/home/u", text))
     cluster.cancel_all()
 

@@ -1,0 +1,114 @@
+"""What sites decide differently, and what their administrators do by hand: in each case the run ends as it should."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import inflict
+import pytest
+from cluster import Cluster
+from harness import ONE_HOST, Run, ends_the_same, nothing_lost, start, verb
+
+pytestmark = pytest.mark.long
+Undisturbed = Callable[[int], str]
+LAST_STEP = 160
+Act = Callable[[Cluster, Run], Any]
+
+
+def preempt(cluster: Cluster, run: Run) -> None:
+    """A job of a higher priority takes its hosts for some seconds."""
+    inflict.preempt(cluster, run.state()["nodes"], seconds=8)
+
+
+def preempt_without_slurmctld(cluster: Cluster, run: Run) -> None:
+    """slurmctld dies as the run begins to stop, and is away for a minute."""
+    preempt(cluster, run)
+    run.wait("the stop", lambda: run.told("stop_requested"))
+    cluster.stop_slurmctld()
+    inflict.heal_later(cluster, 60, "slurmctld")
+
+
+def by_hand(*words: str) -> Act:
+    """An administrator's scontrol."""
+    return lambda cluster, run: cluster.run(["scontrol", *words, run.job_id])
+
+
+def suspend_and_resume(cluster: Cluster, run: Run) -> None:
+    """By hand, for longer than a node may be silent."""
+    cluster.run(["scontrol", "suspend", run.job_id])
+    cluster.wait_job(run.job_id, "SUSPENDED")
+    time.sleep(25)
+    cluster.run(["scontrol", "resume", run.job_id])
+
+
+def hold_and_release(cluster: Cluster, run: Run) -> None:
+    """It is requeued into a hold, and released when it lies there."""
+    cluster.run(["scontrol", "requeuehold", run.job_id])
+    cluster.wait(
+        lambda: "held" in cluster.job(run.job_id).get("Reason", ""), "the hold", now=lambda: cluster.job(run.job_id)
+    )
+    assert f"scontrol release {run.job_id}" in verb(cluster, run, "why")
+    cluster.run(["scontrol", "release", run.job_id])
+
+
+def shorten(cluster: Cluster, run: Run) -> None:
+    """The limit that is left is shorter than the lead at which SLURM warns."""
+    cluster.run(["scontrol", "update", f"JobId={run.job_id}", "TimeLimit=1"])
+
+
+def lengthen(cluster: Cluster, run: Run) -> None:
+    """More time than was asked for."""
+    cluster.run(["scontrol", "update", f"JobId={run.job_id}", "TimeLimit=90"])
+
+
+CASES: dict[str, tuple[dict[str, object], Act, int]] = {
+    "grace 0, KillWait 5": ({"GraceTime": 0, "KillWait": 5}, preempt, 2),
+    "suspend": ({"PreemptMode": "SUSPEND"}, preempt, 1),
+    "no accounting": ({"Accounting": "off"}, preempt, 2),
+    "no accounting, JobRequeue=0": ({"Accounting": "off", "JobRequeue": 0}, preempt, 2),
+    "slurmctld away while stopping": ({"GraceTime": 20}, preempt_without_slurmctld, 2),
+    "requeued by hand": ({}, by_hand("requeue"), 2),
+    "held by hand": ({}, hold_and_release, 2),
+    "hold of a running job": ({}, by_hand("hold"), 1),
+    "suspended by hand": ({}, suspend_and_resume, 1),
+    "a shorter limit by hand": ({}, shorten, 2),
+    "a longer limit by hand": ({}, lengthen, 1),
+}
+"""By name: the site's settings, what happens, and how many attempts the run then has."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_run_ends_the_same(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, case: str) -> None:
+    """Bit for bit, in as many attempts as the policy or the hand makes necessary, with no step done twice where there is time."""
+    settings, act, attempts = CASES[case]
+    clean.set(**settings)
+    run = start(clean, tmp_path, resources=ONE_HOST)
+
+    act(clean, run)
+
+    ends_the_same(run, 3, undisturbed)
+    assert len(run.told("attempt_started")) == attempts
+    if run.told("stop_requested"):
+        nothing_lost(run)
+
+
+def test_a_run_that_completes_within_its_grace_time(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """Since 24.05 SLURM takes its job for preempted: it may start once more, but nothing is trained twice and it ends COMPLETED."""
+    clean.set(GraceTime=60)
+    run = start(clean, tmp_path, resources=ONE_HOST, params={"step_s": 0.1})
+    job = run.job_id
+    run.wait_step(LAST_STEP - 9)
+    (run.paths.root / "slow-save").write_text("8")
+    run.wait_step(LAST_STEP)
+
+    preempt(clean, run)
+
+    ends_the_same(run, 3, undisturbed)
+    assert run.told("signal")
+    assert len(run.told("round_started")) == 1
+    clean.wait(
+        lambda: clean.job(job).get("JobState") in (None, "COMPLETED"), "the job's end", 300, lambda: clean.job(job)
+    )
