@@ -6,6 +6,7 @@ docs/reference.md   every key of a job file, from launcher/config/document/schem
 docs/messages.md    every sentence that the launcher can say, from its source
 docs/json.md        every key of what --json prints, from the dataclasses of launcher/report
 docs/modules.md     every module in a sentence, from its docstring
+docs/versions.md    what was tested on which SLURM, from docs/versions.json; and the README's claim
 launcher/config/job.schema.json  the JSON Schema that `launcher schema` prints
 """
 
@@ -19,6 +20,7 @@ from pathlib import Path
 import click
 import messages_page
 import reference_page as reference
+import versions_page
 
 from launcher.cli import clean, logs, watch
 from launcher.cli.main import cli
@@ -202,6 +204,8 @@ def main() -> None:
         "messages.md": messages_page.page(),
         "json.md": json_page(),
         "modules.md": modules_page(),
+        "versions.md": versions_page.page(),
+        "../README.md": versions_page.readme(),
         SCHEMA: reference.json_schema_text(),
     }
     wrong = stale(pages)

@@ -67,8 +67,8 @@ DIFFERENCES = (
     ),
     Difference(
         topic="task order", since=(26, 5),
-        text="SLURM may number tasks in the order of the network topology. The task on the batch host leads.",
-        source="SLURM's changelog",
+        text="srun may number tasks in the order of the network topology. The launcher asks for the order of the node list.",
+        source="measured on 26.05.5",
     ),
 )  # fmt: skip
 

@@ -24,10 +24,18 @@ def preempt(cluster: Cluster, run: Run) -> None:
 
 
 def preempt_without_slurmctld(cluster: Cluster, run: Run) -> None:
-    """slurmctld dies as the run begins to stop, and is away for a minute."""
+    """slurmctld dies while the run saves for the preemption, and is away for a minute.
+
+    Had it accepted the requeue, it could forget that: test_fault_slurmctld.py.
+    """
+    slow = run.paths.root / "slow-save"
+    slow.write_text("5")
     preempt(cluster, run)
     run.wait("the stop", lambda: run.told("stop_requested"))
     cluster.stop_slurmctld()
+    assert not run.told("requeued")
+    run.wait("the save", lambda: run.told("stopped"))
+    slow.unlink()
     inflict.heal_later(cluster, 60, "slurmctld")
 
 
@@ -50,7 +58,8 @@ def hold_and_release(cluster: Cluster, run: Run) -> None:
     cluster.wait(
         lambda: "held" in cluster.job(run.job_id).get("Reason", ""), "the hold", now=lambda: cluster.job(run.job_id)
     )
-    assert f"scontrol release {run.job_id}" in verb(cluster, run, "why")
+    advice = f"scontrol release {run.job_id}"
+    cluster.wait(lambda: advice in verb(cluster, run, "why"), "the advice to release it", 30)
     cluster.run(["scontrol", "release", run.job_id])
 
 
@@ -64,6 +73,8 @@ def lengthen(cluster: Cluster, run: Run) -> None:
     cluster.run(["scontrol", "update", f"JobId={run.job_id}", "TimeLimit=90"])
 
 
+SHORT = {"params": {"step_s": 0.3}, "restart": {"signal_lead_s": 20}}
+"""Steps for 48 s, of a job that may be given a limit of a minute."""
 CASES: dict[str, tuple[dict[str, object], Act, int]] = {
     "grace 0, KillWait 5": ({"GraceTime": 0, "KillWait": 5}, preempt, 2),
     "suspend": ({"PreemptMode": "SUSPEND"}, preempt, 1),
@@ -85,7 +96,7 @@ def test_the_run_ends_the_same(clean: Cluster, tmp_path: Path, undisturbed: Undi
     """Bit for bit, in as many attempts as the policy or the hand makes necessary, with no step done twice where there is time."""
     settings, act, attempts = CASES[case]
     clean.set(**settings)
-    run = start(clean, tmp_path, resources=ONE_HOST)
+    run = start(clean, tmp_path, resources=ONE_HOST, **(SHORT if act is shorten else {}))
 
     act(clean, run)
 

@@ -140,6 +140,7 @@ def _srun(job: Job, cpus: int, facts: Facts, place: JobPlace) -> list[str]:
         "--wait=0",  # srun ends other tasks some time after the first one ended, unless told not to
         "--no-kill",  # with sbatch's own --no-kill: the other nodes go on when one dies
         f"--cpus-per-task={cpus}",  # 22.05 to 23.02: srun does not inherit it from sbatch
+        "--distribution=cyclic",  # task numbers are node numbers: since 26.05 block, which a site may default to, follows the topology
         "--cpu-bind=none",  # agents place their workers themselves
         "--mpi=none",
         "--export=ALL",

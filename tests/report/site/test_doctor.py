@@ -47,6 +47,11 @@ NODE = dataclasses.replace(GPU, host="h001", driver="560.35.03", driver_cuda="12
 OLD = dataclasses.replace(GPU, host="g07", driver="470.57", driver_cuda="11.4")
 CASES = {
     "debian": facts("debian-22.05", look=CPU, saves=None),
+    "debian-24.11": facts("debian-24.11", look=CPU, saves=None),
+    "debian-26.05": facts("debian-26.05", look=CPU, saves=None),
+    "newer": facts(
+        "debian-26.05", site=dataclasses.replace(site("debian-26.05"), version="27.11.1"), look=CPU, saves=None
+    ),
     "debian-slow-saves": facts("debian-22.05", saves=Saves(count=3, typical_s=31.0, worst_s=40.0)),
     "cancel": facts("cancel-22.05"),
     "bare": facts(
