@@ -204,10 +204,10 @@ def main() -> None:
         "messages.md": messages_page.page(),
         "json.md": json_page(),
         "modules.md": modules_page(),
-        "versions.md": versions_page.page(),
-        "../README.md": versions_page.readme(),
         SCHEMA: reference.json_schema_text(),
     }
+    if versions_page.RECORD.exists():
+        pages |= {"versions.md": versions_page.page(), "../README.md": versions_page.readme()}
     wrong = stale(pages)
     if args.check:
         sys.exit(f"stale, `make docs` renews them: {', '.join(wrong)}" if wrong else 0)

@@ -10,6 +10,7 @@ from typing import Any
 from launcher.slurm.versions import DIFFERENCES
 
 DOCS = Path(__file__).resolve().parent
+RECORD = DOCS / "versions.json"
 _HEAD = """# Versions
 
 Made by `make docs` from docs/versions.json, which `make matrix` writes, and launcher/slurm/versions.py. `make slurm RELEASE=trixie`
@@ -23,15 +24,15 @@ _DIFFERENCES = """
 
 `launcher doctor` says what is true of the site's version. A version that is newer than the newest here is taken for that one.
 
-| SLURM | topic | what is true | known from |
-| --- | --- | --- | --- |
+| SLURM | topic | what is true |
+| --- | --- | --- |
 """
 _MARKS = re.compile(r"(?<=<!-- tested -->).*?(?=<!-- /tested -->)", re.S)
 
 
 def recorded() -> dict[str, dict[str, Any]]:
     """What was recorded, by release, the oldest SLURM first."""
-    found: dict[str, dict[str, Any]] = json.loads((DOCS / "versions.json").read_text())
+    found: dict[str, dict[str, Any]] = json.loads(RECORD.read_text())
     return dict(sorted(found.items(), key=lambda item: [int(n) for n in item[1]["slurm"].split(".")]))
 
 
@@ -48,7 +49,7 @@ def page() -> str:
             text += f"\nSkipped on {release}:\n\n" + "".join(f"- `{n}`: {why}\n" for n, why in one["skipped"].items())
     text += _DIFFERENCES
     for d in DIFFERENCES:
-        text += f"| {_range(d.since, d.before)} | {d.topic} | {d.text} | {d.source} |\n"
+        text += f"| {_range(d.since, d.before)} | {d.topic} | {d.text} |\n"
     return text + (DOCS / "versions_limits.txt").read_text()
 
 

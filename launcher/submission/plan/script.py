@@ -287,7 +287,7 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
         ),
         # scontrol requeue has SLURM send TERM to the batch script's own processes: the one that asks for it must live on.
         "trap '' TERM USR2",
-        f"[ $status = {GONE} ] && [ ! -e {run_dir}/spec.json ] && exit $status",
+        f"if [ $status = {GONE} ] || [ $status = {UNSEEN} ]; then [ -e {run_dir}/spec.json ] || exit $status; fi",
         # SECONDS jumps when the clock is set.
         "up() { cut -d. -f1 /proc/uptime; }",
         f"give_up=$(($(up) + {PATIENCE_S:.0f}))",
