@@ -17,7 +17,7 @@ setup:
 # The tests run a real SLURM cluster where they can, as root on Debian or Ubuntu, and press Tab in the shells that have completion.
 packages:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  slurm/cluster install zsh fish patchelf squashfs-tools squashfuse; \
+	  slurm/cluster install gcc libc6-dev zsh fish patchelf squashfs-tools squashfuse; \
 	else echo "no cluster tests: they need root on Debian or Ubuntu"; fi
 
 apptainer: packages
