@@ -282,6 +282,43 @@ def kill_slurmdbd(cluster: Cluster) -> bool:
     return bool(found)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_release_is_one_word(cluster: Cluster, tmp_path: Path) -> None:
+    """`up --release` gives hosts that are systems of that release, with its SLURM, accounting, faults and commands for this machine."""
+    release, name = ("forky", "forky/sid") if "trixie" in Path("/etc/os-release").read_text() else ("trixie", "trixie")
+    other = Cluster(tmp_path / "other")
+    shell = 'eval "$("$0" env)"; sinfo --version; srun -N4 sh -c "sinfo --version; grep PRETTY /etc/os-release"; "$0" enter sinfo --version'
+    try:
+        other.verb("up", "--release", release, timeout=1500)
+        said = other.run(["bash", "-c", shell, COMMAND], cwd="/").stdout.splitlines()
+        other.env["PATH"] = f"{other.directory}/bin:{other.env['PATH']}"
+        job = other.sbatch("-N1", "-w", "node2", "--output=/dev/null", wrap="sleep 607", cwd="/")
+        other.wait_job(job, "RUNNING")
+        other.set(KillWait=5)
+        other.restart("slurmctld", "node1")
+        other.kill("node2")
+        other.heal("node2")
+        other.cancel_all()
+        account = other.run(["sacct", "-nPX", "-j", job, "-o", "jobid"]).stdout.split()
+        status = other.run([COMMAND, "status"]).stdout
+    finally:
+        other.verb("down")
+
+    versions = {line for line in said if line.startswith("slurm")}
+    assert len(versions) == 1
+    assert f"slurm-wlm {other_version(status)}" in versions
+    assert sum(f'({name})"' in line or f' {name}"' in line for line in said) == 4
+    assert f"release    {release}, slurm-wlm" in status
+    assert account == [job]
+    assert not other.directory.exists()
+
+
+def other_version(status: str) -> str:
+    """SLURM's version in what `status` says."""
+    return status.partition("slurm-wlm ")[2].split()[0]
+
+
 def test_down_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
     """A second cluster lives beside the first, and `down` removes its processes, namespaces, links and directories."""
     other = Cluster(tmp_path / "other")
