@@ -5,6 +5,7 @@ submitit's public SlurmExecutor raises where there is no ``srun`` on the PATH, a
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -278,6 +279,7 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
 
     ``run_dir`` and ``python`` are shell words already.
     """
+    room = shlex.quote(f"{os.path.dirname(lib)}/submitit")
     return [
         "status=$?",
         *(
@@ -287,7 +289,12 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
         ),
         # scontrol requeue has SLURM send TERM to the batch script's own processes: the one that asks for it must live on.
         "trap '' TERM USR2",
-        f"if [ $status = {GONE} ] || [ $status = {UNSEEN} ]; then [ -e {run_dir}/spec.json ] || exit $status; fi",
+        f"if [ $status = {GONE} ] || [ $status = {UNSEEN} ] && [ ! -e {run_dir}/spec.json ]; then",
+        # Since 23.02 SLURM makes the folder of a log anew: what it holds besides, if anything, stays.
+        f"own={_OWN_ID}",
+        f'rm -f {room}/"${{own:-$SLURM_JOB_ID}}"_*_log.out && rmdir {room} {shlex.quote(os.path.dirname(lib))} 2>/dev/null',
+        "exit $status",
+        "fi",
         # SECONDS jumps when the clock is set.
         "up() { cut -d. -f1 /proc/uptime; }",
         f"give_up=$(($(up) + {PATIENCE_S:.0f}))",
