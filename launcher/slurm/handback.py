@@ -164,6 +164,13 @@ def forbid_requeue(job_id: str) -> Done:
     return _update(job_id, "Requeue=0")
 
 
+def is_awaited(*job_ids: str) -> bool:
+    """Return whether a pending job, anybody's, waits for one of these; True where SLURM does not say."""
+    answer = ask("squeue", "--noheader", "--states=PENDING", "--format=%E", timeout_s=_ASK_S)
+    waits = re.compile(rf"(?<![\d])(?:{'|'.join(map(re.escape, job_ids))})(?!\d)")
+    return not answer.ok or waits.search(answer.out) is not None
+
+
 def remark(job_id: str, text: str) -> Done:
     """Add ``text`` to the job's comment. Its owner may do so; AdminComment is for operators."""
     shown = ask("scontrol", "show", "job", job_id, timeout_s=_ASK_S).out

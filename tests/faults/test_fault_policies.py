@@ -123,3 +123,22 @@ def test_a_run_that_completes_within_its_grace_time(clean: Cluster, tmp_path: Pa
     clean.wait(
         lambda: clean.job(job).get("JobState") in (None, "COMPLETED"), "the job's end", 300, lambda: clean.job(job)
     )
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["nobody waits", "a job waits"])
+def test_a_run_that_was_preempted_completes_for_good(
+    clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, behind: bool
+) -> None:
+    """Since 24.05 SLURM would queue its job again after the end. It does so only where a job waits for its success, which starts."""
+    clean.set(GraceTime=20)
+    run = start(clean, tmp_path, resources=ONE_HOST)
+    job = run.job_id
+    after = clean.sbatch("-N1", f"--dependency=afterok:{job}", "--output=/dev/null", wrap="true") if behind else ""
+
+    preempt(clean, run)
+
+    ends_the_same(run, 3, undisturbed)
+    if behind:
+        clean.wait_job(after, "COMPLETED", limit_s=300)
+    clean.wait(lambda: job not in clean.run(["squeue", "-h", "-o", "%A"]).stdout.split(), "the end of the job", 30)
+    assert len(run.told("round_started")) == 2

@@ -106,6 +106,9 @@ class Allocation:
     def forbid_requeue(self) -> None:
         """Make sure that SLURM does not start the job again; never raises."""
 
+    def run_completed(self) -> None:
+        """Keep a job whose run has completed from starting once more, where nobody waits for its success; never raises."""
+
     def remark(self, text: str) -> None:
         """Write ``text`` into the job's comment, where SLURM's commands show it; never raises."""
 

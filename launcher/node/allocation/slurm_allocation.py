@@ -230,6 +230,16 @@ class SlurmAllocation(Allocation):
         if self._slurm_requeues:  # it has decided to run the job again: only a cancel takes that back
             handback.cancel(self._job.own_id)
 
+    def run_completed(self) -> None:
+        """See `Allocation`.
+
+        Since 24.05 the end of a job that was once in a grace time counts as its preemption: SLURM would queue it again (measured
+        on 24.11.5: also one that has been requeued since). With Requeue=0 it ends PREEMPTED, on which no `afterok` starts.
+        """
+        was_preempted = self.restart_count > 0 or self._grace_end is not None
+        if was_preempted and not handback.is_awaited(self._job.job_id, self._job.array_job_id or self._job.job_id):
+            handback.forbid_requeue(self._job.own_id)
+
     def remark(self, text: str) -> None:
         """See `Allocation`."""
         handback.remark(self._job.own_id, text)

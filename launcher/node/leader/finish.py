@@ -54,8 +54,8 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     state, code = _STATES[decision.action]
     gone = await follow_folder(board)
     reason = _reason(board, decision, evidence)
-    if decision.action is not Action.COMPLETE:
-        await board.blocking(board.allocation.forbid_requeue)
+    completed = decision.action is Action.COMPLETE
+    await board.blocking(board.allocation.run_completed if completed else board.allocation.forbid_requeue)
     step = max(board.saver.last_step or 0, board.round.step if board.round else 0)
     _end_attempt(board, reason)
     board.history.event("ended", state=state, reason=reason, exit_code=code, step=step)

@@ -10,6 +10,8 @@ from launcher.node.allocation import slurm_allocation as slurm
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
+from launcher.slurm import handback
+from launcher.slurm.commands import Answer
 from launcher.slurm.jobs import JobFacts
 
 
@@ -131,3 +133,43 @@ def test_records_of_this_life_and_of_an_earlier_one_are_told_by_slurms_own_clock
     facts[0] = JobFacts(job_id="5", state="COMPLETING", restarts=0, end_t=began - 300)
 
     assert not allocation.answers()
+
+
+@pytest.mark.parametrize(
+    ("restarts", "in_grace", "pending", "forbids"),
+    [
+        (0, False, "", False),
+        (1, False, "", True),
+        (0, True, "", True),
+        (1, False, "afterok:15(unfulfilled)\n(null)\nafterany:52", True),
+        (1, False, "(null)\nafterok:5(unfulfilled),afterany:7(unfulfilled)", False),
+        (1, False, None, False),
+    ],
+    ids=[
+        "never preempted",
+        "was requeued",
+        "in its grace time",
+        "others are waited for",
+        "somebody waits",
+        "SLURM is silent",
+    ],
+)
+def test_a_completed_run_does_not_come_back_unless_somebody_waits(
+    allocation, monkeypatch, restarts, in_grace, pending, forbids
+):
+    """Since 24.05 SLURM would queue the job of a run that was preempted once more; jobs behind it need its COMPLETED."""
+    asked = []
+
+    def ask(*words, **_):
+        asked.append(words)
+        silent = words[0] == "squeue" and pending is None
+        return Answer(words, None if silent else 0, pending or "")
+
+    monkeypatch.setattr(handback, "ask", ask)
+    allocation.restart_count = restarts
+    if in_grace:
+        allocation.in_grace_until(time.time() + 60)
+
+    allocation.run_completed()
+
+    assert (("scontrol", "update", "JobId=5", "Requeue=0") in asked) == forbids

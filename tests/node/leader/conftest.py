@@ -152,6 +152,9 @@ class FakeAllocation:
     def forbid_requeue(self) -> None:
         self.said.append(("forbid_requeue",))
 
+    def run_completed(self) -> None:
+        """Nothing to say: what SLURM would do after the end is tests/faults/test_fault_policies.py's."""
+
     def remark(self, text: str) -> None:
         self.said.append(("remark", text))
 
