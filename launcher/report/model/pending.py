@@ -24,9 +24,12 @@ _LOWER = "launcher cancel {run}, then submit it within the limit"
 _TABLE: tuple[tuple[str, str, str], ...] = (
     ("JobHeldUser", "its owner holds it", "scontrol release {job}"),
     ("JobHeldAdmin", "an administrator holds it", "scontrol release {job}, by the administrator who held it"),
+    (r"JobHoldMaxRequeue|.*launch.failure.limit", "SLURM has requeued it too often (MaxBatchRequeue), and holds it",
+     "an administrator releases it: scontrol release {job}"),
+    (r".*user.env.retrieval.failed", "SLURM could not load the environment of its user, and holds it", "scontrol release {job}"),
+    (r".*special.exit.state", "it was requeued on hold (RequeueExitHold)", "scontrol release {job}"),
     (r".*launch.failed.requeued.held", "SLURM could not launch it, and holds it", "scontrol release {job}"),
     (r".*requeued.in.held.state", "it was requeued on hold", "scontrol release {job}"),
-    ("JobHoldMaxRequeue", "SLURM has requeued it too often, and holds it", "scontrol release {job}"),
     (r".*held", "it is held", "scontrol release {job}"),
     ("DependencyNeverSatisfied", "a job that it depends on did not end as it should",
      "launcher cancel {run}, then submit it without that dependency"),
@@ -36,7 +39,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("PartitionTimeLimit", "it asks for more time than its {where} allows", _LOWER),
     ("BadConstraints", "no node has what it asks for (features, GPUs, memory, hosts)",
      "launcher cancel {run}, then correct the slurm section and submit it again"),
-    ("ReqNodeNotAvail|.*(DOWN|DRAINED|UnavailableNodes)", "nodes that it needs are down, drained or reserved",
+    ("ReqNodeNotAvail|.*(DOWN|DRAINED|UnavailableNodes)", "nodes that it needs{nodes} are down, drained or reserved",
      "an administrator returns them to service (sinfo -R says why), or submit it for other nodes"),
     ("NodeDown", "a node that it needs is down", "an administrator returns it to service (sinfo -R says why)"),
     ("ReservationDeleted", "its reservation was deleted", "launcher cancel {run}, then submit it without the reservation"),
@@ -55,7 +58,7 @@ _WHOM = {"A": "its account", "Q": "its QOS"}
 
 
 def pending_reason(
-    reason: str, run: str, job: str, *, partition: str = "", reservation: str = ""
+    reason: str, run: str, job: str, *, partition: str = "", reservation: str = "", nodes: str = ""
 ) -> PendingReason | None:
     """Return what keeps the job from starting; None where it only waits for its turn, or for a job that is still at work."""
     for pattern, means, ends in _TABLE:
@@ -64,7 +67,9 @@ def pending_reason(
             name = f" {reservation}" if reservation else ""
             where = f"partition {partition}" if partition else "partition"
             return PendingReason(
-                means.format(whom=whom, reason=reason, where=where, reservation=name),
+                means.format(
+                    whom=whom, reason=reason, where=where, reservation=name, nodes=f" ({nodes})" * bool(nodes)
+                ),
                 ends.format(run=run, job=job, reservation=name),
             )
     return None

@@ -70,7 +70,9 @@ def _pending(h: History, s: RunSummary) -> Iterator[Trouble]:
 
 def _reason(h: History, s: RunSummary) -> PendingReason | None:
     reservation = job_option(h, "reservation") if s.reason.startswith("Reservation") else ""
-    return pending_reason(s.reason, _short(s), s.job_id or "JOB", partition=s.partition, reservation=reservation)
+    nodes = job_option(h, "nodelist") if s.reason.startswith("ReqNode") else ""
+    names = {"partition": s.partition, "reservation": reservation, "nodes": nodes}
+    return pending_reason(s.reason, _short(s), s.job_id or "JOB", **names)
 
 
 def _running(h: History, s: RunSummary, now: float) -> Iterator[Trouble]:

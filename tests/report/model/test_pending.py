@@ -20,6 +20,10 @@ def test_a_job_that_waits_for_its_turn_is_well(reason: str) -> None:
     [
         ("JobHeldUser", "its owner holds it"),
         ("launch failed requeued held", "SLURM could not launch it"),
+        ("JobHoldMaxRequeue", "too often"),
+        ("launch failure limit exceeded requeued held", "too often"),
+        ("user env retrieval failed requeued held", "environment of its user"),
+        ("job requeued in special exit state", "RequeueExitHold"),
         ("job_requeued_in_held_state", "requeued on hold"),
         ("DependencyNeverSatisfied", "a job that it depends on"),
         ("BadConstraints", "no node has what it asks for"),
@@ -40,3 +44,11 @@ def test_what_never_passes_by_itself_is_said_in_words(reason: str, means: str) -
     assert means in said.means
     assert said.ends
     assert "{" not in said.ends
+
+
+def test_nodes_that_the_job_asks_for_are_named() -> None:
+    """SLURM since 24.11 may name none of them: "May be reserved for other job"."""
+    said = pending_reason("ReqNodeNotAvail, May be reserved for other job", "net", "7", nodes="node3,node4")
+
+    assert said is not None
+    assert said.means == "nodes that it needs (node3,node4) are down, drained or reserved"
