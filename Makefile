@@ -5,8 +5,8 @@
 # make matrix  the same on every release; writes docs/versions.md
 # make check   linters and types           make lowest  the lowest supported versions
 # make docs    the generated pages         make clean   what the above left behind
-export VENV ?= .venv
-PY := $(VENV)/bin/python
+export LAUNCHER_VENV ?= .venv
+PY := $(LAUNCHER_VENV)/bin/python
 PYTEST := $(PY) -m pytest --tb=short -ra -q
 
 .PHONY: setup demo data test faults slurm matrix check lowest docs clean packages apptainer
@@ -44,10 +44,9 @@ test: packages
 faults: setup apptainer
 	@$(PYTEST) -m long -n 3 --dist loadfile
 
-slurm: RELEASE ?=
 slurm:
 ifneq ($(RELEASE),)
-	@slurm/cluster enter --release $(RELEASE) -- $(MAKE) -s slurm RELEASE= VENV=.venv-$(RELEASE)
+	@slurm/cluster enter --release $(RELEASE) -- $(MAKE) -s slurm RELEASE= LAUNCHER_VENV=.venv-$(RELEASE)
 else
 	@$(MAKE) -s packages
 	@$(MAKE) -s -j 2 setup apptainer

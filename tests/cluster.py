@@ -67,15 +67,15 @@ class Cluster:
     def set(self, **values: object) -> None:
         """Change settings, on top of the present ones: ``set(GraceTime=0, **{"high.MaxTime": 5})``."""
         timeout_s = int(str(values.get("SlurmdTimeout", 20)))
-        if timeout_s < 20 and re.fullmatch(r"24\.11\.[0-5]", self.version):
+        if timeout_s < 20 and (24, 11, 0) <= self.version < (24, 11, 6):
             values["SlurmdTimeout"] = 20  # those may set every host DOWN when one dies: 1 of 8 times at 10 s
         self.settings |= {k: str(v) for k, v in values.items()}
         self.verb("set", *(f"{k}={v}" for k, v in values.items()))
 
     @property
-    def version(self) -> str:
-        """SLURM's, such as 24.11.5."""
-        return self.run(["sinfo", "--version"]).stdout.split()[-1]
+    def version(self) -> tuple[int, ...]:
+        """SLURM's, such as (24, 11, 5)."""
+        return tuple(int(n) for n in re.findall(r"\d+", self.run(["sinfo", "--version"]).stdout))
 
     def restore(self, settings: dict[str, str]) -> None:
         """Exactly these settings."""
@@ -120,9 +120,7 @@ class Cluster:
 
     def daemon(self, name: str, host: str = "head") -> set[int]:
         """Processes of a daemon on a host, by the file that they execute: their names change at a reconfiguration."""
-        return {
-            pid for pid in self.all_processes(host) if re.fullmatch(rf"{name}(-wlm)?", _program(pid))
-        }  # fmt: skip
+        return {pid for pid in self.all_processes(host) if re.fullmatch(rf"{name}(-wlm)?", _program(pid))}
 
     def all_processes(self, *hosts: str) -> set[int]:
         """Every process on these hosts ("head" is one), SLURM's own included; zombies are none."""

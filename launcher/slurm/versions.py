@@ -1,7 +1,7 @@
 """What differs between versions of SLURM and is felt by jobs: the only place that compares version numbers.
 
 Where the running SLURM can be asked, it is asked instead. Sources: SLURM's changelogs and source code; "measured" means by
-the tests of tests/slurm on the releases of docs/versions.md.
+the tests of tests/slurm on that release (`make slurm RELEASE=...`).
 """
 
 from __future__ import annotations

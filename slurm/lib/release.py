@@ -12,7 +12,9 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import NoReturn
 
 from install import install
 from layout import ClusterError, lock_file, sh
@@ -22,6 +24,7 @@ CACHE = Path("/var/cache/launcher-cluster")
 _MARK = Path("/etc/launcher-release")  # in our systems: base-files of sid gives testing's codename
 _KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _PACKAGES = "ca-certificates,git,iproute2,make,python3,python3-venv"
+_ROOM_BYTES = 2 << 30  # with SLURM, its database and a compiler
 _OF_THE_SYSTEM = re.compile(r"bin|sbin|lib.*|usr|etc|var|boot|dev|proc|sys|run|lost\+found|\..*")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -30,14 +33,17 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # away: unmounting would otherwise reach the machine.
 _ENTER = """
 set -e
-root=$1; here=$2; shared=$3; shift 3
+root=$1 here=$2
+shift 2
 mount --make-private / 2>/dev/null || true
 mount --make-private "$(stat -c %m "$root")" 2>/dev/null || true
 mount --bind "$root" "$root"
-for dir in proc sys dev run $shared; do
-    mkdir -p "$root/$dir"
-    mount --rbind "/$dir" "$root/$dir"
+while [ "$1" != -- ]; do
+    mkdir -p "$root$1"
+    mount --rbind "$1" "$root$1"
+    shift
 done
+shift
 cd "$root"
 mkdir -p .machine
 pivot_root . .machine
@@ -76,17 +82,22 @@ def make(name: str) -> Path:
 def _bootstrap(name: str, root: Path) -> None:
     install(["debootstrap", "debian-archive-keyring"])
     part = root.with_suffix(".part")
-    if part.exists():
-        shutil.rmtree(part)
+    shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
+    if (free := shutil.disk_usage(part).free) < _ROOM_BYTES:
+        raise ClusterError(f"{CACHE} has {free >> 20} MB free; a release's system needs {_ROOM_BYTES >> 20}")
     # An older debootstrap does not know the newer names; one script builds every release since sid's of today.
     scripts = Path("/usr/share/debootstrap/scripts")
     script = scripts / (name if (scripts / name).exists() else "sid")
-    command = ["debootstrap", "--variant=minbase", f"--keyring={_KEYS}", f"--include={_PACKAGES}"]
+    # In a namespace of its own: what it mounts in there goes with it, however it ends.
+    command = ["unshare", "--mount", "--propagation", "private", "--", "debootstrap", "--variant=minbase"]
+    command += [f"--keyring={_KEYS}", f"--include={_PACKAGES}", name, str(part), _mirror(), str(script)]
     print(f"making a system of {name} in {root} (a minute, once)", flush=True)
-    done = subprocess.run([*command, name, str(part), _mirror(), str(script)], capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise ClusterError(f"debootstrap of {name} failed: {done.stdout.strip()[-1500:]}")
+        said = (done.stdout + done.stderr).strip().splitlines()[-3:]
+        shutil.rmtree(part, ignore_errors=True)
+        raise ClusterError(f"debootstrap of {name} failed: {' '.join(said)[-600:]}")
     (part / _MARK.relative_to("/")).write_text(f"{name}\n")
     # A mirror that stands still is older than testing's lists may be; signatures are checked all the same.
     (part / "etc/apt/apt.conf.d/50launcher").write_text('Acquire::Check-Valid-Until "false";\n')
@@ -99,23 +110,40 @@ def _mirror() -> str:
     return (targets.split() or ["http://deb.debian.org/debian"])[0]
 
 
-def enter(name: str, command: list[str], also: tuple[Path, ...] = ()) -> int:
-    """Run a command in the release's system and return its exit code; ``also`` are directories that it sees too."""
+def enter(name: str, command: list[str], also: tuple[Path, ...] = ()) -> NoReturn:
+    """Become a command in the release's system; ``also`` are directories that it sees too. Raises ClusterError.
+
+    Signals reach the command itself: nobody stands between who sends them and tests that clean up.
+    """
     if name == own():
-        return subprocess.run(command).returncode
+        _become(command, {})
+    if os.geteuid():
+        raise ClusterError(f"only root can enter a system of {name}")
     root = make(name)
     # This machine's names, and the certificate of its proxy if it has one.
     for file in ("hosts", "hostname", "resolv.conf", "ssl/certs/ca-certificates.crt"):
-        if (Path("/etc") / file).exists():
-            (root / "etc" / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(Path("/etc") / file, root / "etc" / file)
-    tops = [d.name for d in Path("/").iterdir() if d.is_dir() and not d.is_symlink()]
-    shared = [d for d in sorted(tops) if not _OF_THE_SYSTEM.fullmatch(d)]
-    shared += [str(p)[1:] for p in dict.fromkeys((*also, CACHE)) if len(p.parts) < 2 or p.parts[1] not in shared]
+        source, target = Path("/etc", file), root / "etc" / file
+        if source.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)  # a link would lead out of the system
+            shutil.copyfile(source, target)
+    seen = [
+        d
+        for d in sorted(Path("/").iterdir())
+        if d.is_dir() and not d.is_symlink() and not _OF_THE_SYSTEM.fullmatch(d.name)
+    ]
+    seen += [p for p in dict.fromkeys((*also, CACHE)) if not any(p.is_relative_to(d) for d in seen)]
     _share_networks()
-    words = ["unshare", "--mount", "--propagation", "unchanged", "--", "sh", "-c", _ENTER, "sh"]
-    words += [str(root), os.getcwd(), " ".join(shared), *command]
-    return subprocess.run(words, env={**os.environ, "PATH": _PATH}).returncode
+    words = ["unshare", "--mount", "--propagation", "unchanged", "--", "sh", "-c", _ENTER, "sh", str(root), os.getcwd()]
+    _become([*words, "/proc", "/sys", "/dev", "/run", *map(str, seen), "--", *command], {"PATH": _PATH})
+
+
+def _become(command: list[str], more: dict[str, str]) -> NoReturn:
+    sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, {**os.environ, **more})  # noqa: S606
+    except OSError as error:
+        raise ClusterError(f"{command[0]}: {error.strerror}") from None
 
 
 def _share_networks() -> None:
@@ -128,21 +156,33 @@ def _share_networks() -> None:
 
 def settings() -> dict[str, str]:
     """slurm.conf's part for commands outside: where the plugins lie as both sides see them."""
+    return {"PluginDir": f"{CACHE / own()}{_plugins()}"} if _MARK.exists() else {}
+
+
+def write_commands(folder: Path) -> None:
+    """SLURM's commands of this system as the machine can run them: by the C library that they were built for."""
     if not _MARK.exists():
-        return {}
-    (plugins,) = Path("/usr/lib").glob("*-linux-gnu*/slurm-wlm")
-    return {"PluginDir": f"{CACHE / own()}{plugins}"}
-
-
-def write_commands(name: str, folder: Path) -> None:
-    """The release's SLURM commands as the machine can run them: by the C library that they were built for."""
-    root = CACHE / name
-    (plugins,) = (root / "usr/lib").glob("*-linux-gnu*/slurm-wlm")
+        return
+    root, plugins = CACHE / own(), _plugins()
     (loader,) = plugins.parent.glob("ld-linux-*")
+    paths = f"{root}{plugins}:{root}{plugins.parent}"
     folder.mkdir(exist_ok=True)
-    listed = (root / "var/lib/dpkg/info/slurm-client.list").read_text().split()
+    listed = Path("/var/lib/dpkg/info/slurm-client.list").read_text().split()
     for path in (Path(p) for p in listed if re.fullmatch(r"/usr/bin/s\w+", p)):
-        words = [loader, "--inhibit-rpath", "", "--argv0", path.name, "--library-path", f"{plugins}:{plugins.parent}"]
-        command = " ".join(shlex.quote(str(w)) for w in [*words, f"{root}{path}"])
-        (folder / path.name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        words = [
+            f"{root}{loader}",
+            "--inhibit-rpath",
+            "",
+            "--argv0",
+            path.name,
+            "--library-path",
+            paths,
+            f"{root}{path}",
+        ]
+        (folder / path.name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         (folder / path.name).chmod(0o755)
+
+
+def _plugins() -> Path:
+    (found,) = Path("/usr/lib").glob("*-linux-gnu*/slurm-wlm")
+    return found

@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import conf
 import daemons
@@ -19,40 +20,43 @@ import network
 import release
 from layout import GPUS, HEAD, HOSTS, ClusterError, Layout, check_host, lock_file, sh, wait_for
 
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
 
 def main(argv: list[str], usage: str) -> int:
     """Run one verb; 0, 1 when it failed, 2 when it was not understood."""
     verb, args = (argv[0], argv[1:]) if argv else ("", [])
-    if verb not in (*VERBS, "enter"):
+    if verb not in VERBS:
         print(usage.strip(), file=sys.stderr if verb not in ("-h", "--help") else sys.stdout)
         return 0 if verb in ("-h", "--help") else 2
     try:
         if os.geteuid() and verb not in ("env", "status"):
             raise ClusterError("only root can make hosts out of namespaces")
-        layout = Layout.from_environ()
-        name = layout.release
-        if verb in ("up", "enter"):
-            name, args = _take_release(args, name)
-        if args and verb in ("up", "down", "status", "env"):
-            raise ClusterError(f"{verb} takes no {args[0]!r}")
-        if verb not in ("up", "enter", "install", "down", "status") and not layout.conf.exists():
-            raise ClusterError(f"no cluster in {layout.root}: run slurm/cluster up")
-        if verb == "enter":
-            return _enter(layout, name, args)
-        if name and name != release.own() and verb not in ("install", "down", "env"):
-            return _there(layout, name, [verb, *args])
-        if verb in ("env", "status", "install"):
-            code = VERBS[verb](layout, args)
-            sys.stdout.flush()  # here, where a reader that has left is no error
-            return code
-        with lock_file(Path("/run/lock") / f"launcher-cluster-{layout.tag}.lock"):
-            return VERBS[verb](layout, args)
+        return _run(verb, args, Layout.from_environ())
     except ClusterError as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # `cluster status | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the interpreter's last flush fail
         return 141  # as a shell shows a command that SIGPIPE ended
+
+
+def _run(verb: str, args: list[str], layout: Layout) -> int:
+    name = layout.release
+    if verb == "up":
+        name, args = _take_release(args, name)
+    if args and verb in ("up", "down", "status", "env"):
+        raise ClusterError(f"{verb} takes no {args[0]!r}")
+    if verb not in ("up", "enter", "install", "down", "status") and not layout.conf.exists():
+        raise ClusterError(f"no cluster in {layout.root}: run slurm/cluster up")
+    if name and name != release.own() and verb not in ("enter", "install", "down", "env"):
+        _there(layout, name, [verb, *args])
+    if verb in ("enter", "env", "status", "install"):
+        code = VERBS[verb](layout, args)
+        sys.stdout.flush()  # here, where a reader that has left is no error
+        return code
+    with lock_file(Path("/run/lock") / f"launcher-cluster-{layout.tag}.lock"):
+        return VERBS[verb](layout, args)
 
 
 def _take_release(args: list[str], default: str) -> tuple[str, list[str]]:
@@ -66,28 +70,21 @@ def _take_release(args: list[str], default: str) -> tuple[str, list[str]]:
     return release.check(name), rest
 
 
-def _there(layout: Layout, name: str, words: list[str]) -> int:
+def _there(layout: Layout, name: str, words: list[str]) -> NoReturn:
     """Run ``slurm/cluster`` in a release's system: its daemons see that system alone."""
-    script = Path(__file__).resolve().parents[1] / "cluster"
     layout.root.mkdir(parents=True, exist_ok=True)
-    code = release.enter(name, [str(script), *words], also=(layout.root, script.parents[1]))
-    if words[0] == "up" and code == 0:
-        release.write_commands(name, layout.bin)
-    return code
+    release.enter(name, [str(_REPOSITORY / "slurm" / "cluster"), *words], also=(layout.root, _REPOSITORY))
 
 
-def _enter(layout: Layout, name: str, args: list[str]) -> int:
-    """Run a command on a login host of that release."""
+def do_enter(layout: Layout, args: list[str]) -> int:
+    """`enter`: a login host of that release; a cluster that is up is seen there."""
+    name, args = _take_release(args, layout.release)
     command = args[1:] if args[:1] == ["--"] else args
-    os.environ["LAUNCHER_CLUSTER_DIR"] = str(layout.root)
+    also = (_REPOSITORY,)
     if layout.release == name:
-        os.environ["SLURM_CONF"] = str(layout.conf)
-    layout.root.mkdir(parents=True, exist_ok=True)  # a cluster that is started inside is seen outside
-    try:
-        return release.enter(name, command or ["bash"], also=(layout.root, Path.cwd()))
-    finally:
-        with contextlib.suppress(OSError):
-            layout.root.rmdir()
+        os.environ |= {"LAUNCHER_CLUSTER_DIR": str(layout.root), "SLURM_CONF": str(layout.conf)}
+        also = (_REPOSITORY, layout.root)
+    release.enter(name, command or ["bash"], also=also)
 
 
 def do_install(_layout: Layout, args: list[str]) -> int:
@@ -171,6 +168,7 @@ def _build(layout: Layout) -> None:
     for host in HOSTS:
         (layout.root / "spool" / host).mkdir(exist_ok=True)
         daemons.start_slurmd(layout, host)
+    release.write_commands(layout.bin)
     daemons.wait_ready(layout, idle=True)
 
 
@@ -223,7 +221,7 @@ def do_status(layout: Layout, _args: list[str]) -> int:
         print(f"no cluster in {layout.root}")
         return 1
     print(f"directory  {layout.root}\nsubnet     {layout.subnet}")
-    print(f"release    {layout.release}, {sh('slurmctld', '-V').strip()}")
+    print(f"release    {layout.release}, {daemons.client(layout, 'sinfo', '--version').strip()}")
     print(f"changed    {layout.settings.read_text() if layout.settings.exists() else '{}'}")
     for name in ("munged", "mariadbd", "slurmdbd", "slurmctld"):
         print(f"{name:10} {'running' if daemons.find(layout, name) else 'not running'}")
@@ -345,6 +343,7 @@ def _daemon(name: str) -> tuple[str, str]:
 VERBS = {
     "install": do_install,
     "up": do_up,
+    "enter": do_enter,
     "down": do_down,
     "status": do_status,
     "env": do_env,

@@ -1,9 +1,8 @@
 """Record what a SLURM prints: jobs/VERSION/SITUATION.txt and sites/debian-VERSION.txt, which other tests read.
 
-    slurm/cluster up --release trixie && slurm/cluster enter python3 tests/slurm/record_answers.py
+    slurm/cluster up --release trixie; slurm/cluster enter .venv-trixie/bin/python tests/slurm/record_answers.py [SITUATION ...]
 
-A step of a real job asks in its signal handler, as the launcher does. Needs no package besides pytest's fixtures: the cluster
-that $LAUNCHER_CLUSTER_DIR names, as root.
+A step of a real job asks in its signal handler, as the launcher does. `make slurm RELEASE=trixie` makes that environment.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import os
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,36 +18,18 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from cluster import Cluster  # noqa: E402
+from signalled import cancel_in_grace, preempt_all, program  # noqa: E402
 
 STEP = """
-import os, signal, subprocess, sys, time
+import os, subprocess
 
 def heard(number, frame):
     now = time.time()
     out = subprocess.run(["scontrol", "show", "job", os.environ["SLURM_JOB_ID"]], capture_output=True, text=True).stdout
     with open(sys.argv[1], "a") as f:
         f.write(f"{signal.Signals(number).name[3:]} {now:.1f}\\n{out.strip()}\\n\\n\\0")
-
-signal.signal(signal.SIGTERM, heard)
-signal.signal(signal.SIGUSR2, heard)
-open(sys.argv[1] + ".ready", "w").close()
-while True:
-    time.sleep(0.1)
 """
 Act = Callable[[Cluster, str], object]
-
-
-def preempt(cluster: Cluster, job: str) -> None:
-    """Take its nodes."""
-    cluster.sbatch("-p", "high", "-N4", "--exclusive", "--output=/dev/null", wrap="true")
-
-
-def cancel_in_grace(cluster: Cluster, job: str) -> None:
-    """Preempt it, and cancel it two seconds later."""
-    preempt(cluster, job)
-    cluster.wait(lambda: cluster.job(job).get("PreemptTime", "None") != "None", "the preemption")
-    time.sleep(2)
-    cluster.run(["scancel", job])
 
 
 def by(*words: str) -> Act:
@@ -62,14 +42,14 @@ def nothing(cluster: Cluster, job: str) -> None:
 
 
 SITUATIONS: dict[str, tuple[dict[str, object], Act, tuple[str, ...], int]] = {
-    "grace": ({"GraceTime": 3}, preempt, (), 1),
-    "cancel_grace": ({"GraceTime": 3, "PreemptMode": "CANCEL"}, preempt, (), 1),
-    "usersignal": ({"send_user_signal": "yes"}, preempt, (), 1),
-    "grace0": ({"GraceTime": 0}, preempt, (), 1),
+    "grace": ({"GraceTime": 3}, preempt_all, (), 1),
+    "cancel_grace": ({"GraceTime": 3, "PreemptMode": "CANCEL"}, preempt_all, (), 1),
+    "usersignal": ({"send_user_signal": "yes"}, preempt_all, (), 1),
+    "grace0": ({"GraceTime": 0}, preempt_all, (), 1),
     "requeue": ({}, by("scontrol", "requeue"), (), 1),
     "requeuehold": ({}, by("scontrol", "requeuehold"), (), 1),
-    "grace0_norequeue": ({"GraceTime": 0}, preempt, ("--no-requeue",), 1),
-    "cancel_grace0": ({"GraceTime": 0, "PreemptMode": "CANCEL"}, preempt, (), 1),
+    "grace0_norequeue": ({"GraceTime": 0}, preempt_all, ("--no-requeue",), 1),
+    "cancel_grace0": ({"GraceTime": 0, "PreemptMode": "CANCEL"}, preempt_all, (), 1),
     "scancel": ({}, by("scancel"), (), 1),
     "scancel_in_grace_cancelmode": ({"PreemptMode": "CANCEL"}, cancel_in_grace, (), 2),
     "limit": ({}, nothing, ("--time=1", "--signal=USR2@10"), 1),
@@ -85,7 +65,7 @@ def record(cluster: Cluster, folder: Path, name: str) -> None:
     cluster.restore({"KillWait": "60", **{k: str(v) for k, v in settings.items()}})
     with tempfile.TemporaryDirectory(dir="/tmp") as room:
         step, said = Path(room) / "step.py", Path(room) / "said"
-        step.write_text(STEP)
+        step.write_text(program(STEP))
         wrap = f"srun -N1 -n1 {sys.executable} {step} {said}"
         job = cluster.sbatch("-N4", "--exclusive", "--output=/dev/null", *options, wrap=wrap, cwd="/")
         cluster.wait(Path(f"{said}.ready").exists, "the step")

@@ -12,9 +12,10 @@ from typing import Any
 import psutil
 import pytest
 from cluster import Cluster
+from signalled import cancel_in_grace, preempt_all, program
 
 STEP = """
-import dataclasses, json, os, signal, sys, time
+import dataclasses, json, os
 from launcher.slurm.environ import job_environ
 from launcher.slurm.jobs import job_facts
 from launcher.slurm.meaning import meaning_of
@@ -29,12 +30,6 @@ def heard(number, frame):
         f.write(json.dumps({"signal": name, **dataclasses.asdict(why)}) + "\\n")
     if facts.state not in ("RUNNING", "SIGNALING"):
         os._exit(0)
-
-signal.signal(signal.SIGTERM, heard)
-signal.signal(signal.SIGUSR2, heard)
-open(sys.argv[1] + ".ready", "w").close()
-while True:
-    time.sleep(0.1)
 """
 
 Act = Callable[[Cluster, str], object]
@@ -48,15 +43,10 @@ def patient(cluster: Cluster) -> Iterator[None]:
     cluster.restore({})
 
 
-def high(cluster: Cluster, job: str) -> None:
-    """Preempt it."""
-    cluster.sbatch("-p", "high", "-N4", "--exclusive", "--output=/dev/null", wrap="true")
-
-
 def first_heard(cluster: Cluster, tmp_path: Path, act: Act, *options: str, lines: int = 1) -> list[dict[str, Any]]:
     """What the first step of a job makes of the first signals it is sent after ``act``."""
     step, said = tmp_path / "step.py", tmp_path / "said"
-    step.write_text(STEP)
+    step.write_text(program(STEP))
     wrap = f"PYTHONPATH={Path(__file__).parents[2]} srun -N1 -n1 {sys.executable} {step} {said}"
     job = cluster.sbatch("-N4", "--exclusive", "--output=/dev/null", "--signal=USR2@10", *options, wrap=wrap)
     cluster.wait(Path(f"{said}.ready").exists, "the step")
@@ -70,7 +60,7 @@ def first_heard(cluster: Cluster, tmp_path: Path, act: Act, *options: str, lines
 
 def test_preemption_with_grace_tells_how_long_it_lasts(cluster: Cluster, tmp_path: Path) -> None:
     """At the beginning of the grace time a step learns that it is preempted and when the grace time ends."""
-    heard = first_heard(cluster, tmp_path, high)[0]
+    heard = first_heard(cluster, tmp_path, preempt_all)[0]
 
     assert (heard["signal"], heard["kind"], heard["slurm_requeues"]) == ("TERM", "preempted", False)
     assert 5 < heard["left_s"] <= 21
@@ -79,7 +69,7 @@ def test_preemption_with_grace_tells_how_long_it_lasts(cluster: Cluster, tmp_pat
 def test_preemption_without_grace_is_requeued_by_slurm(cluster: Cluster, tmp_path: Path) -> None:
     """With GraceTime=0 SLURM has decided to requeue before the step is signalled."""
     cluster.set(GraceTime=0)
-    heard = first_heard(cluster, tmp_path, high)[0]
+    heard = first_heard(cluster, tmp_path, preempt_all)[0]
 
     assert (heard["signal"], heard["kind"], heard["slurm_requeues"]) == ("TERM", "preempted_now", True)
 
@@ -87,7 +77,7 @@ def test_preemption_without_grace_is_requeued_by_slurm(cluster: Cluster, tmp_pat
 def test_preemption_by_cancelling_is_not_taken_for_a_users_cancel(cluster: Cluster, tmp_path: Path) -> None:
     """With PreemptMode=CANCEL and GraceTime=0 the step learns that it is preempted, and that SLURM will not requeue."""
     cluster.set(GraceTime=0, PreemptMode="CANCEL")
-    heard = first_heard(cluster, tmp_path, high)[0]
+    heard = first_heard(cluster, tmp_path, preempt_all)[0]
 
     assert (heard["signal"], heard["kind"], heard["slurm_requeues"]) == ("TERM", "preempted_now", False)
 
@@ -95,7 +85,7 @@ def test_preemption_by_cancelling_is_not_taken_for_a_users_cancel(cluster: Clust
 def test_the_user_signal_at_preemption_means_preemption(cluster: Cluster, tmp_path: Path) -> None:
     """With send_user_signal, USR2 comes instead of TERM, and is not taken for the time limit's."""
     cluster.set(send_user_signal="yes")
-    heard = first_heard(cluster, tmp_path, high)[0]
+    heard = first_heard(cluster, tmp_path, preempt_all)[0]
 
     assert (heard["signal"], heard["kind"]) == ("USR2", "preempted")
 
@@ -132,15 +122,6 @@ def test_a_killed_batch_script_is_told_from_a_cancel(cluster: Cluster, tmp_path:
     heard = first_heard(cluster, tmp_path, act)[0]
 
     assert (heard["kind"], heard["slurm_requeues"]) == (kind, False)
-
-
-def cancel_in_grace(cluster: Cluster, job: str) -> None:
-    """Preempt it, and cancel it two seconds of SLURM's clock later."""
-    high(cluster, job)
-    cluster.wait(lambda: cluster.job(job).get("PreemptTime", "None") != "None", "the preemption")
-    began = cluster.job(job)["PreemptTime"]
-    cluster.wait(lambda: cluster.run(["date", "+%Y-%m-%dT%H:%M:%S", "-d", "-2 seconds"]).stdout.strip() > began, "2 s")
-    cancel(cluster, job)
 
 
 @pytest.mark.parametrize("mode", ["REQUEUE", "CANCEL"])

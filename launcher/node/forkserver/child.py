@@ -59,10 +59,8 @@ def become_worker(request: dict[str, Any], fds: list[int]) -> int:
 
 def _run(main: str, cwd: str, args: list[int]) -> int:
     """Call ``module:function`` as the main program of a process of its own."""
-    if sys.version_info >= (
-        3,
-        14,
-    ):  # a C stack of 40 lines after Python's would be all that a failure's last lines hold
+    # A C stack after Python's would be all that a failure's last 40 lines hold.
+    if sys.version_info >= (3, 14):
         faulthandler.enable(file=2, c_stack=False)
     else:
         faulthandler.enable(file=2)

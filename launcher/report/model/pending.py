@@ -65,11 +65,10 @@ def pending_reason(
         if re.match(pattern, reason, re.IGNORECASE):
             whom = _WHOM.get(reason[:1], "its account")
             name = f" {reservation}" if reservation else ""
+            named = f" ({nodes})" if nodes else ""
             where = f"partition {partition}" if partition else "partition"
             return PendingReason(
-                means.format(
-                    whom=whom, reason=reason, where=where, reservation=name, nodes=f" ({nodes})" * bool(nodes)
-                ),
+                means.format(whom=whom, reason=reason, where=where, reservation=name, nodes=named),
                 ends.format(run=run, job=job, reservation=name),
             )
     return None
