@@ -15,7 +15,7 @@ from launcher.frozen import frozen
 from launcher.run.spec import SiteSpec
 from launcher.slurm.commands import ask_patiently
 from launcher.slurm.jobs import duration_s, table_rows
-from launcher.slurm.versions import REQUEUE_DELAY
+from launcher.slurm.versions import has_requeue_delay
 
 _CONFIG_PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/opt/slurm/etc/slurm.conf")
 _NEEDED = ("sbatch", "srun", "squeue", "scancel", "scontrol")
@@ -180,7 +180,7 @@ def parse_site(texts: SiteTexts) -> Site:
     parameters = ",".join((c["SchedulerParameters"], c["SlurmctldParameters"], c["PreemptParameters"]))
     expire = re.search(r"cred_expire=(\d+)", c["AuthInfo"])
     delay = re.search(r"requeue_delay=(\d+)", c["SchedulerParameters"])
-    waits = delay if delay and _numbers(c["SLURM_VERSION"]) >= REQUEUE_DELAY else expire
+    waits = delay if delay and has_requeue_delay(_numbers(c["SLURM_VERSION"])) else expire
     select, select_parameters = _word(c["SelectType"], "cons_tres"), c["SelectTypeParameters"].upper()
     preempt_type, preempt_mode = _word(c["PreemptType"], "none"), c["PreemptMode"] or "OFF"
     return Site(

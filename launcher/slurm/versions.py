@@ -11,8 +11,7 @@ from launcher.frozen import frozen
 OLDEST = (22, 5)
 NEWEST = (26, 5)
 """The oldest and the newest version on which the tests of tests/slurm were run. A newer one is taken for the newest."""
-REQUEUE_DELAY = (25, 11)
-"""Since then SchedulerParameters=requeue_delay counts, and nothing of that name before."""
+_REQUEUE_DELAY = (25, 11)
 
 
 @frozen(kw_only=True)
@@ -74,3 +73,13 @@ DIFFERENCES = (
 def differences(version: tuple[int, ...]) -> list[Difference]:
     """Return what is true of a version, such as (24, 11, 5)."""
     return [d for d in DIFFERENCES if d.since <= version < d.before]
+
+
+def untested(version: tuple[int, ...]) -> str:
+    """Return "older" or "newer" than every version that was tested, "" for one between them."""
+    return "older" if version < OLDEST else "newer" if version[:2] > NEWEST else ""
+
+
+def has_requeue_delay(version: tuple[int, ...]) -> bool:
+    """Return whether SchedulerParameters=requeue_delay counts; earlier versions ignore it."""
+    return version >= _REQUEUE_DELAY

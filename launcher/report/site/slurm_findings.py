@@ -11,7 +11,7 @@ from launcher.report.site.findings import Finding, SiteFacts, note, ok, problem,
 from launcher.run.spec import SiteSpec
 from launcher.run.units import plural
 from launcher.slurm.site import Partition, Site
-from launcher.slurm.versions import NEWEST, OLDEST, differences
+from launcher.slurm.versions import NEWEST, OLDEST, differences, untested
 
 _MOST_PARTITIONS = 10
 
@@ -30,9 +30,9 @@ def slurm_findings(facts: SiteFacts, site: Site, part: Partition | None, spec: S
 
 def _version(site: Site) -> Iterator[Finding]:
     oldest, newest = (f"{year}.{month:02}" for year, month in (OLDEST, NEWEST))
-    if site.numbers < OLDEST:
+    if untested(site.numbers) == "older":
         yield warning("version", f"SLURM {site.version} is older than {oldest}, the oldest version that was tested.")
-    elif site.numbers[:2] > NEWEST:
+    elif untested(site.numbers) == "newer":
         yield warning("version", f"SLURM {site.version} is newer than {newest}, the newest version that was tested: the launcher "
                                  f"expects what {newest} does.")  # fmt: skip
     for difference in differences(site.numbers):
