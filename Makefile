@@ -5,7 +5,7 @@
 # make matrix  the same on every release; writes docs/versions.md
 # make check   linters and types           make lowest  the lowest supported versions
 # make docs    the generated pages         make clean   what the above left behind
-export LAUNCHER_VENV ?= .venv
+LAUNCHER_VENV ?= .venv
 PY := $(LAUNCHER_VENV)/bin/python
 PYTEST := $(PY) -m pytest --tb=short -ra -q
 

@@ -20,6 +20,8 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, si
 signal.pthread_sigmask(signal.SIG_SETMASK, [])
 # Images set this, and each of the thousands of processes that the tests start would compile the launcher anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Names the tests' own environment (Makefile). Workers inherit variables, and tests compare all that begin with LAUNCHER_.
+os.environ.pop("LAUNCHER_VENV", None)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

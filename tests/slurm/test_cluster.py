@@ -46,7 +46,7 @@ def test_jobs_run_on_four_hosts_that_know_each_other_by_name(cluster: Cluster) -
 
 def test_up_leaves_a_healthy_cluster_alone(cluster: Cluster) -> None:
     """`up` on a running cluster starts nothing anew: its processes stay, and so does a running job."""
-    job = cluster.sbatch("-N1", wrap="sleep 600", cwd="/")
+    job = cluster.sbatch("--output=/dev/null", "-N1", wrap="sleep 600", cwd="/")
     cluster.wait_job(job, "RUNNING")
     before = cluster.daemon("slurmctld").union(*(cluster.daemon("slurmd", host) for host in cluster.hosts))
 
@@ -125,7 +125,9 @@ def test_a_host_that_is_cut_off_is_silent_and_comes_back(cluster: Cluster) -> No
 
 def test_killing_a_host_ends_its_processes_alone(cluster: Cluster) -> None:
     """`kill` ends every process of one host; with --no-kill the job's other host runs on."""
-    job = cluster.sbatch("-N2", "-w", "node1,node2", "--no-kill", wrap="srun --no-kill sleep 601", cwd="/")
+    job = cluster.sbatch(
+        "--output=/dev/null", "-N2", "-w", "node1,node2", "--no-kill", wrap="srun --no-kill sleep 601", cwd="/"
+    )
     cluster.wait(lambda: len(sleepers(cluster, 601)) == 2, "both tasks")
 
     cluster.kill("node2")
@@ -232,7 +234,7 @@ def test_a_daemon_is_found_after_it_was_reconfigured(cluster: Cluster) -> None:
 
 def test_a_controller_that_died_comes_back_with_its_jobs(cluster: Cluster) -> None:
     """A job survives SIGKILL of slurmctld and of its host's slurmd."""
-    job = cluster.sbatch("-N1", "-w", "node1", wrap="sleep 602", cwd="/")
+    job = cluster.sbatch("--output=/dev/null", "-N1", "-w", "node1", wrap="sleep 602", cwd="/")
     cluster.wait_job(job, "RUNNING")
     # slurmctld writes its state within 5 s of a change; what it has not written it forgets.
     saved = cluster.directory / "state" / "job_state"
