@@ -46,7 +46,7 @@ done
 shift
 cd "$root"
 mkdir -p .machine
-pivot_root . .machine
+/sbin/pivot_root . .machine
 mount --make-rslave /.machine
 umount -l /.machine
 cd "$here" 2>/dev/null || cd /

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from launcher.node.allocation.start_errors import SLURMSTEPD, start_error
 from launcher.node.wire.connection import allocation_life
 from launcher.run.batch import MARK, UNSEEN
 from launcher.run.paths import RunPaths
@@ -49,6 +50,11 @@ def leader_words(paths: RunPaths) -> str:
     return str(said[-1]).strip().rstrip(".") if said else ""
 
 
+def start_words(paths: RunPaths) -> str:
+    """Return why the first node's task of this life could not begin, "" where that is not told; never raises."""
+    return start_error(_of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ)))
+
+
 def srun_end(paths: RunPaths) -> str:
     """Return how this life's srun itself was ended, "" where it was not; never raises."""
     log = _of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ))
@@ -68,7 +74,14 @@ def _of_life(log: str, life: str) -> str:
 
 def _last_words(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return re.sub(r"^\d\d:\d\d:\d\d agent: |^(slurmstepd|srun): error: ", "", lines[-1])[:200] if lines else ""
+    begin = len(lines)
+    while begin and SLURMSTEPD.match(lines[begin - 1]):  # what is before may be of an earlier life
+        begin -= 1
+    if words := start_error("\n".join(lines[begin:])):
+        return words[:200]
+    return (
+        re.sub(rf"^\d\d:\d\d:\d\d agent: |^{SLURMSTEPD.pattern}|^srun: error: ", "", lines[-1])[:200] if lines else ""
+    )
 
 
 def _tail(paths: RunPaths, job: JobEnviron, task: int) -> str:

@@ -21,18 +21,29 @@ from typing import Any
 from launcher.errors import RunFailedError, SiteError
 from launcher.frozen import frozen
 from launcher.node.allocation.allocation import NEEDED, Allocation, CancelledError, NotAnsweredError
-from launcher.node.allocation.early_exits import leader_words, srun_end
+from launcher.node.allocation.early_exits import leader_words, srun_end, start_words
 from launcher.node.checkpoints import fence
 from launcher.node.policy.budgets import Budgets, backoff_s
 from launcher.run import clock, event_lines, events
 from launcher.run.asking import load_object, patiently
 from launcher.run.batch import COMPLETED, JUDGED
-from launcher.run.events import AttemptStarted, Ended, Event, JobNamed, Requeued, RunSubmitted, SignalReceived, last_of
+from launcher.run.events import (
+    AttemptStarted,
+    Decided,
+    Ended,
+    Event,
+    JobNamed,
+    Requeued,
+    RunSubmitted,
+    SignalReceived,
+    last_of,
+)
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RestartSpec, RunSpec
 from launcher.run.state import read_outcome, read_state, write_outcome
 from launcher.slurm.commands import clean_environment
 
+_PREEMPTED = ("preempted", "preempted_now")
 _UNHEARD_S = 60.0
 """slurmctld may be restarting: it is asked again for so long."""
 _FORGOTTEN_S = 600.0
@@ -78,6 +89,10 @@ def decide_end(
     if (back := _handed_back(history, life)) is not None:
         again = "SLURM has lost the requeue of this run, so the launcher requeues it again."
         return EndDecision("requeue", again, back.delay_s or 0.0, "forgotten")
+    if meaning in _PREEMPTED and restart.requeue and not _led(history, life):
+        # A container that is being made does not ignore TERM. Nothing is wrong with the run: no budget is charged.
+        early = "The job was preempted before an agent could begin; the run is requeued."
+        return EndDecision("requeue", early, evidence="preempted")
     how = said or "The leader died and left no message"
     budgets = Budgets().feed_all(history)
     alone = _lives_without_attempt(history, life)
@@ -197,6 +212,8 @@ def act(
         meaning = _meaning(allocation, told and _handed_back(history, life) is None)  # a requeue sends TERM, too
         if not said and (words := leader_words(paths)):
             said = f"The leader {'failed' if _led(history, life) else 'could not begin'}: {words}"
+        elif not said and not _led(history, life) and (words := start_words(paths)):
+            said = f"The leader could not begin: {words}"
         said = said or srun_end(paths)
         decision = decide_end(spec.restart, history, life=life, meaning=meaning, now=clock.now(), said=said)
     if decision.action == "nothing":
@@ -304,10 +321,21 @@ def _meaning(allocation: Allocation, told: bool) -> str:
 
 
 def _lives_without_attempt(history: list[Event], life: tuple[str | None, int]) -> int:
-    """Count the last starts of this job, this one included, in which no leader came so far as to begin an attempt."""
+    """Count the last starts of this job, this one included, in which no leader came so far as to begin an attempt.
+
+    Starts that SLURM preempted before an agent could begin do not count: they say nothing of the run.
+    """
     job_id, restart_count = life
-    lives = [e.restart_count or 0 for e in history if isinstance(e, AttemptStarted) and e.job_id == job_id]
-    return max(0, restart_count - (lives[-1] if lives else -1))
+    newest = max(
+        (i for i, e in enumerate(history) if isinstance(e, AttemptStarted) and e.job_id == job_id), default=None
+    )
+    if newest is None:
+        led, since = -1, history
+    else:
+        led, since = getattr(history[newest], "restart_count", None) or 0, history[newest:]
+    # Decisions of a leader have the row of its table.
+    preempted = sum(isinstance(e, Decided) and e.evidence == "preempted" and e.row is None for e in since)
+    return max(0, restart_count - led - preempted)
 
 
 def _tell(paths: RunPaths, attempt: int, type_: str, **values: Any) -> None:

@@ -95,7 +95,13 @@ def parameters(
         **_gpus(slurm.gres, spec.gpus_per_node, gpu_request),
         "signal_delay_s": spec.restart.signal_lead_s,
         "stderr_to_stdout": True,
-        "setup": [_KEEP_SHELL, _export_path(python_path), _MARK_START, *_courier(job, facts, python_path[0], place)],
+        "setup": [
+            _KEEP_SHELL,
+            _export_path(python_path),
+            _MARK_START,
+            *_replace_container(job),
+            *_courier(job, facts, python_path[0], place),
+        ],
         "srun_args": _srun(job, cpus, facts, place),
         "teardown": teardown(
             place.run_dir,
@@ -149,11 +155,30 @@ def _srun(job: Job, cpus: int, facts: Facts, place: JobPlace) -> list[str]:
     ]
     if image := _image_for("pyxis", job):
         mounts = [f"{path}:{path}" for path in _mounts(job, facts, place)]
-        option, given = "--container-mounts=", job.environment.container_args
+        option, given = "--container-mounts=", _joined(job.environment.container_args)
         mounts += [arg.removeprefix(option) for arg in given if arg.startswith(option)]
         args += [f"--container-image={image}", f"{option}{','.join(mounts)}"]
         args += [arg for arg in given if not arg.startswith(option)]
     return args
+
+
+def _replace_container(job: Job) -> list[str]:
+    """Have enroot replace the container that an earlier life of the job has left: pyxis names containers after job and step.
+
+    One is left where the host died, or where the step's TERM also reached pyxis's removal of the container.
+    """
+    return ["export ENROOT_FORCE_OVERRIDE=yes"] if _image_for("pyxis", job) else []
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """Return pyxis's arguments with `--container-mounts PATHS` as one word: srun keeps only the last of several such options."""
+    out: list[str] = []
+    for word in words:
+        if out and out[-1] == "--container-mounts":
+            out[-1] += f"={word}"
+        else:
+            out.append(word)
+    return out
 
 
 def _mounts(job: Job, facts: Facts, place: JobPlace) -> list[str]:

@@ -137,6 +137,18 @@ def test_the_run_that_ends_because_of_it_says_so(run, capfd: pytest.CaptureFixtu
     assert why(paths) == f"The leader could not begin: {SENTENCE}"
 
 
+def test_a_task_that_could_not_begin_is_told_by_its_error(run) -> None:
+    """The image of the first node cannot be had, so no leader could write a sentence: the runtime's own is told, by `why` too."""
+    spec, paths = run
+    (paths.submitit / "5_0_log.out").write_text(
+        f"{MARK}5.0\nslurmstepd-n0: error: pyxis:     [ERROR] No such file or directory: /img/x.sqsh\n"
+    )
+
+    teardown.act(replace(spec, restart=RestartSpec(requeue=False)), paths, Slurm())
+
+    assert why(paths) == "The leader could not begin: No such file or directory: /img/x.sqsh."
+
+
 def test_what_an_earlier_life_said_is_not_this_ones(run, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log outlives requeues."""
     spec, paths = run

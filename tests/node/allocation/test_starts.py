@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from launcher.node.allocation.early_exits import ended_tasks
+from launcher.node.allocation.early_exits import ended_tasks, read_ended
+from launcher.node.allocation.start_errors import start_error
+from launcher.run.batch import MARK
+from launcher.run.paths import RunPaths
 
 NAMES = ["node1", "node2", "node3", "node4"]
 OLD = "launcher: start 7.0\nsrun: error: node4: task 3: Exited with exit code 1\n"
@@ -36,3 +41,53 @@ def test_tasks_that_ended_are_told_by_host(lines: str, found: dict[str, str]) ->
 def test_without_the_mark_of_this_life_nothing_is_known() -> None:
     """The batch script has not written it yet: what is there is of an earlier life."""
     assert ended_tasks(OLD, "7.1", NAMES) == {}
+
+
+FOLLOWS = """slurmstepd-node2: error: pyxis: child 25564 failed with error code: 1
+slurmstepd-node2: error: pyxis: failed to create container filesystem for image: /img/thin.sqsh
+slurmstepd-node2: error: pyxis: printing enroot log file:
+"""
+SPANK = "slurmstepd-node2: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "error"),
+    [
+        ("", ""),
+        (f"{FOLLOWS}slurmstepd-node2: error: pyxis:     [ERROR] No such file: /img/x.sqsh\n{SPANK}", "No such file: /img/x.sqsh"),
+        (f"{FOLLOWS}{SPANK}", "pyxis: failed to create container filesystem for image: /img/thin.sqsh"),
+        (
+            "[2026-11-25T17:57:57.215] error: pyxis: child 9 failed with error code: 1\n"
+            "[2026-11-25T17:57:57.215] error: pyxis:     [ERROR] File already exists: /d/pyxis_2.0\n",
+            "File already exists: /d/pyxis_2.0",
+        ),
+        (
+            "slurmstepd-node1: error: pyxis: --container-mounts: source path does not exist: /nowhere\n"
+            "slurmstepd-node1: error: pyxis: couldn't create enroot start configuration script\n"
+            "slurmstepd-node1: error: pyxis:     [INFO] Extracting squashfs filesystem...\n",
+            "pyxis: --container-mounts: source path does not exist: /nowhere",
+        ),
+        ("slurmstepd-node1: error: execve(): /bin/bash: No such file or directory\n", "execve(): /bin/bash: No such file or directory"),
+        ("agent: line 3: module: command not found\nagent: line 5: /opt/p: No such file\n", "/opt/p: No such file"),
+        ("FATAL:   could not open image /img/x.sif: no such file\n", "could not open image /img/x.sif: no such file"),
+        ("srun: unrecognized option '--container-image=x'\n", "unrecognized option '--container-image=x'"),
+        ("slurmstepd-node1: error: *** STEP 1.0 ON node1 CANCELLED ***\n" + FOLLOWS, ""),
+        ("submitit INFO (x) - starting\npyxis: is a plugin\n", ""),
+    ],
+)  # fmt: skip
+def test_why_a_task_could_not_begin(log: str, error: str) -> None:
+    """As enroot, pyxis, slurmstepd, Apptainer and the shell write it; what follows from SLURM's own end is no error of the task."""
+    assert start_error(log) == error
+
+
+def test_the_error_of_another_hosts_container_is_told(tmp_path: Path) -> None:
+    """The last lines of the host's own log; an older life's error before them does not count."""
+    paths = RunPaths(tmp_path)
+    paths.submitit.mkdir()
+    (paths.submitit / "7_0_log.out").write_text(f"{MARK}7.1\nsrun: error: node2: task 1: Exited with exit code 1\n")
+    other = paths.submitit / "7_1_log.out"
+    other.write_text(f"{SPANK}starting\n{FOLLOWS}slurmstepd-node2: error: pyxis:     [ERROR] No space left\n{SPANK}")
+    environ = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1", "SLURM_JOB_NODELIST": "node[1-2]"}
+    assert read_ended(paths, environ) == {"node2": "Exited with exit code 1: No space left"}
+    other.write_text(f"{FOLLOWS}starting\n12:00:00 agent: gone\n")
+    assert read_ended(paths, environ) == {"node2": "Exited with exit code 1: gone"}

@@ -309,6 +309,34 @@ def test_lives_in_which_no_leader_came_up_count_too(tmp_path, run):
     assert read_outcome(paths.outcome)["reason"] == "No agent could begin, 4 times in a row."
 
 
+@pytest.mark.parametrize("meaning", ["preempted", "preempted_now"])
+def test_a_preemption_before_an_agent_began_counts_against_nothing(run, meaning):
+    """A container that is being made ends at TERM: five such starts in a row, and the sixth may still fail and be requeued."""
+    spec, paths = run
+    for life in range(1, 6):
+        slurm = Slurm(meaning=meaning)
+        slurm.restart_count = life
+        assert teardown.act(spec, paths, slurm) is True
+        assert slurm.said == [("hand_back", 0.0)]
+        *_, last = (e for e in read_lines(paths.events) if e["type"] == "decision")
+        assert last["reason"] == "The job was preempted before an agent could begin; the run is requeued."
+    slurm = Slurm()
+    slurm.restart_count = 6
+    teardown.act(spec, paths, slurm)
+    assert [what for what, *_ in slurm.said] == ["hand_back"]
+    *_, last = (e for e in read_lines(paths.events) if e["type"] == "decision")
+    assert last["reason"] == "The leader died and left no message; the run is requeued."
+
+
+def test_a_preempted_run_that_may_not_be_requeued_ends(run):
+    """The user said so: the same before an agent began."""
+    spec, paths = run
+    slurm = Slurm(meaning="preempted")
+    slurm.restart_count = 1
+    teardown.act(replace(spec, restart=RestartSpec(requeue=False)), paths, slurm)
+    assert read_outcome(paths.outcome)["state"] == "failed"
+
+
 def test_starts_without_a_leader_count_in_a_row(run):
     """Months ago three starts had no leader; an attempt that saved has been since: today's first is requeued."""
     spec, paths = run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import time
@@ -116,6 +117,25 @@ def test_nothing_in_a_script_ends_the_other_nodes(job: Make) -> None:
     assert {"--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none", "--cpus-per-task=32"} <= set(
         srun.split()
     )
+
+
+@pytest.mark.parametrize(
+    "given", [["--container-mounts=/a:/a", "--container-mounts", "/b:/b"], ["--container-mounts", "/a:/a,/b:/b"]]
+)
+def test_pyxis_gets_every_mount_in_one_option(job: Make, given: list[str]) -> None:
+    """Srun keeps only the last --container-mounts: a user's must not take the run's directory out of the container."""
+    image = {
+        "container": "docker://lab",
+        "python": "/opt/py/bin/python",
+        "container_args": [*given, "--no-container-entrypoint"],
+    }
+    made = plan(job(environment=image), facts())
+
+    (mounts,) = re.findall(r"--container-mounts[= ](\S+)", made.sbatch)
+    run, *others = mounts.split(",")
+    assert (run.split(":")[0], others) == (made.spec.run_dir, ["/a:/a", "/b:/b"])
+    assert "--no-container-entrypoint" in made.sbatch
+    assert "export ENROOT_FORCE_OVERRIDE=yes" in made.sbatch
 
 
 @pytest.mark.parametrize("spares", [0, 1])
