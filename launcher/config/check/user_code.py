@@ -284,6 +284,27 @@ def _arguments(call: ast.Call) -> tuple[str, ...]:
     return (*(str(index) for index, _ in enumerate(call.args)), *(k.arg or "**" for k in call.keywords))
 
 
+def unguarded_loader(script: Path) -> str:
+    """Return where a script without ``if __name__ == "__main__"`` asks for loader processes (``train.py:41``), "" where it does not.
+
+    A call with ``num_workers=`` counts, unless that is 0 or the script chooses the start method itself.
+    """
+    tree = parse_or_none(script)
+    if tree is None:
+        return ""
+    if any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(tree)):
+        return ""
+    found = [call for call, _ in _calls(tree)]
+    if any(getattr(call.func, "attr", getattr(call.func, "id", "")) == "set_start_method" for call in found):
+        return ""
+    for call in found:
+        given = {k.arg: k.value for k in call.keywords}
+        workers = given.get("num_workers", ast.Constant(0))
+        if not (isinstance(workers, ast.Constant) and workers.value == 0) and "multiprocessing_context" not in given:
+            return f"{script.name}:{call.lineno}"
+    return ""
+
+
 def attaches(script: Path, code_dir: Path) -> bool:
     """Tell whether a script, or a module of its own code that it imports, calls ``launcher.attach``."""
     return any(_calls_attach(path) for path in _own_files(script, code_dir))

@@ -60,6 +60,8 @@ class CodeFacts:
     """The script, or a module of the code that it imports, calls ``launcher.attach``."""
     spawns: tuple[Call, ...] = ()
     """Where the script starts processes with torch.multiprocessing's spawn."""
+    unguarded_loader: str = ""
+    """Where a script without ``if __name__ == "__main__"`` asks for loader processes."""
 
     @property
     def size(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.config.check.user_code import attaches, calls, script_file
+from launcher.config.check.user_code import attaches, calls, script_file, unguarded_loader
 from launcher.config.document.schema import Job
 from launcher.config.document.texts import leaves
 from launcher.config.load.load import LoadedJob
@@ -139,6 +139,7 @@ def script_facts(script: str, root: Path) -> dict[str, Any]:
     return {
         "attaches": attaches(path, root),
         "spawns": tuple(call for call in calls(path) if call.name in _SPAWNS and not call.guarded),
+        "unguarded_loader": unguarded_loader(path),
     }
 
 

@@ -137,6 +137,12 @@ def _of_code(spec: RunSpec, facts: Facts) -> Iterator[str]:
                 f"{call.place} calls {call.name}: ranks that it starts hang, because the launcher starts every rank itself; "
                 "call the function directly, with RANK, LOCAL_RANK and WORLD_SIZE from the environment"
             )
+    # 3.14 starts processes by forkserver, which imports the script again in each of them: a loader's process trains, and waits for ranks.
+    if facts.code.unguarded_loader and _minor(facts.interpreter.version) >= 14:
+        yield (
+            f"{facts.code.unguarded_loader}: Python 3.14 runs the script again in every loader process, and it hangs; put the "
+            'work under `if __name__ == "__main__":` or pass multiprocessing_context="fork"'
+        )
     why = ", which git ignores" if facts.code.git else ""
     for key, path in facts.code.left_out:  # it may also be a folder that the job makes and writes
         names = "name" if key == "args" else "names"
@@ -145,6 +151,12 @@ def _of_code(spec: RunSpec, facts: Facts) -> Iterator[str]:
     for name, source in facts.interpreter.editable:
         if name not in ("ddp-launcher", "launcher") and not PurePath(source).is_relative_to(root):
             yield f"{name} is installed editable from {tilde(source, facts.home)}: later edits reach the queued job"
+
+
+def _minor(version: str) -> int:
+    """Return 14 of "3.14.8", 0 of a version that is not known."""
+    parts = version.split(".")
+    return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0
 
 
 def _of_environment(facts: Facts) -> Iterator[str]:

@@ -35,7 +35,11 @@ class Rows(Dataset):
 def main(how: str, method: str, steps: int, step_s: float, out: str) -> None:
     """Train, save when asked, stop when told."""
     dist.init_process_group("gloo")
-    early = iter(DataLoader(Rows(0, 10**6), batch_size=None, num_workers=2)) if method == "early" else None
+    early = None
+    if (
+        method == "early"
+    ):  # a fork: the server of forkserver is no child of the rank, which would not hear that a worker has ended
+        early = iter(DataLoader(Rows(0, 10**6), batch_size=None, num_workers=2, multiprocessing_context="fork"))
     run = launcher.attach()
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,38 @@ def test_a_branch_for_torchrun_is_not_warned_of(job: Make, tmp_path: Path) -> No
     loaded = job(script="mine.py", resources={"tasks_per_node": 2})
 
     assert not any("spawn" in w for w in plan(loaded, facts(code=code_facts(loaded, tmp_path / "runs"))).warnings)
+
+
+LOADER = "from torch.utils.data import DataLoader\nloader = DataLoader(data, num_workers={})\n"
+AGAIN = (
+    "mine.py:2: Python 3.14 runs the script again in every loader process, and it hangs; put the "
+    'work under `if __name__ == "__main__":` or pass multiprocessing_context="fork"'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "said"),
+    [
+        (LOADER.format("4"), "3.14.8", True),
+        (LOADER.format("args.workers"), "3.14.8", True),
+        (LOADER.format("4"), "3.13.5", False),
+        (LOADER.format("4"), "", False),
+        (LOADER.format("0"), "3.14.8", False),
+        (LOADER.format('4, multiprocessing_context="fork"'), "3.14.8", False),
+        (LOADER.format("4") + 'torch.multiprocessing.set_start_method("fork")\n', "3.14.8", False),
+        (LOADER.format("4") + "if __name__ == '__main__':\n    main()\n", "3.14.8", False),
+    ],
+)
+def test_loader_processes_that_would_run_the_script_again_are_warned_of(
+    job: Make, tmp_path: Path, text: str, version: str, said: bool
+) -> None:
+    """From Python 3.14 on, whose processes import the script anew, unless the script guards its work or chooses the start method."""
+    written(tmp_path, text)
+    loaded = job(script="mine.py")
+    given = facts(code=code_facts(loaded, tmp_path / "runs"))
+    made = plan(loaded, replace(given, interpreter=replace(given.interpreter, version=version)))
+
+    assert (AGAIN in made.warnings) == said
 
 
 def test_a_rehearsal_says_the_plans_warnings_first(job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
