@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 import threading
 from traceback import walk_stack
 from types import FrameType
@@ -100,10 +101,20 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
         _set(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
         return
+    if _is_leaving(frame):
+        return
     code = getattr(handler, "__code__", None)
     running = (inner.f_code is code for inner, _ in walk_stack(frame)) if frame else ()
     if not any(running):  # SLURM's own USR2 may have called it a moment ago: a save is not entered twice
         signal.raise_signal(signal.SIGUSR2)
+
+
+def _is_leaving(frame: FrameType | None) -> bool:
+    """Whether the script is over: its handler has saved already and has called ``sys.exit``, or its last line has run."""
+    if isinstance(sys.exc_info()[1], SystemExit):
+        return True
+    main = sys.modules["__main__"].__dict__
+    return not any(f.f_globals is main and f.f_code.co_name == "<module>" for f, _ in walk_stack(frame))
 
 
 def _forget() -> None:

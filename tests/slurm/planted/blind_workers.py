@@ -1695,8 +1695,12 @@ def _(worker):
         wait_for_solver()
 
 
+def sleep_over_sample(index):
+    time.sleep(600)
+
+
 def hungry_loader():
-    read_all(lambda index: time.sleep(600), 1)
+    read_all(sleep_over_sample, 1)
 
 
 @function_case(

@@ -216,6 +216,49 @@ def test_a_script_that_saves_on_usr2_gets_to_it_when_term_comes(tmp_path: Path, 
     assert "saved for ['SIGUSR2']" in crew.logs()
 
 
+LEAVES = """
+import atexit, os, signal, sys, time
+calls = []
+
+
+def save(number, frame):
+    calls.append(signal.Signals(number).name)
+    sys.exit(0)
+
+
+def again():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.2)
+
+
+def last():
+    again()
+    print("saved for", calls)
+
+
+atexit.register(last)
+signal.signal(signal.SIGUSR2, save)
+print("up", flush=True)
+try:
+    while True:
+        time.sleep(0.01)
+finally:
+    again()
+"""
+
+
+def test_a_script_that_leaves_after_it_saved_does_not_save_again(tmp_path: Path) -> None:
+    """SLURM's USR2 called its handler, which ended the script; the TERM that follows finds it in a ``finally``, then at its exit."""
+    script(tmp_path, LEAVES)
+    with Crew(spec_of(tmp_path, "train.py"), 1) as crew:
+        wait_for(lambda: "up" in crew.logs())
+        os.kill(crew.processes[0].pid, signal.SIGUSR2)
+
+        assert crew.exit_codes() == {0: 0}
+        crew.finish()
+    assert "saved for ['SIGUSR2']" in crew.logs()
+
+
 def test_a_script_that_lets_go_of_usr2_dies_of_term_again(tmp_path: Path) -> None:
     """Its handler for USR2 was taken back: TERM has its default effect."""
     script(tmp_path, SAVES_ON_USR2.format(inside=False, later=True))
