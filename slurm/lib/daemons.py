@@ -108,7 +108,17 @@ def start_munged(layout: Layout) -> None:
 def start_mariadb(layout: Layout) -> None:
     """A small mariadbd on the head's 127.0.0.1, which nobody outside the head can reach."""
     data = layout.root / "mysql"
-    data.mkdir(exist_ok=True)
+    if not (
+        data / "mysql"
+    ).exists():  # without its own tables MariaDB has no procedures, and slurmdbd reads limits by one
+        sh(
+            "mariadb-install-db",
+            "--no-defaults",
+            "--user=root",
+            f"--datadir={data}",
+            "--skip-test-db",
+            "--innodb-log-file-size=16M",
+        )
     log = layout.log / "mariadbd.log"
     options = [
         "--no-defaults", "--user=root", f"--datadir={data}", f"--socket={layout.run / 'mysql.socket'}",

@@ -68,6 +68,17 @@ def test_accounting_remembers_how_a_job_ended(cluster: Cluster, tmp_path: Path) 
     cluster.wait(ended, "the job in sacct")
 
 
+def test_a_limit_of_a_user_can_be_set_and_taken_back(cluster: Cluster) -> None:
+    """slurmdbd has the procedure of its database by which it reads limits: without it every limit is 0 and none can be changed."""
+
+    def limit(value: str) -> str:
+        cluster.run(["sacctmgr", "-i", "modify", "user", "where", "name=root", "set", f"MaxJobs={value}"])
+        shown = ["sacctmgr", "-nP", "show", "assoc", "where", "user=root", "format=maxjobs"]
+        return cluster.run(shown).stdout.strip()
+
+    assert [limit("9"), limit("-1")] == ["9", ""]
+
+
 def test_status_says_what_runs_and_env_points_a_shell_at_it(cluster: Cluster) -> None:
     """`env`'s exports lead SLURM's commands to this cluster; `status` names daemons, hosts, and which is cut off."""
     command = Path(__file__).parents[2] / "slurm" / "cluster"

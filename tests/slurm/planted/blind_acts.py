@@ -589,7 +589,7 @@ def _(cluster, run):
      says=[("reserv", "maintenance", "not available", "unavailable", "ReqNodeNotAvail")],
      must=[("reserv", "maintenance")], never=["preempted", "has failed", FINE, "scontrol release"], soon_s=40)  # fmt: skip
 def _(cluster, run):
-    cluster.run(["scontrol", "create", "reservation", "ReservationName=blind_maint", "StartTime=now", "Duration=60", "Users=nobody",
+    cluster.run(["scontrol", "create", "reservation", "ReservationName=blind_maint", "StartTime=now", "Duration=60", "Users=daemon",
                  "Nodes=ALL", "Flags=MAINT,IGNORE_JOBS"])  # fmt: skip
     return lambda: cluster.run(["scontrol", "delete", "ReservationName=blind_maint"])
 
