@@ -16,8 +16,8 @@ _HEAD = """# Versions
 Made by `make docs` from docs/versions.json, which `make matrix` writes, and launcher/slurm/versions.py. `make slurm RELEASE=trixie`
 runs the tests of one release: every test of tests/slurm and tests/faults on four hosts that are systems of that release.
 
-| release | SLURM | Python | torch | passed | failed | skipped |
-| --- | --- | --- | --- | --- | --- | --- |
+| release | SLURM | Python | torch | passed | failed | skipped | at commit |
+| --- | --- | --- | --- | --- | --- | --- | --- |
 """
 _DIFFERENCES = """
 ## What differs
@@ -41,7 +41,7 @@ def page() -> str:
     text = _HEAD
     for release, one in recorded().items():
         row = [f"{one['debian']} ({release})", one["slurm"], one["python"], one["torch"], one["passed"]]
-        text += f"| {' | '.join(map(str, [*row, len(one['failed']), len(one['skipped'])]))} |\n"
+        text += f"| {' | '.join(map(str, [*row, len(one['failed']), len(one['skipped']), one['commit']]))} |\n"
     for release, one in recorded().items():
         if one["failed"]:
             text += f"\nFailed on {release}:\n\n" + "".join(f"- `{name}`\n" for name in one["failed"])
