@@ -9,7 +9,7 @@ LAUNCHER_VENV ?= .venv
 PY := $(LAUNCHER_VENV)/bin/python
 PYTEST := $(PY) -m pytest --tb=short -ra -q
 
-.PHONY: setup demo data test faults slurm matrix check lowest docs clean packages apptainer
+.PHONY: setup demo data test faults slurm matrix check lowest docs clean packages apptainer pyxis
 
 setup:
 	@.ci/setup
@@ -22,6 +22,10 @@ packages:
 
 apptainer: packages
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then .ci/apptainer; fi
+
+# Renewed by `make slurm` where it was made once: `make test` does not wait for it.
+pyxis:
+	@$(if $(RELEASE),slurm/cluster enter --release $(RELEASE) --) .ci/pyxis
 
 data: setup
 	@if [ ! -d /usr/share/datasets/fashion-mnist ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -50,6 +54,7 @@ ifneq ($(RELEASE),)
 else
 	@$(MAKE) -s packages
 	@$(MAKE) -s -j 2 setup apptainer
+	@if [ -d ".pyxis-$$(. /etc/os-release; echo "$$VERSION_CODENAME")" ]; then .ci/pyxis; fi
 	@$(MAKE) -s data || echo "Fashion-MNIST could not be had: its tests are skipped"
 	@$(PYTEST) tests/slurm tests/faults -n 3 --dist loadfile --junitxml=build/slurm.xml
 endif
@@ -70,4 +75,4 @@ docs: setup
 	@$(PY) docs/generate.py
 
 clean:
-	rm -rf .venv .venv-* .apptainer* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .apptainer* .pyxis-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

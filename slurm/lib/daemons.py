@@ -30,19 +30,20 @@ def inside(layout: Layout, host: str, *args: str, log: Path | None = None, limit
         "unshare", "--uts", "--mount", "--propagation", "slave", "--",
         "sh", "-c", script, "sh", *args,
     ]  # fmt: skip
-    env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+    path = f"{layout.programs}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    env = {"PATH": path, "LANG": "C.UTF-8"}
     env |= {"SLURM_CONF": str(layout.conf), "HOME": "/root", "SHELL": "/bin/sh", "USER": "root"}
-    path = log or layout.log / f"{Path(args[0]).name}-start.log"
-    with open(path, "ab") as out:
+    said = log or layout.log / f"{Path(args[0]).name}-start.log"
+    with open(said, "ab") as out:
         try:
             done = subprocess.run(
                 command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 timeout=limit_s, start_new_session=True,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise ClusterError(f"{args[0]} on {host} did not start within {limit_s:g} s; see {path}") from None
+            raise ClusterError(f"{args[0]} on {host} did not start within {limit_s:g} s; see {said}") from None
     if done.returncode:
-        raise ClusterError(f"{' '.join(args)} on {host} failed: {tail(path)}")
+        raise ClusterError(f"{' '.join(args)} on {host} failed: {tail(said)}")
 
 
 def background(layout: Layout, host: str, *args: str, log: Path) -> None:

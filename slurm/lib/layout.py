@@ -105,6 +105,11 @@ class Layout:
         return self.root / "bin"
 
     @property
+    def programs(self) -> Path:
+        """First on the PATH of the hosts' daemons: what a site has installed there. Empty unless somebody fills it."""
+        return self.root / "programs"
+
+    @property
     def subnet(self) -> ipaddress.IPv4Network:
         """The /24 chosen by `claim_subnet`."""
         return ipaddress.IPv4Network(json.loads(self.meta.read_text())["subnet"])

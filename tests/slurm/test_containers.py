@@ -6,26 +6,19 @@ proves the words of the command line, and that a leader that cannot ask SLURM it
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import inflict
+import contained
 import pytest
 from cluster import Cluster
+from contained import ROOT
 from harness import Run, submit
 
 from launcher.frozen import frozen
-
-ROOT = Path(__file__).resolve().parents[2]
-TOOLS = ["bash", "cat", "env", "sh"]
-if sys.base_prefix == "/usr":  # the machine's own Python, and what its virtual environments link to
-    TOOLS = sorted({*TOOLS, "python3", Path("/usr/bin/python3").resolve().name})
-RELEASE = 'PRETTY_NAME="A laboratory\'s image"\n'
 
 STAND_IN = r"""#!/bin/bash
 [ "$1" = exec ] || exit 97
@@ -80,22 +73,10 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
         (room / "lab.sif").touch()
         return Runtime(room, room / "lab.sif", [])
     box = room / "box"
-    for folder in ("dev", "etc", "opt", "proc", "root", "sys", "tmp", "usr/bin", "usr/lib", "usr/lib64", "var/tmp"):
-        (box / folder).mkdir(parents=True)
-    for name in ("bin", "lib", "lib64"):
-        (box / name).symlink_to(f"usr/{name}")
-    for name in TOOLS:
-        shutil.copy(f"/usr/bin/{name}", box / "usr/bin" / name)
-    for name in ("group", "hosts", "localtime", "passwd"):
-        shutil.copy(f"/etc/{name}", box / "etc" / name)
-    (box / "etc/os-release").write_text(RELEASE)
+    contained.fill_image(box)
     subprocess.run([command, "--quiet", "build", room / "lab.sif", box], check=True, capture_output=True, timeout=120)
-    torch = importlib.util.find_spec("torch")
-    assert torch is not None
-    assert torch.origin is not None
-    own = [] if sys.base_prefix == "/usr" else [sys.base_prefix]  # all of /usr would hide the image's commands
-    seen = dict.fromkeys(["/usr/lib", "/usr/lib64", *own, sys.prefix, str(Path(torch.origin).parents[1]), str(ROOT)])
-    return Runtime(Path(command).parent, room / "lab.sif", [word for path in seen for word in ("--bind", path)])
+    binds = [word for path in contained.seen() for word in ("--bind", path)]
+    return Runtime(Path(command).parent, room / "lab.sif", binds)
 
 
 @pytest.fixture
@@ -109,9 +90,7 @@ def run(cluster: Cluster, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.
     one.wait_saved(1)
     one.wait_step(13)
     if runtime.is_real:
-        inside = [Path(f"/proc/{agent.pid}/root") for agent in inflict.agents(one).values()]
-        assert [RELEASE] * 2 == [(root / "etc/os-release").read_text() for root in inside]
-        assert TOOLS == sorted(p.name for p in (inside[0] / "usr/bin").iterdir())
+        contained.assert_inside(one)
     else:
         assert [str(one.paths.lib)] * 2 == (tmp_path / "inside").read_text().split()
         assert "" == (tmp_path / "found").read_text()
@@ -120,53 +99,22 @@ def run(cluster: Cluster, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.
 
 def test_a_preempted_run_comes_back_though_its_agents_have_no_scontrol(cluster: Cluster, run: Run) -> None:
     """The leader learns that it was preempted, saves and requeues through the batch script; no step is lost."""
-    cluster.set(GraceTime=20)
-    inflict.preempt(cluster, run.state()["nodes"])
-    outcome = run.wait_end()
-    run.wait_no_process()
-
-    assert "completed" == outcome["state"], outcome
-    assert "preempted" in {e["meaning"] for e in run.told("signal")}
-    assert ["requeue"] == [e["how"] for e in run.told("requeued")]
-    assert [0] == [e["lost_steps"] for e in run.told("stopped")]
-    assert [] == list(run.paths.root.glob("courier.*"))
+    contained.preempted_and_back(cluster, run)
 
 
 def test_a_cancelled_run_in_a_container_stays_cancelled(cluster: Cluster, run: Run) -> None:
     """scancel is told from a preemption inside a container too."""
-    job = run.job_id
-    cluster.run(["scancel", job])
-    outcome = run.wait_end()
-    run.wait_no_process()
-    cluster.wait(lambda: cluster.job(job).get("JobState", "") in ("CANCELLED", ""), "the job's end")
-    time.sleep(3)
-
-    assert "cancelled" == outcome["state"], outcome
-    assert cluster.job(job).get("JobState", "") in ("CANCELLED", "")
-    assert 1 == len(run.told("attempt_started"))
+    contained.stays_cancelled(cluster, run)
 
 
 @pytest.mark.long
-def test_a_killed_leader_in_a_container_is_mended_outside(cluster: Cluster, run: Run) -> None:
+def test_a_killed_leader_in_a_container_is_mended_outside(run: Run) -> None:
     """kill -9 of the leader: the batch script's teardown, outside the container, requeues the run."""
-    inflict.kill_agent(run, 0)
-    outcome = run.wait_end()
-    run.wait_no_process()
-
-    assert "completed" == outcome["state"], outcome
-    assert 2 == len(run.told("attempt_started"))
+    contained.outlives_leader(run)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("which", [0, 1], ids=["first host", "another host"])
 def test_a_host_of_a_run_in_containers_dies(cluster: Cluster, run: Run, which: int) -> None:
     """Of the first one nobody inside can tell SLURM: it requeues itself a job that is submitted without --no-kill."""
-    cluster.set(SlurmdTimeout=10)
-    dead = run.state()["nodes"][which]
-    cluster.kill(dead)
-    outcome = run.wait_end()
-    run.wait_no_process()
-
-    assert "completed" == outcome["state"], outcome
-    assert 2 == len(run.told("attempt_started"))
-    assert dead not in {r["host"] for r in run.told("round_started", attempt=1)[0]["ranks"]}
+    contained.outlives_host(cluster, run, which)

@@ -1,0 +1,100 @@
+"""What the tests of both container runtimes share: an image that holds almost nothing, and what runs in it come through."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import inflict
+from cluster import Cluster
+from harness import Run
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOLS = ["bash", "cat", "env", "sh"]
+if sys.base_prefix == "/usr":  # the machine's own Python, and what its virtual environments link to
+    TOOLS = sorted({*TOOLS, "python3", Path("/usr/bin/python3").resolve().name})
+RELEASE = 'PRETTY_NAME="A laboratory\'s image"\n'
+
+
+def fill_image(box: Path) -> None:
+    """The files of an image without SLURM and without libraries: those are this machine's (`seen`)."""
+    for folder in ("dev", "etc", "opt", "proc", "root", "sys", "tmp", "usr/bin", "usr/lib", "usr/lib64", "var/tmp"):
+        (box / folder).mkdir(parents=True)
+    for name in ("bin", "lib", "lib64"):
+        (box / name).symlink_to(f"usr/{name}")
+    for name in TOOLS:
+        shutil.copy(f"/usr/bin/{name}", box / "usr/bin" / name)
+    for name in ("group", "hosts", "localtime", "passwd"):
+        shutil.copy(f"/etc/{name}", box / "etc" / name)
+    (box / "etc/os-release").write_text(RELEASE)
+
+
+def seen() -> list[str]:
+    """Folders of this machine that a container sees: libraries, Python and what it imports."""
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    own = [] if sys.base_prefix == "/usr" else [sys.base_prefix]  # all of /usr would hide the image's commands
+    folders = ["/usr/lib", "/usr/lib64", *own, sys.prefix, str(Path(torch.origin).parents[1]), str(ROOT)]
+    return list(dict.fromkeys(folders))
+
+
+def assert_inside(run: Run) -> None:
+    """Both agents are in the image, and nothing but its own commands is there."""
+    inside = [Path(f"/proc/{agent.pid}/root") for agent in inflict.agents(run).values()]
+    assert [RELEASE] * 2 == [(root / "etc/os-release").read_text() for root in inside]
+    assert TOOLS == sorted(p.name for p in (inside[0] / "usr/bin").iterdir())
+
+
+def preempted_and_back(cluster: Cluster, run: Run) -> None:
+    """The leader learns that it was preempted, saves and requeues through the batch script; no step is lost."""
+    cluster.set(GraceTime=20)
+    inflict.preempt(cluster, run.state()["nodes"])
+    outcome = run.wait_end()
+    run.wait_no_process()
+
+    assert "completed" == outcome["state"], outcome
+    assert "preempted" in {e["meaning"] for e in run.told("signal")}
+    assert ["requeue"] == [e["how"] for e in run.told("requeued")]
+    assert [0] == [e["lost_steps"] for e in run.told("stopped")]
+    assert [] == list(run.paths.root.glob("courier.*"))
+
+
+def stays_cancelled(cluster: Cluster, run: Run) -> None:
+    """`scancel` is told from a preemption."""
+    job = run.job_id
+    cluster.run(["scancel", job])
+    outcome = run.wait_end()
+    run.wait_no_process()
+    cluster.wait(lambda: cluster.job(job).get("JobState", "") in ("CANCELLED", ""), "the job's end")
+    time.sleep(3)
+
+    assert "cancelled" == outcome["state"], outcome
+    assert cluster.job(job).get("JobState", "") in ("CANCELLED", "")
+    assert 1 == len(run.told("attempt_started"))
+
+
+def outlives_leader(run: Run) -> None:
+    """kill -9 of the leader costs one attempt."""
+    inflict.kill_agent(run, 0)
+    outcome = run.wait_end()
+    run.wait_no_process()
+
+    assert "completed" == outcome["state"], outcome
+    assert 2 == len(run.told("attempt_started"))
+
+
+def outlives_host(cluster: Cluster, run: Run, which: int) -> None:
+    """A dead host costs one attempt, and the next one is elsewhere."""
+    cluster.set(SlurmdTimeout=10)
+    dead = run.state()["nodes"][which]
+    cluster.kill(dead)
+    outcome = run.wait_end()
+    run.wait_no_process()
+
+    assert "completed" == outcome["state"], outcome
+    assert 2 == len(run.told("attempt_started"))
+    assert dead not in {r["host"] for r in run.told("round_started", attempt=1)[0]["ranks"]}
