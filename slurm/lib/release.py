@@ -120,13 +120,7 @@ def enter(name: str, command: list[str], also: tuple[Path, ...] = ()) -> NoRetur
     if os.geteuid():
         raise ClusterError(f"only root can enter a system of {name}")
     root = make(name)
-    # This machine's names, and the certificate of its proxy if it has one.
-    for file in ("hosts", "hostname", "resolv.conf", "ssl/certs/ca-certificates.crt"):
-        source, target = Path("/etc", file), root / "etc" / file
-        if source.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)  # a link would lead out of the system
-            shutil.copyfile(source, target)
+    copy_names(Path("/"), root)
     seen = [
         d
         for d in sorted(Path("/").iterdir())
@@ -136,6 +130,25 @@ def enter(name: str, command: list[str], also: tuple[Path, ...] = ()) -> NoRetur
     _share_networks()
     words = ["unshare", "--mount", "--propagation", "unchanged", "--", "sh", "-c", _ENTER, "sh", str(root), os.getcwd()]
     _become([*words, "/proc", "/sys", "/dev", "/run", *map(str, seen), "--", *command], {"PATH": _PATH})
+
+
+def copy_names(machine: Path, root: Path) -> None:
+    """Give the system this machine's names, and the certificate of its proxy if it has one.
+
+    What is the same stays the same file: hosts of running clusters have mounted theirs on it, and lose it with the file.
+    """
+    for file in ("hosts", "hostname", "resolv.conf", "ssl/certs/ca-certificates.crt"):
+        source, target = machine / "etc" / file, root / "etc" / file
+        same = (
+            target.is_file()
+            and not target.is_symlink()
+            and source.exists()
+            and target.read_bytes() == source.read_bytes()
+        )
+        if source.exists() and not same:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)  # a link would lead out of the system
+            shutil.copyfile(source, target)
 
 
 def _become(command: list[str], more: dict[str, str]) -> NoReturn:

@@ -298,10 +298,14 @@ def kill_slurmdbd(cluster: Cluster) -> bool:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_release_is_one_word(cluster: Cluster, tmp_path: Path) -> None:
-    """`up --release` gives hosts that are systems of that release, with its SLURM, accounting, faults and commands for this machine."""
+    """`up --release` gives hosts that are systems of that release, with its SLURM, accounting, faults and commands for this machine.
+
+    They know each other's names also after somebody has entered a login host of that release.
+    """
     release, name = ("forky", "forky/sid") if "trixie" in Path("/etc/os-release").read_text() else ("trixie", "trixie")
     other = Cluster(tmp_path / "other")
     shell = 'eval "$("$0" env)"; sinfo --version; srun -N4 sh -c "sinfo --version; grep PRETTY /etc/os-release"; "$0" enter sinfo --version'
+    shell += "; srun -N4 getent hosts node4"
     try:
         other.verb("up", "--release", release, timeout=1500)
         said = other.run(["bash", "-c", shell, COMMAND], cwd="/").stdout.splitlines()
@@ -323,6 +327,7 @@ def test_a_release_is_one_word(cluster: Cluster, tmp_path: Path) -> None:
     assert f"slurm-wlm {other_version(status)}" in versions
     assert sum(f'({name})"' in line or f' {name}"' in line for line in said) == 4
     assert f"release    {release}, slurm-wlm" in status
+    assert 4 == sum(line.endswith(" node4") for line in said)
     assert account == [job]
     assert not other.directory.exists()
 
