@@ -7,6 +7,7 @@ inside under the same names, so paths, files and clusters are the same on both s
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import shlex
@@ -135,19 +136,14 @@ def enter(name: str, command: list[str], also: tuple[Path, ...] = ()) -> NoRetur
 def copy_names(machine: Path, root: Path) -> None:
     """Give the system this machine's names, and the certificate of its proxy if it has one.
 
-    What is the same stays the same file: hosts of running clusters have mounted theirs on it, and lose it with the file.
+    A file is written in place: hosts of running clusters have mounted theirs on it, and would lose it with the file.
     """
     for file in ("hosts", "hostname", "resolv.conf", "ssl/certs/ca-certificates.crt"):
         source, target = machine / "etc" / file, root / "etc" / file
-        same = (
-            target.is_file()
-            and not target.is_symlink()
-            and source.exists()
-            and target.read_bytes() == source.read_bytes()
-        )
-        if source.exists() and not same:
+        if target.is_symlink():  # it would lead out of the system
+            target.unlink()
+        if source.exists() and not (target.exists() and filecmp.cmp(source, target, shallow=False)):
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)  # a link would lead out of the system
             shutil.copyfile(source, target)
 
 
