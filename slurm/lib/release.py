@@ -47,7 +47,7 @@ done
 shift
 cd "$root"
 mkdir -p .machine
-/sbin/pivot_root . .machine
+pivot_root . .machine
 mount --make-rslave /.machine
 umount -l /.machine
 cd "$here" 2>/dev/null || cd /
@@ -121,6 +121,8 @@ def enter(name: str, command: list[str], also: tuple[Path, ...] = ()) -> NoRetur
     if os.geteuid():
         raise ClusterError(f"only root can enter a system of {name}")
     root = make(name)
+    if not shutil.which("pivot_root", path=_PATH):
+        install(["util-linux-extra"])  # from Debian 14 on it is a package of its own
     copy_names(Path("/"), root)
     seen = [
         d
