@@ -33,7 +33,7 @@ def report():
         "sid": os.getsid(0), "pid": os.getpid(), "spec": getattr(main, "__spec__", None), "cpus": sorted(os.sched_getaffinity(0)),
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), "threads": threading.active_count(),
         "fd": os.environ.get("LAUNCHER_WORKER_FD"), "stdin": os.readlink("/proc/self/fd/0"),
-        "open": len(os.listdir("/proc/self/fd"))}))
+        "open": sum("libffi" not in os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))}))
 
 def returns_three(): return 3
 def raises(): raise ValueError("out of paper")
@@ -181,7 +181,7 @@ def test_a_worker_finds_what_it_was_given(bench: Any, tmp_path: Path) -> None:
         assert said["spec"] is None
         assert said["stdin"] == "/dev/null"
         assert (said["threads"], said["fd"]) == (1, None)
-        assert said["open"] <= 4  # standard streams and the listing itself
+        assert said["open"] <= 4  # standard streams and the listing itself; libffi 3.5 keeps its own file open
         assert said["blocked"] == sorted(GUARDED)
 
     bench(body)
