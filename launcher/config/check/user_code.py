@@ -292,7 +292,7 @@ def unguarded_loader(script: Path) -> str:
     tree = parse_or_none(script)
     if tree is None:
         return ""
-    if any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(tree)):
+    if any(isinstance(n, ast.Compare) and {"__name__", "__main__"} <= _words(n) for n in ast.walk(tree)):
         return ""
     found = [call for call, _ in _calls(tree)]
     if any(getattr(call.func, "attr", getattr(call.func, "id", "")) == "set_start_method" for call in found):
@@ -303,6 +303,13 @@ def unguarded_loader(script: Path) -> str:
         if not (isinstance(workers, ast.Constant) and workers.value == 0) and "multiprocessing_context" not in given:
             return f"{script.name}:{call.lineno}"
     return ""
+
+
+def _words(node: ast.AST) -> set[object]:
+    """Return the names and constants in an expression."""
+    return {
+        n.id if isinstance(n, ast.Name) else n.value for n in ast.walk(node) if isinstance(n, ast.Name | ast.Constant)
+    }
 
 
 def attaches(script: Path, code_dir: Path) -> bool:

@@ -140,8 +140,8 @@ def _of_code(spec: RunSpec, facts: Facts) -> Iterator[str]:
     # 3.14 starts processes by forkserver, which imports the script again in each of them: a loader's process trains, and waits for ranks.
     if facts.code.unguarded_loader and _minor(facts.interpreter.version) >= 14:
         yield (
-            f"{facts.code.unguarded_loader}: Python 3.14 runs the script again in every loader process, and it hangs; put the "
-            'work under `if __name__ == "__main__":` or pass multiprocessing_context="fork"'
+            f"{facts.code.unguarded_loader}: Python 3.14 runs the script again in its loader processes, where it fails or hangs; put the "
+            'work under the usual `if __name__` guard or pass multiprocessing_context="fork"'
         )
     why = ", which git ignores" if facts.code.git else ""
     for key, path in facts.code.left_out:  # it may also be a folder that the job makes and writes

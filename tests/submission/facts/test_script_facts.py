@@ -68,8 +68,8 @@ def test_a_branch_for_torchrun_is_not_warned_of(job: Make, tmp_path: Path) -> No
 
 LOADER = "from torch.utils.data import DataLoader\nloader = DataLoader(data, num_workers={})\n"
 AGAIN = (
-    "mine.py:2: Python 3.14 runs the script again in every loader process, and it hangs; put the "
-    'work under `if __name__ == "__main__":` or pass multiprocessing_context="fork"'
+    "mine.py:2: Python 3.14 runs the script again in its loader processes, where it fails or hangs; put the "
+    'work under the usual `if __name__` guard or pass multiprocessing_context="fork"'
 )
 
 
@@ -83,6 +83,7 @@ AGAIN = (
         (LOADER.format("0"), "3.14.8", False),
         (LOADER.format('4, multiprocessing_context="fork"'), "3.14.8", False),
         (LOADER.format("4") + 'torch.multiprocessing.set_start_method("fork")\n', "3.14.8", False),
+        (LOADER.format("4") + "log = logging.getLogger(__name__)\n", "3.14.8", True),
         (LOADER.format("4") + "if __name__ == '__main__':\n    main()\n", "3.14.8", False),
     ],
 )
