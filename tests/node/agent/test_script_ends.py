@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import shelve
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,8 @@ def test_what_a_script_left_open_is_written(tmp_path: Path, attach: str, method:
     assert (read_outcome(paths.outcome) or {})["state"] == "completed", said
     root = paths.root
     assert (root / "plain").read_text() == "18 bytes of a log\n"
-    assert gzip.decompress((root / "packed").read_bytes()) == b"packed"
+    if sys.version_info < (3, 14):  # there python itself loses it: "RuntimeError: lost gzip_file"
+        assert gzip.decompress((root / "packed").read_bytes()) == b"packed"
     with shelve.open(str(root / "shelf")) as shelf:
         assert shelf["list"] == [1]
     assert "by a copy of stdout" in paths.rank_log(0, 0, 0).read_text()
