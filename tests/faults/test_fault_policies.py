@@ -101,7 +101,9 @@ def test_the_run_ends_the_same(clean: Cluster, tmp_path: Path, undisturbed: Undi
     act(clean, run)
 
     ends_the_same(run, 3, undisturbed)
-    assert len(run.told("attempt_started")) == attempts
+    found = len(run.told("attempt_started"))
+    # The limit of a minute holds for later attempts, too: a slow machine needs more of them.
+    assert found >= attempts if act is shorten else found == attempts
     if run.told("stop_requested"):
         nothing_lost(run)
 
