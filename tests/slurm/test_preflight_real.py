@@ -137,3 +137,19 @@ def test_without_a_spare_the_run_comes_back_without_the_host(job: Login, fault: 
     assert max(e["seconds"] for e in told(paths, "preflight")) < IN_SECONDS
     assert second["t"] - first["t"] < 90
     assert "node2" in told(paths, "decision")[0]["reason"]
+
+
+def test_a_first_host_that_does_not_see_the_run_ends_the_job_at_once(job: Login) -> None:
+    """No leader can start there. SLURM before 23.02 ends the job; newer ones start the script, and the other nodes would wait for it."""
+    with run_directory_hidden(job, "node1"):
+        job.launcher("submit", "net.yaml", "resources.nodes=2")
+        paths = job.run("net")
+        ended = job.cluster.wait_job(job.job_id(paths), "COMPLETED", "FAILED", "CANCELLED")
+    run = paths.root.name
+    explained = " ".join(job.launcher("why", run).stdout.split())
+    job.launcher("resubmit", run, "slurm.exclude=node1", "--wait")
+
+    assert ended["JobState"] == "FAILED"
+    assert "node1, the job's first node, does not see the run's folder" in explained
+    assert f"launcher resubmit {run} slurm.exclude=node1" in explained
+    assert (read_outcome(paths.outcome) or {})["state"] == "completed"

@@ -11,6 +11,7 @@ from launcher.report.model.history import History, as_text
 from launcher.run.events import AttemptStarted, JobNamed, Requeued
 from launcher.run.processes import runs_here
 from launcher.run.state import is_this_job
+from launcher.slurm.hosts import expand_hosts
 
 if TYPE_CHECKING:
     from launcher.slurm.jobs import JobView
@@ -63,7 +64,7 @@ def _slurm_state(h: History, slurm: Mapping[str, JobView] | None, now: float, jo
             return "pending", job.reason, {"starts": job.start_estimate_t, "partition": job.partition}
         lag_s = 5.0 if word == "CANCELLED" else 15.0  # of the outcome file behind SLURM's word, on a shared file system
         if word in _DEAD and (waiting or quiet_s > lag_s):
-            return _dead(h, word, waiting)
+            return _dead(h, job, waiting)
         if word in ("SUSPENDED", "STOPPED"):
             return "running", "", {"phase": "suspended", "rate": None, "eta_s": None}
         if word not in _DEAD:
@@ -82,8 +83,17 @@ def _lost(h: History, why: str) -> Verdict:
     return "failed", why, {"ended": heard(h)}
 
 
-def _dead(h: History, word: str, waiting: bool) -> Verdict:
+def _dead(h: History, job: JobView, waiting: bool) -> Verdict:
+    word = job.state
     state, why = _DEAD[word]
+    if waiting and word == "FAILED" and not (h.paths.submitit / f"{job.job_id}_0_log.out").exists():
+        # The batch script's log is on that host alone, or could not be opened there (SLURM before 23.02: ExitCode 0:53).
+        host = _first_host(job.nodes)
+        where, other = (
+            (f"{host}, the job's first node,", f" slurm.exclude={host}") if host else ("The job's first node", "")
+        )
+        why = f"{where} does not see the run's folder, or cannot write there."
+        return state, f"{why} launcher resubmit {h.paths.id}{other} starts it on others.", {"ended": heard(h)}
     handed = h.last(JobNamed)
     when = " before the job started" if waiting else ""
     reason = f"{why[0].upper()}{why[1:]}{when} (SLURM says {word})."
@@ -91,6 +101,13 @@ def _dead(h: History, word: str, waiting: bool) -> Verdict:
         lost = "SLURM accepted the requeue and then lost it, as happens when slurmctld is killed: the job ended"
         reason = f"{lost} ({word}) and will not start again. launcher resubmit {h.paths.id} continues from the newest checkpoint."
     return state, reason, {"ended": heard(h)}
+
+
+def _first_host(nodes: str) -> str:
+    try:
+        return next(iter(expand_hosts(nodes)), "")
+    except ValueError:
+        return ""
 
 
 def _local_state(h: History, now: float) -> Verdict:

@@ -5,7 +5,6 @@ submitit's public SlurmExecutor raises where there is no ``srun`` on the PATH, a
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -99,6 +98,7 @@ def parameters(
             _KEEP_SHELL,
             _export_path(python_path),
             _MARK_START,
+            *_first_node_sees(place),
             *_replace_container(job),
             *_courier(job, facts, python_path[0], place),
         ],
@@ -281,6 +281,25 @@ def _apptainer(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str]
     return ["apptainer", "exec", *gpus, *ours, *binds, *job.environment.container_args, image, *again]
 
 
+def leave(root: str) -> str:
+    """Return the shell function that ends the job with $status where this host does not see the run's folder ``root``.
+
+    Since 23.02 SLURM makes the folder of a log that is not there: the log goes, and what the folder holds besides, if anything, stays.
+    """
+    room, run = shlex.quote(f"{root}/submitit"), shlex.quote(root)
+    log = f'{room}/"${{own:-$SLURM_JOB_ID}}"_*_log.out'
+    return f"leave() {{ own={_OWN_ID}; rm -f {log} && rmdir {room} {run} 2>/dev/null; exit $status; }}"
+
+
+def _first_node_sees(place: JobPlace) -> list[str]:
+    """End the job where its first node does not see the run: no leader could start there, and the other nodes would wait for it.
+
+    SLURM before 23.02 ends such a job itself, with ExitCode 0:53.
+    """
+    seen = f"[ -e {place.run_dir}/spec.json ]"  # looked at again after some seconds: NFS may show a new folder late
+    return [leave(place.root), f"status={UNSEEN}", f"{seen} || sleep 5", f"{seen} || leave"]
+
+
 def _courier(job: Job, facts: Facts, lib: str, place: JobPlace) -> list[str]:
     """Start a process of the batch shell that runs SLURM's commands for the leader: containers seldom have scontrol."""
     if not job.environment.container:
@@ -304,7 +323,6 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
 
     ``run_dir`` and ``python`` are shell words already.
     """
-    room = shlex.quote(f"{os.path.dirname(lib)}/submitit")
     return [
         "status=$?",
         *(
@@ -314,12 +332,7 @@ def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> l
         ),
         # scontrol requeue has SLURM send TERM to the batch script's own processes: the one that asks for it must live on.
         "trap '' TERM USR2",
-        f"if [ $status = {GONE} ] || [ $status = {UNSEEN} ] && [ ! -e {run_dir}/spec.json ]; then",
-        # Since 23.02 SLURM makes the folder of a log anew: what it holds besides, if anything, stays.
-        f"own={_OWN_ID}",
-        f'rm -f {room}/"${{own:-$SLURM_JOB_ID}}"_*_log.out && rmdir {room} {shlex.quote(os.path.dirname(lib))} 2>/dev/null',
-        "exit $status",
-        "fi",
+        f"if [ $status = {GONE} ] || [ $status = {UNSEEN} ] && [ ! -e {run_dir}/spec.json ]; then leave; fi",
         # SECONDS jumps when the clock is set.
         "up() { cut -d. -f1 /proc/uptime; }",
         f"give_up=$(($(up) + {PATIENCE_S:.0f}))",

@@ -38,7 +38,11 @@ trap 'echo $n' EXIT
 n=0 passed=0
 (exit {srun})
 """
-    text = slept + "\n".join(script.teardown(f"'{folder}/the run'", str(lib), str(tool)))
+    text = (
+        f"{script.leave(f'{folder}/the run')}\n"
+        + slept
+        + "\n".join(script.teardown(f"'{folder}/the run'", str(lib), str(tool)))
+    )
     job = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")} | {"SLURM_JOB_ID": "9"} | (array or {})
     done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False, timeout=60, env=job)
     return done.returncode, int(done.stdout.split()[-1])
