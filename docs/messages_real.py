@@ -26,6 +26,7 @@ from launcher.run.event_parts import Cause
 from launcher.run.events import Event, parse_event
 from launcher.run.paths import RunPaths
 from launcher.run.tracebacks import Trace
+from launcher.slurm.jobs import JobView
 from launcher.slurm.site import Partition
 from launcher.submission.plan import limits
 
@@ -127,7 +128,12 @@ def _nothing_wrong() -> list[str]:
 
 def _verdicts() -> list[str]:
     before = [(word, waiting) for word in verdict._DEAD for waiting in (False, True)]
-    return [verdict._dead(_history({}), *each)[1] for each in before if each != ("COMPLETED", True)]
+    jobs = [
+        (JobView(job_id="1", state=word, nodes="gpu[022-023]"), waiting)
+        for word, waiting in before
+        if word != "COMPLETED" or not waiting
+    ]
+    return [verdict._dead(_history({}), *each)[1] for each in jobs]
 
 
 def _limits() -> list[str]:

@@ -86,20 +86,20 @@ def _lost(h: History, why: str) -> Verdict:
 def _dead(h: History, job: JobView, waiting: bool) -> Verdict:
     word = job.state
     state, why = _DEAD[word]
-    if waiting and word == "FAILED" and not (h.paths.submitit / f"{job.job_id}_0_log.out").exists():
-        # The batch script's log is on that host alone, or could not be opened there (SLURM before 23.02: ExitCode 0:53).
-        host = _first_host(job.nodes)
-        where, other = (
-            (f"{host}, the job's first node,", f" slurm.exclude={host}") if host else ("The job's first node", "")
-        )
-        why = f"{where} does not see the run's folder, or cannot write there."
-        return state, f"{why} launcher resubmit {h.paths.id}{other} starts it on others.", {"ended": heard(h)}
     handed = h.last(JobNamed)
     when = " before the job started" if waiting else ""
     reason = f"{why[0].upper()}{why[1:]}{when} (SLURM says {word})."
     if state == "failed" and isinstance(handed, Requeued) and handed.how == "requeue":
         lost = "SLURM accepted the requeue and then lost it, as happens when slurmctld is killed: the job ended"
         reason = f"{lost} ({word}) and will not start again. launcher resubmit {h.paths.id} continues from the newest checkpoint."
+    elif waiting and word == "FAILED" and not (h.paths.submitit / f"{job.job_id}_0_log.out").exists():
+        # The batch script's log is on that host alone, or could not be opened there (SLURM before 23.02: ExitCode 0:53).
+        host = _first_host(job.nodes)
+        where, other = (
+            (f"{host}, the job's first node,", f" slurm.exclude={host}") if host else ("The job's first node", "")
+        )
+        reason = f"{where} does not see the run's folder, or cannot write there. "
+        reason += f"launcher resubmit {h.paths.id}{other} starts it on others."
     return state, reason, {"ended": heard(h)}
 
 

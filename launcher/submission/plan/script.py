@@ -281,7 +281,7 @@ def _apptainer(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str]
     return ["apptainer", "exec", *gpus, *ours, *binds, *job.environment.container_args, image, *again]
 
 
-def leave(root: str) -> str:
+def leave_line(root: str) -> str:
     """Return the shell function that ends the job with $status where this host does not see the run's folder ``root``.
 
     Since 23.02 SLURM makes the folder of a log that is not there: the log goes, and what the folder holds besides, if anything, stays.
@@ -297,7 +297,7 @@ def _first_node_sees(place: JobPlace) -> list[str]:
     SLURM before 23.02 ends such a job itself, with ExitCode 0:53.
     """
     seen = f"[ -e {place.run_dir}/spec.json ]"  # looked at again after some seconds: NFS may show a new folder late
-    return [leave(place.root), f"status={UNSEEN}", f"{seen} || sleep 5", f"{seen} || leave"]
+    return [leave_line(place.root), f"status={UNSEEN}", f"{seen} || sleep 5", f"{seen} || leave"]
 
 
 def _courier(job: Job, facts: Facts, lib: str, place: JobPlace) -> list[str]:

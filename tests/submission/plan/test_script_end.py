@@ -39,7 +39,7 @@ n=0 passed=0
 (exit {srun})
 """
     text = (
-        f"{script.leave(f'{folder}/the run')}\n"
+        f"{script.leave_line(f'{folder}/the run')}\n"
         + slept
         + "\n".join(script.teardown(f"'{folder}/the run'", str(lib), str(tool)))
     )
