@@ -180,16 +180,8 @@ def write_commands(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     listed = Path("/var/lib/dpkg/info/slurm-client.list").read_text().split()
     for path in (Path(p) for p in listed if re.fullmatch(r"/usr/bin/s\w+", p)):
-        words = [
-            f"{root}{loader}",
-            "--inhibit-rpath",
-            "",
-            "--argv0",
-            path.name,
-            "--library-path",
-            paths,
-            f"{root}{path}",
-        ]
+        loading = [f"{root}{loader}", "--inhibit-rpath", "", "--argv0", path.name, "--library-path", paths]
+        words = [*loading, f"{root}{path}"]
         (folder / path.name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         (folder / path.name).chmod(0o755)
 
