@@ -168,6 +168,8 @@ class Inbox(wire.Hub):
             case messages.WorkerHandlesUsr2():
                 rank.handles_usr2 = True
             case messages.WorkerOver():
+                if said.code == 0 and not self._told_to_stop(round_):
+                    rank.leaving_t = round(clock.now(), 3)
                 round_.set_phase(rank, "teardown", now)
             case messages.WorkerPhase():
                 rank.attached = rank.attached or said.name in ("train", "between", "save", "evaluate")

@@ -62,6 +62,8 @@ class Rank:
     exited: bool = False
     ended_t: float | None = None
     """When its process ended, seconds since the epoch."""
+    leaving_t: float | None = None
+    """When a script had ended with code 0; Python's own shutdown, in which its sockets close, can take long."""
     end: WorkerExit | None = None
     """How."""
     heartbeat_t: float | None = None
@@ -74,6 +76,13 @@ class Rank:
     def over(self) -> bool:
         """Whether it has nothing left to do in this round."""
         return self.finished is not None or self.stopped is not None or self.exited
+
+    @property
+    def left_t(self) -> float | None:
+        """When it left with code 0 as far as is known, seconds since the epoch."""
+        if self.leaving_t is None and self.finished is not None:
+            return self.ended_t
+        return self.leaving_t
 
     def sample(self) -> dict[str, Any]:
         """Return its part of a line of samples.jsonl."""
@@ -272,13 +281,13 @@ class Round:
         """Return the ranks of a script that had ended with code 0 when others failed, before their work was done as far as is known.
 
         torchrun allows that, and the others may need them. A process closes its sockets before it has ended: its end may be heard of
-        after the failures that follow from it.
+        after the failures that follow from it. One that ends by ``os._exit`` has said nothing before.
         """
         return [
-            Failure(r.rank, r.node.host, r.ended_t, step=r.step or None, kind="exit", exit_code=0)
+            Failure(r.rank, r.node.host, left_t, step=r.step or None, kind="exit", exit_code=0)
             for r in self.ranks
-            if r.finished is not None and not self.is_done(r.finished)
-            if r.ended_t is not None and r.ended_t <= failed_t + _SETTLE_SYMPTOMS_S
+            if not self.is_done(r.step if r.finished is None else r.finished)
+            if (left_t := r.left_t) is not None and left_t <= failed_t + _SETTLE_SYMPTOMS_S
         ]
 
     def send(self, message: ToWorker, ranks: list[int] | None = None) -> None:
