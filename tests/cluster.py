@@ -158,9 +158,9 @@ class Cluster:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def sbatch(self, *args: object, wrap: str | None = None, **kwargs: Any) -> str:
-        """Submit and return the job id."""
-        extra = [f"--wrap={wrap}"] if wrap is not None else []
-        out = self.run(["sbatch", "--parsable", *args, *extra], **kwargs).stdout
+        """Submit and return the job id. A command (``wrap``) leaves no output unless it is asked for."""
+        quiet, extra = ([], []) if wrap is None else (["--output=/dev/null"], [f"--wrap={wrap}"])
+        out = self.run(["sbatch", "--parsable", *quiet, *args, *extra], **kwargs).stdout
         return out.strip().split(";")[0]
 
     def job(self, job_id: str) -> dict[str, str]:

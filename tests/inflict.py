@@ -72,10 +72,8 @@ def _is_socket(pid: int, fd: str) -> bool:
 
 def preempt(cluster: Cluster, hosts: list[str], seconds: int = 2) -> str:
     """A short job of a partition with a higher priority wants these hosts."""
-    return cluster.sbatch(
-        "-p", "high", "--exclusive", "-N", len(hosts), "-w", ",".join(hosts), "-o", "/dev/null",
-        wrap=f"srun sleep {seconds}",
-    )  # fmt: skip
+    nodes = ["-N", len(hosts), "-w", ",".join(hosts)]
+    return cluster.sbatch("-p", "high", "--exclusive", *nodes, wrap=f"srun sleep {seconds}")
 
 
 def fill(filler: Path) -> None:

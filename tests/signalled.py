@@ -20,7 +20,7 @@ def program(handler: str) -> str:
 
 def preempt_all(cluster: Cluster, job: str) -> None:
     """Preempt it, wherever it runs."""
-    cluster.sbatch("-p", "high", "-N4", "--exclusive", "--output=/dev/null", wrap="true")
+    cluster.sbatch("-p", "high", "-N4", "--exclusive", wrap="true")
 
 
 def cancel_in_grace(cluster: Cluster, job: str) -> None:

@@ -135,7 +135,7 @@ def test_a_run_that_was_preempted_completes_for_good(
     clean.set(GraceTime=20)
     run = start(clean, tmp_path, resources=ONE_HOST)
     job = run.job_id
-    after = clean.sbatch("-N1", f"--dependency=afterok:{job}", "--output=/dev/null", wrap="true") if behind else ""
+    after = clean.sbatch("-N1", f"--dependency=afterok:{job}", wrap="true") if behind else ""
 
     preempt(clean, run)
 

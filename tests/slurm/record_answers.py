@@ -67,7 +67,7 @@ def record(cluster: Cluster, folder: Path, name: str) -> None:
         step, said = Path(room) / "step.py", Path(room) / "said"
         step.write_text(program(STEP))
         wrap = f"srun -N1 -n1 {sys.executable} {step} {said}"
-        job = cluster.sbatch("-N4", "--exclusive", "--output=/dev/null", *options, wrap=wrap, cwd="/")
+        job = cluster.sbatch("-N4", "--exclusive", *options, wrap=wrap, cwd="/")
         cluster.wait(Path(f"{said}.ready").exists, "the step")
         act(cluster, job)
         cluster.wait(lambda: said.exists() and said.read_text().count("\0") >= which, name, 240)
@@ -79,7 +79,7 @@ def record(cluster: Cluster, folder: Path, name: str) -> None:
 
 def record_array(cluster: Cluster, folder: Path) -> None:
     """An array of which one element runs."""
-    job = cluster.sbatch("--array=1-3%1", "--output=/dev/null", wrap="sleep 60", cwd="/")
+    job = cluster.sbatch("--array=1-3%1", wrap="sleep 60", cwd="/")
     cluster.wait(lambda: "JobState=RUNNING" in cluster.run(["scontrol", "show", "job", job]).stdout, "an element")
     text = cluster.run(["scontrol", "show", "job", job], env={"SLURM_TIME_FORMAT": "%s"}).stdout
     (folder / "array.txt").write_text(re.sub(r"WorkDir=\S+", "WorkDir=/home/u", text))

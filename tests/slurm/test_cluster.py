@@ -46,7 +46,7 @@ def test_jobs_run_on_four_hosts_that_know_each_other_by_name(cluster: Cluster) -
 
 def test_up_leaves_a_healthy_cluster_alone(cluster: Cluster) -> None:
     """`up` on a running cluster starts nothing anew: its processes stay, and so does a running job."""
-    job = cluster.sbatch("--output=/dev/null", "-N1", wrap="sleep 600", cwd="/")
+    job = cluster.sbatch("-N1", wrap="sleep 600", cwd="/")
     cluster.wait_job(job, "RUNNING")
     before = cluster.daemon("slurmctld").union(*(cluster.daemon("slurmd", host) for host in cluster.hosts))
 
@@ -120,7 +120,7 @@ def test_a_host_that_is_cut_off_is_silent_and_comes_back(cluster: Cluster) -> No
         return True
 
     address = cluster.run(["scontrol", "show", "node", "node2", "-o"]).stdout.split("NodeAddr=")[1].split()[0]
-    job = cluster.sbatch("-w", "node2", "--output=/dev/null", wrap="sleep 603")
+    job = cluster.sbatch("-w", "node2", wrap="sleep 603")
     cluster.wait(lambda: len(sleepers(cluster, 603)) == 1, "the job")
     before = answers()
     cluster.cut("node2")
@@ -136,9 +136,7 @@ def test_a_host_that_is_cut_off_is_silent_and_comes_back(cluster: Cluster) -> No
 
 def test_killing_a_host_ends_its_processes_alone(cluster: Cluster) -> None:
     """`kill` ends every process of one host; with --no-kill the job's other host runs on."""
-    job = cluster.sbatch(
-        "--output=/dev/null", "-N2", "-w", "node1,node2", "--no-kill", wrap="srun --no-kill sleep 601", cwd="/"
-    )
+    job = cluster.sbatch("-N2", "-w", "node1,node2", "--no-kill", wrap="srun --no-kill sleep 601", cwd="/")
     cluster.wait(lambda: len(sleepers(cluster, 601)) == 2, "both tasks")
 
     cluster.kill("node2")
@@ -159,7 +157,7 @@ def test_preemption_warns_a_step_that_requeues_itself(cluster: Cluster, tmp_path
     low = cluster.sbatch("-N4", "--exclusive", f"--output={tmp_path}/out", wrap=f"srun -n1 -N1 {step} {tmp_path}")
     cluster.wait((tmp_path / "ready").exists, "the first job's step")
 
-    high = cluster.sbatch("-N4", "-p", "high", "--output=/dev/null", wrap="true")
+    high = cluster.sbatch("-N4", "-p", "high", wrap="true")
     cluster.wait_job(high, "COMPLETED")
 
     facts = dict(re.findall(r"(\S+?)=(\S*)", (tmp_path / "facts").read_text().splitlines()[0]))
@@ -245,7 +243,7 @@ def test_a_daemon_is_found_after_it_was_reconfigured(cluster: Cluster) -> None:
 
 def test_a_controller_that_died_comes_back_with_its_jobs(cluster: Cluster) -> None:
     """A job survives SIGKILL of slurmctld and of its host's slurmd."""
-    job = cluster.sbatch("--output=/dev/null", "-N1", "-w", "node1", wrap="sleep 602", cwd="/")
+    job = cluster.sbatch("-N1", "-w", "node1", wrap="sleep 602", cwd="/")
     cluster.wait_job(job, "RUNNING")
     # slurmctld writes its state within 5 s of a change; what it has not written it forgets.
     saved = cluster.directory / "state" / "job_state"
@@ -310,7 +308,7 @@ def test_a_release_is_one_word(cluster: Cluster, tmp_path: Path) -> None:
         other.verb("up", "--release", release, timeout=1500)
         said = other.run(["bash", "-c", shell, COMMAND], cwd="/").stdout.splitlines()
         other.env["PATH"] = f"{other.directory}/bin:{other.env['PATH']}"
-        job = other.sbatch("-N1", "-w", "node2", "--output=/dev/null", wrap="sleep 607", cwd="/")
+        job = other.sbatch("-N1", "-w", "node2", wrap="sleep 607", cwd="/")
         other.wait_job(job, "RUNNING")
         other.set(KillWait=5)
         other.restart("slurmctld", "node1")

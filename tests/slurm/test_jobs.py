@@ -140,11 +140,10 @@ def test_ids_that_are_no_ids_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) 
 def test_one_question_for_many_jobs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting, running, ended and forgotten jobs and array elements are told from one squeue and one sacct."""
     monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
-    quiet = "--output=/dev/null"
-    running = cluster.sbatch(quiet, "-N1", wrap="sleep 600")
-    waiting = cluster.sbatch(quiet, "--begin=now+1hour", wrap="true")
-    failed = cluster.sbatch(quiet, wrap="exit 3")
-    array = cluster.sbatch(quiet, "--array=0-1", "--hold", wrap="true")
+    running = cluster.sbatch("-N1", wrap="sleep 600")
+    waiting = cluster.sbatch("--begin=now+1hour", wrap="true")
+    failed = cluster.sbatch(wrap="exit 3")
+    array = cluster.sbatch("--array=0-1", "--hold", wrap="true")
     cluster.wait(lambda: not cluster.job(failed), "slurmctld to forget the failed job")
     cluster.wait_job(running, "RUNNING")
     cluster.wait(lambda: "FAILED" in cluster.run(["sacct", "-nPX", "-j", failed, "-o", "state"]).stdout, "sacct")

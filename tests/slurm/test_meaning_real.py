@@ -48,7 +48,7 @@ def first_heard(cluster: Cluster, tmp_path: Path, act: Act, *options: str, lines
     step, said = tmp_path / "step.py", tmp_path / "said"
     step.write_text(program(STEP))
     wrap = f"PYTHONPATH={Path(__file__).parents[2]} srun -N1 -n1 {sys.executable} {step} {said}"
-    job = cluster.sbatch("-N4", "--exclusive", "--output=/dev/null", "--signal=USR2@10", *options, wrap=wrap)
+    job = cluster.sbatch("-N4", "--exclusive", "--signal=USR2@10", *options, wrap=wrap)
     cluster.wait(Path(f"{said}.ready").exists, "the step")
     try:
         act(cluster, job)

@@ -81,7 +81,7 @@ def test_an_open_shell_does_not_hold_up_a_requeue(cluster: Cluster, run: Run) ->
     assert "/dev/pts/" in text
     assert f"in-{run.job_id}-teal" in text, text
 
-    cluster.sbatch("-p", "high", "-N4", "--exclusive", "-o", "/dev/null", wrap="srun sleep 1")
+    cluster.sbatch("-p", "high", "-N4", "--exclusive", wrap="srun sleep 1")
     run.wait("a second attempt", lambda: len(run.told("attempt_started")) == 2)
 
     stopped = run.told("requeued")[0]["t"]

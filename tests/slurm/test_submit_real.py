@@ -107,7 +107,7 @@ def test_an_id_that_slurm_gave_away_again_is_not_the_runs(place: Login) -> None:
     paths = place.run("train")
     before = json.loads(place.launcher("status", paths.id, "--json").stdout)
     place.cluster.run(["scancel", place.job_id(paths)])
-    other = place.cluster.sbatch("--output=/dev/null", "--begin=now+1hour", wrap="true")
+    other = place.cluster.sbatch("--begin=now+1hour", wrap="true")
     said = json.loads(paths.submission.read_text())
     paths.submission.write_text(json.dumps({**said, "job_id": other, "submitted_t": said["submitted_t"] - 100}))
     paths.events.write_text("")

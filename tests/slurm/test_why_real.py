@@ -100,7 +100,7 @@ def test_a_preempted_run_that_may_not_come_back(cluster: Cluster, tmp_path: Path
     """restart.requeue is off: preemption ends the run, and that is what is said."""
     cluster.cancel_all()
     run = steady(cluster, tmp_path, resources=ONE_NODE)
-    cluster.sbatch("-p", "high", "-N4", "--exclusive", "--output=/dev/null", wrap="true")
+    cluster.sbatch("-p", "high", "-N4", "--exclusive", wrap="true")
     why = ended(run)
 
     assert why.kind == "preempted"
