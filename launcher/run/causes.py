@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from launcher.run.error_words import is_late_collective, is_out_of_shm, kind_of_words, raises
+from launcher.run.error_words import fault_of_gpu, is_late_collective, is_out_of_shm, kind_of_words, raises
 from launcher.run.tracebacks import last_stack, parting_traceback
 from launcher.run.units import signal_name
 
@@ -29,6 +29,8 @@ CAUSES: dict[str, CauseKind] = {
     "oom": CauseKind("rank", "the kernel killed the process for exceeding the memory limit"),
     "host_memory": CauseKind("rank", "the process could not get the memory that it asked for"),
     "cuda_oom": CauseKind("rank", "GPU memory ran out"),
+    "cuda": CauseKind("rank", "a kernel failed on the GPU: a failed assertion, or memory that is not the program's"),
+    "gpu": CauseKind("rank", "the GPU failed: an uncorrectable memory error, or it is lost"),
     "shm": CauseKind("rank", "shared memory (/dev/shm) ran out"),
     "disk_full": CauseKind("rank", "the disk is full, or the quota is used up", ("disk_at_risk",)),
     "import": CauseKind("rank", "a package could not be imported"),
@@ -99,6 +101,10 @@ CRASHES = {
     "SIGSYS": "a forbidden system call",
 }
 """The signals that a process brings upon itself."""
+_CUDA_CLAUSES = {
+    "device-side assert triggered": "failed an assertion in a CUDA kernel",
+    "an illegal memory access was encountered": "accessed illegal memory in a CUDA kernel",
+}
 _OTHERS = {"SIGKILL": "was killed from outside", "SIGTERM": "was terminated from outside"}
 
 
@@ -123,6 +129,9 @@ def rank_kind(*, told: str | None, signal: int | None, oom: bool | None, log: Se
         if kind is not None:
             return kind
     if name is not None:
+        fault = fault_of_gpu("\n".join(log))  # torch's watchdog thread found it first
+        if fault is not None:
+            return fault[0]
         return "timeout" if is_late_collective(log) else "signal"
     return "exception" if left is not None and left.exception and told is None else "exit"
 
@@ -152,6 +161,13 @@ def rank_clause(
             return f"could not get the memory it asked for{at}"
         case "cuda_oom":
             return f"ran out of GPU memory{at}"
+        case "cuda" | "gpu":
+            fault = fault_of_gpu(message or "")
+            words = fault[1] if fault else said
+            if words in _CUDA_CLAUSES:
+                return f"{_CUDA_CLAUSES[words]}{at}"
+            what = "lost its GPU" if kind == "gpu" else "failed in a CUDA kernel"
+            return f"{what}{at}{f': {words}' if words else ''}"
         case "shm":
             return f"ran out of shared memory (/dev/shm){at}"
         case "disk_full":

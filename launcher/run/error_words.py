@@ -7,6 +7,17 @@ from collections.abc import Iterable
 
 _ALLOC_FAILED = r"CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED"
 _OUT_OF_CUDA = re.compile(rf"cuda.{{0,60}}out of memory|OutOfMemoryError|{_ALLOC_FAILED}", re.IGNORECASE)
+_FAULT_OF_CUDA = re.compile(
+    r"(?:CUDA error: |Cuda failure (?:\d+ )?')(device-side assert triggered|an illegal memory access was encountered|misaligned address"
+    r"|an illegal instruction was encountered|invalid program counter|unspecified launch failure|the launch timed out and was terminated"
+    r"|operation not supported on global/shared address space)"
+)
+"""What a kernel did wrong, in the words of `cudaGetErrorString`; NCCL quotes them."""
+_FAULT_OF_GPU = re.compile(
+    r"(?:CUDA error: |Cuda failure (?:\d+ )?')(uncorrectable ECC error encountered|uncorrectable NVLink error detected during the execution"
+    r"|hardware stack error|CUDA-capable device\(s\) is/are busy or unavailable|unknown error"
+    r"|Invalid access of peer GPU memory over nvlink or a hardware error)|(?:GPU is lost|GPU has fallen off the bus)"
+)
 _OUT_OF_DISK = re.compile(r"No space left on device|Disk quota exceeded|ENOSPC|EDQUOT", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(
     r"can(no|')t allocate memory|not enough memory|std::bad_alloc|unable to allocate [\d.]+ [KMGTP]?i?B", re.IGNORECASE
@@ -42,6 +53,8 @@ def kind_of_words(exception: str, message: str) -> str | None:
     said, name = f"{exception}: {message}", exception.rpartition(".")[2]
     if _OUT_OF_CUDA.search(said):
         return "cuda_oom"
+    if (fault := fault_of_gpu(said)) is not None:
+        return fault[0]
     if name in ("ImportError", "ModuleNotFoundError"):
         return "import"
     if _OUT_OF_SHM.search(said):
@@ -51,6 +64,14 @@ def kind_of_words(exception: str, message: str) -> str | None:
     if _OF_COLLECTIVES.match(exception) and is_late_collective([said.replace("\n", " ")]):
         return "timeout"
     return "host_memory" if name.endswith("MemoryError") or _OUT_OF_MEMORY.search(said) else None
+
+
+def fault_of_gpu(text: str) -> tuple[str, str] | None:
+    """Return the kind, "cuda" (a kernel's fault) or "gpu" (a GPU has failed), and CUDA's words for it; None: neither."""
+    for kind, fault in (("gpu", _FAULT_OF_GPU), ("cuda", _FAULT_OF_CUDA)):
+        if found := fault.search(text):
+            return kind, found[1] or found[0]
+    return None
 
 
 def is_late_collective(lines: Iterable[str]) -> bool:

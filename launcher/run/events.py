@@ -242,6 +242,16 @@ class NotFinite(Event, type="not_finite"):
     """The first step at which no rank had it any more."""
 
 
+class XidReported(Event, type="gpu_error"):
+    """The driver has reported an error of a GPU."""
+
+    host: str | None
+    gpu: int | None
+    """Its number on that node, as its workers see it."""
+    xid: int | None
+    """What happened, by NVIDIA's number."""
+
+
 class StoreLost(Fault, type="store_lost"):
     """The round's store is gone."""
 

@@ -58,6 +58,19 @@ def test_every_wish_to_stop_has_words() -> None:
         ({"log": [*TRACEBACK, "ValueError: bad"]}, "exception"),
         ({"log": [*TRACEBACK, "MemoryError: "]}, "host_memory"),
         ({"log": [*TRACEBACK, "torch.cuda.OutOfMemoryError: CUDA out of memory"]}, "cuda_oom"),
+        ({"log": [*TRACEBACK, "RuntimeError: CUDA error: an illegal memory access was encountered"]}, "cuda"),
+        ({"log": [*TRACEBACK, "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"]}, "gpu"),
+        (
+            {
+                "signal": 6,
+                "log": ["  what():  CUDA error: device-side assert triggered", "NCCL communicator was aborted"],
+            },
+            "cuda",
+        ),
+        (
+            {"signal": 6, "log": ["ncclUnhandledCudaError: Cuda failure 214 'uncorrectable ECC error encountered'"]},
+            "gpu",
+        ),
         ({"log": [*TRACEBACK, "OSError: [Errno 122] Disk quota exceeded"]}, "disk_full"),
         ({"log": [*TRACEBACK, "ValueError: bad", *["went on"] * 9]}, "exit"),
         ({"signal": 6, "log": [*TRACEBACK, "RuntimeError: CUDA error: out of memory"]}, "cuda_oom"),

@@ -228,6 +228,8 @@ class Agent:
                 self.leader_lost = "silent"
                 peer.abort()
                 return
+            for error in self._sampler.gpu_errors():
+                self._tell(error)
             self._tell(wire.Alive(t=time.time(), **self._sampler.latest()))
             await asyncio.sleep(wire.HEARTBEAT_S)
 

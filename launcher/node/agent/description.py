@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from launcher.node.agent.usage import Gpus
+from launcher.node.agent.gpus import Gpus
 from launcher.node.wire.messages import NodeFacts
 from launcher.run.asking import exists, patiently
 from launcher.run.paths import RunPaths

@@ -14,8 +14,8 @@ import psutil
 
 from launcher.frozen import field_values, frozen
 from launcher.node.agent import description, logs
+from launcher.node.agent.gpus import Gpus
 from launcher.node.agent.store import first_answer
-from launcher.node.agent.usage import Gpus
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.wire.messages import CheckPeer, CheckResult, ChecksDone, RunChecks
 from launcher.run.asking import patiently

@@ -3,106 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import psutil
 
+from launcher.node.agent.gpus import Gpus
 from launcher.node.forkserver import proctable
-from launcher.node.wire.messages import RankUse
+from launcher.node.wire.messages import GpuError, RankUse
 
 Pids = Callable[[], list[tuple[int, int, int]]]
 """Rank, local rank and process of every live worker now."""
 
 _PERIOD_S = 1.0
-_OCCUPIED = 0.5
-"""A device of whose memory more than this share is in use before the run has begun is not free."""
-
-
-class Gpus:
-    """Asks NVML about the visible GPUs. Every call may hang or fail, so a thread of its own makes them."""
-
-    def __init__(self) -> None:
-        self._handles: list[Any] = []
-        self.problem: str | None = None
-        """Why there are no figures, when GPUs were expected."""
-        self.installed = True
-        """The library that asks NVML is there; nodes may do without it."""
-        try:
-            import pynvml
-
-            self._nvml: Any = pynvml
-            pynvml.nvmlInit()
-            self._handles = self._visible()
-        except Exception as error:  # a missing library, driver or device; NVML's errors have no common base to name
-            self.installed = not isinstance(error, ImportError)
-            self.problem = str(error)
-
-    def _visible(self) -> list[Any]:
-        """Return the handles of the devices in CUDA's order: those of the mask, which SLURM sets, or all."""
-        nvml, mask = self._nvml, os.environ.get("CUDA_VISIBLE_DEVICES")
-        if mask is None:
-            return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        entries = [entry.strip() for entry in mask.split(",") if entry.strip()]
-        return [
-            nvml.nvmlDeviceGetHandleByIndex(int(entry)) if entry.isdigit() else nvml.nvmlDeviceGetHandleByUUID(entry)
-            for entry in entries
-        ]
-
-    def __len__(self) -> int:
-        return len(self._handles)
-
-    def use(self) -> list[dict[str, Any]]:
-        """Return ``gpu_percent`` and ``gpu_mem_bytes`` of each device, without those that it does not report (MIG)."""
-        found = []
-        for handle in self._handles:
-            figures: dict[str, Any] = {}
-            with contextlib.suppress(Exception):
-                figures["gpu_mem_bytes"] = int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used)
-                figures["gpu_percent"] = int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-            found.append(figures)
-        return found
-
-    def describe(self) -> dict[str, Any]:
-        """Return names, memory and driver, for the node's facts."""
-        if not self._handles:
-            return {}
-        nvml = self._nvml
-        names = [nvml.nvmlDeviceGetName(h) for h in self._handles]
-        driver, version = nvml.nvmlSystemGetDriverVersion(), nvml.nvmlSystemGetCudaDriverVersion()
-        return {
-            "gpu_names": [n.decode() if isinstance(n, bytes) else n for n in names],
-            "gpu_mem_bytes": [int(nvml.nvmlDeviceGetMemoryInfo(h).total) for h in self._handles],
-            "driver": driver.decode() if isinstance(driver, bytes) else driver,
-            "cuda_driver": f"{version // 1000}.{version % 1000 // 10}",
-        }
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with devices, as sentences; what a device does not report counts as fine.
-
-        Uncorrected memory errors, pending page retirement, and memory that is mostly in use before the run has begun: by what
-        a dead job left behind.
-        """
-        found: list[str] = []
-        for index, handle in enumerate(self._handles):
-            with contextlib.suppress(Exception):
-                nvml = self._nvml
-                count = nvml.nvmlDeviceGetTotalEccErrors(
-                    handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-                )
-                if count:
-                    found.append(f"GPU {index} has {count} uncorrected memory errors since the driver was loaded")
-                if nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle):
-                    found.append(f"GPU {index} has pages waiting to be retired: it needs a reset")
-            with contextlib.suppress(Exception):
-                memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-                if memory.used > _OCCUPIED * memory.total:
-                    used = f"{memory.used / 2**30:.1f} of {memory.total / 2**30:.1f} GiB"
-                    found.append(f"GPU {index} already has {used} in use before the run has begun")
-        return found
+_MOST_ERRORS = 20
+"""Of GPUs that an agent reports: a program may cause one with every kernel."""
 
 
 class Sampler:
@@ -110,6 +28,8 @@ class Sampler:
 
     def __init__(self, pids: Pids, *, gpus: bool) -> None:
         self._pids = pids
+        self._errors: deque[GpuError] = deque()
+        self._most_errors = _MOST_ERRORS
         self._gpus = gpus
         self._stop = threading.Event()
         self._node: dict[str, Any] = {}
@@ -131,6 +51,10 @@ class Sampler:
         """Return what ``alive`` carries."""
         return {**self._node, "ranks": self._ranks}
 
+    def gpu_errors(self) -> list[GpuError]:
+        """Return the errors that GPUs have reported since the last call."""
+        return [self._errors.popleft() for _ in range(len(self._errors))]
+
     def _loop(self, look: Callable[[], None]) -> None:
         while not self._stop.is_set():
             with contextlib.suppress(Exception):
@@ -141,9 +65,13 @@ class Sampler:
         gpus = Gpus()
 
         def look() -> None:
+            for gpu, xid in gpus.new_errors()[: self._most_errors]:
+                self._most_errors -= 1
+                self._errors.append(GpuError(gpu=gpu, xid=xid))
             self._gpu_use = gpus.use()
 
         if len(gpus):
+            gpus.watch_errors()
             self._loop(look)
 
     def _look(self) -> None:

@@ -15,6 +15,7 @@ from launcher.node.policy.first_failure import Failure, cause_of, is_victim
 from launcher.node.wire import messages as wire
 from launcher.run import clock, messages
 from launcher.run.message_lines import MessageReader
+from launcher.run.xids import BROKEN
 
 _MOST_LOSSES = 2
 """A node whose connection broke so often is not used again in this attempt."""
@@ -103,6 +104,10 @@ class Inbox(wire.Hub):
                 for use in said.ranks:
                     if rank := _rank_of(node, round_, use.rank):
                         self._alive(rank, use)
+            case wire.GpuError():
+                board.history.event("gpu_error", host=node.host, gpu=said.gpu, xid=said.xid)
+                if round_ is not None and said.xid in BROKEN:
+                    round_.broken_gpus.add(node.host)
             case wire.Cleared() if round_:
                 round_.cleared.add(node.index)
             case wire.StacksWritten() if round_:
@@ -168,9 +173,7 @@ class Inbox(wire.Hub):
             case messages.WorkerHandlesUsr2():
                 rank.handles_usr2 = True
             case messages.WorkerOver():
-                if said.code == 0 and not self._told_to_stop(round_):
-                    rank.leaving_t = round(clock.now(), 3)
-                round_.set_phase(rank, "teardown", now)
+                self._over(rank, said.code)
             case messages.WorkerPhase():
                 rank.attached = rank.attached or said.name in ("train", "between", "save", "evaluate")
                 round_.set_phase(rank, said.name, now)
@@ -213,6 +216,11 @@ class Inbox(wire.Hub):
                 board.history.warn(said.text, rank.rank)
             case _ if rank.rank == 0:
                 self._numbers(said)
+
+    def _over(self, rank: Rank, code: int) -> None:
+        rank.round.set_phase(rank, "teardown", self.board.now())
+        if code == 0 and not self._told_to_stop(rank.round):
+            rank.leaving_t = round(clock.now(), 3)
 
     def _numbers(self, said: messages.FromWorker) -> None:
         """Write the metrics that rank 0 reports."""

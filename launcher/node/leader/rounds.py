@@ -19,6 +19,8 @@ from launcher.run.messages import AskUnit, ToWorker, WorkerAt, WorkerProgress
 
 _FADES = 0.98
 """What is left of a step time with each newer one: the last fifty or so count."""
+_USED = ("cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes", "gpu_power_w")
+"""What samples tell of a rank."""
 _SETTLE_S = 0.05
 """After a failure that is not a victim's, the leader waits so long for others."""
 _SETTLE_SYMPTOMS_S = 1.0
@@ -92,7 +94,7 @@ class Rank:
             "step": self.step,
             "step_time_s": self.step_time_s,
             "own_s": round(statistics.median(self.own_s), 7) if self.own_s else None,
-            **{k: getattr(self.use, k, None) for k in ("cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes")},
+            **{k: getattr(self.use, k, None) for k in _USED},
         }
 
     def picture(self, now: float) -> dict[str, Any]:
@@ -144,6 +146,8 @@ class Round:
         self.store_problem: str | None = None
         self.failed_at: float | None = None
         self.lost: list[Node] = []
+        self.broken_gpus: set[str] = set()
+        """Hosts whose driver reported that a GPU has failed."""
         self.stacks: set[int] = set()
         self.stopped_at: float | None = None
         """When every rank had stopped as agreed."""

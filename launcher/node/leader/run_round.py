@@ -256,7 +256,7 @@ async def _end(board: Board, round_: Round, evidence: Evidence) -> Evidence:
     await board.blocking(lambda: fence.discard_unfinished(board.paths, board.attempt))
     await board.look_at_own_files()  # nobody writes any more; what came since the last look is progress, too
     evidence = _explain(board, round_, evidence)
-    _blame(board, evidence)
+    _blame(board, round_, evidence)
     if board.stop is not None or board.term_sent:
         lost = None if round_.plain else max(0, round_.step - (board.saver.last_step or 0))
         board.history.event("stopped", step=round_.step, lost_steps=lost)
@@ -311,10 +311,10 @@ def _one_failure(board: Board, round_: Round, first: Failure, same: list[Failure
     return Evidence(Kind.WORKER_FAILED, cause.text or "", cause, hosts, first.rank, first.step, before, refusals)
 
 
-def _blame(board: Board, evidence: Evidence) -> None:
-    """Exclude a host whose workers fail or hang repeatedly without progress: a spare replaces it.
+def _blame(board: Board, round_: Round, evidence: Evidence) -> None:
+    """Exclude a host whose workers fail or hang repeatedly without progress, or for a broken GPU: a spare replaces it.
 
-    Where there is no spare, the next attempt asks for other hosts.
+    Where there is no spare, the next attempt asks for other hosts; a GPU that has failed twice is not tried a third time.
     """
     if evidence.kind not in (Kind.WORKER_FAILED, Kind.HANG) or len(evidence.hosts) != 1:
         return
@@ -322,13 +322,15 @@ def _blame(board: Board, evidence: Evidence) -> None:
     if blame not in board.blamed:
         board.blamed.clear()
     board.blamed.append(blame)
-    if len(board.blamed) < BAD_NODE_FAILURES:
+    broken = blame[0] in round_.broken_gpus or (evidence.cause is not None and evidence.cause.kind == "gpu")
+    again = len(board.blamed) >= BAD_NODE_FAILURES
+    if not again and not broken:
         return
-    why = f"its workers failed {len(board.blamed)} times in a row"
+    why = "one of its GPUs failed" if broken else f"its workers failed {len(board.blamed)} times in a row"
     for node in board.nodes.all:
         if node.host != blame[0] or node.bad is not None:
             continue
-        if len(board.nodes.healthy) > board.spec.nodes:
+        if len(board.nodes.healthy) > board.spec.nodes or (broken and again):
             board.exclude(node, why)
         else:
             node.suspect = why

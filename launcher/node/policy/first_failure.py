@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher.node.wire.messages import WorkerExit
 from launcher.run.causes import rank_clause, rank_kind
-from launcher.run.error_words import is_lost_peer
+from launcher.run.error_words import fault_of_gpu, is_lost_peer
 from launcher.run.event_parts import Cause, Frame
 from launcher.run.messages import WorkerFailure
 
@@ -82,13 +82,13 @@ def cause_of(failure: Failure, who: str = "") -> Cause:
 
 def is_victim(failure: Failure) -> bool:
     """This failure only says that somebody else is gone."""
-    if failure.oom or failure.kind in ("host_memory", "cuda_oom", "import", "disk_full", "unloadable"):
+    if failure.oom or failure.kind in ("host_memory", "cuda_oom", "cuda", "gpu", "import", "disk_full", "unloadable"):
         return False
     if failure.exception is not None:
         return failure.victim
     tail = "\n".join(failure.last_lines[-20:])
     if failure.signal == signals.SIGABRT or (failure.signal is None and failure.exit_code):
-        return is_lost_peer(tail)
+        return is_lost_peer(tail) and fault_of_gpu(tail) is None
     return False
 
 

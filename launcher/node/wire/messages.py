@@ -99,6 +99,7 @@ class RankUse(Record):
     rss_bytes: int | None = None
     gpu_percent: float | None = None
     gpu_mem_bytes: int | None = None
+    gpu_power_w: float | None = None
     state: str | None = None
     """The letter of its process state; T: stopped."""
 
@@ -110,6 +111,15 @@ class Alive(FromAgent, type="alive"):
     cpu_percent: float | None = None
     mem_bytes: int | None = None
     ranks: list[RankUse]
+
+
+class GpuError(FromAgent, type="gpu_error"):
+    """The driver has reported an error of a GPU."""
+
+    gpu: int
+    """The number of the device on this node, as workers see it."""
+    xid: int
+    """What happened (`launcher.run.xids`)."""
 
 
 class StoreReady(FromAgent, type="store_ready"):

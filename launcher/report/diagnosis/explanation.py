@@ -10,6 +10,7 @@ from launcher.report import formats
 from launcher.report.diagnosis.evidence import Root
 from launcher.report.model.history import History, as_number
 from launcher.report.model.summary import RunSummary
+from launcher.run.causes import rank_clause
 from launcher.run.units import all_ranks, named_ranks
 
 
@@ -43,3 +44,33 @@ def who(root: Root, h: History) -> str:
 def at_step(root: Root) -> str:
     """`` at step 41,262``, or nothing."""
     return f" at step {formats.count(root.step)}" if root.step is not None else ""
+
+
+def errors_of(root: Root) -> list[str]:
+    """The exception with its message, whole on one line."""
+    if root.trace is None or not root.trace.exception:
+        return []
+    message = formats.clean(root.trace.message, 300)
+    related = [f"caused by {formats.clean(line, 200)}" for line in root.cause.caused_by]
+    return [f"{root.trace.exception}: {message}" if message else root.trace.exception, *related]
+
+
+def last_words(root: Root, count: int = 3) -> list[str]:
+    """The last lines of the log that say something."""
+    return [formats.clean(line, 160) for line in root.log if line.strip()][-count:]
+
+
+def what_happened(root: Root, h: History, message: str | None = None, limit: str = "") -> str:
+    """Who did what: the sentence without its full stop."""
+    trace, cause = root.trace, root.cause
+    said = formats.clean(trace.message.strip().splitlines()[0], 160) if trace and trace.message.strip() else ""
+    clause = rank_clause(
+        root.kind,
+        root.step,
+        exception=trace.exception if trace else None,
+        message=said if message is None else message,
+        signal=cause.signal,
+        exit_code=cause.exit_code,
+        limit=limit,
+    )
+    return f"{who(root, h)} {clause}"

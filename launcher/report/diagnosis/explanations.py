@@ -7,7 +7,16 @@ from collections.abc import Callable
 
 from launcher.report import formats
 from launcher.report.diagnosis.evidence import Root, signal_of, users_log
-from launcher.report.diagnosis.explanation import Explain, Explanation, at_step, who
+from launcher.report.diagnosis.explanation import (
+    Explain,
+    Explanation,
+    at_step,
+    errors_of,
+    last_words,
+    what_happened,
+    who,
+)
+from launcher.report.diagnosis.of_gpus import OF_GPUS
 from launcher.report.diagnosis.taken import TAKEN
 from launcher.report.model.history import History, as_number, as_text
 from launcher.report.model.summary import RunSummary
@@ -20,7 +29,7 @@ from launcher.run.worker_texts import UNSAFE_LOAD, UNSAFE_LOAD_CODE
 _LEADERS = re.compile(r"error: (?:the leader failed: )?(\S.*)")
 """How the agent of the leader's node ends that could not go on (`launcher.node.agent.entry`)."""
 
-EXPLANATIONS: dict[str, Explain] = dict(TAKEN)
+EXPLANATIONS: dict[str, Explain] = {**TAKEN, **OF_GPUS}
 
 
 def _explains(*kinds: str) -> Callable[[Explain], Explain]:
@@ -31,36 +40,7 @@ def _explains(*kinds: str) -> Callable[[Explain], Explain]:
     return note
 
 
-def _error(root: Root) -> list[str]:
-    """The exception with its message, whole on one line."""
-    if root.trace is None or not root.trace.exception:
-        return []
-    message = formats.clean(root.trace.message, 300)
-    related = [f"caused by {formats.clean(line, 200)}" for line in root.cause.caused_by]
-    return [f"{root.trace.exception}: {message}" if message else root.trace.exception, *related]
-
-
-def _last_words(root: Root, count: int = 3) -> list[str]:
-    """The last lines of the log that say something."""
-    return [formats.clean(line, 160) for line in root.log if line.strip()][-count:]
-
-
-def _did(root: Root, h: History, message: str | None = None, limit: str = "") -> str:
-    """Who did what: the sentence without its full stop."""
-    trace, cause = root.trace, root.cause
-    said = formats.clean(trace.message.strip().splitlines()[0], 160) if trace and trace.message.strip() else ""
-    clause = rank_clause(
-        root.kind,
-        root.step,
-        exception=trace.exception if trace else None,
-        message=said if message is None else message,
-        signal=cause.signal,
-        exit_code=cause.exit_code,
-        limit=limit,
-    )
-    return f"{who(root, h)} {clause}"
-
-
+_AGAIN = "launcher resubmit {run}"
 _CORRECT = "correct the code, then: launcher resubmit {run} --code"
 """Without ``--code`` the run keeps the copy that failed."""
 
@@ -75,8 +55,8 @@ def _exception(root: Root, h: History, s: RunSummary) -> Explanation:
     if UNSAFE_LOAD_CODE in _said(root):
         fix = f"correct the code, then: launcher resubmit {{run}} {UNSAFE_LOAD_CODE}"
     whole = formats.clean(root.trace.message, 300).rstrip(".") if root.trace else ""
-    sentence = _did(root, h)
-    errors = _error(root)
+    sentence = what_happened(root, h)
+    errors = errors_of(root)
     return Explanation(
         f"{sentence}.",
         fix,
@@ -98,27 +78,15 @@ def _said_before(root: Root, h: History) -> list[str]:
 def _import(root: Root, h: History, s: RunSummary) -> Explanation:
     message = root.trace.message if root.trace else ""
     module = re.search(r"No module named '([^']+)'", message)
-    sentence = _did(root, h)
+    sentence = what_happened(root, h)
     if root.rank is None and root.host is None:
         sentence = f"The agents {sentence.removeprefix(who(root, h)).strip()}"
     image = as_text(h.spec.get("container"))
     python = (as_text(h.spec.get("python")) or "the run's python") + (f" in {image}" if image else "")
     fix = f"install it for {python}" if module else f"repair the installation of {python}"
     return Explanation(
-        f"{sentence}.", f"{fix} (or set environment.python), then: launcher resubmit {{run}}", errors=_error(root)
+        f"{sentence}.", f"{fix} (or set environment.python), then: launcher resubmit {{run}}", errors=errors_of(root)
     )
-
-
-@_explains("cuda_oom")
-def _cuda_oom(root: Root, h: History, s: RunSummary) -> Explanation:
-    said = root.trace.message if root.trace else ""
-    wanted = re.search(r"[Tt]ried to allocate ([\d.]+ [KMGT]?i?B)", said)
-    total = re.search(r"total capacity of ([\d.]+ [KMGT]?i?B)(?: of which ([\d.]+ [KMGT]?i?B) is free)?", said)
-    parts = [f"wanted {wanted[1]}"] if wanted else []
-    parts += [f"{total[2]} of {total[1]} free"] if total and total[2] else [f"of {total[1]}"] if total else []
-    name = root.trace.exception if root.trace and root.trace.exception else "CUDA out of memory"
-    errors = [f"{name}: {', '.join(parts)}"] if parts else _error(root) or _last_words(root, 1)
-    return Explanation(f"{_did(root, h)}.", "use a smaller batch, then: launcher resubmit {run}", errors=errors)
 
 
 @_explains("oom", "slurm_oom")
@@ -128,20 +96,20 @@ def _oom(root: Root, h: History, s: RunSummary) -> Explanation:
     more = f"launcher resubmit {{run}} resources.mem_gb={f'{2 * limit:g}' if limit else '...'}"
     fix = f"ask for more memory (resources.mem_gb), fewer workers per node or data-loader workers: {more}"
     if root.kind == "slurm_oom":
-        return Explanation(f"The job {rank_clause('oom', root.step, limit=of)}.", fix, errors=_last_words(root, 1))
-    return Explanation(f"{_did(root, h, limit=of)}.", fix, errors=_last_words(root, 1))
+        return Explanation(f"The job {rank_clause('oom', root.step, limit=of)}.", fix, errors=last_words(root, 1))
+    return Explanation(f"{what_happened(root, h, limit=of)}.", fix, errors=last_words(root, 1))
 
 
 @_explains("host_memory")
 def _host_memory(root: Root, h: History, s: RunSummary) -> Explanation:
     fix = "ask for more memory: launcher resubmit {run} resources.mem_gb=..."
-    return Explanation(f"{_did(root, h)}.", fix, errors=_error(root))
+    return Explanation(f"{what_happened(root, h)}.", fix, errors=errors_of(root))
 
 
 @_explains("shm")
 def _shm(root: Root, h: History, s: RunSummary) -> Explanation:
     fix = "use fewer data-loader workers, or more /dev/shm (containers have 64 MB), then: launcher resubmit {run}"
-    return Explanation(f"{_did(root, h)}.", fix, errors=_error(root) or _last_words(root, 2))
+    return Explanation(f"{what_happened(root, h)}.", fix, errors=errors_of(root) or last_words(root, 2))
 
 
 @_explains("disk_full")
@@ -155,7 +123,7 @@ def _disk_full(root: Root, h: History, s: RunSummary) -> Explanation:
         if not name:  # the state, not the disk
             return Explanation(f"No checkpoint could be written{since}.", _CORRECT, errors=[error])
         return Explanation(f"{what}: no checkpoint could be written{since}.", fix, errors=[error])
-    return Explanation(f"{_did(root, h)}.", fix, errors=_error(root))
+    return Explanation(f"{what_happened(root, h)}.", fix, errors=errors_of(root))
 
 
 @_explains("save")
@@ -183,13 +151,13 @@ _FROM_OUTSIDE = {
 
 @_explains("signal")
 def _signal(root: Root, h: History, s: RunSummary) -> Explanation:
-    name, sentence = signal_of(root.cause), f"{_did(root, h)}."
+    name, sentence = signal_of(root.cause), f"{what_happened(root, h)}."
     if name not in CRASHES:
         look = _FROM_OUTSIDE.get(name or "", "find out who sent it")
         hint = f"the launcher did not send this signal: {look}, then: launcher resubmit {{run}}"
-        return Explanation(sentence, hint, errors=_last_words(root, 1))
+        return Explanation(sentence, hint, errors=last_words(root, 1))
     errors = [formats.clean(line, 300) for line in root.log if _ABORTS.search(line)][-2:] if name == "SIGABRT" else []
-    words = _last_words(root) if not errors and root.trace is None else []
+    words = last_words(root) if not errors and root.trace is None else []
     return Explanation(sentence, _CORRECT, errors=errors, log=words)
 
 
@@ -202,14 +170,14 @@ _ABORTS = re.compile(
 
 @_explains("exit")
 def _exit(root: Root, h: History, s: RunSummary) -> Explanation:
-    errors, said = _error(root), root.cause.message or ""
+    errors, said = errors_of(root), root.cause.message or ""
     fix = _CORRECT if errors else "see the log: launcher logs {run}" + (f" --rank {root.rank}" if root.rank else "")
     if root.cause.exit_code == 0:
         fix = "look for a return or sys.exit() that only some ranks reach, then: launcher resubmit {run} --code"
     if root.of(ev.WorkerFailed).refused and not errors:
-        said = said or "".join(_last_words(root, 1))
+        said = said or "".join(last_words(root, 1))
         fix = "correct args or the script, then: launcher resubmit {run} --code"
-    return Explanation(f"{_did(root, h, said)}.", fix, errors=errors, log=[] if errors else _last_words(root))
+    return Explanation(f"{what_happened(root, h, said)}.", fix, errors=errors, log=[] if errors else last_words(root))
 
 
 @_explains("timeout")
@@ -221,9 +189,9 @@ def _timeout(root: Root, h: History, s: RunSummary) -> Explanation:
             f"{absent} did not take part in a collective; rank {root.rank} gave up waiting{after}{at_step(root)}."
         )
     else:
-        sentence = f"{_did(root, h)}."
+        sentence = f"{what_happened(root, h)}."
     fix = "check that all ranks make the same calls (the others' logs show where they were); to wait longer: distributed.collective_timeout_min"
-    return Explanation(sentence, fix, errors=_error(root) or _last_words(root, 2))
+    return Explanation(sentence, fix, errors=errors_of(root) or last_words(root, 2))
 
 
 _WAITED = re.compile(
@@ -289,19 +257,18 @@ def _node(root: Root, h: History, s: RunSummary) -> Explanation:
     }
     why = root.of(ev.NodeLost).why or ""
     if root.kind == "slurm_node":
-        return Explanation("A node of the allocation died.", _AGAIN, errors=[root.reason], log=_last_words(root, 1))
+        return Explanation("A node of the allocation died.", _AGAIN, errors=[root.reason], log=last_words(root, 1))
     sentence = f"Node {root.host or '?'} {how.get(why, why or 'died')}{at_step(root)}."
     fix = f"exclude it: launcher resubmit {{run}} slurm.exclude={root.host}" if root.host else _AGAIN
     return Explanation(sentence, fix)
 
 
-_AGAIN = "launcher resubmit {run}"
-
-
 @_explains("store")
 def _store(root: Root, h: History, s: RunSummary) -> Explanation:
     where = f" on {root.host}" if root.host else ""
-    return Explanation(f"The rendezvous store{where} was lost.", _AGAIN, errors=_error(root), log=_last_words(root, 2))
+    return Explanation(
+        f"The rendezvous store{where} was lost.", _AGAIN, errors=errors_of(root), log=last_words(root, 2)
+    )
 
 
 @_explains("start")
@@ -336,7 +303,7 @@ def _preflight(root: Root, h: History, s: RunSummary) -> Explanation:
 @_explains("leader")
 def _leader(root: Root, h: History, s: RunSummary) -> Explanation:
     on = f" on {root.host}" if root.host else ""
-    words = _last_words(root, 1)
+    words = last_words(root, 1)
     if said := root.cause.text or _own_words(root):
         return Explanation(f"{said.rstrip('.')}.", _AGAIN)
     sentence = f"The leader{on} died{at_step(root)} and left no message."
@@ -346,7 +313,7 @@ def _leader(root: Root, h: History, s: RunSummary) -> Explanation:
         sentence = f"No agent could begin: {words[0].rstrip('.')}."
     errors = [e for e in ([] if root.attempt is None else [s.reason]) if e and not e.startswith("The leader died")]
     return Explanation(
-        sentence, _AGAIN, errors=errors + _error(root), log=_last_words(root) if not _error(root) else []
+        sentence, _AGAIN, errors=errors + errors_of(root), log=last_words(root) if not errors_of(root) else []
     )
 
 
@@ -384,6 +351,6 @@ def _other(root: Root, h: History, s: RunSummary) -> Explanation:
     return Explanation(
         f"{reason[0].upper()}{reason[1:].rstrip('.')}.",
         "launcher logs {run}",
-        errors=_error(root),
-        log=_last_words(root),
+        errors=errors_of(root),
+        log=last_words(root),
     )

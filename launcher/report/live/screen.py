@@ -29,9 +29,9 @@ _WITH_ROOM = ("cost", "advice")
 _LEAST_RANKS, _LEAST_EVENTS = 8, 3
 """Ranks and events get this many lines before what is shown only with room."""
 _COLUMNS = {
-    "HOST": 12, "RANK": 5, "BEAT": 7, "STEP": 9, "STEP TIME": 10, "GPU": 6, "GPU MEM": 8, "CPU": 7, "MEM": 8, "FAILS": 6,
+    "HOST": 12, "RANK": 5, "BEAT": 7, "STEP": 9, "STEP TIME": 10, "GPU": 6, "GPU MEM": 8, "GPU PWR": 8, "CPU": 7, "MEM": 8, "FAILS": 6,
 }  # fmt: skip
-_DISPENSABLE = ("MEM", "GPU MEM", "CPU", "STEP TIME", "GPU", "FAILS", "STEP", "BEAT")
+_DISPENSABLE = ("GPU PWR", "MEM", "GPU MEM", "CPU", "STEP TIME", "GPU", "FAILS", "STEP", "BEAT")
 """Left out in this order where the terminal is too narrow."""
 
 
@@ -240,6 +240,7 @@ def _cells(r: dict[str, Any], d: Detail) -> tuple[dict[str, str], dict[str, str]
         "STEP TIME": "▲ " * slowest + formats.step_time(own_time(r)),
         "GPU": share("gpu_percent"),
         "GPU MEM": size(as_number(r.get("gpu_mem_bytes"))),
+        "GPU PWR": "" if (watts := as_number(r.get("gpu_power_w"))) is None else f"{watts:.0f} W",
         "CPU": share("cpu_percent"),
         "MEM": size(as_number(r.get("rss_bytes"))),
         "FAILS": str(fails or ""),

@@ -85,6 +85,7 @@ def _stem(name: str) -> str:
 
 _GAUGES = {
     "gpu": ("gpu_percent", 1.0), "cpu": ("cpu_percent", 1.0), "gpu_memory": ("gpu_mem_bytes", 1e9), "memory": ("rss_bytes", 1e9),
+    "gpu_power": ("gpu_power_w", 1.0),
 }  # fmt: skip
 """What is drawn of a rank's samples: the key, and how much is one."""
 

@@ -22,7 +22,7 @@ class Figures:
     curves: list[dict[str, Any]]
     """[{name, x, y}]: every metric over steps, about 800 points at most with all spikes; null is not finite."""
     usage: dict[str, list[dict[str, Any]]]
-    """By throughput (steps/s), gpu and cpu (%), gpu_memory and memory (GB): such curves over time: highest, mean, lowest rank."""
+    """By throughput (steps/s), gpu and cpu (%), gpu_memory and memory (GB), gpu_power (W): such curves over time: highest, mean, lowest rank."""
     spread: list[dict[str, Any]]
     """[{rank, host, low, middle, high, over}]: each rank's step time in seconds (10th, 50th and 90th percentile), and by what
     share its median exceeds that of all ranks."""

@@ -29,7 +29,7 @@ _MOST_EVENTS = 400
 _MOST_RANKS = 32
 _TITLES = {
     "throughput": ("Throughput", "steps/s"), "gpu": ("GPU use", "%"), "cpu": ("CPU use of a rank", "%"),
-    "gpu_memory": ("GPU memory", "GB"), "memory": ("Memory of a rank", "GB"),
+    "gpu_memory": ("GPU memory", "GB"), "gpu_power": ("GPU power", "W"), "memory": ("Memory of a rank", "GB"),
 }  # fmt: skip
 
 

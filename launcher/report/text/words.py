@@ -11,6 +11,7 @@ from launcher.run.causes import MEANINGS
 from launcher.run.event_parts import Cause
 from launcher.run.events import Event
 from launcher.run.units import named_ranks, plural, short_list, signal_name, size
+from launcher.run.xids import xid_in_words
 
 LEVELS: dict[str, tuple[type[Event], ...]] = {
     "bad": (ev.WorkerFailed, ev.NodeLost, ev.Hang, ev.StoreLost, ev.SaveFailed, ev.CheckpointDamaged),
@@ -23,6 +24,7 @@ LEVELS: dict[str, tuple[type[Event], ...]] = {
         ev.Readmitted,
         ev.Victims,
         ev.NotFinite,
+        ev.XidReported,
     ),
     "good": (ev.Saved, ev.FirstStep, ev.Evaluated, ev.EpochDone),
 }
@@ -136,6 +138,10 @@ def _worker_failed(e: ev.WorkerFailed) -> str:
     return f"rank {rank} on {e.host or '?'} failed{_at_step(e.step)}: {cause_words(e.cause)}"
 
 
+def _xid(e: ev.XidReported) -> str:
+    return f"GPU {'?' if e.gpu is None else e.gpu} of {e.host or '?'} reported {xid_in_words(e.xid or 0)}"
+
+
 def _node_lost(e: ev.NodeLost) -> str:
     why = {"silent": "it stopped responding", "closed": "its connection closed", "slurm": "SLURM says it is down"}
     return f"lost {e.host or '?'}: {why.get(e.why or '', e.why or 'reason unknown')}"
@@ -205,6 +211,7 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     ev.Victims: lambda e: (
         f"{named_ranks(r.rank for r in e.ranks if r.rank is not None)} failed because of the first failure"
     ),
+    ev.XidReported: _xid,
     ev.NodeLost: _node_lost,
     ev.Hang: _hang,
     ev.NotFinite: _not_finite,

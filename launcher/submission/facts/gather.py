@@ -152,8 +152,12 @@ def gpus_here(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(d.strip() for d in mask.split(",") if d.strip() and d.strip() != "-1")
 
 
+_DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl")
+"""Where NVIDIA's driver shows; a container may have one of them alone."""
+
+
 def _count_gpus() -> int:
-    if not Path("/proc/driver/nvidia/version").exists():
+    if not any(Path(place).exists() for place in _DRIVER):
         return 0
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)

@@ -107,7 +107,7 @@ def _kind(error: BaseException) -> str:
         if kind is not None or cause is None:
             break
         inner = _special_kind(cause)
-        kind = inner if inner in ("cuda_oom", "host_memory", "shm", "disk_full", "timeout") else None
+        kind = inner if inner in ("cuda_oom", "cuda", "gpu", "host_memory", "shm", "disk_full", "timeout") else None
         cause = cause.__cause__
     return kind or "exception"
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.errors import ProtocolError
-from launcher.node.agent import description, logs, memory, preflight, usage
+from launcher.node.agent import description, logs, memory, preflight
 from launcher.node.agent.environment import base_environment, cpu_shares
+from launcher.node.agent.gpus import Gpus
 from launcher.node.agent.membership import leader_address, node_index, node_names
 from launcher.node.forkserver import proctable
 from launcher.run.paths import RunPaths
@@ -172,107 +172,7 @@ def test_the_last_lines_of_this_round(tmp_path: Path) -> None:
     assert logs.last_lines(tmp_path / "none") == []
 
 
-class FakeNvml(types.ModuleType):
-    """NVML with two devices, one of them with a memory error."""
-
-    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
-    NVML_VOLATILE_ECC = 0
-
-    def nvmlInit(self) -> None: ...
-    def nvmlDeviceGetCount(self) -> int:
-        """Two."""
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
-        """A handle is its name."""
-        return f"GPU-{index}"
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        """A handle is its name."""
-        return uuid
-
-    def nvmlDeviceGetName(self, handle: str) -> bytes:
-        """Older versions answer bytes."""
-        return b"NVIDIA H200"
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        """One GiB used of two."""
-        return types.SimpleNamespace(used=2**30, total=2**31)
-
-    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
-        """MIG devices give no utilisation."""
-        if handle.startswith("MIG"):
-            raise RuntimeError("Not Supported")
-        return types.SimpleNamespace(gpu=87)
-
-    def nvmlSystemGetDriverVersion(self) -> str:
-        """A driver."""
-        return "550.54"
-
-    def nvmlSystemGetCudaDriverVersion(self) -> int:
-        """CUDA 12.4."""
-        return 12040
-
-    def nvmlDeviceGetTotalEccErrors(self, handle: str, kind: int, when: int) -> int:
-        """GPU-1 is bad."""
-        return 3 if handle == "GPU-1" else 0
-
-    def nvmlDeviceGetRetiredPagesPendingStatus(self, handle: str) -> int:
-        """None."""
-        return 0
-
-
-def test_gpus_are_those_in_slurms_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are of the visible devices, in the mask's order, by number or by UUID; what is not told is left out."""
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
-
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert len(usage.Gpus()) == 2
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert len(usage.Gpus()) == 0
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1, MIG-aa")
-    masked = usage.Gpus()
-    assert masked.use() == [{"gpu_mem_bytes": 2**30, "gpu_percent": 87}, {"gpu_mem_bytes": 2**30}]
-    assert masked.describe() == {
-        "gpu_names": ["NVIDIA H200"] * 2,
-        "gpu_mem_bytes": [2**31] * 2,
-        "driver": "550.54",
-        "cuda_driver": "12.4",
-    }
-    assert masked.faults() == ["GPU 0 has 3 uncorrected memory errors since the driver was loaded"]
-
-
-def test_a_rank_is_shown_its_own_gpu_when_another_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Local rank 1 alone is alive: its figures are the second device's; a third rank shares the first, as its device does."""
-    nvml = FakeNvml("pynvml")
-    monkeypatch.setattr(
-        nvml, "nvmlDeviceGetMemoryInfo", lambda handle: types.SimpleNamespace(used=int(handle[-1]), total=9)
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    workers = [(rank, local_rank, os.getpid()) for local_rank, rank in enumerate((4, 5, 6))]
-    sampler = usage.Sampler(lambda: workers, gpus=True)
-    seen = []
-    monkeypatch.setattr(sampler, "_loop", lambda look: look())  # once, not every second
-    sampler._look_at_gpus()
-    for _ in range(2):
-        sampler._look()
-        seen.append({each.rank: each.gpu_mem_bytes for each in sampler.latest()["ranks"]})
-        del workers[0]
-
-    assert seen == [{4: 0, 5: 1, 6: 0}, {5: 1, 6: 0}]
-
-
-def test_without_nvml_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No library is no crash: no devices, and why."""
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    gpus = usage.Gpus()
-
-    assert (len(gpus), gpus.use(), gpus.describe()) == (0, [], {})
-    assert "pynvml" in (gpus.problem or "")
-
-
-class FoundGpus(usage.Gpus):
+class FoundGpus(Gpus):
     """So many devices, with these faults."""
 
     def __init__(self, count: int, faults: list[str] | None = None, **how: Any) -> None:

@@ -65,6 +65,16 @@ NCCL_LATE = (
     "milliseconds before timing out."
 )
 
+_LATER = "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect."
+ILLEGAL = f"CUDA error: an illegal memory access was encountered{_LATER}"
+ECC = f"CUDA error: uncorrectable ECC error encountered{_LATER}"
+ASSERTED = """\
+/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1553: indexSelectLargeIndex: block: [2,0,0], thread: [64,0,0] Assertion `srcIndex < n` failed.
+[rank3]:[E1125 ProcessGroupNCCL.cpp:2057] [PG ID 0 PG GUID 0(default_pg) Rank 3] Process group watchdog thread terminated with exception:
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0] Process group watchdog thread terminated with exception: CUDA error: device-side assert triggered
+"""
+
 Make = Callable[[Path], Story]
 CASES: dict[str, tuple[Make, str, str]] = {
     "exception": (
@@ -86,6 +96,18 @@ CASES: dict[str, tuple[Make, str, str]] = {
         lambda p: fails(training(p, gpus_per_node=2), ended(exit_code=1,
                         last_lines=["Traceback (most recent call last):", f"torch.cuda.OutOfMemoryError: {OOM_TEXT}"])),
         "cuda_oom", "Rank 3 (node2, GPU 1) ran out of GPU memory at step 120."),
+    "illegal memory on a gpu": (
+        lambda p: fails(training(p, gpus_per_node=2), raised("torch.AcceleratorError", ILLEGAL, kind="cuda")),
+        "cuda", "Rank 3 (node2, GPU 1) accessed illegal memory in a CUDA kernel at step 120."),
+    "a misaligned address on a gpu": (
+        lambda p: fails(training(p), raised("RuntimeError", "CUDA error: misaligned address", kind="cuda")),
+        "cuda", "Rank 3 (node2) failed in a CUDA kernel at step 120: misaligned address."),
+    "an assertion in a kernel, found by the watchdog": (
+        lambda p: fails(training(p, gpus_per_node=2), ended(signal=6, last_lines=ASSERTED.splitlines())),
+        "cuda", "Rank 3 (node2, GPU 1) failed an assertion in a CUDA kernel at step 120."),
+    "a memory error of a gpu": (
+        lambda p: fails(training(p, gpus_per_node=2), raised("torch.AcceleratorError", ECC, kind="gpu")),
+        "gpu", "Rank 3 (node2, GPU 1) lost its GPU at step 120: uncorrectable ECC error encountered."),
     "oom kill": (
         lambda p: fails(training(p, mem_gb=16), ended(signal=9, oom=True, last_lines=["loading"])),
         "oom", "Rank 3 (node2) was killed for exceeding the memory limit of 16 GB per node at step 120."),
@@ -354,6 +376,30 @@ def test_every_kind_is_tested() -> None:
     }  # fmt: skip
 
     assert set(EXPLANATIONS) == tested
+
+
+def test_a_failed_assertion_of_a_kernel_is_shown_with_how_to_find_its_line(tmp_path: Path) -> None:
+    """CUDA reports it at a later call: the kernel's own words, the driver's, and the variable that makes CUDA wait."""
+    story = training(tmp_path, gpus_per_node=2)
+    story.event("gpu_error", host="node2", gpu=1, xid=43).event("gpu_error", host="node1", gpu=0, xid=31)
+    found = why(fails(story, ended(signal=6, last_lines=ASSERTED.splitlines())))
+    page = "\n".join(found.lines())
+
+    assert "Assertion `srcIndex < n` failed." in page
+    assert "GPU 1 of node2 reported Xid 43 (the GPU stopped the program after a fault of the program)" in page
+    assert "Xid 31" not in page
+    assert found.lines()[-1].endswith("environment.variables.CUDA_LAUNCH_BLOCKING=1")
+
+
+def test_a_broken_gpu_is_told_with_the_drivers_word(tmp_path: Path) -> None:
+    """The Xid says what CUDA's error does not: what became of the GPU. The host is not to be used again."""
+    story = training(tmp_path, gpus_per_node=2)
+    story.event("gpu_error", host="node2", gpu=1, xid=79)
+    found = why(fails(story, raised("torch.AcceleratorError", "CUDA error: unknown error", kind="gpu")))
+
+    assert found.sentence == "Rank 3 (node2, GPU 1) lost its GPU at step 120: unknown error."
+    assert "GPU 1 of node2 reported Xid 79 (it has fallen off the bus)" in "\n".join(found.lines())
+    assert found.lines()[-1].endswith("slurm.exclude=node2")
 
 
 def test_the_evidence_reads_as_designed(tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ def picture(story: Story, ranks: int = 8) -> Story:
     """The leader's picture of its ranks now."""
     table = [
         {"rank": r, "host": f"node{1 + r // 2}", "pid": 100 + r, "step": 1500, "step_time_s": 0.5 + 0.1 * (r == 5),
-         "heartbeat_t": story.t - 0.5, "gpu_percent": 93.2, "gpu_mem_bytes": 61.4e9, "cpu_percent": 250.0, "rss_bytes": 12.6e9}
+         "heartbeat_t": story.t - 0.5, "gpu_percent": 93.2, "gpu_mem_bytes": 61.4e9, "gpu_power_w": 412.3,
+         "cpu_percent": 250.0, "rss_bytes": 12.6e9}
         for r in range(ranks)
     ]  # fmt: skip
     return story.state(step=1500, total_steps=3000, rate=2.0, world_size=ranks, ranks=table, metrics={"loss": 1.01})
@@ -67,12 +68,12 @@ def test_progress_loss_and_time_left(tmp_path: Path) -> None:
 
 def test_a_ranks_row_in_full(tmp_path: Path) -> None:
     """Host, rank, heartbeat's age, step, step time (the slowest marked), GPU, CPU, memory, how often it ended a round."""
-    lines = screen(hour(tmp_path))
+    lines = screen(hour(tmp_path), 88)
     at = next(i for i, line in enumerate(lines) if line.startswith("  HOST"))
 
-    assert lines[at] == "  HOST         RANK   BEAT     STEP STEP TIME   GPU GPU MEM    CPU     MEM FAILS"
-    assert lines[at + 1] == "▶ node1           0  0.5 s    1,500    500 ms  93 % 61.4 GB  250 % 12.6 GB"
-    assert lines[at + 6] == "  node3           5  0.5 s    1,500  ▲ 600 ms  93 % 61.4 GB  250 % 12.6 GB     2"
+    assert lines[at] == "  HOST         RANK   BEAT     STEP STEP TIME   GPU GPU MEM GPU PWR    CPU     MEM FAILS"
+    assert lines[at + 1] == "▶ node1           0  0.5 s    1,500    500 ms  93 % 61.4 GB   412 W  250 % 12.6 GB"
+    assert lines[at + 6] == "  node3           5  0.5 s    1,500  ▲ 600 ms  93 % 61.4 GB   412 W  250 % 12.6 GB     2"
 
 
 def test_a_rank_fails_that_ends_a_round(tmp_path: Path) -> None:
@@ -116,6 +117,7 @@ def test_a_long_reason_is_told_to_its_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("width", "columns"),
     [
+        (88, "HOST RANK BEAT STEP STEP TIME GPU GPU MEM GPU PWR CPU MEM FAILS"),
         (80, "HOST RANK BEAT STEP STEP TIME GPU GPU MEM CPU MEM FAILS"),
         (79, "HOST RANK BEAT STEP STEP TIME GPU GPU MEM CPU FAILS"),
         (60, "HOST RANK BEAT STEP STEP TIME GPU FAILS"),
