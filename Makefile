@@ -3,13 +3,14 @@
 # make faults  the long tests: several faults in each run
 # make slurm   every test on the cluster; RELEASE=trixie: on that Debian release's SLURM and Python
 # make matrix  the same on every release; writes docs/versions.md
+# make gpu     what it does on this machine's GPUs; writes docs/gpu.md; PART=name: one part
 # make check   linters and types           make lowest  the lowest supported versions
 # make docs    the generated pages         make clean   what the above left behind
 LAUNCHER_VENV ?= .venv
 PY := $(LAUNCHER_VENV)/bin/python
 PYTEST := $(PY) -m pytest --tb=short -ra -q
 
-.PHONY: setup demo data test faults slurm matrix check lowest docs clean packages apptainer pyxis
+.PHONY: setup demo data test faults slurm matrix gpu check lowest docs clean packages apptainer pyxis
 
 setup:
 	@.ci/setup
@@ -61,6 +62,10 @@ endif
 
 matrix: setup
 	@.ci/matrix
+
+# Without set-up: torch may be the machine's own.
+gpu:
+	@.ci/gpu $(PART)
 
 check: setup
 	@$(PY) -m ruff check .

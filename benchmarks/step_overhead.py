@@ -1,6 +1,6 @@
 """What the shared loop costs per step beside a plain DDP loop: short blocks of both in turns, within the same processes.
 
-``python benchmarks/step_overhead.py [--ranks 2] [--pairs 400] [--block 20] [--hidden 512] [--cpu]``. One run of
+``python benchmarks/step_overhead.py [--ranks 2] [--pairs 400] [--block 20] [--hidden 512] [--layers 1] [--cpu]``. One run of
 ``launcher.Training``'s loop with an agent listening (progress, metrics and the boundary's checks included) stops after every
 ``--block`` steps for as many steps of a loop written by hand around DistributedDataParallel, same model, same data in memory. A
 machine whose speed changes from second to second changes for both alike: each of our blocks is compared with the mean of the
@@ -20,6 +20,7 @@ import statistics
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from launcher import Training, Worker
 from launcher.run.message_lines import Channel
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec, RunSpec, Work
-from launcher.training.ddp.data import fetch
+from launcher.training.ddp.data import fetch, to_device
 from launcher.training.loop import run_task
 from launcher.training.process.place import WorkerPlace
 from launcher.training.step.session import Session
@@ -49,18 +50,45 @@ def data(samples: int) -> TensorDataset:
     )
 
 
-def network(hidden: int) -> torch.nn.Module:
-    """Three layers."""
-    layers = [torch.nn.Linear(256, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, hidden), torch.nn.ReLU()]
-    return torch.nn.Sequential(*layers, torch.nn.Linear(hidden, 10))
+@dataclass(frozen=True)
+class Size:
+    """What is measured, and how often."""
+
+    ranks: int = 2
+    pairs: int = 400
+    block: int = 20
+    """Steps in a row."""
+    hidden: int = 512
+    layers: int = 1
+    """Hidden layers: a step's time grows with them."""
+    gpus: bool = False
+
+    def device(self, rank: int) -> torch.device:
+        """Where a rank computes."""
+        return torch.device("cuda", rank) if self.gpus else torch.device("cpu")
+
+
+def network(size: Size) -> torch.nn.Module:
+    """Linear layers."""
+    layers: list[torch.nn.Module] = [torch.nn.Linear(256, size.hidden), torch.nn.ReLU()]
+    for _ in range(size.layers):
+        layers += [torch.nn.Linear(size.hidden, size.hidden), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(size.hidden, 10))
+
+
+def now(device: torch.device) -> float:
+    """Seconds, when the device has done all it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return CLOCK()
 
 
 class Plain:
     """A loop by hand, some steps at a time; data is read and shuffled the same way."""
 
-    def __init__(self, place: WorkerPlace, dataset: TensorDataset, hidden: int) -> None:
-        self.place, self.dataset = place, dataset
-        self.model = torch.nn.parallel.DistributedDataParallel(network(hidden), gradient_as_bucket_view=True)
+    def __init__(self, place: WorkerPlace, dataset: TensorDataset, size: Size, device: torch.device) -> None:
+        self.place, self.dataset, self.device = place, dataset, device
+        self.model = torch.nn.parallel.DistributedDataParallel(network(size).to(device), gradient_as_bucket_view=True)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
         self.at = 0
@@ -69,7 +97,7 @@ class Plain:
         """The next ``steps`` of it."""
         for _ in range(steps):
             first = self.at + self.place.rank * BATCH
-            x, y = fetch(self.dataset, self.order[first : first + BATCH].tolist())
+            x, y = to_device(fetch(self.dataset, self.order[first : first + BATCH].tolist()), self.device)
             loss = torch.nn.functional.cross_entropy(self.model(x), y)
             loss.backward()
             self.optimizer.step()
@@ -82,16 +110,19 @@ class Task(Training):
 
     batch_size = BATCH
 
-    def __init__(self, dataset: TensorDataset, hidden: int, block: int, plain: Plain) -> None:
-        self.dataset, self.hidden, self.block, self.plain = dataset, hidden, block, plain
+    def __init__(self, dataset: TensorDataset, size: Size, plain: Plain) -> None:
+        self.dataset, self.size, self.block, self.plain = dataset, size, size.block, plain
         self.steps = 0
         self.ours: list[float] = []
         self.theirs: list[float] = []
+        self.waits: dict[str, int] = {}
+        """On GPUs: how often a block of each waited for the device."""
+        self.trace: Any = None
         self.resumed = CLOCK()
 
     def model(self) -> torch.nn.Module:
         """See network."""
-        return network(self.hidden)
+        return network(self.size)
 
     def train_data(self) -> TensorDataset:
         """See data."""
@@ -107,45 +138,74 @@ class Task(Training):
 
     def take_turns(self) -> None:
         """Our block is over; one of theirs."""
-        stopped = CLOCK()
+        stopped = now(self.plain.device)
+        traced = self.size.gpus and len(self.ours) == self.size.pairs // 20
+        if self.trace is not None:
+            self.waits["ours"], self.trace = waits_in(self.trace), None
+        if traced:
+            trace = begin_trace()
         self.plain.run(self.block)
+        if traced:
+            self.waits["plain"] = waits_in(trace)
         self.ours.append((stopped - self.resumed) / self.block)
-        self.resumed = CLOCK()
+        self.resumed = now(self.plain.device)
         self.theirs.append((self.resumed - stopped) / self.block)
+        if traced:
+            self.trace = begin_trace()
 
     def optimizer(self, model: Any) -> torch.optim.Optimizer:
         """Plain SGD."""
         return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-def in_turns(place: WorkerPlace, arguments: argparse.Namespace) -> list[tuple[float, float]]:
+WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
+"""CUDA's calls in which the host waits for a device. Copies of pinned memory are cudaMemcpyAsync."""
+
+
+def begin_trace() -> Any:
+    """Begin to note what CUDA is asked to do."""
+    trace = torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    )
+    trace.start()
+    return trace
+
+
+def waits_in(trace: Any) -> int:
+    """End the trace; return how often the host waited for the device, but for the end of the trace itself."""
+    trace.stop()
+    return sum(event.name in WAITS for event in trace.events())
+
+
+def in_turns(place: WorkerPlace, size: Size) -> tuple[list[tuple[float, float]], dict[str, int]]:
     """Seconds per step, pair by pair: our block, and the mean of the plain ones around it. The first tenth warms up."""
-    dataset = data((arguments.pairs + 2) * arguments.block * BATCH * arguments.ranks)
-    session = Session(place, Gate(), torch.device("cpu"))
-    task = Task(dataset, arguments.hidden, arguments.block, Plain(place, dataset, arguments.hidden))
+    dataset = data((size.pairs + 2) * size.block * BATCH * size.ranks)
+    device = size.device(place.rank)
+    session = Session(place, Gate(), device)
+    task = Task(dataset, size, Plain(place, dataset, size, device))
     run_task(Worker(session), session, task)
     around = [(before + after) / 2 for before, after in itertools.pairwise(task.theirs)]
-    return list(zip(task.ours[1:], around, strict=True))[arguments.pairs // 10 :]
+    return list(zip(task.ours[1:], around, strict=True))[size.pairs // 10 :], task.waits
 
 
-def rank_main(rank: int, arguments: argparse.Namespace, port: int, folder: str, results: Any) -> None:
+def rank_main(rank: int, size: Size, port: int, folder: str, results: Any) -> None:
     """One rank."""
-    global CLOCK
-    CLOCK = time.thread_time if arguments.cpu else time.perf_counter
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+    if size.gpus:
+        torch.cuda.set_device(size.device(rank))
     store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=arguments.ranks)
+    dist.init_process_group("nccl" if size.gpus else "gloo", store=store, rank=rank, world_size=size.ranks)
     agent, mine = socket.socketpair()
     threading.Thread(target=_swallow, args=(agent,), daemon=True).start()
     channel = Channel(mine)
     listen(channel, Gate(), rank)
     paths = RunPaths(Path(folder))
     spec = RunSpec.read(paths.spec)
-    place = WorkerPlace(rank=rank, local_rank=rank, world_size=arguments.ranks, spec=spec, paths=paths, channel=channel)
-    pairs = in_turns(place, arguments)
+    place = WorkerPlace(rank=rank, local_rank=rank, world_size=size.ranks, spec=spec, paths=paths, channel=channel)
+    found = in_turns(place, size)
     if rank == 0:
-        results.put(pairs)
+        results.put(found)
     dist.destroy_process_group()
 
 
@@ -161,25 +221,33 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--block", type=int, default=20, help="steps in a row")
     parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=1, help="hidden layers")
     parser.add_argument(
         "--cpu", action="store_true", help="main thread's CPU time instead of wall time: for a busy machine"
     )
-    arguments = parser.parse_args()
+    values = vars(parser.parse_args())
+    global CLOCK
+    CLOCK = time.thread_time if values.pop("cpu") else time.perf_counter
+    report(measure(Size(**values))[0])
+
+
+def measure(size: Size) -> tuple[list[tuple[float, float]], dict[str, int]]:
+    """Return what rank 0 measured: pairs of seconds per step (ours, plain), and on GPUs how often each waited for the device."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        write_spec(Path(folder), arguments.ranks)
+        write_spec(Path(folder), size.ranks)
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         results = context.Queue()
         workers = [
-            context.Process(target=rank_main, args=(rank, arguments, store.port, folder, results))
-            for rank in range(arguments.ranks)
+            context.Process(target=rank_main, args=(rank, size, store.port, folder, results))
+            for rank in range(size.ranks)
         ]
         for worker in workers:
             worker.start()
-        pairs = results.get()
+        found: tuple[list[tuple[float, float]], dict[str, int]] = results.get()
         for worker in workers:
             worker.join()
-    report(pairs)
+    return found
 
 
 def write_spec(folder: Path, ranks: int) -> None:
@@ -199,16 +267,19 @@ def write_spec(folder: Path, ranks: int) -> None:
     ).write(RunPaths(folder).spec)
 
 
-def report(pairs: list[tuple[float, float]]) -> None:
-    """Medians, and a bootstrap interval of the median ratio."""
-    ratios = [mine / theirs - 1 for mine, theirs in pairs]
+def interval(values: list[float]) -> tuple[float, float, float]:
+    """Return the median of ``values`` and its 95 % interval (bootstrap)."""
     rng = random.Random(0)
-    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(2000))
+    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(2000))
+    return statistics.median(values), medians[50], medians[1949]
+
+
+def report(pairs: list[tuple[float, float]]) -> None:
+    """Medians, and an interval of the median ratio."""
+    middle, low, high = interval([mine / theirs - 1 for mine, theirs in pairs])
     mine, theirs = (statistics.median(column) * 1000 for column in zip(*pairs, strict=True))
     print(f"{len(pairs)} pairs: ours {mine:.3f} ms per step, plain DDP {theirs:.3f} ms")
-    print(
-        f"overhead {100 * statistics.median(ratios):+.2f} % (95 %: {100 * medians[50]:+.2f} to {100 * medians[1949]:+.2f})"
-    )
+    print(f"overhead {100 * middle:+.2f} % (95 %: {100 * low:+.2f} to {100 * high:+.2f})")
 
 
 if __name__ == "__main__":

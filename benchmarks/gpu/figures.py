@@ -1,0 +1,69 @@
+"""What a part has found out, and the page made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One finding: a value with its unit, or that something holds."""
+
+    name: str
+    value: float | str | bool
+    unit: str = ""
+    goal: str = ""
+    """What was aimed at, in words; empty: nothing."""
+    ok: bool | None = None
+    """Whether the goal is reached; None: there is none."""
+    note: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The value as people read it."""
+        if isinstance(self.value, bool):
+            return "yes" if self.value else "no"
+        value = f"{self.value:.4g}" if isinstance(self.value, float) else str(self.value)
+        return f"{value} {self.unit}".strip()
+
+    def write(self, file: TextIO) -> None:
+        """Add a line; it is there even when the part is ended after it."""
+        file.write(json.dumps(asdict(self)) + "\n")
+        file.flush()
+
+
+def holds(name: str, value: bool, note: str = "") -> Figure:
+    """A finding that has to be true."""
+    return Figure(name, value, goal="yes", ok=value, note=note)
+
+
+def page(facts: dict[str, str], parts: Iterable[dict[str, Any]]) -> str:
+    """Return docs/gpu.md: the machine, then each part with its figures, or why it was skipped."""
+    lines = [
+        "# GPUs",
+        "",
+        "Written by `make gpu`: what the launcher does on this machine's GPUs, figure by figure.",
+        "",
+    ]
+    lines += ["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in facts.items()), ""]
+    for part in parts:
+        lines += [f"## {part['name']}", "", part["about"], ""]
+        if part["skipped"]:
+            lines += [f"Skipped: {part['skipped']}.", ""]
+        if part["figures"]:
+            lines += ["| | found | goal | |", "| --- | --- | --- | --- |"]
+            lines += [_row(Figure(**values)) for values in part["figures"]]
+            lines += [""]
+        if part["error"]:
+            lines += [f"**Failed**: {part['error']}", ""]
+        lines += [f"{part['seconds']:.0f} s.", ""]
+    return "\n".join(lines)
+
+
+def _row(figure: Figure) -> str:
+    mark = {True: "", False: "**not reached**", None: ""}[figure.ok]
+    last = "; ".join(filter(None, [mark, figure.note]))
+    return f"| {figure.name} | {figure.shown} | {figure.goal} | {last} |"

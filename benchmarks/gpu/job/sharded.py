@@ -1,0 +1,68 @@
+"""FSDP2: parameters and moments are DTensors over all ranks, saved by DCP into the folder that the leader commits.
+
+``sharded.py STEPS OUT``: writes a line to OUT with the digest of all weights after each resume, at each save and at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import launcher
+
+run = launcher.attach()
+device = run.device
+dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+torch.manual_seed(3)
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).to(device)
+fully_shard(model, mesh=init_device_mesh(device.type, (dist.get_world_size(),)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def state() -> dict[str, object]:
+    """What DCP saves and loads in place."""
+    weights, moments = get_state_dict(model, optimizer)
+    return {"model": weights, "optimizer": moments}
+
+
+def tell(what: str) -> None:
+    """Write the digest of all weights; a collective."""
+    full = [parameter.full_tensor().detach().cpu() for parameter in model.parameters()]
+    if run.is_leader:
+        digest = hashlib.sha256(b"".join(weights.numpy().tobytes() for weights in full)).hexdigest()
+        with Path(sys.argv[2]).open("a") as file:
+            file.write(f"{what} {run.steps_done} {dist.get_world_size()} {digest}\n")
+
+
+if run.resume_path is not None:
+    loaded = state()
+    dcp.load(loaded, checkpoint_id=run.resume_path)
+    set_state_dict(model, optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+    tell("resumed")
+steps = int(sys.argv[1])
+for step in run.steps(steps):
+    random = torch.Generator().manual_seed(1000 * step + dist.get_rank())
+    loss = model(torch.randn(32, 64, generator=random).to(device)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    # Slow from the middle of the first attempt on, so that a stop that is asked for then finds it at work.
+    time.sleep(1.5 if 2 * step > steps and os.environ.get("LAUNCHER_ATTEMPT") == "0" else 0.01)
+    run.step(loss=loss.detach())
+    if run.should_save() or run.should_stop():
+        with run.save_dir() as folder:
+            dcp.save(state(), checkpoint_id=folder)
+        tell("saved")
+if not run.should_stop():
+    tell("ended")
+dist.destroy_process_group()
