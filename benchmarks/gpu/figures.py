@@ -40,6 +40,13 @@ def holds(name: str, value: bool, note: str = "") -> Figure:
     return Figure(name, value, goal="yes", ok=value, note=note)
 
 
+def at_most(name: str, value: float, unit: str, limit: float, *, counts: bool, note: str = "") -> Figure:
+    """A measured value with a limit; ``counts``: on GPUs. On CPUs, whatever else they do, no time is a goal."""
+    return Figure(
+        name, value, unit, f"at most {limit:g} {unit}" if counts else "", value <= limit if counts else None, note
+    )
+
+
 def page(facts: dict[str, str], parts: Iterable[dict[str, Any]]) -> str:
     """Return docs/gpu.md: the machine, then each part with its figures, or why it was skipped."""
     lines = [

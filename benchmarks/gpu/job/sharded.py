@@ -1,6 +1,7 @@
 """FSDP2: parameters and moments are DTensors over all ranks, saved by DCP into the folder that the leader commits.
 
-``sharded.py STEPS OUT``: writes a line to OUT with the digest of all weights after each resume, at each save and at the end.
+``sharded.py STEPS OUT SLOW_S``: writes a line to OUT with the digest of all weights after each resume, at each save and at the end.
+From the middle of the first attempt on a step takes SLOW_S, so that a stop that is asked for then finds it at work.
 """
 
 from __future__ import annotations
@@ -56,8 +57,7 @@ for step in run.steps(steps):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    # Slow from the middle of the first attempt on, so that a stop that is asked for then finds it at work.
-    time.sleep(1.5 if 2 * step > steps and os.environ.get("LAUNCHER_ATTEMPT") == "0" else 0.01)
+    time.sleep(float(sys.argv[3]) if 2 * step > steps and os.environ.get("LAUNCHER_ATTEMPT") == "0" else 0.01)
     run.step(loss=loss.detach())
     if run.should_save() or run.should_stop():
         with run.save_dir() as folder:

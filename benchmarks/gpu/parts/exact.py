@@ -51,7 +51,7 @@ def _variant(machine: Machine, variant: str) -> tuple[bool, str]:
         broken.until_step(SAVE_EVERY * 3, round_=1)
         broken.command("cancel", broken.paths.root.name, "--save")
         broken.end("cancelled")
-        broken.command("resubmit", broken.paths.root.name, "--backend", "local")
+        broken.command("resubmit", broken.paths.root.name)
         broken.until("the next attempt", lambda: len(broken.events("attempt_started")) == 2)
         broken.end()
         straight.end()

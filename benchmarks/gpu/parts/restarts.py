@@ -23,7 +23,7 @@ TIMES = 5
 def run(machine: Machine) -> Iterator[Figure]:
     """Kill a rank some times; look at the fork server; take the start of a rank apart."""
     times = machine.pick(TIMES, 1)
-    for method in ("forkserver", "spawn"):
+    for method in machine.pick(("forkserver", "spawn"), ("forkserver",)):
         one = Run(machine.folder, method, _job(machine, method))
         try:
             one.until_saved(1)

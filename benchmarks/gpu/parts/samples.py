@@ -14,14 +14,14 @@ from launcher.report.live.feed import LiveFeed
 from launcher.report.live.screen import detail_screen
 from launcher.run.files import read_lines
 
-BUSY_S = 8.0
+BUSY_S = 25.0
 
 
 def run(machine: Machine) -> Iterator[Figure]:
     """Keep the GPUs busy for some seconds and look at what was recorded."""
     job = {
         "function": "busy:main",
-        "params": {"seconds": machine.pick(BUSY_S, 3.0)},
+        "params": {"seconds": machine.pick(BUSY_S, 12.0)},
         "code": {"dir": str(JOBS)},
         "resources": machine.resources(),
     }
