@@ -131,6 +131,8 @@ class WorkerAt(FromWorker, type="at"):
     step: int
     waits: bool | None = None
     """Its main thread is in a collective, or in a backward pass that may wait for one."""
+    collectives: int | None = None
+    """How many collectives of all ranks it has started; None: torch does not tell."""
 
 
 class WorkerSaveAck(FromWorker, type="save_ack"):

@@ -44,6 +44,8 @@ class Rank:
     entered: int | None = None
     at: int | None = None
     """The unit it has entered, answered to ``where``."""
+    collectives: int | None = None
+    """How many collectives it had started then."""
     step_time_s: float | None = None
     own_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     """Its latest step times without what it waited for others."""
@@ -203,7 +205,14 @@ class Round:
     def views(self, now: float) -> list[RankView]:
         """Return what the hang watch looks at: ranks that still have something to do."""
         return [
-            RankView(r.rank, r.phase, r.step, now - r.frozen_since if r.frozen_since is not None else 0.0, r.at)
+            RankView(
+                r.rank,
+                r.phase,
+                r.step,
+                now - r.frozen_since if r.frozen_since is not None else 0.0,
+                r.at,
+                r.collectives,
+            )
             for r in self.ranks
             if not r.over
         ]
@@ -263,7 +272,7 @@ class Round:
 
     def is_at(self, rank: Rank, message: WorkerAt) -> None:
         """Take in the answer to ``where``."""
-        rank.at = message.step
+        rank.at, rank.collectives = message.step, message.collectives
         self.pauses.answered(rank.rank, message.waits)
 
     def reached(self, rank: Rank, step: int) -> bool:

@@ -44,6 +44,8 @@ class RankView:
     """Seconds in process state T without a break."""
     at: int | None = None
     """The unit it has entered, as it answered when nobody progressed; None: it did not answer."""
+    collectives: int | None = None
+    """How many collectives it had started then; None: not known."""
 
 
 @dataclass
@@ -112,8 +114,9 @@ class HangWatch:
 def laggards(ranks: list[RankView], frozen_s: float = FROZEN_S) -> list[RankView]:
     """Who holds the others up: ranks that have been frozen for ``frozen_s``; else those that do not even answer; else those furthest behind.
 
-    Nobody where all are alike. Reported steps are no measure: a rank that waits told of its last step up to 0.1 s before,
-    which is many short steps.
+    Those behind have entered an earlier unit, or in the same one have not started a collective that most ranks have. Nobody where
+    all are alike. Reported steps are no measure: a rank that waits told of its last step up to 0.1 s before, which is many
+    short steps.
     """
     stopped = [r for r in ranks if r.frozen_s >= frozen_s]
     if stopped:
@@ -121,4 +124,12 @@ def laggards(ranks: list[RankView], frozen_s: float = FROZEN_S) -> list[RankView
     least = min((r.at for r in ranks if r.at is not None), default=None)
     silent = [r for r in ranks if r.at is None]
     behind = silent or [r for r in ranks if r.at == least]
-    return behind if len(behind) < len(ranks) else []
+    return behind if len(behind) < len(ranks) else _absent(ranks)
+
+
+def _absent(ranks: list[RankView]) -> list[RankView]:
+    counts = [r.collectives for r in ranks if r.collectives is not None]
+    if not counts or len(counts) < len(ranks):
+        return []
+    behind = [r for r in ranks if r.collectives == min(counts)]
+    return behind if 2 * len(behind) <= len(ranks) and min(counts) < max(counts) else []

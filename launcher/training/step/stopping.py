@@ -27,6 +27,7 @@ from launcher.run.messages import (
     WorkerSaveAck,
 )
 from launcher.training.checkpoint import write
+from launcher.training.process.collectives import collectives_started
 from launcher.training.process.waits import waits_for_ranks
 
 
@@ -114,7 +115,7 @@ def _handle(channel: Channel, gate: Gate, rank: int, message: ToWorker) -> None:
         case Pause():
             channel.send(WorkerEntered(step=gate.pause()))
         case AskUnit():
-            channel.send(WorkerAt(step=gate.entered, waits=waits_for_ranks()))
+            channel.send(WorkerAt(step=gate.entered, waits=waits_for_ranks(), collectives=collectives_started()))
         case StopAt():
             gate.agree(message)
         case Release():

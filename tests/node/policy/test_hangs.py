@@ -116,6 +116,20 @@ def test_who_does_not_answer_is_the_laggard():
     assert laggards([RankView(0, "train", 4), RankView(1, "train", 5)]) == []
 
 
+def test_who_has_not_started_a_collective_is_the_laggard():
+    """In the same unit the counts of collectives tell; most ranks must have started it, and all must have told."""
+
+    def named(*counts: int | None) -> list[int]:
+        views = [RankView(rank, "train", 5, at=5, collectives=count) for rank, count in enumerate(counts)]
+        return [r.rank for r in laggards(views)]
+
+    assert named(9, 8, 9) == [1]
+    assert named(9, 8) == [1]
+    assert named(9, 8, 8) == named(9, 9) == named(9, None, 9) == named(None, None) == []
+    behind = RankView(2, "train", 4, at=4, collectives=9)
+    assert laggards([RankView(0, "train", 5, at=5, collectives=8), behind]) == [behind]
+
+
 def test_reported_steps_name_nobody():
     """A rank that waits told of its last step a moment before the one it waits for did: short steps look like lagging."""
     assert laggards([RankView(0, "train", 56, at=61), RankView(1, "train", 60, at=61)]) == []
