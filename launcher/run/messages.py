@@ -250,6 +250,12 @@ class SaveAt(ToWorker, type="save_at"):
     tmp: str
 
 
+class SaveAgreed(ToWorker, type="save_agreed"):
+    """Every rank will save at the boundary after unit ``step``: ranks that save together and have come to it go on."""
+
+    step: int
+
+
 class Committed(ToWorker, type="committed"):
     """The leader has committed this checkpoint. Workers need not know; who speaks with a leader by hand (tests) waits for it."""
 

@@ -24,7 +24,7 @@ from launcher.node.leader.journal import HistoryWriter
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.verify import Proof
 from launcher.run.intervals import young_daly_s
-from launcher.run.messages import Committed, SaveAt, SaveLost, WorkerSaveAck, WorkerSaveFailed, WorkerShard
+from launcher.run.messages import Committed, SaveAgreed, SaveAt, SaveLost, WorkerSaveAck, WorkerSaveFailed, WorkerShard
 from launcher.run.paths import RunPaths
 from launcher.run.spec import CheckpointSpec
 
@@ -186,6 +186,7 @@ class Saver:
         else:
             self._margin = max(1, self._margin - 1)
             self._get(asked.step, now)
+            self.round.send(SaveAgreed(step=asked.step))
 
     def finished(self, step: int) -> None:
         """Give up saves beyond ``step``: a worker has done all its work there."""

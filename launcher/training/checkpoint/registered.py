@@ -14,7 +14,7 @@ from launcher.errors import CheckpointError
 from launcher.run.asking import exists, names, patiently
 from launcher.run.messages import WorkerWarning
 from launcher.run.worker_texts import NOT_REGISTERED, UNORDERED
-from launcher.training.checkpoint import readback, write
+from launcher.training.checkpoint import distributed, readback, write
 from launcher.training.checkpoint.digest import digest
 from launcher.training.checkpoint.plain import from_plain
 from launcher.training.ddp.optimizers import bearer, parts
@@ -36,6 +36,8 @@ class Registered:
     ) -> None:
         self.shared: dict[str, Any] = {}
         self.per_rank: dict[str, Any] = {}
+        self._in_parts: set[str] = set()
+        """Names of those of which each rank has a part."""
         self.optimizers: list[torch.optim.Optimizer] = []
         """Each calls ``settle`` before its every step."""
         self._place = place
@@ -61,6 +63,19 @@ class Registered:
         return bool(self.shared or self.per_rank)
 
     @property
+    def has_parts(self) -> bool:
+        """Whether the ranks must meet to save: some state is distributed over them."""
+        return bool(self._in_parts)
+
+    def gathered(self, *, keep: bool) -> dict[str, Any]:
+        """Return the whole state of what is distributed, by name, where it is to be kept; all ranks must call it."""
+        return {
+            name: distributed.gather(self.shared[name].state_dict(), keep=keep)
+            for name in self.shared
+            if name in self._in_parts
+        }
+
+    @property
     def ranks_then(self) -> int:
         """Return how many ranks wrote the checkpoint; 0 without one."""
         if self.loaded:
@@ -75,6 +90,8 @@ class Registered:
             inner = bearer(unwrap(thing))
             self._check(name, inner, per_rank)
             (self.per_rank if per_rank else self.shared)[name] = inner
+            if distributed.is_in_parts(inner):
+                self._in_parts.add(name)
             source = self._mine if per_rank else self.loaded
             if source is not None:
                 self._load(name, inner, source["objects"])
@@ -92,6 +109,10 @@ class Registered:
         kind, place = type(thing).__name__, self._place
         if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
             raise TypeError(f"worker.register({name}=...): {kind} has no state_dict and load_state_dict")
+        if why := distributed.refusal(thing, per_rank=per_rank):
+            raise TypeError(f"worker.register({name}=...): {why}")
+        if distributed.is_in_parts(thing):
+            return  # of plain tensors, once it is gathered
         is_saved_here = place.spec.checkpoint.enabled and (per_rank or place.rank == 0)
         is_optimizer = isinstance(thing, torch.optim.Optimizer)
         if not (is_saved_here or is_optimizer):
@@ -136,9 +157,13 @@ class Registered:
         # The file is mapped; what keeps the tensors it is given must not keep the mapping.
         tensor = (lambda value: value) if isinstance(thing, torch.nn.Module) else torch.clone
         try:
-            thing.load_state_dict(from_plain(states[name], code_dir=self._place.spec.code_dir, tensor=tensor))
+            state = from_plain(states[name], code_dir=self._place.spec.code_dir, tensor=tensor)
+            thing.load_state_dict(distributed.cut(state, thing) if name in self._in_parts else state)
         except Exception as error:
-            raise CheckpointError(f"the checkpoint's state of {name!r} does not fit: {error}") from error
+            lasting = isinstance(error, CheckpointError) and error.lasting
+            raise CheckpointError(
+                f"the checkpoint's state of {name!r} does not fit: {error}", lasting=lasting
+            ) from error
 
     def complete(self) -> None:
         """Release the checkpoint. Raises CheckpointError when it holds state of an object that is not registered."""

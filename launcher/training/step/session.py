@@ -75,6 +75,8 @@ class Session:
         self.folder_step = -1
         """The step that `Worker.save_dir` saved last."""
         self._gap: Reference | None = None
+        self._gathered: tuple[int, dict[str, Any]] = (-1, {})
+        """The step whose distributed state was gathered last, and that: a save that is tried again meets no other rank."""
         self._saved_at = 0
         self.folder_mode = 0o750 if place.spec.share == "group" else 0o700
         self.saver = write.CheckpointWriter(place.channel, device, folder_mode=self.folder_mode)
@@ -136,6 +138,7 @@ class Session:
             "objects": {name: thing.state_dict() for name, thing in self.registered.per_rank.items()},
         }
         files: list[tuple[str, Any]] = [(write.rank_file(self.place.rank), own)]
+        objects = self._shared_objects()
         if self.place.rank == 0:
             shared = {
                 "format": write.FORMAT,
@@ -143,10 +146,20 @@ class Session:
                 "world_size": self.place.world_size,
                 "seed": self.seed,
                 "notes": dict(self.notes),
-                "objects": {name: thing.state_dict() for name, thing in self.registered.shared.items()},
+                "objects": objects,
             }
             files.insert(0, (write.SHARED, shared))
         return files
+
+    def _shared_objects(self) -> dict[str, Any]:
+        """Return the state of what all ranks share; where each has a part of it, all ranks gather it for rank 0, once a step."""
+        registered, step = self.registered, self.position.step
+        if registered.has_parts and self._gathered[0] != step:
+            self._gathered = step, registered.gathered(keep=self.place.rank == 0)
+        if self.place.rank != 0:
+            return {}
+        whole = self._gathered[1]
+        return {n: whole[n] if n in whole else thing.state_dict() for n, thing in registered.shared.items()}
 
     # -- units ---------------------------------------------------------------------------------------------------
 
@@ -272,7 +285,10 @@ class Session:
     def due_folder(self) -> Path | None:
         """Return the folder of the save that is due at this boundary, if one is."""
         step = self.position.step
-        if (tmp := self.gate.due(step)) is not None:
+        meet = (
+            self.registered.has_parts or not self.registered
+        )  # the ranks meet in gathering, or in what user code saves by
+        if (tmp := (self.gate.due_on_all if meet else self.gate.due)(step)) is not None:
             return tmp
         interval = self.rules.interval_steps
         wanted = self.rules.enabled and interval and step % interval == 0

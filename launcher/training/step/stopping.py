@@ -18,6 +18,7 @@ from launcher.run.messages import (
     AskUnit,
     Pause,
     Release,
+    SaveAgreed,
     SaveAt,
     SaveLost,
     StopAt,
@@ -43,6 +44,7 @@ class Gate:
         self.hold = False
         self.stop: StopAt | None = None
         self.saves: dict[int, Path] = {}
+        self._agreed: set[int] = set()
         self._changed = threading.Condition()
 
     def publish(self, unit: int) -> None:
@@ -52,6 +54,16 @@ class Gate:
     def due(self, step: int) -> Path | None:
         """Return the folder to save into at the boundary after unit ``step``, when one was asked for."""
         return self.saves.pop(step, None) if self.saves else None
+
+    def due_on_all(self, step: int) -> Path | None:
+        """As `due`, for a save in which the ranks meet: waits until it is known whether every rank saves at ``step``, or none does."""
+        if step not in self.saves:
+            return None
+        with self._changed:
+            while step in self.saves and step not in self._agreed:
+                self._changed.wait()
+            self._agreed.discard(step)
+            return self.saves.pop(step, None)
 
     def passes(self, unit: int) -> bool:
         """Whether ``unit`` may begin; waits for the agreed step when held. False: stop now, before it."""
@@ -92,7 +104,22 @@ class Gate:
         if self.entered <= step:
             return True
         # The boundary lies behind, unless the main thread took the request on its way through.
-        return self.saves.pop(step, None) is None
+        return not self.lose_save(step)
+
+    def agree_save(self, step: int) -> None:
+        """Take the leader's word: every rank saves at ``step``."""
+        with self._changed:
+            if step in self.saves:
+                self._agreed.add(step)
+            self._changed.notify_all()
+
+    def lose_save(self, step: int) -> bool:
+        """Forget a request to save; false when the main thread has taken it."""
+        with self._changed:
+            was_there = self.saves.pop(step, None) is not None
+            self._agreed.discard(step)
+            self._changed.notify_all()
+        return was_there
 
 
 def listen(channel: Channel, gate: Gate, rank: int) -> None:
@@ -122,6 +149,9 @@ def _handle(channel: Channel, gate: Gate, rank: int, message: ToWorker) -> None:
             gate.release()
         case SaveAt():
             channel.send(WorkerSaveAck(id=message.id, ok=gate.ask_save(message.step, message.tmp)))
+        case SaveAgreed():
+            gate.agree_save(message.step)
         case SaveLost():
+            gate.lose_save(message.step)
             shared = [write.SHARED] if rank == 0 else []
             write.remove_files(Path(message.tmp), [write.rank_file(rank), *shared])

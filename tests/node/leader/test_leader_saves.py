@@ -27,7 +27,7 @@ def test_the_automatic_interval_follows_cost_and_failures(world, virtual):
     counts = {}
     for name, blocked_s, deaths in (("cheap", 0.0005, 0), ("dear", 0.05, 0), ("dying", 0.05, 8)):
         w = world(checkpoint={"min_interval_min": 0.05}, restart={"max_restarts": 99}, nodes=1)
-        w.total_steps, w.step_s, w.blocked_s = 1500, 0.1, blocked_s
+        w.total_steps, w.step_s, w.blocked_s = 3000, 0.1, blocked_s
         deaths_at(w, [40 + 7 * n for n in range(deaths)])
         assert virtual(w.attempt_once()).state == "completed"
         assert len(w.events("round_started")) == 1 + deaths
@@ -73,3 +73,31 @@ def test_a_folder_taken_away_by_a_rank_that_failed_is_no_failure_of_its_own(worl
     assert virtual(w.attempt_once()).state == "completed"
     assert [e["errno_name"] for e in w.events("save_failed")] == told
     assert w.events("saved")[-1]["step"] == 40
+
+
+def test_every_rank_hears_that_all_save_or_that_none_does(world, virtual):
+    """One rank's boundary has passed: the save is lost for all. Else all are told: those that save together wait for this word."""
+    w = world(checkpoint={"interval_min": 0.05})
+    w.total_steps, w.step_s = 200, 0.1
+    heard = []
+
+    class Late(w.worker_class):
+        def hear(self, m):
+            if m["type"].startswith("save_"):
+                heard.append((m["step"], m["type"], self.rank))
+            if m["type"] == "save_at" and self.rank == 2 and len(heard) < 8:
+                self.say("save_ack", id=m["id"], ok=False)
+            else:
+                super().hear(m)
+
+    w.worker_class = Late
+    assert virtual(w.attempt_once()).state == "completed"
+
+    asked = list(dict.fromkeys(step for step, *_ in heard))
+    words = {
+        step: {type_: {r for s, t, r in heard if (s, t) == (step, type_)} for _, type_, _ in heard} for step in asked
+    }
+    everybody = {0, 1, 2, 3}
+    assert (words[asked[0]]["save_lost"], words[asked[0]]["save_agreed"]) == (everybody, set())
+    assert len(asked) > 2
+    assert all((words[step].get("save_lost"), words[step]["save_agreed"]) == (set(), everybody) for step in asked[1:-1])

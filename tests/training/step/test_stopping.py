@@ -131,6 +131,60 @@ def test_a_save_is_promised_only_when_it_will_happen() -> None:
         assert took == ([wanted] if promised else [])
 
 
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_rank_waits_for_the_word_that_all_save_or_none(saves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that meet in a save: one that has come to its boundary waits for the leader, which has not heard all others."""
+    gate, waits, took = Gate(), threading.Event(), list[Path | None]()
+    real = gate._changed.wait
+    monkeypatch.setattr(gate._changed, "wait", lambda: (waits.set(), real()))
+    assert gate.ask_save(5, "tmp")
+
+    def work() -> None:
+        gate.publish(6)
+        took.append(gate.due_on_all(5))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert waits.wait(LIMIT_S)
+    gate.agree_save(5) if saves else gate.lose_save(5)
+    thread.join(LIMIT_S)
+
+    assert took == [Path("tmp") if saves else None]
+    assert gate.due_on_all(5) is None
+
+
+def test_ranks_that_meet_in_a_save_all_save_or_none_does() -> None:
+    """A request that reaches the ranks at different moments of their way, again and again: none ever saves alone."""
+    outcomes = set()
+    for seed in range(100):
+        gates, rng, took = [Gate() for _ in range(3)], random.Random(seed), list[int]()
+        wanted = rng.randrange(5, 60)
+
+        def work(number: int, gates: list[Gate] = gates, took: list[int] = took) -> None:
+            for step in range(60):
+                gates[number].publish(step + 1)
+                if gates[number].due_on_all(step) is not None:
+                    took.append(number)
+                time.sleep(0.0001)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        promised = []
+        for gate in gates:
+            promised.append(gate.ask_save(wanted, "tmp"))
+            time.sleep(rng.random() * 0.004)
+        for gate in gates:
+            gate.agree_save(wanted) if all(promised) else gate.lose_save(wanted)
+        for thread in threads:
+            thread.join(LIMIT_S)
+
+        assert sorted(took) == ([0, 1, 2] if all(promised) else [])
+        outcomes.add(tuple(promised))
+    assert (True, True, True) in outcomes
+    assert len(outcomes) > 1
+
+
 @pytest.mark.parametrize("world_size", [1, 3, 8])
 def test_real_workers_stop_together(tmp_path: Path, world_size: int) -> None:
     """Paused at some moment of a run with 3 ms steps: all save the agreed step, exit 0, and the leader could commit it."""

@@ -1,0 +1,104 @@
+"""Registered state of which each rank has a part (DTensors of FSDP2): whole in the checkpoint, exact on as many ranks, resumed on others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from crew import Crew, make_spec, run
+
+from launcher.run.spec import CheckpointSpec
+from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
+
+EVERY = CheckpointSpec(interval_steps=1, keep_last=1000)
+
+
+def weights(crew: Crew) -> list[tuple[int, str]]:
+    """Step and digest of the whole weights, at the begin and the end, as rank 0 printed them."""
+    text = (crew.paths.root / "rank-0.log").read_text()
+    return [(int(step), digest) for step, digest in re.findall(r"^weights (\d+) (\w+)", text, re.MULTILINE)]
+
+
+def trained(folder: Path, ranks: int, *, steps: int = 12, resume: Path | None = None) -> Crew:
+    """A run that saves at each step."""
+    spec = make_spec(
+        folder,
+        "parted_jobs:trains",
+        ranks,
+        kind="function",
+        checkpoint=EVERY,
+        params={"steps": steps},
+        deterministic=True,
+    )
+    return run(spec, ranks, resume=resume)
+
+
+def test_parts_are_saved_whole_and_a_resume_is_exact(tmp_path: Path) -> None:
+    """Two ranks: the file holds plain tensors of full size; a run resumed in the middle ends with the digests of the whole checkpoint."""
+    full = trained(tmp_path / "full", 2)
+    middle = full.paths.checkpoint(5)
+    state = torch.load(middle / "state.pt", weights_only=True)["objects"]
+    again = trained(tmp_path / "again", 2, resume=middle)
+
+    assert {type(value) for value in state["model"].values()} == {torch.Tensor}
+    assert state["model"]["0.weight"].shape == (30, 8)
+    assert state["optimizer"]["state"][0]["exp_avg"].shape == (30, 8)
+    assert digest_checkpoint(again.committed[-1]) == digest_checkpoint(full.committed[-1])
+    assert weights(again)[1] == weights(full)[1]
+
+
+@pytest.mark.parametrize(("ranks", "later"), [(2, 1), (1, 3), (3, 2)])
+def test_another_number_of_ranks_goes_on_with_the_same_weights(tmp_path: Path, ranks: int, later: int) -> None:
+    """30 and 5 rows do not divide evenly by 2 and 3: what is cut and joined again has not changed by a bit."""
+    first = trained(tmp_path / "first", ranks, steps=4)
+    second = trained(tmp_path / "second", later, steps=6, resume=first.paths.checkpoint(4))
+
+    assert weights(second)[0] == weights(first)[1]
+    assert weights(second)[1][0] == 6
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("fsdp1", "the state of FullyShardedDataParallel is saved with run.save_dir()"),
+        ("per rank", "it holds DTensors, which are gathered from all ranks: register it without per_rank"),
+    ],
+)
+def test_what_could_not_be_saved_whole_is_refused(tmp_path: Path, how: str, said: str) -> None:
+    """At register, on every rank, in one sentence; before, the first hung in an all-gather and the second lost the other ranks' parts."""
+    spec = make_spec(
+        tmp_path / "run", "parted_jobs:registers_wrongly", 2, kind="function", checkpoint=EVERY, params={"how": how}
+    )
+    with Crew(spec, 2) as crew:
+        crew.finish()
+    failures = [crew.messages("failed", rank) for rank in range(2)]
+
+    assert all(said in failed[0]["message"] for failed in failures)
+
+
+def test_parts_of_rank_0_alone_are_not_resumed(tmp_path: Path) -> None:
+    """Before, rank 0 saved its DTensor as it was, and every rank got rank 0's part: such a checkpoint is refused, once and for all."""
+    full = trained(tmp_path / "full", 2, steps=2)
+    path = full.paths.checkpoint(2)
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    state = torch.load(path / "state.pt", weights_only=True)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        model = state["objects"]["model"]
+        model["0.weight"] = distribute_tensor(model["0.weight"], mesh, [Shard(0)])
+        torch.save(state, path / "state.pt")
+    finally:
+        dist.destroy_process_group()
+    spec = make_spec(tmp_path / "again", "parted_jobs:trains", 2, kind="function", checkpoint=EVERY)
+    with Crew(spec, 2, resume=path) as again:
+        again.finish()
+    (failed,) = again.messages("failed", 0)
+
+    assert "an older version saved it" in failed["message"]
+    assert failed["kind"] == "unloadable"

@@ -1,0 +1,45 @@
+"""A loop over a model that FSDP2 divides among the ranks; data follow from the step alone, so that any number of ranks can go on."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+
+def trains(worker: Any, *, steps: int = 12) -> None:
+    """Register model and optimizer, whose tensors are DTensors; print a digest of the whole weights at the start of each life."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 30), torch.nn.GELU(), torch.nn.Linear(30, 5))
+    fully_shard(model, mesh=init_device_mesh("cpu", (worker.world_size,)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    worker.register(model=model, optimizer=optimizer)
+    print("weights", worker.steps_done, digest(model), flush=True)
+    for step in worker.steps(steps):
+        random = torch.Generator().manual_seed(step)
+        model(torch.randn(6, 8, generator=random)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        worker.step()
+    print("weights", worker.steps_done, digest(model), flush=True)
+
+
+def digest(model: torch.nn.Module) -> str:
+    """Of all weights; a collective."""
+    full = [value.full_tensor().detach() for value in model.parameters()]  # type: ignore[attr-defined]
+    return hashlib.sha256(b"".join(value.numpy().tobytes() for value in full)).hexdigest()[:16]
+
+
+def registers_wrongly(worker: Any, *, how: str) -> None:
+    """What must be refused: FSDP's first version, and parts as if they were each rank's own."""
+    if how == "fsdp1":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        worker.register(model=FullyShardedDataParallel(torch.nn.Linear(8, 8), device_id=torch.device("cpu")))
+    else:
+        model = torch.nn.Linear(8, 8)
+        fully_shard(model, mesh=init_device_mesh("cpu", (worker.world_size,)))
+        worker.register(model=model, per_rank=True)
