@@ -251,7 +251,7 @@ class SaveAt(ToWorker, type="save_at"):
 
 
 class SaveAgreed(ToWorker, type="save_agreed"):
-    """Every rank will save at the boundary after unit ``step``: ranks that save together and have come to it go on."""
+    """Every rank will save at the boundary after unit ``step``: those that have come to it go on."""
 
     step: int
 

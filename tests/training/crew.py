@@ -219,6 +219,15 @@ class Crew:
         self.send_all("stop", step=step, save=save, tmp=tmp)
         return step
 
+    def ask_save(self, step: int, number: int = 1) -> bool:
+        """Ask for a save and tell all whether every rank will, as the leader does."""
+        self.send_all(
+            "save_at", id=number, step=step, tmp=str(self.paths.checkpoint_tmp(self.attempt, self.round_, step))
+        )
+        all_will = all(answer.get("ok") for answer in self.from_all("save_ack").values())
+        self.send_all("save_agreed" if all_will else "save_lost", step=step, tmp=tmp)
+        return all_will
+
     def messages(self, type_: str, rank: int | None = None) -> list[dict[str, Any]]:
         """What was heard so far."""
         return [m for r, m in self.seen if m["type"] == type_ and rank in (None, r)]

@@ -285,10 +285,7 @@ class Session:
     def due_folder(self) -> Path | None:
         """Return the folder of the save that is due at this boundary, if one is."""
         step = self.position.step
-        meet = (
-            self.registered.has_parts or not self.registered
-        )  # the ranks meet in gathering, or in what user code saves by
-        if (tmp := (self.gate.due_on_all if meet else self.gate.due)(step)) is not None:
+        if (tmp := self.gate.due(step)) is not None:
             return tmp
         interval = self.rules.interval_steps
         wanted = self.rules.enabled and interval and step % interval == 0
@@ -363,7 +360,7 @@ class Session:
             self._gap = None  # the end of all work: what its last lines changed belongs to the result
         if self.rules.enabled and self.position.step > self.start_step and self.registered:
             self.phase("save")
-            saved = self._save_last(self.gate.due(self.position.step) or self.tmp())
+            saved = self._save_last(self.tmp())
         self.reporter.flush(force=True)
         self.reporter.send(WorkerFinished(step=self.position.step, saved=saved))
 

@@ -52,11 +52,10 @@ class Gate:
         self.entered = unit
 
     def due(self, step: int) -> Path | None:
-        """Return the folder to save into at the boundary after unit ``step``, when one was asked for."""
-        return self.saves.pop(step, None) if self.saves else None
+        """Return the folder to save into at the boundary after unit ``step``, when every rank was asked for that and will.
 
-    def due_on_all(self, step: int) -> Path | None:
-        """As `due`, for a save in which the ranks meet: waits until it is known whether every rank saves at ``step``, or none does."""
+        Waits until that is known: what user code saves by, and the gathering of distributed state, are collectives.
+        """
         if step not in self.saves:
             return None
         with self._changed:

@@ -234,6 +234,8 @@ class FakeWorker:
             if ok:
                 self.saves[m["step"]] = m["tmp"]
             self.say("save_ack", id=m["id"], ok=ok)
+        elif m["type"] == "save_lost":
+            self.saves.pop(m["step"], None)
 
     async def main(self) -> None:
         world, rng = self.world, self.world.rng

@@ -76,7 +76,7 @@ def test_a_folder_taken_away_by_a_rank_that_failed_is_no_failure_of_its_own(worl
 
 
 def test_every_rank_hears_that_all_save_or_that_none_does(world, virtual):
-    """One rank's boundary has passed: the save is lost for all. Else all are told: those that save together wait for this word."""
+    """One rank's boundary has passed: the save is lost for all. Else all are told, and may save: at the boundary they wait for this word."""
     w = world(checkpoint={"interval_min": 0.05})
     w.total_steps, w.step_s = 200, 0.1
     heard = []

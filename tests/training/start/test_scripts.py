@@ -293,7 +293,7 @@ def test_an_attached_script_saves_when_asked(tmp_path: Path) -> None:
     """The leader's ``save_at`` shows as ``should_save`` on every rank at that step, and the folder is committed."""
     script(tmp_path, ATTACHED)
     with Crew(spec_of(tmp_path, "train.py", 2, args=["60", str(tmp_path / "out"), "0.001"]), 2) as crew:
-        crew.send_all("save_at", id=1, step=40, tmp=str(crew.paths.checkpoint_tmp(0, 0, 40)))
+        assert crew.ask_save(40)
         words = crew.finish()
 
     assert {w["type"] for w in words.values()} == {"finished"}, crew.logs()

@@ -111,29 +111,9 @@ def test_where_is_answered_exactly_and_holds_nobody() -> None:
     assert not gate.hold
 
 
-def test_a_save_is_promised_only_when_it_will_happen() -> None:
-    """``ask_save`` answers yes exactly when the boundary after that step takes the request."""
-    for seed in range(100):
-        gate, rng, took = Gate(), random.Random(seed), []
-
-        def work(gate: Gate = gate, took: list[int] = took) -> None:
-            for step in range(200):
-                gate.publish(step + 1)
-                if gate.due(step) is not None:
-                    took.append(step)
-
-        thread = threading.Thread(target=work)
-        wanted = rng.randrange(200)
-        thread.start()
-        promised = gate.ask_save(wanted, "tmp")
-        thread.join(LIMIT_S)
-
-        assert took == ([wanted] if promised else [])
-
-
 @pytest.mark.parametrize("saves", [True, False])
 def test_a_rank_waits_for_the_word_that_all_save_or_none(saves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that meet in a save: one that has come to its boundary waits for the leader, which has not heard all others."""
+    """A rank that has come to the boundary waits for the leader, which has not heard all others."""
     gate, waits, took = Gate(), threading.Event(), list[Path | None]()
     real = gate._changed.wait
     monkeypatch.setattr(gate._changed, "wait", lambda: (waits.set(), real()))
@@ -141,7 +121,7 @@ def test_a_rank_waits_for_the_word_that_all_save_or_none(saves: bool, monkeypatc
 
     def work() -> None:
         gate.publish(6)
-        took.append(gate.due_on_all(5))
+        took.append(gate.due(5))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -150,10 +130,10 @@ def test_a_rank_waits_for_the_word_that_all_save_or_none(saves: bool, monkeypatc
     thread.join(LIMIT_S)
 
     assert took == [Path("tmp") if saves else None]
-    assert gate.due_on_all(5) is None
+    assert gate.due(5) is None
 
 
-def test_ranks_that_meet_in_a_save_all_save_or_none_does() -> None:
+def test_all_ranks_save_or_none_does() -> None:
     """A request that reaches the ranks at different moments of their way, again and again: none ever saves alone."""
     outcomes = set()
     for seed in range(100):
@@ -163,7 +143,7 @@ def test_ranks_that_meet_in_a_save_all_save_or_none_does() -> None:
         def work(number: int, gates: list[Gate] = gates, took: list[int] = took) -> None:
             for step in range(60):
                 gates[number].publish(step + 1)
-                if gates[number].due_on_all(step) is not None:
+                if gates[number].due(step) is not None:
                     took.append(number)
                 time.sleep(0.0001)
 
@@ -310,12 +290,11 @@ def test_saves_asked_for_by_the_leader_happen_at_their_step(tmp_path: Path) -> N
     params = {"samples": 600, "step_s": 0.01, "dropout": 0.0, "test": False, "epochs": 1}
     spec = make_spec(tmp_path / "run", "small_jobs:Net", 2, checkpoint=SELDOM, params=params)
     with Crew(spec, 2) as crew:
-        crew.send_all("save_at", id=1, step=20, tmp=str(crew.paths.checkpoint_tmp(0, 0, 20)))
+        assert crew.ask_save(20, 1)
         crew.until(lambda rank, m: m["type"] == "progress" and m["step"] > 5)
-        crew.send_all("save_at", id=2, step=3, tmp=str(crew.paths.checkpoint_tmp(0, 0, 3)))
+        assert not crew.ask_save(3, 2)
         crew.finish()
 
-    assert {(m["id"], m["ok"]) for m in crew.messages("save_ack")} == {(1, True), (2, False)}
     assert [path.name for path in crew.committed] == ["step-00000020", "step-00000075"]
 
 
