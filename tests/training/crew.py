@@ -221,9 +221,8 @@ class Crew:
 
     def ask_save(self, step: int, number: int = 1) -> bool:
         """Ask for a save and tell all whether every rank will, as the leader does."""
-        self.send_all(
-            "save_at", id=number, step=step, tmp=str(self.paths.checkpoint_tmp(self.attempt, self.round_, step))
-        )
+        tmp = str(self.paths.checkpoint_tmp(self.attempt, self.round_, step))
+        self.send_all("save_at", id=number, step=step, tmp=tmp)
         all_will = all(answer.get("ok") for answer in self.from_all("save_ack").values())
         self.send_all("save_agreed" if all_will else "save_lost", step=step, tmp=tmp)
         return all_will
