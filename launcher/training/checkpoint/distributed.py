@@ -42,7 +42,7 @@ def refusal(thing: Any, *, per_rank: bool) -> str:
     return ""
 
 
-def gather(state: Any, *, keep: bool) -> Any:
+def gather_parts(state: Any, *, keep: bool) -> Any:
     """Return ``state`` with whole tensors in host memory in place of DTensors; nothing but its form where ``keep`` is false.
 
     Every rank must call it, with states of the same form: the ranks exchange one tensor after the other.
@@ -58,7 +58,7 @@ def gather(state: Any, *, keep: bool) -> Any:
     return map_leaves(state, whole)
 
 
-def cut(state: Any, thing: Any) -> Any:
+def divide(state: Any, thing: Any) -> Any:
     """Return ``state``, of whole tensors, with this rank's DTensors in their places, as ``thing`` holds them.
 
     Raises CheckpointError for a state that an older version saved: it has the part of rank 0 alone.

@@ -70,7 +70,7 @@ class Registered:
     def gathered(self, *, keep: bool) -> dict[str, Any]:
         """Return the whole state of what is distributed, by name, where it is to be kept; all ranks must call it."""
         return {
-            name: distributed.gather(self.shared[name].state_dict(), keep=keep)
+            name: distributed.gather_parts(self.shared[name].state_dict(), keep=keep)
             for name in self.shared
             if name in self._in_parts
         }
@@ -158,7 +158,7 @@ class Registered:
         tensor = (lambda value: value) if isinstance(thing, torch.nn.Module) else torch.clone
         try:
             state = from_plain(states[name], code_dir=self._place.spec.code_dir, tensor=tensor)
-            thing.load_state_dict(distributed.cut(state, thing) if name in self._in_parts else state)
+            thing.load_state_dict(distributed.divide(state, thing) if name in self._in_parts else state)
         except Exception as error:
             lasting = isinstance(error, CheckpointError) and error.lasting
             raise CheckpointError(
