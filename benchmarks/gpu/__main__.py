@@ -29,6 +29,9 @@ from figures import Figure, page  # noqa: E402
 from machine import MissingError, find  # noqa: E402
 from parts import LIMIT_S, NAMES, USUAL_S  # noqa: E402
 
+TOTAL_S = 480.0
+"""For all parts: who has lent a machine knows for how long."""
+
 
 def main() -> int:
     """Run the parts one after the other, each in a process of its own."""
@@ -46,7 +49,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
         machine = find(Path(folder))
         print("; ".join(f"{name}: {value}" for name, value in machine.facts.items()), flush=True)
-        found = [part(name, Path(folder)) for name in given.parts or NAMES]
+        end = time.monotonic() + TOTAL_S
+        found = [part(name, Path(folder), end - time.monotonic()) for name in given.parts or NAMES]
     target = given.write or (ROOT / "docs" if machine.gpus and not given.parts else None)
     if target is not None:
         (target / "gpu.md").write_text(page(machine.facts, found))
@@ -56,13 +60,13 @@ def main() -> int:
     return int(bool(bad))
 
 
-def part(name: str, folder: Path) -> dict[str, Any]:
-    """Run one part; return what it found, however it ended."""
+def part(name: str, folder: Path, left_s: float) -> dict[str, Any]:
+    """Run one part in at most ``left_s``; return what it found, however it ended."""
     figures, own = folder / f"{name}.jsonl", folder / name
     figures.touch()
     own.mkdir()
     print(f"\n{name}", flush=True)
-    began, limit_s = time.monotonic(), LIMIT_S.get(name, USUAL_S)
+    began, limit_s = time.monotonic(), min(LIMIT_S.get(name, USUAL_S), max(left_s, 0.0))
     words = [sys.executable, str(HERE), name, "--alone", str(figures), str(own)]
     process = subprocess.Popen(words, start_new_session=True)
     try:
@@ -74,7 +78,7 @@ def part(name: str, folder: Path) -> dict[str, Any]:
     lines = [json.loads(line) for line in figures.read_text().splitlines()]
     told = {key: next((line[key] for line in lines if key in line), "") for key in ("skipped", "error")}
     if code is None:
-        told["error"] = f"it was ended after {limit_s} s"
+        told["error"] = f"it was ended after {limit_s:.0f} s"
     elif code and not told["error"]:
         told["error"] = f"it ended with exit code {code}"
     about = (importlib.import_module(f"parts.{name}").__doc__ or "").splitlines()[0]

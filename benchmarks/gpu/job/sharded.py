@@ -1,7 +1,8 @@
-"""FSDP2: parameters and moments are DTensors over all ranks, saved by DCP into the folder that the leader commits.
+"""FSDP2: parameters and moments are DTensors over all ranks.
 
-``sharded.py STEPS OUT SLOW_S``: writes a line to OUT with the digest of all weights after each resume, at each save and at the end.
-From the middle of the first attempt on a step takes SLOW_S, so that a stop that is asked for then finds it at work.
+``sharded.py HOW STEPS OUT SLOW_S``: they are registered (HOW is register), or saved by DCP into the folder that the leader commits.
+Writes a line to OUT with the digest of all weights after each resume, at each stop and at the end. From the middle of the first
+attempt on a step takes SLOW_S, so that a stop that is asked for then finds it at work.
 """
 
 from __future__ import annotations
@@ -41,28 +42,33 @@ def tell(what: str) -> None:
     full = [parameter.full_tensor().detach().cpu() for parameter in model.parameters()]
     if run.is_leader:
         digest = hashlib.sha256(b"".join(weights.numpy().tobytes() for weights in full)).hexdigest()
-        with Path(sys.argv[2]).open("a") as file:
+        with Path(sys.argv[3]).open("a") as file:
             file.write(f"{what} {run.steps_done} {dist.get_world_size()} {digest}\n")
 
 
-if run.resume_path is not None:
+registers = sys.argv[1] == "register"
+if registers:
+    run.register(model=model, optimizer=optimizer)
+elif run.resume_path is not None:
     loaded = state()
     dcp.load(loaded, checkpoint_id=run.resume_path)
     set_state_dict(model, optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+if run.resume_path is not None:
     tell("resumed")
-steps = int(sys.argv[1])
+steps = int(sys.argv[2])
 for step in run.steps(steps):
     random = torch.Generator().manual_seed(1000 * step + dist.get_rank())
     loss = model(torch.randn(32, 64, generator=random).to(device)).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    time.sleep(float(sys.argv[3]) if 2 * step > steps and os.environ.get("LAUNCHER_ATTEMPT") == "0" else 0.01)
+    time.sleep(float(sys.argv[4]) if 2 * step > steps and os.environ.get("LAUNCHER_ATTEMPT") == "0" else 0.01)
     run.step(loss=loss.detach())
-    if run.should_save() or run.should_stop():
+    if not registers and (run.should_save() or run.should_stop()):
         with run.save_dir() as folder:
             dcp.save(state(), checkpoint_id=folder)
-        tell("saved")
+    if run.should_stop():
+        tell("stopped")
 if not run.should_stop():
     tell("ended")
 dist.destroy_process_group()

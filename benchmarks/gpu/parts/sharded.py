@@ -1,8 +1,9 @@
-"""FSDP2 and DTensor: state that is sharded over the ranks, saved by DCP, resumed on as many ranks and on fewer."""
+"""FSDP2 and DTensor: state that is divided among the ranks, registered or saved by DCP, resumed on as many ranks and on fewer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from figures import Figure, holds
@@ -13,31 +14,19 @@ STEPS = 40
 
 
 def run(machine: Machine) -> Iterator[Figure]:
-    """Stop, resume on the same number of ranks, and on half of them."""
-    straight = Run(machine.folder, "straight", _job(machine, machine.folder / "straight.txt", slow_s=0.0))
-    stopped = Run(machine.folder, "stopped", _job(machine, machine.folder / "stopped.txt", slow_s=1.5))
+    """Both ways to save: stop, resume on the same number of ranks, and on half of them."""
+    straight = Run(machine.folder, "straight", _job(machine, "folder", machine.folder / "straight.txt", slow_s=0.0))
     try:
-        stopped.until_step(STEPS // 2)
-        stopped.command("cancel", stopped.paths.root.name, "--save")
-        stopped.end("cancelled")
-        halved = _halved(machine, stopped) if machine.ranks > 1 else None
-        stopped.command("resubmit", stopped.paths.root.name)
-        stopped.until("the next attempt", lambda: len(stopped.events("attempt_started")) == 2)
-        stopped.end()
-        straight.end()
-        ends = [_told(machine.folder / f"{name}.txt")["ended", STEPS] for name in ("straight", "stopped")]
-        yield holds(f"{machine.ranks} ranks: stopped and resumed equals uninterrupted", ends[0] == ends[1])
-        if halved is not None:
-            yield halved
+        for how in ("register", "folder"):
+            yield from _stopped(machine, how, straight)
     finally:
         straight.discard()
-        stopped.discard()
 
 
-def _job(machine: Machine, out: Any, *, slow_s: float) -> dict[str, Any]:
+def _job(machine: Machine, how: str, out: Path, *, slow_s: float) -> dict[str, Any]:
     return {
         "script": "sharded.py",
-        "args": [str(STEPS), str(out), str(slow_s)],
+        "args": [how, str(STEPS), str(out), str(slow_s)],
         "code": {"dir": str(JOBS)},
         "resources": machine.resources(),
         "checkpoint": {"interval_steps": 10},
@@ -45,22 +34,39 @@ def _job(machine: Machine, out: Any, *, slow_s: float) -> dict[str, Any]:
     }
 
 
-def _halved(machine: Machine, stopped: Run) -> Figure:
-    """A fork of the stopped run on half as many ranks has the weights that were saved."""
+def _stopped(machine: Machine, how: str, straight: Run) -> Iterator[Figure]:
+    stopped = Run(machine.folder, how, _job(machine, how, machine.folder / f"{how}.txt", slow_s=1.5))
+    try:
+        stopped.until_step(STEPS // 2)
+        stopped.command("cancel", stopped.paths.root.name, "--save")
+        stopped.end("cancelled")
+        halved = _halved(machine, how, stopped) if machine.ranks > 1 else None
+        stopped.command("resubmit", stopped.paths.root.name)
+        stopped.until("the next attempt", lambda: len(stopped.events("attempt_started")) == 2)
+        stopped.end()
+        straight.end()
+        ends = [_told(machine.folder / f"{name}.txt")["ended", STEPS] for name in ("straight", how)]
+        yield holds(f"{how}, {machine.ranks} ranks: stopped and resumed equals uninterrupted", ends[0] == ends[1])
+        if halved is not None:
+            yield halved
+    finally:
+        stopped.discard()
+
+
+def _halved(machine: Machine, how: str, stopped: Run) -> Figure:
+    """A fork of the stopped run on half as many ranks has the weights with which all had stopped."""
     ranks = machine.ranks // 2
     size = [f"resources.{name}={value}" for name, value in machine.resources(ranks).items() if name.endswith("_node")]
-    out = machine.folder / "halved.txt"
-    words = [stopped.paths.root.name, "--fork", "halved", *size, f"args=[{STEPS},{out},0.0]"]
+    out = machine.folder / f"{how}-halved.txt"
+    words = [stopped.paths.root.name, "--fork", "halved", *size, f"args=[{how},{STEPS},{out},0.0]"]
     stopped.command("resubmit", *words)
-    stopped.until("the fork", lambda: out.exists() and any(name == "ended" for name, _ in _told(out)))
-    saved, resumed = _told(machine.folder / "stopped.txt"), _told(out)
-    step = next(step for name, step in resumed if name == "resumed")
-    return holds(
-        f"{ranks} ranks resume with the weights that {machine.ranks} saved",
-        saved["saved", step] == resumed["resumed", step],
-    )
+    stopped.until("the fork", lambda: out.exists() and ("ended", STEPS) in _told(out))
+    at_stop, resumed = _told(machine.folder / f"{how}.txt"), _told(out)
+    step = next(step for what, step in resumed if what == "resumed")
+    same = at_stop["stopped", step] == resumed["resumed", step]
+    return holds(f"{how}: {ranks} ranks resume with the weights of {machine.ranks}", same)
 
 
-def _told(out: Any) -> dict[tuple[str, int], str]:
+def _told(out: Path) -> dict[tuple[str, int], str]:
     lines = [line.split() for line in out.read_text().splitlines()]
     return {(what, int(step)): digest for what, step, _, digest in lines}
