@@ -13,7 +13,7 @@ world_size, master_addr, master_port
 nodes             host names in use
 spares            host names standing by
 ranks             [{rank, host, node, local_rank, pid, step, phase, step_time_s, own_s, heartbeat_t, ended_t, cpu_percent, rss_bytes,
-                    gpu_percent, gpu_mem_bytes, gpu_power_w}]; own_s: seconds of a step in which it waited for no other rank, the median
+                    gpu_percent, gpu_mem_bytes, gpu_power_w, gpu_memory_errors}]; own_s: seconds of a step in which it waited for no other rank, the median
                     of its last hundred reports (steps take equally long on all ranks: they wait for each other)
 metrics           the latest value of each metric
 rate              steps per second, over the last minute
@@ -25,7 +25,7 @@ outcome.json keys: state ("completed"|"failed"|"cancelled"), reason, exit_code, 
 metrics.jsonl lines: {t, attempt, round, step, epoch, metrics: {name: number}}; NaN and infinities are written as
 the strings "nan", "inf", "-inf".
 samples.jsonl lines, about every 10 s (in a long run of many ranks less often): {t, attempt, round, ranks: [{rank, host,
-step, step_time_s, own_s, cpu_percent, rss_bytes, gpu_percent, gpu_mem_bytes, gpu_power_w}]}
+step, step_time_s, own_s, cpu_percent, rss_bytes, gpu_percent, gpu_mem_bytes, gpu_power_w, gpu_memory_errors}]}
 """
 
 from __future__ import annotations

@@ -64,12 +64,16 @@ class Gpus:
         return len(self._handles)
 
     def use(self) -> list[dict[str, Any]]:
-        """Return ``gpu_percent``, ``gpu_mem_bytes`` and ``gpu_power_w`` of each device, without what it does not report (MIG)."""
+        """Return ``gpu_percent``, ``gpu_mem_bytes``, ``gpu_power_w`` and ``gpu_memory_errors`` of each device.
+
+        Without what it does not report (a part of a device, MIG). Memory errors are those that could not be corrected.
+        """
         nvml = self._nvml
         ask: dict[str, Callable[[Any], float]] = {
             "gpu_mem_bytes": lambda handle: int(nvml.nvmlDeviceGetMemoryInfo(handle).used),
             "gpu_percent": lambda handle: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
             "gpu_power_w": lambda handle: round(nvml.nvmlDeviceGetPowerUsage(handle) / 1000, 1),
+            "gpu_memory_errors": self._memory_errors,
         }
         return [self._figures(handle, ask) for handle in self._handles]
 
@@ -117,10 +121,13 @@ class Gpus:
         return ""
 
     def _uncorrected(self, gpu: str, handle: Any) -> str:
+        count = self._memory_errors(handle)
+        return f"{gpu} has {count} uncorrected memory errors since the driver was loaded" if count else ""
+
+    def _memory_errors(self, handle: Any) -> int:
         nvml = self._nvml
         kind, since = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-        count = nvml.nvmlDeviceGetTotalEccErrors(handle, kind, since)
-        return f"{gpu} has {count} uncorrected memory errors since the driver was loaded" if count else ""
+        return int(nvml.nvmlDeviceGetTotalEccErrors(handle, kind, since))
 
     def _pages(self, gpu: str, handle: Any) -> str:
         pending = self._nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle)

@@ -19,7 +19,7 @@ from launcher.run.messages import AskUnit, ToWorker, WorkerAt, WorkerProgress
 
 _FADES = 0.98
 """What is left of a step time with each newer one: the last fifty or so count."""
-_USED = ("cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes", "gpu_power_w")
+_USED = ("cpu_percent", "rss_bytes", "gpu_percent", "gpu_mem_bytes", "gpu_power_w", "gpu_memory_errors")
 """What samples tell of a rank."""
 _SETTLE_S = 0.05
 """After a failure that is not a victim's, the leader waits so long for others."""

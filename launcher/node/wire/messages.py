@@ -100,6 +100,8 @@ class RankUse(Record):
     gpu_percent: float | None = None
     gpu_mem_bytes: int | None = None
     gpu_power_w: float | None = None
+    gpu_memory_errors: int | None = None
+    """That could not be corrected, since the driver was loaded."""
     state: str | None = None
     """The letter of its process state; T: stopped."""
 

@@ -96,7 +96,7 @@ class RunSummary:
     """The newest value of each metric; what is not finite is "nan", "inf" or "-inf"."""
     ranks: list[dict[str, Any]] = field(default_factory=list)
     """[{rank, host, node, local_rank, pid, step, phase, step_time_s, own_s, heartbeat_t, ended_t, cpu_percent, rss_bytes, gpu_percent,
-    gpu_mem_bytes, gpu_power_w}]; own_s is a step's time without waiting for other ranks."""
+    gpu_mem_bytes, gpu_power_w, gpu_memory_errors}]; own_s is a step's time without waiting for other ranks."""
     restarts: int = 0
     """Rounds beyond the first of each attempt."""
     left_here_s: float | None = None

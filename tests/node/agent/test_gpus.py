@@ -56,9 +56,10 @@ def test_gpus_are_those_in_slurms_mask(
 
 def test_what_a_device_does_not_report_is_left_out(nvml: FakeNvml) -> None:
     """Use, memory and power of each; a part of a device (MIG) tells its memory alone."""
+    nvml.set(0, ecc=2)
     use = Gpus().use()
 
-    assert use[0] == {"gpu_mem_bytes": 2**30, "gpu_percent": 87, "gpu_power_w": 412.3}
+    assert use[0] == {"gpu_mem_bytes": 2**30, "gpu_percent": 87, "gpu_power_w": 412.3, "gpu_memory_errors": 2}
     assert use[2] == {"gpu_mem_bytes": 2**30}
 
 
