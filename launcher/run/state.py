@@ -13,8 +13,8 @@ world_size, master_addr, master_port
 nodes             host names in use
 spares            host names standing by
 ranks             [{rank, host, node, local_rank, pid, step, phase, step_time_s, own_s, heartbeat_t, ended_t, cpu_percent, rss_bytes,
-                    gpu_percent, gpu_mem_bytes, gpu_power_w, gpu_memory_errors}]; own_s: seconds of a step in which it waited for no other rank, the median
-                    of its last hundred reports (steps take equally long on all ranks: they wait for each other)
+                    gpu_percent, gpu_mem_bytes, gpu_power_w, gpu_memory_errors}]; own_s: seconds of a step in which it waited for no
+                    other rank, the median of its last hundred reports (steps take equally long on all ranks: they wait for each other)
 metrics           the latest value of each metric
 rate              steps per second, over the last minute
 allocation_t      when this attempt's allocation began
