@@ -16,7 +16,7 @@ def trains(worker: Any, *, steps: int = 12) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 30), torch.nn.GELU(), torch.nn.Linear(30, 5))
     fully_shard(model, mesh=init_device_mesh("cpu", (worker.world_size,)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    worker.register(model=model, optimizer=optimizer)
+    worker.register(model=model, optimizer=optimizer, average=Average(model))
     print("weights", worker.steps_done, digest(model), flush=True)
     for step in worker.steps(steps):
         random = torch.Generator().manual_seed(step)
@@ -25,6 +25,31 @@ def trains(worker: Any, *, steps: int = 12) -> None:
         optimizer.zero_grad()
         worker.step()
     print("weights", worker.steps_done, digest(model), flush=True)
+
+
+class Average:
+    """The user's own: DTensors in a class that is neither a module nor an optimizer."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.values = {name: value.detach().clone() for name, value in model.named_parameters()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """By reference."""
+        return dict(self.values)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """In place."""
+        for name, value in state.items():
+            self.values[name].copy_(value)
+
+
+class Late:
+    """It has no state when it is registered, and DTensors later."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    state_dict, load_state_dict = Average.state_dict, Average.load_state_dict
 
 
 def digest(model: torch.nn.Module) -> str:
@@ -42,4 +67,8 @@ def registers_wrongly(worker: Any, *, how: str) -> None:
     else:
         model = torch.nn.Linear(8, 8)
         fully_shard(model, mesh=init_device_mesh("cpu", (worker.world_size,)))
-        worker.register(model=model, per_rank=True)
+        late = Late()
+        worker.register(late=late) if how == "late" else worker.register(model=model, per_rank=True)
+        for _ in worker.steps(2):
+            late.values = {name: value.detach() for name, value in model.named_parameters()}
+            worker.step()

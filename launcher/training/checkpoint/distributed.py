@@ -25,7 +25,17 @@ def is_in_parts(thing: Any) -> bool:
         return False
     if isinstance(thing, torch.nn.Module):
         return any(isinstance(value, kind) for value in (*thing.parameters(), *thing.buffers()))
-    return any(isinstance(value, kind) for value in _parameters(thing))
+    if isinstance(thing, torch.optim.Optimizer):
+        return any(isinstance(value, kind) for value in _parameters(thing))
+    try:
+        return bool(_by_path(thing.state_dict(), kind))
+    except Exception:  # it may have no state before the first step
+        return False
+
+
+def is_part(leaf: Any) -> bool:
+    """Return whether a value is a DTensor, of which this rank has a part alone."""
+    return (kind := _dtensor()) is not None and isinstance(leaf, kind)
 
 
 def refusal(thing: Any, *, per_rank: bool) -> str:
@@ -95,9 +105,8 @@ def _dtensor() -> Any:
     return getattr(_tensors(), "DTensor", None)
 
 
-def _parameters(thing: Any) -> list[Any]:
-    groups = getattr(thing, "param_groups", None)
-    return [value for group in groups for value in group["params"]] if isinstance(groups, list) else []
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
+    return [value for group in optimizer.param_groups for value in group["params"]]
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer) -> dict[tuple[Any, ...], Any]:

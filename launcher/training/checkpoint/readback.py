@@ -12,6 +12,7 @@ import torch
 from torch import _weights_only_unpickler as restricted
 
 from launcher.errors import CheckpointError
+from launcher.training.checkpoint.distributed import is_part
 from launcher.training.checkpoint.plain import ATOMS, is_stand_in, map_leaves, to_plain
 
 _PLAIN = "tensors, numbers, text, lists and dicts can"
@@ -25,6 +26,11 @@ def loadable(tree: Any) -> Any:
     Tensors that are torch's own are not read: they can always be loaded, and are nearly all that there is to read.
     """
     tree = to_plain(tree)
+    for path, leaf in _leaves(tree, ()):
+        if is_part(leaf):
+            raise CheckpointError(
+                f"{_named(path)} is a DTensor that was none when it was registered: save it with run.save_dir()"
+            )
     try:
         _read_back(map_leaves(tree, lambda leaf, _: None if _is_torchs(leaf) else leaf))
     except Exception as error:

@@ -78,6 +78,19 @@ def test_what_could_not_be_saved_whole_is_refused(tmp_path: Path, how: str, said
     assert all(said in failed[0]["message"] for failed in failures)
 
 
+def test_a_part_that_comes_later_fails_its_save(tmp_path: Path) -> None:
+    """An object without a state at first, and with DTensors at the first save: that save fails with the key; training goes on."""
+    spec = make_spec(
+        tmp_path / "run", "parted_jobs:registers_wrongly", 2, kind="function", checkpoint=EVERY, params={"how": "late"}
+    )
+    with Crew(spec, 2) as crew:
+        crew.finish()
+    failed = crew.messages("save_failed", 0)
+
+    assert "the state of 'late': weight is a DTensor that was none when it was registered" in failed[0]["error"]
+    assert crew.committed == []
+
+
 def test_parts_of_rank_0_alone_are_not_resumed(tmp_path: Path) -> None:
     """Before, rank 0 saved its DTensor as it was, and every rank got rank 0's part: such a checkpoint is refused, once and for all."""
     full = trained(tmp_path / "full", 2, steps=2)
