@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -44,7 +46,7 @@ def test_a_rank_that_waits_in_a_collective_has_started_one_more_than_the_absent_
     """Real gloo: another thread asks while the main thread waits. The absent rank has started three, the other four."""
     if not hasattr(_distributed_c10d, "_dump_fr_trace_json"):
         pytest.skip("this torch records no collectives of gloo")
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # what other tests have reduced in this process is on record here
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     answers, release = context.Queue(), context.Event()
     ranks = [context.Process(target=_rank, args=(rank, store.port, answers, release)) for rank in range(2)]
@@ -63,4 +65,5 @@ def test_a_rank_that_waits_in_a_collective_has_started_one_more_than_the_absent_
 
 def test_without_a_group_nothing_is_told() -> None:
     """No collective has been started, or this torch does not tell: None, and no error."""
-    assert collectives_started() is None
+    look = "from launcher.training.process.collectives import collectives_started; assert collectives_started() is None"
+    subprocess.run([sys.executable, "-c", look], check=True, timeout=120)
