@@ -70,6 +70,8 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
 
 int nvmlDeviceGetUUID(void *device, char *value, unsigned size) {
   char key[64];
+  long long lost;
+  if (of_device(device, "lost", &lost) && lost) return LOST;
   snprintf(key, sizeof key, "%ld.uuid", (long)device - 1);
   return text(key, value, size) ? OK : NOT_FOUND;
 }
@@ -111,7 +113,9 @@ int nvmlDeviceGetRemappedRows(void *device, unsigned *corrected, unsigned *uncor
 int nvmlEventSetCreate(void **set) { *set = (void *)1; return OK; }
 
 int nvmlDeviceRegisterEvents(void *device, unsigned long long kinds, void *set) {
+  char uuid[128];
   (void)set;
+  if (nvmlDeviceGetUUID(device, uuid, sizeof uuid) == OK && !strncmp(uuid, "MIG-", 4)) return NOT_SUPPORTED;
   watched[(long)device & 15] = (kinds & 8) != 0;
   return OK;
 }

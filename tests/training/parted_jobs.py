@@ -27,6 +27,19 @@ def trains(worker: Any, *, steps: int = 12) -> None:
     print("weights", worker.steps_done, digest(model), flush=True)
 
 
+def changes_at_its_end(worker: Any) -> None:
+    """A loop over `batches`, after which the user's last lines change the weights."""
+    torch.manual_seed(3)
+    model = torch.nn.Linear(8, 4)
+    fully_shard(model, mesh=init_device_mesh("cpu", (worker.world_size,)))
+    worker.register(model=model)
+    for _ in worker.batches(torch.utils.data.TensorDataset(torch.randn(16, 8)), 4):
+        pass
+    with torch.no_grad():
+        for value in model.parameters():
+            value.fill_(7.0)
+
+
 class Average:
     """The user's own: DTensors in a class that is neither a module nor an optimizer."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,6 @@ class Gpus:
         self._nvml: Any = None
         self._handles: list[Any] = []
         self._events: Any = None
-        self._numbers: dict[str, int] = {}
         self.problem: str | None = None
         """Why there are no figures, when GPUs were expected."""
         self.installed = True
@@ -151,21 +151,20 @@ class Gpus:
         """Have the driver keep the errors that `new_errors` returns, from now on. Some drivers and containers do not allow it."""
         nvml = self._nvml
         with contextlib.suppress(Exception):
-            events = nvml.nvmlEventSetCreate()
-            for number, handle in enumerate(self._handles):
-                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
-                self._numbers[_text(nvml.nvmlDeviceGetUUID(handle))] = number
-            self._events = events
+            self._events = nvml.nvmlEventSetCreate()
+        for handle in self._handles:
+            with contextlib.suppress(Exception):  # a part of a device (MIG) reports none
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
 
     def new_errors(self) -> list[tuple[int, int]]:
         """Return device number and Xid (`launcher.run.xids`) of each error since the last call; it does not wait."""
+        numbers = {_address(handle): number for number, handle in enumerate(self._handles)}
         found: list[tuple[int, int]] = []
         with contextlib.suppress(Exception):  # of them the one that says that nothing has come
             while self._events is not None:
                 event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
-                uuid = _text(self._nvml.nvmlDeviceGetUUID(event.device))
-                if uuid in self._numbers:
-                    found.append((self._numbers[uuid], int(event.eventData)))
+                if (number := numbers.get(_address(event.device))) is not None:
+                    found.append((number, int(event.eventData)))
         return found
 
 
@@ -173,6 +172,11 @@ def _asked(look: Callable[[str, Any], str], gpu: str, handle: Any) -> str:
     with contextlib.suppress(Exception):
         return look(gpu, handle)
     return ""
+
+
+def _address(handle: Any) -> int | None:
+    """Return what tells two handles apart: a GPU that has fallen off the bus does not answer to a question for its UUID."""
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _text(value: str | bytes) -> str:

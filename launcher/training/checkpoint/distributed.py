@@ -38,8 +38,8 @@ def is_part(leaf: Any) -> bool:
     return (kind := _dtensor()) is not None and isinstance(leaf, kind)
 
 
-def refusal(thing: Any, *, per_rank: bool) -> str:
-    """Return why the state of ``thing`` cannot be registered so; empty: it can."""
+def refusal(thing: Any, *, in_parts: bool, per_rank: bool) -> str:
+    """Return why the state of ``thing``, which `is_in_parts` or not, cannot be registered so; empty: it can."""
     old = getattr(sys.modules.get(_FSDP1), "FullyShardedDataParallel", None)
     if (
         old is not None
@@ -47,7 +47,7 @@ def refusal(thing: Any, *, per_rank: bool) -> str:
         and any(isinstance(part, old) for part in thing.modules())
     ):
         return "the state of FullyShardedDataParallel is saved with run.save_dir() (docs/scripts.md); that of fully_shard can be registered"
-    if per_rank and is_in_parts(thing):
+    if per_rank and in_parts:
         return "it holds DTensors, which are gathered from all ranks: register it without per_rank"
     return ""
 

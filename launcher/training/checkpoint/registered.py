@@ -88,9 +88,10 @@ class Registered:
         """Remember what has a state; load it when there is a checkpoint. Raises CheckpointError, TypeError."""
         for name, thing in objects.items():
             inner = bearer(unwrap(thing))
-            self._check(name, inner, per_rank)
+            in_parts = distributed.is_in_parts(inner)
+            self._check(name, inner, per_rank, in_parts)
             (self.per_rank if per_rank else self.shared)[name] = inner
-            if distributed.is_in_parts(inner):
+            if in_parts:
                 self._in_parts.add(name)
             source = self._mine if per_rank else self.loaded
             if source is not None:
@@ -104,14 +105,14 @@ class Registered:
                 if self._place.paths is not None and not is_exact(replica) and (why := pin(replica)):
                     self._tell_unordered(f"run.register() could not change that: {why}")
 
-    def _check(self, name: str, thing: Any, per_rank: bool) -> None:
+    def _check(self, name: str, thing: Any, per_rank: bool, in_parts: bool) -> None:
         """Raise TypeError when the state of ``thing`` cannot be saved or loaded again: now, not at the first checkpoint."""
         kind, place = type(thing).__name__, self._place
         if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
             raise TypeError(f"worker.register({name}=...): {kind} has no state_dict and load_state_dict")
-        if why := distributed.refusal(thing, per_rank=per_rank):
+        if why := distributed.refusal(thing, in_parts=in_parts, per_rank=per_rank):
             raise TypeError(f"worker.register({name}=...): {why}")
-        if distributed.is_in_parts(thing):
+        if in_parts:
             return  # of plain tensors, once it is gathered
         is_saved_here = place.spec.checkpoint.enabled and (per_rank or place.rank == 0)
         is_optimizer = isinstance(thing, torch.optim.Optimizer)

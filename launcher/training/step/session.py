@@ -356,8 +356,9 @@ class Session:
         """Save the last checkpoint, then report that all work is done."""
         self._progress(last=True)
         saved = True
-        if self._gap is not None and not self._gap.intact:
-            self._gap = None  # the end of all work: what its last lines changed belongs to the result
+        if self._gap is not None and (self.registered.has_parts or not self._gap.intact):
+            # The end of all work: what its last lines changed belongs to the result. Copies of parts do not show a change.
+            self._gap, self._gathered = None, (-1, {})
         if self.rules.enabled and self.position.step > self.start_step and self.registered:
             self.phase("save")
             saved = self._save_last(self.tmp())

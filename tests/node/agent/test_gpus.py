@@ -91,11 +91,11 @@ def test_what_is_wrong_with_a_device_is_said(nvml: FakeNvml, values: dict[str, i
 
 def test_errors_come_once_with_the_number_that_workers_know(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     """An Xid is told by the device's number in the mask, not the driver's, and once."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,MIG-aa,0")  # a part of a device reports no errors
     gpus = Gpus()
     gpus.watch_errors()
     assert gpus.new_errors() == []
-    nvml.set(1, xid=79)
+    nvml.set(1, xid=79, lost=1)  # it answers nothing any more
 
     assert [gpus.new_errors(), gpus.new_errors()] == [[(0, 79)], []]
 

@@ -78,6 +78,15 @@ def test_what_could_not_be_saved_whole_is_refused(tmp_path: Path, how: str, said
     assert all(said in failed[0]["message"] for failed in failures)
 
 
+def test_what_the_last_lines_change_is_in_the_last_checkpoint(tmp_path: Path) -> None:
+    """As for DDP: the copies that were gathered after the last step are not the result of the work."""
+    seldom = CheckpointSpec(interval_min=1000)
+    crew = run(make_spec(tmp_path / "run", "parted_jobs:changes_at_its_end", 2, kind="function", checkpoint=seldom), 2)
+    state = torch.load(crew.committed[-1] / "state.pt", weights_only=True)["objects"]["model"]
+
+    assert all(bool((value == 7.0).all()) for value in state.values())
+
+
 def test_a_part_that_comes_later_fails_its_save(tmp_path: Path) -> None:
     """An object without a state at first, and with DTensors at the first save: that save fails with the key; training goes on."""
     spec = make_spec(
