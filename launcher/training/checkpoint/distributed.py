@@ -106,7 +106,8 @@ def _dtensor() -> Any:
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
-    return [value for group in optimizer.param_groups for value in group["params"]]
+    groups = getattr(optimizer, "param_groups", ())  # a class of the user's may lack them: that is told by others
+    return [value for group in groups for value in group["params"]]
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer) -> dict[tuple[Any, ...], Any]:

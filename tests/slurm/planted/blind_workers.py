@@ -1326,6 +1326,7 @@ def _(worker):
 
 def burn_processor():
     no_core()
+    os.nice(-20)  # on a busy machine, too, it has its second before the round counts as hung
     soft = int(sum(os.times()[:2])) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     while True:
