@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.tensor  # noqa: F401 - where it is there, objects are looked through for DTensors
+import torch.distributed.tensor
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from lightning_fabric import Fabric
