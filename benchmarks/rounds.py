@@ -78,7 +78,7 @@ def make_run(root: Path, workers: int, step_s: float) -> RunPaths:
         tasks_per_node=workers,
         timeout_min=60,
         backend="gloo",
-        control_ports=list(range(23000, 23050)),
+        port_range=[23000, 23049],
         code_dir=str(paths.code),
         restart=RestartSpec(max_restarts=1000),
         checkpoint=CheckpointSpec(interval_steps=SAVE_EVERY),

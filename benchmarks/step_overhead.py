@@ -199,10 +199,10 @@ def rank_main(rank: int, size: Size, port: int, folder: str, results: Any) -> No
     agent, mine = socket.socketpair()
     threading.Thread(target=_swallow, args=(agent,), daemon=True).start()
     channel = Channel(mine)
-    listen(channel, Gate(), rank)
     paths = RunPaths(Path(folder))
     spec = RunSpec.read(paths.spec)
     place = WorkerPlace(rank=rank, local_rank=rank, world_size=size.ranks, spec=spec, paths=paths, channel=channel)
+    listen(place, Gate())
     found = in_turns(place, size)
     if rank == 0:
         results.put(found)
@@ -262,7 +262,6 @@ def write_spec(folder: Path, ranks: int) -> None:
         tasks_per_node=ranks,
         timeout_min=60,
         backend="gloo",
-        control_ports=[],
         checkpoint=CheckpointSpec(enabled=False),
     ).write(RunPaths(folder).spec)
 

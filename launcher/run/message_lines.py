@@ -10,11 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from launcher.run.files import NO_JSON
+
 if TYPE_CHECKING:  # whoever only needs the channel's name (a fork server) makes no class
     from launcher.run.messages import FromWorker
     from launcher.run.records import Record
 
 FD_VARIABLE = "LAUNCHER_WORKER_FD"
+LOOPBACK_VARIABLE = "LAUNCHER_STORE_LOOPBACK"
+"""In the environment of a round's store whose workers are all on this machine."""
 
 Message = TypeVar("Message", bound="Record")
 
@@ -24,17 +28,28 @@ def encode(message: dict[str, Any]) -> bytes:
     return (json.dumps(message, separators=(",", ":"), default=str) + "\n").encode()
 
 
-def decode_lines(buffer: bytearray) -> Iterator[dict[str, Any]]:
-    """Take every whole line out of ``buffer``; lines that are not JSON objects are dropped."""
+def take_lines(buffer: bytearray) -> Iterator[bytes]:
+    """Take every whole line out of ``buffer``, without its newline."""
     while (end := buffer.find(b"\n")) >= 0:
         line = bytes(buffer[:end])
         del buffer[: end + 1]
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict) and isinstance(value.get("type"), str):
-            yield value
+        yield line
+
+
+def decode_line(line: bytes) -> dict[str, Any] | None:
+    """Return the message that one line holds; None for a line that is no JSON object with a type."""
+    try:
+        value = json.loads(line)
+    except NO_JSON:
+        return None
+    return value if isinstance(value, dict) and isinstance(value.get("type"), str) else None
+
+
+def decode_lines(buffer: bytearray) -> Iterator[dict[str, Any]]:
+    """Take every whole line out of ``buffer``; lines that are no messages are dropped."""
+    for line in take_lines(buffer):
+        if (message := decode_line(line)) is not None:
+            yield message
 
 
 class MessageReader(Generic[Message]):

@@ -4,7 +4,7 @@ The worker finds its end's file descriptor in ``LAUNCHER_WORKER_FD`` (`launcher.
 ``training`` meet here only. Steps are optimizer steps done, durations are seconds, ``t`` are seconds since the epoch.
 
 Saving: with ``checkpoint.interval_steps`` the workers of tasks and functions save by themselves at its multiples, and always
-after the last step (``save_begun`` names the folder, made as ``RunPaths.checkpoint_tmp``): the leader need not ask. A worker
+after the last step: the leader need not ask. No message names a folder: it is ``RunPaths.checkpoint_tmp`` of the step. A worker
 told to stop at the step it was started from (nothing done since) sends ``stopped`` without saving. Evaluation ends by
 entering the next unit, so that its reductions have an agreed place; after the last one, ``entered`` may be N + 1.
 
@@ -147,14 +147,12 @@ class WorkerSaveBegun(FromWorker, type="save_begun"):
     """The worker begins to write its part of a checkpoint."""
 
     step: int
-    tmp: str
 
 
 class WorkerShard(FromWorker, type="shard"):
     """This rank's part of a checkpoint is durable."""
 
     step: int
-    tmp: str
     files: list[dict[str, Any]]
     """{name, size, hash} each."""
     seconds: float
@@ -171,7 +169,6 @@ class WorkerSaveFailed(FromWorker, type="save_failed"):
     """This rank could not write its part of a checkpoint."""
 
     step: int
-    tmp: str
     error: str
     errno: int | None
     permanent: bool = False
@@ -230,8 +227,6 @@ class StopAt(ToWorker, type="stop"):
 
     step: int
     save: bool
-    tmp: str | None
-    """The directory to save into."""
 
 
 class Release(ToWorker, type="release"):
@@ -247,7 +242,6 @@ class SaveAt(ToWorker, type="save_at"):
 
     id: int
     step: int
-    tmp: str
 
 
 class SaveAgreed(ToWorker, type="save_agreed"):
@@ -260,12 +254,9 @@ class Committed(ToWorker, type="committed"):
     """The leader has committed this checkpoint. Workers need not know; who speaks with a leader by hand (tests) waits for it."""
 
     step: int
-    path: str
-    tmp: str
 
 
 class SaveLost(ToWorker, type="save_lost"):
     """The leader will not commit this save: remove its files and go on."""
 
     step: int
-    tmp: str

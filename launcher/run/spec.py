@@ -120,8 +120,8 @@ class RunSpec:
     init_timeout_min: float = 30.0
     collective_timeout_min: float = 30.0
     interface: str | None = None
-    control_ports: list[int]
-    """Candidate ports of the leader; the handshake tells the leader from other programs."""
+    port_range: list[int] = field(default_factory=lambda: [20000, 32000])
+    """First and last port on which the leader may listen; the handshake tells it from other programs."""
     start_method: Literal["forkserver", "spawn"] = "forkserver"
     ddp: DdpSpec = DdpSpec()
     seed: int = 0

@@ -28,7 +28,7 @@ def attach() -> Worker:
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
         session = Session(place, gate, device)
         if place.paths is not None:
-            listen(place.channel, gate, place.rank)  # before the signals are blocked here: one thread takes them
+            listen(place, gate)  # before the signals are blocked here: one thread takes them
             place.channel.send(WorkerAttached())
             if (left := signals.take_over()) is not None:
                 place.channel.send(WorkerWarning(text=left))

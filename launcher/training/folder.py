@@ -38,7 +38,7 @@ def save_folder(session: Session) -> Iterator[Path | None]:
     if is_again:  # this step is saved already, and the leader may be committing that folder
         tmp = tmp.with_name(f"{tmp.name}.again")  # deleted with the round
     else:
-        session.reporter.send(WorkerSaveBegun(step=step, tmp=str(tmp)))
+        session.reporter.send(WorkerSaveBegun(step=step))
     # While the run's folder does not answer, this waits: user code is about to fill the new one.
     patiently(lambda: make_folder(tmp, session.folder_mode), tmp.parents[1])
     yield tmp
@@ -53,12 +53,12 @@ def save_folder(session: Session) -> Iterator[Path | None]:
         fsync_dir(tmp)
         took = round(time.perf_counter() - began, 6)
         shard = WorkerShard(
-            step=step, tmp=str(tmp), files=files, seconds=took, blocked_s=took, hash_name=HASH_NAME, meta={"step": step}
+            step=step, files=files, seconds=took, blocked_s=took, hash_name=HASH_NAME, meta={"step": step}
         )
         session.reporter.send(shard)
         saved = True
     except OSError as error:
-        session.reporter.send(WorkerSaveFailed(step=step, tmp=str(tmp), error=str(error), errno=error_number(error)))
+        session.reporter.send(WorkerSaveFailed(step=step, error=str(error), errno=error_number(error)))
     session.phase("train")
     if session.stopping:
         session.stopped(saved=saved)

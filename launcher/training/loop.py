@@ -33,7 +33,7 @@ def run_work(place: WorkerPlace) -> int:
     """Run the task or function of ``place``; returns 0 when it finished or stopped as agreed, the exit code after reporting a failure."""
     spec, channel = place.spec, place.channel
     gate, session = Gate(entered=place.resume_step), None
-    listen(channel, gate, place.rank)
+    listen(place, gate)
     try:
         channel.send(WorkerPhase(name="init"))
         if spec.deterministic:

@@ -33,7 +33,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(tmp_path: Path) -> tuple[RunSpec, RunPaths]:
     spec = RunSpec(
         id="r", name="r", run_dir=str(tmp_path), work=Work(kind="task", target="m:C"), batch="local", nodes=1,
-        tasks_per_node=1, timeout_min=5, backend="gloo", control_ports=[20000],
+        tasks_per_node=1, timeout_min=5, backend="gloo", port_range=[20000, 20031],
     )  # fmt: skip
     paths = RunPaths(tmp_path)
     spec.write(paths.spec)

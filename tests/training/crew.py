@@ -45,7 +45,6 @@ def make_spec(run_dir: Path, target: str, world_size: int, *, kind: str = "task"
         "backend": "gloo",
         "init_timeout_min": 2.0,
         "collective_timeout_min": 2.0,
-        "control_ports": [],
         "code_dir": str(HERE),
         "checkpoint": checkpoint,
         **values,
@@ -215,16 +214,14 @@ class Crew:
         self.send_all("pause")
         answers = self.from_all("entered", "finished")
         step = max(int(a.get("step", 0)) for a in answers.values())
-        tmp = str(self.paths.checkpoint_tmp(self.attempt, self.round_, step))
-        self.send_all("stop", step=step, save=save, tmp=tmp)
+        self.send_all("stop", step=step, save=save)
         return step
 
     def ask_save(self, step: int, number: int = 1) -> bool:
         """Ask for a save and tell all whether every rank will, as the leader does."""
-        tmp = str(self.paths.checkpoint_tmp(self.attempt, self.round_, step))
-        self.send_all("save_at", id=number, step=step, tmp=tmp)
+        self.send_all("save_at", id=number, step=step)
         all_will = all(answer.get("ok") for answer in self.from_all("save_ack").values())
-        self.send_all("save_agreed" if all_will else "save_lost", step=step, tmp=tmp)
+        self.send_all("save_agreed" if all_will else "save_lost", step=step)
         return all_will
 
     def messages(self, type_: str, rank: int | None = None) -> list[dict[str, Any]]:
@@ -247,11 +244,12 @@ class Crew:
         return [line for line in lines if "Warning" in line] + [str(m["text"]) for m in self.messages("warning")]
 
     def _shard(self, rank: int, message: dict[str, Any]) -> None:
-        shards = self._shards.setdefault((message["step"], message["tmp"]), {})
+        shards = self._shards.setdefault(message["step"], {})
         shards[rank] = message
         if len(shards) < self.world_size:
             return
-        tmp, final = Path(message["tmp"]), self.paths.checkpoint(message["step"])
+        step = self._shards.pop(message["step"]) and message["step"]
+        tmp, final = self.paths.checkpoint_tmp(self.attempt, self.round_, step), self.paths.checkpoint(step)
         files = [{**file, "rank": r} for r, m in sorted(shards.items()) for file in m["files"]]
         manifest = {"version": 1, "step": message["step"], "hash_name": message["hash_name"], "files": files}
         (tmp / "manifest.json").write_text(json.dumps(manifest))

@@ -92,7 +92,7 @@ def test_three_agreed_stops_in_a_row_change_nothing(tmp_path: Path) -> None:
     resume = None
     for attempt, step in enumerate((2, 5, 6)):
         with Crew(spec, 3, resume=resume, attempt=attempt) as crew:
-            crew.send_all("stop", step=step, save=True, tmp=str(paths.checkpoint_tmp(attempt, 0, step)))
+            crew.send_all("stop", step=step, save=True)
             words = crew.finish()
             assert {(w["type"], w["step"], w["saved"]) for w in words.values()} == {("stopped", step, True)}, (
                 crew.logs()

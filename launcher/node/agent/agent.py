@@ -27,6 +27,7 @@ from launcher.node.checkpoints import fence
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.wire import connection
 from launcher.node.wire import messages as wire
+from launcher.node.wire.proofs import LifeKey
 from launcher.run import clock
 from launcher.run.message_lines import MessageReader
 from launcher.run.paths import RunPaths
@@ -62,8 +63,7 @@ class Agent:
         node: int,
         host: str,
         leader_host: str,
-        life: str,
-        secret: str,
+        key: LifeKey,
         environ: Mapping[str, str],
     ) -> None:
         self.spec = spec
@@ -71,8 +71,7 @@ class Agent:
         self.node = node
         self.host = host
         self._leader_host = leader_host
-        self._life = life
-        self._secret = secret
+        self._key = key
         self._server = ForkServer(preload=PRELOAD, environ=environ)
         self._sampler = Sampler(self._pids, gpus=spec.gpus_per_node > 0)
         self._peer: connection.Peer | None = None
@@ -129,9 +128,8 @@ class Agent:
         search = asyncio.ensure_future(
             connection.find_leader(
                 self._leader_host,
-                self.spec.control_ports,
-                self._secret,
-                life=self._life,
+                self._key.candidate_ports(self.spec.port_range),
+                self._key,
                 timeout_s=self.spec.init_timeout_min * 60,
             )
         )
@@ -164,7 +162,7 @@ class Agent:
             newest = max(fence.attempts(self.paths), default=0)
         except OSError:
             return False  # asked again in a second
-        return fence.claimant(self.paths, newest).get("life") == self._life
+        return fence.claimant(self.paths, newest).get("life") == self._key.life
 
     async def _unresolved(self, since: float | None) -> float | None:
         """Return since when the leader's name does not resolve, None when it does. Raises ProtocolError after `_UNRESOLVED_S`."""
@@ -279,7 +277,8 @@ class Agent:
             case wire.RunChecks():
                 self._task(self._preflight(order))
             case wire.StartStore():
-                store = self._stores[order.round] = Store(self._server, order.round, self._tell)
+                loopback = self.spec.batch == "local" and not self.spec.interface
+                store = self._stores[order.round] = Store(self._server, order.round, self._tell, loopback=loopback)
                 folder = self.paths.round_logs(self._attempt, max(order.round, 0))
                 self._task(store.start(folder / "store.log", share=self.spec.share))
             case wire.StartRound():

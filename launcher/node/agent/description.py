@@ -142,10 +142,9 @@ def gloo_interface(spec: RunSpec) -> str | None:
     """
     if spec.interface:
         return None
-    own = resolve_host(socket.gethostname())
     if spec.batch == "local":
-        return None if own else "lo"
-    if not _is_loopback(own):
+        return "lo"  # nobody else shall reach it
+    if not _is_loopback(resolve_host(socket.gethostname())):
         return None
     address = node_address(spec, socket.gethostname(), "")
     for name, entries in psutil.net_if_addrs().items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from launcher.node.leader.finish import Ending
 from launcher.node.leader.leader import Leader
 from launcher.node.wire import connection
 from launcher.node.wire.messages import AgentHello, Hub, Link, Shutdown
+from launcher.node.wire.proofs import LifeKey
 from launcher.run.asking import exists, load_object, patiently
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -26,6 +28,8 @@ from launcher.run.spec import RunSpec
 _OWN_AGENT_S = 30.0
 """The first node's agent was told to leave before the leader ended; it gets so long to do it."""
 _DISMISS_S = 120.0
+_MOST_FILES = 65536
+"""More than any allocation has nodes; a hard limit may be a billion, and some programs close every number up to the limit."""
 
 
 def run_agent(run_dir: Path, *, node: int | None = None) -> int:
@@ -43,7 +47,8 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
     if spec.share == "group":
         os.umask(os.umask(0o077) & ~0o050)  # what agents, workers and the leader make can be read, whatever the umask
     os.environ.update({**spec.variables, **passed})  # the leader's trackers and notifications read theirs here
-    life = connection.allocation_life(os.environ)
+    key = LifeKey(secret, connection.allocation_life(os.environ), names[0])
+    ports = key.candidate_ports(spec.port_range)
     environ = base_environment(os.environ, spec, passed, gloo_interface=gloo_interface(spec))
 
     agent = Agent(
@@ -52,14 +57,14 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
         node=index,
         host=names[index],
         leader_host=leader_address(spec, names, index),
-        life=life,
-        secret=secret,
+        key=key,
         environ=environ,
     )
     loop = asyncio.new_event_loop()  # not asyncio.run: that waits for threads, and one may be stuck in a slow disk
     asyncio.set_event_loop(loop)
     if index == 0:
-        serve = connection.server(secret, spec.control_ports, life=life, local=spec.batch == "local")
+        _raise_file_limit()
+        serve = connection.server(key, ports, peers=len(names), local=spec.batch == "local")
         leader = Leader(spec, paths, host=names[0], node_names=names)
         return loop.run_until_complete(lead_and_obey(leader, agent, serve, others=len(names) - 1))
     code = loop.run_until_complete(agent.run())
@@ -67,13 +72,25 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
         from launcher.node.allocation.leaderless import adopt
 
         def leads() -> bool:
-            return loop.run_until_complete(connection.answers(names[0], spec.control_ports, secret, life=life))
+            return loop.run_until_complete(connection.answers(names[0], ports, key))
 
         try:
-            adopt(spec, paths, place=index, leader_host=names[0], silent=agent.leader_lost == "silent", leads=leads)
+            silent = agent.leader_lost == "silent"
+            adopt(spec, paths, place=index, leader_host=names[0], ports=ports, silent=silent, leads=leads)
         except OSError as error:  # how the run ended is not known here
             print(f"error: the run directory cannot be read here: {error}", file=sys.stderr)
     return code
+
+
+def _raise_file_limit() -> None:
+    """Allow this process, which leads, as many open files as it may have: each agent's connection is one.
+
+    The fork server goes back to the limit that was (`ForkServer`): a program that expects 1,024 may use select(2).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, Any]]:

@@ -100,12 +100,17 @@ def worker_environment(spec: RunSpec, order: StartRound, worker: RankPlace, *, a
         "LAUNCHER_RUN_DIR": spec.run_dir,
         "LAUNCHER_ATTEMPT": attempt,
         "LAUNCHER_ROUND": order.round,
-        "LAUNCHER_RESUME_PATH": order.resume.path if order.resume else "",
-        "LAUNCHER_RESUME_STEP": order.resume.step if order.resume else 0,
-        **order.environment,
+        "LAUNCHER_RESUME_PATH": "",
+        "LAUNCHER_RESUME_STEP": 0,
     }
+    paths = RunPaths(Path(spec.run_dir))
+    if (resume := order.resume) is not None:
+        values["LAUNCHER_RESUME_PATH"] = paths.checkpoint(resume.step) if resume.own else spec.resume or ""
+        values["LAUNCHER_RESUME_STEP"] = resume.step
+    if order.mlflow_run_id is not None:
+        values["MLFLOW_RUN_ID"] = order.mlflow_run_id
     if spec.work.kind in ("script", "module"):
-        values["LAUNCHER_STOP_NOTE"] = RunPaths(Path(spec.run_dir)).stop_note(attempt, order.round, order.group_rank)
+        values["LAUNCHER_STOP_NOTE"] = paths.stop_note(attempt, order.round, order.group_rank)
     return {name: str(value) for name, value in values.items()}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from launcher.node.agent import logs
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.wire.messages import FromAgent, StoreEnded, StoreFailed, StoreReady
+from launcher.run.message_lines import LOOPBACK_VARIABLE
 
 STORE_MAIN = "launcher.training.process.serve_store:main"
 
@@ -22,10 +23,14 @@ Tell = Callable[[FromAgent], None]
 
 
 class Store:
-    """A round's store, in a process of its own, alive until this end of its socket closes."""
+    """A round's store, in a process of its own, alive until this end of its socket closes.
 
-    def __init__(self, server: ForkServer, round_: int, tell: Tell) -> None:
+    ``loopback``: all ranks are on this machine, and nobody else reaches it.
+    """
+
+    def __init__(self, server: ForkServer, round_: int, tell: Tell, *, loopback: bool) -> None:
         self._server = server
+        self._environment = {LOOPBACK_VARIABLE: "1"} if loopback else {}
         self._round = round_
         self._tell = tell
         self._port: int | None = None
@@ -36,9 +41,8 @@ class Store:
     async def start(self, log: Path, *, share: str) -> None:
         """Start it and tell the leader its port, or why there is none."""
         try:
-            fork = partial(
-                self._server.fork, f"store.{self._round}", self._round, STORE_MAIN, on_exit=self._exited, env={}
-            )
+            key, env = f"store.{self._round}", self._environment
+            fork = partial(self._server.fork, key, self._round, STORE_MAIN, on_exit=self._exited, env=env)
             self._port = int((await first_answer(fork, log, self._sock, self._theirs, share=share))["port"])
         except (OSError, ForkServerError, ValueError) as error:
             lines = await asyncio.to_thread(logs.last_lines, log)

@@ -47,9 +47,16 @@ _UNHEARD_S = 60.0
 
 
 def adopt(
-    spec: RunSpec, paths: RunPaths, *, place: int, leader_host: str, silent: bool, leads: Callable[[], bool]
+    spec: RunSpec,
+    paths: RunPaths,
+    *,
+    place: int,
+    leader_host: str,
+    ports: Sequence[int],
+    silent: bool,
+    leads: Callable[[], bool],
 ) -> None:
-    """Hand the job back unless somebody else has. ``place`` is this node's index, from 1.
+    """Hand the job back unless somebody else has. ``place`` is this node's index, from 1; the leader is on one of ``ports``.
 
     ``silent``: the leader stopped answering; otherwise its connection closed. ``leads`` says whether it answers. Without an
     answer from SLURM nothing is done: this host may be the one that is cut off.
@@ -57,7 +64,7 @@ def adopt(
     if place > _MOST_AGENTS:
         return
     allocation = SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0)
-    said = _awaited(spec, allocation, leader_host, leads) if silent else ""
+    said = _awaited(allocation, leader_host, ports, leads) if silent else ""
     if said is None:
         return
     turn = time.monotonic() + _TURN_S * (place - 1)
@@ -76,7 +83,9 @@ def adopt(
         allocation.pull_forward()  # said again by its last process, unless the batch script lives
 
 
-def _awaited(spec: RunSpec, allocation: SlurmAllocation, leader_host: str, leads: Callable[[], bool]) -> str | None:
+def _awaited(
+    allocation: SlurmAllocation, leader_host: str, ports: Sequence[int], leads: Callable[[], bool]
+) -> str | None:
     """Wait until SLURM has dropped the leader's host, or will clearly never do so.
 
     Returns how the leader ended; None: do nothing.
@@ -91,7 +100,7 @@ def _awaited(spec: RunSpec, allocation: SlurmAllocation, leader_host: str, leads
                 return None
             if leader_host not in hosts_in(facts.nodes):
                 return f"{leader_host}, the leader's host, stopped answering and SLURM has removed it from the job"
-            if not host_answers(leader_host, spec.control_ports):
+            if not host_answers(leader_host, ports):
                 answering = None
             elif leads():
                 return None

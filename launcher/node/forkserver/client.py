@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -42,6 +43,8 @@ class ForkServer:
     def __init__(self, *, preload: Sequence[str], environ: Mapping[str, str]) -> None:
         self._preload = list(preload)
         self._mark = secrets.token_hex(8)
+        self._files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        """Workers may have so many files open, though a leader may have more."""
         self._environ = {**environ, MARK_VARIABLE: self._mark}
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
@@ -66,10 +69,11 @@ class ForkServer:
         proctable.become_subreaper()  # should the fork server be killed, its orphans come here
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         mine.setblocking(False)
+        numbers = (theirs.fileno(), os.getpid(), self._files)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, GUARDED)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-c", _START, ROOT, str(theirs.fileno()), str(os.getpid()), *self._preload],
+                [sys.executable, "-u", "-c", _START, ROOT, *map(str, numbers), *self._preload],
                 env=self._environ,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

@@ -21,6 +21,7 @@ import importlib
 import importlib.util
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -209,8 +210,12 @@ def _exists(name: str) -> bool:
 
 
 def main() -> None:
-    """``python -c … ROOT FD PARENT_PID MODULE…``: import the modules, then serve the agent at the other end of FD."""
-    _, fd, parent, *preload = sys.argv[1:]
+    """``python -c … ROOT FD PARENT_PID FILES MODULE…``: import the modules, then serve the agent at the other end of FD.
+
+    FILES is how many files may be open.
+    """
+    _, fd, parent, files, *preload = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(files), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     proctable.die_with_parent()  # only while importing, when the socket is not read; afterwards its end is seen
     if os.getppid() != int(parent):
         sys.exit(1)  # it ended before the line above

@@ -47,7 +47,7 @@ class AgreedStop:
     def joined(self, rank: int) -> Pause | StopAt:
         """Count in a worker that was not asked in the beginning; returns what to tell it."""
         self.ranks.add(rank)
-        return Pause() if self.step is None else StopAt(step=self.step, save=False, tmp=None)
+        return Pause() if self.step is None else StopAt(step=self.step, save=False)
 
     def left(self, rank: int) -> bool:
         """Count out a worker that ended and did not stop as agreed; true when the others agree without it.

@@ -303,8 +303,7 @@ class Inbox(wire.Hub):
         board.saver.finished(step)  # saves asked for beyond S will never be
         if stop.save:
             board.saver.label_stop(step, board.now())
-        tmp = board.paths.checkpoint_tmp(board.attempt, round_.number, step)
-        round_.send(messages.StopAt(step=step, save=stop.save, tmp=str(tmp)), sorted(stop.ranks))
+        round_.send(messages.StopAt(step=step, save=stop.save), sorted(stop.ranks))
 
 
 def _rank_of(node: Node, round_: Round | None, number: int) -> Rank | None:

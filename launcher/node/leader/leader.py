@@ -66,7 +66,7 @@ class Leader:
     """Leads one attempt of a run.
 
     Use: ``ending = await Leader(spec, paths, host=..., node_names=[...]).run(serve)``, where ``serve(hub)`` listens on one of
-    ``spec.control_ports``, hands the `Hub` what it hears, and returns a function that stops listening. The leader's own node
+    ``spec.port_range``, hands the `Hub` what it hears, and returns a function that stops listening. The leader's own node
     joins over the same transport as every other.
     """
 

@@ -95,13 +95,15 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
     if found is None:
         return Evidence(Kind.STORE, f"the store on {first.host} did not start within {limit_s:.0f} s")
     round_.master_port = port = found
-    resume = ResumeFrom(path=str(round_.resume.path), step=round_.resume.step) if round_.resume else None
+    chosen, resume = round_.resume, None
+    if chosen:
+        resume = ResumeFrom(step=chosen.step, own=chosen.path.parent == board.paths.checkpoints)
     for group_rank, node in enumerate(round_.nodes):
         workers = [RankPlace(rank=r.rank, local_rank=r.local_rank) for r in round_.ranks if r.node is node]
         node.send(
             StartRound(
                 round=round_.number, world_size=round_.world_size, master_addr=round_.master_addr, master_port=port,
-                resume=resume, group_rank=group_rank, workers=workers, environment=dict(board.tracking.variables),
+                resume=resume, group_rank=group_rank, workers=workers, mlflow_run_id=board.tracking.mlflow_run_id,
             )
         )  # fmt: skip
     board.history.event(
@@ -115,7 +117,7 @@ async def _start(board: Board, round_: Round) -> Evidence | None:
         ],
         spares=[n.host for n in board.nodes.healthy if n not in round_.nodes],
         resume_step=resume and resume.step,
-        resume_path=resume and resume.path,
+        resume_path=chosen and str(chosen.path),
     )
     if round_.number == 0:
         board.notifier.tell(

@@ -15,7 +15,6 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from launcher.node.checkpoints import committed, fence
 from launcher.node.checkpoints.committed import CommittedCheckpoint, Shard
@@ -260,12 +259,9 @@ class Saver:
         self._ids += 1
         self._asked = Asked(self._ids, step, now)
         self._lost.discard(step)
-        self.round.send(SaveAt(id=self._ids, step=step, tmp=str(self._tmp(step))))
+        self.round.send(SaveAt(id=self._ids, step=step))
 
     # --- inside ---
-
-    def _tmp(self, step: int) -> Path:
-        return self.paths.checkpoint_tmp(self.history.attempt, self.round.number, step)
 
     def _get(self, step: int, now: float) -> Save:
         save = self._saves.get(step)
@@ -279,9 +275,8 @@ class Saver:
         """Give up this save: the workers remove their parts."""
         self._lost.add(step)
         self._saves.pop(step, None)
-        tmp = self._tmp(step)
-        self.round.send(SaveLost(step=step, tmp=str(tmp)))
-        fence.discard(tmp)
+        self.round.send(SaveLost(step=step))
+        fence.discard(self.paths.checkpoint_tmp(self.history.attempt, self.round.number, step))
 
     def _lose(self, save: Save, error: str, number: int | None, now: float, *, keep: bool = False) -> None:
         """Note a failed save; ``keep`` the others' parts: the rank that failed tries the last save again."""
@@ -362,5 +357,5 @@ class Saver:
         self.wake()
 
     def _tell_committed(self, step: int, ranks: list[int] | None = None) -> None:
-        message = Committed(step=step, path=str(self.paths.checkpoint(step)), tmp=str(self._tmp(step)))
+        message = Committed(step=step)
         self.round.send(message, ranks)

@@ -25,8 +25,8 @@ class Tracking:
     paths: RunPaths
     attempt: int
     warn: Callable[[str], None]
-    variables: dict[str, str] = field(default_factory=dict)
-    """What a script's workers need to continue the same tracker run."""
+    mlflow_run_id: str | None = None
+    """The tracker run that a script's workers are to continue."""
     _process: asyncio.subprocess.Process | None = None
     _listening: asyncio.Task[None] | None = None
     _known: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,13 +69,13 @@ class Tracking:
                 self.warn(str(said["warning"]))
                 if str(said["warning"]).startswith("tracker mlflow"):
                     self._known.set()  # it fails: nobody waits for it
-            if "variables" in said:
-                self.variables.update(said["variables"])
+            if "mlflow_run_id" in said:
+                self.mlflow_run_id = str(said["mlflow_run_id"])
                 self._known.set()
         self._known.set()
 
     async def known(self, limit_s: float) -> None:
-        """Wait until `variables` are known, which takes a server's answer, at most ``limit_s``."""
+        """Wait until `mlflow_run_id` is known, which takes a server's answer, at most ``limit_s``."""
         if self._process is not None:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._known.wait(), limit_s)

@@ -251,7 +251,7 @@ class _Leader:
     def opened(self, sink: Sink, memory: dict[str, Any]) -> None:
         """Send the variables with which a script's workers continue the same tracker run."""
         if sink.name == "mlflow":
-            self._tell({"variables": {"MLFLOW_RUN_ID": memory["id"]}})
+            self._tell({"mlflow_run_id": memory["id"]})
 
     def _tell(self, value: dict[str, Any]) -> None:
         with self._lock:

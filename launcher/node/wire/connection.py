@@ -3,12 +3,15 @@
 The agent that connects speaks first. The answer, or its absence, shows whether the leader or another program listens on the
 port, and nothing of the secret is given away::
 
-    agent  → leader   {"type": "knock", "version": 1, "nonce": A}
-    leader → agent    {"type": "challenge", "nonce": L, "proof": HMAC(secret, "leader" | life | A | L)}
-    agent  → leader   {"type": "proof", "proof": HMAC(secret, "agent" | life | L | A)}
+    agent  → leader   {"type": "knock", "version": 2, "nonce": A}
+    leader → agent    {"type": "challenge", "nonce": L, "proof": HMAC(secret, "leader" | life | host | port | A | L)}
+    agent  → leader   {"type": "proof", "proof": HMAC(secret, "agent" | life | host | port | A | L)}
 
 ``life`` names one life of the allocation (job id and restart count). A new leader refuses an agent of an older life,
-although that agent knows the secret.
+although that agent knows the secret. ``host`` is the leader's node and ``port`` the one that the agent dialled: a program on
+another port that relays the challenge proves nothing. After that each line carries a code, made with a key of this connection
+and this direction, of its number and its text (`launcher.node.wire.proofs`): who relays a connection can end it, and no more.
+Lines are not encrypted: they hold no secrets.
 """
 
 from __future__ import annotations
@@ -16,23 +19,32 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import resource
 import secrets
 import socket
+import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from launcher.errors import ProtocolError
 from launcher.node.wire.messages import Alive, Challenge, Greeting, Handshake, Heard, Hub, SecretProof
+from launcher.node.wire.proofs import PORTS_AT_ONCE, LifeKey, LineCodes
 from launcher.run.files import NO_JSON
-from launcher.run.message_lines import decode_lines, encode
+from launcher.run.message_lines import decode_line, encode, take_lines
 from launcher.run.records import Record
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 HANDSHAKE_S = 5.0
 """A peer that takes longer to prove itself is refused. A leader answers in milliseconds: it only hashes."""
 _HANG_UP_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_RARELY_S = 4.0
+"""How often an agent dials ports of the later sets, which a leader uses only when it could have none of the first."""
+_MOST_UNPROVEN = 512
+"""Connections that have proved nothing yet. All agents of an allocation may connect at once, each for some milliseconds."""
+_OWN_FILES = 128
+"""Descriptors that strangers never get: the leader's files, the pipes of its commands."""
 MAX_LINE = 64 * 2**20
 """A trusted peer may send long lines (stack frames, shard lists); one beyond this is broken."""
 
@@ -53,13 +65,15 @@ class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._sent: LineCodes
+        self._received: LineCodes
         self.local_address: str = (writer.get_extra_info("sockname") or ("",))[0]
         """This end's address, as the other end can reach it."""
 
     def send(self, message: Record) -> None:
         """Queue one message; never blocks, never raises: a dead peer shows at the reading end."""
         if not self._writer.is_closing():
-            self._writer.write(encode(message.to_wire()))
+            self._writer.write(self._sent.sign(encode(message.to_wire())))
 
     def close(self) -> None:
         """Send what is queued, then hang up."""
@@ -78,7 +92,7 @@ class Peer:
             self.abort()
 
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield every message, in order, until the other end hangs up."""
+        """Yield every message, in order, until the other end hangs up, or a line comes from elsewhere."""
         buffer = bytearray()
         while len(buffer) <= MAX_LINE:
             try:
@@ -88,23 +102,37 @@ class Peer:
             if not data:
                 return
             buffer += data
-            for message in decode_lines(buffer):
-                yield message
+            for line in take_lines(buffer):
+                try:
+                    message = decode_line(self._received.check(line))
+                except ProtocolError as error:
+                    print(f"{error} The connection is closed.", file=sys.stderr, flush=True)
+                    return
+                if message is not None:
+                    yield message
 
-    async def prove_as_agent(self, secret: str, life: str) -> None:
-        """Speak first. Raises ProtocolError for a peer that is not the leader of this ``life``."""
+    async def prove_as_agent(self, key: LifeKey, port: int) -> None:
+        """Speak first, on a connection to ``port``. Raises ProtocolError for a peer that is not the leader of this life."""
         mine = secrets.token_hex(16)
-        self.send(Greeting(version=WIRE_VERSION, nonce=mine))
+        self._say(Greeting(version=WIRE_VERSION, nonce=mine))
         answer = await self._handshake(Challenge)
-        _check(answer.proof, _proof(secret, "leader", life, mine, answer.nonce))
-        self.send(SecretProof(proof=_proof(secret, "agent", life, answer.nonce, mine)))
+        shared = port, mine, answer.nonce
+        _check(answer.proof, key.derived("leader", *shared))
+        self._say(SecretProof(proof=key.derived("agent", *shared).hex()))
+        self._sent, self._received = _codes(key, "agent", shared), _codes(key, "leader", shared)
 
-    async def prove_as_leader(self, secret: str, life: str) -> None:
-        """Answer. Raises ProtocolError for a peer that is no agent of this ``life``."""
+    async def prove_as_leader(self, key: LifeKey, port: int) -> None:
+        """Answer, on a connection that came to ``port``. Raises ProtocolError for a peer that is no agent of this life."""
         theirs = (await self._handshake(Greeting)).nonce
         mine = secrets.token_hex(16)
-        self.send(Challenge(nonce=mine, proof=_proof(secret, "leader", life, theirs, mine)))
-        _check((await self._handshake(SecretProof)).proof, _proof(secret, "agent", life, mine, theirs))
+        shared = port, theirs, mine
+        self._say(Challenge(nonce=mine, proof=key.derived("leader", *shared).hex()))
+        _check((await self._handshake(SecretProof)).proof, key.derived("agent", *shared))
+        self._sent, self._received = _codes(key, "leader", shared), _codes(key, "agent", shared)
+
+    def _say(self, step: Handshake) -> None:
+        """Send one message of the challenge, which bears no code yet."""
+        self._writer.write(encode(step.to_wire()))
 
     async def _handshake(self, kind: type[_Step]) -> _Step:
         """Read the next message of the challenge. Raises ProtocolError when it is no complete one of this ``kind``."""
@@ -118,19 +146,19 @@ class Peer:
         return message
 
 
-def _proof(secret: str, role: str, life: str, first: str, second: str) -> str:
-    return hmac.new(secret.encode(), "|".join((role, life, first, second)).encode(), "sha256").hexdigest()
+def _codes(key: LifeKey, sender: str, shared: tuple[object, ...]) -> LineCodes:
+    return LineCodes(key.derived(f"lines of the {sender}", *shared))
 
 
-def _check(given: str, right: str) -> None:
-    if not hmac.compare_digest(given.encode(), right.encode()):
+def _check(given: str, right: bytes) -> None:
+    if not given.isascii() or not hmac.compare_digest(given, right.hex()):
         raise ProtocolError("The peer does not know this run's secret.")
 
 
 # --- the agent's end ---
 
 
-async def connect(host: str, port: int, secret: str, *, life: str) -> Peer:
+async def connect(host: str, port: int, key: LifeKey) -> Peer:
     """Connect to ``host:port``; both ends prove that they know the secret.
 
     Raises OSError when nothing listens there and ProtocolError when another program does.
@@ -145,7 +173,7 @@ async def connect(host: str, port: int, secret: str, *, life: str) -> Peer:
         peer.abort()
         raise ConnectionRefusedError(f"{host}:{port} is this process itself")
     try:
-        await asyncio.wait_for(peer.prove_as_agent(secret, life), HANDSHAKE_S)
+        await asyncio.wait_for(peer.prove_as_agent(key, port), HANDSHAKE_S)
     except asyncio.TimeoutError:
         peer.abort()
         raise ProtocolError(f"{host}:{port} does not answer the challenge: another program listens there.") from None
@@ -155,7 +183,7 @@ async def connect(host: str, port: int, secret: str, *, life: str) -> Peer:
     return peer
 
 
-async def find_leader(host: str, ports: Sequence[int], secret: str, *, life: str, timeout_s: float) -> Peer:
+async def find_leader(host: str, ports: Sequence[int], key: LifeKey, *, timeout_s: float) -> Peer:
     """Try all candidate ``ports``, again and again, until the leader answers on one of them.
 
     The leader may start minutes after this node. A program that listens on one port and does not answer delays no other
@@ -164,22 +192,24 @@ async def find_leader(host: str, ports: Sequence[int], secret: str, *, life: str
     problem = "nobody answers"
     over = False
 
-    async def dial(port: int) -> Peer:
+    async def dial(place: int, port: int) -> Peer:
         nonlocal problem
-        pause_s = _FIRST_PAUSE_S
+        later = place // PORTS_AT_ONCE
+        pause_s, longest_s = (_RARELY_S, _RARELY_S) if later else (_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        await asyncio.sleep(later * HANDSHAKE_S)
         # Beside `cancel`: before Python 3.12 `asyncio.wait_for` swallows a cancellation that comes in the very moment in
         # which the connection is refused, and this would dial for ever.
         while not over:
             try:
-                return await connect(host, port, secret, life=life)
+                return await connect(host, port, key)
             except (OSError, ProtocolError) as error:
                 problem = str(error)
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 1.3, _LONGEST_PAUSE_S)
+            pause_s = min(pause_s * 1.3, longest_s)
         raise asyncio.CancelledError
 
     found: Peer | None = None
-    dials = [asyncio.ensure_future(dial(port)) for port in ports]
+    dials = [asyncio.ensure_future(dial(place, port)) for place, port in enumerate(ports)]
     try:
         done, _ = await asyncio.wait(dials, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if done:
@@ -197,9 +227,9 @@ async def find_leader(host: str, ports: Sequence[int], secret: str, *, life: str
     )
 
 
-async def answers(host: str, ports: Sequence[int], secret: str, *, life: str) -> bool:
+async def answers(host: str, ports: Sequence[int], key: LifeKey) -> bool:
     """Return whether the leader of this life answers on one of its candidate ``ports`` now. Never raises for the network."""
-    tries = [connect(host, port, secret, life=life) for port in ports]
+    tries = [connect(host, port, key) for port in ports]
     found = [end for end in await asyncio.gather(*tries, return_exceptions=True) if isinstance(end, Peer)]
     for peer in found:
         peer.abort()
@@ -209,24 +239,38 @@ async def answers(host: str, ports: Sequence[int], secret: str, *, life: str) ->
 # --- the leader's end ---
 
 
-def server(secret: str, ports: Sequence[int], *, life: str, local: bool = False) -> Serve:
+def server(key: LifeKey, ports: Sequence[int], *, peers: int, local: bool = False) -> Serve:
     """Return what `Leader.run` takes to listen: it binds the first free candidate port and feeds a `Hub`.
 
-    ``local`` listens on 127.0.0.1 alone. The awaited call raises ProtocolError when every candidate port is taken.
+    ``peers`` is how many agents there are. ``local`` listens on 127.0.0.1 alone. The awaited call raises ProtocolError when
+    every candidate port is taken.
     """
 
     async def serve(hub: Hub) -> Callable[[], None]:
         tasks: set[asyncio.Task[None] | None] = set()
+        unproven: dict[Peer, None] = {}
+        most = _most_unproven(peers)
+        sock = _listen(ports, local)
+        port = sock.getsockname()[1]
 
         async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
+            task, peer = asyncio.current_task(), Peer(reader, writer)
             tasks.add(task)
+            if len(unproven) >= most:
+                # The oldest has had the most time: an agent needs milliseconds, and tries again.
+                oldest = next(iter(unproven))
+                del unproven[oldest]
+                oldest.abort()
+            unproven[peer] = None
             try:
-                await _serve_one(hub, Peer(reader, writer), secret, life)
+                if await _is_agent(peer, key, port):
+                    unproven.pop(peer, None)
+                    await _serve_one(hub, peer)
             finally:
+                unproven.pop(peer, None)
                 tasks.discard(task)
 
-        listening = await asyncio.start_server(accepted, sock=_listen(ports, local))
+        listening = await asyncio.start_server(accepted, sock=sock)
 
         def stop() -> None:
             listening.close()
@@ -238,12 +282,23 @@ def server(secret: str, ports: Sequence[int], *, life: str, local: bool = False)
     return serve
 
 
-async def _serve_one(hub: Hub, peer: Peer, secret: str, life: str) -> None:
+def _most_unproven(peers: int) -> int:
+    """Return how many strangers may be connected: they never take what ``peers`` agents and the leader's files need."""
+    free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - peers - _OWN_FILES
+    return max(8, min(_MOST_UNPROVEN, free // 2))
+
+
+async def _is_agent(peer: Peer, key: LifeKey, port: int) -> bool:
+    """Return whether the peer proves that it is an agent of this life; hang up on one that does not."""
     try:
-        await asyncio.wait_for(peer.prove_as_leader(secret, life), HANDSHAKE_S)
+        await asyncio.wait_for(peer.prove_as_leader(key, port), HANDSHAKE_S)
     except (OSError, ProtocolError, asyncio.TimeoutError, asyncio.CancelledError):
         peer.abort()
-        return
+        return False
+    return True
+
+
+async def _serve_one(hub: Hub, peer: Peer) -> None:
     hub.opened(peer)
     try:
         async for message in peer.messages():
@@ -268,4 +323,5 @@ def _listen(ports: Sequence[int], local: bool) -> socket.socket:
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         except OSError:
             continue
-    raise ProtocolError(f"Every port the leader may listen on is taken ({', '.join(map(str, ports))}).")
+    first, last = min(ports), max(ports)
+    raise ProtocolError(f"Every port the leader may listen on is taken ({len(ports)} tried, from {first} to {last}).")

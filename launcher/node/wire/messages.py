@@ -260,10 +260,10 @@ class StartStore(ToAgent, type="store"):
 
 
 class ResumeFrom(Record):
-    """The checkpoint that a round resumes from."""
+    """The checkpoint that a round resumes from: the run's own of ``step``, or the one that its spec names (``resume``)."""
 
-    path: str
     step: int
+    own: bool
 
 
 class RankPlace(Record):
@@ -283,7 +283,8 @@ class StartRound(ToAgent, type="round"):
     resume: ResumeFrom | None
     group_rank: int
     workers: list[RankPlace]
-    environment: dict[str, str] = {}  # noqa: RUF012
+    mlflow_run_id: str | None = None
+    """The tracker run that a script's workers continue."""
 
 
 class EndRound(ToAgent, type="end"):

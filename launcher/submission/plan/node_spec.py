@@ -6,7 +6,6 @@ The schema declares the keys. `RunSpec` takes those of `SECTIONS` that it has a 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from functools import cache, partial
@@ -26,7 +25,6 @@ DERIVED = {
     "task": "work", "function": "work", "script": "work", "args": "work", "params": "work",
     "environment.variables": "variables", "environment.pass_": "pass_names", "environment.python": "python",
     "environment.container": "container", "notify.urls": "notify", "notify.on": "notify",
-    "distributed.port_range": "control_ports",
     "trackers.tensorboard": "trackers", "trackers.mlflow": "trackers", "trackers.wandb": "trackers",
 }  # fmt: skip
 """Keys of the job that reach the nodes in another form: the field of `RunSpec` that holds each."""
@@ -35,9 +33,6 @@ OWN = ("version", "id", "run_dir", "batch", "code_dir", "site", "resume", "resum
 """Fields of `RunSpec` that no key of the job sets."""
 COMMAND_ONLY = ("code.", "slurm.", "sweep", "runs_dir", "environment.setup", "environment.container_args")
 """Keys and sections that the nodes do not need."""
-
-PORTS = 16
-"""Candidate ports of the leader: enough that other programs on some of them do no harm."""
 
 
 def node_spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"], run_dir: str) -> RunSpec:
@@ -56,7 +51,6 @@ def node_spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"
         "tasks_per_node": job.resources.tasks_per_node or gpus or 1,
         "timeout_min": int(job.resources.timeout_min),
         "backend": chosen if chosen != "auto" else "nccl" if gpus else "gloo",
-        "control_ports": _ports(job.distributed.port_range, run_id),
         "ddp": DdpSpec(**_same(DdpSpec, job.distributed.ddp)),
         "variables": fill(job.environment.variables),
         "pass_names": list(dict.fromkeys([*job.environment.pass_, *job.notify.urls])),
@@ -108,10 +102,3 @@ def _trackers(job: Job, name: str) -> dict[str, Any]:
     if job.trackers.wandb is not None:
         wanted["wandb"] = {"project": job.trackers.wandb.project or name, "mode": job.trackers.wandb.mode}
     return wanted
-
-
-def _ports(port_range: list[int], run_id: str) -> list[int]:
-    """Draw candidate ports by the run's id: two runs on one node rarely try the same ones first."""
-    low, high = port_range[0], port_range[-1]
-    choice = range(low, high + 1)
-    return random.Random(run_id).sample(choice, min(PORTS, len(choice)))

@@ -121,7 +121,7 @@ class CheckpointWriter:
         """
         began = time.perf_counter()
         self.drain()
-        self._channel.send(WorkerSaveBegun(step=step, tmp=str(tmp)))
+        self._channel.send(WorkerSaveBegun(step=step))
         held = parts()
         if copy:
             try:
@@ -168,7 +168,6 @@ class CheckpointWriter:
         self._channel.send(
             WorkerShard(
                 step=step,
-                tmp=str(tmp),
                 files=files,
                 seconds=round(time.perf_counter() - began, 6),
                 blocked_s=round(self._blocked_s, 6),
@@ -184,9 +183,7 @@ class CheckpointWriter:
             self.hopeless = isinstance(error, _UNSAVABLE)
         else:
             self.hopeless = number in (errno.EACCES, errno.EPERM, errno.EROFS)
-        failed = WorkerSaveFailed(
-            step=step, tmp=str(tmp), error=str(error), errno=number, permanent=self.hopeless, last=self.last
-        )
+        failed = WorkerSaveFailed(step=step, error=str(error), errno=number, permanent=self.hopeless, last=self.last)
         self._channel.send(failed)
         # After the message: other ranks then miss the folder, which goes with the last file.
         remove_files(tmp, [name for name, _ in parts])

@@ -14,7 +14,7 @@ from launcher.run.spec import CheckpointSpec, RunSpec, Work
 
 _NO_RUN = RunSpec(
     id="", name="", run_dir="", work=Work(kind="script", target=""), batch="local", nodes=1, tasks_per_node=1,
-    timeout_min=0, backend="gloo", control_ports=[], checkpoint=CheckpointSpec(enabled=False),
+    timeout_min=0, backend="gloo", checkpoint=CheckpointSpec(enabled=False),
 )  # fmt: skip
 """What holds under plain python or torchrun: nothing is saved."""
 
@@ -35,6 +35,12 @@ class WorkerPlace:
     paths: RunPaths | None = None
     """None outside a run (plain python or torchrun)."""
     channel: Channel = Channel(None)
+
+    def tmp(self, step: int) -> Path:
+        """Return the folder in which this round writes the checkpoint of ``step``. Raises RuntimeError outside a run."""
+        if self.paths is None:
+            raise RuntimeError("there is no run to save into")
+        return self.paths.checkpoint_tmp(self.attempt, self.round_, step)
 
 
 @cache

@@ -285,17 +285,15 @@ class Session:
     def due_folder(self) -> Path | None:
         """Return the folder of the save that is due at this boundary, if one is."""
         step = self.position.step
-        if (tmp := self.gate.due(step)) is not None:
-            return tmp
+        if self.gate.due(step):
+            return self.tmp()
         interval = self.rules.interval_steps
         wanted = self.rules.enabled and interval and step % interval == 0
         return self.tmp() if wanted and step > max(self._saved_at, self.start_step) else None
 
     def tmp(self) -> Path:
         """Return the folder in which this round writes the checkpoint of the current step."""
-        if self.place.paths is None:
-            raise RuntimeError("there is no run to save into")
-        return self.place.paths.checkpoint_tmp(self.place.attempt, self.place.round_, self.position.step)
+        return self.place.tmp(self.position.step)
 
     def save(self, tmp: Path, *, copy: bool) -> None:
         """Save the boundary's state once; later calls for the same step only wait for it."""
@@ -307,7 +305,7 @@ class Session:
                 "user code changed the state between the last step of an epoch and the next step; nothing was saved, because a "
                 "resume would run that code again"
             )
-            self.reporter.send(WorkerSaveFailed(step=self.position.step, tmp=str(tmp), error=text, errno=None))
+            self.reporter.send(WorkerSaveFailed(step=self.position.step, error=text, errno=None))
             return
         self._saved_at = self.position.step
         parts = self.tree if gap is None else lambda: gap.tree
@@ -345,7 +343,7 @@ class Session:
         stop = self.gate.stop
         if stop is None or not stop.save or self.position.step <= self.start_step:
             return None
-        return Path(stop.tmp) if stop.tmp else self.tmp()
+        return self.tmp()
 
     def save_and_wait(self, tmp: Path) -> bool:
         """Save the boundary's state and wait; returns whether it is durable."""

@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from pathlib import Path
 
-from launcher.run.message_lines import Channel, MessageReader
+from launcher.run.message_lines import MessageReader
 from launcher.run.messages import (
     AskUnit,
     Pause,
@@ -29,6 +28,7 @@ from launcher.run.messages import (
 )
 from launcher.training.checkpoint import write
 from launcher.training.process.collectives import collectives_started
+from launcher.training.process.place import WorkerPlace
 from launcher.training.process.waits import waits_for_ranks
 
 
@@ -43,7 +43,7 @@ class Gate:
         self.entered = entered
         self.hold = False
         self.stop: StopAt | None = None
-        self.saves: dict[int, Path] = {}
+        self.saves: set[int] = set()
         self._agreed: set[int] = set()
         self._changed = threading.Condition()
 
@@ -51,18 +51,18 @@ class Gate:
         """Note that ``unit`` is entered; `due` and `passes` come after it, in this order."""
         self.entered = unit
 
-    def due(self, step: int) -> Path | None:
-        """Return the folder to save into at the boundary after unit ``step``, when every rank was asked for that and will.
+    def due(self, step: int) -> bool:
+        """Return whether to save at the boundary after unit ``step``: every rank was asked for that and will.
 
         Waits until that is known: what user code saves by, and the gathering of distributed state, are collectives.
         """
         if step not in self.saves:
-            return None
+            return False
         with self._changed:
             while step in self.saves and step not in self._agreed:
                 self._changed.wait()
             self._agreed.discard(step)
-            return self.saves.pop(step, None)
+            return self._forget(step)
 
     def passes(self, unit: int) -> bool:
         """Whether ``unit`` may begin; waits for the agreed step when held. False: stop now, before it."""
@@ -97,9 +97,9 @@ class Gate:
             self.stop = None
             self._changed.notify_all()
 
-    def ask_save(self, step: int, tmp: str) -> bool:
+    def ask_save(self, step: int) -> bool:
         """Have the main thread save at the boundary after unit ``step``; False when that boundary has passed."""
-        self.saves[step] = Path(tmp)
+        self.saves.add(step)
         if self.entered <= step:
             return True
         # The boundary lies behind, unless the main thread took the request on its way through.
@@ -115,28 +115,35 @@ class Gate:
     def lose_save(self, step: int) -> bool:
         """Forget a request to save; false when the main thread has taken it."""
         with self._changed:
-            was_there = self.saves.pop(step, None) is not None
+            was_there = self._forget(step)
             self._agreed.discard(step)
             self._changed.notify_all()
         return was_there
 
+    def _forget(self, step: int) -> bool:
+        """Take a request to save away; False when there is none."""
+        was_there = step in self.saves
+        self.saves.discard(step)
+        return was_there
 
-def listen(channel: Channel, gate: Gate, rank: int) -> None:
+
+def listen(place: WorkerPlace, gate: Gate) -> None:
     """Start the control thread: it answers the agent until the agent has ended, then ends the process."""
-    args = (channel, gate, rank)
+    args = (place, gate)
     threading.Thread(target=_serve, args=args, name="launcher-control", daemon=True).start()
 
 
-def _serve(channel: Channel, gate: Gate, rank: int) -> None:
+def _serve(place: WorkerPlace, gate: Gate) -> None:
     reader = MessageReader(ToWorker, lambda text: print(text, file=sys.stderr, flush=True))
-    for values in channel.receive():
+    for values in place.channel.receive():
         if (message := reader.read(values)) is not None:
-            _handle(channel, gate, rank, message)
+            _handle(place, gate, message)
     # A worker without an agent is an orphan: nobody would end it, nobody would commit what it writes.
     os._exit(1)
 
 
-def _handle(channel: Channel, gate: Gate, rank: int, message: ToWorker) -> None:
+def _handle(place: WorkerPlace, gate: Gate, message: ToWorker) -> None:
+    channel = place.channel
     match message:
         case Pause():
             channel.send(WorkerEntered(step=gate.pause()))
@@ -147,10 +154,10 @@ def _handle(channel: Channel, gate: Gate, rank: int, message: ToWorker) -> None:
         case Release():
             gate.release()
         case SaveAt():
-            channel.send(WorkerSaveAck(id=message.id, ok=gate.ask_save(message.step, message.tmp)))
+            channel.send(WorkerSaveAck(id=message.id, ok=gate.ask_save(message.step)))
         case SaveAgreed():
             gate.agree_save(message.step)
         case SaveLost():
             gate.lose_save(message.step)
-            shared = [write.SHARED] if rank == 0 else []
-            write.remove_files(Path(message.tmp), [write.rank_file(rank), *shared])
+            shared = [write.SHARED] if place.rank == 0 else []
+            write.remove_files(place.tmp(message.step), [write.rank_file(place.rank), *shared])

@@ -20,16 +20,17 @@ from launcher.errors import ProtocolError
 from launcher.node.forkserver import proctable
 from launcher.node.wire import connection
 from launcher.node.wire.messages import ToAgent, Welcome
+from launcher.node.wire.proofs import LifeKey
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
 
 sys.path.insert(0, str(Path(__file__).parent))
 WAIT_S = 240.0
 SECRET = "5a" * 32
-LIFE = "test.0"
+KEY = LifeKey(SECRET, "test.0", "first")
 
 WORK = '''
-"""What the agents' workers do in these tests, told by the variable DO."""
+"""What the agents' workers do in these tests, told by the one variable that a round's order sets."""
 import json, os, signal, socket, subprocess, sys, time
 from launcher.run.message_lines import Channel
 from launcher.run.messages import FromWorker
@@ -42,7 +43,7 @@ def channel():
     return Link(socket.socket(fileno=int(os.environ.pop("LAUNCHER_WORKER_FD"))))
 
 def main():
-    do = os.environ.get("DO", "finish")
+    do = os.environ.get("MLFLOW_RUN_ID", "finish")
     link = channel()
     link.send("hello", pid=os.getpid())
     return globals()[do](link)
@@ -109,6 +110,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.node.agent import agent as module, store, workers
 from launcher.node.agent.environment import base_environment
+from launcher.node.wire.proofs import LifeKey
 
 paths = RunPaths(Path(sys.argv[1]))
 spec = RunSpec.read(paths.spec)
@@ -122,8 +124,8 @@ for line in os.environ.pop("TWEAK", "").split(";"):
 async def work():
     environ = base_environment(os.environ, spec, {})
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [spec.code_dir, environ.get("PYTHONPATH")]))
-    agent = module.Agent(spec, paths, node=node, host=f"host{node}", leader_host="127.0.0.1", life="test.0",
-                         secret=paths.secret.read_text(), environ=environ)
+    agent = module.Agent(spec, paths, node=node, host=f"host{node}", leader_host="127.0.0.1",
+                         key=LifeKey(paths.secret.read_text(), "test.0", "first"), environ=environ)
     return await agent.run()
 
 loop = asyncio.new_event_loop()
@@ -197,13 +199,15 @@ class Leader:
             "resume": None,
             "group_rank": 0,
             "workers": [{"rank": r, "local_rank": r} for r in range(size)],
-            "environment": {"DO": do},
+            "mlflow_run_id": do,
         }
         self.tell("round", node, **{**order, **values})
 
 
 class World:
     """One run directory, one fake leader, and the agents of a test."""
+
+    key = KEY
 
     def __init__(self, root: Path) -> None:
         self.paths = RunPaths(root)
@@ -220,7 +224,7 @@ class World:
         usual: dict[str, Any] = {
             "id": "r1", "name": "r", "run_dir": str(self.paths.root), "work": Work(kind="function", target="x:y"),
             "batch": "local", "nodes": 1, "tasks_per_node": 4, "timeout_min": 5, "backend": "gloo",
-            "control_ports": [self.port], "code_dir": str(self.paths.code), "init_timeout_min": 2.0,
+            "port_range": [self.port, self.port], "code_dir": str(self.paths.code), "init_timeout_min": 2.0,
         }  # fmt: skip
         spec = RunSpec(**{**usual, **values})
         spec.write(self.paths.spec)
@@ -232,7 +236,7 @@ class World:
             with socket.create_server(("127.0.0.1", 0)) as probe:
                 self.port = probe.getsockname()[1]
             try:
-                self.stop = await connection.server(SECRET, [self.port], life=LIFE, local=True)(self.leader)
+                self.stop = await connection.server(KEY, [self.port], peers=1, local=True)(self.leader)
                 return
             except ProtocolError:
                 continue

@@ -53,7 +53,7 @@ def make_run(root: Path, target: str, **values: Any) -> RunPaths:
     usual: dict[str, Any] = {
         "id": root.name, "name": "r", "run_dir": str(root), "work": Work(kind="function", target=target),
         "batch": "local", "nodes": 2, "tasks_per_node": 2, "timeout_min": 5, "backend": "gloo",
-        "control_ports": list(range(24100, 24160)), "code_dir": str(paths.code), "init_timeout_min": 2.0,
+        "port_range": [24100, 24159], "code_dir": str(paths.code), "init_timeout_min": 2.0,
     }  # fmt: skip
     RunSpec(**{**usual, **values}).write(paths.spec)
     return paths

@@ -79,7 +79,7 @@ def test_workers_find_torchruns_variables_and_nothing_of_slurms_tasks(world: Any
         kept = {"SLURM_JOB_ID": "77", "SLURM_CONF": "/etc/slurm.conf", "SLURM_JOB_NODELIST": "a,b"}
         await start(w, **slurm, **kept, SUBMITIT_LOCAL_LOCALID="1", PMI_RANK="1", RANK="99", TORCHELASTIC_X="1")
         workers = [{"rank": 2, "local_rank": 0}, {"rank": 3, "local_rank": 1}]
-        resume = {"path": "/x/step-00000005", "step": 5}
+        resume = {"own": True, "step": 5}
         w.leader.round(6, 4, "environment", workers=workers, group_rank=1, resume=resume)
         said = await w.leader.heard("worker", rank=3, count=2)
         found = json.loads(said[1]["message"]["text"])
@@ -92,10 +92,10 @@ def test_workers_find_torchruns_variables_and_nothing_of_slurms_tasks(world: Any
             "LAUNCHER_RUN_DIR": str(w.paths.root),
             "LAUNCHER_ATTEMPT": "0",
             "LAUNCHER_ROUND": "6",
-            "LAUNCHER_RESUME_PATH": "/x/step-00000005",
+            "LAUNCHER_RESUME_PATH": str(w.paths.checkpoint(5)),
             "LAUNCHER_RESUME_STEP": "5",
         }
-        assert (found["MINE"], found["PYTHONHASHSEED"], found["DO"]) == ("a b", "7", "environment")
+        assert (found["MINE"], found["PYTHONHASHSEED"], found["MLFLOW_RUN_ID"]) == ("a b", "7", "environment")
         await w.leader.heard("worker_exit", count=2, exit_code=0)
         assert w.log(3, round_=6).split()[:3] == ["cwd", str(w.paths.code), str(w.paths.code)]
 
@@ -433,11 +433,11 @@ def test_an_agent_waits_for_a_leader_that_starts_late(world: Any) -> None:
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             held.bind(("127.0.0.1", 0))
             port = held.getsockname()[1]
-            w.spec(control_ports=[port])
+            w.spec(port_range=[port, port])
             agent = w.agent()
             await w.leader.until(lambda: psutil.Process(agent.pid).children())
             agent.send_signal(signal.SIGUSR2)
-            w.stop = await connection.server("5a" * 32, [port], life="test.0", local=True)(w.leader)
+            w.stop = await connection.server(w.key, [port], peers=1, local=True)(w.leader)
         await w.leader.heard("hello")
         assert (await w.leader.heard("signal"))[0]["name"] == "USR2"
         w.leader.tell("shutdown")

@@ -23,7 +23,7 @@ def spec(**values: Any) -> RunSpec:
     """A run's spec with some values."""
     usual: dict[str, Any] = {
         "id": "r1", "name": "r", "run_dir": "/r", "work": Work(kind="function", target="x:y"), "batch": "slurm",
-        "nodes": 2, "tasks_per_node": 2, "timeout_min": 5, "backend": "gloo", "control_ports": [20000],
+        "nodes": 2, "tasks_per_node": 2, "timeout_min": 5, "backend": "gloo", "port_range": [20000, 20031],
     }  # fmt: skip
     return RunSpec(**{**usual, **values})
 

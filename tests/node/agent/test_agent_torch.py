@@ -19,6 +19,7 @@ from launcher.node.agent.entry import Dismissal
 from launcher.node.forkserver.client import MARK_VARIABLE, ForkServer
 from launcher.node.wire import connection
 from launcher.node.wire.messages import AgentHello
+from launcher.node.wire.proofs import LifeKey
 from launcher.run.files import read_lines
 from launcher.run.spec import RestartSpec, Work
 from launcher.run.state import read_outcome
@@ -94,7 +95,7 @@ def test_two_nodes_check_their_network_and_data_loaders_end_with_their_round(wor
         port = (await w.leader.heard("store_ready", round=0))[0]["port"]
         for node in (0, 1):
             order = {"workers": [{"rank": node, "local_rank": 0}], "group_rank": node, "master_port": port}
-            w.leader.round(0, 2, "", node=node, environment={}, **order)
+            w.leader.round(0, 2, "", node=node, mlflow_run_id=None, **order)
         await w.leader.until(lambda: w.paths.rank_log(0, 0, 0).exists() and "loaded" in w.log(0))
         before = sorted(w.left())
         assert len(before) >= 2 + 2 + 1 + 2 * 3  # agents, fork servers, the store, workers with two loaders each
@@ -221,10 +222,10 @@ def test_agents_without_a_leader_are_dismissed() -> None:
 
     async def main() -> None:
         dismissal = Dismissal(2)
-        ports = list(range(24200, 24260))
-        done = asyncio.ensure_future(dismissal.run(connection.server("ab", ports, life="1.0", local=True)))
+        ports, key = list(range(24200, 24260)), LifeKey("ab", "1.0", "first")
+        done = asyncio.ensure_future(dismissal.run(connection.server(key, ports, peers=3, local=True)))
         for node in (1, 2):
-            peer = await connection.find_leader("127.0.0.1", ports, "ab", life="1.0", timeout_s=WAIT_S)
+            peer = await connection.find_leader("127.0.0.1", ports, key, timeout_s=WAIT_S)
             peer.send(AgentHello(node=node, host="h", pid=1, attempt=None, facts=None))
             assert [m["type"] async for m in first(peer)] == ["shutdown"]
             assert not done.done()

@@ -54,7 +54,7 @@ class Site:
         self.kept_off = None
         spec = RunSpec(
             id="r", name="r", run_dir=str(tmp_path), work=Work(kind="task", target="m:C"), batch="slurm", nodes=2,
-            tasks_per_node=1, timeout_min=5, backend="gloo", control_ports=[20000],
+            tasks_per_node=1, timeout_min=5, backend="gloo", port_range=[20000, 20031],
         )  # fmt: skip
         self.paths = RunPaths(tmp_path)
         self.allocation = SlurmAllocation(spec, self.paths, {"SLURM_JOB_ID": "5", "SLURM_JOB_PARTITION": "p"})

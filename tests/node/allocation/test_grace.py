@@ -20,7 +20,7 @@ def allocation(tmp_path, monkeypatch):
     """Job 5's."""
     spec = RunSpec(
         id="r", name="r", run_dir=str(tmp_path), work=Work(kind="task", target="m:C"), batch="slurm", nodes=1,
-        tasks_per_node=1, timeout_min=5, backend="gloo", control_ports=[20000],
+        tasks_per_node=1, timeout_min=5, backend="gloo", port_range=[20000, 20031],
     )  # fmt: skip
     monkeypatch.setattr(slurm, "controller_time", lambda **_: None)
     return SlurmAllocation(spec, RunPaths(tmp_path), {"SLURM_JOB_ID": "5"})

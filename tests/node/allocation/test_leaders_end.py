@@ -68,7 +68,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RunSpec, RunPa
     monkeypatch.setenv("SLURM_JOB_ID", "5")
     spec = RunSpec(
         id="r", name="r", run_dir=str(tmp_path), work=Work(kind="task", target="m:C"), batch="slurm", nodes=1,
-        tasks_per_node=1, timeout_min=5, backend="gloo", control_ports=[20000],
+        tasks_per_node=1, timeout_min=5, backend="gloo", port_range=[20000, 20031],
     )  # fmt: skip
     paths = RunPaths(tmp_path)
     paths.submitit.mkdir()

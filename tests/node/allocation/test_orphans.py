@@ -30,7 +30,7 @@ class Slurm:
         self.pulled += 1
 
 
-SPEC = SimpleNamespace(control_ports=[20000])
+SPEC = SimpleNamespace()
 
 
 class Clock:
@@ -64,7 +64,7 @@ def adopt(monkeypatch):
         monkeypatch.setattr(leaderless, "time", clock)
         monkeypatch.setattr(leaderless, "host_answers", lambda host, ports: alive())
         monkeypatch.setattr(leaderless, "SlurmAllocation", lambda spec, paths, least_lead_s: slurm)
-        leaderless.adopt(SPEC, None, place=place, leader_host="n0", silent=silent, leads=leads)
+        leaderless.adopt(SPEC, None, place=place, leader_host="n0", ports=[20000], silent=silent, leads=leads)
         assert slurm.pulled == 2 * len(acted)
         return acted, clock.now
 

@@ -67,7 +67,7 @@ class Slurm:
 def run(tmp_path):
     spec = RunSpec(
         id="r", name="r", run_dir=str(tmp_path), work=Work(kind="task", target="m:C"), batch="slurm", nodes=1,
-        tasks_per_node=1, timeout_min=5, backend="gloo", control_ports=[20000],
+        tasks_per_node=1, timeout_min=5, backend="gloo", port_range=[20000, 20031],
     )  # fmt: skip
     paths = RunPaths(tmp_path)
     fence.claim_attempt(paths, job_id="5")

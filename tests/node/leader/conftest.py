@@ -92,7 +92,7 @@ def make_spec(root: Path, **changes: Any) -> RunSpec:
         "tasks_per_node": 2,
         "timeout_min": 60,
         "backend": "gloo",
-        "control_ports": [20000],
+        "port_range": [20000, 20031],
         "preflight": False,
         "init_timeout_min": 1.0,
     }
@@ -205,7 +205,7 @@ class FakeWorker:
         self.hold = False
         self.stop: dict[str, Any] | None = None
         self.known = asyncio.Event()
-        self.saves: dict[int, str] = {}
+        self.saves: set[int] = set()
         self.state = "S"
         self.cpu_percent = 1.0
         self.attached = False
@@ -232,10 +232,10 @@ class FakeWorker:
         elif m["type"] == "save_at":
             ok = self.entered <= m["step"] and not self.done
             if ok:
-                self.saves[m["step"]] = m["tmp"]
+                self.saves.add(m["step"])
             self.say("save_ack", id=m["id"], ok=ok)
         elif m["type"] == "save_lost":
-            self.saves.pop(m["step"], None)
+            self.saves.discard(m["step"])
 
     async def main(self) -> None:
         world, rng = self.world, self.world.rng
@@ -258,13 +258,12 @@ class FakeWorker:
             await self.group.meet(("step", step), self)
             self.say("progress", step=step, epoch=0, total_steps=world.total_steps, step_time_s=world.step_s)
             if world.interval and step % world.interval == 0:
-                self.saves.setdefault(step, str(world.paths.checkpoint_tmp(world.attempt, self.round, step)))
+                self.saves.add(step)
             if step in self.saves:
-                await self.save(step, self.saves.pop(step))
+                self.saves.discard(step)
+                await self.save(step)
         if self.world.saves_enabled:
-            await self.save(
-                world.total_steps, str(world.paths.checkpoint_tmp(world.attempt, self.round, world.total_steps))
-            )
+            await self.save(world.total_steps)
         self.done = True
         self.say("finished", step=world.total_steps, saved=True)
         await self.exit()
@@ -272,7 +271,7 @@ class FakeWorker:
     async def leave(self, step: int) -> None:
         assert self.stop is not None
         if self.stop["save"]:
-            await self.save(step, self.stop["tmp"])
+            await self.save(step)
         self.done = True
         self.say("stopped", step=step, saved=self.stop["save"])
         await self.exit()
@@ -281,14 +280,15 @@ class FakeWorker:
         await asyncio.sleep(self.world.exit_s)
         self.node.exited(self, 0, None)
 
-    async def save(self, step: int, tmp: str) -> None:
-        self.say("save_begun", step=step, tmp=tmp)
+    async def save(self, step: int) -> None:
+        tmp = self.world.paths.checkpoint_tmp(self.world.attempt, self.round, step)
+        self.say("save_begun", step=step)
         await asyncio.sleep(self.world.save_s)
         if self.world.disk_full:
-            self.say("save_failed", step=step, tmp=tmp, error="No space left on device", errno=28)
+            self.say("save_failed", step=step, error="No space left on device", errno=28)
             return
         if not self.world.paths.checkpoints.is_dir():  # workers never make the run's folder
-            self.say("save_failed", step=step, tmp=tmp, error="No such file or directory", errno=2)
+            self.say("save_failed", step=step, error="No such file or directory", errno=2)
             return
         data = f"{step} {self.rank}".encode()
         os.makedirs(tmp, exist_ok=True)
@@ -298,7 +298,6 @@ class FakeWorker:
         self.say(
             "shard",
             step=step,
-            tmp=tmp,
             files=files,
             seconds=self.world.save_s,
             blocked_s=self.world.blocked_s,

@@ -57,16 +57,16 @@ def test_a_folder_taken_away_by_a_rank_that_failed_is_no_failure_of_its_own(worl
     failing = dict(enumerate(order))
 
     class Failing(base):
-        async def save(self, at, tmp):
+        async def save(self, at):
             if at != step or self.rank not in failing:
-                return await super().save(at, tmp)
-            self.say("save_begun", step=at, tmp=tmp)
+                return await super().save(at)
+            self.say("save_begun", step=at)
             await asyncio.sleep(0.1 + 0.2 * self.rank)
             number = failing.pop(self.rank)
-            self.say("save_failed", step=at, tmp=tmp, error=os.strerror(number), errno=number)
+            self.say("save_failed", step=at, error=os.strerror(number), errno=number)
             if at == w.total_steps:  # as a session does at the end
                 await asyncio.sleep(2)
-                await super().save(at, tmp)
+                await super().save(at)
 
     w.worker_class = Failing
 

@@ -299,10 +299,10 @@ def test_a_rank_that_left_before_the_others_were_asked_has_not_finished(world, v
     w.total_steps = 17
 
     class Slow(w.worker_class):
-        async def save(self, step, tmp):
+        async def save(self, step):
             if self.rank == 0 and step == 17:
                 await asyncio.sleep(1000)
-            await super().save(step, tmp)
+            await super().save(step)
 
     w.worker_class = Slow
 
@@ -332,13 +332,10 @@ def test_what_a_script_saves_when_a_handler_ends_it_is_not_kept(world, virtual):
         await w.until(lambda: any(x.entered == 8 for n in w.nodes for x in n.workers))
         w.signal()
         await w.until(lambda: w.leader._board.term_sent)
-        tmp = str(w.paths.checkpoint_tmp(0, 0, 7))
         for worker in [x for n in w.nodes for x in n.workers]:
             worker.task.cancel()
             files = [{"name": f"rank-{worker.rank:05d}", "size": 1, "hash": "0"}]
-            worker.say(
-                "shard", step=7, tmp=tmp, files=files, seconds=0.1, blocked_s=0.1, hash_name="xxh3_64", last=True
-            )
+            worker.say("shard", step=7, files=files, seconds=0.1, blocked_s=0.1, hash_name="xxh3_64", last=True)
             worker.say("finished", step=7, saved=True)
             worker.node.exited(worker, 0, None)
 

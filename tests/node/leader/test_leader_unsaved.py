@@ -11,17 +11,17 @@ def broken_saves(w, *, permanent=True, ranks=(1,), error="model: cannot pickle '
     """Saves of these ranks fail from a step on, in the same way each time; the last one is given up."""
 
     class Broken(w.worker_class):
-        async def save(self, step, tmp):
+        async def save(self, step):
             if self.rank not in ranks or step < from_step:
-                return await super().save(step, tmp)
-            self.say("save_begun", step=step, tmp=tmp)
+                return await super().save(step)
+            self.say("save_begun", step=step)
             values = {
                 "error": error,
                 "errno": None if permanent else 28,
                 "permanent": permanent,
                 "last": step == w.total_steps,
             }
-            self.say("save_failed", step=step, tmp=tmp, **values)
+            self.say("save_failed", step=step, **values)
 
         def say(self, type_, **values):
             if type_ == "finished":
@@ -52,10 +52,10 @@ def test_one_save_in_between_takes_the_count_back(world, virtual):
     w.total_steps = 60
 
     class Sometimes(w.worker_class):
-        async def save(self, step, tmp):
+        async def save(self, step):
             if self.rank or step % 30 == 0:
-                return await super().save(step, tmp)
-            self.say("save_failed", step=step, tmp=tmp, error="no", errno=None, permanent=True, last=False)
+                return await super().save(step)
+            self.say("save_failed", step=step, error="no", errno=None, permanent=True, last=False)
 
     w.worker_class = Sometimes
 

@@ -29,7 +29,6 @@ def spec(**notify: Any) -> RunSpec:
         tasks_per_node=1,
         timeout_min=1,
         backend="gloo",
-        control_ports=[],
         python=sys.executable,
         notify=notify,
     )

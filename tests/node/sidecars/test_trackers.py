@@ -192,7 +192,7 @@ def spec_of(paths: RunPaths, **trackers: Any) -> RunSpec:
     """A task's spec in the run's folder."""
     spec = RunSpec(
         id=paths.id, name="t", run_dir=str(paths.root), work=Work(kind="task", target="m:C", params={"lr": 0.1}),
-        batch="local", nodes=1, tasks_per_node=1, timeout_min=1, backend="gloo", control_ports=[], python=sys.executable,
+        batch="local", nodes=1, tasks_per_node=1, timeout_min=1, backend="gloo", python=sys.executable,
         trackers=trackers,
     )  # fmt: skip
     spec.write(paths.spec)

@@ -106,7 +106,7 @@ def spec_of(paths: RunPaths, experiment: str, uri: str, **changes: Any) -> RunSp
     }
     work = Work(kind="task", target="m:C", params={"lr": 0.1, "model": {"depth": 3}})
     values: dict[str, Any] = {"id": paths.id, "name": "t", "run_dir": str(paths.root), "work": work, "batch": "local",
-              "nodes": 1, "tasks_per_node": 1, "timeout_min": 1, "backend": "gloo", "control_ports": [],
+              "nodes": 1, "tasks_per_node": 1, "timeout_min": 1, "backend": "gloo",
               "python": sys.executable, "trackers": trackers}  # fmt: skip
     spec = RunSpec(**{**values, **changes})
     spec.write(paths.spec)

@@ -5,93 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from wire_ends import KEY, WAIT_S, Raw, RecordingHub, free_port, run, serving
 
 from launcher.errors import ProtocolError
 from launcher.node.wire import connection
-from launcher.run.records import Record
-
-SECRET = "ab" * 32
-WAIT_S = 60.0
-
-
-class Raw(Record):
-    """A message of no known kind."""
-
-    values: dict[str, Any]
-
-    def to_wire(self) -> dict[str, Any]:
-        """What is sent."""
-        return self.values
-
-
-class RecordingHub:
-    """A leader that keeps what the transport tells it, and answers ``ask`` with ``answer``."""
-
-    def __init__(self) -> None:
-        self.links: list[Any] = []
-        self.messages: list[dict[str, Any]] = []
-        self.ends: list[str] = []
-        self.changed = asyncio.Event()
-
-    def opened(self, link: Any) -> None:
-        """See `Hub`."""
-        self.links.append(link)
-        self.changed.set()
-
-    def received(self, link: Any, message: dict[str, Any]) -> None:
-        """See `Hub`."""
-        self.messages.append(message)
-        if message["type"] == "ask":
-            link.send(Raw(values={"type": "answer", "n": message["n"]}))
-        self.changed.set()
-
-    def closed(self, link: Any, why: str) -> None:
-        """See `Hub`."""
-        self.ends.append(why)
-        self.changed.set()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for the transport to have brought ``condition`` about."""
-
-        async def wait() -> None:
-            while not condition():
-                self.changed.clear()
-                await self.changed.wait()
-
-        await asyncio.wait_for(wait(), WAIT_S)
-
-
-def free_port() -> int:
-    """A port that nobody listened on a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-@asynccontextmanager
-async def serving(hub: RecordingHub, *, secret: str = SECRET, life: str = "7.0", ports: list[int] | None = None) -> Any:
-    """A leader's end of the wire, listening as long as the block lasts; yields its port."""
-    for _ in range(50):  # a free port may be taken by somebody before we bind it
-        chosen = ports or [free_port()]
-        try:
-            stop = await connection.server(secret, chosen, life=life, local=True)(hub)
-            break
-        except ProtocolError:
-            if ports:
-                raise
-    try:
-        yield chosen[0]
-    finally:
-        stop()
-
-
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    """Run one test's coroutine, under a limit far beyond its need."""
-    asyncio.run(asyncio.wait_for(main(), 120))  # type: ignore[arg-type]
+from launcher.node.wire.proofs import LifeKey
 
 
 def test_both_sides_prove_the_secret_and_messages_arrive_in_order() -> None:
@@ -100,7 +21,7 @@ def test_both_sides_prove_the_secret_and_messages_arrive_in_order() -> None:
     async def main() -> None:
         hub = RecordingHub()
         async with serving(hub) as port:
-            peer = await connection.connect("127.0.0.1", port, SECRET, life="7.0")
+            peer = await connection.connect("127.0.0.1", port, KEY)
             for n in range(1000):
                 peer.send(Raw(values={"type": "ask", "n": n, "text": "x" * 300}))
             answers = []
@@ -118,16 +39,23 @@ def test_both_sides_prove_the_secret_and_messages_arrive_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("secret", "life"), [("cd" * 32, "7.0"), (SECRET, "7.1"), ("", "7.0")], ids=["secret", "life", "empty"]
+    "key",
+    [
+        LifeKey("cd" * 32, "7.0", "n0"),
+        LifeKey("ab" * 32, "7.1", "n0"),
+        LifeKey("ab" * 32, "7.0", "n1"),
+        LifeKey("", "7.0", "n0"),
+    ],
+    ids=["secret", "life", "leader", "empty"],
 )
-def test_a_wrong_secret_or_an_older_life_is_a_stranger(secret: str, life: str) -> None:
+def test_a_wrong_secret_or_an_older_life_is_a_stranger(key: LifeKey) -> None:
     """Another run's secret, or the same run's earlier allocation, is refused and never reaches the leader."""
 
     async def main() -> None:
         hub = RecordingHub()
         async with serving(hub) as port:
             with pytest.raises(ProtocolError, match="does not know this run's secret"):
-                await connection.connect("127.0.0.1", port, secret, life=life)
+                await connection.connect("127.0.0.1", port, key)
         assert hub.links == []
 
     run(main)
@@ -183,7 +111,7 @@ def test_the_leaders_proof_cannot_be_reflected() -> None:
         listening = await asyncio.start_server(echo, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         with pytest.raises(ProtocolError, match="secret"):
-            await connection.connect("127.0.0.1", port, SECRET, life="7.0")
+            await connection.connect("127.0.0.1", port, KEY)
         listening.close()
 
     run(main)
@@ -195,7 +123,7 @@ def test_a_silent_stranger_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as stranger, pytest.raises(ProtocolError, match="another program"):
-            await connection.connect("127.0.0.1", stranger.getsockname()[1], SECRET, life="7.0")
+            await connection.connect("127.0.0.1", stranger.getsockname()[1], KEY)
 
     run(main)
 
@@ -216,7 +144,7 @@ def test_the_leader_is_found_on_the_second_port_after_starting_late() -> None:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         ports = [noise.sockets[0].getsockname()[1], held.getsockname()[1]]
-        search = asyncio.create_task(connection.find_leader("127.0.0.1", ports, SECRET, life="7.0", timeout_s=WAIT_S))
+        search = asyncio.create_task(connection.find_leader("127.0.0.1", ports, KEY, timeout_s=WAIT_S))
         await asyncio.wait_for(strangers.wait(), WAIT_S)
         assert not search.done()
         async with serving(hub, ports=ports):
@@ -235,7 +163,7 @@ def test_no_leader_at_all_is_one_sentence() -> None:
 
     async def main() -> None:
         with pytest.raises(ProtocolError, match=r"The leader on 127\.0\.0\.1 did not answer on ports"):
-            await connection.find_leader("127.0.0.1", [free_port()], SECRET, life="7.0", timeout_s=0.2)
+            await connection.find_leader("127.0.0.1", [free_port()], KEY, timeout_s=0.2)
 
     run(main)
 
@@ -245,7 +173,7 @@ def test_all_ports_taken_is_one_sentence() -> None:
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as stranger:
-            serve = connection.server(SECRET, [stranger.getsockname()[1]], life="7.0", local=True)
+            serve = connection.server(KEY, [stranger.getsockname()[1]], peers=1, local=True)
             failed = await asyncio.gather(serve(RecordingHub()), return_exceptions=True)
         assert "Every port the leader may listen on is taken" in str(failed[0])
 
@@ -258,7 +186,7 @@ def test_sending_to_a_dead_peer_raises_nothing() -> None:
     async def main() -> None:
         hub = RecordingHub()
         async with serving(hub) as port:
-            peer = await connection.connect("127.0.0.1", port, SECRET, life="7.0")
+            peer = await connection.connect("127.0.0.1", port, KEY)
             await hub.until(lambda: bool(hub.links))
             peer.abort()
             await hub.until(lambda: bool(hub.ends))
@@ -291,7 +219,7 @@ def test_a_silent_stranger_holds_up_no_other_port() -> None:
             port = stranger.getsockname()[1]
             async with serving(hub) as leaders:
                 asked = asyncio.get_running_loop().time()
-                peer = await connection.find_leader("127.0.0.1", [port, leaders], SECRET, life="7.0", timeout_s=WAIT_S)
+                peer = await connection.find_leader("127.0.0.1", [port, leaders], KEY, timeout_s=WAIT_S)
                 assert asyncio.get_running_loop().time() - asked < connection.HANDSHAKE_S
                 await peer.hang_up()
 
@@ -306,12 +234,12 @@ def test_only_a_leader_of_this_life_answers(monkeypatch: pytest.MonkeyPatch) -> 
         with socket.create_server(("127.0.0.1", 0)) as frozen:
             port = frozen.getsockname()[1]
             async with serving(hub) as leader:
-                assert await connection.answers("127.0.0.1", [leader], SECRET, life="7.0")
-                assert not await connection.answers("127.0.0.1", [leader], SECRET, life="7.1")
+                assert await connection.answers("127.0.0.1", [leader], KEY)
+                assert not await connection.answers("127.0.0.1", [leader], LifeKey("ab" * 32, "7.1", "n0"))
                 monkeypatch.setattr(connection, "HANDSHAKE_S", 0.2)
-                assert not await connection.answers("127.0.0.1", [port], SECRET, life="7.0")
+                assert not await connection.answers("127.0.0.1", [port], KEY)
                 await hub.until(lambda: hub.ends == ["closed"])
-        assert not await connection.answers("127.0.0.1", [leader], SECRET, life="7.0")
+        assert not await connection.answers("127.0.0.1", [leader], KEY)
         assert hub.messages == []
 
     run(main)
@@ -329,8 +257,8 @@ def test_a_fault_in_the_leader_closes_only_that_connection(capsys: pytest.Captur
     async def main() -> None:
         hub = Faulty()
         async with serving(hub) as port:
-            bad = await connection.connect("127.0.0.1", port, SECRET, life="7.0")
-            good = await connection.connect("127.0.0.1", port, SECRET, life="7.0")
+            bad = await connection.connect("127.0.0.1", port, KEY)
+            good = await connection.connect("127.0.0.1", port, KEY)
             bad.send(Raw(values={"type": "bad"}))
             await hub.until(lambda: hub.ends == ["closed"])
             good.send(Raw(values={"type": "fine"}))
@@ -349,7 +277,7 @@ def test_a_dial_that_swallows_its_end_holds_nobody_up(monkeypatch: pytest.Monkey
     """
     found = object()
 
-    async def connect(host: str, port: int, secret: str, *, life: str) -> object:
+    async def connect(host: str, port: int, key: LifeKey) -> object:
         if port == 1:
             await asyncio.sleep(0.05)
             return found
@@ -362,6 +290,6 @@ def test_a_dial_that_swallows_its_end_holds_nobody_up(monkeypatch: pytest.Monkey
     monkeypatch.setattr(connection, "connect", connect)
 
     async def look() -> object:
-        return await asyncio.wait_for(connection.find_leader("h", [1, 2, 3], "s", life="1.0", timeout_s=300), 120)
+        return await asyncio.wait_for(connection.find_leader("h", [1, 2, 3], KEY, timeout_s=300), 120)
 
     assert found is asyncio.run(look())

@@ -123,17 +123,6 @@ def test_gloo_on_cpus_nccl_on_gpus(job: Make) -> None:
     assert (cpus.backend, cpus.world_size, gpus.backend, gpus.world_size) == ("gloo", 3, "nccl", 4)
 
 
-def test_ports_are_candidates_in_range_and_of_the_run(job: Make) -> None:
-    """The leader's candidate ports lie in port_range, differ from each other, and depend on the run alone."""
-    loaded = job(distributed={"port_range": [25000, 25999]})
-    ports = plan(loaded, facts()).spec.control_ports
-
-    assert len(set(ports)) == 16
-    assert all(25000 <= p <= 25999 for p in ports)
-    assert plan(loaded, facts()).spec.control_ports == ports
-    assert plan(loaded, facts(run_id="other-1121-0842-abc")).spec.control_ports != ports
-
-
 NONE = SlurmFacts()
 TRACES = SlurmFacts(traces=("/etc/slurm/slurm.conf exists",))
 

@@ -53,7 +53,7 @@ def one_stop(seed: int) -> tuple[set[int], int]:
 
     def stop(i: int, step: int) -> None:
         time.sleep(rng.random() * 0.02)
-        members[i].gate.agree(StopAt(step=step, save=True, tmp=None))
+        members[i].gate.agree(StopAt(step=step, save=True))
 
     for member in members:
         member.start()
@@ -117,7 +117,7 @@ def test_a_rank_waits_for_the_word_that_all_save_or_none(saves: bool, monkeypatc
     gate, waits, took = Gate(), threading.Event(), list[Path | None]()
     real = gate._changed.wait
     monkeypatch.setattr(gate._changed, "wait", lambda: (waits.set(), real()))
-    assert gate.ask_save(5, "tmp")
+    assert gate.ask_save(5)
 
     def work() -> None:
         gate.publish(6)
@@ -152,7 +152,7 @@ def test_all_ranks_save_or_none_does() -> None:
             thread.start()
         promised = []
         for gate in gates:
-            promised.append(gate.ask_save(wanted, "tmp"))
+            promised.append(gate.ask_save(wanted))
             time.sleep(rng.random() * 0.004)
         for gate in gates:
             gate.agree_save(wanted) if all(promised) else gate.lose_save(wanted)
@@ -204,7 +204,7 @@ def one_real_stop(folder: Path, seed: int) -> None:
             time.sleep(rng.random() * 0.1)
             if withdrawn:
                 tell(crew, "release")
-        tell(crew, "stop", step=step, save=True, tmp=str(crew.paths.checkpoint_tmp(0, 0, step)))
+        tell(crew, "stop", step=step, save=True)
         words = crew.finish()
         assert {(w["type"], w.get("step"), w.get("saved")) for w in words.values()} == {("stopped", step, True)}, (
             seed,
@@ -277,7 +277,7 @@ def test_a_stop_before_the_first_step_saves_nothing(tmp_path: Path) -> None:
     """Stopped at the step it started from: ``stopped`` at once, without a checkpoint."""
     spec = make_spec(tmp_path / "run", "small_jobs:Net", 2, checkpoint=SELDOM)
     with Crew(spec, 2) as crew:
-        crew.send_all("stop", step=0, save=True, tmp=str(crew.paths.checkpoint_tmp(0, 0, 0)))
+        crew.send_all("stop", step=0, save=True)
         words = crew.finish()
 
         assert {(w["type"], w["step"], w["saved"]) for w in words.values()} == {("stopped", 0, False)}

@@ -1,0 +1,254 @@
+"""Somebody else on the same host attacks the control plane: another uid, real sockets, the real leader's end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import submit
+from hypothesis import given
+from hypothesis import strategies as st
+from record_values import JSON, relaxed
+from wire_ends import KEY, WAIT_S, Raw, RecordingHub, run, serving
+
+from launcher.errors import ProtocolError
+from launcher.node.wire import connection
+from launcher.node.wire.messages import StartRound
+from launcher.node.wire.proofs import PORTS_AT_ONCE
+
+ROUND = {"type": StartRound.type, "round": 0, "world_size": 1, "master_addr": "evil", "master_port": 1, "resume": None,
+         "group_rank": 0, "workers": [{"rank": 0, "local_rank": 0}], "environment": {"PYTHONPATH": "/evil"}}  # fmt: skip
+
+
+IDLE = """
+import contextlib, itertools, os, resource, socket, sys, time
+port, count = map(int, sys.argv[1:])
+"".encode("idna")  # loaded while this user may still read it
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+held = []
+for number in itertools.count(1):
+    held = held[-count:]  # new ones for those that were closed
+    with contextlib.suppress(OSError):
+        held.append(socket.create_connection(("127.0.0.1", port), timeout=1))
+    if number == count:
+        print("all are held", flush=True)
+    if number > count:
+        time.sleep(0.001)
+"""
+
+
+@contextmanager
+def idle_connections(port: int, count: int) -> Iterator[Callable[[], bytes]]:
+    """Have another user (where this one may become it) hold ``count`` connections; yields what waits until they are there."""
+    attacker = subprocess.Popen([sys.executable, "-c", IDLE, str(port), str(count)], stdout=subprocess.PIPE)
+    assert attacker.stdout is not None
+    try:
+        yield attacker.stdout.readline
+    finally:
+        attacker.kill()
+        attacker.wait()
+        attacker.stdout.close()
+
+
+@asynccontextmanager
+async def relay(to: int, forward: Callable[[int, bytes], list[bytes]]) -> Any:
+    """Pass lines on between a dialler and port ``to``; ``forward`` gets the number and the text of each of the leader's lines.
+
+    Yields the port that it listens on.
+    """
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Any) -> None:
+        number = 0
+        while line := await reader.readline():
+            for text in change(number, line):
+                writer.write(text)
+            number += 1
+        writer.close()
+
+    tasks = set()
+
+    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())
+        leader_reader, leader_writer = await asyncio.open_connection("127.0.0.1", to)
+        try:
+            await asyncio.gather(
+                pump(reader, leader_writer, lambda number, line: [line]), pump(leader_reader, writer, forward)
+            )
+        finally:
+            for end in (writer, leader_writer):
+                end.close()
+                with contextlib.suppress(OSError):
+                    await end.wait_closed()
+
+    listening = await asyncio.start_server(accepted, "127.0.0.1", 0)
+    try:
+        yield listening.sockets[0].getsockname()[1]
+    finally:
+        listening.close()
+        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), WAIT_S)
+
+
+def test_a_relay_on_another_port_proves_nothing() -> None:
+    """Another program on a candidate port passes the challenge on to the leader: the proof names the leader's own port."""
+
+    async def main() -> None:
+        hub = RecordingHub()
+        async with serving(hub) as port, relay(port, lambda number, line: [line]) as other:
+            with pytest.raises(ProtocolError, match="does not know this run's secret"):
+                await connection.connect("127.0.0.1", other, KEY)
+        assert hub.links == []
+
+    run(main)
+
+
+INJECTED = json.dumps(ROUND).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        lambda line: [INJECTED],
+        lambda line: [line[:33] + INJECTED],
+        lambda line: [line, line],
+        lambda line: [line.replace(b'"n":1', b'"n":7')],
+        lambda line: [],
+    ],
+    ids=["bare", "with another line's code", "repeated", "changed", "left out"],
+)
+def test_who_sits_on_the_network_can_end_a_connection_and_say_nothing(second: Any, capfd: Any) -> None:
+    """Who relays the right port's connection and adds, changes, repeats or leaves out a line has it closed: no order gets through."""
+
+    def forward(number: int, line: bytes) -> list[bytes]:
+        return second(line) if number == 2 else [line]  # the challenge, one answer, then this
+
+    async def main() -> None:
+        hub = RecordingHub()
+        async with serving(hub) as port, relay(port, forward) as other:
+            reader, writer = await asyncio.open_connection("127.0.0.1", other)
+            peer = connection.Peer(reader, writer)
+            await peer.prove_as_agent(KEY, port)
+            for n in range(3):
+                peer.send(Raw(values={"type": "ask", "n": n}))
+            heard = [message["n"] async for message in peer.messages()]
+            peer.abort()
+        assert heard in ([0], [0, 1])
+        assert "A line does not come from the peer that this connection was made with." in capfd.readouterr().err
+
+    run(main)
+
+
+def test_idle_connections_keep_no_agent_out() -> None:
+    """Another user holds more connections than strangers may have: agents get in at once, and the leader can open its files."""
+    most = 300
+
+    async def main() -> None:
+        hub = RecordingHub()
+        async with serving(hub) as port:
+            with idle_connections(port, 2 * most) as held:
+                assert await asyncio.wait_for(asyncio.to_thread(held), WAIT_S)
+                for _ in range(5):
+                    peer = await connection.find_leader("127.0.0.1", [port], KEY, timeout_s=WAIT_S)
+                    with ExitStack() as files:
+                        for _ in range(50):
+                            files.enter_context(open("/dev/null", "rb"))
+                    await peer.hang_up()
+            await hub.until(lambda: len(hub.ends) == 5)
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        run(main)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_run_comes_to_its_end_beside_1500_idle_connections(tmp_path: Path) -> None:
+    """Another user finds the leader's port and holds 1,500 connections to it all the time: the run completes."""
+    attacked = submit(tmp_path, {}, 2, backend="local", resources={"nodes": 2, "tasks_per_node": 1})
+
+    def port() -> int:
+        ends = [end for process in attacked.processes() for end in process.net_connections("tcp")]
+        return next((e.laddr.port for e in ends if e.status == "LISTEN" and 20000 <= e.laddr.port <= 32000), 0)
+
+    with idle_connections(attacked.wait("the leader listens", port), 1500) as held:
+        assert held()
+        assert attacked.outcome() is None
+        assert attacked.wait_end()["state"] == "completed"
+    attacked.wait_no_process()
+
+
+def test_a_leader_goes_on_to_the_next_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ports that agents try first are taken: the leader listens on one of the next, and agents find it."""
+    monkeypatch.setattr(connection, "HANDSHAKE_S", 0.2)
+
+    async def main() -> None:
+        hub = RecordingHub()
+        with ExitStack() as stack:
+            others = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(PORTS_AT_ONCE)]
+            ports = [sock.getsockname()[1] for sock in others]
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                ports.append(probe.getsockname()[1])
+            async with serving(hub, ports=ports):
+                peer = await connection.find_leader("127.0.0.1", ports, KEY, timeout_s=WAIT_S)
+                await peer.hang_up()
+
+    run(main)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.binary(max_size=300),
+        st.fixed_dictionaries({"type": st.sampled_from(["knock", "proof", "challenge", "hello", 7]), "nonce": JSON, "proof": JSON})
+        .map(lambda values: json.dumps(values).encode()),
+        st.sampled_from([b'{"type":"knock","nonce":"\\ud800"}', b"[" * 50_000, b"9" * 50_000, b'{"a":' * 20_000]),
+    ),
+    max_size=4,
+)  # fmt: skip
+
+
+def test_nothing_that_a_stranger_says_gets_in_or_into_the_log(capfd: Any) -> None:
+    """Any bytes, odd Unicode and deep nesting among them: no link, no fault in the leader's process, not a line in its log."""
+    faults: list[Any] = []
+
+    async def talk(lines: list[bytes]) -> None:
+        hub = RecordingHub()
+        async with serving(hub) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.writelines([line.replace(b"\n", b"") + b"\n" for line in lines])
+            writer.write_eof()
+            with contextlib.suppress(OSError):
+                await reader.read()
+            writer.close()
+        assert (hub.links, hub.messages) == ([], [])
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+
+        @relaxed
+        @given(STEPS)
+        def check(lines: list[bytes]) -> None:
+            """One stranger."""
+            loop = asyncio.new_event_loop()
+            loop.set_exception_handler(lambda _, context: faults.append(context))
+            loop.run_until_complete(asyncio.wait_for(talk(lines), WAIT_S))
+            loop.close()
+
+        await asyncio.to_thread(check)
+
+    run(main)
+    assert faults == []
+    assert capfd.readouterr().err == ""
