@@ -143,7 +143,11 @@ def test_who_sits_on_the_network_can_end_a_connection_and_say_nothing(second: An
             await peer.prove_as_agent(KEY, port)
             for n in range(3):
                 peer.send(Raw(values={"type": "ask", "n": n}))
-            heard = [message["n"] async for message in peer.messages()]
+            heard: list[Any] = []
+            async for message in peer.messages():
+                heard.append(message.get("n", message["type"]))
+                if len(heard) == 3:
+                    break
             peer.abort()
         assert heard in ([0], [0, 1])
         assert "A line does not come from the peer that this connection was made with." in capfd.readouterr().err
