@@ -141,7 +141,7 @@ def test_who_sits_on_the_network_can_end_a_connection_and_say_nothing(second: An
             reader, writer = await asyncio.open_connection("127.0.0.1", other)
             peer = connection.Peer(reader, writer)
             await peer.prove_as_agent(KEY, port)
-            for n in range(3):
+            for n in range(5):
                 peer.send(Raw(values={"type": "ask", "n": n}))
             heard: list[Any] = []
             async for message in peer.messages():
