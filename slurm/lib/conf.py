@@ -141,7 +141,7 @@ def slurmdbd_conf(layout: Layout) -> str:
         f"DbdHost={HEAD}\nDbdAddr={layout.address(HEAD)}\nSlurmUser=root\n"
         f"LogFile={layout.log / 'slurmdbd.log'}\nPidFile={layout.run / 'slurmdbd.pid'}\n"
         "StorageType=accounting_storage/mysql\nStorageHost=127.0.0.1\nStoragePort=3306\n"
-        "StorageUser=slurm\nStoragePass=slurm\nStorageLoc=slurm_acct_db\n"
+        f"StorageUser=slurm\nStoragePass={layout.storage_password.read_text()}\nStorageLoc=slurm_acct_db\n"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -107,39 +108,41 @@ def start_munged(layout: Layout) -> None:
 
 
 def start_mariadb(layout: Layout) -> None:
-    """A small mariadbd on the head's 127.0.0.1, which nobody outside the head can reach."""
-    data = layout.root / "mysql"
-    if not (
-        data / "mysql"
-    ).exists():  # without its own tables MariaDB has no procedures, and slurmdbd reads limits by one
-        sh(
-            "mariadb-install-db",
-            "--no-defaults",
-            "--user=root",
-            f"--datadir={data}",
-            "--skip-test-db",
-            "--innodb-log-file-size=16M",
-        )
-    log = layout.log / "mariadbd.log"
+    """A small mariadbd on the head's 127.0.0.1, as a user of its own, in folders that nobody else enters.
+
+    Its data lie under the cluster's directory, whose parents that user may not enter (pytest's folders are root's): they are
+    mounted beside the socket, for the host's processes alone.
+    """
+    data, own = layout.root / "mysql", layout.run / "mysql"
+    place, socket, log = own / "data", own / "socket", layout.log / "mariadbd.log"
+    for folder in (data, own, place):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        shutil.chown(folder, "mysql", "mysql")
+    mounted = ("sh", "-c", f'mount --bind {shlex.quote(str(data))} {shlex.quote(str(place))} && exec "$@"', "sh")
+    common = ("--no-defaults", "--user=mysql", f"--datadir={place}", "--innodb-log-file-size=16M")
+    if not (data / "mysql").exists():
+        inside(layout, HEAD, *mounted, "mariadb-install-db", *common, "--skip-test-db", log=log)
     options = [
-        "--no-defaults", "--user=root", f"--datadir={data}", f"--socket={layout.run / 'mysql.socket'}",
-        f"--pid-file={layout.run / 'mariadbd.pid'}", "--bind-address=127.0.0.1", "--port=3306",
-        "--skip-grant-tables", "--skip-log-bin", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M",
+        *common, f"--socket={socket}", f"--pid-file={own / 'pid'}", "--bind-address=127.0.0.1", "--port=3306",
+        "--skip-name-resolve", "--skip-log-bin", "--innodb-buffer-pool-size=64M",
         "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--innodb-lock-wait-timeout=900",
         # What slurmdbd asks for; MariaDB before 11.6.2 has no such variable.
         "--loose-innodb-snapshot-isolation=OFF",
         "--aria-pagecache-buffer-size=8M", "--key-buffer-size=1M", "--performance-schema=OFF", "--max-connections=40",
     ]  # fmt: skip
-    background(layout, HEAD, "mariadbd", *options, log=log)
+    background(layout, HEAD, *mounted, "mariadbd", *options, log=log)
+    # slurmdbd would make its database itself, but libmariadb 3.4 forgets its column limit when a connection fails, and
+    # slurmdbd's first one does ("Unknown database"): every query after that fails with error 5027.
+    sql = (
+        f"create database if not exists slurm_acct_db; create or replace user slurm@127.0.0.1 identified by "
+        f"'{layout.storage_password.read_text()}'; grant all on slurm_acct_db.* to slurm@127.0.0.1; select 7"
+    )
 
     def answers() -> bool:
         if not find(layout, "mariadbd") and "ERROR" in tail(log):
             raise ClusterError(f"mariadbd did not start: {tail(log)}")
-        # slurmdbd would make its database itself, but libmariadb 3.4 forgets its column limit when a connection fails, and
-        # slurmdbd's first one does ("Unknown database"): every query after that fails with error 5027.
-        sql = "create database if not exists slurm_acct_db; select 7"
-        out = sh("mariadb", "--no-defaults", f"--socket={layout.run / 'mysql.socket'}", "-N", "-e", sql, check=False)
-        return out.strip() == "7"
+        # root is known by its uid at the socket's other end; a password on a command line could be read by everybody
+        return sh("mariadb", "--no-defaults", f"--socket={socket}", "-N", check=False, stdin=sql).strip() == "7"
 
     wait_for("mariadbd", answers, 90, 0.2)
 

@@ -68,6 +68,11 @@ class Layout:
         return self.etc / "slurm.conf"
 
     @property
+    def storage_password(self) -> Path:
+        """What slurmdbd shows to mariadbd; only root reads it."""
+        return self.etc / "storage.password"
+
+    @property
     def log(self) -> Path:
         """Logs of every daemon."""
         return self.root / "log"
@@ -178,10 +183,10 @@ def lock_file(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def sh(*args: str, check: bool = True, timeout: float = 60) -> str:
-    """Output of a command; raises ClusterError with what it said."""
+def sh(*args: str, check: bool = True, timeout: float = 60, stdin: str = "") -> str:
+    """Output of a command that reads ``stdin``; raises ClusterError with what it said."""
     try:
-        done = subprocess.run(args, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+        done = subprocess.run(args, capture_output=True, text=True, timeout=timeout, input=stdin)
     except FileNotFoundError:
         raise ClusterError(f"{args[0]} is not installed: run slurm/cluster install") from None
     except subprocess.TimeoutExpired:

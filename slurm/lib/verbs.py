@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shlex
 import shutil
 import signal
@@ -157,6 +158,8 @@ def _build(layout: Layout) -> None:
     for name in ("etc", "log", "state", "spool", "dev"):
         (layout.root / name).mkdir(exist_ok=True)
     layout.run.mkdir(mode=0o755, exist_ok=True)
+    layout.storage_password.touch(0o600)
+    layout.storage_password.write_text(secrets.token_hex(16))
     network.build(layout)
     _write_conf(layout, {})
     for i in range(GPUS):
@@ -186,6 +189,7 @@ def _write_conf(layout: Layout, settings: dict[str, str]) -> None:
         if path.exists() and path.read_text() == text:
             continue  # `hosts` is bind-mounted: an unchanged file must stay the same file
         fresh = path.with_suffix(".new")
+        fresh.touch(0o600)
         fresh.write_text(text)
         fresh.chmod(0o600 if name == "slurmdbd.conf" else 0o644)
         fresh.rename(path)

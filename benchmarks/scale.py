@@ -1,0 +1,282 @@
+"""How much work many nodes are for one leader, in simulation: the real leader, transport and files; agents that follow a script.
+
+    python benchmarks/scale.py [--nodes 250] [--ranks 8] [--step 1] [--seconds 30] [--json] [--no-codes]
+
+The agents run in two other processes of this machine and speak every message of a training round: they join, answer orders, report
+steps, beat each second, and stop at the agreed step. ``--no-codes`` leaves out the codes that prove each line, for comparison alone.
+``leader_cpu`` is the share of a core that the leader's process takes while all ranks train.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from launcher.node.leader.leader import Leader
+from launcher.node.wire import connection, proofs
+from launcher.node.wire import messages as wire
+from launcher.run import messages
+from launcher.run.files import read_lines
+from launcher.run.message_lines import MessageReader
+from launcher.run.paths import RunPaths
+from launcher.run.spec import CheckpointSpec, RunSpec, Work
+
+PROCESSES = 2
+FILES = 65536
+KEY = proofs.LifeKey("5a" * 32, "scale.0", "n0")
+STEPS = 10**9
+
+
+def without_codes() -> None:
+    """Have lines go as they are."""
+    proofs.LineCodes.sign = lambda self, line: line  # type: ignore[method-assign]
+    proofs.LineCodes.check = lambda self, line: line  # type: ignore[method-assign]
+
+
+# --- agents ---
+
+
+class ScriptedAgent:
+    """One node: what an agent and its workers send, without processes."""
+
+    def __init__(self, node: int, ranks: int, step_s: float) -> None:
+        self.node, self.count, self.step_s = node, ranks, step_s
+        self.peer: connection.Peer
+        self.training: asyncio.Task[None] | None = None
+        self.ranks: list[int] = []
+        self.round = 0
+        self.stop_at = STEPS
+        self.step = 0
+        self.held = asyncio.Event()
+
+    def say(self, rank: int, said: messages.FromWorker) -> None:
+        """Send what a worker says."""
+        self.peer.send(wire.WorkerSaid(round=self.round, rank=rank, message=said.to_wire()))
+
+    async def run(self, port: int, signalled: asyncio.Event) -> None:
+        """Join, obey, leave."""
+        self.peer = await connection.find_leader("127.0.0.1", [port], KEY, timeout_s=600)
+        facts = dict.fromkeys(wire.NodeFacts._frozen_fields)
+        shown = {
+            **facts,
+            "gpu_names": [],
+            "gpu_mem_bytes": [],
+            "warnings": [],
+            "sees_run_dir": True,
+            "address": "127.0.0.1",
+        }
+        hello = {
+            "node": self.node,
+            "host": f"n{self.node}",
+            "pid": 1,
+            "attempt": None,
+            "facts": wire.NodeFacts(**shown),
+        }
+        self.peer.send(wire.AgentHello(**hello))
+        beat = asyncio.ensure_future(self.beat())
+        tell = asyncio.ensure_future(self.tell_signal(signalled))
+        reader = MessageReader(wire.ToAgent, print)
+        async for values in self.peer.messages():
+            order = reader.read(values)
+            if isinstance(order, wire.Shutdown):
+                break
+            self.obey(order)
+        beat.cancel()
+        tell.cancel()
+        self.peer.send(wire.Leaving())
+        await self.peer.hang_up()
+
+    async def tell_signal(self, signalled: asyncio.Event) -> None:
+        """SLURM sends its signals to every node."""
+        await signalled.wait()
+        self.peer.send(wire.SignalHeard(name="TERM", t=time.time()))
+
+    async def beat(self) -> None:
+        """As `launcher.node.agent.agent` does."""
+        while True:
+            use = [
+                wire.RankUse(rank=r, cpu_percent=99.0, rss_bytes=2**32, gpu_percent=95.0, state="R") for r in self.ranks
+            ]
+            self.peer.send(wire.Alive(t=time.time(), cpu_percent=50.0, mem_bytes=2**36, ranks=use))
+            await asyncio.sleep(wire.HEARTBEAT_S)
+
+    def obey(self, order: wire.ToAgent | None) -> None:
+        """Answer an order as an agent and its workers would."""
+        match order:
+            case wire.StartStore():
+                self.peer.send(wire.StoreReady(round=order.round, port=1))
+            case wire.StartRound():
+                self.round, self.ranks = order.round, [place.rank for place in order.workers]
+                self.training = asyncio.ensure_future(self.train())
+            case wire.ToWorkers():
+                self.hear(messages.ToWorker.read(order.message, []), order.ranks)
+            case wire.EndRound():
+                if self.training is not None:
+                    self.training.cancel()
+                self.peer.send(wire.Cleared(round=order.round))
+
+    def hear(self, said: messages.ToWorker | None, to: list[int] | None) -> None:
+        """Answer a message to the workers."""
+        mine = self.ranks if to is None else [rank for rank in self.ranks if rank in set(to)]
+        match said:
+            case messages.Pause():
+                self.held.set()
+                for rank in mine:
+                    self.say(rank, messages.WorkerEntered(step=self.step + 1))
+            case messages.StopAt():
+                self.stop_at = said.step
+                self.held.clear()
+
+    async def train(self) -> None:
+        """Start, then do a step after the other."""
+        for rank in self.ranks:
+            self.peer.send(wire.WorkerUp(round=self.round, rank=rank, pid=1))
+            for said in (messages.WorkerHello(pid=1), messages.WorkerPhase(name="init"), messages.WorkerReady()):
+                self.say(rank, said)
+            self.say(rank, messages.WorkerPhase(name="train"))
+        due = time.monotonic()
+        told = 0.0
+        while self.step < self.stop_at:
+            due += self.step_s
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            while self.held.is_set():
+                await asyncio.sleep(0.01)
+            if self.step >= self.stop_at:
+                break
+            self.step += 1
+            if (
+                time.monotonic() - told < 0.1 and self.step < self.stop_at
+            ):  # a worker reports ten times a second at most
+                continue
+            told = time.monotonic()
+            for rank in self.ranks:
+                progress = {"epoch": 0, "epochs": 1, "samples": self.step * 512, "total_steps": STEPS, "t": time.time()}
+                self.say(
+                    rank, messages.WorkerProgress(step=self.step, step_time_s=self.step_s, wait_s=0.01, **progress)
+                )
+        for rank in self.ranks:
+            self.say(rank, messages.WorkerStopped(step=self.stop_at, saved=False))
+            exit_ = {"exit_code": 0, "signal": None, "t": time.time(), "last_lines": [], "oom": False}
+            self.peer.send(wire.WorkerExit(round=self.round, rank=rank, **exit_))
+
+
+async def agents(nodes: range, ranks: int, step_s: float, port: int) -> None:
+    """Run these nodes; a line on standard input is SLURM's TERM."""
+    signalled = asyncio.Event()
+    asyncio.get_running_loop().add_reader(0, lambda: (os.read(0, 1), signalled.set()))
+    await asyncio.gather(*(ScriptedAgent(node, ranks, step_s).run(port, signalled) for node in nodes))
+
+
+# --- the leader ---
+
+
+async def lead(
+    paths: RunPaths, args: argparse.Namespace, port: int, others: list[subprocess.Popen[bytes]]
+) -> dict[str, Any]:
+    """Lead those nodes through start, steady state and an agreed stop; returns the figures."""
+    spec = RunSpec.read(paths.spec)
+    leader = Leader(spec, paths, host="n0", node_names=[f"n{i}" for i in range(args.nodes)])
+    lag = Lag()
+    began = time.time()
+    leading = asyncio.ensure_future(leader.run(connection.server(KEY, [port], peers=args.nodes, local=True)))
+    watching = asyncio.ensure_future(lag.watch())
+    ordered = await told(paths, "round_started", leading)
+    await asyncio.sleep(5)
+    lag.most, before, wall = 0.0, time.process_time(), time.monotonic()
+    await asyncio.sleep(args.seconds)
+    cpu = (time.process_time() - before) / (time.monotonic() - wall)
+    steady_lag, asked = lag.most, time.time()
+    for other in others:
+        assert other.stdin is not None
+        other.stdin.write(b"T")
+        other.stdin.flush()
+    agreed = await told(paths, "agreed", leading)
+    ending = await leading
+    watching.cancel()
+    return {
+        "nodes": args.nodes, "ranks": args.ranks, "step_s": args.step, "codes": not args.no_codes,
+        "ordered_s": round(ordered - began, 2), "leader_cpu": round(cpu, 4), "lag_max_s": round(steady_lag, 3),
+        "agreed_s": round(agreed - asked, 2), "end": ending.state,
+        "rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }  # fmt: skip
+
+
+class Lag:
+    """How late the event loop is."""
+
+    most = 0.0
+
+    async def watch(self) -> None:
+        """Measure it all the time."""
+        while True:
+            due = time.monotonic() + 0.05
+            await asyncio.sleep(0.05)
+            self.most = max(self.most, time.monotonic() - due)
+
+
+async def told(paths: RunPaths, type_: str, leading: asyncio.Future[Any]) -> float:
+    """Wait until the history tells this; returns when it was."""
+    while True:
+        for event in read_lines(paths.events):
+            if event["type"] == type_:
+                return float(event["t"])
+        if leading.done():
+            raise SystemExit(f"the run ended before {type_}: {leading.result()}")
+        await asyncio.sleep(0.1)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=250)
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--step", type=float, default=1.0, help="seconds a step")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of steady state")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--no-codes", action="store_true")
+    parser.add_argument("--agents", nargs=3, type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard) if hard > 0 else FILES, hard))
+    if args.no_codes:
+        without_codes()
+    if args.agents:
+        first, end, port = args.agents
+        asyncio.run(agents(range(first, end), args.ranks, args.step, port))
+        return
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        found = run(Path(folder), args, stack)
+    print(json.dumps(found) if args.json else "\n".join(f"{name:12} {value}" for name, value in found.items()))
+
+
+def run(folder: Path, args: argparse.Namespace, stack: contextlib.ExitStack) -> dict[str, Any]:
+    """Start the agents' processes, and lead."""
+    paths = RunPaths(folder)
+    RunSpec(
+        id="scale", name="scale", run_dir=str(folder), work=Work(kind="task", target="x:Y"), batch="local", nodes=args.nodes,
+        tasks_per_node=args.ranks, timeout_min=60, backend="gloo", preflight=False, checkpoint=CheckpointSpec(enabled=False),
+    ).write(paths.spec)  # fmt: skip
+    port = KEY.candidate_ports([20000, 32000])[0]
+    flags = [*(["--no-codes"] if args.no_codes else []), "--ranks", str(args.ranks), "--step", str(args.step)]
+    others = []
+    for at in range(PROCESSES):
+        nodes = [str(args.nodes * at // PROCESSES), str(args.nodes * (at + 1) // PROCESSES), str(port)]
+        words = [sys.executable, __file__, *flags, "--agents", *nodes]
+        others.append(subprocess.Popen(words, stdin=subprocess.PIPE))
+        stack.callback(others[-1].wait)
+        stack.callback(others[-1].kill)
+    return asyncio.run(lead(paths, args, port, others))
+
+
+if __name__ == "__main__":
+    main()
