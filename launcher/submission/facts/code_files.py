@@ -9,11 +9,18 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
+from launcher.errors import ConfigError
 from launcher.submission.facts.facts import CodeFacts
 
 _CACHES = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints",
             ".tox", ".nox", "node_modules", ".venv", ".eggs", "wandb", "mlruns"}  # fmt: skip
 _GIT_TIMEOUT_S = 60
+# What a repository that somebody else has made could have git run: keys with a fixed name here, keys with names of their own in `git`.
+_OFF = ("--no-pager", "-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null", "-c", "diff.autoRefreshIndex=false",
+        "-c", "safe.bareRepository=explicit")  # fmt: skip
+_RUNS = re.compile(r"(filter|hook|lfs\.extension)\..+", re.DOTALL)
+_QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"}
+"""git writes nothing, and fetches nothing that a partial clone left out: fetching runs programs that the repository names."""
 
 
 def listing(root: Path, skip: Iterable[Path] = ()) -> CodeFacts:
@@ -54,16 +61,54 @@ def _by_git(root: Path) -> list[str] | None:
 
 
 def git(root: Path, *args: str) -> str:
-    """Return git's answer about the repository of ``root``; empty when it fails."""
+    """Return git's answer about the repository of ``root``; empty when it fails. No program that the repository names is run.
+
+    Raises ConfigError where a key of the repository's configuration cannot be switched off.
+    """
+    own: dict[str, str] = {}
+    named = [key for key in _configured(root) if _RUNS.fullmatch(key)]
+    if named:  # a filter of the user's own, such as Git LFS, stays as the user has set it
+        own = _configured(Path("/"))
+    if strange := [key for key in named if "=" in key]:  # -c would take it for another key
+        raise ConfigError(
+            f"code.dir: the git configuration of {root} has the key {strange[0]!r}: rename it without the ="
+        )
+    return _ask_git(root, *(word for key in named for word in ("-c", f"{key}={own.get(key, '')}")), *args)
+
+
+def _configured(root: Path) -> dict[str, str]:
+    """Return the keys and values of git's configuration in ``root``; in / the user's and the system's alone."""
+    listed = _ask_git(root, "config", "-z", "--list").split("\0")
+    return dict(entry.partition("\n")[::2] for entry in listed if entry)
+
+
+def _ask_git(root: Path, *args: str) -> str:
     # Variables such as GIT_DIR (set inside hooks) would make git answer for another repository.
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"GIT_OPTIONAL_LOCKS": "0"}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | _QUIET
     try:
         done = subprocess.run(
-            ["git", "-C", str(root), *args], capture_output=True, timeout=_GIT_TIMEOUT_S, check=False, env=env
-        )
+            ["git", "-C", str(root), *_OFF, *args], stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=_GIT_TIMEOUT_S, check=False, env=env,
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return os.fsdecode(done.stdout) if done.returncode == 0 else ""
+
+
+def git_dirty(root: Path) -> bool:
+    """Tell whether something in ``root``, its submodules included, differs from the commit. Raises ConfigError as `git` does."""
+    # git would look into submodules with a git of its own, which heeds their configuration: each is asked by itself.
+    if git(root, "status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty", "--", ".").strip():
+        return True
+    staged = (entry.partition("\t") for entry in git(root, "ls-files", "-z", "--stage").split("\0"))
+    modules = [root / name for what, _, name in staged if what.startswith("160000 ")]
+    return any(git_dirty(module) for module in modules if os.path.lexists(module / ".git"))
+
+
+def git_diff(root: Path) -> str:
+    """Return how the tracked files in ``root`` differ from the commit. Raises ConfigError as `git` does."""
+    plain = ("--no-ext-diff", "--no-textconv", "--submodule=short", "--ignore-submodules=dirty")
+    return git(root, "diff", *plain, "HEAD", "--", ".")
 
 
 def _walk(root: Path, prefix: str, skipped: set[Path]) -> Iterator[str]:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _SPAWNS = {
     f"torch.multiprocessing.{name}" for name in ("spawn", "start_processes", "spawn.spawn", "spawn.start_processes")
 }
-_CHANGES = ("status", "--porcelain", "--untracked-files=normal", "--", ".")
 
 _IMAGE_FILES = (".sif", ".sqsh")
 """Images that are files, Apptainer's and enroot's; others are names in a registry."""
@@ -116,7 +115,7 @@ def code_facts(loaded: LoadedJob, runs_dir: Path) -> CodeFacts:
         found,
         left_out=_left_out(loaded.job, root, found, runs_dir),
         commit=code_files.git(root, "rev-parse", "HEAD").strip() if found.git else "",
-        dirty=found.git and bool(code_files.git(root, *_CHANGES).strip()),
+        dirty=found.git and code_files.git_dirty(root),
         **about,
     )
 

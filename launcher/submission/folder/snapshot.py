@@ -156,7 +156,7 @@ def environment(
 ) -> dict[str, Any]:
     """Describe what the run was made from, secrets redacted."""
     root = Path(code.root)
-    patch = code_files.git(root, "diff", "HEAD", "--", ".") if code.git and code.dirty else ""
+    patch = code_files.git_diff(root) if code.git and code.dirty else ""
     told = {k: v for k, v in environ.items() if _TOLD.match(k)}
     return {
         "submitted_t": round(time.time(), 3),
