@@ -15,7 +15,8 @@ LauncherError                    1   an error of no kind below
 ├── InterpreterError            13   the interpreter is missing or lacks packages that workers need
 ├── CheckpointError             14   the requested checkpoint cannot be used
 ├── ProtocolError               15   a message between leader, agent and worker is invalid or not authentic
-└── StateError                  16   the state of the run does not allow the request
+├── StateError                  16   the state of the run does not allow the request
+└── TrustError                  17   the job or its code belongs to others, or others can write it
 
 Exit code 2 is click's, for a command line that cannot be read.
 """
@@ -127,3 +128,9 @@ class StateError(LauncherError):
     """The state of the run does not allow the request."""
 
     exit_code = 16
+
+
+class TrustError(LauncherError):
+    """The job or its code belongs to others, or others can write it, and the user has not vouched for it."""
+
+    exit_code = 17

@@ -25,7 +25,7 @@ def print_estimates(loaded: LoadedJob, nodes: Sequence[int], partitions: Sequenc
     for partition in partitions or [loaded.job.slurm.partition or ""]:
         job = replace(loaded.job, slurm=replace(loaded.job.slurm, partition=partition or None), sweep={}, after=None)
         there = replace(loaded, job=job)
-        facts = gather_facts(there, backend="slurm")
+        facts = gather_facts(there, backend="slurm", for_reading=True)
         found += [_one(there, facts, n, speeds) for n in nodes]
     found = order(found)
     if as_json:

@@ -11,13 +11,44 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from launcher.errors import TrustError
+
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
 
-_SCRIPT_ARGS, _MODULE = "launcher.script_args", "launcher.module"
+_SCRIPT_ARGS, _MODULE, _TRUST = "launcher.script_args", "launcher.module", "launcher.trust"
 
 
-class JobCommand(click.Command):
+class TrustCommand(click.Command):
+    """A verb that runs what a job names. With --trust the user vouches for a job of others; the refusal says how."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(
+            click.Option(["--trust"], is_flag=True, help="Run a job, or code, that others own or can write.")
+        )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        rest = super().parse_args(ctx, args)
+        ctx.meta[_TRUST] = (ctx.params.pop("trust", False), words)
+        return rest
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TrustError as error:
+            words = [*ctx.command_path.split(), "--trust", *ctx.meta[_TRUST][1]]
+            words += ["--", *ctx.meta[_SCRIPT_ARGS]] if _SCRIPT_ARGS in ctx.meta else []
+            raise TrustError(f"{error}: {shlex.join(words)}") from None
+
+
+def vouched() -> bool:
+    """Tell whether the command line has --trust."""
+    return bool(click.get_current_context().meta[_TRUST][0])
+
+
+class JobCommand(TrustCommand):
     """A verb on JOB [KEY=VALUE ...] [-- SCRIPT ARGS]: a YAML file, a .py file, or -m MODULE.
 
     Words after ``--`` are arguments of the job's script: click would drop the ``--``.
@@ -114,6 +145,8 @@ def read_words(words: Sequence[str], module: str | None) -> tuple[str | None, st
 
 def load_job_words(words: Sequence[str], sweep: Sequence[str] = ()) -> LoadedJob:
     """Load the job that the words of a command line name. Raises ConfigError."""
+    from dataclasses import replace
+
     from launcher.config.document.validation import homes, keys_at
     from launcher.config.load.load import load_job
     from launcher.errors import ConfigError
@@ -122,9 +155,22 @@ def load_job_words(words: Sequence[str], sweep: Sequence[str] = ()) -> LoadedJob
     path, target, overrides = read_words(words, context.meta.get(_MODULE))
     script_args = context.meta.get(_SCRIPT_ARGS, [])
     try:
-        return load_job(path, overrides, target=target, script_args=script_args, sweep=sweep)
+        loaded = load_job(path, overrides, target=target, script_args=script_args, sweep=sweep)
     except ConfigError as error:
         keys = {word: re.split(r"[=.\[]", word, maxsplit=1)[0] for word in overrides}
         strange = [word for word, key in keys.items() if key not in keys_at("") and not homes(key)]
         hint = _behind_dashes(context, target, strange)
         raise type(error)([*error.problems, hint] if hint else error.problems) from None
+    if vouched():
+        loaded = replace(loaded, doubt="")
+    _tell_checked(loaded)
+    return loaded
+
+
+def _tell_checked(loaded: LoadedJob) -> None:
+    """Print which Python of the job's is run to be asked for its packages; it says nothing of the launcher's own."""
+    from launcher.submission.facts.interpreter import is_this_python
+
+    python = loaded.job.environment.python
+    if python and not (loaded.doubt or loaded.job.environment.container or is_this_python(os.path.expanduser(python))):
+        click.echo(f"checking {python} ...", err=True)

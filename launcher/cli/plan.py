@@ -40,7 +40,7 @@ def command(
         named = [p for p in (partitions or "").split(",") if p]
         print_estimates(loaded, _counts(nodes) or [loaded.job.resources.nodes], named, as_json)
         return
-    facts = gather_facts(loaded, backend=backend).for_reading()
+    facts = gather_facts(loaded, backend=backend, for_reading=True).for_reading()
     if loaded.job.sweep:
         _sweep(loaded, facts, as_json)
         return

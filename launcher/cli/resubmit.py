@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launcher.cli._options import run_argument, wait_option
+from launcher.cli._options import TrustCommand, run_argument, vouched, wait_option
 from launcher.errors import StateError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from launcher.submission.resubmit import Again
 
 
-@click.command()
+@click.command(cls=TrustCommand)
 @run_argument
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
@@ -43,7 +43,7 @@ def command(
 
     how = Again(
         overrides=overrides, step=_step(from_), unsafe_load=unsafe_load, fresh_code=fresh_code, backend=backend,
-        argv=tuple(sys.argv),
+        argv=tuple(sys.argv), trusted=vouched(),
     )  # fmt: skip
     if failed:
         if fork_name:

@@ -10,6 +10,7 @@ from typing import Any
 from launcher.config.load.load import LoadedJob, load_layers, renamed
 from launcher.config.load.merge import command_line
 from launcher.config.load.site_profile import Layer, read_document, read_layers, site_paths
+from launcher.config.load.trust import doubt, refuse
 from launcher.errors import CheckpointError, ConfigError, StateError
 from launcher.frozen import frozen
 from launcher.run import index
@@ -43,6 +44,8 @@ class Again:
     """Copy today's code instead of keeping the run's copy."""
     backend: BackendName | None = None
     """None: the one it had."""
+    trusted: bool = False
+    """The user vouches for the run's job and code, whoever owns them."""
     argv: tuple[str, ...] = ()
 
 
@@ -96,7 +99,7 @@ class Resubmission:
 def prepare(paths: RunPaths, how: Again) -> Resubmission:
     """Load the run's own job with the changes, under the site's rules of today; locked keys stay locked.
 
-    Raises ConfigError, also for a change that would change nothing, and CheckpointError.
+    Raises ConfigError, also for a change that would change nothing, CheckpointError, and TrustError for a run of others.
     """
     keys = [text.partition("=")[0].strip() for text in how.overrides]
     if not how.fresh_code and (idle := [key for key in keys if key.partition(".")[0] == "code"]):
@@ -107,11 +110,14 @@ def prepare(paths: RunPaths, how: Again) -> Resubmission:
     base = Path(str(before.get("base_dir") or paths.root))
     profile, layers = read_layers(site_paths())
     layers += [Layer(str(paths.job), read_document(paths.job)), command_line(how.overrides, ())]
+    loaded = load_layers(layers, base, str(paths.job), profile, check_code=how.fresh_code)
+    if not how.trusted:
+        refuse(doubt([paths.job, loaded.code_dir if how.fresh_code else paths.code]))
     return Resubmission(
         paths=paths,
         how=how,
         step=None if how.step is None else choose_step(paths, how.step),
-        loaded=load_layers(layers, base, str(paths.job), profile, check_code=how.fresh_code),
+        loaded=loaded,
         base=base,
         code_root=str(before.get("code_root") or base),
         backend=how.backend or ("local" if before.get("backend") == "local" else "auto"),

@@ -26,6 +26,7 @@ from launcher.config.load.interpolate import resolve_interpolations
 from launcher.config.load.merge import command_line, merge, target_layer
 from launcher.config.load.site_profile import Layer, SiteProfile, read_document, read_layers, site_paths
 from launcher.config.load.sweep import Point, axes, expand, flatten, read_flags, set_values
+from launcher.config.load.trust import doubt
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
 
@@ -48,6 +49,8 @@ class LoadedJob:
     """The job file as the user named it, or "command line"."""
     site: SiteProfile = field(default_factory=SiteProfile)
     """The merged site profile."""
+    doubt: str = ""
+    """Whose else the job file or the code may be; empty where they are the user's own, or the user vouches for them."""
 
     @property
     def name(self) -> str:
@@ -115,7 +118,11 @@ def load_job(
         raise ConfigError("no job is named; name a job file, a .py file or -m MODULE")
     layers.append(command_line(overrides, script_args))
     source = str(path) if path is not None else COMMAND_LINE
-    return load_layers(layers, base, source, profile, sweep=sweep, check_code=check_code)
+    loaded = load_layers(layers, base, source, profile, sweep=sweep, check_code=check_code)
+    files = [Path(path)] if path is not None and target is None else []
+    script = loaded.job.script or ""
+    files += [loaded.code_dir, *([] if script.startswith("-m") else [loaded.code_dir / script])]
+    return replace(loaded, doubt=doubt(files))
 
 
 def site_job(sites: list[Path] | None = None) -> Job:

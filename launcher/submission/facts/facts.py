@@ -33,7 +33,7 @@ class Interpreter:
     error: str = ""
     """Why it did not answer."""
     checked: bool = True
-    """False inside a container, which cannot be looked into from here."""
+    """False inside a container, which cannot be looked into from here, and where a job that may not be the user's names it."""
 
 
 @frozen(kw_only=True)
@@ -125,6 +125,8 @@ class Facts:
     """TORCH_DISTRIBUTED_DEBUG=DETAIL is set here and would reach the job."""
     after: tuple[Predecessor, ...] = ()
     """Runs to wait for."""
+    doubt: str = ""
+    """Why the job may not be the user's own; then nothing that it names was run to be looked at."""
     unset_pass: tuple[str, ...] = ()
     """Names in environment.pass and notify.urls that are not set here."""
 

@@ -16,6 +16,7 @@ from launcher.config.document.schema import Job
 from launcher.config.document.texts import leaves
 from launcher.config.load.load import LoadedJob
 from launcher.config.load.site_profile import SiteProfile
+from launcher.config.load.trust import refuse
 from launcher.errors import ConfigError
 from launcher.run import index
 from launcher.slurm.site import ask_site, find_slurm, policy
@@ -40,11 +41,15 @@ def gather_facts(
     code: CodeFacts | None = None,
     run_id: str | None = None,
     after: Sequence[Predecessor] = (),
+    for_reading: bool = False,
 ) -> Facts:
     """Gather what planning ``loaded`` needs. ``code`` replaces reading the code directory (a resubmission's copy).
 
-    Raises ConfigError when the code directory or ``runs_dir`` cannot be used.
+    ``for_reading``: the plan is only printed, also that of a job in doubt, of which nothing is run. Raises TrustError for such
+    a job otherwise, and ConfigError when the code directory or ``runs_dir`` cannot be used.
     """
+    if not for_reading:
+        refuse(loaded.doubt)
     env, job = os.environ, loaded.job
     with loaded.placing():
         runs_dir, shown = runs_dir_of(job.runs_dir, loaded.base_dir, loaded.site, env)
@@ -56,7 +61,9 @@ def gather_facts(
     with ThreadPoolExecutor(max_workers=2) as pool:  # waiting for SLURM's and git's answers side by side
         asked = pool.submit(slurm_facts, env, job.slurm.partition, job.slurm.qos) if backend != "local" else None
         reading = pool.submit(lambda: code or code_facts(loaded, runs_dir))
-        python = interpreter.find_interpreter(job.environment.python, job.environment.container, env)
+        python = interpreter.find_interpreter(
+            job.environment.python, job.environment.container, env, run_named=not loaded.doubt
+        )
         with loaded.placing():
             code = reading.result()
         slurm = asked.result() if asked else SlurmFacts()
@@ -79,6 +86,7 @@ def gather_facts(
         sbatch_variables=tuple(sorted(k for k in env if k.startswith("SBATCH_"))),
         debug_detail=env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
         after=tuple(after),
+        doubt=loaded.doubt,
         unset_pass=tuple(n for n in dict.fromkeys([*job.environment.pass_, *job.notify.urls]) if n not in env),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,9 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import InterpreterError
+from launcher.redact import secret_name
 from launcher.submission.facts.facts import Interpreter
 
 _NAMES = ("torch", "submitit", "psutil", "numpy")
+# What starting a Python can need, one of a module (EasyBuild) or a wrapper (pyenv) included: it is a stranger to all else here.
+_NEEDED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|TMPDIR|LANG|LC_\w+|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_PREFIX|CONDA_DEFAULT_ENV|PYTHON\w*|"
+    r"PYENV_\w+|EB(PYTHONPREFIXES|ROOT\w+)|MODULEPATH|LOADEDMODULES|_LMFILES_"
+)
 
 # Run by the interpreter in question, so it must be plain old Python; also run in this process when that is the one.
 _PROBE = r"""
@@ -81,10 +88,13 @@ def look(names):
 """
 
 
-def find_interpreter(named: str | None, container: str | None, environ: Mapping[str, str]) -> Interpreter:
+def find_interpreter(
+    named: str | None, container: str | None, environ: Mapping[str, str], *, run_named: bool = True
+) -> Interpreter:
     """Return the interpreter of the job: the one named, the active environment's, or the launcher's own.
 
-    Raises InterpreterError when the named one is not there.
+    The one named is run to ask it for its packages, unless ``run_named`` is false. Raises InterpreterError when it is not
+    there.
     """
     if container:
         return Interpreter(path=named or "python3", origin="container", checked=False)
@@ -92,6 +102,8 @@ def find_interpreter(named: str | None, container: str | None, environ: Mapping[
         path = shutil.which(os.path.expanduser(named), path=environ.get("PATH"))
         if path is None:
             raise InterpreterError(f"environment.python: {named} was not found or cannot be executed")
+        if not run_named:
+            return Interpreter(path=os.path.abspath(path), origin="environment.python", checked=False)
         return ask_interpreter(os.path.abspath(path), "environment.python", environ)
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         prefix = environ.get(variable)
@@ -106,15 +118,21 @@ def find_interpreter(named: str | None, container: str | None, environ: Mapping[
 
 def ask_interpreter(path: str, origin: str, environ: Mapping[str, str]) -> Interpreter:
     """Ask the interpreter at ``path`` for its packages; what goes wrong is its ``error``."""
-    mine, other = Path(sys.executable), Path(path)
-    if mine.parent == other.parent and mine.resolve() == other.resolve():  # this process has the same packages
+    if is_this_python(path):  # this process has the same packages
         scope: dict[str, Any] = {}
         exec(_PROBE, scope)  # noqa: S102 (the constant above: one text for this process and for others)
         return _made(path, origin, scope["look"](_NAMES))
     text = f"{_PROBE}\nimport json\nprint(json.dumps(look({_NAMES!r})))"
     try:
         done = subprocess.run(
-            [path, "-c", text], capture_output=True, text=True, timeout=60, check=False, cwd="/", env=dict(environ)
+            [path, "-c", text],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            env={k: v for k, v in environ.items() if _NEEDED.fullmatch(k) and not secret_name(k)},
         )
         return _made(path, origin, json.loads(done.stdout))
     except subprocess.TimeoutExpired:
@@ -122,6 +140,12 @@ def ask_interpreter(path: str, origin: str, environ: Mapping[str, str]) -> Inter
     except (OSError, ValueError) as error:
         said = done.stderr.strip().splitlines()[-1:] if "done" in locals() else [str(error)]
         return Interpreter(path=path, origin=origin, error=said[0] if said else "it printed nothing")
+
+
+def is_this_python(path: str) -> bool:
+    """Tell whether ``path`` is the interpreter that runs this process."""
+    mine, other = Path(sys.executable), Path(path)
+    return mine.parent == other.parent and mine.resolve() == other.resolve()
 
 
 def _made(path: str, origin: str, said: dict[str, Any]) -> Interpreter:

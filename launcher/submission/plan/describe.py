@@ -73,7 +73,8 @@ def _node(job: Job, spec: RunSpec, backend: str) -> str:
 def _python(facts: Facts) -> str:
     python = facts.interpreter
     if not python.checked:
-        return f"{python.path} inside the container, not checked from here"
+        inside = " inside the container" if python.origin == "container" else ""
+        return f"{python.path}{inside}, not checked from here"
     torch = python.packages.get("torch", "").split("+")[0]
     return f"{tilde(python.path, facts.home)} ({'.'.join(python.version.split('.')[:2])}, torch {torch})"
 
@@ -116,7 +117,8 @@ def plan_warnings(spec: RunSpec, facts: Facts) -> tuple[str, ...]:
     """Return what a user should know before the job is queued, a sentence each."""
     itself = "" if spec.checkpoint.watch else saves_itself(spec, facts.code)
     links = (f"{path} points outside the code and stays a link to {target}" for path, target in facts.code.outside)
-    found = (itself, *_of_code(spec, facts), *_of_environment(facts), *_of_site(spec, facts), *links)
+    stranger = f"{facts.doubt}: read it before you submit it, which needs --trust" if facts.doubt else ""
+    found = (stranger, itself, *_of_code(spec, facts), *_of_environment(facts), *_of_site(spec, facts), *links)
     return tuple(filter(None, found))
 
 
