@@ -11,6 +11,7 @@ from datetime import datetime
 
 from launcher.frozen import frozen
 from launcher.slurm.commands import ask
+from launcher.slurm.environ import whole
 from launcher.slurm.hosts import expand_hosts
 
 ENDED = frozenset(
@@ -106,7 +107,7 @@ def parse_squeue(text: str) -> dict[str, JobView]:
     for shown, raw, state, start, end, submit, nodes, name, command, partition, reason in table_rows(text, 11):
         view = JobView(
             job_id=shown, state=state, reason="" if reason in _NONE else reason, nodes=nodes,
-            submit_t=_time(submit), start_t=_time(start), end_t=_time(end), name=name, command=command,
+            submit_t=moment(submit), start_t=moment(start), end_t=moment(end), name=name, command=command,
             partition=partition,
         )  # fmt: skip
         out[shown] = view
@@ -132,7 +133,7 @@ def parse_sacct(text: str) -> dict[str, JobView]:
             out[job_id] = JobView(
                 job_id=job_id, state=word.rstrip("+"), reason=by or ("" if reason in _NONE else reason),
                 nodes="" if nodes in _NONE else nodes, exit_code=exit_code, signal=signal,
-                submit_t=_time(submit), start_t=_time(start), end_t=_time(end), name=name,
+                submit_t=moment(submit), start_t=moment(start), end_t=moment(end), name=name,
             )  # fmt: skip
     return out
 
@@ -196,7 +197,7 @@ def controller_time(*, timeout_s: float = 10.0) -> float | None:
 
 def parse_time(sdiag: str) -> float | None:
     """Read slurmctld's clock in the output of ``sdiag``; None when that is something else."""
-    found = re.search(r"^sdiag output at .*\((\d+)\)\s*$", sdiag, re.MULTILINE)
+    found = re.search(r"^sdiag output at .*\((\d{1,18})\)\s*$", sdiag, re.MULTILINE)
     return float(found[1]) if found else None
 
 
@@ -229,25 +230,25 @@ def parse_facts(text: str, job_id: str) -> JobFacts | None:
         reason, nodes = ("" if got[key] in _NONE else got[key] for key in ("reason", "nodes"))
         return JobFacts(
             job_id=head[1], state=got["state"], reason=reason, exit_code=exit_code, signal=signal, nodes=nodes,
-            restarts=int(got["restarts"]) if got["restarts"] else None, run_time_s=duration_s(got["run"]),
-            start_t=_time(got["start"]), end_t=_time(got["end"]), preempt_t=_time(got["preempt"]),
+            restarts=whole(got["restarts"]), run_time_s=duration_s(got["run"]),
+            start_t=moment(got["start"]), end_t=moment(got["end"]), preempt_t=moment(got["preempt"]),
         )  # fmt: skip
     return None
 
 
-def _time(text: str) -> float | None:
+def moment(text: str) -> float | None:
     """Read epoch seconds (SLURM_TIME_FORMAT=%s), or ISO time of this machine's zone (a SLURM that ignores it)."""
-    if text.isdigit():
-        return float(text) or None
+    if (seconds := whole(text)) is not None:
+        return float(seconds) or None
     try:
         return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):  # a year that this machine's clock cannot hold
         return None
 
 
 def duration_s(text: str) -> float | None:
     """Read ``[D-][[HH:]MM:]SS`` as seconds; None for UNLIMITED, INVALID, Partition_Limit and the like."""
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", text.strip())
+    found = re.fullmatch(r"(?:(\d{1,9})-)?(?:(?:(\d{1,9}):)?(\d{1,9}):)?(\d{1,9})", text.strip())
     if not found:
         return None
     days, hours, minutes, seconds = (int(g or 0) for g in found.groups())
@@ -256,4 +257,5 @@ def duration_s(text: str) -> float | None:
 
 def _exit(text: str) -> tuple[int | None, int | None]:
     code, _, signal = text.partition(":")
-    return (int(code), int(signal)) if code.isdigit() and signal.isdigit() else (None, None)
+    numbers = whole(code), whole(signal)
+    return (None, None) if None in numbers else numbers

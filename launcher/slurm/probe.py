@@ -107,7 +107,7 @@ def parse_software(text: str) -> HostSoftware:
         return HostSoftware(
             **{k: v for k, v in said.items() if k in HostSoftware.__dataclass_fields__ and isinstance(v, str)}
         )
-    except (ValueError, IndexError, AttributeError, TypeError):
+    except (ValueError, IndexError, AttributeError, TypeError, RecursionError):
         return HostSoftware(error=text.strip()[-200:] or "it printed nothing")
 
 
@@ -197,7 +197,7 @@ def _answer(place: Path, token: str) -> HostSoftware | None:
     try:
         text = (place / "answer").read_text()
         return parse_software(text) if json.loads(text).get("token") == token else None
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
 
 

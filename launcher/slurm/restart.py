@@ -63,7 +63,7 @@ class SchedulerState:
 def parse_sdiag(text: str, heard: float) -> SchedulerState | None:
     """Read the output of ``sdiag``; None when it is something else."""
     at = parse_time(text)
-    cycles = re.search(r"^Main schedule statistics.*?^\s*Total cycles:\s*(\d+)", text, re.MULTILINE | re.DOTALL)
+    cycles = re.search(r"^Main schedule statistics.*?^\s*Total cycles:\s*(\d{1,18})", text, re.MULTILINE | re.DOTALL)
     return SchedulerState(int(cycles[1]), int(at), heard) if at and cycles else None
 
 
@@ -117,7 +117,7 @@ def _ask_for_a_cycle(job_id: str, clock: Callable[[], float]) -> float:
 
 def _batch_sched_delay_s() -> int:
     config = ask("scontrol", "show", "config", timeout_s=_ASK_S).out
-    found = re.search(r"^SchedulerParameters +=.*\bbatch_sched_delay=(\d+)", config, re.MULTILINE)
+    found = re.search(r"^SchedulerParameters +=.*\bbatch_sched_delay=(\d{1,9})", config, re.MULTILINE)
     return int(found[1]) if found else 3
 
 

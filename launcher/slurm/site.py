@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from launcher.frozen import frozen
 from launcher.run.spec import SiteSpec
 from launcher.slurm.commands import ask_patiently
+from launcher.slurm.environ import whole
 from launcher.slurm.jobs import duration_s, table_rows
 from launcher.slurm.versions import has_requeue_delay
 
@@ -178,8 +179,8 @@ def parse_site(texts: SiteTexts) -> Site:
     lines = reversed(re.findall(r"^([^\s=]+)[ \t]*=[ \t]*(.*?)[ \t]*$", texts.config, re.MULTILINE))
     c = defaultdict(str, {key: value for key, value in lines if value not in ("", "(null)")})
     parameters = ",".join((c["SchedulerParameters"], c["SlurmctldParameters"], c["PreemptParameters"]))
-    expire = re.search(r"cred_expire=(\d+)", c["AuthInfo"])
-    delay = re.search(r"requeue_delay=(\d+)", c["SchedulerParameters"])
+    expire = re.search(r"cred_expire=(\d{1,9})", c["AuthInfo"])
+    delay = re.search(r"requeue_delay=(\d{1,9})", c["SchedulerParameters"])
     waits = delay if delay and has_requeue_delay(_numbers(c["SLURM_VERSION"])) else expire
     select, select_parameters = _word(c["SelectType"], "cons_tres"), c["SelectTypeParameters"].upper()
     preempt_type, preempt_mode = _word(c["PreemptType"], "none"), c["PreemptMode"] or "OFF"
@@ -200,7 +201,7 @@ def parse_site(texts: SiteTexts) -> Site:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+    return tuple(int(number) for number in re.findall(r"\d{1,9}", version)[:3])
 
 
 def _word(text: str, default: str) -> str:
@@ -209,12 +210,12 @@ def _word(text: str, default: str) -> str:
 
 def _int(text: str, default: int) -> int:
     """Read the number that a text begins with, also sinfo's "64+" for "at least" and "30 sec"."""
-    found = re.match(r"\d+", text)
+    found = re.match(r"\d{1,18}", text)
     return int(found[0]) if found else default
 
 
 def _partitions(text: str, nodes: str, *, can_preempt: bool) -> tuple[Partition, ...]:
-    rows = [row for row in table_rows(nodes, 7) if row[2].isdigit()]
+    rows = [row for row in table_rows(nodes, 7) if whole(row[2]) is not None]
     out = []
     for record in re.split(r"\n\s*\n", text):
         k = defaultdict(str, re.findall(r"(\S+?)=(\S*)", record))
@@ -245,7 +246,7 @@ def _partition(name: str, k: Mapping[str, str], rows: list[list[str]], can_preem
 
 def _gpus(gres: str) -> tuple[int, list[str]]:
     """Read count and types of ``gpu:a100:4(S:0-1),gpu:v100:2``, ``gpu:4``, ``gpu``."""
-    found = re.findall(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?(?=[,(]|$)", gres)
+    found = re.findall(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?(?::(\d{1,9}))?(?=[,(]|$)", gres)
     return sum(int(count or 1) for _, count in found), [kind for kind, _ in found if kind]
 
 

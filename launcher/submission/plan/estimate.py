@@ -10,7 +10,6 @@ import math
 import re
 import tempfile
 from collections.abc import Collection, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from launcher.run import index, rehearsals
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
 from launcher.slurm.commands import ask
+from launcher.slurm.jobs import moment
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
 _STARTS = re.compile(r"to start at (?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|\d{9,})")
@@ -66,10 +66,7 @@ class Estimate:
 def parse_start(text: str) -> float | None:
     """Read the start that ``sbatch --test-only`` prints, as seconds since the epoch; None when it prints none."""
     found = _STARTS.search(text)
-    if found is None:
-        return None
-    when = found["when"]
-    return float(when) if when.isdigit() else datetime.fromisoformat(when).timestamp()
+    return moment(found["when"]) if found else None
 
 
 def ask_start(plan: SubmissionPlan) -> tuple[float | None, str]:
