@@ -66,7 +66,7 @@ def _init_of(cls: type) -> Any:
         (keywords if f.kw_only else positional).append(parameter)
         body.append(f"_set(self, {name!r}, {value})")
     parameters = positional + (keywords if keywords[1:] else [])
-    exec(f"def __init__({', '.join(parameters)}):\n " + "\n ".join(body), known)  # noqa: S102
+    exec(f"def __init__({', '.join(parameters)}):\n " + "\n ".join(body), known)  # noqa: S102 (names of fields, as dataclasses do)
     return known["__init__"]
 
 

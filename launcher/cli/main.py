@@ -113,7 +113,7 @@ def _stopped() -> int:
     click.echo("stopped", err=True)
     # Python remembers a KeyboardInterrupt that struck within an exec() of text (every dataclass is made by one), caught
     # or not, and ends `python -m` by SIGINT instead of the exit code; the next exec() makes it forget (pythonrun.c).
-    exec("")  # noqa: S102
+    exec("")  # noqa: S102 (nothing)
     return 130  # as a shell shows a command that SIGINT ended
 
 

@@ -51,7 +51,7 @@ def slug(name: str) -> str:
 def new_id(name: str, *, now: float | None = None, tag: str | None = None) -> str:
     """Draw an id for a run of the job ``name``; exclusive mkdir claims the folder elsewhere."""
     stamp = time.strftime("%m%d-%H%M", time.localtime(now))
-    return f"{slug(name)}-{stamp}-{tag or ''.join(random.choices(_ALPHABET, k=3))}"
+    return f"{slug(name)}-{stamp}-{tag or ''.join(random.choices(_ALPHABET, k=3))}"  # noqa: S311 (a name, no secret)
 
 
 def job_name(run_id: str) -> str:

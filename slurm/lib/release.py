@@ -152,7 +152,7 @@ def copy_names(machine: Path, root: Path) -> None:
 def _become(command: list[str], more: dict[str, str]) -> NoReturn:
     sys.stdout.flush()
     try:
-        os.execvpe(command[0], command, {**os.environ, **more})  # noqa: S606
+        os.execvpe(command[0], command, {**os.environ, **more})
     except OSError as error:
         raise ClusterError(f"{command[0]}: {error.strerror}") from None
 

@@ -53,7 +53,7 @@ def become_worker(request: dict[str, Any], fds: list[int]) -> int:
         for fd in rest:
             os.set_inheritable(fd, True)
         command = [sys.executable, "-u", "-c", _EXEC, ROOT, request["main"], request["cwd"]]
-        os.execv(sys.executable, command)  # noqa: S606
+        os.execv(sys.executable, command)  # noqa: S606 (this Python, with words of its own)
     return _run(request["main"], request["cwd"], [rest[0]] if request.get("pass_fd") else [])
 
 

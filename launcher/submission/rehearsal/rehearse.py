@@ -111,7 +111,7 @@ def rehearse(
         itself = bool(saves_itself(base.spec, base.code))
         notes += [f"no drill: {why}"] if itself else []
         return Rehearsal(first, None, None, None, notes=tuple(notes), undrilled="" if itself else why)
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311 (which rank is killed, no secret)
     saved = chance.randint(1, first.steps - 2)
     killed = (chance.randrange(base.spec.world_size), chance.randint(saved + 1, first.steps - 1))
     tell(f"rehearsing again: rank {killed[0]} is killed at step {killed[1]}, after the checkpoint of step {saved}")

@@ -112,7 +112,7 @@ def _load(work: Work) -> Callable[[], None]:
     code = _script(main, work) if work.kind == "script" else _module(main, work)
     # Pickle looks classes up in __main__; processes started by "spawn" know it as __mp_main__.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
-    return lambda: exec(code, main.__dict__)  # noqa: S102
+    return lambda: exec(code, main.__dict__)  # noqa: S102 (the user's script: what is to be run)
 
 
 def _script(main: types.ModuleType, work: Work) -> types.CodeType:
