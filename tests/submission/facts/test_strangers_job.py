@@ -96,6 +96,7 @@ def test_the_python_of_a_strangers_job_is_not_run(
 
 
 @as_root
+@pytest.mark.torch
 def test_a_job_that_is_vouched_for_is_looked_at(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--trust: its Python is asked, after a line that says so."""
     _give_file(place)
@@ -107,6 +108,7 @@ def test_a_job_that_is_vouched_for_is_looked_at(place: Path, capsys: pytest.Capt
     assert "--trust" not in seen.out
 
 
+@pytest.mark.torch
 def test_ones_own_job_is_looked_at(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The user's own files need no word; of the launcher's own Python, which is not run, nothing is said."""
     assert main(["plan", "job.yaml", "--backend", "local"]) == 0
