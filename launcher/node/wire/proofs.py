@@ -41,7 +41,7 @@ class LifeKey:
         Nobody without the secret knows them: somebody who wanted to take them all would have to take the whole range.
         """
         choice = range(port_range[0], port_range[-1] + 1)
-        draw = random.Random(self.derived("ports"))
+        draw = random.Random(self.derived("ports"))  # noqa: S311 (the seed is what is secret)
         return draw.sample(choice, min(PORTS_AT_ONCE * _PORT_SETS, len(choice)))
 
 
