@@ -33,7 +33,7 @@ def signal_rank(run: Run, rank: int, number: int) -> None:
 
 def kill_agent(run: Run, node: int) -> None:
     """SIGKILL one agent; node 0's is the leader."""
-    agents(run)[node].send_signal(signal.SIGKILL)
+    run.wait(f"the agent of node {node}", lambda: agents(run).get(node)).send_signal(signal.SIGKILL)
 
 
 def kill_store(run: Run) -> None:

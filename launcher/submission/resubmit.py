@@ -144,7 +144,11 @@ def resubmit(paths: RunPaths, how: Again) -> Submitted:
     elif changed := _changed_code(paths, made):
         made = replace(made, warnings=(*made.warnings, changed))
     replaced = [paths.outcome.name, *((paths.code.name, paths.copied.name) if how.fresh_code else ())]
-    with make_folder.writing(paths.root), replacing([paths], replaced), contextlib.ExitStack() as queued:
+    with (
+        make_folder.writing(paths.root, made.spec.share),
+        replacing([paths], replaced),
+        contextlib.ExitStack() as queued,
+    ):
         paths.request.unlink(missing_ok=True)
         submit.write_run(made, how.argv, by="resubmit", changes=how.overrides, code=how.fresh_code)
         job_id = submit.hand_over(made)

@@ -315,6 +315,29 @@ def test_what_a_group_may_read(tmp_path: Path, env: dict[str, str], share: str) 
         assert {c for c in closed if not c.startswith(("code/", "submitit/"))} == {"secret", "passed.json"}
 
 
+def test_a_group_may_read_and_never_write(tmp_path: Path, env: dict[str, str]) -> None:
+    """share: group, under umask 002, from code that the group may write: nobody else may write anything of the run.
+
+    What is compiled while it runs (__pycache__) is executed, too; so is what a script has made in the run's folder.
+    """
+    code = tmp_path / "code"
+    code.mkdir()
+    code.chmod(0o775)
+    script = "import os, helper\nos.makedirs(os.environ['LAUNCHER_RUN_DIR'] + '/made/here', exist_ok=True)\n"
+    for name, text in (("train.py", script), ("helper.py", "x = 1\n")):
+        (code / name).write_text(text)
+        (code / name).chmod(0o664)
+    words = [*WORDS, str(code / "train.py"), "resources.nodes=2", "preflight=false", "share=group"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False, umask=0o002)
+    assert done.returncode == 0, done.stdout + done.stderr
+    root = _the_run(tmp_path).root
+
+    found = {str(p.relative_to(root)): p.lstat().st_mode for p in root.rglob("*") if not p.is_symlink()}
+    assert any("__pycache__" in name and name.startswith("code/") for name in found)
+    assert "made/here" in found
+    assert {name for name, mode in found.items() if mode & 0o022} == set()
+
+
 def test_a_shell_beside_a_local_run(tmp_path: Path, env: dict[str, str]) -> None:
     """A command runs in its code directory, with its variables, passed names, setup and Python; its exit code is the verb's."""
     (tmp_path / "slow.py").write_text(

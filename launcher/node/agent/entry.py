@@ -44,8 +44,6 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
     except LauncherError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    if spec.share == "group":
-        os.umask(os.umask(0o077) & ~0o050)  # what agents, workers and the leader make can be read, whatever the umask
     os.environ.update({**spec.variables, **passed})  # the leader's trackers and notifications read theirs here
     key = LifeKey(secret, connection.allocation_life(os.environ), names[0])
     ports = key.candidate_ports(spec.port_range)

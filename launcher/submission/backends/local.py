@@ -106,7 +106,8 @@ class Foreground:
             words = ["-m", "launcher.node.agent", plan.run_dir, "--node", str(node)]
             line = f'exec {plan.command} -u "$@"'  # plan.command is a quoted piece of shell
             log = Path(plan.submitit_dir) / f"run_{node}_log.out"
-            with log.open("ab") as out:
+            fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            with open(fd, "ab") as out:
                 try:
                     self.agents.append(
                         subprocess.Popen(

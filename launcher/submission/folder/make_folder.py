@@ -21,14 +21,22 @@ def mode_of(share: str) -> int:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Raise RunDirError, which names ``path``, where the file system refuses what is done inside."""
+def writing(path: Path, share: str = "none") -> Iterator[None]:
+    """Raise RunDirError, which names ``path``, where the file system refuses what is done inside.
+
+    In a run that the group may read, nobody else may write what is made inside, whatever the umask: submitit's pickles, too,
+    which the nodes execute.
+    """
+    before = os.umask(0o077)
+    os.umask(before | 0o022 if share == "group" else before)
     try:
         yield
     except OSError as error:
         raise RunDirError(
             f"{path}: {(error.strerror or str(error)).lower()}; set runs_dir or $LAUNCHER_RUNS_DIR to another place"
         ) from None
+    finally:
+        os.umask(before)
 
 
 def make_run_folder(path: Path, share: str = "none", folders: Sequence[str] = SUBFOLDERS) -> bool:

@@ -27,6 +27,7 @@ from launcher.submission.facts.facts import CodeFacts, Interpreter
 from launcher.submission.folder import make_folder
 
 _NAMED = 5
+_OTHERS_WRITE = 0o022
 _COPIED = RunPaths(Path()).copied.name
 _DIFF_LIMIT = 1_000_000
 # Wider than `secret_name`: nobody misses CONDA_AUTH or SLURM_TOKEN_FILE here, where others may read.
@@ -78,7 +79,15 @@ def _copy(root: Path, source: Path, target: Path, top: Path) -> None:
         target.symlink_to(os.path.relpath(top / resolved.relative_to(root), target.parent))
         return
     with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
-        shutil.copy2(source, target)  # a link to a file outside becomes that file
+        _copy_file(source, target)  # a link to a file outside becomes that file
+
+
+def _copy_file(source: str | Path, target: str | Path) -> str | Path:
+    """Copy a file with its times and its mode, but for others' right to write it: the run executes the copy."""
+    shutil.copy2(source, target)
+    if (mode := os.stat(target).st_mode) & _OTHERS_WRITE:
+        os.chmod(target, mode & ~_OTHERS_WRITE)
+    return target
 
 
 def _stamp(path: Path) -> list[Any] | None:
@@ -124,9 +133,12 @@ def copy_launcher(target: Path) -> None:
     source = Path(launcher.__file__).parent
     try:
         shutil.copytree(
-            source, target / "launcher", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"), dirs_exist_ok=True
-        )
+            source, target / "launcher", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"), dirs_exist_ok=True,
+            copy_function=_copy_file,
+        )  # fmt: skip
         target.chmod(target.parent.stat().st_mode & 0o777)  # who may enter the run may enter this, whatever the umask
+        for folder, _, _ in os.walk(target / "launcher"):  # copytree gives folders their originals' modes
+            os.chmod(folder, os.stat(folder).st_mode & ~_OTHERS_WRITE)
     except (OSError, shutil.Error) as error:
         raise SnapshotError(f"{target}: the launcher cannot be copied into the run: {error}") from None
 

@@ -96,6 +96,7 @@ def parameters(
         "stderr_to_stdout": True,
         "setup": [
             _KEEP_SHELL,
+            *_umask(spec),
             _export_path(python_path),
             _MARK_START,
             *_first_node_sees(place),
@@ -249,11 +250,17 @@ def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[
         lines.insert(0, _IGNORE)
         if _image_for("pyxis", job):
             lines.append(_export_path(python_path))  # this shell is inside the container, whose image may set its own
+    lines += _umask(spec)  # after the user's lines, before Python compiles anything in the run's folder
     enter = f"cd {shlex.quote(python_path[0])}"  # again after some seconds: NFS may show a new folder late
     lines += [f"{enter} 2>/dev/null || sleep 5", f"{enter} || exit {UNSEEN}", 'exec "$@"']
     text = ("\n" if len(lines) > 4 else "; ").join(lines)
     inside = _apptainer(job, spec, facts, python_path, place)
     return shlex.join(["/bin/bash", "-c", text, "agent", *inside, facts.interpreter.path])
+
+
+def _umask(spec: RunSpec) -> list[str]:
+    """Have the group read all that a shared run makes, and nobody else write it, whatever the user's umask."""
+    return ["umask g+rx,g-w,o-w"] if spec.share == "group" else []
 
 
 def _local_gpus(spec: RunSpec, facts: Facts) -> list[str]:

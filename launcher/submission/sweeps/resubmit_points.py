@@ -53,7 +53,8 @@ def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list
     for paths in points:
         again = resubmit.prepare(paths, how)
         groups.setdefault(_script_key(again), []).append(again)
-    with make_folder.writing(sweep), contextlib.ExitStack() as folders:
+    share = next(iter(groups.values()))[0].loaded.job.share
+    with make_folder.writing(sweep, share), contextlib.ExitStack() as folders:
         chunks = [chunk for group in groups.values() for chunk in _chunks(sweep, group, folders)]
         with replacing(points, (*_shared(how), RunPaths(sweep).outcome.name)), contextlib.ExitStack() as queued:
             ids = [_hand_over(ones, plans, queued) for ones, plans in chunks]
