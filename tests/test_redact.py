@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import time
+from collections.abc import Callable
 
-from launcher.redact import holds_secret, redact, secret_name
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.redact import REDACTED, holds_secret, redact, redact_values, redact_words, secret_name
 
 SECRETS = {
     'API_KEY = "sk-live-abcdef123456"': "sk-live-abcdef123456",
@@ -20,6 +25,10 @@ SECRETS = {
     "x = sk_live_abcdefghijklmnopqrst": "abcdefghijklmnopqrst",
     "x = xoxb_1234567890-abc": "1234567890",
     "x = hf_abcdefghijklmnopqrst": "abcdefghijklmnopqrst",
+    "curl --api-key abcd1234efgh https://host": "abcd1234efgh",
+    "args:\n- --password\n- hunter22x\n": "hunter22x",
+    'args: ["--hf-token", "abcd1234efgh"]': "abcd1234efgh",
+    "x-eyJhbGciOiJIUzI1NiJ9.eyJzdW4iOiJhbm4ifQ.c2lnbmF0dXJl": "eyJhbGciOiJIUzI1NiJ9",
     "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdW4iOiJhbm4ifQ.c2lnbmF0dXJl": "eyJhbGciOiJIUzI1NiJ9",
 }
 
@@ -38,6 +47,8 @@ def test_secrets_are_taken_out(text: str) -> None:
         "tokenizer = 'bert-base-uncased'",
         "lr: 3e-4",
         "ssh://git@host/x",
+        'parser.add_argument("--token", "-t", help="the token")',
+        'click.option("--token", "token_name")',
     ],
 )
 def test_code_is_left_as_it_is(text: str) -> None:
@@ -73,3 +84,64 @@ def test_a_text_that_holds_a_secret_is_told_from_one_that_has_a_placeholder() ->
     assert not any(
         map(holds_secret, ["https://ann:$PW@db/x", "https://ann@db/x", "sk-learn", "hf_transfer", "eyJ.eyJ"])
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["x.py", "--password", "hunter2", "--lr", "1"], ["x.py", "--password", REDACTED, "--lr", "1"]),
+        (["--api-key=X", "-token=X", "wandb.api_key=X"], [f"--api-key={REDACTED}", f"-token={REDACTED}", f"wandb.api_key={REDACTED}"]),
+        (["+params.token=X", "args=[--password,hunter2]"], [f"+params.token={REDACTED}", f"args=[--password,{REDACTED}]"]),
+        (["--use-token", "--lr", "1"], ["--use-token", "--lr", "1"]),
+        (["--tokenizer", "bert", "--token-file", "/x"], ["--tokenizer", "bert", "--token-file", "/x"]),
+    ],
+)  # fmt: skip
+def test_the_name_of_an_argument_tells_its_secret(words: list[str], shown: list[str]) -> None:
+    """What follows an option whose name tells of a secret is one, however short; another option is none."""
+    assert redact_words(words) == shown
+
+
+def test_values_are_redacted_by_key_by_option_and_by_form() -> None:
+    """Below a telling key, behind a telling option and in any text; numbers, too. The rest, and the types, stay."""
+    values = {"params": {"db_password": 123456, "lr": 0.1, "names": ["a", 1, None]}, "args": ["--password", 42, "--n", 3, True],
+              "setup": ["curl -u https://ann:hunter22@host"], "api_key": ""}  # fmt: skip
+
+    assert redact_values(values) == {
+        "params": {"db_password": REDACTED, "lr": 0.1, "names": ["a", 1, None]}, "args": ["--password", REDACTED, "--n", 3, True],
+        "setup": [f"curl -u https://{REDACTED}@host"], "api_key": "",
+    }  # fmt: skip
+
+
+PIECES = ["0123456789abcdef", "token", "token=", "token='", 'token="=', "-eyJaaaaaaaa", "eyJaaaaaaaa.", "a+b.", "://a:", "token ", " ",
+          "--token ", "--token - ", "-----BEGIN ", "_", "-", "secret_key", "-sk-", "token : "]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_the_time_grows_with_the_text_and_no_faster(piece: str) -> None:
+    """Eight times the text takes about eight times as long, not 64 or 512 times: a line of a log is a stranger's text."""
+
+    def spent(size: int) -> float:
+        text = (piece * size)[:size]
+        return min(_seconds(lambda: (redact(text), holds_secret(text), secret_name(text))) for _ in range(3))
+
+    assert spent(8_000) < 30 * max(spent(1_000), 0.0005)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.sampled_from([*PIECES, "x", "1", "\n", "=", "\\", "[", "\ud800"]) | st.text(max_size=5), max_size=60
+    ).map("".join)
+)
+def test_any_text_is_redacted(text: str) -> None:
+    """Whatever the text, nothing is raised, nothing is added but the mark, and a word stays a word."""
+    shown = redact(text)
+
+    assert all(part in text for part in shown.split(REDACTED))
+    assert len(redact_words(text.split(" "))) == len(text.split(" "))
