@@ -28,12 +28,9 @@ def rule(*needs: str) -> Callable[[Rule], Rule]:
     return add
 
 
-def check_rules(values: Values, container: Values, job: Job, wrong: set[str]) -> list[Problem]:
-    """List every broken rule. ``job`` has defaults where a key is among the ``wrong`` ones.
-
-    ``values`` are those of the job after interpolation, ``container`` before.
-    """
-    problems = [p for p in check_texts(values, container) if p.path not in wrong]
+def check_rules(values: Values, job: Job, wrong: set[str]) -> list[Problem]:
+    """List every broken rule. ``job`` has defaults where a key is among the ``wrong`` ones; ``values`` are interpolated."""
+    problems = [p for p in check_texts(values) if p.path not in wrong]
     wrong = wrong | {p.path for p in problems}
     for needs, function in _RULES:
         if not any(is_below(path, need) or is_below(need, path) for path in wrong for need in needs):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from launcher.config.document.source import Problem, join
-from launcher.redact import holds_secret, secret_name
+from launcher.redact import holds_secret
 
 _WORD = r"[A-Za-z0-9_@%+=:.,/-]+"
 _MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
@@ -38,8 +38,6 @@ _FREE = ("params", "args", "sweep", "environment.variables")
 """Below these a text may hold line ends and tabs: no shell and no sbatch ever reads it."""
 _LONGEST = 4096
 
-_OC_ENV = re.compile(r"\$\{oc\.env:\s*([A-Za-z_][A-Za-z0-9_]*)")
-
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every value that is not a mapping or list, with its key path."""
@@ -53,16 +51,11 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def check_texts(values: dict[str, Any], container: dict[str, Any]) -> Iterator[Problem]:
-    """Yield a problem for every text that is not allowed; ``container`` holds the texts before interpolation."""
+def check_texts(values: dict[str, Any]) -> Iterator[Problem]:
+    """Yield a problem for every text that is not allowed."""
     for path, value in leaves(values):
         if isinstance(value, str) and (said := _wrong(path, value)):
             yield Problem(path, said, "value")
-    for path, value in leaves(container):
-        for name in _OC_ENV.findall(value) if isinstance(value, str) else ():
-            if secret_name(name):
-                said = f"the value of {name} is a secret and would be written into files; list {name} under environment.pass instead"
-                yield Problem(path, said, "value")
 
 
 def _wrong(path: str, value: str) -> str | None:

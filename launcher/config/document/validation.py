@@ -63,10 +63,10 @@ def value_text(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + '..."'
 
 
-def describe_errors(error: ValidationError, data: Any) -> list[Problem]:
-    """List one problem a key path, in the order of the schema."""
+def describe_errors(error: ValidationError, data: Any, most: int) -> list[Problem]:
+    """List one problem a key path, in the order of the schema, of the first ``most`` errors."""
     found: dict[str, list[Any]] = {}
-    for item in error.errors(include_url=False):
+    for item in error.errors(include_url=False)[:most]:
         path = _path(item["loc"], data)
         found.setdefault(path, []).append(item)
     deeper = {path for path in found if any(other != path and is_below(other, path) for other in found)}

@@ -1,143 +1,291 @@
-"""Fill in ``${params.x}`` and OmegaConf's other interpolations when loading, ``${run.x}`` once the run has a directory."""
+"""Fill in ``${params.x}`` and OmegaConf's other interpolations when loading, ``${run.x}`` once the run has a directory.
+
+Each value is filled in once, however many others name it, and what is made is bounded: sixty values that hold the one before
+twice would be 2**60 texts. The grammar is OmegaConf's; what a name stands for is decided here alone, secrets included.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from launcher.config.document.problem_list import ProblemList
 from launcher.config.document.source import join
 from launcher.config.document.validation import suggestion
+from launcher.errors import ConfigError
+from launcher.redact import secret_name
 
 RUN_KEYS = ("dir", "id", "name")
-_MARK = "\ue000run.{}\ue001"  # stands for ${run.x} while OmegaConf resolves the rest
-
-
-def resolve_interpolations(container: dict[str, Any], faults: ProblemList) -> dict[str, Any]:
-    """Return plain values with every interpolation but ``${run.x}`` replaced."""
-    try:
-        return {key: _quick(value, container, ()) for key, value in container.items()}
-    except _NotSimpleError:
-        return _resolve(container, faults)
-
-
+MOST_MADE = 4 << 20
 _SIMPLE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
+_LONGEST = 4096
+"""Longer texts may hold names alone: the grammar's parser takes a second for 64 KiB."""
+_DEEPEST = 120
+_ENDLESS = "{} refers to itself"
+_TOO_LARGE = f"the job is larger than {MOST_MADE >> 20} MiB once every ${{}} is filled in; look for values that hold others many times"
+_Place = tuple["str | int", ...]
 
 
-class _NotSimpleError(Exception):
-    """The value needs OmegaConf: for its grammar, or to say what is wrong."""
+@dataclass
+class Room:
+    """How many characters filling in may still make; several jobs may share one."""
+
+    left: int = MOST_MADE
+
+    def take(self, size: int) -> None:
+        """Take so many. Raises ConfigError when there are not so many left."""
+        self.left -= size
+        if self.left < 0:
+            raise ConfigError(_TOO_LARGE)
 
 
-def _quick(value: Any, container: dict[str, Any], above: tuple[str, ...]) -> Any:
-    """Do what OmegaConf does for values that hold nothing but ``${a.b}``, in a hundredth of the time."""
-    if isinstance(value, dict):
-        return {key: _quick(item, container, above) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_quick(item, container, above) for item in value]
-    if not isinstance(value, str) or ("${" not in value and value != "???"):
-        return value
-    if value == "???" or "\\" in value or "${" in _SIMPLE.sub("", value):
-        raise _NotSimpleError
-    if whole := _SIMPLE.fullmatch(value):
-        return _quick_key(whole[1], container, above)
-    parts = _SIMPLE.split(value)
-    parts[1::2] = [_quick_key(path, container, above) for path in parts[1::2]]
-    if any(isinstance(part, (dict, list)) for part in parts):
-        raise _NotSimpleError
-    return "".join(map(str, parts))
-
-
-def _quick_key(path: str, container: dict[str, Any], above: tuple[str, ...]) -> Any:
-    if path in above:
-        raise _NotSimpleError
-    first, *rest = path.split(".")
-    if first == "run":
-        if len(rest) == 1 and rest[0] in RUN_KEYS and "run" not in container:
-            return f"${{{path}}}"
-        raise _NotSimpleError
-    node: Any = container
-    for part in (first, *rest):
-        if not isinstance(node, dict) or part not in node:
-            raise _NotSimpleError
-        node = node[part]
-    return _quick(node, container, (*above, path))
+def resolve_interpolations(container: dict[str, Any], faults: ProblemList, room: Room | None = None) -> dict[str, Any]:
+    """Return plain values with every interpolation but ``${run.x}`` replaced. Raises ConfigError when they would take more than ``room``."""
+    resolver = _Resolver(container, faults, room or Room())
+    try:
+        values = {key: resolver.child(value, (key,)) for key, value in container.items()}
+        resolver.room.take(sum(len(key) + resolver.measure(value)[0] for key, value in values.items()))
+    except ConfigError as error:
+        faults.add("", str(error), "key")
+        faults.stop_if(lambda _: True)
+    return values
 
 
 def readable(text: str) -> bool:
     """Tell whether every ``${`` in a text opens an interpolation that OmegaConf can read."""
-    if "${" not in text or ("\\" not in text and "${" not in _SIMPLE.sub("", text)):
+    if _is_simple(text) or len(text) > _LONGEST:
         return True
-    from omegaconf import OmegaConf
     from omegaconf.errors import GrammarParseError
 
     try:
-        OmegaConf.create({"x": text})
+        _parse(text)
     except (GrammarParseError, RecursionError):
         return False
     return True
 
 
-def _resolve(container: dict[str, Any], faults: ProblemList) -> dict[str, Any]:
-    """Resolve with OmegaConf. It is imported here alone: most jobs do not need it, and it takes 70 ms."""
-    from omegaconf import OmegaConf
-
-    taken = container.get("run")
-    config = OmegaConf.create({**container, "run": {key: _MARK.format(key) for key in RUN_KEYS}})
-    result: dict[str, Any] = _plain(config, "", faults)
-    del result["run"]
-    if taken is not None:
-        result["run"] = taken  # an unknown key like any other: validation says so
-    return result
+def _is_simple(text: str) -> bool:
+    return "${" not in text or ("\\" not in text and "${" not in _SIMPLE.sub("", text))
 
 
-def _plain(node: Any, path: str, faults: ProblemList) -> Any:
-    from omegaconf import DictConfig, ListConfig
+@lru_cache(maxsize=512)
+def _parse(text: str, **rule: str) -> Any:
+    """Parse with OmegaConf. It is imported here alone: most jobs do not need it, and it takes 70 ms."""
+    from omegaconf.grammar_parser import parse
 
-    if isinstance(node, DictConfig):
-        return {str(key): _get(node, key, join(path, str(key)), faults) for key in node}
-    if isinstance(node, ListConfig):
-        return [_get(node, index, join(path, index), faults) for index in range(len(node))]
-    if isinstance(node, str):
-        return re.sub("\ue000(run\\.\\w+)\ue001", r"${\1}", node)
-    return node
+    return parse(text, **rule)
 
 
-def _get(node: Any, key: Any, path: str, faults: ProblemList) -> Any:
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    if OmegaConf.is_missing(node, key):
-        faults.add(path, "is marked ??? and must be set")
-        return None
-    try:
-        return _plain(node[key], path, faults)
-    except (OmegaConfBaseException, RecursionError) as error:
-        faults.add(path, _interpolation(error, OmegaConf.to_container(node, resolve=False)[key]))  # type: ignore[index,call-overload]
-        return None
+class _WrongError(Exception):
+    """What is wrong with a value; ``{}`` at the beginning stands for its text."""
 
 
-def _interpolation(error: Exception, text: Any) -> str:
-    said = str(error).split("\n")[0]
-    if found := re.search(r"Interpolation key '(.*)' not found", said):
-        name = found[1]
-        if name.startswith("run."):
-            return f"${{{name}}} does not exist{suggestion(name, [f'run.{k}' for k in RUN_KEYS])}"
-        return f"${{{name}}} names a key that is not set"
-    if found := re.search(r"Environment variable '(.*)' not found", said):
-        return f"the environment variable {found[1]} is not set"
-    if isinstance(error, RecursionError) or "ecursive" in said:
-        return f"{text} refers to itself"
-    return f"{text} is not valid: {said}"
+class _Resolver:
+    """Fills in the values of one job. A place is the keys on the way to a value."""
+
+    def __init__(self, container: dict[str, Any], faults: ProblemList, room: Room) -> None:
+        self.container, self.faults, self.room = container, faults, room
+        self._known: dict[_Place, Any] = {}
+        self._begun: set[_Place] = set()
+        self._sizes: dict[int, tuple[Any, int, int]] = {}
+
+    def child(self, node: Any, place: _Place) -> Any:
+        """Return the value of ``node`` at ``place``; None, and a problem, where something is wrong with it."""
+        try:
+            return self._at(place, node)
+        except _WrongError as error:
+            shown = node if len(str(node)) <= 60 else f"{str(node)[:57]}..."
+            path = ""
+            for key in place:
+                path = join(path, key)
+            self.faults.add(path, re.sub(r"^\{\}", lambda _: str(shown), str(error)))
+            return None
+
+    def measure(self, value: Any) -> tuple[int, int]:
+        """Return the characters of a value as they would be written, and how deep it is; what occurs twice counts twice."""
+        if not isinstance(value, (dict, list)):
+            return (len(value) if isinstance(value, str) else 8), 0
+        if id(value) not in self._sizes:
+            items = value.items() if isinstance(value, dict) else [("", item) for item in value]
+            sizes = [(len(str(key)) + 2, *self.measure(item)) for key, item in items]
+            size, depth = 2 + sum(a + b for a, b, _ in sizes), 1 + max((c for _, _, c in sizes), default=0)
+            self._sizes[id(value)] = value, size, depth  # the value is kept: as long as it lives, no other has its id
+        return self._sizes[id(value)][1:]
+
+    def _at(self, place: _Place, node: Any) -> Any:
+        """Return the value of ``node``, which is at ``place``, worked out once. Raises _WrongError."""
+        if place in self._begun:
+            raise _WrongError(_ENDLESS)
+        if place not in self._known:
+            self._begun.add(place)
+            try:
+                value = self._fill(node, place)
+                if self.measure(value)[1] > _DEEPEST:
+                    raise RecursionError
+                self._known[place] = value
+            except _WrongError as error:
+                self._known[place] = error
+            except RecursionError:
+                self._known[place] = _WrongError("{} is nested too deeply")
+            finally:
+                self._begun.discard(place)
+        found = self._known[place]
+        if isinstance(found, _WrongError):
+            raise _WrongError(str(found))
+        return found
+
+    def _fill(self, node: Any, place: _Place) -> Any:
+        if isinstance(node, dict):
+            return {key: self.child(item, (*place, key)) for key, item in node.items()}
+        if isinstance(node, list):
+            return [self.child(item, (*place, index)) for index, item in enumerate(node)]
+        if node == "???":
+            raise _WrongError("is marked ??? and must be set")
+        if not isinstance(node, str) or "${" not in node:
+            return node
+        if not _is_simple(node):
+            return self._grammar(node, place)
+        if whole := _SIMPLE.fullmatch(node):
+            return self._look(whole[1].split("."), whole[1])
+        parts: list[Any] = _SIMPLE.split(node)
+        parts[1::2] = [self._counted(self._look(name.split("."), name)) for name in parts[1::2]]
+        self.room.take(len(node))
+        return "".join(map(str, parts))
+
+    def _counted(self, value: Any) -> Any:
+        self.room.take(self.measure(value)[0])
+        return value
+
+    def _look(self, keys: list[Any], name: str) -> Any:
+        """Return the value of the key path ``keys``, which the text calls ``name``. Raises _WrongError."""
+        if keys[:1] == ["run"]:
+            return _of_run(keys, name)
+        node: Any = self.container
+        place: _Place = ()
+        filled = False
+        for key in keys:
+            if isinstance(node, str) and not filled:  # an interpolation that stands for a mapping or list
+                node, filled = self._at(place, node), True
+            node, key = _step(node, key, name)
+            place = (*place, key)
+        if not filled and node == "???":
+            raise _WrongError(f"${{{name}}} names a key that is marked ???")
+        return node if filled else self._at(place, node)
+
+    # --- what needs the grammar ---
+
+    def _grammar(self, text: str, place: _Place) -> Any:
+        from omegaconf.grammar_visitor import GrammarVisitor
+
+        if len(text) > _LONGEST:
+            raise _WrongError(
+                f"{{}} is longer than {_LONGEST:,} characters: in so long a text only names such as ${{params.lr}} are filled in"
+            )
+
+        def node(key: Any, memo: object) -> Any:  # OmegaConf 2.3 hands over a text, 2.4 an object
+            raw = str(getattr(key, "raw", key))
+            keys = list(getattr(key, "parts", ())) or re.findall(r"[^.\[\]]+", raw)
+            return self._counted(self._look(self._absolute(raw, keys, place), raw))
+
+        def resolver(name: str, args: tuple[Any, ...], args_str: object) -> Any:
+            return self._counted(self._function(visitor, place, name, *args))
+
+        visitor = GrammarVisitor(node, resolver, None)
+        try:
+            return visitor.visit(_parse(text))
+        except (_WrongError, ConfigError, RecursionError):
+            raise
+        except Exception as error:  # the grammar's own, and a function's for arguments of a wrong kind
+            raise _WrongError(
+                f"{{}} is not valid: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            ) from None
+
+    def _absolute(self, raw: str, keys: list[Any], place: _Place) -> list[Any]:
+        """Return the key path from the top: of ``.x`` it is beside ``place``, of ``..x`` beside what holds it."""
+        dots = len(raw) - len(raw.lstrip("."))
+        if dots > len(place):
+            raise _WrongError(f"${{{raw}}} names a key that is not set")
+        return [*place[: len(place) - dots], *keys] if dots else keys
+
+    def _function(self, visitor: Any, place: _Place, name: str, *args: Any) -> Any:
+        """Call one of OmegaConf's functions. Others, and one that imports any module by its name, are not known."""
+
+        def at(key: str, *default: Any) -> Any:
+            try:
+                return self._look(self._absolute(key, re.findall(r"[^.\[\]]+", key), place), key)
+            except _NotSetError:
+                if default:
+                    return default[0]
+                raise
+
+        if name == "oc.env":
+            return _variable(*args)
+        if name == "oc.select":
+            return at(args[0], *(args[1:] or (None,)))
+        if name == "oc.deprecated":
+            return at(args[0])
+        if name in ("oc.dict.keys", "oc.dict.values"):
+            return list(getattr(at(args[0]), name.rpartition(".")[2])())
+        if name == "oc.create":
+            return args[0]
+        if name == "oc.decode":
+            return args[0] and visitor.visit(_parse(args[0], parser_rule="singleElement", lexer_mode="VALUE_MODE"))
+        raise _WrongError(f"{{}} is not valid: Unsupported interpolation type {name}")
+
+
+class _NotSetError(_WrongError):
+    """A name stands for nothing."""
+
+
+def _step(node: Any, key: Any, name: str) -> tuple[Any, Any]:
+    """Return what is below ``node`` at ``key``, and the key as the node has it. Raises _NotSetError."""
+    if isinstance(node, dict) and key in node:
+        return node[key], key
+    if isinstance(node, list) and str(key).isdecimal() and int(key) < len(node):
+        return node[int(key)], int(key)
+    raise _NotSetError(f"${{{name}}} names a key that is not set")
+
+
+def _of_run(keys: list[Any], name: str) -> Any:
+    """Return ``${run.x}`` as it is written: it is known only once the run has a directory."""
+    if len(keys) == 1:
+        return {key: f"${{run.{key}}}" for key in RUN_KEYS}
+    if len(keys) == 2 and keys[1] in RUN_KEYS:
+        return f"${{run.{keys[1]}}}"
+    raise _NotSetError(f"${{{name}}} does not exist{suggestion(name, [f'run.{k}' for k in RUN_KEYS])}")
+
+
+def _variable(name: Any, *default: Any) -> str | None:
+    """Return an environment variable or, where it is not set, the default. Raises _WrongError for the name of a secret."""
+    name = str(name)
+    if secret_name(name):
+        raise _WrongError(
+            f"the value of {name} is a secret and would be written into files; list {name} under environment.pass instead"
+        )
+    if name in os.environ:
+        return os.environ[name]
+    if not default:
+        raise _WrongError(f"the environment variable {name} is not set")
+    return None if default[0] is None else str(default[0])
 
 
 def interpolate_run(values: Any, run_dir: str | Path, run_id: str, name: str) -> Any:
-    """Return a copy of ``values`` (text, lists, mappings) with ``${run.dir}``, ``${run.id}`` and ``${run.name}`` filled in."""
-    known = {"dir": str(run_dir), "id": run_id, "name": name}
-    if isinstance(values, str):
-        return re.sub(r"\$\{run\.(dir|id|name)\}", lambda found: known[found[1]], values)
-    if isinstance(values, dict):
-        return {key: interpolate_run(value, run_dir, run_id, name) for key, value in values.items()}
-    if isinstance(values, (list, tuple)):
-        return [interpolate_run(value, run_dir, run_id, name) for value in values]
-    return values
+    """Return a copy of ``values`` (text, lists, mappings) with ``${run.dir}``, ``${run.id}`` and ``${run.name}`` filled in.
+
+    Raises ConfigError when that makes more than `MOST_MADE` characters.
+    """
+    known, room = {"dir": str(run_dir), "id": run_id, "name": name}, Room()
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, str):
+            room.take(sum(len(known[key]) for key in re.findall(r"\$\{run\.(dir|id|name)\}", value)))
+            return re.sub(r"\$\{run\.(dir|id|name)\}", lambda found: known[found[1]], value)
+        if isinstance(value, dict):
+            return {key: fill(item) for key, item in value.items()}
+        return [fill(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    return fill(values)

@@ -22,7 +22,7 @@ from launcher.config.document.schema import Job
 from launcher.config.document.source import COMMAND_LINE, Origin, Problem, dump_yaml, join, nearest
 from launcher.config.document.texts import leaves
 from launcher.config.document.validation import describe_errors
-from launcher.config.load.interpolate import resolve_interpolations
+from launcher.config.load.interpolate import Room, resolve_interpolations
 from launcher.config.load.merge import command_line, merge, target_layer
 from launcher.config.load.site_profile import Layer, SiteProfile, read_document, read_layers, site_paths
 from launcher.config.load.sweep import Point, axes, expand, flatten, read_flags, set_values
@@ -31,6 +31,10 @@ from launcher.errors import ConfigError
 from launcher.frozen import frozen
 
 _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+_MOST_OF_POINTS = 64 << 20
+"""Characters that the values of all points of a sweep may take: each point is a job of its own."""
+_MOST_FAULTS = 100
+"""A file with more wrong keys is none that was meant for a job: the first of them are enough."""
 
 
 @frozen(kw_only=True)
@@ -200,14 +204,15 @@ def _adapter() -> TypeAdapter[Job]:
             os.environ[_NO_PLUGINS] = before
 
 
-def check_values(container: dict[str, Any], faults: ProblemList) -> Job:
-    """Resolve and validate merged values; faults go into the problem list.
+def check_values(container: dict[str, Any], faults: ProblemList, room: Room | None = None) -> Job:
+    """Resolve and validate merged values, which take from ``room``; faults go into the problem list.
 
-    The job has defaults where a value is wrong, so that the rules between the right ones still apply.
+    The job has defaults where a value is wrong, so that the rules between the right ones still apply. Raises ConfigError when
+    the values are larger, or the faults more, than a job's can be.
     """
     from launcher.config.check import rules
 
-    values = resolve_interpolations(container, faults)
+    values = resolve_interpolations(container, faults, room)
     halves = [  # no encoding and so no validator accepts them
         Problem(path, "holds a lone surrogate (half a character), which no file can hold", "value")
         for path, value in leaves(values)
@@ -219,14 +224,16 @@ def check_values(container: dict[str, Any], faults: ProblemList) -> Job:
         job = _parse(values)
     except ValidationError as error:
         known = {p.path for p in faults.problems if p.path}
-        found = describe_errors(error, values)
+        found = describe_errors(error, values, _MOST_FAULTS)
         faults.problems += [p for p in found if p.path not in known]
+        too_many = error.error_count() > _MOST_FAULTS
+        faults.stop_if(lambda _: too_many)
         try:
             job = _parse(_without(values, {p.path for p in found}))
         except ValidationError:  # a fault that only appears beside others: what was found is enough
             job = Job()
     wrong = {p.path for p in faults.problems if p.path}
-    faults.problems += rules.check_rules(_without(values, wrong), container, job, wrong)
+    faults.problems += rules.check_rules(_without(values, wrong), job, wrong)
     return job
 
 
@@ -264,13 +271,14 @@ def point_jobs(loaded: LoadedJob) -> list[tuple[Point, LoadedJob]]:
     faults = ProblemList(loaded.source)
     found = []
     base = {key: value for key, value in loaded.container.items() if key != "sweep"}
+    room = Room(_MOST_OF_POINTS)
     for point in expand(loaded.job.sweep).points:
         name = f"{loaded.name[: 63 - len(point.label)].rstrip('-._')}-{point.label}"
         container = {**set_values(base, point.overrides), "name": name}
         faults.origin = loaded.origin
         faults.origin = {**loaded.origin, **{k: faults.nearest(f"sweep.{k}") for k in point.overrides}}
         before = len(faults.problems)
-        job = check_values(container, faults)
+        job = check_values(container, faults, room)
         faults.problems[before:] = [  # a point's fault points at the sweep's own place
             replace(p, origin=p.origin or faults.nearest(p.path)) for p in faults.problems[before:]
         ]
