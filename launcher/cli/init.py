@@ -27,13 +27,14 @@ def command(file: Path | None, output: str, force: bool) -> None:
     job file tell what was not converted. Without FILE, the launcher searches this directory for training code and asks
     SLURM for its partitions.
     """
-    from launcher.config.convert import convert
+    from launcher.config.convert import MOST_TEXT, convert
+    from launcher.config.document.source import read_regular
     from launcher.run.files import write_atomic
 
     if output != "-" and not force and Path(output).exists():
         raise StateError(f"{output} exists; --force replaces it, -o PATH writes elsewhere, and -o - prints")
     try:
-        given = "" if file is None else file.read_text(encoding="utf-8", errors="replace")
+        given = "" if file is None else read_regular(file, 4 * MOST_TEXT).decode("utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
     text = _first_job() if file is None else convert(given, file.name)

@@ -29,6 +29,9 @@ from launcher.submission.plan.script import JobPlace
 from launcher.submission.plan.submission_plan import SubmissionPlan
 from launcher.submission.submit import Submitted
 
+_OWN_BYTES = 16 << 20
+"""A run's own job.yaml has every alias written out, and an older version took larger files."""
+
 
 @frozen(kw_only=True)
 class Again:
@@ -109,7 +112,7 @@ def prepare(paths: RunPaths, how: Again) -> Resubmission:
     before = read_submission(paths.submission)
     base = Path(str(before.get("base_dir") or paths.root))
     profile, layers = read_layers(site_paths())
-    layers += [Layer(str(paths.job), read_document(paths.job)), command_line(how.overrides, ())]
+    layers += [Layer(str(paths.job), read_document(paths.job, _OWN_BYTES)), command_line(how.overrides, ())]
     loaded = load_layers(layers, base, str(paths.job), profile, check_code=how.fresh_code)
     if not how.trusted:
         refuse(doubt([paths.job, loaded.code_dir if how.fresh_code else paths.code]))

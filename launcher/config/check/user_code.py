@@ -11,12 +11,14 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
+from launcher.config.document.source import read_regular
 from launcher.frozen import frozen
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 UNREADABLE = (SyntaxError, ValueError, OSError, RecursionError)
 """Errors of reading a file: it is not valid Python, cannot be opened, or is nested too deeply."""
 _MOST_HOPS = 8
+_MOST_BYTES = 64 << 20
 _MOST_FILES = 256
 """Of a script's own modules: reading more of them would make every plan slower."""
 _TORCHRUN = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"}
@@ -76,7 +78,7 @@ def parse(path: Path) -> ast.Module:
     """Return the syntax tree of a file. Raises what `UNREADABLE` lists."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in a user's file are not this command's to report
-        return ast.parse(path.read_bytes(), str(path))
+        return ast.parse(read_regular(path, _MOST_BYTES), str(path))
 
 
 def parse_or_none(path: Path) -> ast.Module | None:

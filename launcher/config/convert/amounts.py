@@ -121,7 +121,7 @@ def _memory(draft: Draft, given: dict[str, str], has: Amounts, cpus: int) -> Non
 
 def _time_limit(draft: Draft, text: str) -> None:
     """Convert ``--time``: a clock time stays as it is written, ``minutes:seconds`` becomes minutes."""
-    if found := re.fullmatch(r"(\d+):(\d+)", text):
+    if found := re.fullmatch(r"(\d{1,9}):(\d{1,9})", text):
         draft.put("resources.timeout_min", max(int(found[1]) + (int(found[2]) > 0), 1))
         return
     try:

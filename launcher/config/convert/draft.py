@@ -12,6 +12,7 @@ from launcher.config.document.source import dump_yaml
 from launcher.config.document.validation import key_name
 
 _WIDTH = 110
+_LONGEST = 500
 _ORDER = [key_name(f) for f in dataclasses.fields(Job)]
 
 
@@ -84,6 +85,7 @@ class Draft:
 def _one_line(text: str) -> str:
     """Return ``text`` as one line of a comment: nothing in it can end the line."""
     text = " ".join(text.split())
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
     return "".join(c if c.isprintable() else "?" for c in text)
 
 

@@ -107,7 +107,7 @@ def _shell(script: list[str], launch: Launch, scope: Scope, depth: int) -> Launc
     """Find the launch inside ``bash -c "..."``."""
     if depth > 3 or not script:
         return None
-    inner = Scope(dict(scope.known), dict(scope.arrays))
+    inner = Scope(dict(scope.known), dict(scope.arrays), scope.room)
     found = (
         find_launch(command.words, inner, deepcopy(launch), depth + 1) for command in commands(scope.text(script[0]))
     )

@@ -22,6 +22,7 @@ _SILENT = {
     "set", "echo", "printf", "clear", "date", "hostname", "nvidia-smi", "wait", "printenv", "env", "true", ":", "sleep", "pwd",
     "ls", "which", "exit", "unset", "scontrol", "squeue", "trap", "shopt", "local", "return", "sacct", "free", "lscpu", "tee",
 }  # fmt: skip
+_LONGEST_LINE = 4096
 _SETUP = {"module", "ml", "ulimit", "umask", "spack", "eval", "source", "."}
 
 
@@ -36,8 +37,19 @@ class _Script(Draft):
 
 
 def convert_sbatch(text: str, filename: str) -> str:
-    """Return the job file for an sbatch script. Raises ConfigError when it has neither ``#SBATCH`` nor a training command."""
-    text = text.replace("\r\n", "\n")
+    """Return the job file for an sbatch script.
+
+    Raises ConfigError when it has neither ``#SBATCH`` nor a training command, or no end of brackets in brackets.
+    """
+    try:
+        return _converted(text.replace("\r\n", "\n"), filename)
+    except RecursionError:
+        raise ConfigError(f"{filename}: quotes and brackets are nested too deeply") from None
+
+
+def _converted(text: str, filename: str) -> str:
+    if any(len(line) > _LONGEST_LINE for line in text.splitlines() if line.startswith("#SBATCH")):
+        raise ConfigError(f"{filename}: an #SBATCH line has more than {_LONGEST_LINE:,} characters")
     given, late = directives(text)
     script = _Script(filename, has=read_amounts(given))
     _know(script)

@@ -7,7 +7,10 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TypeVar
 
+from launcher.config.document.room import Room
 from launcher.frozen import frozen
 
 
@@ -22,6 +25,7 @@ class Ref:
 
 
 Piece = str | Ref
+_P = TypeVar("_P", bound="str | Ref")
 
 
 @dataclass
@@ -133,6 +137,7 @@ def _extent(text: str, at: int) -> int:
 
 # --- variables ----------------------------------------------------------------------------------------------------------
 
+_ORDINARY = re.compile(r"[^\"'\\`$]*")
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!-])")
 _BRACES = re.compile(r"([A-Za-z_]\w*|[0-9@*#])(?:\[[@*]\])?(?::?([-=+?])(.*))?", re.DOTALL)
 
@@ -143,6 +148,10 @@ class Scope:
 
     known: dict[str, list[Piece]] = field(default_factory=dict)
     arrays: dict[str, list[str]] = field(default_factory=dict)
+    room: Room = field(
+        default_factory=lambda: Room(1 << 20, "the script's variables stand for more than 1 MiB of text")
+    )
+    """A variable that holds the one before twice, sixty times over, is 2**60 texts."""
 
     def assign(self, name: str, raw: str) -> None:
         """Take ``NAME=raw`` or ``NAME+=raw``; an array keeps its words."""
@@ -163,13 +172,14 @@ class Scope:
             found = re.fullmatch(r'"?\$\{?([A-Za-z_]\w*)(\[[@*]\])?\}?"?', word)
             name = found[1] if found else ""
             if name in self.arrays:
+                self._taken(self.arrays[name])
                 result += self.words(self.arrays[name], depth + 1)
             elif (
                 name in self.known
                 and not word.startswith('"')
                 and any(isinstance(p, str) and " " in p for p in self.known[name])
             ):
-                result += self.words(_words(source(self.known[name])), depth + 1)
+                result += self.words(_words(source(self._taken(self.known[name]))), depth + 1)
             else:
                 result.append(word)
         return result
@@ -197,7 +207,8 @@ class Scope:
                 size = len(found[0])
                 pieces += self.reference(found[0])
             else:
-                pieces.append(char)
+                size = len(_ORDINARY.match(raw, at)[0]) or 1  # type: ignore[index]
+                pieces.append(raw[at : at + size])
             at += size
         return _joined(pieces)
 
@@ -217,10 +228,15 @@ class Scope:
                 return [Ref(text, re.sub(r"\W.*", "", text[2:]))]
             name, how, other = found.groups()
             if name in self.known:
-                return self.known[name]
+                return self._taken(self.known[name])
             return self.expand(other) if how and how in "-=" else [Ref(text, name)]
         name = text[1:]
-        return self.known.get(name) or [Ref(text, name)]
+        return self._taken(self.known.get(name) or [Ref(text, name)])
+
+    def _taken(self, value: list[_P]) -> list[_P]:
+        """Return the value of a variable, counted at every use. Raises ConfigError when that is too much."""
+        self.room.take(sum(len(piece.text if isinstance(piece, Ref) else piece) + 1 for piece in value))
+        return value
 
     def arithmetic(self, text: str) -> Piece:
         """Return the number, where every variable is known."""
@@ -253,13 +269,11 @@ def _words(text: str) -> list[str]:
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
+    """Return the pieces with neighbouring texts as one."""
     result: list[Piece] = []
-    for piece in pieces:
-        if isinstance(piece, str) and result and isinstance(result[-1], str):
-            result[-1] = result[-1] + piece
-        elif piece != "":
-            result.append(piece)
-    return result
+    for is_text, group in groupby(pieces, lambda piece: isinstance(piece, str)):
+        result += ["".join(map(str, group))] if is_text else list(group)  # noqa: B031 (one branch, once)
+    return [piece for piece in result if piece != ""]
 
 
 def plain(pieces: list[Piece]) -> str | None:

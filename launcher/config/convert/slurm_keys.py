@@ -36,7 +36,7 @@ def _put(draft: Draft, option: str, value: str, key: str) -> None:
         if name := re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("-._")[:40]:
             draft.put("name", name)
     elif option == "signal":
-        if (found := re.search(r"@(\d+)$", value)) and int(found[1]) >= 5:
+        if (found := re.search(r"@(\d{1,9})$", value)) and int(found[1]) >= 5:
             draft.put("restart.signal_lead_s", int(found[1]))
     elif option == "array":
         _array(draft, value)
@@ -55,8 +55,8 @@ def _array(draft: Draft, value: str) -> None:
     text, _, most = value.partition("%")
     values: list[int] = []
     for part in text.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
-        if not found:
+        found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part)
+        if not found or len(values) > 10_000:
             draft.leave(f"--array={value}: write the values under sweep.")
             return
         first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)

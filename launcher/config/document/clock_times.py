@@ -17,6 +17,8 @@ def minutes(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = value.strip()
+    if len(text) > 40:
+        raise ValueError("is not a valid time: it has more than 40 characters")
     if text.isdecimal() and text.isascii():
         return _bounded(int(text), value)
     if re.fullmatch(r"\d+:\d+", text):

@@ -7,8 +7,12 @@ a key (``on:``) is always text. ``3e-4`` is a number, as OmegaConf and YAML 1.2 
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -16,8 +20,10 @@ import yaml
 from launcher.frozen import frozen
 
 COMMAND_LINE = "command line"
+FILE_BYTES = 256 << 10
+"""A job file is a few KiB; a list of ten thousand values takes 100. PyYAML takes 3 s and 80 MB for so much."""
 _MAX_NODES = 100_000
-_MAX_BYTES = 4 << 20
+_LONGEST_KEY = 256
 
 
 @frozen
@@ -128,14 +134,14 @@ _AS_WRITTEN = "environment.variables"
 _BOOL_WORD = re.compile(r"yes|no|on|off", re.IGNORECASE)
 
 
-def read_yaml(text: str, source: str) -> Document:
-    """Read a whole file; its faults are in ``problems``."""
-    document, problem = _Builder(source), ""
+def read_yaml(text: str, source: str, most: int = FILE_BYTES) -> Document:
+    """Read a whole file; its faults are in ``problems``, also that it is larger than ``most`` characters."""
+    document, problem = _Builder(source, most), ""
     where = Origin(source, 1, 1)
     root = None
     try:
-        if len(text) > _MAX_BYTES:
-            problem = "the file is larger than 4 MiB, too large for a job file"
+        if len(text) > most:
+            problem = too_large(most)
         else:
             root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -153,6 +159,26 @@ def read_yaml(text: str, source: str) -> Document:
     elif root is not None:
         document.data = document.build(root, "", ())
     return document
+
+
+def too_large(most: int) -> str:
+    """Say that a file has more than ``most`` bytes."""
+    return f"the file is larger than {most >> 10:,} KiB, too large for a job file"
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Return what is in a regular file, ``most`` bytes and one more at most; a pipe or a device may never end.
+
+    Raises OSError, also for what is no regular file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would wait for its writer
+    with open(fd, "rb") as f:
+        kind = os.fstat(fd).st_mode
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(kind):
+            raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
+        return f.read(most + 1)
 
 
 def read_value(text: str, key: str = "") -> tuple[Any, str | None]:
@@ -230,15 +256,22 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
 class _Builder(Document):
     """Builds a document from PyYAML's nodes: values, origins, duplicate keys, ambiguous words, unknown tags."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, most: int = FILE_BYTES) -> None:
         super().__init__()
-        self.source, self.strict, self.count = source, source != COMMAND_LINE, 0
+        self.source, self.strict, self.count, self.room = source, source != COMMAND_LINE, 0, 4 * most
 
     def build(self, node: yaml.Node, path: str, above: tuple[int, ...]) -> Any:
         self.count += 1
         if self.count > _MAX_NODES:
             if self.count == _MAX_NODES + 1:
                 self.wrong(node, path, "the file has more than 100,000 values; check its aliases (*name)")
+            return None
+        # An alias takes a few characters, and stands for a text and the names of all keys above it.
+        self.room -= len(path) + (len(node.value) if isinstance(node, yaml.ScalarNode) else 0)
+        if self.room < 0:
+            if self.count <= _MAX_NODES:
+                self.wrong(node, path, "the file is too large once its aliases (*name) are followed")
+                self.count = _MAX_NODES + 1
             return None
         if id(node) in above or len(above) > 100:
             self.wrong(node, path, "this value contains itself or is nested too deeply")
@@ -295,6 +328,9 @@ class _Builder(Document):
             return None
         if (key.style is None and key.tag.rsplit(":", 1)[-1] in ("int", "float", "null")) or "\n" in key.value:
             self.wrong(key, join(path, key.value), f'a key must be text; put quotes around it: "{key.value}"')
+            return None
+        if len(key.value) > _LONGEST_KEY:
+            self.wrong(key, path, f"a key has more than {_LONGEST_KEY} characters")
             return None
         return _pairs(str(key.value))
 

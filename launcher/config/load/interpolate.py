@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from launcher.config.document.problem_list import ProblemList
+from launcher.config.document.room import Room
 from launcher.config.document.source import join
 from launcher.config.document.validation import suggestion
 from launcher.errors import ConfigError
@@ -26,26 +26,18 @@ _LONGEST = 4096
 """Longer texts may hold names alone: the grammar's parser takes a second for 64 KiB."""
 _DEEPEST = 120
 _ENDLESS = "{} refers to itself"
-_TOO_LARGE = f"the job is larger than {MOST_MADE >> 20} MiB once every ${{}} is filled in; look for values that hold others many times"
 _Place = tuple["str | int", ...]
 
 
-@dataclass
-class Room:
-    """How many characters filling in may still make; several jobs may share one."""
-
-    left: int = MOST_MADE
-
-    def take(self, size: int) -> None:
-        """Take so many. Raises ConfigError when there are not so many left."""
-        self.left -= size
-        if self.left < 0:
-            raise ConfigError(_TOO_LARGE)
+def room_for(size: int) -> Room:
+    """Return room for so many characters that filling in makes."""
+    said = f"the values are larger than {size >> 20} MiB once every ${{}} is filled in; look for values that hold others many times"
+    return Room(size, said)
 
 
 def resolve_interpolations(container: dict[str, Any], faults: ProblemList, room: Room | None = None) -> dict[str, Any]:
     """Return plain values with every interpolation but ``${run.x}`` replaced. Raises ConfigError when they would take more than ``room``."""
-    resolver = _Resolver(container, faults, room or Room())
+    resolver = _Resolver(container, faults, room or room_for(MOST_MADE))
     try:
         values = {key: resolver.child(value, (key,)) for key, value in container.items()}
         resolver.room.take(sum(len(key) + resolver.measure(value)[0] for key, value in values.items()))
@@ -278,7 +270,7 @@ def interpolate_run(values: Any, run_dir: str | Path, run_id: str, name: str) ->
 
     Raises ConfigError when that makes more than `MOST_MADE` characters.
     """
-    known, room = {"dir": str(run_dir), "id": run_id, "name": name}, Room()
+    known, room = {"dir": str(run_dir), "id": run_id, "name": name}, room_for(MOST_MADE)
 
     def fill(value: Any) -> Any:
         if isinstance(value, str):

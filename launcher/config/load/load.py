@@ -18,11 +18,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.document.problem_list import ProblemList
+from launcher.config.document.room import Room
 from launcher.config.document.schema import Job
 from launcher.config.document.source import COMMAND_LINE, Origin, Problem, dump_yaml, join, nearest
 from launcher.config.document.texts import leaves
 from launcher.config.document.validation import describe_errors
-from launcher.config.load.interpolate import Room, resolve_interpolations
+from launcher.config.load.interpolate import resolve_interpolations, room_for
 from launcher.config.load.merge import command_line, merge, target_layer
 from launcher.config.load.site_profile import Layer, SiteProfile, read_document, read_layers, site_paths
 from launcher.config.load.sweep import Point, axes, expand, flatten, read_flags, set_values
@@ -271,7 +272,7 @@ def point_jobs(loaded: LoadedJob) -> list[tuple[Point, LoadedJob]]:
     faults = ProblemList(loaded.source)
     found = []
     base = {key: value for key, value in loaded.container.items() if key != "sweep"}
-    room = Room(_MOST_OF_POINTS)
+    room = room_for(_MOST_OF_POINTS)
     for point in expand(loaded.job.sweep).points:
         name = f"{loaded.name[: 63 - len(point.label)].rstrip('-._')}-{point.label}"
         container = {**set_values(base, point.overrides), "name": name}

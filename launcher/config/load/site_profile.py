@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from launcher.config.document.source import Document, Origin, Problem, read_yaml
+from launcher.config.document.source import FILE_BYTES, Document, Origin, Problem, read_regular, read_yaml, too_large
 from launcher.config.document.validation import keys_at, suggestion, value_text
 from launcher.errors import ConfigError
 from launcher.frozen import frozen
@@ -74,12 +74,15 @@ def read_layers(paths: list[Path]) -> tuple[SiteProfile, list[Layer]]:
     return SiteProfile(**merged, locked=tuple(dict.fromkeys(locked))), layers
 
 
-def read_document(path: Path) -> Document:
-    """Read a YAML file whose top is a mapping; a file that cannot be read is a problem."""
+def read_document(path: Path, most: int = FILE_BYTES) -> Document:
+    """Read a YAML file whose top is a mapping; a file that cannot be read, or is larger than ``most`` bytes, is a problem."""
     source = str(path)
     start = Origin(source, 1, 1, 1, 1)
     try:
-        document = read_yaml(path.read_text(encoding="utf-8"), source)
+        data = read_regular(path, most)
+        if len(data) > most:
+            return Document({}, problems=[Problem("", too_large(most), origin=start)])
+        document = read_yaml(data.decode("utf-8"), source, most)
     except UnicodeDecodeError as error:
         return Document({}, problems=[Problem("", f"the file is not UTF-8 text (byte {error.start})", origin=start)])
     except OSError as error:

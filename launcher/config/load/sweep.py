@@ -14,6 +14,7 @@ from launcher.config.document.validation import keys_at, suggestion, value_text
 from launcher.frozen import frozen
 
 MOST_POINTS = 10_000
+_MOST_AXES = 100
 PARALLELISM = "array_parallelism"
 SWEPT = (
     "params", "args", "seed", "deterministic", "task", "function", "script", "distributed", "checkpoint", "trackers",
@@ -96,6 +97,9 @@ def axes(sweep: dict[str, Any]) -> tuple[dict[str, list[Any]], list[Problem]]:
             found[key] = _values(value)
         except ValueError as error:
             problems.append(Problem(f"sweep.{key}", str(error), "value"))
+    if len(found) > _MOST_AXES:
+        problems.append(Problem("sweep", f"varies {len(found):,} keys; at most {_MOST_AXES} are allowed"))
+        return found, problems
     count = math.prod(len(v) for v in found.values())
     if count > MOST_POINTS:
         problems.append(Problem("sweep", f"has {count:,} points; at most {MOST_POINTS:,} are allowed"))
@@ -149,8 +153,13 @@ def expand(sweep: dict[str, Any]) -> Sweep:
     words = _words(list(found))
     points: list[Point] = []
     seen: set[str] = set()
-    for index, values in enumerate(itertools.product(*found.values())):
-        label = "-".join(f"{word}{_short(value)}" for word, value in zip(words, values, strict=True))
+    labelled = [
+        [(value, f"{word}{_short(value)}") for value in values]
+        for word, values in zip(words, found.values(), strict=True)
+    ]
+    for index, pairs in enumerate(itertools.product(*labelled)):
+        values, parts = zip(*pairs, strict=True) if pairs else ((), ())
+        label = "-".join(parts)
         if len(label) > _LABEL or label in seen:
             label = f"{label[: _LABEL - 6].rstrip('-._')}-p{index}"
         seen.add(label)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from launcher.config.load.load import LoadedJob
 from launcher.config.load.site_profile import SiteProfile
 from launcher.config.load.trust import refuse
 from launcher.errors import ConfigError
+from launcher.redact import secret_name
 from launcher.run import index
 from launcher.slurm.site import ask_site, find_slurm, policy
 from launcher.submission.facts import code_files, interpreter
@@ -57,7 +59,8 @@ def gather_facts(
     image = job.environment.container
     is_file = image is not None and image.endswith(_IMAGE_FILES)
     if image is not None and is_file:  # agents start in another folder than the job file's
-        image = str((loaded.base_dir / os.path.expanduser(os.path.expandvars(image))).absolute())
+        with loaded.placing():
+            image = str((loaded.base_dir / _expanded("environment.container", image)).absolute())
     with ThreadPoolExecutor(max_workers=2) as pool:  # waiting for SLURM's and git's answers side by side
         asked = pool.submit(slurm_facts, env, job.slurm.partition, job.slurm.qos) if backend != "local" else None
         reading = pool.submit(lambda: code or code_facts(loaded, runs_dir))
@@ -94,10 +97,19 @@ def gather_facts(
 def runs_dir_of(job_says: str | None, base: Path, site: SiteProfile, environ: Mapping[str, str]) -> tuple[Path, str]:
     """Return where runs are, absolute and as the user writes it: the job > $LAUNCHER_RUNS_DIR > the site > ./runs."""
     value = job_says or environ.get("LAUNCHER_RUNS_DIR") or site.runs_dir or "runs"
-    text = os.path.expanduser(os.path.expandvars(value))
+    text = _expanded("runs_dir", value)
     if "$" in text:
         raise ConfigError(f"runs_dir: {value}: an environment variable in it is not set")
     return ((base if job_says else Path.cwd()) / text).absolute(), text
+
+
+def _expanded(key: str, path: str) -> str:
+    """Return a path with ``~`` and variables filled in. Raises ConfigError where it names a secret: paths are shown to everybody."""
+    if secret := next((name for name in re.findall(r"\$\{?(\w+)", path) if secret_name(name)), None):
+        raise ConfigError(
+            f"{key}: the value of {secret} is a secret and would be written into files; write another path"
+        )
+    return os.path.expanduser(os.path.expandvars(path))
 
 
 def _free(path: Path) -> tuple[int | None, int | None]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from launcher.config.document.problem_list import ProblemList
-from launcher.config.load.interpolate import MOST_MADE, Room, interpolate_run, resolve_interpolations
+from launcher.config.load.interpolate import MOST_MADE, interpolate_run, resolve_interpolations, room_for
 from launcher.errors import ConfigError
 
 TEXTS = st.lists(
@@ -71,7 +71,7 @@ def test_sixty_doublings_end_at_once(one: str, start: str) -> None:
     began = time.process_time()
     if start:
         with pytest.raises(
-            ConfigError, match=r"^job:1:1: the job is larger than 4 MiB once every \$\{\} is filled in; [^\n]*$"
+            ConfigError, match=r"^job:1:1: the values are larger than 4 MiB once every \$\{\} is filled in; [^\n]*$"
         ):
             resolved({"params": params})
     else:
@@ -160,7 +160,7 @@ def test_run_values_are_bounded_too() -> None:
 
 def test_several_jobs_may_share_the_room() -> None:
     """Points of a sweep take from one room: each alone would fit."""
-    room, one = Room(MOST_MADE), {"args": ["x" * (1 << 20)]}
+    room, one = room_for(MOST_MADE), {"args": ["x" * (1 << 20)]}
     for _ in range(3):
         resolve_interpolations(one, ProblemList("job"), room)
     with pytest.raises(ConfigError, match="larger than"):
