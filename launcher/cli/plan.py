@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from launcher.cli._options import JobCommand, backend_option, json_option, load_job_words, sweep_option
+from launcher.redact import redact
 
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
@@ -62,7 +63,7 @@ def _show(lines: Sequence[str], render: Callable[[], str]) -> None:
     click.echo("\n".join(lines))
     if script := render():
         click.echo("sbatch script, exactly as submitted:")
-        click.echo(script)
+        click.echo(redact(script))
 
 
 def _sweep(loaded: LoadedJob, facts: Facts, as_json: bool) -> None:
@@ -75,7 +76,7 @@ def _sweep(loaded: LoadedJob, facts: Facts, as_json: bool) -> None:
     scripts = [chunk[0].plan.array_script(len(chunk)) for chunk in chunks]
     if as_json:
         points = [{"run": p.plan.spec.id, "overrides": p.overrides} for chunk in chunks for p in chunk]
-        print_json({**first.plan.as_dict(), "sbatch": scripts, "points": points})
+        print_json({**first.plan.as_dict(), "sbatch": list(map(redact, scripts)), "points": points})
         return
     at_once = first.plan.parameters["array_parallelism"] * len(chunks)
     hours = f"{first.plan.gpu_hours * count:,.0f} {'GPU' if first.plan.spec.gpus_per_node else 'CPU'}-h"

@@ -21,7 +21,9 @@ from launcher.run.files import read_object, write_atomic
 from launcher.run.units import short_list
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # no i, l, o, 0, 1: read aloud and typed back
-_ID = re.compile(r"^(?P<name>.+)-(?P<date>\d{4})-(?P<time>\d{4})-(?P<tag>[a-z0-9]{3,})$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What `new_id` makes. Another name is no run's: shells complete names, and would run a ``$(command)`` in one."""
+_ID = re.compile(rf"(?P<name>{_NAME.pattern})-(?P<date>[0-9]{{4}})-(?P<time>[0-9]{{4}})-(?P<tag>[a-z0-9]{{3,}})")
 _MAX_NAME = 64
 SWEEP_FILE = "sweep.json"
 _NOTES = "gone"
@@ -56,7 +58,7 @@ def new_id(name: str, *, now: float | None = None, tag: str | None = None) -> st
 
 def job_name(run_id: str) -> str:
     """Return the job's name inside a run's id; the id itself when it has another form."""
-    match = _ID.match(run_id)
+    match = _ID.fullmatch(run_id)
     return match["name"] if match else run_id
 
 
@@ -111,7 +113,7 @@ def _gone(ref: RunRef) -> RunGoneError:
 def _from_links() -> dict[str, RunRef]:
     found = {}
     with contextlib.suppress(OSError), os.scandir(links_dir()) as entries:
-        for entry in entries:
+        for entry in filter(lambda e: _NAME.fullmatch(e.name), entries):
             with contextlib.suppress(OSError):
                 target = os.readlink(entry.path)
                 found[entry.name] = RunRef(entry.name, Path(target), entry.stat(follow_symlinks=False).st_mtime)
@@ -122,7 +124,7 @@ def _from_folder(folder: Path) -> dict[str, RunRef]:
     found = {}
     with contextlib.suppress(OSError), os.scandir(os.path.abspath(folder)) as entries:
         for entry in entries:
-            if _ID.match(entry.name) and entry.is_dir():
+            if _ID.fullmatch(entry.name) and entry.is_dir():
                 found[entry.name] = RunRef(entry.name, Path(entry.path), entry.stat().st_mtime)
     return found
 

@@ -54,7 +54,7 @@ class RunPaths:
     secret = _Inside("secret")
     """32 random bytes in hex, 0600: the key of the control plane's handshake."""
     passed = _Inside("passed.json")
-    """Variables passed by name (``environment.pass``), JSON, 0600; read by agents, never by SLURM."""
+    """Variables passed by name (``environment.pass``), JSON, 0600; read by agents, never by SLURM. Removed when the run has ended."""
     events = _Inside("events.jsonl")
     """The history, one JSON object per line (`launcher.run.events`)."""
     metrics = _Inside("metrics.jsonl")

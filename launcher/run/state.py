@@ -112,6 +112,14 @@ def write_outcome(path: Path, outcome: dict[str, Any]) -> None:
     write_atomic(path, json.dumps(outcome, indent=1) + "\n")
 
 
+def forget_passed(paths: RunPaths) -> None:
+    """Remove the variables passed by name: the run has ended, and `launcher resubmit` takes them anew from its own shell."""
+    try:
+        paths.passed.unlink(missing_ok=True)
+    except OSError:
+        pass
+
+
 def is_requested(paths: RunPaths) -> bool:
     """Return whether a user wants the run to stop; False while the folder does not answer. The next leader looks again at its start."""
     try:

@@ -146,7 +146,8 @@ def resubmit(paths: RunPaths, how: Again) -> Submitted:
         snapshot.check_size(made.code, made.max_code_mb)
     elif changed := _changed_code(paths, made):
         made = replace(made, warnings=(*made.warnings, changed))
-    replaced = [paths.outcome.name, *((paths.code.name, paths.copied.name) if how.fresh_code else ())]
+    own_code = (paths.code.name, paths.copied.name) if how.fresh_code else ()
+    replaced = [paths.outcome.name, paths.passed.name, *own_code]
     with (
         make_folder.writing(paths.root, made.spec.share),
         replacing([paths], replaced),

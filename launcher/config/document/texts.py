@@ -54,11 +54,12 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def check_texts(values: dict[str, Any]) -> Iterator[Problem]:
     """Yield a problem for every text that is not allowed."""
     for path, value in leaves(values):
-        if isinstance(value, str) and (said := _wrong(path, value)):
+        if isinstance(value, str) and (said := wrong_text(path, value)):
             yield Problem(path, said, "value")
 
 
-def _wrong(path: str, value: str) -> str | None:
+def wrong_text(path: str, value: str) -> str | None:
+    """Say what is wrong with a text at a key path; None when nothing is."""
     free = path.startswith(tuple(f"{f}{c}" for f in _FREE for c in ".["))
     for char in value:
         if char == "\0" or (not free and unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp")):

@@ -21,7 +21,7 @@ from launcher.config.document.problem_list import ProblemList
 from launcher.config.document.room import Room
 from launcher.config.document.schema import Job
 from launcher.config.document.source import COMMAND_LINE, Origin, Problem, dump_yaml, join, nearest
-from launcher.config.document.texts import leaves
+from launcher.config.document.texts import leaves, wrong_text
 from launcher.config.document.validation import describe_errors
 from launcher.config.load.interpolate import resolve_interpolations, room_for
 from launcher.config.load.merge import command_line, merge, target_layer
@@ -257,7 +257,9 @@ def argument_texts(args: Sequence[str | int | float | bool]) -> list[str]:
 
 
 def renamed(loaded: LoadedJob, name: str) -> LoadedJob:
-    """Return the same job under another name."""
+    """Return the same job under another name. Raises ConfigError when no job may have it."""
+    if said := wrong_text("name", name):
+        raise ConfigError(f"{COMMAND_LINE}: name: {said}")
     return replace(loaded, job=replace(loaded.job, name=name), container={**loaded.container, "name": name})
 
 

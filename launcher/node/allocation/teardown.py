@@ -40,7 +40,7 @@ from launcher.run.events import (
 )
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RestartSpec, RunSpec
-from launcher.run.state import read_outcome, read_state, write_outcome
+from launcher.run.state import forget_passed, read_outcome, read_state, write_outcome
 from launcher.slurm.commands import clean_environment
 
 _PREEMPTED = ("preempted", "preempted_now")
@@ -208,6 +208,7 @@ def act(
     life = (allocation.job_id, allocation.restart_count)
     if outcome is not None or read_outcome(paths.outcome) is not None:  # written while SLURM was waited for
         decision = EndDecision("nothing", "The run has an outcome.")
+        forget_passed(paths)  # the leader may have died before it could
     else:
         meaning = _meaning(allocation, told and _handed_back(history, life) is None)  # a requeue sends TERM, too
         if not said and (words := leader_words(paths)):
@@ -307,6 +308,7 @@ def _end(paths: RunPaths, allocation: Allocation, attempt: int, state: str, reas
     ended = {"state": state, "reason": reason, "exit_code": code, "step": None}
     _tell(paths, attempt, "ended", **ended)
     write_outcome(paths.outcome, {**ended, "t": clock.now(), "attempt": attempt, "metrics": {}, "cause": None})
+    forget_passed(paths)
     print(reason, file=sys.stderr)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from launcher.errors import RunCancelledError, RunFailedError, SiteError
 from launcher.frozen import frozen
 from launcher.node.allocation.allocation import NEEDED, CancelledError, HandedBack, NotAnsweredError
+from launcher.node.checkpoints import fence
 from launcher.node.leader.board import Board
 from launcher.node.leader.lost_folder import follow_folder, tell_outside
 from launcher.node.leader.nodes import Node
@@ -18,7 +19,7 @@ from launcher.node.wire.messages import Shutdown
 from launcher.run import clock
 from launcher.run.asking import PATIENCE_S
 from launcher.run.batch import GONE
-from launcher.run.state import write_outcome
+from launcher.run.state import forget_passed, write_outcome
 
 _STATES = {Action.COMPLETE: ("completed", 0), Action.FAIL: ("failed", RunFailedError.exit_code),
            Action.CANCEL: ("cancelled", RunCancelledError.exit_code)}  # fmt: skip
@@ -71,6 +72,8 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     board.tracking.end(state, reason)
     limit_s = _KILLED_SOON_S if decision.action is Action.CANCEL else _NOTIFY_S
     await _close(board, limit_s)
+    if not await board.blocking(lambda: fence.is_over(board.paths, board.attempt)):  # a newer attempt may need them
+        await board.blocking(lambda: forget_passed(board.paths))
     absent = board.nodes.missing
     await _dismiss(board)
     if absent:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node.sidecars.sinks import About, End, MetricsRow, Sink, make_sinks
-from launcher.redact import redact
+from launcher.redact import REDACTED, redact, redact_values, redact_words
 from launcher.run import event_lines
 from launcher.run.asking import load_object, patiently
 from launcher.run.children import exit_now
@@ -213,12 +213,20 @@ def _about_run(spec: RunSpec, paths: RunPaths, attempt: int | None) -> About:
         job = paths.job.read_text()
     except OSError:
         job = ""
+    given, words = _flat(spec.work.params), spec.work.args
+    params: dict[str, Any] = redact_values(given)
+    hidden = [str(value) for name, value in given.items() if params[name] == REDACTED]
+    hidden += [
+        word.removeprefix(shown.removesuffix(REDACTED))
+        for word, shown in zip(words, redact_words(words), strict=True)
+        if shown.endswith(REDACTED)
+    ]
     return About(
         spec=spec,
         folder=paths.trackers,
-        params={**settings, **_flat(spec.work.params)},
+        params={**settings, **params},
         tags=tags,
-        job=job,
+        job=redact(job, hidden),
         commit=str(code.get("commit") or ""),
         remote=str(code.get("remote") or ""),
         user=str(submitted.get("user") or made.get("user") or ""),
@@ -267,11 +275,12 @@ def main() -> int:
     spec = RunSpec.read(paths.spec)
     attempt = int(sys.argv[2]) if len(sys.argv) > 2 else None
     about = _about_run(spec, paths, attempt)
-    passed = patiently(lambda: load_object(paths.passed, paths.root) or {}, paths.root)
+    own = {name: os.environ[name] for name in spec.pass_names if name in os.environ}  # of an ended run the file is gone
+    passed = own | patiently(lambda: load_object(paths.passed, paths.root) or {}, paths.root)
     os.environ.update({**spec.variables, **passed})
     paths.trackers.mkdir(mode=0o750, exist_ok=True)
     if attempt is None:
-        return _catch_up(spec, paths, about)
+        return _catch_up(spec, paths, about, passed.values())
     for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # SLURM sends its signals to every process of a step
     os.nice(_NICE)
@@ -299,14 +308,14 @@ def _obey(feeds: list[TrackerFeed], leader: _Leader) -> None:
     os._exit(0)
 
 
-def _catch_up(spec: RunSpec, paths: RunPaths, about: About) -> int:
+def _catch_up(spec: RunSpec, paths: RunPaths, about: About, secrets: Iterable[str]) -> int:
     outcome = read_outcome(paths.outcome)
     if outcome is None:
         print(f"{paths.root.name} has not ended: its leader still sends its metrics", file=sys.stderr)
         return 1
 
     def say(text: str) -> None:
-        print(redact(text, (read_object(paths.passed) or {}).values()), file=sys.stderr)
+        print(redact(text, secrets), file=sys.stderr)
 
     feeds = [TrackerFeed(sink, paths, say) for sink in make_sinks(spec.trackers, about)]
     for feed in feeds:

@@ -8,9 +8,10 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.config.document.source import dump_yaml, read_yaml
 from launcher.errors import RunNotFoundError
 from launcher.frozen import frozen
-from launcher.redact import redact
+from launcher.redact import redact, redact_values
 from launcher.report.model.hearing import silence
 from launcher.report.model.history import History, as_dict, as_list, as_text
 from launcher.report.model.summary import RunSummary, summarise_history
@@ -83,6 +84,14 @@ def find_many(names: Iterable[str]) -> list[RunPaths]:
     return found
 
 
+def shown_job(paths: RunPaths) -> str:
+    """Return the YAML of a run's job without what its keys, its options or its form tell to be a secret. Raises OSError."""
+    text = paths.job.read_text(errors="replace")
+    document = read_yaml(text, paths.job.name)
+    shown = redact_values(document.data)
+    return redact(text) if document.problems or shown == document.data else dump_yaml(shown)
+
+
 def previous_of(paths: RunPaths) -> tuple[str, str] | None:
     """Id and job YAML of the run of the same name that was submitted before this one; None when there is none."""
     name = job_name(paths.id)
@@ -90,7 +99,7 @@ def previous_of(paths: RunPaths) -> tuple[str, str] | None:
     at = next((i for i, ref in enumerate(ids) if ref.id == paths.id), None)
     for ref in reversed(ids[:at] if at is not None else []):
         try:
-            return ref.id, redact(RunPaths(ref.path).job.read_text(errors="replace"))
+            return ref.id, shown_job(RunPaths(ref.path))
         except OSError:
             continue
     return None

@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher.redact import redact
+from launcher.redact import redact_words
 from launcher.report import formats
 from launcher.report.diagnosis.why import Why, explain
 from launcher.report.model.history import History, as_dict, as_list, as_number, as_text, in_order
 from launcher.report.model.ledger import COUNTED, Advice, Ledger, advise, ledger, shares
 from launcher.report.model.problems import damage_in_words
+from launcher.report.model.runs import shown_job
 from launcher.report.model.series import MAX_POINTS, RankSpread, Series, charts, metric_series, spreads, usage
 from launcher.report.model.summary import RunSummary
 from launcher.report.model.troubles import Trouble, troubles
@@ -76,7 +77,7 @@ def read_page_data(h: History, s: RunSummary, now: float) -> PageData:
 
 def _job(paths: RunPaths) -> str:
     try:
-        return redact(paths.job.read_text(errors="replace")[:200_000])
+        return shown_job(paths)[:200_000]
     except OSError:
         return ""
 
@@ -175,7 +176,7 @@ def _facts(run: PageData) -> list[tuple[str, str]]:
         ("nodes", short_list(s.nodes, 8)),
         ("ranks", str(s.world_size or "")),
         ("saved", f"step {formats.count(s.saved_step)}" if s.saved_step is not None else ""),
-        ("command", " ".join(str(a) for a in as_list(env.get("command")))),
+        ("command", " ".join(redact_words([str(a) for a in as_list(env.get("command"))]))),
         ("submitted from", f"{as_text(env.get('user'))}@{as_text(env.get('host'))}".strip("@")),
         ("system", as_text(env.get("system"))),
         ("python", f"{as_text(python.get('version'))} {as_text(python.get('path'))}".strip()),

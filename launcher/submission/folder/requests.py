@@ -11,7 +11,7 @@ from launcher.errors import RunCancelledError
 from launcher.run import event_lines, events
 from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
-from launcher.run.state import read_outcome, write_outcome
+from launcher.run.state import forget_passed, read_outcome, write_outcome
 from launcher.submission.folder import make_folder
 
 _LAST_WRITE_S = 0.2
@@ -35,3 +35,4 @@ def write_cancelled(runs: Sequence[RunPaths], reason: str) -> None:
         ended = events.event("ended", attempt=None, **end)
         event_lines.append(paths.events, ended)
         write_outcome(paths.outcome, {**end, "t": ended.t, "attempt": None, "metrics": {}, "cause": None})
+        forget_passed(paths)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.redact import redact_words
 from launcher.run import event_lines, events
 from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
@@ -77,7 +78,7 @@ def write_own(
         put(paths.secret, secrets.token_hex(32) + "\n", mode=0o600)
     submitted = events.event(
         "submitted", attempt=None, job_id=None, backend=plan.backend, nodes=spec.nodes, spare_nodes=spec.spare_nodes,
-        tasks_per_node=spec.tasks_per_node, by=by, changes=list(changes),
+        tasks_per_node=spec.tasks_per_node, by=by, changes=redact_words(changes),
     )  # fmt: skip
     if new:
         put(paths.events, json.dumps(submitted.raw) + "\n")

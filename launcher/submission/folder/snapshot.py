@@ -18,7 +18,7 @@ from typing import Any
 
 import launcher
 from launcher.errors import SnapshotError
-from launcher.redact import REDACTED, redact
+from launcher.redact import REDACTED, redact, redact_words
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.units import size
@@ -176,7 +176,7 @@ def environment(
         "host": socket.gethostname(),
         "user": environ.get("USER", ""),
         "system": platform.platform(),
-        "command": [redact(a) for a in argv],
+        "command": redact_words(argv),
         "cwd": os.getcwd(),
         "python": {"path": interpreter.path, "origin": interpreter.origin, "version": interpreter.version},
         "packages": _packages(interpreter),

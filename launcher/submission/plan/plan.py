@@ -14,6 +14,7 @@ from typing import Literal
 from launcher.config.document.schema import Job
 from launcher.config.load.load import LoadedJob
 from launcher.errors import ConfigError, InterpreterError, RunDirError, SiteError
+from launcher.redact import redact
 from launcher.run.spec import CHECKED_FREE_BYTES, CHECKED_FREE_INODES, RunSpec
 from launcher.run.units import plural, size
 from launcher.submission.facts.facts import CodeFacts, Facts
@@ -67,7 +68,7 @@ def plan(
         parameters=parameters,
         job_yaml=loaded.yaml if job_yaml is None else job_yaml,
         base_dir=str(loaded.base_dir),
-        warnings=describe.plan_warnings(spec, facts),
+        warnings=tuple(map(redact, describe.plan_warnings(spec, facts))),
         gpu_hours=_hours(spec, spec.timeout_min / 60),
         gpu_hours_max=_hours(spec, max(spec.restart.max_total_hours, spec.timeout_min / 60)),
         runs_dir=facts.runs_dir,
@@ -75,7 +76,7 @@ def plan(
         max_code_mb=job.code.max_mb,
         place=place,
     )
-    return replace(made, summary=describe.plan_summary(job, made, facts))
+    return replace(made, summary=tuple(map(redact, describe.plan_summary(job, made, facts))))
 
 
 def sibling(first: SubmissionPlan, loaded: LoadedJob, facts: Facts, *, run_dir: str, job_yaml: str) -> SubmissionPlan:

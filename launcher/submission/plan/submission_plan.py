@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.frozen import frozen
+from launcher.redact import redact, redact_values
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.submission.facts.facts import CodeFacts, Interpreter
@@ -75,7 +76,7 @@ class SubmissionPlan:
         return self.place.submitit
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for ``--json``."""
+        """Return plain values for ``--json``, without secrets: what is submitted has them."""
         return {
             "run": self.spec.id,
             "run_dir": self.run_dir,
@@ -85,8 +86,8 @@ class SubmissionPlan:
             "gpu_hours": self.gpu_hours,
             "gpu_hours_max": self.gpu_hours_max,
             "world_size": self.spec.world_size,
-            "spec": asdict(self.spec),
+            "spec": redact_values(asdict(self.spec)),
             "code": {"root": self.code.root, "files": len(self.code.files), "bytes": self.code.size,
                      "commit": self.code.commit, "dirty": self.code.dirty, "link": list(self.link)},
-            "sbatch": self.sbatch,
+            "sbatch": redact(self.sbatch),
         }  # fmt: skip

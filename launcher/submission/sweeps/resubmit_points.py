@@ -56,7 +56,10 @@ def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list
     share = next(iter(groups.values()))[0].loaded.job.share
     with make_folder.writing(sweep, share), contextlib.ExitStack() as folders:
         chunks = [chunk for group in groups.values() for chunk in _chunks(sweep, group, folders)]
-        with replacing(points, (*_shared(how), RunPaths(sweep).outcome.name)), contextlib.ExitStack() as queued:
+        with (
+            replacing(points, (*_shared(how), RunPaths(sweep).outcome.name, RunPaths(sweep).passed.name)),
+            contextlib.ExitStack() as queued,
+        ):
             ids = [_hand_over(ones, plans, queued) for ones, plans in chunks]
             for (ones, plans), job_ids in zip(chunks, ids, strict=True):
                 for again, made, job_id in zip(ones, plans, job_ids, strict=True):

@@ -21,6 +21,7 @@ from launcher.config.load.load import LoadedJob, point_jobs
 from launcher.config.load.sweep import expand
 from launcher.errors import StateError
 from launcher.frozen import frozen
+from launcher.redact import redact_words
 from launcher.run import index
 from launcher.run.files import write_atomic
 from launcher.run.index import SWEEP_FILE
@@ -96,7 +97,9 @@ def plan_points(loaded: LoadedJob, facts: Facts) -> list[list[PlannedPoint]]:
             made = plan(job, facts, run_dir=run_dir, place=place, job_yaml=text)
         if made.backend != "slurm":
             raise StateError("a sweep needs SLURM: it is one array job; on this machine submit its points one by one")
-        overrides = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in point.overrides.items()]
+        overrides = redact_words(
+            [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in point.overrides.items()]
+        )
         planned[-1].append(PlannedPoint(made, overrides))
     for chunk in planned:  # the first point's parameters are the array's; several arrays share the limit
         first = chunk[0]
