@@ -32,7 +32,8 @@ class Shell:
     def __init__(self, words: list[str], home: Path) -> None:
         bin_ = Path(sys.executable).parent
         env = {"HOME": str(home), "PATH": f"{bin_}:{os.environ['PATH']}", "TERM": "xterm", "LC_ALL": "C.UTF-8", "PS1": "$ ",
-               "LAUNCHER_RUNS_DIR": str(home / "runs"), "XDG_STATE_HOME": str(home), "XDG_DATA_HOME": str(home)}  # fmt: skip
+               "LAUNCHER_RUNS_DIR": str(home / "runs"), "XDG_STATE_HOME": str(home), "XDG_DATA_HOME": str(home),
+               "PYTHONPATH": str(Path(__file__).parents[2])}  # fmt: skip
         self.own, other = pty.openpty()
         self.process = subprocess.Popen(
             words, stdin=other, stdout=other, stderr=other, env=env, cwd=home, start_new_session=True,
@@ -96,3 +97,30 @@ def test_tab_completes_verbs_and_runs(name: str, home: Path) -> None:
         shell.wait_for("on")
     finally:
         shell.close()
+
+
+@pytest.mark.parametrize("name", START)
+def test_tab_and_return_run_nothing_that_a_folder_is_called(name: str, home: Path) -> None:
+    """A stranger's folder among the runs, called $(command): Tab does not put it into the line, so Return does not run it."""
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed here")
+    words, setup = START[name]
+    (home / "runs" / "evil$(touch${IFS}pwned)-1121-0842-k7f").mkdir()
+    (home / "runs" / "evil`touch${IFS}pwned`-1121-0842-k7g").mkdir()
+    shell = Shell(words, home)
+    try:
+        shell.type(f"{setup}; echo rea''dy\n")
+        shell.wait_for("ready")
+        for start in ("evil\t", "evil$\t"):
+            shell.type(f"launcher status {start}")
+            time.sleep(2.0)  # the completion is computed by a command of ours
+            shell.type("\n")
+            time.sleep(1.0)
+            shell.type("\x03")
+            time.sleep(1.0)
+        shell.type("echo do''ne\n")
+        shell.wait_for("done")
+    finally:
+        shell.close()
+
+    assert not (home / "pwned").exists()

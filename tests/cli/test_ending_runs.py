@@ -77,8 +77,10 @@ def test_a_waiting_run_is_cancelled_for_good(
     site.queue.write_text(f"{state}\n")
     if state == "REQUEUED":
         event_lines.append(site.paths.events, an_event("attempt_started", attempt=0, job_id="42", host="n1"))
+    site.paths.passed.write_text('{"TOKEN": "hunter2"}')
 
     assert end(site.paths, capsys) == f"{site.paths.id} is cancelled"
+    assert not site.paths.passed.exists()
     assert site.asked.read_text() == "42\n"
     assert site.request() is False
     outcome = read_outcome(site.paths.outcome) or {}

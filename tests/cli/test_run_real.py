@@ -312,7 +312,7 @@ def test_what_a_group_may_read(tmp_path: Path, env: dict[str, str], share: str) 
             and "__pycache__" not in p.parts
             and p.stat().st_mode & needed[p.is_dir()] != needed[p.is_dir()]
         }
-        assert {c for c in closed if not c.startswith(("code/", "submitit/"))} == {"secret", "passed.json"}
+        assert {c for c in closed if not c.startswith(("code/", "submitit/"))} == {"secret"}
 
 
 def test_a_group_may_read_and_never_write(tmp_path: Path, env: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cli._options import complete_run
 from launcher.errors import RunNotFoundError
 from launcher.run import index
 
@@ -97,3 +98,32 @@ def test_deleted_runs_are_forgotten(place: tuple[Path, Path]) -> None:
     assert index.list_runs() == []
     index.unregister("a-1120-0900-abc")
     assert list(index.links_dir().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$(touch pwned)",
+        "`touch pwned`",
+        "a;touch pwned",
+        "a b",
+        "-rf",
+        "a\nb",
+        "a\x1b[31m",
+        "ä",
+        "*",
+        "~",
+        "a,b",
+        "'",
+        "",
+    ],
+)
+def test_a_name_that_a_shell_would_run_is_no_runs(place: tuple[Path, Path], name: str) -> None:
+    """Whoever may make folders in a shared place of runs, or links, gets no name of theirs listed or completed."""
+    links, runs = place
+    good = _make(place, "net-1120-0900-abc", 1.0)
+    (runs / f"{name}-1120-0900-abd").mkdir()
+    (links / f"{name}-1120-0900-abe").symlink_to(good)
+
+    assert [ref.id for ref in index.list_runs(check=False)] == ["net-1120-0900-abc"]
+    assert complete_run(None, None, "") == ["net-1120-0900-abc", "net", "@last"]  # type: ignore[arg-type]

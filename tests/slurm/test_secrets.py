@@ -67,7 +67,8 @@ def test_secrets_are_nowhere_but_in_their_file(cluster: Cluster, tmp_path: Path,
     run: Run = submit(tmp_path, user, 2, **job)
     shown = [cluster.run(["scontrol", "show", "job", run.job_id]).stdout]
     run.wait_saved(1)
-    seen, kept = [command_lines()], holders(cluster.directory)
+    seen, kept, held = [command_lines()], holders(cluster.directory), holders(run.paths.root)
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (run.paths.root, run.paths.passed, run.paths.secret)}
     inflict.preempt(cluster, run.state()["nodes"])
     end = time.monotonic() + PATIENCE_S
     while run.outcome() is None or run.processes():
@@ -83,11 +84,11 @@ def test_secrets_are_nowhere_but_in_their_file(cluster: Cluster, tmp_path: Path,
         )  # fmt: skip
         shown += [done.stdout, done.stderr]
     warned = " ".join(e["text"] for e in run.told("warning"))
-    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (run.paths.root, run.paths.passed, run.paths.secret)}
+    left = holders(run.paths.root)
 
     assert "completed" == (run.outcome() or {})["state"]
     assert all(word in warned for word in ("tracker mlflow", "a notification ")), warned
-    assert {"passed.json"} == holders(run.paths.root)
+    assert ({"passed.json"}, set()) == (held, left)
     assert set() == kept | holders(cluster.directory)
     assert not [s for s in SECRETS if s in "\n".join(shown)]
     assert not [s for s in SECRETS if s in "\n".join(seen)]

@@ -23,11 +23,11 @@ from launcher.run import index, processes
 from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
-from launcher.run.state import read_outcome, read_submission, write_outcome
+from launcher.run.state import forget_passed, read_outcome, read_submission, write_outcome
 from launcher.submission import resubmit, submit
 from launcher.submission.backends import local as local_backend
 from launcher.submission.backends import slurm as slurm_backend
-from launcher.submission.facts import code_files
+from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import CodeFacts, Facts, Interpreter
 from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import write_own
@@ -605,3 +605,44 @@ def test_foreground_agents_end_with_their_parent(job: Make, home: Path) -> None:
         parent.wait()
         if pid_file.exists() and processes.is_alive(int(pid_file.read_text()), None):
             os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+
+def test_passed_values_are_taken_anew_when_a_run_is_submitted_again(
+    job: Make, slurm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the shell that resubmits; what is not set there is named in a sentence. A failed resubmission leaves none behind."""
+    here = _facts(home)
+    monkeypatch.setattr(gather.interpreter, "find_interpreter", lambda *_: here.interpreter)
+    monkeypatch.setenv("A_TOKEN", "hunter1")
+    monkeypatch.setenv("B_TOKEN", "hunter2")
+    paths = _submit(job(name="net", environment={"pass": ["A_TOKEN", "B_TOKEN"]}), here).paths
+    _ended(paths)
+    forget_passed(paths)
+    monkeypatch.setenv("A_TOKEN", "hunter3")
+    monkeypatch.delenv("B_TOKEN")
+    (slurm / "says").write_text("sbatch: error: no\n")
+    with pytest.raises(SubmitError):
+        resubmit.resubmit(paths, resubmit.Again())
+    assert not [p for p in paths.root.rglob("*") if p.is_file() and b"hunter" in p.read_bytes()]
+    (slurm / "says").unlink()
+    again = resubmit.resubmit(paths, resubmit.Again(overrides=("params.api_key=hunter4",)))
+
+    assert json.loads(paths.passed.read_text()) == {"A_TOKEN": "hunter3"}
+    assert [w for w in again.plan.warnings if w.startswith("B_TOKEN is not set, but environment.pass ")]
+    assert read_lines(paths.events)[-1]["changes"] == ["params.api_key=<redacted>"]
+    assert RunSpec.read(paths.spec).work.params == {"api_key": "hunter4"}
+
+
+def test_a_fork_has_a_name_that_a_job_may_have(
+    job: Make, slurm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anything else is refused in a sentence, before a folder is made."""
+    here = _facts(home)
+    monkeypatch.setattr(gather.interpreter, "find_interpreter", lambda *_: here.interpreter)
+    first = _submit(job(name="net"), here)
+    _ended(first.paths, 10)
+    for name in ("$(touch pwned)", "a b", "", "../x"):
+        with pytest.raises(ConfigError, match=r"^command line: name: "):
+            resubmit.fork(first.paths, name, resubmit.Again())
+
+    assert len(list((home / "runs").iterdir())) == 1

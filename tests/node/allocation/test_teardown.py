@@ -475,3 +475,19 @@ def test_what_slurm_forgets_behind_the_last_look_is_asked_for_again(forgetful, r
         "leader_gone",
         "forgotten",
     ]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_passed_values_go_when_the_leader_could_not_remove_them(run, there):
+    """A leader that died before or after the outcome: the batch script's last act removes them; a requeue keeps them."""
+    spec, paths = run
+    paths.passed.write_text('{"TOKEN": "hunter2"}')
+    teardown.act(spec, paths, Slurm(meaning="running"))
+    assert paths.passed.exists()
+    if there:
+        paths.outcome.write_text(json.dumps({"state": "completed"}))
+
+    teardown.act(spec, paths, Slurm(meaning="cancelled"))
+
+    assert read_outcome(paths.outcome)["state"] == ("completed" if there else "cancelled")
+    assert not paths.passed.exists()

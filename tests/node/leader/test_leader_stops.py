@@ -484,3 +484,18 @@ def test_a_second_term_within_a_second_is_asked_about(world, virtual):
     assert ending.state == "cancelled"
     assert [e["meaning"] for e in w.events("signal")] == ["preempted", "cancelled"]
     assert w.events("stopped")[0]["lost_steps"] == 0
+
+
+@pytest.mark.parametrize("ends", ["completed", "failed", "cancelled", "requeued"])
+def test_passed_values_stay_for_a_next_attempt_and_go_with_the_run(world, virtual, ends):
+    """The file that holds secrets outlives a requeue, which needs it, and not the run."""
+    w = world(checkpoint={"interval_steps": 5}, restart={"max_restarts": 0} if ends == "failed" else {})
+    w.paths.passed.write_text('{"TOKEN": "hunter2"}')
+    w.allocation.means = SignalMeaning("preempted" if ends == "requeued" else "cancelled")
+    if ends == "failed":
+        w.hooks[7] = [lambda worker: worker.fail("ValueError", "no") if worker.rank == 1 else None]
+
+    ending = virtual(w.attempt_once(*([stop_at(w, 17)] if ends in ("cancelled", "requeued") else [])))
+
+    assert ending.state == ends
+    assert w.paths.passed.exists() == (ends == "requeued")

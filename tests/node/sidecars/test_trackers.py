@@ -289,3 +289,19 @@ def test_what_was_not_sent_can_be_sent_later(paths: RunPaths) -> None:
     assert (1, 0) == (early.returncode, late.returncode), early.stderr + late.stderr
     assert "tensorboard: up to date\n" == late.stdout
     assert [(1, 1.0)] == [(e.step, e.value) for e in read.Scalars("loss")]
+
+
+def test_trackers_are_told_no_secret(paths: RunPaths) -> None:
+    """Parameters and the job file leave this machine: what a name tells to be a secret is not in them."""
+    work = Work(kind="script", target="t.py", args=["--password", "hunter1", "--api-key=hunter2", "--lr", "0.1"],
+                params={"auth": {"token": "hunter3"}, "width": 8})  # fmt: skip
+    spec = RunSpec(id="r", name="r", run_dir=str(paths.root), work=work, batch="local", nodes=1, tasks_per_node=1, timeout_min=5,
+                   backend="gloo", control_ports=[20000])  # fmt: skip
+    paths.job.write_text(
+        "args:\n- --password\n- hunter1\n- --api-key=hunter2\nparams:\n  auth:\n    token: hunter3\n  width: 8\n"
+    )
+    about = trackers._about_run(spec, paths, 0)
+
+    assert "hunter" not in repr((about.params, about.tags, about.job))
+    assert about.params["width"] == 8
+    assert "width: 8" in about.job

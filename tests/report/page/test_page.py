@@ -16,6 +16,7 @@ from run_story import Story
 
 from launcher.report.model.history import read_history
 from launcher.report.model.ledger import ledger
+from launcher.report.model.runs import shown_job
 from launcher.report.model.series import Series, charts, metric_series, spreads
 from launcher.report.model.summary import summarise_history
 from launcher.report.page.drawing import lanes
@@ -211,6 +212,21 @@ def test_secrets_in_a_job_do_not_reach_the_page(tmp_path: Path) -> None:
     story.paths.job.write_text("environment:\n  variables: {WANDB_API_KEY: 0123456789abcdef0123}\n")
 
     assert "0123456789abcdef0123" not in run_page(told(story.paths.root), None, NOW)
+
+
+def test_secrets_in_arguments_do_not_reach_the_page(tmp_path: Path) -> None:
+    """Short words, told by an option or a key alone: in the job, in the job before it and in the command, older runs' too."""
+    story = Story(tmp_path).submitted()
+    story.paths.job.write_text(
+        "script: t.py\nargs: [--password, hunter, --api-key=hunter, --lr, 3]\nparams: {token: hunter}\n"
+    )
+    story.paths.environment.write_text(
+        json.dumps({"command": ["launcher", "run", "t.py", "--", "--password", "hunter"]})
+    )
+    page = run_page(told(story.paths.root), ("net", shown_job(story.paths)), NOW)
+
+    assert "hunter" not in page
+    assert "--lr" in page
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,9 @@ def test_the_launchers_own_copy_can_be_imported(tmp_path: Path) -> None:
     assert not list((tmp_path / "lib").rglob("__pycache__/main*.pyc"))
 
 
+ARGS = ["args=[--db-password,hunter4]", "params.api_key=hunter3", "--", "--password", "hunter2", "--api-key=hunter1"]
+
+
 def test_environment_json_tells_the_code_and_no_secret(repo: Path) -> None:
     """Commit and patch are there; a key in the patch, in a variable or in an address is not."""
     (repo / "train.py").write_text('API_KEY = "abcdef0123456789"\nprint(2)\n')
@@ -178,7 +181,9 @@ def test_environment_json_tells_the_code_and_no_secret(repo: Path) -> None:
         "PATH": "/bin",
     }
     text = json.dumps(
-        snapshot.environment(code, PYTHON, ["launcher", "submit", "j.yaml", "params.token=abcdef123456"], environ)
+        snapshot.environment(
+            code, PYTHON, ["launcher", "submit", "j.yaml", "params.token=abcdef123456", *ARGS], environ
+        )
     )
 
     assert "print(2)" in text
@@ -191,5 +196,6 @@ def test_environment_json_tells_the_code_and_no_secret(repo: Path) -> None:
         "x" * 40,
         "abcdef123456",
         "pw-of-ann",
+        "hunter",
     ):
         assert secret not in text

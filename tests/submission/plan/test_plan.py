@@ -272,3 +272,22 @@ def test_plain_values_for_json(job: Make) -> None:
     assert value["run"] == "resnet50-1121-0842-k7f"
     assert value["sbatch"].startswith("#!/bin/bash")
     assert value["code"]["files"] == 4
+
+
+SECRET_ARGS = ["--password", "hunter1", "--api-key=hunter2", "--lr", "0.1"]
+
+
+def test_what_a_plan_shows_has_no_secret_and_what_is_submitted_has_all(job: Make) -> None:
+    """plan --json: arguments and parameters are told by their names; the workers get their true values."""
+    setup = ["login --password hunter4x9", "curl https://ann:hunter5@host/x"]
+    made = plan(
+        job(args=SECRET_ARGS, params={"db_password": "hunter3", "lr": 1}, environment={"setup": setup[:1]}), facts()
+    )
+    shown = made.as_dict()
+
+    assert "hunter" not in repr(shown)
+    assert shown["spec"]["work"]["args"] == ["--password", "<redacted>", "--api-key=<redacted>", "--lr", "0.1"]
+    assert shown["spec"]["work"]["params"] == {"db_password": "<redacted>", "lr": 1}
+    assert made.spec.work.args == SECRET_ARGS
+    assert "hunter4x9" in made.sbatch
+    assert "hunter3" in made.job_yaml
