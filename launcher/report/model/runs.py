@@ -8,7 +8,6 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.config.document.source import dump_yaml, read_yaml
 from launcher.errors import RunNotFoundError
 from launcher.frozen import frozen
 from launcher.redact import redact, redact_values
@@ -86,6 +85,8 @@ def find_many(names: Iterable[str]) -> list[RunPaths]:
 
 def shown_job(paths: RunPaths) -> str:
     """Return the YAML of a run's job without what its keys, its options or its form tell to be a secret. Raises OSError."""
+    from launcher.config.document.source import dump_yaml, read_yaml  # YAML takes 20 ms, which status and ls do not need
+
     text = paths.job.read_text(errors="replace")
     document = read_yaml(text, paths.job.name)
     shown = redact_values(document.data)
