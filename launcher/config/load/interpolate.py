@@ -25,13 +25,12 @@ _SIMPLE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 _LONGEST = 4096
 """Longer texts may hold names alone: the grammar's parser takes a second for 64 KiB."""
 _DEEPEST = 120
-_ENDLESS = "{} refers to itself"
 _Place = tuple["str | int", ...]
 
 
 def room_for(size: int) -> Room:
     """Return room for so many characters that filling in makes."""
-    said = f"the values are larger than {size >> 20} MiB once every ${{}} is filled in; look for values that hold others many times"
+    said = f"the values are larger than {size >> 20} MiB once interpolations are filled in; look for values that hold others many times"
     return Room(size, said)
 
 
@@ -73,7 +72,33 @@ def _parse(text: str, **rule: str) -> Any:
 
 
 class _WrongError(Exception):
-    """What is wrong with a value; ``{}`` at the beginning stands for its text."""
+    """A sentence on what is wrong with a value."""
+
+
+class _NotSetError(_WrongError):
+    """A name stands for nothing."""
+
+
+class _EndlessError(_WrongError):
+    """A text refers to itself."""
+
+
+class _DeepError(_WrongError):
+    """A text stands for lists in lists, or names of names, without end."""
+
+
+class _InvalidError(_WrongError):
+    """A text is not valid, for the reason given."""
+
+
+def _sentence(text: str, error: _WrongError) -> str:
+    """Return what is wrong with the text of a value."""
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    if isinstance(error, _EndlessError):
+        return f"{text} refers to itself"
+    if isinstance(error, _DeepError):
+        return f"{text} is nested too deeply"
+    return f"{text} is not valid: {error}" if isinstance(error, _InvalidError) else str(error)
 
 
 class _Resolver:
@@ -90,11 +115,10 @@ class _Resolver:
         try:
             return self._at(place, node)
         except _WrongError as error:
-            shown = node if len(str(node)) <= 60 else f"{str(node)[:57]}..."
             path = ""
             for key in place:
                 path = join(path, key)
-            self.faults.add(path, re.sub(r"^\{\}", lambda _: str(shown), str(error)))
+            self.faults.add(path, _sentence(str(node), error))
             return None
 
     def measure(self, value: Any) -> tuple[int, int]:
@@ -111,7 +135,7 @@ class _Resolver:
     def _at(self, place: _Place, node: Any) -> Any:
         """Return the value of ``node``, which is at ``place``, worked out once. Raises _WrongError."""
         if place in self._begun:
-            raise _WrongError(_ENDLESS)
+            raise _EndlessError
         if place not in self._known:
             self._begun.add(place)
             try:
@@ -122,12 +146,12 @@ class _Resolver:
             except _WrongError as error:
                 self._known[place] = error
             except RecursionError:
-                self._known[place] = _WrongError("{} is nested too deeply")
+                self._known[place] = _DeepError()
             finally:
                 self._begun.discard(place)
         found = self._known[place]
         if isinstance(found, _WrongError):
-            raise _WrongError(str(found))
+            raise type(found)(str(found))
         return found
 
     def _fill(self, node: Any, place: _Place) -> Any:
@@ -165,7 +189,7 @@ class _Resolver:
             node, key = _step(node, key, name)
             place = (*place, key)
         if not filled and node == "???":
-            raise _WrongError(f"${{{name}}} names a key that is marked ???")
+            raise _WrongError(f"names {name}, which is marked ???")
         return node if filled else self._at(place, node)
 
     # --- what needs the grammar ---
@@ -175,7 +199,7 @@ class _Resolver:
 
         if len(text) > _LONGEST:
             raise _WrongError(
-                f"{{}} is longer than {_LONGEST:,} characters: in so long a text only names such as ${{params.lr}} are filled in"
+                f"has more than {_LONGEST:,} characters: in so long a text only plain names are filled in"
             )
 
         def node(key: Any, memo: object) -> Any:  # OmegaConf 2.3 hands over a text, 2.4 an object
@@ -192,9 +216,7 @@ class _Resolver:
         except (_WrongError, ConfigError, RecursionError):
             raise
         except Exception as error:  # the grammar's own, and a function's for arguments of a wrong kind
-            raise _WrongError(
-                f"{{}} is not valid: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-            ) from None
+            raise _InvalidError(str(error).partition("\n")[0] or type(error).__name__) from None
 
     def _absolute(self, raw: str, keys: list[Any], place: _Place) -> list[Any]:
         """Return the key path from the top: of ``.x`` it is beside ``place``, of ``..x`` beside what holds it."""
@@ -226,11 +248,7 @@ class _Resolver:
             return args[0]
         if name == "oc.decode":
             return args[0] and visitor.visit(_parse(args[0], parser_rule="singleElement", lexer_mode="VALUE_MODE"))
-        raise _WrongError(f"{{}} is not valid: Unsupported interpolation type {name}")
-
-
-class _NotSetError(_WrongError):
-    """A name stands for nothing."""
+        raise _InvalidError(f"Unsupported interpolation type {name}")
 
 
 def _step(node: Any, key: Any, name: str) -> tuple[Any, Any]:

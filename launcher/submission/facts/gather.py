@@ -105,10 +105,11 @@ def runs_dir_of(job_says: str | None, base: Path, site: SiteProfile, environ: Ma
 
 def _expanded(key: str, path: str) -> str:
     """Return a path with ``~`` and variables filled in. Raises ConfigError where it names a secret: paths are shown to everybody."""
-    if secret := next((name for name in re.findall(r"\$\{?(\w+)", path) if secret_name(name)), None):
-        raise ConfigError(
-            f"{key}: the value of {secret} is a secret and would be written into files; write another path"
-        )
+    for name in re.findall(r"\$\{?(\w+)", path):
+        if secret_name(name):
+            raise ConfigError(
+                f"{key}: the value of {name} is a secret and would be written into files; write another path"
+            )
     return os.path.expanduser(os.path.expandvars(path))
 
 

@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from launcher.config.document.problem_list import ProblemList
+from launcher.config.document.texts import leaves
 from launcher.config.load.interpolate import MOST_MADE, interpolate_run, resolve_interpolations, room_for
 from launcher.errors import ConfigError
 
 TEXTS = st.lists(
     st.sampled_from(
         ["${params.a}", "${params.b.c}", "${seed}", "${.a}", "${..seed}", "${args[0]}", "${oc.select:params.z,3}", "x", "-",
-         "${params}", "${name}", "${no.key}", "$", "${params.${name}}", "${oc.decode:'[1, x]'}", "${oc.dict.keys:params.b}"]
+         "${name}", "${no.key}", "$", "${params.${name}}", "${oc.decode:'[1, x]'}", "${oc.dict.keys:params.b}"]
     ),
     min_size=1,
     max_size=3,
 ).map("".join)  # fmt: skip
-VALUES = st.integers() | st.booleans() | st.none() | st.floats(allow_nan=False) | TEXTS
+VALUES = st.integers() | st.booleans() | st.none() | st.floats(allow_nan=False) | TEXTS | st.just("${params}")
 
 
 def resolved(container: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -35,7 +36,10 @@ def resolved(container: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(a=VALUES, c=VALUES, seed=VALUES, name=VALUES | st.just("a"), args=st.lists(VALUES, max_size=2))
 def test_it_answers_as_omegaconf_does(a: Any, c: Any, seed: Any, name: Any, args: list[Any]) -> None:
-    """Whatever OmegaConf resolves, is resolved to the same; where that finds a fault, so is one here."""
+    """Whatever OmegaConf resolves, is resolved to the same; where that finds a fault, so is one here.
+
+    A mapping within a text is left out: OmegaConf writes it unresolved.
+    """
     container = {"params": {"a": a, "b": {"c": c}}, "seed": seed, "name": name, "args": args}
     found, wrong = resolved(container)
     try:
@@ -44,7 +48,8 @@ def test_it_answers_as_omegaconf_does(a: Any, c: Any, seed: Any, name: Any, args
         assert wrong
         return
 
-    assert wrong or repr(found) == repr(expected)
+    mapping_in_text = any("{'" in value for _, value in leaves(expected) if isinstance(value, str))
+    assert wrong or mapping_in_text or repr(found) == repr(expected)
     assert not wrong or "itself" in wrong[0]
 
 
@@ -71,7 +76,7 @@ def test_sixty_doublings_end_at_once(one: str, start: str) -> None:
     began = time.process_time()
     if start:
         with pytest.raises(
-            ConfigError, match=r"^job:1:1: the values are larger than 4 MiB once every \$\{\} is filled in; [^\n]*$"
+            ConfigError, match=r"^job:1:1: the values are larger than 4 MiB once interpolations are filled in; [^\n]*$"
         ):
             resolved({"params": params})
     else:
