@@ -113,9 +113,13 @@ def write_outcome(path: Path, outcome: dict[str, Any]) -> None:
 
 
 def forget_passed(paths: RunPaths) -> None:
-    """Remove the variables passed by name: the run has ended, and `launcher resubmit` takes them anew from its own shell."""
+    """Remove the variables passed by name of a run that has an outcome: `launcher resubmit` takes them anew from its own shell.
+
+    Without an outcome, which a full disk may refuse, another attempt comes and needs them.
+    """
     try:
-        paths.passed.unlink(missing_ok=True)
+        if read_outcome(paths.outcome) is not None:
+            paths.passed.unlink(missing_ok=True)
     except OSError:
         pass
 

@@ -515,6 +515,13 @@ ROWS: dict[str, Row] = {
             "HF_TOKEN under environment.pass instead"
         ],
     ),
+    "a secret read by another spelling": Row(
+        "script: train.py\nargs: ['--token', '${oc.env:\"HF_TOKEN\",none}']\n",
+        [
+            "job.yaml:2:19: args[1]: the value of HF_TOKEN is a secret and would be written into files; list "
+            "HF_TOKEN under environment.pass instead"
+        ],
+    ),
     "what looks like a secret": Row(
         f"script: train.py\nargs: [--token, ghp_{'a1' * 18}]\n",
         [

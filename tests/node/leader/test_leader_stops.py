@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import random
 
 import pytest
 from acts import plain_script, stop_at
 
 from launcher.node.allocation.allocation import SignalMeaning
+from launcher.node.leader import finish
 
 
 @pytest.mark.parametrize("kind", ["preempted", "time_limit"])
@@ -499,3 +501,17 @@ def test_passed_values_stay_for_a_next_attempt_and_go_with_the_run(world, virtua
 
     assert ending.state == ends
     assert w.paths.passed.exists() == (ends == "requeued")
+
+
+def test_passed_values_stay_where_the_outcome_could_not_be_written(world, virtual, monkeypatch):
+    """The batch script finds no outcome and starts the run again: that attempt needs them."""
+
+    def full(path, outcome):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    w = world()
+    w.paths.passed.write_text('{"TOKEN": "hunter2"}')
+    monkeypatch.setattr(finish, "write_outcome", full)
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert w.paths.passed.exists()
