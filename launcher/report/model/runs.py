@@ -85,7 +85,8 @@ def find_many(names: Iterable[str]) -> list[RunPaths]:
 
 def shown_job(paths: RunPaths) -> str:
     """Return the YAML of a run's job without what its keys, its options or its form tell to be a secret. Raises OSError."""
-    from launcher.config.document.source import dump_yaml, read_yaml  # YAML takes 20 ms, which status and ls do not need
+    # Here alone: YAML takes 20 ms, which status and ls do not need.
+    from launcher.config.document.source import dump_yaml, read_yaml
 
     text = paths.job.read_text(errors="replace")
     document = read_yaml(text, paths.job.name)
