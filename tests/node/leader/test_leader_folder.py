@@ -47,7 +47,7 @@ def dies_at(w, step, before=lambda: None):
     w.hooks[step] = [hook]
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.EMFILE])
 def test_attempts_that_cannot_be_listed_are_no_newer_attempt(world, virtual, away, number):
     """The look every two seconds fails for a minute, and once in a commit: trained to the end in this attempt, nothing lost."""
     w = world(checkpoint={"interval_steps": 10})
