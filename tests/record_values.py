@@ -16,6 +16,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
+JOB_IDS = st.none() | st.from_regex(r"[1-9][0-9]{0,8}([_+][0-9]{1,4})?", fullmatch=True)
+"""Anything else is read as None."""
 relaxed = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -40,6 +42,6 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
 def records(kind: Any) -> st.SearchStrategy[Any]:
     """Records of one kind, with and without the keys that have a default."""
     hints = {name: hint for name, hint in typing.get_type_hints(kind).items() if name in kind._frozen_fields}
-    needed = {name: of(hint) for name, hint in hints.items() if name not in kind._defaults}
+    needed = {name: JOB_IDS if name == "job_id" else of(hint) for name, hint in hints.items() if name not in kind._defaults}
     optional = {name: of(hint) for name, hint in hints.items() if name in kind._defaults}
     return st.fixed_dictionaries(needed, optional=optional).map(lambda values: kind(**values))

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from launcher.cli._terminal import harmless, real_output
 from launcher.errors import RunCancelledError, RunFailedError, SiteError
 from launcher.report.formats import metric_list
-from launcher.report.model.history import read_events
+from launcher.report.model.history import as_dict, read_events
 from launcher.report.text.words import words
 from launcher.run import events as ev
 from launcher.run.paths import RunPaths
@@ -50,7 +51,7 @@ class _Follower:
                 if self._task is None or self._progress is None:
                     click.echo(line)
                 else:
-                    self._progress.console.print(line, markup=False, highlight=False)
+                    self._progress.console.print(harmless(line), markup=False, highlight=False)
         self._seen = len(events)
         if self._progress is None:
             return
@@ -62,7 +63,7 @@ class _Follower:
             self._progress.start()
             self._task = self._progress.add_task("step", total=None, said="")
         speed = f"{rate:.1f} steps/s" if isinstance(rate, int | float) and rate else ""
-        said = "  ".join(filter(None, [speed, metric_list(state.get("metrics") or {}, 2)]))
+        said = "  ".join(filter(None, [speed, harmless(metric_list(as_dict(state.get("metrics")), 2))]))
         self._progress.update(self._task, completed=step, total=state.get("total_steps"), said=said)
 
     def close(self) -> None:
@@ -72,11 +73,12 @@ class _Follower:
 
 
 def _progress() -> Progress:
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     return Progress(
-        TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[said]}"), TimeRemainingColumn(),
-        transient=True,
+        TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[said]}", markup=False), TimeRemainingColumn(),
+        transient=True, console=Console(file=real_output()),
     )  # fmt: skip
 
 

@@ -16,9 +16,9 @@ def command(run: str, save: bool) -> None:
     Without --save this does what scancel does. The run still saves if the time allows it.
     """
     from launcher.submission.cancel import cancel_points, cancel_run
-    from launcher.submission.sweeps.points import runs_of
+    from launcher.submission.sweeps.points import own_runs_of
 
-    runs = runs_of(run)
+    runs = own_runs_of(run)
     if len(runs) > 1 and not save:
         ending = cancel_points(runs)
         click.echo(

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from launcher.cli._options import json_option, run_argument
+from launcher.cli._terminal import LogStream
 from launcher.frozen import field_values, frozen
+from launcher.run.opening import open_regular
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths
@@ -38,7 +40,10 @@ _BLOCK = 1 << 20
 def command(
     run: str, rank: int, attempt: int | None, round: int | None, agents: bool, lines: int | None, follow: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Print the log of a rank: its standard output and error."""
+    """Print the log of a rank: its standard output and error.
+
+    On a terminal, control characters other than colours and carriage returns are written out; a pipe gets every byte as it is.
+    """
     from launcher.errors import StateError
     from launcher.submission.sweeps.points import single
 
@@ -90,7 +95,7 @@ def _rank_log(paths: RunPaths, rank: int, attempt: int | None, round_: int | Non
 
 def _print(path: Path, out: Bytes | Objects, *, begin: int = 0, lines: int | None = None) -> int:
     """Print a file from ``begin``, or its last ``lines``; return the offset up to which it was read."""
-    with path.open("rb") as f:
+    with os.fdopen(open_regular(path), "rb") as f:
         end = f.seek(0, os.SEEK_END)
         f.seek(begin if lines is None else _begin_of_last(f, end, lines))
         while (left := end - f.tell()) > 0 and (block := f.read(min(left, _BLOCK))):
@@ -171,14 +176,18 @@ class Line:
 
 
 class Bytes:
-    """Prints logs byte for byte: they need not be UTF-8."""
+    """Prints logs byte for byte, as they need not be UTF-8; to a terminal without what would steer it."""
+
+    def __init__(self) -> None:
+        self._out = LogStream()
 
     def write(self, path: Path, block: bytes) -> None:
         """Print what was read of ``path``."""
-        click.echo(block, nl=False)
+        self._out.write(block)
 
     def close(self) -> None:
-        """Do nothing: every byte is printed."""
+        """Print what is left."""
+        self._out.close()
 
 
 class Objects:

@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 def command(
     sweep: str | None, metric: str | None, highest: bool, states: tuple[str, ...], number: int, everything: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """List runs, newest first; a sweep is one line."""
+    """List runs, newest first; a sweep is one line.
+
+    A run in the same folder that is somebody else's, or in which others can write, is marked.
+    """
     from launcher.report.formats import json_lines
     from launcher.report.model.runs import all_runs
     from launcher.report.text.listing import group_sweeps, grouped_rows, rows
 
-    now, known = time.time(), all_runs()
+    now, known = time.time(), all_runs(foreign=True)
     most = None if everything else number
     if sweep is None and not as_json and not states:
         groups = group_sweeps(known)
@@ -73,17 +76,18 @@ def _cells(line: list[ListingRow], now: float) -> list[str]:
     from launcher.report.text.listing import main_metric, sweep_line
 
     item = line[0]
+    mark = f" ({item.mark})" if item.mark else ""
     if item.sweep is not None:
         state, words = sweep_line(line)
         when = max((p.when for p in line if p.when), default=None)
-        return [f"{item.sweep} (sweep)", _state_cell(state), words, "", formats.time_of_day(when, now)]
+        return [f"{item.sweep} (sweep){mark}", _state_cell(state), words, "", formats.time_of_day(when, now)]
     step = formats.count(item.step) + (f"/{formats.count(item.total_steps)}" if item.total_steps else "")
     speed = formats.rate(item.rate) if item.state == "running" else ""
     words = "  ".join(w for w in (step, speed, main_metric(item.metrics)) if w)
     if item.state == "running" and item.eta_s is not None:
-        return [item.run, _state_cell(item.state), words, f"done in {formats.duration(item.eta_s)}", ""]
+        return [f"{item.run}{mark}", _state_cell(item.state), words, f"done in {formats.duration(item.eta_s)}", ""]
     reason = formats.clean(item.reason, 40) if item.state != "completed" else ""
-    return [item.run, _state_cell(item.state), words, reason, formats.time_of_day(item.when, now)]
+    return [f"{item.run}{mark}", _state_cell(item.state), words, reason, formats.time_of_day(item.when, now)]
 
 
 def _sweep_cells(row: ListingRow) -> list[str]:

@@ -12,10 +12,12 @@ import importlib
 import io
 import os
 import sys
+from typing import TextIO, cast
 
 import click
 
 import launcher
+from launcher.cli._terminal import HarmlessStream
 from launcher.errors import LauncherError, RunDirError, RunGoneError
 
 _HERE = os.path.dirname(__file__)  # pathlib would be a twentieth of the time of --help
@@ -124,6 +126,16 @@ def main(argv: list[str] | None = None) -> int:
     """
     _open_standard_streams()
     _replace_unprintable()
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast("TextIO", HarmlessStream(stream)) for stream in before)
+    try:
+        return _guarded(argv)
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _guarded(argv: list[str] | None) -> int:
+    """Run the command line, turn every error into a sentence and an exit code."""
     debugging = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
     try:
         return _flush(_run(argv))

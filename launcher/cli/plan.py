@@ -9,6 +9,7 @@ import click
 
 from launcher.cli._options import JobCommand, backend_option, json_option, load_job_words, sweep_option
 from launcher.redact import redact
+from launcher.run.units import whole_number
 
 if TYPE_CHECKING:
     from launcher.config.load.load import LoadedJob
@@ -54,9 +55,10 @@ def command(
 
 def _counts(text: str | None) -> list[int]:
     words = [w.strip() for w in (text or "").split(",") if w.strip()]
-    if not all(w.isdigit() and int(w) for w in words):
+    counts = [whole_number(w) or 0 for w in words]
+    if not all(counts):
         raise click.BadParameter(f"{text!r} is not a list of node counts such as 1,2,4.", param_hint="--nodes")
-    return [int(w) for w in words]
+    return counts
 
 
 def _show(lines: Sequence[str], render: Callable[[], str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import time
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import click
 
 from launcher.cli._options import json_option, runs_argument
 from launcher.errors import RunDirError
+from launcher.run.files import write_atomic
 
 
 @click.command()
@@ -51,9 +54,11 @@ def command(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:
 
 def _write(output: str, text: str) -> None:
     target = Path(output)
+    if os.path.lexists(target) and not stat.S_ISREG(os.lstat(target).st_mode):
+        raise RunDirError(f"{target} is a link or no regular file, which the report does not replace: name another with -o")
     try:
-        target.write_text(text, encoding="utf-8", errors="replace")  # half characters have no bytes
-        target.chmod(0o600)
+        whole = text.encode(errors="replace").decode()  # half characters have no bytes
+        write_atomic(target, whole, mode=0o600, durable=False)
     except OSError as error:
         raise RunDirError(f"{target}: {error.strerror or error}") from None
     click.echo(f"{target}  ({target.stat().st_size // 1000} kB)")

@@ -9,6 +9,7 @@ import click
 
 from launcher.cli._options import TrustCommand, run_argument, vouched, wait_option
 from launcher.errors import StateError
+from launcher.run.units import whole_number
 
 if TYPE_CHECKING:
     from launcher.submission.facts.facts import BackendName
@@ -60,9 +61,9 @@ def command(
 def _step(text: str) -> int | None:
     if text == "latest":
         return None
-    if not text.isdigit():
+    if whole_number(text) is None:
         raise click.BadParameter(f"{text!r} is not a step. Write latest or a step number.", param_hint="--from")
-    return int(text)
+    return whole_number(text)
 
 
 def _failed(run: str, how: Again, wait: bool) -> None:
@@ -70,12 +71,14 @@ def _failed(run: str, how: Again, wait: bool) -> None:
     from launcher.cli._follow_run import follow_points
     from launcher.cli._submitting import print_warnings
     from launcher.run import index
+    from launcher.run.ownership import require_own
     from launcher.submission.sweeps.points import points_of
     from launcher.submission.sweeps.resubmit_points import failed_of, resubmit_points
 
     sweep = index.resolve(run)
     if not index.is_sweep(sweep):
         raise StateError(f"{sweep.name} is not a sweep; launcher resubmit {sweep.name} continues it")
+    require_own(sweep)
     chosen = failed_of(points_of(sweep))
     if not chosen:
         click.echo(f"{sweep.name} has no failed points")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from launcher.cli._options import complete_run, json_option
+from launcher.cli._terminal import harmless, real_output
 from launcher.frozen import field_values, frozen
 
 if TYPE_CHECKING:
@@ -68,13 +69,15 @@ def _live(paths: RunPaths | None, sweep: str | None) -> None:
     from launcher.report.live.view import View
 
     view = View(LiveFeed(), _save_and_end, run=paths, sweep=sweep, only_one=bool(paths or sweep))
-    console = Console()
+    console = Console(file=real_output())
 
     # The kernel's own console has a font of 256 characters; elsewhere the encoding tells.
     poor = os.environ.get("TERM") == "linux" or not console.encoding.lower().startswith("utf")
 
     def screen() -> Group:
         lines = view.render(console.width, console.height, time.time())
+        for line in lines:
+            line.plain = harmless(line.plain, "·")  # of the same length: colours keep their places
         return Group(*(in_ascii(lines) if poor else lines))
 
     try:

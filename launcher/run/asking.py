@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from launcher.run.files import NO_JSON, parse_lines
+from launcher.run.opening import UnfitFileError, read_whole
 
 _T = TypeVar("_T")
 
@@ -24,6 +25,8 @@ PATIENCE_S = 300.0
 """How long the folder is asked again: an NFS server or a Lustre target fails over in one to five minutes. After that it is
 better to give the nodes back."""
 AGAIN_S = 1.0
+_MOST_BYTES = 4 << 30
+"""Of one's own history everything is read: by a part of it nothing can be decided."""
 
 _FACTS = {errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
 """Errors that say something of the entry or of the file system itself: another try gets the same. A full disk is handled elsewhere."""
@@ -49,7 +52,7 @@ def exists(path: Path, root: Path) -> bool:
 
 def _text(path: Path, root: Path) -> bytes | None:
     """Read ``path``; None where it is certainly missing. Raises OSError."""
-    return _known(path.read_bytes, path, root)
+    return _known(lambda: read_whole(path, _MOST_BYTES), path, root)
 
 
 def load_object(path: Path, root: Path) -> dict[str, Any] | None:
@@ -68,7 +71,7 @@ def load_lines(path: Path, root: Path) -> list[dict[str, Any]]:
 
 def may_pass(error: OSError, root: Path) -> bool:
     """Return whether trying again may succeed."""
-    if error.errno in _FACTS or isinstance(error, OwnError):
+    if error.errno in _FACTS or isinstance(error, (OwnError, UnfitFileError)):
         return False
     if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, (str, Path)):
         return True

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.run.records import Record
+from launcher.run.units import is_job_id
 
 _LARGEST = {int: 10**15, float: sys.float_info.max}
 """The largest numbers that a run can have."""
@@ -39,6 +40,21 @@ class Part(Record):
     def _read_field(cls, name: str, shape: Any, values: Mapping[str, Any], problems: list[str]) -> Any:
         value = super()._read_field(name, shape, values, problems)
         return shape.empty() if value is None else value
+
+
+class ChecksJobId:
+    """Beside `Part`: reads a job id only where it is one. SLURM's commands get it as it is."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any], problems: list[str]) -> Any:
+        """As that of the class beside it."""
+        made = super().from_wire(values, problems)  # type: ignore[misc]
+        if made.job_id and not is_job_id(made.job_id):
+            problems.append(f"{made.type}.job_id")
+            object.__setattr__(made, "job_id", None)
+        return made
 
 
 class Frame(Part):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from launcher.run import clock
-from launcher.run.event_parts import Cause, HostCheck, Laggard, Part, PlacedRank, RankAt, Victim
+from launcher.run.event_parts import Cause, ChecksJobId, HostCheck, Laggard, Part, PlacedRank, RankAt, Victim
 
 
 class _Raw:
@@ -54,7 +54,7 @@ class UnknownEvent(Event):
         return str(self.raw["type"])
 
 
-class JobNamed(Event):
+class JobNamed(ChecksJobId, Event):
     """The run belongs to this job from now on."""
 
     job_id: str | None

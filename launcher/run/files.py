@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from launcher.frozen import frozen
+from launcher.run.opening import HISTORY_BYTES, open_regular, open_to_append, read_whole
 
 NO_JSON = (ValueError, RecursionError)
 """What `json.loads` raises for torn, foreign and deeply nested texts."""
 
 _MODE = 0o640
+_LONGEST_LINE = 16 << 20
+"""A sample of ten thousand ranks takes 2 MB; what has no line end for so long is no file of lines."""
 
 
 @frozen
@@ -73,7 +76,7 @@ def write_atomic(path: Path, text: str, *, mode: int = _MODE, durable: bool = Tr
 def read_object(path: Path, damage: list[Damage] | None = None) -> dict[str, Any] | None:
     """Read the JSON object at ``path``; None when it is missing, unreadable or half-written. ``damage`` gets the reason."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_whole(path))
         if isinstance(value, dict):
             return value
         why = "it is not a JSON object"
@@ -94,7 +97,7 @@ def append_line(path: Path, value: dict[str, Any], *, durable: bool = False) -> 
     Raises OSError, also when the disk took a part of the line only.
     """
     data = (json.dumps(value, separators=(",", ":")) + "\n").encode()
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, _MODE)
+    fd = open_to_append(path, _MODE, flags=os.O_RDWR)
     try:
         size = os.fstat(fd).st_size
         if not size:
@@ -111,7 +114,7 @@ def append_line(path: Path, value: dict[str, Any], *, durable: bool = False) -> 
 
 def read_lines(path: Path, damage: list[Damage] | None = None) -> list[dict[str, Any]]:
     """Read every whole JSON object in ``path``, in order; a missing file is empty. ``damage`` gets what is left out."""
-    return _objects(path, lambda f: f.read().split(b"\n"), damage)
+    return _objects(path, lambda: read_whole(path, HISTORY_BYTES).split(b"\n"), damage)
 
 
 def read_thinned(
@@ -123,17 +126,17 @@ def read_thinned(
     ``damage`` is told of what is left out of the lines looked at.
     """
 
-    def lines(f: BinaryIO) -> list[bytes]:
-        size = os.fstat(f.fileno()).st_size
-        return _spread(f, size, most_lines, most_bytes) if size > most_bytes else _every(f.read(), most_lines)
+    def lines() -> list[bytes]:
+        with os.fdopen(open_regular(path), "rb") as f:
+            size = os.fstat(f.fileno()).st_size
+            return _spread(f, size, most_lines, most_bytes) if size > most_bytes else _every(f.read(size), most_lines)
 
     return _objects(path, lines, damage)
 
 
-def _objects(path: Path, lines: Callable[[BinaryIO], list[bytes]], damage: list[Damage] | None) -> list[dict[str, Any]]:
+def _objects(path: Path, lines: Callable[[], list[bytes]], damage: list[Damage] | None) -> list[dict[str, Any]]:
     try:
-        with path.open("rb") as f:
-            found = lines(f)
+        found = lines()
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -162,16 +165,17 @@ def _spread(f: BinaryIO, size: int, most_lines: int, most_bytes: int) -> list[by
         if begun >= end:
             out.append(line.rstrip(b"\n"))
             end = begun + len(line)
-    f.seek(max(end, _line_from(f, size - tail)[0]))
-    return [*out, *f.read().split(b"\n")]
+    begun = max(end, _line_from(f, size - tail)[0])
+    f.seek(begun)
+    return [*out, *f.read(max(0, size - begun)).split(b"\n")]
 
 
 def _line_from(f: BinaryIO, place: int) -> tuple[int, bytes]:
     """Return where the first line at ``place`` or beyond begins, and the line."""
     f.seek(max(0, place - 1))
     if place:
-        f.readline()
-    return f.tell(), f.readline()
+        f.readline(_LONGEST_LINE)
+    return f.tell(), f.readline(_LONGEST_LINE)
 
 
 def parse_lines(file: str, lines: Sequence[bytes], damage: list[Damage] | None = None) -> list[dict[str, Any]]:

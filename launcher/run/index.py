@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+import stat
 import time
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from launcher.errors import RunGoneError, RunNotFoundError
 from launcher.frozen import frozen
 from launcher.run import clock
 from launcher.run.files import read_object, write_atomic
+from launcher.run.ownership import is_own, mark_of_owner
+from launcher.run.paths import SWEEP_FILE
 from launcher.run.units import short_list
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # no i, l, o, 0, 1: read aloud and typed back
@@ -25,7 +28,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """What `new_id` makes. Another name is no run's: shells complete names, and would run a ``$(command)`` in one."""
 _ID = re.compile(rf"(?P<name>{_NAME.pattern})-(?P<date>[0-9]{{4}})-(?P<time>[0-9]{{4}})-(?P<tag>[a-z0-9]{{3,}})")
 _MAX_NAME = 64
-SWEEP_FILE = "sweep.json"
 _NOTES = "gone"
 """Beside the folder of links: why runs ended whose folder was deleted or moved."""
 
@@ -120,23 +122,34 @@ def _from_links() -> dict[str, RunRef]:
     return found
 
 
-def _from_folder(folder: Path) -> dict[str, RunRef]:
+def _from_folder(folder: Path, *, foreign: bool = False) -> dict[str, RunRef]:
     found = {}
     with contextlib.suppress(OSError), os.scandir(os.path.abspath(folder)) as entries:
         for entry in entries:
             if _ID.fullmatch(entry.name) and entry.is_dir():
-                found[entry.name] = RunRef(entry.name, Path(entry.path), entry.stat().st_mtime)
+                itself, led_to = entry.stat(follow_symlinks=False), entry.stat()
+                if foreign or (is_own(itself) and is_own(led_to)):
+                    found[entry.name] = RunRef(entry.name, Path(entry.path), led_to.st_mtime)
     return found
 
 
-def list_runs(*, check: bool = True) -> list[RunRef]:
-    """List all known runs and sweeps, oldest first: those linked, and those in ``$LAUNCHER_RUNS_DIR`` and ``./runs``.
+def list_runs(*, check: bool = True, foreign: bool = False) -> list[RunRef]:
+    """List this user's runs and sweeps, oldest first: those linked, and those in ``$LAUNCHER_RUNS_DIR`` and ``./runs``.
 
-    ``check`` drops links whose folder is missing.
+    ``check`` drops links whose folder is missing or somebody else's. ``foreign`` adds what others have in those two folders.
     """
-    found = _from_folder(Path(os.environ.get("LAUNCHER_RUNS_DIR") or "runs")) | _from_folder(Path("runs"))
-    found |= {name: ref for name, ref in _from_links().items() if not check or os.path.isdir(ref.path)}
+    places = dict.fromkeys((Path(os.environ.get("LAUNCHER_RUNS_DIR") or "runs"), Path("runs")))
+    found = {name: ref for place in places for name, ref in _from_folder(place, foreign=foreign).items()}
+    found |= {name: ref for name, ref in _from_links().items() if not check or _is_own_folder(ref.path)}
     return sorted(found.values(), key=lambda r: (r.t, r.id))
+
+
+def _is_own_folder(path: Path) -> bool:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and is_own(found)
 
 
 def _sentence(wanted: str, matches: list[RunRef], refs: list[RunRef]) -> str:
@@ -151,7 +164,8 @@ def _sentence(wanted: str, matches: list[RunRef], refs: list[RunRef]) -> str:
 def resolve(wanted: str) -> Path:
     """Return the folder of a run by its id, its job's name (newest), a unique prefix or ending, ``@last`` or its path.
 
-    Raises RunNotFoundError when no run or several match.
+    A name is only that of a run of one's own; a path may lead to somebody else's. Raises RunNotFoundError when no run or
+    several match.
     """
     path = Path(wanted).expanduser()
     if os.path.isfile(path / "spec.json") or is_sweep(path):
@@ -180,4 +194,8 @@ def resolve(wanted: str) -> Path:
     inside = [p for p in points if p.id == wanted or p.id.endswith(f"-{wanted}")]
     if len(inside) == 1:
         return inside[0].path
+    theirs = [r for r in list_runs(check=False, foreign=True) if wanted in (r.id, job_name(r.id)) and mark_of_owner(r.path)]
+    if theirs and not inside:
+        path = theirs[-1].path
+        raise RunNotFoundError(f"{wanted!r} is a run {mark_of_owner(path)}, not yours: name it by its path, {path}, to read it")
     raise RunNotFoundError(_sentence(wanted, inside, refs))

@@ -7,12 +7,15 @@ files: [{name, size, hash, rank}], meta: {rank: {...}}}. It is written last; a f
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from launcher.run.asking import exists, load_object
 from launcher.run.files import read_object
+from launcher.run.opening import open_regular
 
 MANIFEST = "manifest.json"
 _CHUNK = 4 * 1024 * 1024
@@ -37,7 +40,7 @@ def new_hash(name: str = HASH_NAME) -> Any:
 def hash_file(path: Path, name: str = HASH_NAME, halted: Callable[[], bool] = lambda: False) -> str:
     """Return the hex digest of a file's content. Raises OSError; InterruptedError once ``halted``."""
     h = new_hash(name)
-    with open(path, "rb") as f:
+    with os.fdopen(open_regular(path, follow=True), "rb", buffering=0) as f:
         while chunk := f.read(_CHUNK):
             h.update(chunk)
             if halted():
@@ -55,6 +58,17 @@ def _sound(value: dict[str, Any] | None) -> dict[str, Any] | None:
     return value if is_sound else None
 
 
+def _is_inside(name: str) -> bool:
+    """Return whether ``name`` is that of a file in the checkpoint's folder or below: neither absolute nor up and out of it."""
+    return bool(name) and not name.startswith("/") and ".." not in name.split("/")
+
+
+def stored_bytes(manifest: dict[str, Any]) -> int:
+    """Return the size of the checkpoint, as its manifest says; 0 where it does not."""
+    found = manifest.get("bytes")
+    return found if type(found) is int and found > 0 else 0
+
+
 def why_damaged(folder: Path, *, content: bool = True, halted: Callable[[], bool] = lambda: False) -> str | None:
     """Return what is wrong with the checkpoint in ``folder``, or None when it verifies.
 
@@ -68,15 +82,19 @@ def why_damaged(folder: Path, *, content: bool = True, halted: Callable[[], bool
     for entry in manifest["files"]:
         try:
             name, size, digest = str(entry["name"]), int(entry["size"]), str(entry["hash"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return "a malformed manifest"
+        if not _is_inside(name):
+            return f"its manifest names {name!r}, which is no file of the checkpoint"
         path = folder / name
         try:
             if not exists(path, folder):
                 return f"{name} is missing"
-            found = path.stat().st_size
-            if found != size:
-                return f"{name} has {found} bytes instead of {size}"
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                return f"{name} is not a regular file"
+            if found.st_size != size:
+                return f"{name} has {found.st_size} bytes instead of {size}"
             if content and hash_file(path, hash_name, halted) != digest:
                 return f"{name} has changed (its checksum differs)"
         except ValueError as error:

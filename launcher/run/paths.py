@@ -13,6 +13,10 @@ SPEC_VERSION = 1
 """The form of the files of a run, which ``spec.json`` names: goes up when a reader of the old form would misread the new."""
 
 
+SWEEP_FILE = "sweep.json"
+"""In the folder of a sweep, which holds its points' folders: the points and what each sets."""
+
+
 class _Inside:
     """A file or folder of that name inside a run's folder."""
 

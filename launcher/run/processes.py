@@ -9,6 +9,8 @@ import time
 from launcher.run import clock
 
 _SLACK_S = 5.0
+_MOST_PIDS = 2**31
+"""0 and negative numbers mean groups of processes, -1 all."""
 
 
 def mark_of(pid: int) -> str | None:
@@ -33,7 +35,7 @@ def runs_here(host: object, pid: object, mark: object) -> bool | None:
     """Return whether the process that a run's files name runs on this host; None for a process of another host."""
     if host not in (None, "", socket.gethostname()):
         return None
-    return isinstance(pid, int) and is_alive(pid, mark)
+    return type(pid) is int and 0 < pid < _MOST_PIDS and is_alive(pid, mark)
 
 
 def age_s(pid: int) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.frozen import field_values, frozen
+from launcher.run.opening import read_whole
 from launcher.run.paths import SPEC_VERSION
 
 CHECKED_FREE_BYTES = 1 << 30
@@ -183,7 +184,7 @@ class RunSpec:
 
         Raises OSError when the file cannot be read and ValueError when it is no spec.
         """
-        spec: RunSpec = _build(cls, json.loads(path.read_text(encoding="utf-8")))
+        spec: RunSpec = _build(cls, json.loads(read_whole(path)))
         return spec
 
 

@@ -42,8 +42,10 @@ from launcher.run.asking import exists
 from launcher.run.events import AttemptStarted
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
+from launcher.run.units import is_job_id
 
 _ROOM_BYTES = 256 << 10
+_MOST_PIDS = 2**31
 
 
 def write_state(path: Path, state: dict[str, Any]) -> None:
@@ -56,8 +58,25 @@ def read_state(path: Path) -> dict[str, Any]:
     return read_object(path) or {}
 
 
-read_submission = read_state
-"""Return how the run was submitted, submission.json; empty when it was not."""
+def read_submission(path: Path) -> dict[str, Any]:
+    """Return how the run was submitted, submission.json; empty when it was not."""
+    return sound_submission(read_object(path) or {})
+
+
+def sound_submission(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return submission.json without job and process ids that are none: SLURM's commands and kill would get them as they are."""
+    sound, before = _sound_entry(entry), entry.get("submissions")
+    if before is not None:
+        sound["submissions"] = [_sound_entry(one) for one in before if isinstance(one, dict)] if isinstance(before, list) else []
+    return sound
+
+
+def _sound_entry(entry: dict[str, Any]) -> dict[str, Any]:
+    pid, job_id = entry.get("pid"), entry.get("job_id")
+    good = {"pid": type(pid) is int and 0 < pid < _MOST_PIDS, "job_id": is_job_id(job_id)}
+    return {key: value for key, value in entry.items() if value is None or good.get(key, True)}
+
+
 read_outcome = read_object
 """Return how the run ended; None while it has not."""
 
@@ -86,7 +105,7 @@ def agent_logs(paths: RunPaths) -> list[Path]:
     if not found or not paths.submitit.is_symlink():
         return found
     said = read_submission(paths.submission)
-    entries = [said, *(e for e in said.get("submissions") or [] if isinstance(e, dict))]
+    entries = [said, *said.get("submissions", [])]
     own = {str(e["job_id"]) for e in entries if e.get("job_id")}
     own |= {
         e.job_id for e in event_lines.read(paths.events, AttemptStarted) if isinstance(e, AttemptStarted) and e.job_id
@@ -97,8 +116,8 @@ def agent_logs(paths: RunPaths) -> list[Path]:
 def keep_room(paths: RunPaths) -> None:
     """Take the space that the outcome will need: a run that ends because the disk is full has to say so on that disk."""
     try:
-        if not paths.room.exists():
-            paths.room.write_bytes(os.urandom(_ROOM_BYTES))  # zeros would be no space at all where files are compressed
+        with open(paths.room, "xb") as f:  # a link that somebody has put there is not followed
+            f.write(os.urandom(_ROOM_BYTES))  # zeros would be no space at all where files are compressed
     except OSError:
         pass  # the saves report a full disk
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from launcher.frozen import frozen
 from launcher.run.event_parts import Frame
+from launcher.run.units import whole_number
 
 _FILE = re.compile(r'^\s*File "(?P<file>.+?)", line (?P<line>\d+|\?\?\?)(?:,)? in (?P<function>.+?)\s*$')
 _ERROR = re.compile(r"^(?P<type>(?:[A-Za-z_][\w]*\.)*[A-Za-z_]\w*)(?:: (?P<message>.*))?$")
@@ -91,7 +92,7 @@ def _traceback(lines: list[str]) -> Trace | None:
 
 
 def _frame(match: re.Match[str], code: str = "") -> Frame:
-    line = int(match["line"]) if match["line"].isdigit() else 0
+    line = whole_number(match["line"]) or 0
     return Frame(file=match["file"], line=line, function=match["function"], code=code)
 
 

@@ -17,6 +17,17 @@ def size(count: float | None) -> str:
     return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
 
 
+def whole_number(text: str) -> int | None:
+    """The number that ``text`` is, 0 or more; None where it is no number of at most 18 digits ("²".isdigit() is True)."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def is_job_id(value: object) -> bool:
+    """Return whether that is a job id of SLURM's: ``123``, an array's element ``123_4`` or a part of a heterogeneous job ``123+1``."""
+    first, _, second = value.replace("+", "_", 1).partition("_") if isinstance(value, str) else ("", "", "")
+    return bool(whole_number(first)) and (value == first or whole_number(second) is not None)
+
+
 def tilde(path: str, home: str) -> str:
     """``~/runs``, of a path below ``home``."""
     return "~" + path[len(home) :] if home and path.startswith(home.rstrip("/") + "/") else path

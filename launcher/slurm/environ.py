@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from launcher.frozen import frozen
+from launcher.run.units import whole_number
 
 _PREFIXES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_", "PMI2_")
 
@@ -55,15 +56,14 @@ def job_environ(environ: Mapping[str, str] = os.environ) -> JobEnviron:
     return JobEnviron(
         job_id=get("SLURM_JOB_ID") or get("SLURM_JOBID") or "",
         array_job_id=get("SLURM_ARRAY_JOB_ID", ""),
-        array_task_id=whole(get("SLURM_ARRAY_TASK_ID")),
+        array_task_id=_number(get("SLURM_ARRAY_TASK_ID")),
         job_name=get("SLURM_JOB_NAME", ""),
         partition=get("SLURM_JOB_PARTITION", ""),
         node_list=get("SLURM_STEP_NODELIST") or get("SLURM_JOB_NODELIST") or get("SLURM_NODELIST") or "",
         node_name=get("SLURMD_NODENAME", ""),
-        restart_count=whole(get("SLURM_RESTART_COUNT")) or 0,
+        restart_count=_number(get("SLURM_RESTART_COUNT")) or 0,
     )
 
 
-def whole(text: str | None) -> int | None:
-    """Read a number of at most 18 digits; None for anything else, as Python's int() refuses 5,000 digits and "²"."""
-    return int(text) if text and re.fullmatch(r"[0-9]{1,18}", text) else None
+def _number(text: str | None) -> int | None:
+    return whole_number(text or "")

@@ -10,8 +10,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from launcher.frozen import frozen
+from launcher.run.units import is_job_id, whole_number
 from launcher.slurm.commands import ask
-from launcher.slurm.environ import whole
 from launcher.slurm.hosts import expand_hosts
 
 ENDED = frozenset(
@@ -71,7 +71,7 @@ def job_views(job_ids: Iterable[str]) -> dict[str, JobView] | None:
     One squeue, and one sacct for those that squeue has forgotten (MinJobAge), where there is accounting. None: SLURM does
     not answer.
     """
-    wanted = list(dict.fromkeys(j for j in job_ids if re.fullmatch(r"\d+(_\d+)?", j)))
+    wanted = list(dict.fromkeys(j for j in job_ids if is_job_id(j) and "+" not in j))
     if not wanted:
         return {}
     words = ("squeue", "--noheader", "--states=all", "--array", *_which(wanted), f"--format={SQUEUE_FORMAT}")
@@ -230,7 +230,7 @@ def parse_facts(text: str, job_id: str) -> JobFacts | None:
         reason, nodes = ("" if got[key] in _NONE else got[key] for key in ("reason", "nodes"))
         return JobFacts(
             job_id=head[1], state=got["state"], reason=reason, exit_code=exit_code, signal=signal, nodes=nodes,
-            restarts=whole(got["restarts"]), run_time_s=duration_s(got["run"]),
+            restarts=whole_number(got["restarts"]), run_time_s=duration_s(got["run"]),
             start_t=moment(got["start"]), end_t=moment(got["end"]), preempt_t=moment(got["preempt"]),
         )  # fmt: skip
     return None
@@ -238,7 +238,7 @@ def parse_facts(text: str, job_id: str) -> JobFacts | None:
 
 def moment(text: str) -> float | None:
     """Read epoch seconds (SLURM_TIME_FORMAT=%s), or ISO time of this machine's zone (a SLURM that ignores it)."""
-    if (seconds := whole(text)) is not None:
+    if (seconds := whole_number(text)) is not None:
         return float(seconds) or None
     try:
         return datetime.fromisoformat(text).timestamp()
@@ -257,5 +257,5 @@ def duration_s(text: str) -> float | None:
 
 def _exit(text: str) -> tuple[int | None, int | None]:
     code, _, signal = text.partition(":")
-    numbers = whole(code), whole(signal)
+    numbers = whole_number(code), whole_number(signal)
     return (None, None) if None in numbers else numbers

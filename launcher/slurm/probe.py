@@ -13,6 +13,7 @@ from dataclasses import field
 from pathlib import Path
 
 from launcher.frozen import frozen
+from launcher.run.units import is_job_id
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import without_slurm
 from launcher.slurm.jobs import job_views
@@ -154,7 +155,7 @@ def probe_node(
             f"--output={place}/out", str(place / "probe.sh"), environ=without_slurm(os.environ),
         )  # fmt: skip
         job_id = answer.out.strip().split(";")[0] if answer.ok else ""
-        if not job_id.isdigit():
+        if not is_job_id(job_id):
             return ProbeResult(ok=False, why=f"sbatch refused the probe: {answer.problem or answer.out.strip()}")
         found = _await(place, token, job_id, began + wait_s)
         why, look = (found, HostSoftware()) if isinstance(found, str) else ("", found)

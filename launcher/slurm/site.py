@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 from launcher.frozen import frozen
 from launcher.run.spec import SiteSpec
+from launcher.run.units import whole_number
 from launcher.slurm.commands import ask_patiently
-from launcher.slurm.environ import whole
 from launcher.slurm.jobs import duration_s, table_rows
 from launcher.slurm.versions import has_requeue_delay
 
@@ -215,7 +215,7 @@ def _int(text: str, default: int) -> int:
 
 
 def _partitions(text: str, nodes: str, *, can_preempt: bool) -> tuple[Partition, ...]:
-    rows = [row for row in table_rows(nodes, 7) if whole(row[2]) is not None]
+    rows = [row for row in table_rows(nodes, 7) if whole_number(row[2]) is not None]
     out = []
     for record in re.split(r"\n\s*\n", text):
         k = defaultdict(str, re.findall(r"(\S+?)=(\S*)", record))

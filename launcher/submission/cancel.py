@@ -9,6 +9,7 @@ from launcher.errors import SiteError, StateError
 from launcher.frozen import frozen
 from launcher.run import event_lines
 from launcher.run.events import AttemptStarted
+from launcher.run.ownership import require_own
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 from launcher.submission.folder.requests import request_stop, write_cancelled
@@ -33,6 +34,7 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
 
     Takes up to 15 s for a run that is not asked to save. Raises SiteError or StateError when it cannot be reached.
     """
+    require_own(paths.root)
     outcome = read_outcome(paths.outcome)
     if outcome is not None:
         return Cancelled(f"{paths.id} has ended already: {outcome.get('state')}", over=True)
@@ -55,6 +57,8 @@ def cancel_points(runs: Sequence[RunPaths]) -> int:
 
     Raises SiteError when SLURM does not answer or refuses.
     """
+    for paths in runs:
+        require_own(paths.root)
     places = [locate(paths) for paths in runs if read_outcome(paths.outcome) is None]
     jobs = {where: where.job_id for where in places}
     left = open_jobs(jobs)

@@ -33,18 +33,18 @@ class RunLocation:
 
     @property
     def job_id(self) -> str:
-        """SLURM's job id now: a continuation has another one than the submission."""
+        """SLURM's job id now, "" where none is known: a continuation has another one than the submission."""
         for event in reversed(event_lines.read(self.paths.events)):
             if isinstance(event, RunSubmitted):
                 break
             if isinstance(event, JobNamed) and event.job_id:
                 return event.job_id
-        return str(self._submission.get("job_id"))
+        return str(self._submission.get("job_id") or "")
 
     def slurm_state(self) -> str:
         """Return the job's state in SLURM; "" when SLURM knows no such job. Raises SiteError when SLURM does not answer."""
-        self._asked = time.monotonic()
-        lines = _squeue("--states=all", f"--jobs={self.job_id}", "--format=%T %j %o")
+        self._asked, job_id = time.monotonic(), self.job_id
+        lines = _squeue("--states=all", f"--jobs={job_id}", "--format=%T %j %o") if job_id else []
         state, *job = lines[0].split(maxsplit=2) if lines else [""]
         self._state = state if self.has(*job) else ""
         return self._state
@@ -77,13 +77,19 @@ class RunLocation:
     def cancel(self, *options: str) -> None:
         """Cancel: SLURM's scancel with ``options``, or TERM to the local controller. Raises SiteError or StateError."""
         if self.backend == "slurm":
-            scancel(*options, self.job_id)
+            if not (job_id := self.job_id):
+                raise StateError(f"{self.paths.id}: no job of SLURM is known to be this run's")
+            scancel(*options, job_id)
             return
-        alive = self._runs_here()
+        alive, pid = self._runs_here(), self._submission.get("pid")
         if alive is None:
             raise StateError(f"{self.paths.id} runs on {self._submission.get('host')}: run this command there")
-        if not alive or not local_backend.terminate(self._submission["pid"], self._submission.get("pid_started")):
+        if not alive or pid is None:
             raise StateError(f"{self.paths.id} is not running any more")
+        if not local_backend.terminate(pid, self._submission.get("pid_started"), self.paths.root):
+            raise StateError(
+                f"{self.paths.id}: process {pid}, which submission.json names, is not known to be this run's, so it gets no signal"
+            )
 
 
 def locate(paths: RunPaths) -> RunLocation:
@@ -96,7 +102,7 @@ def locate(paths: RunPaths) -> RunLocation:
 
 def open_jobs(jobs: Mapping[RunLocation, str]) -> dict[RunLocation, str]:
     """Return those of ``jobs``, by run, that are the run's and have not ended, with one query. Raises SiteError."""
-    parents = sorted({job.partition("_")[0] for job in jobs.values()})
+    parents = sorted({job.partition("_")[0] for job in jobs.values() if job})
     if not parents:
         return {}
     lines = _squeue("--array", f"--jobs={','.join(parents)}", "--format=%i %T %j %o")

@@ -14,9 +14,10 @@ from launcher.config.load.trust import doubt, refuse
 from launcher.errors import CheckpointError, ConfigError, StateError
 from launcher.frozen import frozen
 from launcher.run import index
+from launcher.run.ownership import require_own
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_submission
-from launcher.run.units import short_list
+from launcher.run.units import short_list, whole_number
 from launcher.run.worker_texts import UNSAFE_LOAD
 from launcher.submission import submit
 from launcher.submission.facts import code_files, gather
@@ -54,8 +55,8 @@ class Again:
 
 def checkpoint_steps(paths: RunPaths) -> list[int]:
     """Return the steps of the committed checkpoints, ascending; the leader verifies that they are whole."""
-    numbers = (path.parent.name.removeprefix("step-") for path in paths.checkpoints.glob("step-*/manifest.json"))
-    return sorted(int(number) for number in numbers if number.isdigit())
+    names = (path.parent.name.removeprefix("step-") for path in paths.checkpoints.glob("step-*/manifest.json"))
+    return sorted(number for name in names if (number := whole_number(name)) is not None)
 
 
 def choose_step(paths: RunPaths, step: int | None) -> int | None:
@@ -102,8 +103,10 @@ class Resubmission:
 def prepare(paths: RunPaths, how: Again) -> Resubmission:
     """Load the run's own job with the changes, under the site's rules of today; locked keys stay locked.
 
-    Raises ConfigError, also for a change that would change nothing, CheckpointError, and TrustError for a run of others.
+    Raises StateError for a run that somebody else can write in, ConfigError, also for a change that would change nothing,
+    CheckpointError, and TrustError for code of others.
     """
+    require_own(paths.root)
     keys = [text.partition("=")[0].strip() for text in how.overrides]
     if not how.fresh_code and (idle := [key for key in keys if key.partition(".")[0] == "code"]):
         raise ConfigError(
@@ -130,6 +133,7 @@ def prepare(paths: RunPaths, how: Again) -> Resubmission:
 
 def resubmit(paths: RunPaths, how: Again) -> Submitted:
     """Continue the run as a new attempt of itself. Raises StateError while anything still works on it, or nothing is left."""
+    require_own(paths.root)
     if read_submission(paths.submission):
         where = locate(paths)
         if where.alive(fresh=True) and (read_outcome(paths.outcome) is None or not await_end([where])):
@@ -187,6 +191,7 @@ def _changed_code(paths: RunPaths, made: SubmissionPlan) -> str:
 
 def fork(paths: RunPaths, name: str, how: Again) -> Submitted:
     """Submit a new run called ``name`` that begins from a checkpoint of this one. Raises CheckpointError when there is none."""
+    require_own(paths.root)
     step = choose_step(paths, how.step)
     if step is None:
         raise CheckpointError(f"{paths.id} has no checkpoint to fork from")

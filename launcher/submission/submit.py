@@ -76,7 +76,7 @@ def take_back(plan: SubmissionPlan, job_id: str) -> None:
     if plan.backend == "slurm":
         slurm.cancel_pending([job_id])
     else:
-        local.terminate(int(job_id), None)
+        local.terminate(int(job_id), mark_of(int(job_id)), plan.paths.root)
 
 
 def claim_folder(

@@ -16,6 +16,7 @@ from an_event import an_event
 from launcher.cli.main import main
 from launcher.run import event_lines, index
 from launcher.run.paths import RunPaths
+from launcher.run.processes import mark_of
 from launcher.run.state import read_outcome, write_outcome
 from launcher.submission import liveness
 
@@ -51,9 +52,10 @@ def _run(runs: Path, run_id: str, **submission: object) -> RunPaths:
 
 
 @pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that stands for a local controller; TERM ends it."""
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+def sleeper(runs: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for a local controller, whose last word is submitit's folder; TERM ends it."""
+    folder = runs / "net-1121-0842-k7f" / "submitit"
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", str(folder)])
     yield process
     process.kill()
     process.wait()
@@ -113,7 +115,7 @@ def test_a_local_controller_is_sent_term(runs: Path, sleeper: subprocess.Popen[b
         backend="local",
         job_id=str(sleeper.pid),
         pid=sleeper.pid,
-        pid_started=None,
+        pid_started=mark_of(sleeper.pid),
         host=None,
     )
 

@@ -325,7 +325,7 @@ def test_a_recycled_process_id_is_no_run(home: Path) -> None:
     assert processes.is_alive(mine, processes.mark_of(mine))
     assert not processes.is_alive(mine, "another boot/1")
     assert not processes.is_alive(mine, 1.0)
-    assert not local_backend.terminate(mine, 1.0)
+    assert not local_backend.terminate(mine, 1.0, home)
 
 
 def test_a_broken_interpreter_says_so(job: Make, home: Path, local: Callable[..., submit.Submitted]) -> None:

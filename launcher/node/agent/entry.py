@@ -22,6 +22,7 @@ from launcher.node.wire import connection
 from launcher.node.wire.messages import AgentHello, Hub, Link, Shutdown
 from launcher.node.wire.proofs import LifeKey
 from launcher.run.asking import exists, load_object, patiently
+from launcher.run.opening import read_whole
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
@@ -95,7 +96,7 @@ def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, Any]]:
     def read() -> tuple[RunSpec, str, dict[str, Any]]:
         if not exists(paths.spec, paths.root):
             raise ValueError(f"it holds no {paths.spec.name}")
-        secret = paths.secret.read_text(encoding="utf-8").strip()
+        secret = read_whole(paths.secret).decode().strip()
         return RunSpec.read(paths.spec), secret, load_object(paths.passed, paths.root) or {}
 
     try:

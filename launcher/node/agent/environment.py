@@ -9,6 +9,7 @@ from typing import Any
 from launcher.node.wire.messages import RankPlace, StartRound
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
+from launcher.run.units import whole_number
 
 HIDDEN_VARIABLES = {
     "SLURM_NTASKS",
@@ -124,7 +125,7 @@ def cpu_shares(
     themselves to the first ones would share them.
     """
     granted = environ.get("SLURM_CPUS_ON_NODE", "")
-    ours = len(allowed) < online or (granted.isdigit() and int(granted) == online)
+    ours = len(allowed) < online or whole_number(granted) == online
     if not ours or workers * cpus_per_task > len(allowed):
         return None
     each = len(allowed) // workers

@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from launcher.run.units import whole_number
+
 _OCCUPIED = 0.5
 """A device of whose memory more than this share is in use before the run has begun is not free."""
 
@@ -44,8 +46,8 @@ class Gpus:
             return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
         found: list[Any] = []
         for entry in (part.strip() for part in mask.split(",")):
-            if entry.isdigit() and int(entry) < count:
-                found.append(nvml.nvmlDeviceGetHandleByIndex(int(entry)))
+            if (index := whole_number(entry)) is not None and index < count:
+                found.append(nvml.nvmlDeviceGetHandleByIndex(index))
             elif entry.startswith(("GPU-", "MIG-")):
                 found.append(self._by_uuid(entry, count))
             else:

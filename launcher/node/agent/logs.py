@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+from launcher.run.opening import open_regular, open_to_append
 from launcher.run.paths import RunPaths
 from launcher.run.tracebacks import users_lines
 
@@ -23,16 +24,16 @@ def open_log(path: Path, *, share: str) -> int:
     mode = 0o750 if group else 0o700
     for folder in (path.parents[2], path.parents[1], path.parents[0]):
         folder.mkdir(mode=mode, exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640 if group else 0o600)
+    return open_to_append(path, 0o640 if group else 0o600)
 
 
 def last_lines(path: Path, offset: int = 0) -> list[str]:
     """Return the user's last lines of ``path`` beyond ``offset`` bytes; none when it cannot be read."""
     try:
-        with path.open("rb") as f:
+        with os.fdopen(open_regular(path), "rb") as f:
             size = f.seek(0, os.SEEK_END)
             f.seek(max(offset, size - _TAIL_BYTES))
-            text = f.read().decode(errors="replace")
+            text = f.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return []
     lines = [line.rstrip()[:_LINE_CHARS] for line in text.splitlines() if line.strip()]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from launcher.errors import ProtocolError
 from launcher.run.spec import RunSpec
+from launcher.run.units import whole_number
 from launcher.slurm.environ import job_environ
 from launcher.slurm.hosts import expand_hosts
 
@@ -19,8 +20,8 @@ def node_index(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> int:
     """
     names = ("SLURM_NODEID",) if spec.batch == "slurm" else ("SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_LOCALID")
     for name in names:
-        if environ.get(name, "").isdigit():
-            return int(environ[name])
+        if (index := whole_number(environ.get(name, ""))) is not None:
+            return index
     raise ProtocolError(f"This process is not a task of a {spec.batch} job: {' or '.join(names)} must hold a number.")
 
 

@@ -21,6 +21,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.processes import age_s
 from launcher.run.spec import RunSpec
 from launcher.run.state import is_requested
+from launcher.run.units import whole_number
 from launcher.slurm import handback
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
@@ -251,7 +252,7 @@ class SlurmAllocation(Allocation):
     def end_step(self) -> None:
         """See `Allocation`."""
         step = self._environ.get("SLURM_STEP_ID", "")
-        if step.isdigit():
+        if whole_number(step) is not None:
             ask("scancel", "--signal=KILL", f"{self._job.own_id}.{step}", timeout_s=_ASK_S)
 
 

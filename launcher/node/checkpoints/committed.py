@@ -21,10 +21,10 @@ from launcher.node.checkpoints import fence
 from launcher.run import clock
 from launcher.run.asking import OwnError, exists, load_object, names
 from launcher.run.files import fsync_dir, write_atomic
-from launcher.run.manifest import HASH_NAME, MANIFEST, why_damaged
+from launcher.run.manifest import HASH_NAME, MANIFEST, stored_bytes, why_damaged
 from launcher.run.paths import RunPaths
 
-_STEP = re.compile(r"step-(\d+)$")
+_STEP = re.compile(r"step-([0-9]{1,18})\Z")
 _LOST = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 """The errors of a disk that has lost a block, and of a file system whose own hash of it differs."""
 _SMALL_BYTES = 2 * 1024**3
@@ -134,7 +134,7 @@ def newest_good(
         folder = paths.checkpoint(step)
         try:
             manifest = load_object(folder / MANIFEST, folder) or {}
-            size = int(manifest.get("bytes") or 0)
+            size = stored_bytes(manifest)
             unread = step in trusted and size > _SMALL_BYTES
             why = why_damaged(folder, content=not unread)
             if why is None and manifest.get("step") == step:
@@ -189,4 +189,4 @@ def open_foreign(path: str) -> CommittedCheckpoint:
     if why := "it is missing" if not exists(folder, folder) else why_damaged(folder):
         raise CheckpointError(f"The checkpoint {folder} cannot be used: {why}.")
     manifest = load_object(folder / MANIFEST, folder) or {}
-    return CommittedCheckpoint(int(manifest["step"]), folder, int(manifest.get("bytes") or 0))
+    return CommittedCheckpoint(int(manifest["step"]), folder, stored_bytes(manifest))

@@ -27,6 +27,7 @@ from launcher.run import clock
 from launcher.run.asking import OwnError, exists, may_pass, names
 from launcher.run.files import fsync_dir, read_object, write_atomic
 from launcher.run.paths import RunPaths
+from launcher.run.units import whole_number
 
 TRASH = "trash."
 """Folders that are being deleted begin with this; nobody reads them."""
@@ -41,7 +42,8 @@ class StaleError(OwnError):
 
 def attempts(paths: RunPaths) -> list[int]:
     """Return every attempt number that was ever claimed, ascending. Raises OSError when that is not known."""
-    return sorted(int(name) for name in names(paths.attempts, paths.root) if name.isdigit())
+    numbers = map(whole_number, names(paths.attempts, paths.root))
+    return sorted(number for number in numbers if number is not None)
 
 
 def claim_attempt(paths: RunPaths, **who: Any) -> int:
@@ -165,7 +167,7 @@ def _renamed(folder: Path, target: Path) -> bool:
 
 def _attempt_of(name: str) -> int | None:
     parts = name.split(".")
-    return int(parts[1]) if len(parts) == 4 and parts[0] == "tmp" and parts[1].isdigit() else None
+    return whole_number(parts[1]) if len(parts) == 4 and parts[0] == "tmp" else None
 
 
 def _folders(paths: RunPaths) -> list[Path]:

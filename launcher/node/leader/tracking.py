@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.run.opening import open_to_append
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.slurm.commands import spared
@@ -37,7 +38,7 @@ class Tracking:
             return
         try:
             self.paths.trackers.mkdir(mode=0o750, exist_ok=True)
-            log = os.open(self.paths.trackers / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            log = open_to_append(self.paths.trackers / "log", 0o600)
             try:
                 with spared():
                     self._process = await asyncio.create_subprocess_exec(

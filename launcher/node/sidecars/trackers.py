@@ -26,6 +26,7 @@ from launcher.run.asking import load_object, patiently
 from launcher.run.children import exit_now
 from launcher.run.events import RoundStarted
 from launcher.run.files import read_object, write_atomic
+from launcher.run.opening import open_regular
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_submission
@@ -43,7 +44,7 @@ _NICE = 5
 def read_rows(path: Path, offset: int) -> list[tuple[dict[str, Any], int]]:
     """Return the whole lines of metrics.jsonl from ``offset`` on, each with the offset behind it; none when there is nothing new."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             file.seek(offset)
             data = file.read(_READ_BYTES)
     except OSError:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher.report.formats import clean
 from launcher.run.event_parts import Frame
+from launcher.run.opening import open_regular
 
 _STDLIB = tuple({os.path.realpath(sysconfig.get_paths()[k]) for k in ("stdlib", "platstdlib")})
 _MOST_FRAMES = 7
@@ -71,7 +72,7 @@ def user_frame(frames: list[Frame], code_dir: str = "") -> Frame | None:
 def tail(path: Path, size: int = 65536) -> list[str]:
     """The last lines of a log, at most ``size`` bytes; empty when it cannot be read."""
     try:
-        with path.open("rb") as f:
+        with os.fdopen(open_regular(path), "rb") as f:
             f.seek(0, os.SEEK_END)
             end = f.tell()
             f.seek(max(0, end - size))

@@ -20,6 +20,7 @@ from launcher.report.model.summary import RunSummary
 from launcher.report.text.listing import ListingRow, group_sweeps, grouped_rows, main_metric_name
 from launcher.run.events import Hang, WorkerFailed
 from launcher.run.files import parse_lines
+from launcher.run.opening import open_regular
 from launcher.run.paths import RunPaths
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Detail:
 def tail_objects(path: Path, size: int = _TAIL, most: int = 0) -> list[dict[str, Any]]:
     """Return the JSON objects in the last ``size`` bytes of a file of lines; only its last ``most`` lines, if given."""
     try:
-        with path.open("rb") as f:
+        with os.fdopen(open_regular(path), "rb") as f:
             end = f.seek(0, os.SEEK_END)
             f.seek(max(0, end - size))
             lines = f.read(size).split(b"\n")

@@ -13,6 +13,7 @@ from launcher.frozen import frozen
 from launcher.run.events import AttemptStarted, Ended, Event, EventKind, RunSubmitted, parse_event
 from launcher.run.files import Damage, read_lines, read_object
 from launcher.run.paths import RunPaths
+from launcher.run.state import sound_submission
 
 _MOST = sys.float_info.max
 _MOST_STEPS = 10**15
@@ -183,6 +184,6 @@ def read_history(paths: RunPaths) -> History:
         state=state,
         raw_outcome=None if outcome is None else _plain(outcome),
         spec=read_object(paths.spec, damage) or {},
-        submission=_plain(read_object(paths.submission, damage) or {}),
+        submission=_plain(sound_submission(read_object(paths.submission, damage) or {})),
         damage=damage,
     )

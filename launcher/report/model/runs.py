@@ -15,8 +15,10 @@ from launcher.report.model.hearing import silence
 from launcher.report.model.history import History, as_dict, as_list, as_text
 from launcher.report.model.summary import RunSummary, summarise_history
 from launcher.run.files import read_object
-from launcher.run.index import SWEEP_FILE, is_sweep, job_name, list_runs, resolve
-from launcher.run.paths import RunPaths
+from launcher.run.index import is_sweep, job_name, list_runs, resolve
+from launcher.run.opening import read_whole
+from launcher.run.ownership import mark_of_owner
+from launcher.run.paths import SWEEP_FILE, RunPaths
 
 if TYPE_CHECKING:
     from launcher.slurm.jobs import JobView
@@ -41,11 +43,19 @@ class Known:
         """The names of its files."""
         return RunPaths(Path(self.root))
 
+    @property
+    def mark(self) -> str:
+        """``of ANN`` or ``others can write``: what of it must not be run; "" for a run of one's own."""
+        return mark_of_owner(self.root) or (mark_of_owner(os.path.dirname(self.root)) if self.sweep else "")
 
-def all_runs() -> list[Known]:
-    """Every run of this user, newest first; a sweep's points follow each other in their order."""
+
+def all_runs(*, foreign: bool = False) -> list[Known]:
+    """Every run of this user, newest first; a sweep's points follow each other in their order.
+
+    ``foreign`` adds what others have in the same folders.
+    """
     found: list[Known] = []
-    for ref in reversed(list_runs(check=False)):
+    for ref in reversed(list_runs(check=False, foreign=foreign)):
         of_sweep = os.path.isfile(f"{ref.path}/{SWEEP_FILE}")
         found += _points(ref.path, ref.id) if of_sweep else [Known(str(ref.path))]
     # A point that was resubmitted has a link of its own.

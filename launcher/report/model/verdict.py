@@ -21,8 +21,6 @@ State = Literal["pending", "running", "completed", "failed", "cancelled"]
 LOST_S = 600.0
 """A local run on another host counts as dead after this silence: its process cannot be looked at from here."""
 
-_MOST_PIDS = 2**31
-
 _DEAD: dict[str, tuple[State, str]] = {
     "CANCELLED": ("cancelled", "it was cancelled in SLURM"),
     "COMPLETED": ("failed", "the job ended without writing an outcome"),
@@ -114,8 +112,7 @@ def _local_state(h: History, now: float) -> Verdict:
     """Judge a run without SLURM by its process, where that is on this host, else by its silence."""
     quiet_s, submission = silence(h, now), h.submission
     host, pid = submission.get("host"), submission.get("pid")
-    known = isinstance(pid, int) and 0 < pid < _MOST_PIDS  # a damaged file may hold anything
-    alive = runs_here(host, pid, submission.get("pid_started")) if known else None
+    alive = runs_here(host, pid, submission.get("pid_started")) if pid is not None else None
     if alive is False and quiet_s > 5.0:
         how = f"launcher resubmit {h.paths.id} continues from the newest checkpoint."
         return _lost(h, f"The leader died and left no message: its process has ended. {how}")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from launcher.errors import SubmitError
+from launcher.run.opening import open_to_append
 from launcher.run.processes import is_alive
 from launcher.submission.backends.slurm import environment_for_sbatch, python_path
 
@@ -48,7 +49,7 @@ def start_detached(plan: SubmissionPlan) -> int:
     env = environment_for_sbatch(os.environ, {}, plan.spec.pass_names)
     env["PYTHONPATH"] = python_path(str(Path(__file__).parents[3]))
     log = Path(plan.submitit_dir) / "controller.log"
-    with log.open("ab") as errors:
+    with os.fdopen(open_to_append(log, 0o640), "ab") as errors:
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "launcher.submission.backends.local"],
@@ -106,8 +107,7 @@ class Foreground:
             words = ["-m", "launcher.node.agent", plan.run_dir, "--node", str(node)]
             line = f'exec {plan.command} -u "$@"'  # plan.command is a quoted piece of shell
             log = Path(plan.submitit_dir) / f"run_{node}_log.out"
-            fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-            with open(fd, "ab") as out:
+            with os.fdopen(open_to_append(log, 0o640), "ab") as out:
                 try:
                     self.agents.append(
                         subprocess.Popen(
@@ -179,15 +179,36 @@ def _die_with(parent: int) -> Callable[[], None]:
     return arrange
 
 
-def terminate(pid: int, started: object) -> bool:
-    """Send TERM to the run's controller, which hands it on to every agent; return False when it has ended."""
-    if not is_alive(pid, started):
+def terminate(pid: int, started: object, run_dir: Path) -> bool:
+    """Send TERM to the run's controller, which hands it on to every agent.
+
+    Return False, without a signal, for a process that has ended, or is not known to be that of the run in ``run_dir``: by the
+    moment of its start, and by the run's folder in its words or environment, or in those of what it has started.
+    """
+    if started is None or not is_alive(pid, started):
         return False
     try:
+        process = psutil.Process(pid)
+        if not any(_names(one, run_dir) for one in (process, *process.children(recursive=True))):
+            return False
         os.kill(pid, signal.SIGTERM)
-    except OSError:
+    except (psutil.Error, OSError):
         return False
     return True
+
+
+def _names(process: psutil.Process, run_dir: Path) -> bool:
+    """Return whether the words or the LAUNCHER_RUN_DIR of a process lead to the run's folder, or into it."""
+    try:
+        words = [*process.cmdline(), process.environ().get("LAUNCHER_RUN_DIR", "")]
+    except psutil.Error:
+        return False
+    for word in words:
+        head, named, rest = word.rpartition(f"/{run_dir.name}")
+        with contextlib.suppress(OSError, ValueError):
+            if named and rest[:1] in ("", "/") and os.path.samefile(head + named, run_dir):
+                return True
+    return False
 
 
 if __name__ == "__main__":

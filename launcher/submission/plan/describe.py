@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from launcher.config.document.schema import Job
 from launcher.run.spec import RunSpec
-from launcher.run.units import plural, size, tilde
+from launcher.run.units import plural, size, tilde, whole_number
 from launcher.submission.facts.facts import CodeFacts, Facts
 from launcher.submission.plan import limits
 from launcher.submission.plan.submission_plan import SubmissionPlan
@@ -158,7 +158,7 @@ def _of_code(spec: RunSpec, facts: Facts) -> Iterator[str]:
 def _minor(version: str) -> int:
     """Return 14 of "3.14.8", 0 of a version that is not known."""
     parts = version.split(".")
-    return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0
+    return whole_number(parts[1]) or 0 if len(parts) > 1 else 0
 
 
 def _of_environment(facts: Facts) -> Iterator[str]:

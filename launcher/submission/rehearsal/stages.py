@@ -16,6 +16,7 @@ from launcher.config.document.schema import Resources
 from launcher.config.load.load import LoadedJob
 from launcher.errors import LauncherError, SubmitError
 from launcher.frozen import frozen
+from launcher.run.opening import open_to_append
 from launcher.run.units import plural
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ
@@ -49,7 +50,7 @@ class Step:
 
     def start(self) -> None:
         """Start one per node. Raises SubmitError."""
-        with self._log.open("ab") as log:
+        with os.fdopen(open_to_append(self._log, 0o640), "ab") as log:
             try:
                 self._srun = subprocess.Popen(
                     self._words(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self._environment(),

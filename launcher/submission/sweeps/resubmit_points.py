@@ -17,8 +17,8 @@ from launcher.config.load.sweep import SWEPT
 from launcher.errors import RunDirError, StateError
 from launcher.frozen import frozen
 from launcher.run.files import read_object
-from launcher.run.index import SWEEP_FILE
-from launcher.run.paths import RunPaths
+from launcher.run.ownership import require_own
+from launcher.run.paths import SWEEP_FILE, RunPaths
 from launcher.run.state import read_outcome
 from launcher.submission import resubmit, submit
 from launcher.submission.backends import slurm
@@ -47,6 +47,8 @@ def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list
     Raises ConfigError, StateError, CheckpointError, RunDirError or SubmitError; then every point is as before, and what
     was queued is taken back.
     """
+    for paths in points:
+        require_own(paths.root)
     if not await_end([locate(paths) for paths in points]):
         raise StateError(f"{sweep.name}: some of these points are still ending in SLURM; try again in a minute")
     groups: dict[str, list[Resubmission]] = {}

@@ -24,7 +24,7 @@ from launcher.frozen import frozen
 from launcher.redact import redact_words
 from launcher.run import index
 from launcher.run.files import write_atomic
-from launcher.run.index import SWEEP_FILE
+from launcher.run.paths import SWEEP_FILE
 from launcher.submission import submit
 from launcher.submission.backends import slurm
 from launcher.submission.facts.facts import Facts

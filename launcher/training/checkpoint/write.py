@@ -76,7 +76,7 @@ def write_file(path: Path, value: Any, mode: int) -> dict[str, Any]:
     written, when the file could not be loaded again.
     """
     value = readback.loadable(value)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
     try:
         file = _HashingFile(fd)
         torch.save(value, file)  # type: ignore[arg-type]

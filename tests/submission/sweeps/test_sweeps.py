@@ -29,7 +29,7 @@ from launcher.submission.backends import slurm as slurm_backend
 from launcher.submission.facts.facts import CodeFacts, Facts, SlurmFacts
 from launcher.submission.resubmit import Again
 from launcher.submission.sweeps import submit_sweep
-from launcher.submission.sweeps.points import points_of, runs_of
+from launcher.submission.sweeps.points import own_runs_of, points_of
 from launcher.submission.sweeps.resubmit_points import resubmit_points
 
 Make = Callable[..., LoadedJob]
@@ -170,7 +170,7 @@ def test_sweeps_and_points_are_found_by_name(job: Make, slurm: Path, tmp_path: P
     """The sweep by its ending means all points, a point by its own ending means itself."""
     one = submit_sweep.submit_points(_sweep(job), _facts(tmp_path), [])
 
-    assert [p.id for p in runs_of("k7f")] == [p.id for p in points_of(one.root)]
+    assert [p.id for p in own_runs_of("k7f")] == [p.id for p in points_of(one.root)]
     assert index.resolve("k7f002") == points_of(one.root)[2].root
     with pytest.raises(RunNotFoundError):
         index.resolve("k7f009")
