@@ -96,7 +96,7 @@ def _stamp(path: Path) -> list[Any] | None:
         if path.is_symlink() and path.is_dir():
             return [os.readlink(path)]
         stat = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a name that no file can have
         return None
     return [stat.st_size, stat.st_mtime_ns]
 
