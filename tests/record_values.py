@@ -42,6 +42,8 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
 def records(kind: Any) -> st.SearchStrategy[Any]:
     """Records of one kind, with and without the keys that have a default."""
     hints = {name: hint for name, hint in typing.get_type_hints(kind).items() if name in kind._frozen_fields}
-    needed = {name: JOB_IDS if name == "job_id" else of(hint) for name, hint in hints.items() if name not in kind._defaults}
+    needed = {
+        name: JOB_IDS if name == "job_id" else of(hint) for name, hint in hints.items() if name not in kind._defaults
+    }
     optional = {name: of(hint) for name, hint in hints.items() if name in kind._defaults}
     return st.fixed_dictionaries(needed, optional=optional).map(lambda values: kind(**values))

@@ -55,7 +55,9 @@ def command(runs: tuple[str, ...], output: str | None, as_json: bool) -> None:
 def _write(output: str, text: str) -> None:
     target = Path(output)
     if os.path.lexists(target) and not stat.S_ISREG(os.lstat(target).st_mode):
-        raise RunDirError(f"{target} is a link or no regular file, which the report does not replace: name another with -o")
+        raise RunDirError(
+            f"{target} is a link or no regular file, which the report does not replace: name another with -o"
+        )
     try:
         whole = text.encode(errors="replace").decode()  # half characters have no bytes
         write_atomic(target, whole, mode=0o600, durable=False)

@@ -194,8 +194,12 @@ def resolve(wanted: str) -> Path:
     inside = [p for p in points if p.id == wanted or p.id.endswith(f"-{wanted}")]
     if len(inside) == 1:
         return inside[0].path
-    theirs = [r for r in list_runs(check=False, foreign=True) if wanted in (r.id, job_name(r.id)) and mark_of_owner(r.path)]
+    theirs = [
+        r for r in list_runs(check=False, foreign=True) if wanted in (r.id, job_name(r.id)) and mark_of_owner(r.path)
+    ]
     if theirs and not inside:
         path = theirs[-1].path
-        raise RunNotFoundError(f"{wanted!r} is a run {mark_of_owner(path)}, not yours: name it by its path, {path}, to read it")
+        raise RunNotFoundError(
+            f"{wanted!r} is a run {mark_of_owner(path)}, not yours: name it by its path, {path}, to read it"
+        )
     raise RunNotFoundError(_sentence(wanted, inside, refs))

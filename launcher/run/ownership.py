@@ -40,7 +40,9 @@ def require_own(folder: Path) -> None:
             raise StateError(f"{place} cannot be looked at: {error.strerror}") from None
         mode = f"mode {stat.S_IMODE(found.st_mode):04o}"
         if not is_own(found):
-            hint = ", which a network file system or a container shows in place of an unknown owner" * (found.st_uid == _NOBODY)
+            hint = ", which a network file system or a container shows in place of an unknown owner" * (
+                found.st_uid == _NOBODY
+            )
             raise StateError(
                 f"{place} is owned by {_user(found.st_uid)}{hint} ({mode}), and you are {_user(os.geteuid())}: "
                 "a run that is not yours can be read, but not run, resubmitted, forked or cancelled"

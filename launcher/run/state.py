@@ -67,7 +67,9 @@ def sound_submission(entry: dict[str, Any]) -> dict[str, Any]:
     """Return submission.json without job and process ids that are none: SLURM's commands and kill would get them as they are."""
     sound, before = _sound_entry(entry), entry.get("submissions")
     if before is not None:
-        sound["submissions"] = [_sound_entry(one) for one in before if isinstance(one, dict)] if isinstance(before, list) else []
+        sound["submissions"] = (
+            [_sound_entry(one) for one in before if isinstance(one, dict)] if isinstance(before, list) else []
+        )
     return sound
 
 

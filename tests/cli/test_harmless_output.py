@@ -59,7 +59,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
         with paths.events.open("a") as f:
             f.write(json.dumps({**t, **event}) + "\n")
     metrics = {EVIL: EVIL, "loss": EVIL}
-    paths.outcome.write_text(json.dumps({**t, "state": "failed", "reason": EVIL, "step": 3, "attempt": 0, "metrics": metrics}))
+    paths.outcome.write_text(
+        json.dumps({**t, "state": "failed", "reason": EVIL, "step": 3, "attempt": 0, "metrics": metrics})
+    )
     paths.state.write_text(json.dumps({**t, "attempt": 0, "nodes": [EVIL], "metrics": metrics, "phase": EVIL}))
     log = paths.rank_log(0, 0, 0)
     log.parent.mkdir(parents=True)
@@ -136,7 +138,10 @@ def test_a_pipe_gets_every_byte_of_a_log(run: RunPaths) -> None:
     raw = f"{EVIL}\n".encode() + b"\xff\x9b\n"
     run.rank_log(0, 0, 0).write_bytes(raw)
 
-    assert subprocess.run([sys.executable, "-m", "launcher", "logs", "@last"], capture_output=True, check=True).stdout == raw
+    assert (
+        subprocess.run([sys.executable, "-m", "launcher", "logs", "@last"], capture_output=True, check=True).stdout
+        == raw
+    )
 
 
 def test_on_a_terminal_the_verbs_own_colours_are_seen(run: RunPaths) -> None:

@@ -1,4 +1,4 @@
-"""Runs that somebody else has planted in a folder that is shared: seen, read by their path, and never run from, signalled or taken for one's own."""
+"""Runs that somebody else has planted in a shared folder: seen, read by their path, never run from, signalled or taken for one's own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("squeue", "scancel", "scontrol", "sacct", "sbatch"):
-        (tools / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/asked\n[ {name} != squeue ] || echo RUNNING\n')
+        (tools / name).write_text(
+            f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/asked\n[ {name} != squeue ] || echo RUNNING\n'
+        )
         (tools / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
@@ -53,12 +55,20 @@ def plant(folder: Path, **submission: object) -> RunPaths:
         (paths.root / name).mkdir()
     (paths.code / "train.py").write_text("print(1)\n")
     evil, mark = paths.root / "evil", folder.parent.parent / "pwned"
-    evil.write_text(f"#!/bin/sh\ntouch {mark}\nexec {sys.executable} \"$@\"\n")
+    evil.write_text(f'#!/bin/sh\ntouch {mark}\nexec {sys.executable} "$@"\n')
     evil.chmod(0o755)
     paths.job.write_text(f"script: train.py\nenvironment:\n  python: {evil}\n  setup: ['touch {mark}']\n")
     paths.spec.write_text(json.dumps({"version": 1, "id": paths.id, "name": "net", "batch": "local"}))
-    paths.events.write_text(json.dumps({"t": 1e9, "type": "submitted", "attempt": None, "job_id": "42", "backend": "slurm"}) + "\n")
-    base = {"backend": "slurm", "job_id": "42", "submitted_t": 1e9, "base_dir": str(paths.code), "code_root": str(paths.code)}
+    paths.events.write_text(
+        json.dumps({"t": 1e9, "type": "submitted", "attempt": None, "job_id": "42", "backend": "slurm"}) + "\n"
+    )
+    base = {
+        "backend": "slurm",
+        "job_id": "42",
+        "submitted_t": 1e9,
+        "base_dir": str(paths.code),
+        "code_root": str(paths.code),
+    }
     paths.submission.write_text(json.dumps({**base, **submission}))
     give_to(paths.root, STRANGER)
     return paths
@@ -89,7 +99,9 @@ def test_a_planted_run_is_not_what_a_name_means(
 
 
 @pytest.mark.parametrize("words", EXECUTING, ids=lambda words: " ".join(words[:1] + words[2:]))
-def test_a_strangers_run_is_not_run_by_its_path(shared: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_strangers_run_is_not_run_by_its_path(
+    shared: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """One sentence names owner and mode; nothing of it runs, and nothing is signalled."""
     paths = plant(shared / RUN)
 
@@ -171,7 +183,9 @@ def test_a_strangers_run_is_read_by_its_path(shared: Path, capsys: pytest.Captur
         assert main([words[0], str(paths.root), *words[1:]]) == 0, words
     assert "step 1\n" in capsys.readouterr().out
     assert main(["status", "net"]) == 7
-    assert f"'net' is a run of nobody, not yours: name it by its path, {paths.root}, to read it" in capsys.readouterr().err
+    assert (
+        f"'net' is a run of nobody, not yours: name it by its path, {paths.root}, to read it" in capsys.readouterr().err
+    )
 
 
 def test_nothing_of_a_strangers_run_is_removed(shared: Path) -> None:
@@ -243,7 +257,9 @@ def test_root_is_trusted() -> None:
         assert in_a_child(lambda: mark_of_owner(thirds) == "of user 4321")
 
 
-@pytest.mark.parametrize("options", [[], ["--json", "-o", f"{RUN}.html"], ["-o", f"{RUN}.html"]], ids=["page", "json", "output"])
+@pytest.mark.parametrize(
+    "options", [[], ["--json", "-o", f"{RUN}.html"], ["-o", f"{RUN}.html"]], ids=["page", "json", "output"]
+)
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe"])
 def test_a_report_goes_where_it_says(
     shared: Path, options: list[str], kind: str, capsys: pytest.CaptureFixture[str]
@@ -260,7 +276,10 @@ def test_a_report_goes_where_it_says(
         treasure.write_text("mine\n")
 
     assert main(["report", RUN, *options]) == 11
-    assert "is a link or no regular file, which the report does not replace: name another with -o" in capsys.readouterr().err
+    assert (
+        "is a link or no regular file, which the report does not replace: name another with -o"
+        in capsys.readouterr().err
+    )
     assert treasure.exists() is (kind == "link")
     assert kind != "link" or treasure.read_text() == "mine\n"
 
@@ -281,7 +300,9 @@ def test_a_report_replaces_a_report(shared: Path) -> None:
 # --- what a planted submission.json cannot do, in a folder of one's own ---------------------------------------------------
 
 
-@pytest.mark.parametrize("job_id", ["--me", "--user=root", "42 43", "42;reboot", "\u0664\u0662", "", None, 42, "0", ["42"]])
+@pytest.mark.parametrize(
+    "job_id", ["--me", "--user=root", "42 43", "42;reboot", "\u0664\u0662", "", None, 42, "0", ["42"]]
+)
 def test_what_is_no_job_id_reaches_no_command(shared: Path, job_id: object) -> None:
     """Read as none, from submission.json and from events: scancel, squeue and scontrol are not called."""
     mine = plant(shared / RUN, job_id=job_id)
@@ -292,7 +313,7 @@ def test_what_is_no_job_id_reaches_no_command(shared: Path, job_id: object) -> N
     for words in (["cancel", RUN], ["cancel", RUN, "--save"], ["status", RUN], ["why", RUN], ["ls"]):
         main(words)
     asked = shared.parent / "asked"
-    assert not asked.exists() or "scancel" not in (said := asked.read_text()) and str(job_id) not in said
+    assert not asked.exists() or ("scancel" not in (said := asked.read_text()) and str(job_id) not in said)
 
 
 @pytest.mark.parametrize("job_id", ["42", "42_7", "42+1"])
@@ -328,7 +349,9 @@ def test_a_process_of_another_program_gets_no_signal(
 
 
 @pytest.mark.parametrize("pid", [-1, 0, True, 2**40, "1", 1.5])
-def test_a_number_that_means_many_processes_gets_no_signal(shared: Path, pid: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_that_means_many_processes_gets_no_signal(
+    shared: Path, pid: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """kill(-1) would end everything that the user runs."""
     sent: list[object] = []
     monkeypatch.setattr(os, "kill", lambda *what: sent.append(what))

@@ -31,7 +31,22 @@ OBJECTS = ("state.json", "outcome.json", "spec.json", "submission.json", "enviro
 LINES = ("events.jsonl", "metrics.jsonl", "samples.jsonl")
 VERBS = (["ls"], ["ls", "--json"], ["status", "{run}"], ["status", "--json", "{run}"], ["why", "{run}"], ["why", "--json", "{run}"],
          ["nodes"], ["logs", "{run}", "--agents"], ["report", "{run}", "-o", "page.html"], ["report", "--json", "{run}"])  # fmt: skip
-WORDS = ["", "nan", "slurm", "local", "failed", "running", "requeued", "continuation", "²", "../..", "\x1b[2J", "a\0b", "\ud800", "--me"]
+WORDS = [
+    "",
+    "nan",
+    "slurm",
+    "local",
+    "failed",
+    "running",
+    "requeued",
+    "continuation",
+    "²",
+    "../..",
+    "\x1b[2J",
+    "a\0b",
+    "\ud800",
+    "--me",
+]
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.sampled_from([10**400, -(10**16), 2**63]) | st.floats() | st.sampled_from(WORDS)
     | st.text(max_size=4)
@@ -56,7 +71,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("XDG_CONFIG_HOME", str(home / "config"))
         patch.setenv("PATH", str(Path(sys.executable).parent))
         patch.setenv("LAUNCHER_DEBUG", "1")  # a fault of ours is raised, not told
-        patch.setattr(os, "kill", lambda pid, number: number == 0 or pytest.fail(f"{pid} got {signal.Signals(number).name}"))
+        patch.setattr(
+            os, "kill", lambda pid, number: number == 0 or pytest.fail(f"{pid} got {signal.Signals(number).name}")
+        )
         patch.chdir(home)
         yield home
 
@@ -66,10 +83,16 @@ def shapes(place: Path) -> dict[str, st.SearchStrategy[Any]]:
     """By file: objects with the keys that such a file has, at any depth, and any values."""
     found: dict[str, st.SearchStrategy[Any]] = {}
     for name in (*OBJECTS, *LINES):
-        texts = [text for path in (place / "whole").glob(f"*/{name}") for text in path.read_text().split("\n" if name in LINES else "\0")]
+        texts = [
+            text
+            for path in (place / "whole").glob(f"*/{name}")
+            for text in path.read_text().split("\n" if name in LINES else "\0")
+        ]
         known = sorted(set().union(*(keys_of(json.loads(text)) for text in texts if text.strip())))
         keys = st.sampled_from(known or ["t"]) | st.text(max_size=2)
-        inner = st.recursive(LEAVES, lambda v, keys=keys: st.lists(v, max_size=3) | st.dictionaries(keys, v, max_size=4), max_leaves=8)
+        inner = st.recursive(
+            LEAVES, lambda v, keys=keys: st.lists(v, max_size=3) | st.dictionaries(keys, v, max_size=4), max_leaves=8
+        )
         found[name] = st.dictionaries(keys, inner, max_size=12)
     return found
 
@@ -86,7 +109,9 @@ def test_no_value_breaks_a_verb(place: Path, shapes: dict[str, st.SearchStrategy
     original = data.draw(st.sampled_from(sorted((place / "whole").glob("*-*"))), label="run")
     root = runs / original.name
     shutil.copytree(original, root)
-    for name in data.draw(st.lists(st.sampled_from((*OBJECTS, *LINES)), min_size=1, max_size=3, unique=True), label="files"):
+    for name in data.draw(
+        st.lists(st.sampled_from((*OBJECTS, *LINES)), min_size=1, max_size=3, unique=True), label="files"
+    ):
         path, value = root / name, data.draw(shapes[name], label=name)
         if name in LINES:
             lines = path.read_text().splitlines() if path.exists() else []
@@ -134,7 +159,10 @@ def test_no_sweep_breaks_a_verb(place: Path, value: Any) -> None:
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(value=ANY | st.dictionaries(st.sampled_from(["train.py", "/etc/passwd", "../x", "a\0b", ".", "x" * 300, "\ud800"]), LEAVES))
+@given(
+    value=ANY
+    | st.dictionaries(st.sampled_from(["train.py", "/etc/passwd", "../x", "a\0b", ".", "x" * 300, "\ud800"]), LEAVES)
+)
 def test_no_list_of_copied_files_breaks_a_resubmission(place: Path, value: Any) -> None:
     """code.json only tells which files the user has changed since."""
     root, paths = place / "source", RunPaths(place / "copied")

@@ -62,7 +62,9 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("plant", [pipe, zeros, sparse])
 @pytest.mark.parametrize("reader", READERS)
-def test_no_reader_of_a_run_waits_or_reads_without_end(tmp_path: Path, plant: Callable[[Path], None], reader: str) -> None:
+def test_no_reader_of_a_run_waits_or_reads_without_end(
+    tmp_path: Path, plant: Callable[[Path], None], reader: str
+) -> None:
     """Nothing is read of it, or, of a file with holes, a bounded part, within seconds."""
     path = tmp_path / "events.jsonl"
     plant(path)
@@ -74,7 +76,9 @@ def test_no_reader_of_a_run_waits_or_reads_without_end(tmp_path: Path, plant: Ca
     assert found is None or sum(len(str(one)) for one in found) < 1 << 24  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("plant", "why"), [(pipe, "it is not a regular file"), (zeros, "it is a link"), (sparse, "it is larger than")])
+@pytest.mark.parametrize(
+    ("plant", "why"), [(pipe, "it is not a regular file"), (zeros, "it is a link"), (sparse, "it is larger than")]
+)
 def test_the_damage_is_named(tmp_path: Path, plant: Callable[[Path], None], why: str) -> None:
     """A report says of which file nothing was read, and why."""
     paths = RunPaths(tmp_path)

@@ -9,17 +9,26 @@ from launcher.slurm import jobs, restart
 from launcher.slurm.environ import job_environ
 from launcher.slurm.hosts import expand_hosts
 
-PIECES = ["JobId=", "ArrayJobId=", " ArrayTaskId=", "\n   JobState=", " Reason=", "\n   Requeue=1 Restarts=", " BatchFlag=1 ExitCode=", "0:0",
-          "\n   RunTime=", "\n   StartTime=", " EndTime=", "\n   PreemptEligibleTime=", " PreemptTime=", "\n   NodeList=", "|", "\n", "²", "٣", "9" * 5000,
-          "9" * 400, "1-00:00:00", "0001-01-01T00:00:00", "9999-12-31T23:59:59", "24_[2-3%1]", "24_[1-", "n[1-2]", "RUNNING", "CANCELLED by 0", "CANCELLED+",
-          "sdiag output at x (", ")", "Main schedule statistics", "\n\tTotal cycles: ", ":", "\0", "\x1b[2J", " ", "42", "42_7", "42+1"]  # fmt: skip
+PIECES = [
+    "JobId=", "ArrayJobId=", " ArrayTaskId=", "\n   JobState=", " Reason=", "\n   Requeue=1 Restarts=", " BatchFlag=1 ExitCode=",
+    "0:0", "\n   RunTime=", "\n   StartTime=", " EndTime=", "\n   PreemptEligibleTime=", " PreemptTime=", "\n   NodeList=", "|", "\n",
+    "²", "٣", "9" * 5000, "9" * 400, "1-00:00:00", "0001-01-01T00:00:00", "9999-12-31T23:59:59", "24_[2-3%1]", "24_[1-", "n[1-2]",
+    "RUNNING", "CANCELLED by 0", "CANCELLED+", "sdiag output at x (", ")", "Main schedule statistics", "\n\tTotal cycles: ", ":",
+    "\0", "\x1b[2J", " ", "42", "42_7", "42+1",
+]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=30).map("".join)
-ROWS = st.lists(st.lists(st.sampled_from(PIECES) | st.text("|\n:0123456789", max_size=5), min_size=9, max_size=12).map("|".join)).map("\n".join)
+ROWS = st.lists(
+    st.lists(st.sampled_from(PIECES) | st.text("|\n:0123456789", max_size=5), min_size=9, max_size=12).map("|".join)
+).map("\n".join)
 
 
 @settings(deadline=None)
 @given(text=TEXTS | ROWS)
-@example(text="JobId=42\n   JobState=RUNNING Reason=None\n   Requeue=1 Restarts=" + "9" * 5000 + " BatchFlag=1 ExitCode=²:²\n")
+@example(
+    text="JobId=42\n   JobState=RUNNING Reason=None\n   Requeue=1 Restarts="
+    + "9" * 5000
+    + " BatchFlag=1 ExitCode=²:²\n"
+)
 @example(text="42|42|RUNNING|²|" + "9" * 400 + "|0001-01-01T00:00:00|n1|x|y|z|w")
 @example(text="sdiag output at x (" + "9" * 5000 + ")\nMain schedule statistics\n\tTotal cycles: " + "9" * 5000)
 def test_no_answer_breaks_its_reader(text: str) -> None:
