@@ -124,10 +124,10 @@ def faulty(root: Path, *, active: bool) -> set[str]:
     found = set()
     for name in ("state.json", "outcome.json", "spec.json", "submission.json"):
         path = root / name
-        value = parsed(path.read_bytes()) if path.is_file() else None
-        looped = path.is_symlink() and os.readlink(path) == name  # no missing file
+        value = parsed(path.read_bytes()) if path.is_file() and not path.is_symlink() else None
+        linked = path.is_symlink()  # no missing file, wherever it leads
         if not isinstance(value, dict):
-            bad = path.exists() or looped or name == "spec.json"
+            bad = path.exists() or linked or name == "spec.json"
         else:
             bad = name == "spec.json" and value.get("version") != 1
         if bad:
