@@ -17,7 +17,7 @@ import click
 from launcher.cli._options import json_option, run_argument
 from launcher.cli._terminal import LogStream
 from launcher.frozen import field_values, frozen
-from launcher.run.opening import open_regular
+from launcher.opening import open_regular
 
 if TYPE_CHECKING:
     from launcher.run.paths import RunPaths

@@ -71,7 +71,7 @@ def _failed(run: str, how: Again, wait: bool) -> None:
     from launcher.cli._follow_run import follow_points
     from launcher.cli._submitting import print_warnings
     from launcher.run import index
-    from launcher.run.ownership import require_own
+    from launcher.run.own_folder import require_own
     from launcher.submission.sweeps.points import points_of
     from launcher.submission.sweeps.resubmit_points import failed_of, resubmit_points
 

@@ -25,7 +25,7 @@ def command(run: str, rank: int | None, words: tuple[str, ...]) -> None:
     It starts in the run's code directory, with the run's variables and setup lines. It takes no resources from the run
     (srun --overlap) and ends with the run's allocation. The exit code is COMMAND's.
     """
-    from launcher.run.ownership import require_own
+    from launcher.run.own_folder import require_own
     from launcher.run.spec import RunSpec
     from launcher.run.state import read_state
     from launcher.submission.liveness import locate

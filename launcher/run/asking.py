@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from launcher.opening import UnfitFileError, read_whole
 from launcher.run.files import NO_JSON, parse_lines
-from launcher.run.opening import UnfitFileError, read_whole
 
 _T = TypeVar("_T")
 

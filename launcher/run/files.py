@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from launcher.frozen import frozen
-from launcher.run.opening import HISTORY_BYTES, open_regular, open_to_append, read_whole
+from launcher.opening import HISTORY_BYTES, open_regular, open_to_append, read_whole
 
 NO_JSON = (ValueError, RecursionError)
 """What `json.loads` raises for torn, foreign and deeply nested texts."""

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from launcher.errors import RunGoneError, RunNotFoundError
 from launcher.frozen import frozen
+from launcher.ownership import is_own
 from launcher.run import clock
 from launcher.run.files import read_object, write_atomic
-from launcher.run.ownership import is_own, mark_of_owner
+from launcher.run.own_folder import mark_of_owner
 from launcher.run.paths import SWEEP_FILE
 from launcher.run.units import short_list
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from launcher.opening import open_regular
 from launcher.run.asking import exists, load_object
 from launcher.run.files import read_object
-from launcher.run.opening import open_regular
 
 MANIFEST = "manifest.json"
 _CHUNK = 4 * 1024 * 1024

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.frozen import field_values, frozen
-from launcher.run.opening import read_whole
+from launcher.opening import read_whole
 from launcher.run.paths import SPEC_VERSION
 
 CHECKED_FREE_BYTES = 1 << 30

@@ -9,7 +9,7 @@ from launcher.errors import SiteError, StateError
 from launcher.frozen import frozen
 from launcher.run import event_lines
 from launcher.run.events import AttemptStarted
-from launcher.run.ownership import require_own
+from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 from launcher.submission.folder.requests import request_stop, write_cancelled

@@ -14,7 +14,7 @@ from launcher.config.load.trust import doubt, refuse
 from launcher.errors import CheckpointError, ConfigError, StateError
 from launcher.frozen import frozen
 from launcher.run import index
-from launcher.run.ownership import require_own
+from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_submission
 from launcher.run.units import short_list, whole_number

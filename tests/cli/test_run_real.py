@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from launcher.cli import main as main_module
+from launcher.errors import RunDirError
 from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
@@ -371,3 +372,25 @@ def test_a_shell_beside_a_local_run(tmp_path: Path, env: dict[str, str]) -> None
     assert Path(done.stdout.split("\n")[5]).parent == Path(sys.executable).parent
     assert coded.returncode == 7
     assert (refused.returncode, "is not running" in refused.stderr) == (16, True)
+
+
+@pytest.mark.parametrize("writable", ["lib/launcher/errors.py", "code", "submitit", "spec.json"])
+def test_what_others_could_have_written_is_not_started(tmp_path: Path, env: dict[str, str], writable: str) -> None:
+    """Before it starts a shared run, the first node looks at what it executes: one sentence names what everybody can write."""
+    (tmp_path / "train.py").write_text("import pathlib\npathlib.Path(__file__).parents[1].joinpath('started').touch()\n")
+    words = [*WORDS, "train.py", "preflight=false", "share=group"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    root = _the_run(tmp_path).root
+    (root / "started").unlink()
+    for name in ("outcome.json", "attempts"):
+        (root / name).rename(tmp_path / name)
+    target = root / writable
+    target.chmod(target.stat().st_mode | 0o002)
+
+    agent = [sys.executable, "-m", "launcher.node.agent", str(root), "--node", "0"]
+    refused = subprocess.run(agent, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+    assert refused.returncode == RunDirError.exit_code
+    assert refused.stderr.startswith(f"error: {target} can be written by everybody, and this run would execute it: ")
+    assert not (root / "started").exists()

@@ -16,7 +16,7 @@ from launcher.cli.main import main
 from launcher.cli.watch import _save_and_end
 from launcher.errors import StateError
 from launcher.run import index
-from launcher.run.ownership import mark_of_owner, require_own
+from launcher.run.own_folder import mark_of_owner, require_own
 from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
 from launcher.submission.sweeps.points import own_runs_of

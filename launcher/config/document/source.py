@@ -7,10 +7,7 @@ a key (``on:``) is always text. ``3e-4`` is a number, as OmegaConf and YAML 1.2 
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from typing import Any
 import yaml
 
 from launcher.frozen import frozen
+from launcher.opening import open_regular
 
 COMMAND_LINE = "command line"
 FILE_BYTES = 256 << 10
@@ -171,13 +169,7 @@ def read_regular(path: Path, most: int) -> bytes:
 
     Raises OSError, also for what is no regular file.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would wait for its writer
-    with open(fd, "rb") as f:
-        kind = os.fstat(fd).st_mode
-        if stat.S_ISDIR(kind):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(kind):
-            raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
+    with open(open_regular(path, follow=True), "rb") as f:
         return f.read(most + 1)
 
 

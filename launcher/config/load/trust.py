@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import grp
 import os
-import pwd
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 from launcher.errors import TrustError
+from launcher.ownership import other_writer
 
 
 def doubt(paths: Iterable[Path]) -> str:
@@ -20,7 +18,7 @@ def doubt(paths: Iterable[Path]) -> str:
     """
     for path in paths:
         with contextlib.suppress(OSError):
-            if why := _of_others(os.stat(path)):
+            if why := other_writer(os.stat(path)):
                 return f"{path} {why}"
     return ""
 
@@ -29,36 +27,3 @@ def refuse(why: str) -> None:
     """Raise TrustError for a doubt; do nothing for an empty one."""
     if why:
         raise TrustError(f"{why}, and what it names would run as you; read it, then add --trust")
-
-
-def _of_others(found: os.stat_result) -> str:
-    if found.st_uid not in (os.geteuid(), 0):
-        return f"belongs to {_user(found.st_uid)}"
-    if found.st_mode & stat.S_IWOTH:
-        return "can be written by everybody"
-    if found.st_mode & stat.S_IWGRP and not _private(found.st_gid):
-        return f"can be written by {_group(found.st_gid)}"
-    return ""
-
-
-def _private(gid: int) -> bool:
-    """Tell whether a group is root's, or has the user as its one member: many systems make such a group for every user."""
-    try:
-        name, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(gid)
-    except KeyError:
-        return gid == 0
-    return gid == 0 or (group.gr_name == name and set(group.gr_mem) <= {name})
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
-
-
-def _group(gid: int) -> str:
-    try:
-        return f"group {grp.getgrgid(gid).gr_name}"
-    except KeyError:
-        return f"group {gid}"

@@ -21,8 +21,9 @@ from launcher.node.leader.leader import Leader
 from launcher.node.wire import connection
 from launcher.node.wire.messages import AgentHello, Hub, Link, Shutdown
 from launcher.node.wire.proofs import LifeKey
+from launcher.opening import read_whole
 from launcher.run.asking import exists, load_object, patiently
-from launcher.run.opening import read_whole
+from launcher.run.own_folder import require_only_own_writers
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 
@@ -40,6 +41,8 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
         spec, secret, passed = _read(paths)
         index = node_index(spec) if node is None else node
         names = node_names(spec)
+        if index == 0:
+            require_only_own_writers(paths)
         if not 0 <= index < len(names):
             raise ProtocolError(f"Node {index} does not belong to this run of {len(names)} nodes.")
     except LauncherError as error:

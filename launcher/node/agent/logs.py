@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from launcher.run.opening import open_regular, open_to_append
+from launcher.opening import open_regular, open_to_append
 from launcher.run.paths import RunPaths
 from launcher.run.tracebacks import users_lines
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from launcher.node.allocation.start_errors import SLURMSTEPD, start_error
 from launcher.node.wire.connection import allocation_life
+from launcher.opening import open_regular
 from launcher.run.batch import MARK, UNSEEN
-from launcher.run.opening import open_regular
 from launcher.run.paths import RunPaths
 from launcher.slurm.environ import JobEnviron, job_environ
 from launcher.slurm.hosts import expand_hosts

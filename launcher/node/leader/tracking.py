@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.run.opening import open_to_append
+from launcher.opening import open_to_append
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.slurm.commands import spared

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node.sidecars.sinks import About, End, MetricsRow, Sink, make_sinks
+from launcher.opening import open_regular
 from launcher.redact import REDACTED, redact, redact_values, redact_words
 from launcher.run import event_lines
 from launcher.run.asking import load_object, patiently
 from launcher.run.children import exit_now
 from launcher.run.events import RoundStarted
 from launcher.run.files import read_object, write_atomic
-from launcher.run.opening import open_regular
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_submission

@@ -7,9 +7,9 @@ import re
 import sysconfig
 from pathlib import Path
 
+from launcher.opening import open_regular
 from launcher.report.formats import clean
 from launcher.run.event_parts import Frame
-from launcher.run.opening import open_regular
 
 _STDLIB = tuple({os.path.realpath(sysconfig.get_paths()[k]) for k in ("stdlib", "platstdlib")})
 _MOST_FRAMES = 7

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.opening import open_regular
 from launcher.report.model.hearing import Hearing, run_now
 from launcher.report.model.history import History
 from launcher.report.model.ledger import Ledger, ledger
@@ -20,7 +21,6 @@ from launcher.report.model.summary import RunSummary
 from launcher.report.text.listing import ListingRow, group_sweeps, grouped_rows, main_metric_name
 from launcher.run.events import Hang, WorkerFailed
 from launcher.run.files import parse_lines
-from launcher.run.opening import open_regular
 from launcher.run.paths import RunPaths
 
 if TYPE_CHECKING:

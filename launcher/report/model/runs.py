@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from launcher.errors import RunNotFoundError
 from launcher.frozen import frozen
+from launcher.opening import read_whole
 from launcher.redact import redact, redact_values
 from launcher.report.model.hearing import silence
 from launcher.report.model.history import History, as_dict, as_list, as_text
 from launcher.report.model.summary import RunSummary, summarise_history
 from launcher.run.files import read_object
 from launcher.run.index import is_sweep, job_name, list_runs, resolve
-from launcher.run.opening import read_whole
-from launcher.run.ownership import mark_of_owner
+from launcher.run.own_folder import mark_of_owner
 from launcher.run.paths import SWEEP_FILE, RunPaths
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def shown_job(paths: RunPaths) -> str:
     # Here alone: YAML takes 20 ms, which status and ls do not need.
     from launcher.config.document.source import dump_yaml, read_yaml
 
-    text = paths.job.read_text(errors="replace")
+    text = read_whole(paths.job).decode(errors="replace")
     document = read_yaml(text, paths.job.name)
     shown = redact_values(document.data)
     return redact(text) if document.problems or shown == document.data else dump_yaml(shown)

@@ -22,7 +22,6 @@ from launcher.report.page.drawing import lanes
 from launcher.report.text.status import past
 from launcher.report.text.words import QUIET, level, words
 from launcher.run.files import Damage, read_object, read_thinned
-from launcher.run.opening import read_whole
 from launcher.run.paths import RunPaths
 from launcher.run.units import plural, short_list
 

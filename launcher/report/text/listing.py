@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.opening import read_whole
 from launcher.report import formats
 from launcher.report.model.hearing import read_histories
 from launcher.report.model.history import History, as_dict, as_number, as_text, as_time
@@ -16,7 +17,6 @@ from launcher.report.model.runs import Ask, Known, summarise_all
 from launcher.report.model.summary import RunSummary
 from launcher.report.model.verdict import State
 from launcher.run.files import NO_JSON
-from launcher.run.opening import read_whole
 from launcher.run.paths import RunPaths
 
 Reading = Callable[[list[RunPaths], float], list[History]]

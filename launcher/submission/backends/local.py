@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from launcher.errors import SubmitError
-from launcher.run.opening import open_to_append
+from launcher.opening import open_to_append
 from launcher.run.processes import is_alive
 from launcher.submission.backends.slurm import environment_for_sbatch, python_path
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import launcher
 from launcher.errors import SnapshotError
+from launcher.ownership import OTHERS_WRITE
 from launcher.redact import REDACTED, redact, redact_words
 from launcher.run.files import read_object, write_atomic
 from launcher.run.paths import RunPaths
@@ -27,7 +28,6 @@ from launcher.submission.facts.facts import CodeFacts, Interpreter
 from launcher.submission.folder import make_folder
 
 _NAMED = 5
-_OTHERS_WRITE = 0o022
 _COPIED = RunPaths(Path()).copied.name
 _DIFF_LIMIT = 1_000_000
 # Wider than `secret_name`: nobody misses CONDA_AUTH or SLURM_TOKEN_FILE here, where others may read.
@@ -85,8 +85,8 @@ def _copy(root: Path, source: Path, target: Path, top: Path) -> None:
 def _copy_file(source: str | Path, target: str | Path) -> str | Path:
     """Copy a file with its times and its mode, but for others' right to write it: the run executes the copy."""
     shutil.copy2(source, target)
-    if (mode := os.stat(target).st_mode) & _OTHERS_WRITE:
-        os.chmod(target, mode & ~_OTHERS_WRITE)
+    if (mode := os.stat(target).st_mode) & OTHERS_WRITE:
+        os.chmod(target, mode & ~OTHERS_WRITE)
     return target
 
 
@@ -138,7 +138,7 @@ def copy_launcher(target: Path) -> None:
         )  # fmt: skip
         target.chmod(target.parent.stat().st_mode & 0o777)  # who may enter the run may enter this, whatever the umask
         for folder, _, _ in os.walk(target / "launcher"):  # copytree gives folders their originals' modes
-            os.chmod(folder, os.stat(folder).st_mode & ~_OTHERS_WRITE)
+            os.chmod(folder, os.stat(folder).st_mode & ~OTHERS_WRITE)
     except (OSError, shutil.Error) as error:
         raise SnapshotError(f"{target}: the launcher cannot be copied into the run: {error}") from None
 

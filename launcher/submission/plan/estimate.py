@@ -18,7 +18,6 @@ from launcher.frozen import frozen
 from launcher.run import index, rehearsals
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome, read_state
-from launcher.run.units import whole_number
 from launcher.slurm.commands import ask
 from launcher.slurm.jobs import moment
 from launcher.submission.plan.submission_plan import SubmissionPlan

@@ -16,7 +16,7 @@ from launcher.config.document.schema import Resources
 from launcher.config.load.load import LoadedJob
 from launcher.errors import LauncherError, SubmitError
 from launcher.frozen import frozen
-from launcher.run.opening import open_to_append
+from launcher.opening import open_to_append
 from launcher.run.units import plural
 from launcher.slurm.commands import ask
 from launcher.slurm.environ import job_environ

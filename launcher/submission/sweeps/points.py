@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.errors import StateError
 from launcher.run import index
 from launcher.run.files import read_object
-from launcher.run.ownership import require_own
+from launcher.run.own_folder import require_own
 from launcher.run.paths import SWEEP_FILE, RunPaths
 
 

@@ -17,7 +17,7 @@ from launcher.config.load.sweep import SWEPT
 from launcher.errors import RunDirError, StateError
 from launcher.frozen import frozen
 from launcher.run.files import read_object
-from launcher.run.ownership import require_own
+from launcher.run.own_folder import require_own
 from launcher.run.paths import SWEEP_FILE, RunPaths
 from launcher.run.state import read_outcome
 from launcher.submission import resubmit, submit

@@ -7,8 +7,6 @@ import os
 import stat
 from pathlib import Path
 
-from launcher.run.units import size as amount
-
 OBJECT_BYTES = 64 << 20
 """The most that is read of a file that is one object: the picture of ten thousand ranks takes about 6 MB."""
 HISTORY_BYTES = 256 << 20
@@ -44,7 +42,7 @@ def read_whole(path: str | Path, most: int = OBJECT_BYTES) -> bytes:
     finally:
         os.close(fd)
     if size > most or len(data) > most:
-        raise UnfitFileError(errno.EFBIG, f"it is larger than {amount(most)}", str(path))
+        raise UnfitFileError(errno.EFBIG, f"it is larger than {most / 2**20:,.4g} MiB", str(path))
     return data
 
 

@@ -13,13 +13,13 @@ import pytest
 
 from launcher.node.agent.logs import last_lines, open_log
 from launcher.node.sidecars.trackers import read_rows
+from launcher.opening import UnfitFileError, open_to_append, read_whole
 from launcher.report.diagnosis.traces import tail
 from launcher.report.live.feed import tail_objects
 from launcher.report.model.history import read_history
 from launcher.report.text.listing import _load
 from launcher.run import asking, event_lines
 from launcher.run.files import Damage, append_line, read_lines, read_object, read_thinned
-from launcher.run.opening import UnfitFileError, open_to_append, read_whole
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import keep_room
