@@ -42,7 +42,8 @@ def read_whole(path: str | Path, most: int = OBJECT_BYTES) -> bytes:
     finally:
         os.close(fd)
     if size > most or len(data) > most:
-        raise UnfitFileError(errno.EFBIG, f"it is larger than {most / 2**20:,.4g} MiB", str(path))
+        amount = f"{most >> 20} MiB" if most >> 20 else f"{most:,} bytes"
+        raise UnfitFileError(errno.EFBIG, f"it is larger than {amount}", str(path))
     return data
 
 

@@ -109,7 +109,7 @@ def test_a_file_that_has_grown_too_large_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"x" * 1000)
 
     assert read_whole(path, 1000) == b"x" * 1000
-    with pytest.raises(UnfitFileError, match="larger than 999 B"):
+    with pytest.raises(UnfitFileError, match="larger than 999 bytes"):
         read_whole(path, 999)
 
 

@@ -17,10 +17,9 @@ from pathlib import Path
 
 from launcher.errors import RunGoneError, RunNotFoundError
 from launcher.frozen import frozen
-from launcher.ownership import is_own
+from launcher.ownership import is_own, user_name
 from launcher.run import clock
 from launcher.run.files import read_object, write_atomic
-from launcher.run.own_folder import mark_of_owner
 from launcher.run.paths import SWEEP_FILE
 from launcher.run.units import short_list
 
@@ -195,12 +194,9 @@ def resolve(wanted: str) -> Path:
     inside = [p for p in points if p.id == wanted or p.id.endswith(f"-{wanted}")]
     if len(inside) == 1:
         return inside[0].path
-    theirs = [
-        r for r in list_runs(check=False, foreign=True) if wanted in (r.id, job_name(r.id)) and mark_of_owner(r.path)
-    ]
+    named = [r.path for r in list_runs(check=False, foreign=True) if wanted in (r.id, job_name(r.id))]
+    theirs = [path for path in named if path.is_dir() and not is_own(path.stat())]
     if theirs and not inside:
-        path = theirs[-1].path
-        raise RunNotFoundError(
-            f"{wanted!r} is a run {mark_of_owner(path)}, not yours: name it by its path, {path}, to read it"
-        )
+        path, owner = theirs[-1], user_name(theirs[-1].stat().st_uid)
+        raise RunNotFoundError(f"{wanted!r} is a run of {owner}, not yours: name it by its path, {path}, to read it")
     raise RunNotFoundError(_sentence(wanted, inside, refs))

@@ -36,11 +36,10 @@ def require_own(folder: Path) -> None:
             raise StateError(f"{place} cannot be looked at: {error.strerror}") from None
         mode = f"mode {stat.S_IMODE(found.st_mode):04o}"
         if not is_own(found):
-            hint = ", which a network file system or a container shows in place of an unknown owner" * (
-                found.st_uid == _NOBODY
-            )
+            unknown = "nobody, which a network file system or a container shows for an owner that it does not know"
+            owner = unknown if found.st_uid == _NOBODY else user_name(found.st_uid)
             raise StateError(
-                f"{place} is owned by {user_name(found.st_uid)}{hint} ({mode}), and you are {user_name(os.geteuid())}: "
+                f"{place} is owned by {owner} ({mode}), and you are {user_name(os.geteuid())}: "
                 "a run that is not yours can be read, but not run, resubmitted, forked or cancelled"
             )
         if other_writer(found):

@@ -377,7 +377,9 @@ def test_a_shell_beside_a_local_run(tmp_path: Path, env: dict[str, str]) -> None
 @pytest.mark.parametrize("writable", ["lib/launcher/errors.py", "code", "submitit", "spec.json"])
 def test_what_others_could_have_written_is_not_started(tmp_path: Path, env: dict[str, str], writable: str) -> None:
     """Before it starts a shared run, the first node looks at what it executes: one sentence names what everybody can write."""
-    (tmp_path / "train.py").write_text("import pathlib\npathlib.Path(__file__).parents[1].joinpath('started').touch()\n")
+    (tmp_path / "train.py").write_text(
+        "import pathlib\npathlib.Path(__file__).parents[1].joinpath('started').touch()\n"
+    )
     words = [*WORDS, "train.py", "preflight=false", "share=group"]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -147,7 +147,7 @@ class Peer:
 
 
 def _codes(key: LifeKey, sender: str, shared: tuple[object, ...]) -> LineCodes:
-    return LineCodes(key.derived(f"lines of the {sender}", *shared))
+    return LineCodes(key.derived(f"{sender}-lines", *shared))
 
 
 def _check(given: str, right: bytes) -> None:
@@ -323,5 +323,5 @@ def _listen(ports: Sequence[int], local: bool) -> socket.socket:
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         except OSError:
             continue
-    first, last = min(ports), max(ports)
-    raise ProtocolError(f"Every port the leader may listen on is taken ({len(ports)} tried, from {first} to {last}).")
+    lowest, highest = min(ports), max(ports)
+    raise ProtocolError(f"Every port the leader may listen on is taken ({len(ports)} tried, {lowest} to {highest}).")
