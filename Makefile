@@ -1,6 +1,6 @@
 # make demo    set up and train the main job on this machine
 # make test    set up, the SLURM cluster included, and run the tests
-# make faults  the long tests: several faults in each run
+# make faults  the long tests: several faults in each run, much arbitrary input
 # make slurm   every test on the cluster; RELEASE=trixie: on that Debian release's SLURM and Python
 # make matrix  the same on every release; writes docs/versions.md
 # make gpu     what it does on this machine's GPUs; writes docs/gpu.md; PART=name: one part
@@ -45,9 +45,12 @@ test: packages
 	$(PYTEST) -m 'not quiet and not long' -n 3 --dist loadfile || rc=1; \
 	exit $$rc
 
-# Several faults in one run, at every world size, and the rarer variants.
+# Several faults in one run, at every world size, and the rarer variants; then forty times as much arbitrary input for every reader.
 faults: setup apptainer
-	@$(PYTEST) -m long -n 3 --dist loadfile
+	@rc=0; \
+	$(PYTEST) -m long -n 3 --dist loadfile || rc=1; \
+	FUZZ=40 $(PYTEST) -m hypothesis -n 3 || rc=1; \
+	exit $$rc
 
 slurm:
 ifneq ($(RELEASE),)

@@ -6,7 +6,7 @@ import types
 import typing
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from examples import examples
 from hypothesis import strategies as st
 
 from launcher.run.records import Record
@@ -18,7 +18,7 @@ JSON = st.recursive(
 )
 JOB_IDS = st.none() | st.from_regex(r"[1-9][0-9]{0,8}([_+][0-9]{1,4})?", fullmatch=True)
 """Anything else is read as None."""
-relaxed = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+relaxed = examples(25)
 
 
 def of(hint: Any) -> st.SearchStrategy[Any]:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.redact import REDACTED, holds_secret, redact, redact_values, redact_words, secret_name
@@ -133,7 +134,7 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 @given(
     st.lists(
         st.sampled_from([*PIECES, "x", "1", "\n", "=", "\\", "[", "\ud800"]) | st.text(max_size=5), max_size=60

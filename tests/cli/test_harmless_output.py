@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from an_event import an_event
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
@@ -173,6 +174,7 @@ def printed(blocks: list[bytes]) -> str:
 PIECES = [b"\x1b", b"[31", b"m", b"\xc2", b"\x9b", b"]0;x\x07", b"\xe2\x80", b"\xae", "█".encode(), b"\r"]
 
 
+@examples(100)
 @given(st.lists(st.binary(max_size=6) | st.sampled_from(PIECES)))
 def test_however_a_log_is_cut_nothing_steers(blocks: list[bytes]) -> None:
     """Blocks end anywhere, within a colour or a character: the same is printed as of one block, and nothing of it steers."""
@@ -182,6 +184,7 @@ def test_however_a_log_is_cut_nothing_steers(blocks: list[bytes]) -> None:
     assert not _terminal._UNSAFE.search(_terminal._LOG_STYLE.sub(lambda m: "" if m[1] else m[0], said))
 
 
+@examples(100)
 @given(st.text())
 def test_harmless_texts_are_as_they_were(text: str) -> None:
     """What has no control is not changed, and what is written out is harmless."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from launcher.config.document.schema import Job
@@ -16,9 +17,7 @@ from launcher.config.document.source import read_yaml
 from launcher.config.load.load import LoadedJob, load_job
 from launcher.errors import ConfigError
 
-FAST = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
-)
+FAST = examples(40)
 KEYS = st.sampled_from(
     [
         *Job.__dataclass_fields__,

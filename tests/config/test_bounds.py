@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.cli.main import main
@@ -20,9 +21,7 @@ from launcher.errors import ConfigError, LauncherError
 
 LIMIT_S = 40.0
 """Of CPU time. What is refused here took minutes, or had no end; it takes 4 s at most on a quiet machine."""
-FAST = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
-)
+FAST = examples(30)
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich_run import make
 from test_mutilated import CODES, run
@@ -26,7 +27,6 @@ from launcher.submission.liveness import locate
 from launcher.submission.sweeps.points import points_of
 
 NOW = 1_790_050_000.0
-MORE = os.environ.get("WOUNDS")  # WOUNDS=500: that many, others each time
 OBJECTS = ("state.json", "outcome.json", "spec.json", "submission.json", "environment.json")
 LINES = ("events.jsonl", "metrics.jsonl", "samples.jsonl")
 VERBS = (["ls"], ["ls", "--json"], ["status", "{run}"], ["status", "--json", "{run}"], ["why", "{run}"], ["why", "--json", "{run}"],
@@ -97,10 +97,7 @@ def shapes(place: Path) -> dict[str, st.SearchStrategy[Any]]:
     return found
 
 
-@settings(
-    max_examples=int(MORE or 15), derandomize=not MORE, deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)  # fmt: skip
+@examples(15)
 @given(data=st.data())
 def test_no_value_breaks_a_verb(place: Path, shapes: dict[str, st.SearchStrategy[Any]], data: st.DataObject) -> None:
     """Of one file, or of several at once; a value is replaced, added, or the whole file is another object."""
@@ -139,7 +136,7 @@ ANY = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40)
 @given(value=ANY)
 @example(value={"points": 3})
 @example(value={"points": [{"run": ".."}, {"run": "/"}, {"run": "a\0b"}, {"run": ["x"], "overrides": {"a": 1}}]})
@@ -158,7 +155,7 @@ def test_no_sweep_breaks_a_verb(place: Path, value: Any) -> None:
     shutil.rmtree(sweep)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40)
 @given(
     value=ANY
     | st.dictionaries(st.sampled_from(["train.py", "/etc/passwd", "../x", "a\0b", ".", "x" * 300, "\ud800"]), LEAVES)

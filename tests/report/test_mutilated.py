@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich_run import make
 
@@ -28,7 +29,6 @@ from launcher.run.paths import RunPaths
 
 NOW = 1_790_050_000.0
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2  # linux/capability.h
-MORE = os.environ.get("WOUNDS")  # WOUNDS=500: that many, others each time
 STATES = ("completed", "failed", "running")
 FILES = ("events.jsonl", "state.json", "outcome.json", "spec.json", "submission.json", "metrics.jsonl", "samples.jsonl",
          "environment.json", "job.yaml", "logs/attempt-1/round-0/rank-00000.log")  # fmt: skip
@@ -178,12 +178,7 @@ def stamps(folder: Path) -> dict[str, int]:
     return {str(p): p.lstat().st_mtime_ns for p in sorted(folder.rglob("*"))}
 
 
-@settings(
-    max_examples=int(MORE or 12),
-    derandomize=not MORE,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(12)
 @given(state=st.sampled_from(STATES), wounds=WOUNDS)
 @example(state="running", wounds=[(nest, "events.jsonl", 1, b""), (nest, "state.json", 0, b"")])
 @example(state="failed", wounds=[(nest, name, 0, b"") for name in FILES])

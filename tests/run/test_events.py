@@ -36,6 +36,7 @@ LINES = st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=3), JSON, max_s
 )
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_an_event_comes_back_as_it_was_written(kind: Any) -> None:
     """As a line and read again, each event is equal to the one that was written, and nothing of it counts as a problem."""
@@ -100,6 +101,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
     return RunPaths(tmp_path_factory.mktemp("garbled-1124-0000-abc"))
 
 
+@pytest.mark.hypothesis
 @pytest.mark.usefixtures("folder")
 def test_garbage_breaks_no_reader_of_the_report(folder: RunPaths) -> None:
     """State, ledger, advice, reason, host records and each line in words come out of whatever events.jsonl holds."""

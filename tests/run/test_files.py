@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +42,7 @@ def test_of_a_huge_file_a_part_is_read(tmp_path: Path) -> None:
     assert damage == [Damage("samples.jsonl", torn=True)]
 
 
+@examples(100)
 @given(
     sizes=st.lists(st.integers(0, 300), min_size=1, max_size=60),
     most_lines=st.integers(1, 40),

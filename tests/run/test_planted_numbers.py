@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def test_only_plain_digits_are_a_number(text: str) -> None:
     assert not is_job_id(text)
 
 
+@examples(100)
 @given(st.text(max_size=20) | st.text("0123456789_+", max_size=12))
 def test_a_number_is_never_an_error(text: str) -> None:
     """Whatever the text is; a job id holds digits and one sign."""
@@ -146,6 +148,7 @@ VALUES = st.recursive(
 KEYS = ("step", "files", "bytes", "hash_name", "world_size", "meta")
 
 
+@examples(100)
 @given(value=st.dictionaries(st.sampled_from(KEYS), VALUES) | VALUES)
 def test_no_manifest_breaks_its_readers(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
     """Whatever JSON it is: the checkpoint is good or damaged, and a fork refuses it in one sentence."""

@@ -7,7 +7,8 @@ from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.run.records import Record
@@ -75,7 +76,7 @@ def test_two_records_do_not_share_a_default() -> None:
     assert one.meta is not two.meta
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@examples(100)
 @given(st.dictionaries(st.sampled_from(["type", "t", "step", "parts", "seconds", "meta", "x"]), json_values))
 def test_reading_never_raises(values: dict[str, Any]) -> None:
     """Whatever JSON object comes, reading gives a record or None, and what was read can be written again."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from launcher.slurm import jobs, probe, restart
@@ -20,7 +21,7 @@ from launcher.slurm.site import SiteTexts, parse_site, policy
 from launcher.submission.plan.estimate import parse_start
 
 HERE = Path(__file__).parent
-FAST = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+FAST = examples(150)
 LONG = "9" * 5000
 """More digits than Python reads as one number."""
 ODD = ["²", "٣", LONG, "9" * 20, "-1", "0", "UNLIMITED", "(null)", "None", "|", "=", "\n", "\n\n", "\x00", "\x85", "\ud800", "[", "]", "a[1-",

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from launcher.config.convert import convert
@@ -138,7 +139,7 @@ def test_what_is_neither() -> None:
 SHELLISH = st.text(alphabet="ab $(){}[]'\"`\\\n;|&<>#=-+*?!/.:,012\t\u2028", max_size=60)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 @given(text=SHELLISH, value=st.text(max_size=20))
 @example(text='x="$x y"\npython $x $x\n', value="")
 @example(text='X=("${X[@]}" a)\npython t.py "${X[@]}"\n', value="")

@@ -6,7 +6,8 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -33,7 +34,7 @@ def resolved(container: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return values, [f"{p.path}: {p.message}" for p in faults.problems]
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(a=VALUES, c=VALUES, seed=VALUES, name=VALUES | st.just("a"), args=st.lists(VALUES, max_size=2))
 def test_it_answers_as_omegaconf_does(a: Any, c: Any, seed: Any, name: Any, args: list[Any]) -> None:
     """Whatever OmegaConf resolves, is resolved to the same; where that finds a fault, so is one here.

@@ -224,6 +224,31 @@ STEPS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.hypothesis
+def test_whatever_answers_an_agent_is_no_leader() -> None:
+    """Any bytes that another program answers with are a ProtocolError, or the network's error: the next port is tried."""
+
+    async def dial(lines: list[bytes]) -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readline()
+            writer.writelines([line.replace(b"\n", b"") + b"\n" for line in lines])
+            writer.close()
+
+        listening = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with listening:
+            with pytest.raises((ProtocolError, OSError)):
+                await connection.connect("127.0.0.1", listening.sockets[0].getsockname()[1], KEY)
+
+    @relaxed
+    @given(STEPS)
+    def check(lines: list[bytes]) -> None:
+        """One program."""
+        asyncio.run(asyncio.wait_for(dial(lines), WAIT_S))
+
+    check()
+
+
+@pytest.mark.hypothesis
 def test_nothing_that_a_stranger_says_gets_in_or_into_the_log(capfd: Any) -> None:
     """Any bytes, odd Unicode and deep nesting among them: no link, no fault in the leader's process, not a line in its log."""
     faults: list[Any] = []

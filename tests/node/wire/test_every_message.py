@@ -18,6 +18,7 @@ FAMILIES = (FromWorker, ToWorker, Handshake, FromAgent, ToAgent)
 KINDS = [kind for family in FAMILIES for kind in family.kinds.values()]
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_message_comes_back_as_it_was_sent(kind: Any) -> None:
     """Encoded as a line, decoded and read, each message is equal to the one that was written, and nothing is told."""
@@ -35,6 +36,7 @@ def test_a_message_comes_back_as_it_was_sent(kind: Any) -> None:
     check()
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_garbage_is_read_as_nothing_or_as_a_complete_message(family: Any) -> None:
     """Whatever JSON object comes, reading raises nothing; a message that comes out has every field that it needs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,7 @@ def test_a_line_out_of_its_place_is_refused(seen: list[int]) -> None:
         theirs.check(signed[bad])
 
 
+@examples(100)
 @given(st.binary(max_size=80), st.integers(min_value=0, max_value=10_000))
 def test_a_changed_line_is_refused(noise: bytes, at: int) -> None:
     """Whatever is changed in a line or its code, and whatever is sent instead, is refused."""

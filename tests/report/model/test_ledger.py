@@ -9,7 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from run_story import T0, Story
 
@@ -133,7 +134,7 @@ class Simulated:
         return self
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@examples(120)
 @given(seed=st.integers(0, 2**32))
 def test_every_second_is_accounted_for_to_one_per_cent(seed: int) -> None:
     """Useful, saving, start-up, recovery, lost, queued and stopped time of random histories, each to 1 % of the whole."""
@@ -149,7 +150,7 @@ def test_every_second_is_accounted_for_to_one_per_cent(seed: int) -> None:
     assert book.spare_gpu_hours == pytest.approx(book.gpu_hours / 3)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40)
 @given(seed=st.integers(0, 2**32))
 def test_the_timeline_has_neither_gaps_nor_overlaps(seed: int) -> None:
     """Each piece begins where the one before it ended, from the submission to the end."""

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from crew import Crew, make_spec, run
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.run.paths import RunPaths
@@ -29,7 +30,7 @@ def test_shares_cover_everything_once_and_differ_by_one_at_most(total: int, part
     assert max(n for _, n in shares) - min(n for _, n in shares) <= 1
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     length=st.integers(1, 120),
     batch=st.integers(1, 9),
