@@ -157,7 +157,8 @@ def _build(layout: Layout) -> None:
     )  # from here on `down` knows that this directory is ours
     for name in ("etc", "log", "state", "spool", "dev"):
         (layout.root / name).mkdir(exist_ok=True)
-    layout.run.mkdir(mode=0o755, exist_ok=True)
+    layout.run.mkdir(exist_ok=True)
+    layout.run.chmod(0o755)  # whatever the umask: MariaDB runs as another user
     layout.storage_password.touch(0o600)
     layout.storage_password.write_text(secrets.token_hex(16))
     network.build(layout)

@@ -42,7 +42,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     monkeypatch.setenv("LAUNCHER_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     monkeypatch.chdir(tmp_path)
-    paths = RunPaths(tmp_path / "runs" / f"net{EVIL.replace(chr(0), '')}-1121-0842-k7f".replace("/", ""))
+    paths = RunPaths(tmp_path / "runs" / "net-1121-0842-k7f")  # a folder of another name is no run's
     paths.root.mkdir(parents=True)
     paths.spec.write_text(json.dumps({"version": 1, "name": EVIL, "batch": "slurm"}))
     cause = {"kind": "exception", "exception": EVIL, "message": EVIL, "text": EVIL, "last_lines": [EVIL],
@@ -84,9 +84,9 @@ def test_no_verb_sends_on_what_a_run_holds(run: RunPaths, words: list[str], caps
 
 def test_what_is_shown_can_be_read(run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is swallowed: an escape is seen as such."""
-    main(["ls"])
+    main(["plan", "job\x1b]0;owned\x07.yaml"])
 
-    assert r"net\x1b]0;owned\x07" in capsys.readouterr().out
+    assert r"job\x1b]0;owned\x07.yaml" in capsys.readouterr().err
 
 
 def test_the_live_view_shows_a_dot_in_the_place_of_each(run: RunPaths) -> None:

@@ -103,7 +103,7 @@ def test_only_a_regular_file_is_read(kind: str, project: Path, capsys: pytest.Ca
     os.mkdir("folder")
     os.symlink("pipe", "link")
     path = {"a pipe": "pipe", "endless zeros": "/dev/zero", "a folder": "folder", "a link to a pipe": "link"}[kind]
-    reason = "is a directory" if kind == "a folder" else "it is a pipe or a device, not a file"
+    reason = "is a directory" if kind == "a folder" else "it is not a regular file"
 
     assert main(["plan", path]) == 3
     assert capsys.readouterr().err == f"launcher: {path}: {reason}\n"

@@ -18,6 +18,7 @@ from launcher.node.agent.preflight import Preflight
 from launcher.node.checkpoints import fence
 from launcher.node.leader import wait_for_runs
 from launcher.node.sidecars import trackers
+from launcher.node.wire.proofs import LifeKey
 from launcher.run import asking, event_lines
 from launcher.run.after import Predecessor
 from launcher.run.paths import RunPaths
@@ -82,7 +83,7 @@ def test_the_check_of_the_folder_is_repeated(run, away: Away, number: int, times
 def test_an_agent_that_cannot_look_for_a_leader_goes_on_looking(run, away: Away) -> None:
     """`attempts` cannot be listed: no leader is known to have begun, and none to have gone."""
     fence.claim_attempt(run[1], life="l")
-    agent = SimpleNamespace(paths=run[1], _life="l")
+    agent = SimpleNamespace(paths=run[1], _key=LifeKey("s", "l", "n0"))
     assert Agent._claimed(agent)
 
     away.refuse(run[1].attempts)

@@ -612,7 +612,7 @@ def test_passed_values_are_taken_anew_when_a_run_is_submitted_again(
 ) -> None:
     """From the shell that resubmits; what is not set there is named in a sentence. A failed resubmission leaves none behind."""
     here = _facts(home)
-    monkeypatch.setattr(gather.interpreter, "find_interpreter", lambda *_: here.interpreter)
+    monkeypatch.setattr(gather.interpreter, "find_interpreter", lambda *_, **__: here.interpreter)
     monkeypatch.setenv("A_TOKEN", "hunter1")
     monkeypatch.setenv("B_TOKEN", "hunter2")
     paths = _submit(job(name="net", environment={"pass": ["A_TOKEN", "B_TOKEN"]}), here).paths
@@ -638,7 +638,7 @@ def test_a_fork_has_a_name_that_a_job_may_have(
 ) -> None:
     """Anything else is refused in a sentence, before a folder is made."""
     here = _facts(home)
-    monkeypatch.setattr(gather.interpreter, "find_interpreter", lambda *_: here.interpreter)
+    monkeypatch.setattr(gather.interpreter, "find_interpreter", lambda *_, **__: here.interpreter)
     first = _submit(job(name="net"), here)
     _ended(first.paths, 10)
     for name in ("$(touch pwned)", "a b", "", "../x"):

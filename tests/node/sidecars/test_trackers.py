@@ -296,7 +296,7 @@ def test_trackers_are_told_no_secret(paths: RunPaths) -> None:
     work = Work(kind="script", target="t.py", args=["--password", "hunter1", "--api-key=hunter2", "--lr", "0.1"],
                 params={"auth": {"token": "hunter3"}, "width": 8})  # fmt: skip
     spec = RunSpec(id="r", name="r", run_dir=str(paths.root), work=work, batch="local", nodes=1, tasks_per_node=1, timeout_min=5,
-                   backend="gloo", control_ports=[20000])  # fmt: skip
+                   backend="gloo")  # fmt: skip
     paths.job.write_text(
         "args:\n- --password\n- hunter1\n- --api-key=hunter2\nparams:\n  auth:\n    token: hunter3\n  width: 8\n"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import stat
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,11 +104,19 @@ def test_a_copy_that_fails_is_reported_with_its_reason(
     assert ("no memory is left", False) == (failed["error"], failed.get("permanent", False))
 
 
+def be_full(path: Path) -> None:
+    """Make a device at ``path`` that is always full, like /dev/full: a link there would be refused."""
+    try:
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.stat("/dev/full").st_rdev)
+    except PermissionError:
+        pytest.skip("only root makes devices")
+
+
 def test_a_full_disk_is_reported_by_number_and_cleaned_up(tmp_path: Path, pair: Pair) -> None:
     """ENOSPC reaches the leader as errno 28 through torch.save; the files written so far are removed."""
     tmp = tmp_path / "tmp"
     tmp.mkdir()
-    (tmp / "state.pt").symlink_to("/dev/full")
+    be_full(tmp / "state.pt")
     ours, agent = pair
     parts = [("rank-00000.pt", {"a": 1}), ("state.pt", {"w": torch.zeros(100_000)})]
     ours.save(3, tmp, lambda: parts, {}, copy=True)
@@ -170,7 +179,7 @@ def test_training_survives_a_save_that_fails(tmp_path: Path) -> None:
     spec = make_spec(tmp_path / "run", "small_jobs:Net", 2, checkpoint=rules)
     full = tmp_path / "run" / "checkpoints" / "tmp.0.0.5"
     full.mkdir(parents=True)
-    (full / "state.pt").symlink_to("/dev/full")
+    be_full(full / "state.pt")
     crew = run(spec, 2)
     whole = run(make_spec(tmp_path / "whole", "small_jobs:Net", 2, checkpoint=SELDOM), 2)
 
