@@ -68,7 +68,13 @@ def find(layout: Layout, daemon: str, host: str = HEAD) -> list[int]:
     """Processes of a daemon in a host's namespace (slurmd's steps are called slurmstepd).
 
     Since 23.11 `scontrol reconfigure` makes a daemon execute its own file again: Debian's slurmd is then slurmd-wlm.
+    A process that becomes a daemon forks: its child may be born behind the place where a listing of /proc is, and it may end before
+    it is looked at (2 of 40 starts of slurmdbd). So "none" is said after a second look.
     """
+    return _find(layout, daemon, host) or _find(layout, daemon, host)
+
+
+def _find(layout: Layout, daemon: str, host: str) -> list[int]:
     out = []
     for pid in pids([layout.netns(host)]):
         with contextlib.suppress(OSError):
