@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import pwd
 import re
 import signal
 import socket
@@ -12,6 +13,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from cluster import COMMAND, Cluster
 
@@ -66,6 +68,28 @@ def test_accounting_remembers_how_a_job_ended(cluster: Cluster, tmp_path: Path) 
         return cluster.run(["sacct", "-nPX", "-j", job, "-o", "state,exitcode"]).stdout.strip() == "FAILED|3:0"
 
     cluster.wait(ended, "the job in sacct")
+
+
+def test_other_users_of_the_machine_get_at_no_accounting(cluster: Cluster) -> None:
+    """MariaDB is no root process, nobody else enters its folders or reads its password, and without that it lets nobody in."""
+    (pid,) = cluster.daemon("mariadbd")
+    words = dict(word.lstrip("-").partition("=")[::2] for word in psutil.Process(pid).cmdline())
+    looks = [
+        ["ls", str(Path(words["socket"]).parent)],
+        ["ls", str(cluster.directory / "mysql")],
+        ["cat", str(cluster.directory / "etc" / "slurmdbd.conf")],
+        ["cat", str(cluster.directory / "etc" / "storage.password")],
+        ["mariadb", "--no-defaults", f"--socket={words['socket']}", "--user=root", "-e", "select 1"],
+    ]
+    dial = ["nsenter", f"--net=/proc/{pid}/ns/net", "mariadb", "--no-defaults", "--host=127.0.0.1"]
+    dials = [[*dial, f"--user={name}", "-e", "select 1"] for name in ("root", "slurm", "mysql", "nobody")]
+
+    assert psutil.Process(pid).uids().effective == pwd.getpwnam("mysql").pw_uid
+    for as_whom, attempts in ((65534, looks), (0, dials)):
+        for words_ in attempts:
+            done = subprocess.run(words_, user=as_whom, group=as_whom, extra_groups=[], capture_output=True, text=True)
+            assert done.returncode != 0, (words_, done.stdout)
+            assert re.search(r"denied|2002|13", done.stderr), (words_, done.stderr)
 
 
 def test_a_limit_of_a_user_can_be_set_and_taken_back(cluster: Cluster) -> None:
