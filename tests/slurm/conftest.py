@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from cluster import Cluster
 from login import Login
-from planting import CODE
 
 
 @pytest.fixture
@@ -23,10 +22,11 @@ def place(tmp_path: Path, cluster: Cluster) -> Iterator[Login]:
 @pytest.fixture(scope="module")
 def cases() -> Iterator[dict[str, Any]]:
     """Every case by name; their modules import torch, which most test processes do without."""
-    sys.path.insert(0, str(CODE))
+    place = str(Path(__file__).parent / "planted")
+    sys.path.insert(0, place)
     try:
         import all_cases
 
         yield all_cases.CASES
     finally:
-        sys.path.remove(str(CODE))
+        sys.path.remove(place)
