@@ -6,6 +6,7 @@ import builtins
 import errno
 import io
 import os
+import pathlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,11 @@ class Away:
         guarded = self._guard(builtins.open)
         monkeypatch.setattr(builtins, "open", guarded)
         monkeypatch.setattr(io, "open", guarded)
+        # Python 3.10's paths hold these functions in a class of their own.
+        accessor = getattr(pathlib, "_NormalAccessor", None)
+        for name in _CALLS if accessor else ():
+            if hasattr(accessor, name):
+                monkeypatch.setattr(accessor, name, staticmethod(self._guard(getattr(accessor, name))))
 
     def refuse(self, path: Path, number: int = errno.EIO, *, times: int = FOR_EVER, below: bool = False) -> None:
         """The next calls on ``path`` (with what lies ``below``) fail, so often."""
