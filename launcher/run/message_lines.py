@@ -28,28 +28,17 @@ def encode(message: dict[str, Any]) -> bytes:
     return (json.dumps(message, separators=(",", ":"), default=str) + "\n").encode()
 
 
-def take_lines(buffer: bytearray) -> Iterator[bytes]:
-    """Take every whole line out of ``buffer``, without its newline."""
+def decode_lines(buffer: bytearray) -> Iterator[dict[str, Any]]:
+    """Take every whole line out of ``buffer``; lines that are not JSON objects with a type are dropped."""
     while (end := buffer.find(b"\n")) >= 0:
         line = bytes(buffer[:end])
         del buffer[: end + 1]
-        yield line
-
-
-def decode_line(line: bytes) -> dict[str, Any] | None:
-    """Return the message that one line holds; None for a line that is no JSON object with a type."""
-    try:
-        value = json.loads(line)
-    except NO_JSON:
-        return None
-    return value if isinstance(value, dict) and isinstance(value.get("type"), str) else None
-
-
-def decode_lines(buffer: bytearray) -> Iterator[dict[str, Any]]:
-    """Take every whole line out of ``buffer``; lines that are no messages are dropped."""
-    for line in take_lines(buffer):
-        if (message := decode_line(line)) is not None:
-            yield message
+        try:
+            value = json.loads(line)
+        except NO_JSON:
+            continue
+        if isinstance(value, dict) and isinstance(value.get("type"), str):
+            yield value
 
 
 class MessageReader(Generic[Message]):

@@ -9,7 +9,7 @@ port, and nothing of the secret is given away::
 
 ``life`` names one life of the allocation (job id and restart count). A new leader refuses an agent of an older life,
 although that agent knows the secret. ``host`` is the leader's node and ``port`` the one that the agent dialled: a program on
-another port that relays the challenge proves nothing. After that each line carries a code, made with a key of this connection
+another port that relays the challenge proves nothing. After that lines come in blocks, each with a code, made with a key of this connection
 and this direction, of its number and its text (`launcher.node.wire.proofs`): who relays a connection can end it, and no more.
 Lines are not encrypted: they hold no secrets.
 """
@@ -29,9 +29,9 @@ from typing import Any, TypeVar
 
 from launcher.errors import ProtocolError
 from launcher.node.wire.messages import Alive, Challenge, Greeting, Handshake, Heard, Hub, SecretProof
-from launcher.node.wire.proofs import PORTS_AT_ONCE, LifeKey, LineCodes
+from launcher.node.wire.proofs import PORTS_AT_ONCE, BlockCodes, LifeKey
 from launcher.run.files import NO_JSON
-from launcher.run.message_lines import decode_line, encode, take_lines
+from launcher.run.message_lines import decode_lines, encode
 from launcher.run.records import Record
 
 WIRE_VERSION = 2
@@ -45,8 +45,8 @@ _MOST_UNPROVEN = 512
 """Connections that have proved nothing yet. All agents of an allocation may connect at once, each for some milliseconds."""
 _OWN_FILES = 128
 """Descriptors that strangers never get: the leader's files, the pipes of its commands."""
-MAX_LINE = 64 * 2**20
-"""A trusted peer may send long lines (stack frames, shard lists); one beyond this is broken."""
+_AT_ONCE = 2**20
+"""Bytes of one block, if no single message is larger."""
 
 _Step = TypeVar("_Step", bound=Handshake)
 
@@ -65,18 +65,29 @@ class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._sent: LineCodes
-        self._received: LineCodes
+        self._sent: BlockCodes
+        self._received: BlockCodes
+        self._queued = bytearray()
         self.local_address: str = (writer.get_extra_info("sockname") or ("",))[0]
         """This end's address, as the other end can reach it."""
 
     def send(self, message: Record) -> None:
         """Queue one message; never blocks, never raises: a dead peer shows at the reading end."""
-        if not self._writer.is_closing():
-            self._writer.write(self._sent.sign(encode(message.to_wire())))
+        if not self._queued:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._queued += encode(message.to_wire())
+        if len(self._queued) > _AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Send all that was queued in this turn of the loop as one block."""
+        lines, self._queued = bytes(self._queued), bytearray()
+        if lines and not self._writer.is_closing():
+            self._writer.write(self._sent.sign(lines))
 
     def close(self) -> None:
         """Send what is queued, then hang up."""
+        self._flush()
         self._writer.close()
 
     def abort(self) -> None:
@@ -85,16 +96,16 @@ class Peer:
 
     async def hang_up(self) -> None:
         """`close`, and wait until what was queued has left this process, at most two seconds."""
-        self._writer.close()
+        self.close()
         try:
             await asyncio.wait_for(self._writer.wait_closed(), _HANG_UP_S)
         except (OSError, asyncio.TimeoutError):
             self.abort()
 
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield every message, in order, until the other end hangs up, or a line comes from elsewhere."""
+        """Yield every message, in order, until the other end hangs up, or something comes from elsewhere."""
         buffer = bytearray()
-        while len(buffer) <= MAX_LINE:
+        while True:
             try:
                 data = await self._reader.read(2**18)
             except OSError:
@@ -102,14 +113,13 @@ class Peer:
             if not data:
                 return
             buffer += data
-            for line in take_lines(buffer):
-                try:
-                    message = decode_line(self._received.check(line))
-                except ProtocolError as error:
-                    print(f"{error} The connection is closed.", file=sys.stderr, flush=True)
-                    return
-                if message is not None:
-                    yield message
+            try:
+                for lines in self._received.take(buffer):
+                    for message in decode_lines(bytearray(lines)):
+                        yield message
+            except ProtocolError as error:
+                print(f"{error} The connection is closed.", file=sys.stderr, flush=True)
+                return
 
     async def prove_as_agent(self, key: LifeKey, port: int) -> None:
         """Speak first, on a connection to ``port``. Raises ProtocolError for a peer that is not the leader of this life."""
@@ -146,8 +156,8 @@ class Peer:
         return message
 
 
-def _codes(key: LifeKey, sender: str, shared: tuple[object, ...]) -> LineCodes:
-    return LineCodes(key.derived(f"{sender}-lines", *shared))
+def _codes(key: LifeKey, sender: str, shared: tuple[object, ...]) -> BlockCodes:
+    return BlockCodes(key.derived(f"{sender}-lines", *shared))
 
 
 def _check(given: str, right: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import resource
 import socket
@@ -66,17 +67,24 @@ def idle_connections(port: int, count: int) -> Iterator[Callable[[], bytes]]:
 
 @asynccontextmanager
 async def relay(to: int, forward: Callable[[int, bytes], list[bytes]]) -> Any:
-    """Pass lines on between a dialler and port ``to``; ``forward`` gets the number and the text of each of the leader's lines.
+    """Pass on what a dialler and port ``to`` say; ``forward`` gets the number and the bytes of each of the leader's blocks.
 
-    Yields the port that it listens on.
+    The challenge, a line, is number 0. Yields the port that it listens on.
     """
 
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Any) -> None:
-        number = 0
-        while line := await reader.readline():
-            for text in change(number, line):
-                writer.write(text)
-            number += 1
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def pump_blocks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for number in itertools.count():
+            header = await reader.readline()
+            if not header:
+                break
+            body = await reader.readexactly(int(header.split()[1])) if number else b""
+            for data in forward(number, header + body):
+                writer.write(data)
         writer.close()
 
     tasks = set()
@@ -85,9 +93,7 @@ async def relay(to: int, forward: Callable[[int, bytes], list[bytes]]) -> Any:
         tasks.add(asyncio.current_task())
         leader_reader, leader_writer = await asyncio.open_connection("127.0.0.1", to)
         try:
-            await asyncio.gather(
-                pump(reader, leader_writer, lambda number, line: [line]), pump(leader_reader, writer, forward)
-            )
+            await asyncio.gather(pump(reader, leader_writer), pump_blocks(leader_reader, writer))
         finally:
             for end in (writer, leader_writer):
                 end.close()
@@ -116,41 +122,49 @@ def test_a_relay_on_another_port_proves_nothing() -> None:
 
 
 INJECTED = json.dumps(ROUND).encode() + b"\n"
+BARE = b"%s %d\n%s" % (b"0" * 32, len(INJECTED), INJECTED)
+
+
+def with_code_of(block: bytes) -> bytes:
+    """The injected order behind another block's code."""
+    return block[:32] + BARE[32:]
 
 
 @pytest.mark.parametrize(
     "second",
     [
-        lambda line: [INJECTED],
-        lambda line: [line[:33] + INJECTED],
-        lambda line: [line, line],
-        lambda line: [line.replace(b'"n":1', b'"n":7')],
-        lambda line: [],
+        lambda block: [INJECTED],
+        lambda block: [BARE],
+        lambda block: [with_code_of(block)],
+        lambda block: [block, block],
+        lambda block: [block.replace(b'"n":1', b'"n":7')],
+        lambda block: [],
     ],
-    ids=["bare", "with another line's code", "repeated", "changed", "left out"],
+    ids=["bare line", "bare", "with another's code", "repeated", "changed", "left out"],
 )
 def test_who_sits_on_the_network_can_end_a_connection_and_say_nothing(second: Any, capfd: Any) -> None:
-    """Who relays the right port's connection and adds, changes, repeats or leaves out a line has it closed: no order gets through."""
+    """Who relays the right port's connection and adds, changes, repeats or leaves out something has it closed: no order gets through."""
 
-    def forward(number: int, line: bytes) -> list[bytes]:
-        return second(line) if number == 2 else [line]  # the challenge, one answer, then this
+    def forward(number: int, block: bytes) -> list[bytes]:
+        return second(block) if number == 2 else [block]  # the challenge, one answer, then this
 
     async def main() -> None:
         hub = RecordingHub()
+        heard: list[Any] = []
         async with serving(hub) as port, relay(port, forward) as other:
             reader, writer = await asyncio.open_connection("127.0.0.1", other)
             peer = connection.Peer(reader, writer)
             await peer.prove_as_agent(KEY, port)
             for n in range(5):
                 peer.send(Raw(values={"type": "ask", "n": n}))
-            heard: list[Any] = []
+                await hub.until(lambda n=n: len(hub.messages) > n)  # each answer is a block of its own
             async for message in peer.messages():
                 heard.append(message.get("n", message["type"]))
                 if len(heard) == 3:
                     break
             peer.abort()
         assert heard in ([0], [0, 1])
-        assert "A line does not come from the peer that this connection was made with." in capfd.readouterr().err
+        assert "not from the peer that this connection was made with." in capfd.readouterr().err
 
     run(main)
 
