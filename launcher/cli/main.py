@@ -131,7 +131,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return _guarded(argv)
     finally:
-        sys.stdout, sys.stderr = before
+        if isinstance(sys.stdout, HarmlessStream):  # else click has put in its place what bears a closed pipe at the exit
+            sys.stdout = before[0]
+        sys.stderr = before[1]
 
 
 def _guarded(argv: list[str] | None) -> int:
