@@ -131,7 +131,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return _guarded(argv)
     finally:
-        if isinstance(sys.stdout, HarmlessStream):  # else click has put in its place what bears a closed pipe at the exit
+        # Where a pipe was closed, click has put in stdout's place what bears that at the exit.
+        if isinstance(sys.stdout, HarmlessStream):
             sys.stdout = before[0]
         sys.stderr = before[1]
 
