@@ -22,6 +22,7 @@ import messages_page
 import reference_page as reference
 import versions_page
 
+from launcher import errors
 from launcher.cli import clean, logs, watch
 from launcher.cli.main import cli
 from launcher.report.diagnosis import why
@@ -58,7 +59,10 @@ def verb_pages() -> dict[str, str]:
         pages[f"verbs/{name}.md"] = f"# launcher {name}\n\n{help_text(name, command, root)}"
         first = (command.help or "").strip().split("\n")[0]
         rows.append(f"- [{name}]({name}.md): {first}")
-    pages["verbs/README.md"] = "# Verbs\n\nMade from each verb's `--help` by `make docs`.\n\n" + "\n".join(rows) + "\n"
+    codes = f"## Exit codes\n\n```text\n{(errors.__doc__ or '').strip()}\n```\n"
+    pages["verbs/README.md"] = (
+        f"# Verbs\n\nMade from each verb's `--help` by `make docs`.\n\n{chr(10).join(rows)}\n\n{codes}"
+    )
     return pages
 
 

@@ -46,7 +46,13 @@ def _with_slots(cls: type) -> Any:
     if not any(isinstance(value, cached_property) for value in own.values()):
         own["__slots__"] = tuple(name for name in names if name not in inherited)
     own.update(_frozen_fields=names, __qualname__=cls.__qualname__, __setattr__=_refuse, __delattr__=_refuse)
-    own.update(__eq__=_equal, __hash__=_hash, __repr__=_shown, __getstate__=_values, __setstate__=_restore)
+    own.update(
+        __eq__=_equal,
+        __hash__=_hash,
+        __repr__=vars(cls).get("__repr__", _shown),
+        __getstate__=_values,
+        __setstate__=_restore,
+    )
     return type.__new__(type(cls), cls.__name__, cls.__bases__, own)
 
 

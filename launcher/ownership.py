@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import functools
 import os
 import stat
+from collections.abc import Container
+from pathlib import Path
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_MOST_LINKS = 40  # Linux's own bound
 
 
 def is_own(found: os.stat_result) -> bool:
@@ -13,15 +19,70 @@ def is_own(found: os.stat_result) -> bool:
     return found.st_uid in (os.geteuid(), 0)
 
 
-def other_writer(found: os.stat_result) -> str:
-    """Return who else could have written that: "belongs to mallory", "can be written by everybody"; "" for nobody."""
+def other_writer(path: str | Path, found: os.stat_result) -> str:
+    """Return who else could have written ``path``: "belongs to mallory", "can be written by everybody"; "" for nobody."""
     if not is_own(found):
         return f"belongs to {user_name(found.st_uid)}"
     if found.st_mode & stat.S_IWOTH:
         return "can be written by everybody"
-    if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid):
-        return f"can be written by {_group_name(found.st_gid)}"
+    if found.st_mode & stat.S_IWGRP:
+        if not _is_private(found.st_gid, os.geteuid()):
+            return f"can be written by {_group_name(found.st_gid)}"
+        with contextlib.suppress(OSError):  # with one, the group's bits are the most that anybody in it may do
+            os.getxattr(path, "system.posix_acl_access")
+            return "can be written by those in its access control list"
     return ""
+
+
+def replacer(path: Path) -> str:
+    """Return who else could put another file in ``path``'s place: "/tmp/x can be written by everybody"; "" for nobody.
+
+    Of the folders above, the nearest alone is looked at: of a team's or a laboratory's, the farther ones are often open.
+    Raises OSError.
+    """
+    if path.is_symlink() and not is_own(found := os.lstat(path)):
+        return f"{path} belongs to {user_name(found.st_uid)}"
+    return _open_to_all(path.parent, os.stat(path.parent))
+
+
+def steerer(path: Path, trusted: Container[Path]) -> str:
+    """Return who else could lead ``path`` elsewhere: whose a link or a folder on the way is, those that links lead to, too.
+
+    The folders in ``trusted`` are not looked at. A missing file is nobody's where nobody else can make it. Raises OSError.
+    """
+    rest, at, links = list(reversed(path.absolute().parts[1:])), Path("/"), 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            at = at.parent
+            continue
+        at /= part
+        try:
+            found = os.lstat(at)
+        except FileNotFoundError:
+            if rest:
+                raise
+            why = other_writer(at.parent, os.stat(at.parent))
+            return why and f"{at.parent} {why}"
+        if at not in trusted:
+            if not is_own(found):
+                return f"{at} belongs to {user_name(found.st_uid)}"
+            if rest and (why := _open_to_all(at, found)):
+                return why
+        if stat.S_ISLNK(found.st_mode):
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            target = Path(os.readlink(at))
+            rest += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+            at = Path("/") if target.is_absolute() else at.parent
+    return ""
+
+
+def _open_to_all(folder: Path, found: os.stat_result) -> str:
+    """Return that everybody can replace what is in a folder; with the sticky bit, only owners can."""
+    open_to_all = stat.S_ISDIR(found.st_mode) and found.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
+    return f"{folder} can be written by everybody" if open_to_all else ""
 
 
 def user_name(uid: int) -> str:
@@ -34,7 +95,8 @@ def user_name(uid: int) -> str:
         return f"user {uid}"
 
 
-def _is_private(gid: int) -> bool:
+@functools.cache
+def _is_private(gid: int, uid: int) -> bool:
     """Tell whether a group is root's, or has the user as its one member: many systems make such a group for every user."""
     import grp
 
@@ -42,7 +104,7 @@ def _is_private(gid: int) -> bool:
         group = grp.getgrgid(gid)
     except KeyError:
         return gid == 0
-    name = user_name(os.geteuid())
+    name = user_name(uid)
     return gid == 0 or (group.gr_name == name and set(group.gr_mem) <= {name})
 
 

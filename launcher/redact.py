@@ -7,29 +7,46 @@ entered at its beginning only (a look behind), and ends at a character that begi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 REDACTED = "<redacted>"
 _SHORTEST = 4
-_WORD = r"(?:(?:api|access|private)[_-]?key|secret(?:[_-]?key)?|token|passw(?:or)?d|passphrase|credentials?|jwt)"
+_WORD = (
+    r"(?:(?:api|access|private|encryption|signing|account|openai)[_-]?key|secrets?(?:[_-]?key)?|token|passw(?:or)?ds?|passphrase"
+    r"|credentials?|jwt|(?:db|my|mysql|pg|postgres|redis|smtp|mail|admin|root|user|ftp|proxy)[_-](?:pass|pwd)|(?:gh|github|gitlab)[_-]pat)"
+)
 _NAME = re.compile(rf"(?i)(?:.*[_.-])?{_WORD}")
+# Of a language model: pad_token, special_tokens_map; a rate, a place.
+_ORDINARY = re.compile(
+    r"(?i)(?:.*[_.-])?(?:pad|bos|eos|unk|mask|sep|cls|image|special|start|stop|end)_token|.*[_-](?:map|file|path|dir|per_second|per_s)"
+)
 # "token" but not "tokenizer", "api_key" but not "key=lambda"; numbers and short words are no secrets.
 _TELLING = re.compile(rf"(?i){_WORD}(?!iz)")
 _SET = re.compile(r"(?<![\w.-])(?P<name>[\w.-]+)(?P<sep>[\"']?\s*[:=]\s*)")
 _OPTION = re.compile(r"(?<![\w.-])--?(?P<name>[A-Za-z][\w.-]*)(?P<sep>[\"']?(?:,\s*|\s+)(?:-\s+)?[\"']?)(?!-)")
 _QUOTED = re.compile(r"\"[^\"]{6,}\"|'[^']{6,}'")
 _BARE = re.compile(r"[^\s,;\"']+")
+_NUMBER_OR_CODE = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?\Z|\w+\(")
 _DIGIT, _LETTER = re.compile(r"\d"), re.compile(r"(?i)[a-z]")
 _SHORTEST_BARE = 8
 _BETWEEN = re.compile(r"([\s,\[\]\"']+)")
 # user:password@ and token@ alike; "git@" of "ssh://git@host" is a user's name, and no secret.
-_IN_URL = re.compile(r"://(?!git@)[^/@\s]+@")
+_IN_URL = re.compile(r"://(?!git@)[^/\s]+@")
+_HEADER = re.compile(
+    r"(?i)\b(?P<before>authorization[\"']?[:=] ?[\"']?(?:bearer|basic|token) |bearer )(?=[^\s\"',]{8})[^\s\"',]+"
+)
+_SIGNED = re.compile(r"(?i)(?P<before>[?&](?:sig|x-(?:amz|goog)-(?:signature|security-token|credential))=)[^\s&\"']+")
 _PASSWORD_IN_URL = re.compile(r"://[^/\s:@]+:[^/\s:@$]+@")
-# GitHub, Hugging Face, OpenAI, AWS, GitLab and Slack publish these forms for scanners.
+# GitHub, Hugging Face, OpenAI, AWS, GitLab, Slack, Google, npm and PyPI publish these forms for scanners; the address of a webhook is
+# all that one needs to post to it. Of a private key the lines behind its first one are cut, too.
 _TOKEN = re.compile(
     r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{22,}|hf_[A-Za-z0-9]{16,}|sk[-_][\w-]{20,}|AKIA[0-9A-Z]{16,}"
-    r"|glpat-[\w-]{16,}|xox[abprs][-_][\w-]{10,})|-----BEGIN [A-Z ]*PRIVATE KEY"
+    r"|glpat-[\w-]{16,}|xox[abprs][-_][\w-]{10,}|xapp-[\w-]{10,}|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|pypi-AgE[\w-]{16,}"
+    r"|hooks\.slack\.com/services/[\w/]+|discord(?:app)?\.com/api/webhooks/[\w/-]+)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY(?:-----(?:(?:\s|\\[nr])+(?:Proc-Type|DEK-Info):[^\n]*)*"
+    r"(?:(?:\s|\\[nr])+[+\"' ]?[A-Za-z0-9+/=]{16,})*"
+    r"(?:(?:(?:\s|\\[nr])+[+\"' ]?[A-Za-z0-9+/=]{1,15})?(?:\s|\\[nr])+[+\"' ]?-----END [A-Z ]*PRIVATE KEY-----)?)?"
 )
 # A JSON web token: eyJ is '{"'. That a dot and a second part follow is asked once, where the first part's run begins.
 _JWT = re.compile(r"(?<![\w-])(?=[\w-]+\.eyJ[\w-]{8,}\.)(?P<before>[\w-]*?)\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*")
@@ -37,7 +54,7 @@ _JWT = re.compile(r"(?<![\w-])(?=[\w-]+\.eyJ[\w-]{8,}\.)(?P<before>[\w-]*?)\beyJ
 
 def secret_name(name: str) -> bool:
     """Tell whether a variable or an option of this name holds a secret, as WANDB_API_KEY, SLURM_JWT and db-password do."""
-    return bool(_NAME.fullmatch(name))
+    return bool(_NAME.fullmatch(name)) and not _ORDINARY.fullmatch(name)
 
 
 def holds_secret(text: str) -> bool:
@@ -52,9 +69,19 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """
     for secret in sorted((s for s in secrets if len(s) >= _SHORTEST), key=len, reverse=True):
         text = text.replace(secret, REDACTED)
-    text = _without_values(_without_values(text, _SET, _TELLING.search), _OPTION, _NAME.fullmatch)
+    text = _without_values(_without_values(text, _SET, _tells), _OPTION, secret_name)
     text = _IN_URL.sub(f"://{REDACTED}@", text)
+    text = _SIGNED.sub(rf"\g<before>{REDACTED}", _HEADER.sub(rf"\g<before>{REDACTED}", text))
     return _TOKEN.sub(REDACTED, _JWT.sub(rf"\g<before>{REDACTED}", text))
+
+
+def redact_texts(value: Any, secrets: Sequence[str] = ()) -> Any:
+    """Return a copy of a message with `redact` applied to each of its texts."""
+    if isinstance(value, dict):
+        return {key: redact_texts(inner, secrets) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [redact_texts(inner, secrets) for inner in value]
+    return redact(value, secrets) if isinstance(value, str) else value
 
 
 def redact_words(words: Sequence[str]) -> list[str]:
@@ -80,7 +107,7 @@ def redact_words(words: Sequence[str]) -> list[str]:
 def redact_values(value: Any) -> Any:
     """Return a copy of plain values without secrets: below a telling key, in a list of words, in any text."""
     if isinstance(value, dict):
-        return {k: REDACTED if _is_word(v) and secret_name(str(k)) else redact_values(v) for k, v in value.items()}
+        return {k: _all_redacted(v) if secret_name(str(k)) else redact_values(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         words = redact_words([str(item) if _is_word(item) else "" for item in value])
         return [
@@ -90,11 +117,23 @@ def redact_values(value: Any) -> Any:
     return redact(value) if isinstance(value, str) else value
 
 
+def _all_redacted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _all_redacted(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_all_redacted(v) for v in value]
+    return REDACTED if _is_word(value) else value
+
+
+def _tells(name: str) -> bool:
+    return bool(_TELLING.search(name)) and not _ORDINARY.fullmatch(name)
+
+
 def _is_word(value: Any) -> bool:
     return isinstance(value, (str, int, float)) and not isinstance(value, bool) and value != ""
 
 
-def _without_values(text: str, names: re.Pattern[str], telling: Any) -> str:
+def _without_values(text: str, names: re.Pattern[str], telling: Callable[[str], object]) -> str:
     """Replace the value behind each name that is ``telling``, where the value is quoted or has letters and digits."""
     parts, done, ordinary_until = [], 0, 0
     for found in names.finditer(text):
@@ -104,7 +143,8 @@ def _without_values(text: str, names: re.Pattern[str], telling: Any) -> str:
         value = _QUOTED.match(text, at)
         if value is None and at >= ordinary_until and (value := _BARE.match(text, at)):
             bare = value[0]
-            if len(bare) < _SHORTEST_BARE or not _DIGIT.search(bare) or not _LETTER.search(bare):
+            plain = len(bare) < _SHORTEST_BARE or not _DIGIT.search(bare) or not _LETTER.search(bare)
+            if plain or _NUMBER_OR_CODE.match(bare):
                 ordinary_until, value = value.end(), None  # nor is any end of it a secret: it is not looked at again
         if value is not None:
             parts += [text[done:at], REDACTED]

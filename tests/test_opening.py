@@ -129,6 +129,16 @@ def test_long_lines_are_read_up_to_a_bound(tmp_path: Path) -> None:
     assert damage
 
 
+def test_a_history_of_tiny_lines_is_not_read(tmp_path: Path) -> None:
+    """Of `{}` a hundred times as much memory would be made."""
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"{}\n" * 2_000_001)
+    damage: list[Damage] = []
+
+    assert read_lines(path, damage) == []
+    assert damage[0].why == "it has more than 2,000,000 lines"
+
+
 def _treasure(tmp_path: Path) -> Path:
     treasure = tmp_path / "authorized_keys"
     treasure.write_text("mine\n")

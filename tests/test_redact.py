@@ -10,7 +10,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.redact import REDACTED, holds_secret, redact, redact_values, redact_words, secret_name
+from launcher.redact import REDACTED, holds_secret, redact, redact_texts, redact_values, redact_words, secret_name
 
 SECRETS = {
     'API_KEY = "sk-live-abcdef123456"': "sk-live-abcdef123456",
@@ -30,6 +30,15 @@ SECRETS = {
     "args:\n- --password\n- hunter22x\n": "hunter22x",
     'args: ["--hf-token", "abcd1234efgh"]': "abcd1234efgh",
     "x-eyJhbGciOiJIUzI1NiJ9.eyJzdW4iOiJhbm4ifQ.c2lnbmF0dXJl": "eyJhbGciOiJIUzI1NiJ9",
+    "Authorization: Bearer abcdefghij.kl": "abcdefghij",
+    'headers={"Authorization": "token abcdefghijkl"}': "abcdefghijkl",
+    "https://ann:pa@ss@host/x": "ss@host",
+    "https://x.blob/y?sv=1&sig=abc%2Bdef&se=2": "abc",
+    "https://hooks.slack.com/services/T0/B0/xyz": "xyz",
+    "MYSQL_PWD: abc123def": "abc123def",
+    "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nMIIEowIBAAKCAQEA\nMIIEowIBAAKCAQEA\nab==\n-----END RSA PRIVATE KEY-----": "MII",
+    "+-----BEGIN PRIVATE KEY-----\n+MIIEowIBAAKCAQEA1234\n+-----END PRIVATE KEY-----\n": "MII",
+    'key = "-----BEGIN PRIVATE KEY-----\\nMIIEowIBAAKCAQEA1234\\n-----END PRIVATE KEY-----"': "MII",
     "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdW4iOiJhbm4ifQ.c2lnbmF0dXJl": "eyJhbGciOiJIUzI1NiJ9",
 }
 
@@ -48,6 +57,11 @@ def test_secrets_are_taken_out(text: str) -> None:
         "tokenizer = 'bert-base-uncased'",
         "lr: 3e-4",
         "ssh://git@host/x",
+        "tokens_per_second: 1.23e-05",
+        "special_tokens_map=/data/v1/map.json",
+        "token=tensor(5,device='cuda:0')",
+        "eos_token = '<|endoftext|>'",
+        "commit 0123456789abcdef0123",
         'parser.add_argument("--token", "-t", help="the token")',
         'click.option("--token", "token_name")',
     ],
@@ -69,11 +83,33 @@ def test_names_of_secrets_are_told_from_names_of_settings() -> None:
     assert all(
         map(
             secret_name,
-            ["WANDB_API_KEY", "HF_TOKEN", "SLURM_JWT", "password", "AWS_SECRET_ACCESS_KEY", "my_passphrase"],
+            [
+                "WANDB_API_KEY",
+                "HF_TOKEN",
+                "SLURM_JWT",
+                "password",
+                "AWS_SECRET_ACCESS_KEY",
+                "my_passphrase",
+                "MYSQL_PWD",
+                "OPENAI_KEY",
+            ],
         )
     )
     assert not any(
-        map(secret_name, ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEY_FILE", "SECRETARY", "JWTS", "BUCKET"])
+        map(
+            secret_name,
+            [
+                "TOKENIZERS_PARALLELISM",
+                "MAX_TOKENS",
+                "KEY_FILE",
+                "SECRETARY",
+                "JWTS",
+                "BUCKET",
+                "PWD",
+                "pad_token",
+                "first_pass",
+            ],
+        )
     )
 
 
@@ -114,7 +150,8 @@ def test_values_are_redacted_by_key_by_option_and_by_form() -> None:
 
 
 PIECES = ["0123456789abcdef", "token", "token=", "token='", 'token="=', "-eyJaaaaaaaa", "eyJaaaaaaaa.", "a+b.", "://a:", "token ", " ",
-          "--token ", "--token - ", "-----BEGIN ", "_", "-", "secret_key", "-sk-", "token : "]  # fmt: skip
+          "--token ", "--token - ", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----\n",
+          "\n+AAAAAAAAAAAAAAAA", "://a@", "bearer ", "&sig=", "_", "-", "secret_key", "-sk-", "token : "]  # fmt: skip
 
 
 @pytest.mark.parametrize("piece", PIECES)
@@ -146,3 +183,14 @@ def test_any_text_is_redacted(text: str) -> None:
 
     assert all(part in text for part in shown.split(REDACTED))
     assert len(redact_words(text.split(" "))) == len(text.split(" "))
+
+
+def test_all_below_a_telling_key_and_all_texts_of_a_message() -> None:
+    """A mapping or a list below "password" holds nothing else; a message is cut in each of its texts, and keeps its form."""
+    assert redact_values({"password": {"value": "x", "n": [1]}, "secrets": ["y"]}) == {
+        "password": {"value": REDACTED, "n": [REDACTED]}, "secrets": [REDACTED],
+    }  # fmt: skip
+    message = {"message": "no: abcd1234", "frames": [{"line": 3, "code": "get('abcd1234')"}], "step": None}
+    assert redact_texts(message, ["abcd1234"]) == {
+        "message": f"no: {REDACTED}", "frames": [{"line": 3, "code": f"get('{REDACTED}')"}], "step": None,
+    }  # fmt: skip

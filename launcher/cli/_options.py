@@ -162,7 +162,7 @@ def load_job_words(words: Sequence[str], sweep: Sequence[str] = ()) -> LoadedJob
         hint = _behind_dashes(context, target, strange)
         raise type(error)([*error.problems, hint] if hint else error.problems) from None
     if vouched():
-        loaded = replace(loaded, doubt="")
+        loaded = replace(loaded, doubt="", trusted=True)
     _tell_checked(loaded)
     return loaded
 

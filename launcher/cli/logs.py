@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _PERIOD_S = 0.25
 _BLOCK = 1 << 20
+_LONGEST_BYTES = 1 << 20
+"""Of a line in JSON: a longer one is told in parts."""
 
 
 @click.command()
@@ -191,25 +193,30 @@ class Bytes:
 
 
 class Objects:
-    """Prints a `Line` as JSON for each whole line, and at the end for what was left without one."""
+    """Prints a `Line` as JSON for each whole line, at the end for what was left without one, and for a part of a very long one."""
 
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
-        self._rests: dict[Path, bytes] = {}
+        self._rests: dict[Path, bytearray] = {}
         self._hosts: dict[_Place, str | None] = {}
 
     def write(self, path: Path, block: bytes) -> None:
         """Print the lines that ``block`` ends."""
-        *whole, rest = (self._rests.pop(path, b"") + block).split(b"\n")
-        if rest:
-            self._rests[path] = rest
-        if whole:
-            self._tell(path, whole)
+        head, ended, tail = block.rpartition(b"\n")
+        kept = self._rests.setdefault(path, bytearray())
+        if ended:
+            self._tell(path, (bytes(kept) + head).split(b"\n"))
+            kept.clear()
+        kept += tail
+        if len(kept) > _LONGEST_BYTES:
+            self._tell(path, [bytes(kept)])
+            kept.clear()
 
     def close(self) -> None:
         """Print the half lines."""
         for path, rest in self._rests.items():
-            self._tell(path, [rest])
+            if rest:
+                self._tell(path, [bytes(rest)])
 
     def _tell(self, path: Path, lines: list[bytes]) -> None:
         file = str(path.relative_to(self._paths.root))

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from launcher.frozen import frozen
-from launcher.opening import HISTORY_BYTES, open_regular, open_to_append, read_whole
+from launcher.opening import HISTORY_BYTES, UnfitFileError, open_regular, open_to_append, read_whole
 
 NO_JSON = (ValueError, RecursionError)
 """What `json.loads` raises for torn, foreign and deeply nested texts."""
 
 _MODE = 0o640
 _LONGEST_LINE = 16 << 20
+_MOST_LINES = 2_000_000
+"""Of a file that is read whole: a line of three bytes takes a hundred as an object."""
 """A sample of ten thousand ranks takes 2 MB; what has no line end for so long is no file of lines."""
 
 
@@ -61,9 +63,9 @@ def write_atomic(path: Path, text: str, *, mode: int = _MODE, durable: bool = Tr
         with os.fdopen(fd, "w", encoding="utf-8") as f:
             f.write(text)
             f.flush()
+            os.fchmod(fd, mode)  # not by name: in a folder where others can write, that may be another file by now
             if durable:
                 os.fsync(f.fileno())
-        os.chmod(tmp, mode)
         os.replace(tmp, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -114,7 +116,14 @@ def append_line(path: Path, value: dict[str, Any], *, durable: bool = False) -> 
 
 def read_lines(path: Path, damage: list[Damage] | None = None) -> list[dict[str, Any]]:
     """Read every whole JSON object in ``path``, in order; a missing file is empty. ``damage`` gets what is left out."""
-    return _objects(path, lambda: read_whole(path, HISTORY_BYTES).split(b"\n"), damage)
+    return _objects(path, lambda: _all(path), damage)
+
+
+def _all(path: Path) -> list[bytes]:
+    data = read_whole(path, HISTORY_BYTES)
+    if data.count(b"\n") > _MOST_LINES:
+        raise UnfitFileError(errno.EFBIG, f"it has more than {_MOST_LINES:,} lines", str(path))
+    return data.split(b"\n")
 
 
 def read_thinned(

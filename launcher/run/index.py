@@ -168,7 +168,9 @@ def resolve(wanted: str) -> Path:
     several match.
     """
     path = Path(wanted).expanduser()
-    if os.path.isfile(path / "spec.json") or is_sweep(path):
+    # A word alone may be a link here that somebody else has made, to another run than is meant.
+    here = "/" in wanted or (os.path.lexists(path) and is_own(os.lstat(path)))
+    if here and (os.path.isfile(path / "spec.json") or is_sweep(path)):
         return path.absolute()
     refs = list_runs()
     if wanted == "@last":

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from launcher.errors import RunDirError, StateError
-from launcher.ownership import is_own, other_writer, user_name
+from launcher.ownership import is_own, other_writer, replacer, user_name
 from launcher.run.paths import SWEEP_FILE, RunPaths
 
 _NOBODY = 65534
@@ -23,11 +23,18 @@ def mark_of_owner(folder: str | Path) -> str:
         return ""
     if not is_own(found):
         return f"of {user_name(found.st_uid)}"
-    return "others can write" if other_writer(found) else ""
+    return "others can write" if other_writer(folder, found) else ""
 
 
 def require_own(folder: Path) -> None:
-    """Refuse a run's folder that somebody else can write in; of a sweep's point, the sweep's, too. Raises StateError."""
+    """Refuse a run's folder that somebody else can write in, or can replace; of a sweep's point, the sweep's, too.
+
+    Raises StateError.
+    """
+    if why := _replaced_by(folder):
+        raise StateError(
+            f"{why}, so {folder} may be another run than yours: look at what it holds, then name it by its own path, or chmod +t {folder.parent}"
+        )
     around = folder.parent
     for place in (around, folder) if os.path.lexists(around / SWEEP_FILE) else (folder,):
         try:
@@ -42,11 +49,26 @@ def require_own(folder: Path) -> None:
                 f"{place} is owned by {owner} ({mode}), and you are {user_name(os.geteuid())}: "
                 "a run that is not yours can be read, but not run, resubmitted, forked or cancelled"
             )
-        if other_writer(found):
+        if other_writer(place, found):
             raise StateError(
                 f"others can write in {place} (owner {user_name(found.st_uid)}, {mode}), so nothing of it is run or "
                 f"signalled: look at what it holds, then chmod go-w {place}"
             )
+
+
+def require_safe_place(folder: Path) -> None:
+    """Refuse to make a run's folder where everybody could put another in its place. Raises RunDirError."""
+    if why := _replaced_by(folder):
+        raise RunDirError(
+            f"{why}, who could put another run in the place of yours: chmod +t it, or set runs_dir to a folder of your own"
+        )
+
+
+def _replaced_by(folder: Path) -> str:
+    try:
+        return replacer(folder)
+    except OSError:
+        return ""
 
 
 def require_only_own_writers(paths: RunPaths) -> None:
@@ -63,7 +85,7 @@ def require_only_own_writers(paths: RunPaths) -> None:
     executed = [paths.root, paths.spec, paths.job, paths.sbatch, paths.secret, paths.passed]
     for path in [*executed, *_below(paths.code), *_below(paths.lib), *_below(paths.submitit)]:
         try:
-            why = other_writer(os.lstat(path))
+            why = other_writer(path, os.lstat(path))
         except OSError:
             continue
         if why and not path.is_symlink():

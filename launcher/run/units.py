@@ -28,6 +28,11 @@ def is_job_id(value: object) -> bool:
     return bool(whole_number(first)) and (value == first or whole_number(second) is not None)
 
 
+def is_secret(text: str) -> bool:
+    """Return whether that can be a run's secret: of a shorter one, or an empty one, anybody could make the keys."""
+    return len(text) == 64 and set(text) <= set("0123456789abcdef")
+
+
 def tilde(path: str, home: str) -> str:
     """``~/runs``, of a path below ``home``."""
     return "~" + path[len(home) :] if home and path.startswith(home.rstrip("/") + "/") else path

@@ -117,7 +117,7 @@ def software_here(python: str) -> HostSoftware:
     try:
         done = subprocess.run(
             [python, "-c", _LOOK + "\nprint(json.dumps(found))"], capture_output=True, text=True, timeout=60, check=False,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL, cwd="/",  # Python looks for modules there first: here, others may have left some
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return HostSoftware(error=str(error))
@@ -174,7 +174,7 @@ def _script(place: Path, python: str) -> str:
         "with open(os.path.join(place, 'answer.tmp'), 'w') as f: f.write(json.dumps(found))\n"
         "os.rename(os.path.join(place, 'answer.tmp'), os.path.join(place, 'answer'))\n"
     )
-    return f"#!/bin/sh\nexec {shlex.quote(python)} -c {shlex.quote(code)}\n"
+    return f"#!/bin/sh\ncd / && exec {shlex.quote(python)} -c {shlex.quote(code)}\n"
 
 
 def _await(place: Path, token: str, job_id: str, end: float) -> HostSoftware | str:

@@ -117,8 +117,9 @@ def prepare(paths: RunPaths, how: Again) -> Resubmission:
     profile, layers = read_layers(site_paths())
     layers += [Layer(str(paths.job), read_document(paths.job, _OWN_BYTES)), command_line(how.overrides, ())]
     loaded = load_layers(layers, base, str(paths.job), profile, check_code=how.fresh_code)
+    loaded = replace(loaded, trusted=how.trusted)
     if not how.trusted:
-        refuse(doubt([paths.job, loaded.code_dir if how.fresh_code else paths.code]))
+        refuse(doubt([paths.job, *(loaded.executed if how.fresh_code else [paths.code])]))
     return Resubmission(
         paths=paths,
         how=how,
@@ -153,7 +154,7 @@ def resubmit(paths: RunPaths, how: Again) -> Submitted:
     own_code = (paths.code.name, paths.copied.name) if how.fresh_code else ()
     replaced = [paths.outcome.name, paths.passed.name, *own_code]
     with (
-        make_folder.writing(paths.root, made.spec.share),
+        make_folder.writing(paths.root),
         replacing([paths], replaced),
         contextlib.ExitStack() as queued,
     ):

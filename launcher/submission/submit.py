@@ -58,7 +58,7 @@ def submit_run(
     """
     plan = claim_folder(make_plan, facts, lambda made: made)
     root = plan.paths.root
-    with contextlib.ExitStack() as undo, make_folder.writing(root, plan.spec.share):
+    with contextlib.ExitStack() as undo, make_folder.writing(root):
         undo.callback(shutil.rmtree, root, ignore_errors=True)
         write_run(plan, argv)
         own = {"job_name": None, "job_folder": None} if job_id and plan.backend == "slurm" else {}  # not the run's job

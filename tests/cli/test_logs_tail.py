@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 import resource
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,17 @@ def test_bytes_pass_as_they_are(log: Path, capfdbinary: pytest.CaptureFixture[by
     sys.stdout.flush()
 
     assert capfdbinary.readouterr().out == data
+
+
+def test_a_line_without_an_end_is_told_in_parts(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In JSON, where a line is an object: time and memory grow with the log, not with its square."""
+    log.write_bytes(b"a\nb" + b"x" * (40 << 20) + b"\nc\nd")
+    began = time.process_time()
+
+    assert main(["logs", "resnet50", "--json"]) == 0
+
+    lines = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
+    assert "".join(lines) == "ab" + "x" * (40 << 20) + "cd"
+    assert (lines[0], lines[-2:]) == ("a", ["c", "d"])
+    assert max(map(len, lines)) <= 3 << 20
+    assert time.process_time() - began < 20

@@ -14,11 +14,12 @@ import pytest
 
 from launcher.cli.main import main
 from launcher.cli.watch import _save_and_end
-from launcher.errors import StateError
+from launcher.errors import RunDirError, RunNotFoundError, StateError
 from launcher.run import index
 from launcher.run.own_folder import mark_of_owner, require_own
 from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
+from launcher.submission.folder.make_folder import make_run_folder
 from launcher.submission.sweeps.points import own_runs_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
@@ -154,6 +155,58 @@ def test_a_strangers_link_to_ones_own_run_names_nothing(shared: Path) -> None:
 
     assert main(["cancel", "net"]) == 7
     assert not (shared.parent / "asked").exists()
+
+
+def test_a_strangers_link_here_is_not_what_a_name_means(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cancel digits` in a folder where somebody has made a link digits -> another run of one's own."""
+    mine = plant(shared / RUN)
+    give_to(mine.root, os.geteuid())
+    shared.parent.chmod(0o1777)
+    link = shared.parent / "digits"
+    link.symlink_to(mine.root)
+    os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+
+    with pytest.raises(RunNotFoundError):
+        index.resolve("digits")
+    os.chown(link, os.geteuid(), -1, follow_symlinks=False)
+    assert index.resolve("digits") == link
+    assert index.resolve("./digits") == link
+
+
+def test_no_run_is_made_where_everybody_could_replace_it(shared: Path) -> None:
+    """Without the sticky bit whoever may write in a folder may rename what is in it, a run of mode 0700, too."""
+    shared.chmod(0o777)
+    with pytest.raises(
+        RunDirError, match=f"{shared} can be written by everybody, who could put another run in the place"
+    ):
+        make_run_folder(shared / RUN)
+    mine = plant(shared / RUN)
+    give_to(mine.root, os.geteuid())
+    with pytest.raises(StateError, match=f"or chmod \\+t {shared}"):
+        require_own(mine.root)
+
+    shared.chmod(0o1777)
+    require_own(mine.root)
+    assert make_run_folder(shared / "net-1121-0843-yyy")
+
+
+def test_folders_made_for_runs_are_not_open_to_the_group(shared: Path) -> None:
+    """Whatever the umask: a member of the group could replace the runs in it."""
+    before = os.umask(0o002)
+    try:
+        assert make_run_folder(shared / "deep" / "er" / RUN)
+    finally:
+        os.umask(before)
+    assert [oct(p.stat().st_mode & 0o777) for p in (shared / "deep", shared / "deep" / "er")] == ["0o755", "0o755"]
+
+
+def test_status_and_why_say_whose_it_is(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside what of its files could not be read."""
+    theirs = plant(shared / RUN)
+
+    for verb in ("status", "why"):
+        main([verb, str(theirs.root)])
+        assert "the run's folder: of nobody" in capsys.readouterr().out
 
 
 def test_the_list_marks_them(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> tuple[RunSpec, RunPaths]:
     )  # fmt: skip
     paths = RunPaths(tmp_path)
     spec.write(paths.spec)
-    paths.secret.write_text("ab\n")
+    paths.secret.write_text(f"{'ab' * 32}\n")
     paths.passed.write_text('{"TOKEN": "t"}')
     return spec, paths
 

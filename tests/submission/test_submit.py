@@ -220,6 +220,21 @@ def test_a_place_that_cannot_be_written_is_one_sentence(job: Make, slurm: Path, 
     assert not (slurm / "calls").exists()
 
 
+def test_a_secret_that_is_none_is_made_anew(job: Make, home: Path) -> None:
+    """A run's own stays as it is; an empty one, which a full disk has left, does not."""
+    paths = RunPaths(home / "runs" / "a-1121-0842-k7f")
+    assert make_folder.make_run_folder(paths.root)
+    made = plan(job(), _facts(home), run_dir=str(paths.root))
+    write_own(made, by="submit", new=True)
+    first = paths.secret.read_text()
+    write_own(made, by="resubmit")
+    assert paths.secret.read_text() == first
+
+    paths.secret.write_text("")
+    write_own(made, by="resubmit")
+    assert len(paths.secret.read_text().strip()) == 64
+
+
 def test_a_shared_run_is_readable_by_the_group(job: Make, home: Path) -> None:
     """share: group makes the folder 0750 whatever the umask, and the secret stays private."""
     paths = RunPaths(home / "runs" / "a-1121-0842-k7f")
@@ -306,6 +321,22 @@ def test_the_local_executor_runs_one_agent_per_node(job: Make, local: Callable[.
     said = sorted(p.read_text().split("node ")[1].split("\n")[0] for p in paths.submitit.glob("*_log.out"))
     assert said == ["0 cuda ''", "1 cuda ''", "2 cuda ''"]
     assert (read_outcome(paths.outcome) or {})["tty"] is False
+
+
+def test_no_module_of_the_current_folder_is_run(
+    job: Make, local: Callable[..., submit.Submitted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python -m` looks there first, and in /tmp anybody can leave a package; the setup lines still run there."""
+    here = tmp_path / "here"
+    for package in ("launcher", "submitit"):
+        (here / package).mkdir(parents=True)
+        (here / package / "__init__.py").write_text(f"open({str(here)!r} + '/ran', 'w')\n")
+    monkeypatch.chdir(here)
+    one = local(job(environment={"setup": ["pwd > was"]}))
+    _until(lambda: read_outcome(one.paths.outcome), "the outcome")
+
+    assert (here / "was").read_text() == f"{here}\n"
+    assert not (here / "ran").exists()
 
 
 def test_cancelling_here_reaches_the_agents(job: Make, local: Callable[..., submit.Submitted]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,10 +16,11 @@ from launcher.config.document.source import read_regular
 from launcher.frozen import frozen
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-UNREADABLE = (SyntaxError, ValueError, OSError, RecursionError)
+UNREADABLE = (SyntaxError, ValueError, OSError, RecursionError, MemoryError)
 """Errors of reading a file: it is not valid Python, cannot be opened, or is nested too deeply."""
 _MOST_HOPS = 8
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 1 << 20
+"""Of one file: a syntax tree takes about a thousand times as much memory."""
 _MOST_FILES = 256
 """Of a script's own modules: reading more of them would make every plan slower."""
 _TORCHRUN = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"}
@@ -78,7 +80,15 @@ def parse(path: Path) -> ast.Module:
     """Return the syntax tree of a file. Raises what `UNREADABLE` lists."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in a user's file are not this command's to report
-        return ast.parse(read_regular(path, _MOST_BYTES), str(path))
+        return ast.parse(_read(path), str(path))
+
+
+def _read(path: Path) -> bytes:
+    data = read_regular(path, _MOST_BYTES)
+    if len(data) > _MOST_BYTES:
+        amount = f"{_MOST_BYTES >> 20} MiB"
+        raise OSError(errno.EFBIG, f"it is larger than {amount}", str(path))
+    return data
 
 
 def parse_or_none(path: Path) -> ast.Module | None:
@@ -266,12 +276,15 @@ def calls(path: Path) -> list[Call]:
         return []
 
 
-def _calls(node: ast.AST, guarded: bool = False) -> Iterator[tuple[ast.Call, bool]]:
-    guarded = guarded or (isinstance(node, ast.If | ast.IfExp) and _asks_for_torchrun(node.test))
-    if isinstance(node, ast.Call):
-        yield node, guarded
-    for child in ast.iter_child_nodes(node):
-        yield from _calls(child, guarded)
+def _calls(tree: ast.AST) -> Iterator[tuple[ast.Call, bool]]:
+    """Yield the calls in their order, each with whether it is guarded; an expression may be nested deeper than Python recurses."""
+    nodes = [(tree, False)]
+    while nodes:
+        node, guarded = nodes.pop()
+        guarded = guarded or (isinstance(node, ast.If | ast.IfExp) and _asks_for_torchrun(node.test))
+        if isinstance(node, ast.Call):
+            yield node, guarded
+        nodes += [(child, guarded) for child in reversed(list(ast.iter_child_nodes(node)))]
 
 
 def _asks_for_torchrun(test: ast.expr) -> bool:
@@ -321,7 +334,7 @@ def attaches(script: Path, code_dir: Path) -> bool:
 
 def _calls_attach(path: Path) -> bool:
     try:  # the text alone, for a file that binds ``launcher`` twice: it works without the package, too
-        if "launcher.attach" in path.read_text(encoding="utf-8", errors="replace"):
+        if b"launcher.attach" in _read(path):
             return True
     except OSError:
         return False

@@ -197,10 +197,7 @@ class _Resolver:
     def _grammar(self, text: str, place: _Place) -> Any:
         from omegaconf.grammar_visitor import GrammarVisitor
 
-        if len(text) > _LONGEST:
-            raise _WrongError(
-                f"has more than {_LONGEST:,} characters: in so long a text only plain names are filled in"
-            )
+        _require_short(text)
 
         def node(key: Any, memo: object) -> Any:  # OmegaConf 2.3 hands over a text, 2.4 an object
             raw = str(getattr(key, "raw", key))
@@ -247,8 +244,14 @@ class _Resolver:
         if name == "oc.create":
             return args[0]
         if name == "oc.decode":
+            _require_short(args[0])
             return args[0] and visitor.visit(_parse(args[0], parser_rule="singleElement", lexer_mode="VALUE_MODE"))
         raise _InvalidError(f"Unsupported interpolation type {name}")
+
+
+def _require_short(text: Any) -> None:
+    if isinstance(text, str) and len(text) > _LONGEST:
+        raise _WrongError(f"has more than {_LONGEST:,} characters: in so long a text only plain names are filled in")
 
 
 def _step(node: Any, key: Any, name: str) -> tuple[Any, Any]:

@@ -56,6 +56,8 @@ class LoadedJob:
     """The merged site profile."""
     doubt: str = ""
     """Whose else the job file or the code may be; empty where they are the user's own, or the user vouches for them."""
+    trusted: bool = False
+    """The user vouches for the job and its code."""
 
     @property
     def name(self) -> str:
@@ -76,6 +78,12 @@ class LoadedJob:
     def code_dir(self) -> Path:
         """The code directory, absolute."""
         return (self.base_dir / Path(self.job.code.dir).expanduser()).resolve()
+
+    @property
+    def executed(self) -> list[Path]:
+        """The folder and the script that the job runs; the other files are known once the folder was read (`CodeFacts.doubt`)."""
+        script = self.job.script or ""
+        return [self.code_dir, *([] if script.startswith("-m") else [self.code_dir / script])]
 
     @contextlib.contextmanager
     def placing(self) -> Iterator[None]:
@@ -125,9 +133,7 @@ def load_job(
     source = str(path) if path is not None else COMMAND_LINE
     loaded = load_layers(layers, base, source, profile, sweep=sweep, check_code=check_code)
     files = [Path(path)] if path is not None and target is None else []
-    script = loaded.job.script or ""
-    files += [loaded.code_dir, *([] if script.startswith("-m") else [loaded.code_dir / script])]
-    return replace(loaded, doubt=doubt(files))
+    return replace(loaded, doubt=doubt([*files, *loaded.executed]))
 
 
 def site_job(sites: list[Path] | None = None) -> Job:

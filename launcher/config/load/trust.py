@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launcher.errors import TrustError
-from launcher.ownership import other_writer
+from launcher.ownership import other_writer, replacer
 
 
 def doubt(paths: Iterable[Path]) -> str:
@@ -18,7 +18,9 @@ def doubt(paths: Iterable[Path]) -> str:
     """
     for path in paths:
         with contextlib.suppress(OSError):
-            if why := other_writer(os.stat(path)):
+            if why := replacer(path):
+                return why
+            if why := other_writer(path, os.stat(path)):
                 return f"{path} {why}"
     return ""
 

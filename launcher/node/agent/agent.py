@@ -77,6 +77,7 @@ class Agent:
         self._peer: connection.Peer | None = None
         self._waiting: list[wire.SignalHeard] = []
         self._attempt = 0
+        self._welcomed = False
         self._crews: dict[int, Crew] = {}
         self._stores: dict[int, Store] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -100,8 +101,11 @@ class Agent:
         self._sampler.start()
         self._task(self._look_at_imports())
         try:
-            peer = await self._join()
-            return 0 if peer is None else await self._obey(peer)
+            while (peer := await self._join()) is not None:
+                if (code := await self._obey(peer)) is not None:
+                    return code
+                _say("The connection to the leader closed before it answered; trying again.")
+            return 0
         except ProtocolError as error:
             _say(str(error))
             return error.exit_code
@@ -172,7 +176,8 @@ class Agent:
             raise ProtocolError(f"This node cannot resolve {self._leader_host}, the first node's name.")
         return since or time.monotonic()
 
-    async def _obey(self, peer: connection.Peer) -> int:
+    async def _obey(self, peer: connection.Peer) -> int | None:
+        """Do what the leader says; return the exit code, None where the connection closed before the leader had welcomed this agent."""
         facts = await asyncio.to_thread(
             node_facts, self.spec, self.paths, host=self.host.split("/")[0], local_address=peer.local_address
         )
@@ -182,11 +187,12 @@ class Agent:
         self._heard = time.monotonic()
         self._tell(wire.AgentHello(node=self.node, host=self.host, pid=os.getpid(), attempt=None, facts=facts))
         for kept in self._waiting:
-            self._tell(kept)
-        self._waiting.clear()
+            peer.send(kept)
         beat = self._task(self._beat(peer))
         try:
             if not await self._read(peer):
+                if not (self._welcomed or self._broken):
+                    return None
                 self.leader_lost = self.leader_lost or "closed"
                 _say(self._broken or "The connection to the leader closed; this agent ends its workers and exits.")
                 return ProtocolError.exit_code
@@ -234,10 +240,10 @@ class Agent:
     # --- helpers ---
 
     def _tell(self, message: wire.FromAgent) -> None:
-        """Send one message to the leader; before it is found, keep signals."""
+        """Send one message to the leader; until it has welcomed this agent, keep signals."""
         if self._peer is not None:
             self._peer.send(message)
-        elif isinstance(message, wire.SignalHeard):
+        if isinstance(message, wire.SignalHeard) and not self._welcomed:
             self._waiting.append(message)
 
     def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
@@ -272,6 +278,8 @@ class Agent:
         match order:
             case wire.Welcome():
                 self._attempt = order.attempt
+                self._welcomed = True
+                self._waiting.clear()
                 if self.node:  # the first node's process has the leader's clock already
                     clock.follow(order.t)
             case wire.RunChecks():

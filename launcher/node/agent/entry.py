@@ -26,6 +26,7 @@ from launcher.run.asking import exists, load_object, patiently
 from launcher.run.own_folder import require_only_own_writers
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
+from launcher.run.units import is_secret
 
 _OWN_AGENT_S = 30.0
 """The first node's agent was told to leave before the leader ended; it gets so long to do it."""
@@ -100,6 +101,8 @@ def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, Any]]:
         if not exists(paths.spec, paths.root):
             raise ValueError(f"it holds no {paths.spec.name}")
         secret = read_whole(paths.secret).decode().strip()
+        if not is_secret(secret):
+            raise ValueError(f"{paths.secret.name} holds no secret: resubmit the run")
         return RunSpec.read(paths.spec), secret, load_object(paths.passed, paths.root) or {}
 
     try:

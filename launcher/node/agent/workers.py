@@ -21,9 +21,10 @@ from launcher.node.agent.environment import worker_environment
 from launcher.node.agent.store import Tell
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.wire.messages import SHUTDOWN_S, RankPlace, StartRound, WorkerExit, WorkerSaid, WorkerUp
+from launcher.redact import redact, redact_texts
 from launcher.run.files import write_atomic
 from launcher.run.message_lines import MessageReader, decode_lines, encode
-from launcher.run.messages import FromWorker, WorkerAttached, WorkerFailure, WorkerOver
+from launcher.run.messages import FromWorker, WorkerAttached, WorkerFailure, WorkerOver, WorkerSaveFailed, WorkerWarning
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.units import signal_name
@@ -32,7 +33,9 @@ WORKER_MAIN = "launcher.training.start.main:main"
 _TAIL_WAIT_S = 1.0
 """Reading a log's end takes at most so long: a report must not wait for a slow disk."""
 _WATCHED = frozenset(kind.type for kind in (WorkerFailure, WorkerAttached, WorkerOver))
-"""Kinds of a worker's messages that its agent looks at; all are forwarded as they came."""
+"""Kinds of a worker's messages that its agent looks at."""
+_IN_WORDS = frozenset(kind.type for kind in (WorkerFailure, WorkerSaveFailed, WorkerWarning))
+"""Kinds that hold sentences, a program's own among them: what looks like a secret is cut out before it leaves the host."""
 
 
 class WorkerChannel:
@@ -127,6 +130,8 @@ class Crew:
         self._order = order
         self._attempt = attempt
         self._tell = tell
+        self._secrets = [value for name in spec.pass_names if (value := os.environ.get(name))]
+        """Values of passed variables: what workers say of them in errors goes no further."""
         self._is_script = spec.work.kind in ("script", "module")
         """Scripts handle TERM themselves."""
         self._ending = False
@@ -214,6 +219,8 @@ class Crew:
                 case WorkerOver() as over:
                     worker.over = over.code
                     worker.tasks.append(asyncio.ensure_future(self._end_hung_shutdown(worker)))
+        if values["type"] in _IN_WORDS:
+            values = redact_texts(values, self._secrets)
         self._tell(WorkerSaid(round=self.round, rank=worker.rank, message=values))
 
     async def _end_hung_shutdown(self, worker: _Worker) -> None:
@@ -226,7 +233,7 @@ class Crew:
             await self._server.signal(worker.key, signal.SIGKILL)
 
     def _tell_failed(self, worker: _Worker, text: str) -> None:
-        lines = [line for line in text.splitlines() if line.strip()][-20:]
+        lines = redact_texts([line for line in text.splitlines() if line.strip()][-20:], self._secrets)
         self._tell(
             WorkerExit(
                 round=self.round,
@@ -307,6 +314,7 @@ class Crew:
         killed_for_memory = False
         if status != 0 and (worker.failed or not by_us):
             lines, kills = await _soon(lambda: (logs.last_lines(worker.log, worker.log_start), memory.kills()), ([], 0))
+            lines = redact("\n".join(lines), self._secrets).splitlines()
             killed_for_memory = not by_us and status == -signal.SIGKILL and kills > self._oom_before
         shutdown = None if by_us else _shutdown_failure(worker, status)
         self._tell(

@@ -97,17 +97,23 @@ def is_current(paths: RunPaths, attempt: int) -> bool:
 
 
 def drop_stale(paths: RunPaths, attempt: int) -> None:
-    """Delete what older attempts were still writing, put back what they were about to delete, finish deletions.
+    """Take away what older attempts were still writing, put back what they were about to delete.
 
-    Raises OSError when the folder cannot be listed, or one of them stays.
+    What is taken away is renamed alone, for `empty_trash`. Raises OSError when the folder cannot be listed, or one of them stays.
     """
     for folder in _folders(paths):
-        if folder.name.startswith(TRASH):
-            shutil.rmtree(folder, ignore_errors=True)
-        elif folder.name.startswith(_LEAVING):
+        if folder.name.startswith(_LEAVING):
             _put_back(folder)
         elif (older := _attempt_of(folder.name)) is not None and older < attempt:
-            _discard(folder)
+            _renamed(folder, _trash_of(folder))
+
+
+def empty_trash(paths: RunPaths) -> None:
+    """Delete what has been taken away. Terabytes on a slow file system take minutes; what stays now the next attempt deletes."""
+    with contextlib.suppress(OSError):
+        for folder in _folders(paths):
+            if folder.name.startswith(TRASH):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def discard_unfinished(paths: RunPaths, attempt: int) -> None:
@@ -144,14 +150,14 @@ def _put_back(leaving: Path) -> None:
 
 def discard(folder: Path) -> None:
     """Delete a folder: renamed first, so that nobody ever sees half of it. One that is missing, or stays, is no error."""
+    trash = _trash_of(folder)
     with contextlib.suppress(OSError):
-        _discard(folder)
+        if _renamed(folder, trash):
+            shutil.rmtree(trash, ignore_errors=True)
 
 
-def _discard(folder: Path) -> None:
-    trash = folder.parent / f"{TRASH}{os.getpid()}.{time.monotonic_ns()}.{folder.name}"
-    if _renamed(folder, trash):
-        shutil.rmtree(trash, ignore_errors=True)
+def _trash_of(folder: Path) -> Path:
+    return folder.parent / f"{TRASH}{os.getpid()}.{time.monotonic_ns()}.{folder.name}"
 
 
 def _renamed(folder: Path, target: Path) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
@@ -106,6 +107,8 @@ class Leader:
         except ProtocolError as error:
             evidence = caused(Kind.PORTS_TAKEN, f"{str(error).rstrip('.')} on {self.host}", (self.host,))
             return await self._end(await self._decide(evidence), evidence)
+        # Not before the leader listens: its agents give up after a minute. A daemon, since no end waits for it.
+        threading.Thread(target=fence.empty_trash, args=(self.paths,), name="trash", daemon=True).start()
         ticker = asyncio.get_running_loop().create_task(self._tick(TimedChecks(board, inbox.lose)))
         try:
             return await self._lead()

@@ -151,7 +151,7 @@ def main() -> int:
         return 1
     sender = apprise.Apprise()
     refused = sum(not sender.add(url) for url in message["urls"])
-    sent = sender.notify(title=message["title"], body=_sentence(message))
+    sent = sender.notify(title=message["title"], body=_sentence(message), body_format=apprise.NotifyFormat.TEXT)
     if refused or not sent:
         # The URL itself is a secret: only the number of invalid ones is printed.
         invalid = f": {refused} of {len(message['urls'])} addresses are invalid" if refused else ""

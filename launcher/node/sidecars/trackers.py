@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node.sidecars.sinks import About, End, MetricsRow, Sink, make_sinks
-from launcher.opening import open_regular
+from launcher.opening import OBJECT_BYTES, open_regular
 from launcher.redact import REDACTED, redact, redact_values, redact_words
 from launcher.run import event_lines
 from launcher.run.asking import load_object, patiently
 from launcher.run.children import exit_now
 from launcher.run.events import RoundStarted
-from launcher.run.files import read_object, write_atomic
+from launcher.run.files import NO_JSON, read_object, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome, read_submission
@@ -46,7 +46,9 @@ def read_rows(path: Path, offset: int) -> list[tuple[dict[str, Any], int]]:
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             file.seek(offset)
-            data = file.read(_READ_BYTES)
+            data = more = file.read(_READ_BYTES)
+            while more and b"\n" not in more and len(data) < OBJECT_BYTES:  # a row of very many metrics
+                data += (more := file.read(_READ_BYTES))
     except OSError:
         return []
     rows = []
@@ -54,7 +56,7 @@ def read_rows(path: Path, offset: int) -> list[tuple[dict[str, Any], int]]:
         offset += len(line)
         try:
             value = json.loads(line)
-        except ValueError:
+        except NO_JSON:
             value = None
         sound = isinstance(value, dict) and isinstance(value.get("metrics"), dict)
         rows.append((value if sound else {"metrics": {}}, offset))

@@ -29,15 +29,15 @@ from typing import Any, TypeVar
 
 from launcher.errors import ProtocolError
 from launcher.node.wire.messages import Alive, Challenge, Greeting, Handshake, Heard, Hub, SecretProof
-from launcher.node.wire.proofs import PORTS_AT_ONCE, BlockCodes, LifeKey
+from launcher.node.wire.proofs import MOST_BYTES, PORTS_AT_ONCE, BlockCodes, LifeKey
 from launcher.run.files import NO_JSON
 from launcher.run.message_lines import decode_lines, encode
 from launcher.run.records import Record
 
-WIRE_VERSION = 2
 HANDSHAKE_S = 5.0
 """A peer that takes longer to prove itself is refused. A leader answers in milliseconds: it only hashes."""
 _HANG_UP_S = 2.0
+_NEXT_ADDRESS_S = 0.25
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _RARELY_S = 4.0
 """How often an agent dials ports of the later sets, which a leader uses only when it could have none of the first."""
@@ -45,6 +45,8 @@ _MOST_UNPROVEN = 512
 """Connections that have proved nothing yet. All agents of an allocation may connect at once, each for some milliseconds."""
 _OWN_FILES = 128
 """Descriptors that strangers never get: the leader's files, the pipes of its commands."""
+_BEFORE_COUNTED = 320
+"""Connections that asyncio, which accepts a hundred in a turn, has accepted before the first of them is counted: 310 were seen."""
 _AT_ONCE = 2**20
 """Bytes of one block, if no single message is larger."""
 
@@ -75,7 +77,13 @@ class Peer:
         """Queue one message; never blocks, never raises: a dead peer shows at the reading end."""
         if not self._queued:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._queued += encode(message.to_wire())
+        line = encode(message.to_wire())
+        if len(line) > MOST_BYTES:  # the other end would take it for a stranger's
+            print(
+                f"A message of {len(line):,} bytes ({message.type}) is too large to send.", file=sys.stderr, flush=True
+            )
+            return
+        self._queued += line
         if len(self._queued) > _AT_ONCE:
             self._flush()
 
@@ -124,7 +132,7 @@ class Peer:
     async def prove_as_agent(self, key: LifeKey, port: int) -> None:
         """Speak first, on a connection to ``port``. Raises ProtocolError for a peer that is not the leader of this life."""
         mine = secrets.token_hex(16)
-        self._say(Greeting(version=WIRE_VERSION, nonce=mine))
+        self._say(Greeting(nonce=mine))
         answer = await self._handshake(Challenge)
         shared = port, mine, answer.nonce
         _check(answer.proof, key.derived("leader", *shared))
@@ -174,7 +182,9 @@ async def connect(host: str, port: int, key: LifeKey) -> Peer:
     Raises OSError when nothing listens there and ProtocolError when another program does.
     """
     try:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), HANDSHAKE_S)
+        # Of a name with several addresses, one that does not answer must not use up the time of the others.
+        opening = asyncio.open_connection(host, port, happy_eyeballs_delay=_NEXT_ADDRESS_S)
+        reader, writer = await asyncio.wait_for(opening, HANDSHAKE_S)
     except asyncio.TimeoutError:
         raise TimeoutError(f"{host}:{port} does not answer") from None
     peer = Peer(reader, writer)
@@ -272,9 +282,15 @@ def server(key: LifeKey, ports: Sequence[int], *, peers: int, local: bool = Fals
                 del unproven[oldest]
                 oldest.abort()
             unproven[peer] = None
+
+            async def prove() -> None:
+                await peer.prove_as_leader(key, port)
+                unproven.pop(
+                    peer, None
+                )  # in the same turn of the loop: in the next, a hundred strangers may be accepted
+
             try:
-                if await _is_agent(peer, key, port):
-                    unproven.pop(peer, None)
+                if await _in_time(prove(), peer):
                     await _serve_one(hub, peer)
             finally:
                 unproven.pop(peer, None)
@@ -294,14 +310,14 @@ def server(key: LifeKey, ports: Sequence[int], *, peers: int, local: bool = Fals
 
 def _most_unproven(peers: int) -> int:
     """Return how many strangers may be connected: they never take what ``peers`` agents and the leader's files need."""
-    free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - peers - _OWN_FILES
+    free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - peers - _OWN_FILES - _BEFORE_COUNTED
     return max(8, min(_MOST_UNPROVEN, free // 2))
 
 
-async def _is_agent(peer: Peer, key: LifeKey, port: int) -> bool:
-    """Return whether the peer proves that it is an agent of this life; hang up on one that does not."""
+async def _in_time(proof: Awaitable[None], peer: Peer) -> bool:
+    """Return whether the peer proves in time that it is an agent of this life; hang up on one that does not."""
     try:
-        await asyncio.wait_for(peer.prove_as_leader(key, port), HANDSHAKE_S)
+        await asyncio.wait_for(proof, HANDSHAKE_S)
     except (OSError, ProtocolError, asyncio.TimeoutError, asyncio.CancelledError):
         peer.abort()
         return False

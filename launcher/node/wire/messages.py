@@ -28,7 +28,6 @@ class Handshake(Record, family=True):
 class Greeting(Handshake, type="knock"):
     """The agent that connects speaks first."""
 
-    version: int | None
     nonce: str
 
 

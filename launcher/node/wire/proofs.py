@@ -34,6 +34,9 @@ class LifeKey:
     leader: str
     """The name of the leader's node in the allocation."""
 
+    def __repr__(self) -> str:
+        return type(self).__name__
+
     def derived(self, purpose: str, *values: object) -> bytes:
         """Return 32 bytes that only those who know the secret can make, others for each purpose and each of ``values``."""
         text = json.dumps([purpose, self.life, self.leader, *values])

@@ -5,16 +5,20 @@ from __future__ import annotations
 from launcher.report import formats
 from launcher.report.model.history import History
 from launcher.run.files import Damage
+from launcher.run.own_folder import mark_of_owner
 from launcher.run.paths import SPEC_VERSION
 from launcher.run.units import plural
 
 
 def faults(h: History, *, active: bool) -> list[str]:
-    """One sentence per file that is damaged, missing or of another version; empty for a whole run.
+    """One sentence per file that is damaged, missing or of another version, and of a folder that others can write in.
+
+    Empty for a whole run of one's own.
 
     ``active``: the run is pending or running, and a half-written last line is a line that is just being written.
     """
-    told = {d.file: words for d in h.damage if (words := damage_in_words(d, active=active))}
+    told = {"": f"the run's folder: {mark}"} if (mark := mark_of_owner(h.paths.root)) else {}
+    told |= {d.file: words for d in h.damage if (words := damage_in_words(d, active=active))}
     # Both are written before a run is submitted; every other file comes when there is something to say.
     for name, there in (("events.jsonl", h.events), ("spec.json", h.spec)):
         if not there:

@@ -43,7 +43,9 @@ class Series:
         return {
             "name": self.name,
             "x": [round(v, 3) for v in self.x],
-            "y": [None if v is None else float(f"{v:.6g}") for v in self.y],
+            "y": [
+                None if v is None or not math.isfinite(v) else float(f"{v:.6g}") for v in self.y
+            ],  # a sum may overflow
         }
 
 

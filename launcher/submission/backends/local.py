@@ -48,6 +48,7 @@ def start_detached(plan: SubmissionPlan) -> int:
     # This environment without an outer job's variables; the starter must be able to import the launcher.
     env = environment_for_sbatch(os.environ, {}, plan.spec.pass_names)
     env["PYTHONPATH"] = python_path(str(Path(__file__).parents[3]))
+    env["LAUNCHER_SUBMIT_DIR"] = os.getcwd()
     log = Path(plan.submitit_dir) / "controller.log"
     with os.fdopen(open_to_append(log, 0o640), "ab") as errors:
         try:
@@ -60,6 +61,7 @@ def start_detached(plan: SubmissionPlan) -> int:
                 timeout=_START_TIMEOUT_S,
                 check=False,
                 env=env,
+                cwd="/",  # `python -m` looks there first, also in submitit's controller: here, others may have left modules
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SubmitError(f"the local run could not be started: {error}") from None

@@ -5,20 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
 from launcher.errors import ConfigError
+from launcher.opening import read_whole
+from launcher.ownership import other_writer, steerer
 from launcher.submission.facts.facts import CodeFacts
 
 _CACHES = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints",
             ".tox", ".nox", "node_modules", ".venv", ".eggs", "wandb", "mlruns"}  # fmt: skip
+_CODE = {".py", ".so", ".sh", ".pth"}
 _GIT_TIMEOUT_S = 60
 # What a repository that somebody else has made could have git run: keys with a fixed name here, keys with names of their own in `git`.
 _OFF = ("--no-pager", "-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null", "-c", "diff.autoRefreshIndex=false",
         "-c", "safe.bareRepository=explicit")  # fmt: skip
 _RUNS = re.compile(r"(filter|hook|lfs\.extension)\..+", re.DOTALL)
+_INCLUDES = re.compile(r"include(if\..+)?\.path", re.DOTALL)
+_LONGEST_LINK = 8192
 _QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"}
 """git writes nothing, and fetches nothing that a partial clone left out: fetching runs programs that the repository names."""
 
@@ -41,7 +47,28 @@ def listing(root: Path, skip: Iterable[Path] = ()) -> CodeFacts:
                 outside += [] if inside else [(name, str(target))]
             elif path.is_file():
                 files.append((name, path.stat().st_size))
-    return CodeFacts(root=str(root), files=tuple(files), outside=tuple(outside), git=names is not None)
+    doubt = _doubt(root, [name for name, _ in files])
+    return CodeFacts(root=str(root), files=tuple(files), outside=tuple(outside), git=names is not None, doubt=doubt)
+
+
+def _doubt(root: Path, names: Iterable[str]) -> str:
+    """Return whose else one of the files may be, or a folder that one is in; "" for nobody's.
+
+    What a link leads to counts where it is code: data of others is no doubt.
+    """
+    known = {root, *root.parents}
+    for name in names:
+        path = root / name
+        for place in (path, *path.parents):
+            if place in known:
+                break
+            known.add(place)
+            with contextlib.suppress(OSError):
+                if place.is_symlink() and place.suffix not in _CODE:
+                    continue
+                if why := other_writer(place, os.stat(place)):
+                    return f"{place} {why}"
+    return ""
 
 
 def _by_git(root: Path) -> list[str] | None:
@@ -65,24 +92,73 @@ def git(root: Path, *args: str) -> str:
 
     Raises ConfigError where a key of the repository's configuration cannot be switched off.
     """
+    found = _configured(root)
+    if found is None:
+        return ""
     own: dict[str, str] = {}
-    named = [key for key in _configured(root) if _RUNS.fullmatch(key)]
+    named = [key for key in found if _RUNS.fullmatch(key)]
     if named:  # a filter of the user's own, such as Git LFS, stays as the user has set it
-        own = _configured(Path("/"))
+        own = _configured(Path("/")) or {}
     if strange := [key for key in named if "=" in key]:  # -c would take it for another key
         raise ConfigError(
             f"code.dir: the git configuration of {root} has the key {strange[0]!r}: rename it without the ="
         )
-    return _ask_git(root, *(word for key in named for word in ("-c", f"{key}={own.get(key, '')}")), *args)
+    return _ask_git(root, *(word for key in named for word in ("-c", f"{key}={own.get(key, '')}")), *args) or ""
 
 
-def _configured(root: Path) -> dict[str, str]:
-    """Return the keys and values of git's configuration in ``root``; in / the user's and the system's alone."""
-    listed = _ask_git(root, "config", "-z", "--list").split("\0")
-    return dict(entry.partition("\n")[::2] for entry in listed if entry)
+def _configured(root: Path) -> dict[str, str] | None:
+    """Return the keys and values of git's configuration in ``root``, None where git has no answer; in / the user's and the system's alone.
+
+    Raises ConfigError where the repository takes a part of it from what somebody else could change before git reads it again.
+    """
+    listed = _ask_git(root, "config", "-z", "--list", "--show-scope", "--show-origin")
+    if listed is None:
+        return None
+    fields = listed.split("\0")
+    entries = list(zip(fields[::3], fields[1::3], fields[2::3], strict=False))
+    if top := next((place for place in (root, *root.parents) if os.path.lexists(place / ".git")), None):
+        try:
+            files = _own_configuration(top)
+        except OSError as error:
+            raise ConfigError(
+                f"code.dir: where the repository at {top} is configured cannot be read: {error}"
+            ) from None
+        for scope, origin, entry in entries:
+            if scope in ("local", "worktree"):
+                key, _, value = entry.partition("\n")
+                files.add(file := top / origin.removeprefix("file:"))
+                if _INCLUDES.fullmatch(key):  # of an empty file, or a missing one, nothing is listed
+                    files.add(file.parent / Path(value).expanduser())
+        for file in sorted(files):
+            if why := _changed_by(file, root):
+                raise ConfigError(f"code.dir: git takes a part of the configuration of {root} from {file}, but {why}")
+    return dict(entry.partition("\n")[::2] for _, _, entry in entries)
 
 
-def _ask_git(root: Path, *args: str) -> str:
+def _own_configuration(top: Path) -> set[Path]:
+    """Return where git reads the configuration of the repository at ``top``; a work tree's is also that of another folder."""
+    folder = top / ".git"
+    if folder.is_file():
+        folder = top / read_whole(folder, _LONGEST_LINK).decode(errors="replace").partition(": ")[2].strip()
+    common = folder
+    with contextlib.suppress(FileNotFoundError):
+        common = folder / read_whole(folder / "commondir", _LONGEST_LINK).decode(errors="replace").strip()
+    return {folder / "config.worktree", common / "config"}
+
+
+def _changed_by(file: Path, root: Path) -> str:
+    """Return who could change ``file`` before git reads it again; "" for nobody else."""
+    try:
+        if why := steerer(file, {root, *root.parents}):
+            return why
+        with contextlib.suppress(FileNotFoundError):
+            return "" if stat.S_ISREG(os.stat(file).st_mode) else "that is no regular file"
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home of that name
+        return f"that cannot be looked at: {error}"
+    return ""
+
+
+def _ask_git(root: Path, *args: str) -> str | None:
     # Variables such as GIT_DIR (set inside hooks) would make git answer for another repository.
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | _QUIET
     try:
@@ -91,8 +167,8 @@ def _ask_git(root: Path, *args: str) -> str:
             stdin=subprocess.DEVNULL, capture_output=True, timeout=_GIT_TIMEOUT_S, check=False, env=env,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return os.fsdecode(done.stdout) if done.returncode == 0 else ""
+        return None
+    return os.fsdecode(done.stdout) if done.returncode == 0 else None
 
 
 def git_dirty(root: Path) -> bool:

@@ -54,6 +54,8 @@ class CodeFacts:
     """The commit that is checked out."""
     dirty: bool = False
     """Something differs from the commit."""
+    doubt: str = ""
+    """Whose else one of the files may be; empty where they are the user's own."""
     kept: bool = False
     """The run has its copy already and keeps it (a resubmission)."""
     attaches: bool = False

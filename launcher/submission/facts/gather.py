@@ -69,6 +69,9 @@ def gather_facts(
         )
         with loaded.placing():
             code = reading.result()
+        doubt = loaded.doubt or ("" if loaded.trusted else code.doubt)
+        if not for_reading:
+            refuse(doubt)
         slurm = asked.result() if asked else SlurmFacts()
     return Facts(
         backend=backend,
@@ -89,7 +92,7 @@ def gather_facts(
         sbatch_variables=tuple(sorted(k for k in env if k.startswith("SBATCH_"))),
         debug_detail=env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
         after=tuple(after),
-        doubt=loaded.doubt,
+        doubt=doubt,
         unset_pass=tuple(n for n in dict.fromkeys([*job.environment.pass_, *job.notify.urls]) if n not in env),
     )
 

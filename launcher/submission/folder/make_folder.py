@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from launcher.errors import RunDirError
+from launcher.run.own_folder import require_safe_place
 
 SUBFOLDERS = ("attempts", "checkpoints", "logs", "submitit")
 _PROBE_BYTES = 1024**2
@@ -21,14 +22,13 @@ def mode_of(share: str) -> int:
 
 
 @contextlib.contextmanager
-def writing(path: Path, share: str = "none") -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Raise RunDirError, which names ``path``, where the file system refuses what is done inside.
 
-    In a run that the group may read, nobody else may write what is made inside, whatever the umask: submitit's pickles, too,
-    which the nodes execute.
+    Nobody else may write what is made inside, whatever the umask: submitit's pickles, too, which the nodes execute.
     """
     before = os.umask(0o077)
-    os.umask(before | 0o022 if share == "group" else before)
+    os.umask(before | 0o022)
     try:
         yield
     except OSError as error:
@@ -42,9 +42,11 @@ def writing(path: Path, share: str = "none") -> Iterator[None]:
 def make_run_folder(path: Path, share: str = "none", folders: Sequence[str] = SUBFOLDERS) -> bool:
     """Make the run's folder at ``path`` with the ``folders`` in it; return False when it exists already.
 
-    Raises RunDirError when the file system refuses, a full quota included (a MiB is written to find out).
+    Raises RunDirError when the file system refuses, a full quota included (a MiB is written to find out), and where everybody
+    could put another folder in its place.
     """
     mode, probe = mode_of(share), path / ".probe"
+    require_safe_place(path)
     with writing(path.parent):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

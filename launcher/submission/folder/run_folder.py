@@ -12,11 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.opening import read_whole
 from launcher.redact import redact_words
 from launcher.run import event_lines, events
 from launcher.run.files import write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_submission
+from launcher.run.units import is_secret
 from launcher.submission.folder import snapshot
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
@@ -74,7 +76,7 @@ def write_own(
     put(paths.job, plan.job_yaml, durable=durable)
     put(paths.spec, spec.dumps(), durable=durable)
     put(paths.passed, json.dumps({k: os.environ[k] for k in spec.pass_names if k in os.environ}) + "\n", mode=0o600)
-    if new or not paths.secret.exists():
+    if new or not _has_secret(paths.secret):
         put(paths.secret, secrets.token_hex(32) + "\n", mode=0o600)
     submitted = events.event(
         "submitted", attempt=None, job_id=None, backend=plan.backend, nodes=spec.nodes, spare_nodes=spec.spare_nodes,
@@ -84,6 +86,13 @@ def write_own(
         put(paths.events, json.dumps(submitted.raw) + "\n")
     else:
         event_lines.append(paths.events, submitted)
+
+
+def _has_secret(path: Path) -> bool:
+    try:
+        return is_secret(read_whole(path).decode().strip())
+    except (OSError, ValueError):
+        return False
 
 
 def write_submission(path: Path, entry: Mapping[str, Any], *, new: bool = False) -> None:

@@ -245,7 +245,12 @@ def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[
     """
     lines = list(job.environment.setup)
     if spec.batch == "local":  # TERM is a user's cancel here: nothing would repeat one that came while Python starts
-        lines += [_export_path(python_path), *_local_gpus(spec, facts)]
+        lines = [
+            *(['cd "${LAUNCHER_SUBMIT_DIR:-.}"'] if lines else []),
+            *lines,
+            _export_path(python_path),
+            *_local_gpus(spec, facts),
+        ]
     else:
         lines.insert(0, _IGNORE)
         if _image_for("pyxis", job):

@@ -55,8 +55,7 @@ def resubmit_points(sweep: Path, points: Sequence[RunPaths], how: Again) -> list
     for paths in points:
         again = resubmit.prepare(paths, how)
         groups.setdefault(_script_key(again), []).append(again)
-    share = next(iter(groups.values()))[0].loaded.job.share
-    with make_folder.writing(sweep, share), contextlib.ExitStack() as folders:
+    with make_folder.writing(sweep), contextlib.ExitStack() as folders:
         chunks = [chunk for group in groups.values() for chunk in _chunks(sweep, group, folders)]
         with (
             replacing(points, (*_shared(how), RunPaths(sweep).outcome.name, RunPaths(sweep).passed.name)),

@@ -118,7 +118,7 @@ def submit_points(loaded: LoadedJob, facts: Facts, argv: Sequence[str]) -> Submi
     root = Path(first.place.root)
     points = tuple(p for chunk in chunks for p in chunk)
     scripts = {f"submit-{i}.sbatch": chunk[0].plan.array_script(len(chunk)) for i, chunk in enumerate(chunks)}
-    with contextlib.ExitStack() as undo, make_folder.writing(root, first.spec.share):
+    with contextlib.ExitStack() as undo, make_folder.writing(root):
         undo.callback(shutil.rmtree, root, ignore_errors=True)
         write_shared(root, first, scripts, argv=argv)
         for number, chunk in enumerate(chunks):

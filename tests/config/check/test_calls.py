@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from launcher.config.check.user_code import calls, script_file
+from launcher.config.check.user_code import attaches, calls, parse, script_file, unguarded_loader
 
 SPAWN = "torch.multiprocessing.spawn"
 
@@ -86,3 +86,28 @@ def test_the_file_of_a_script(tmp_path: Path) -> None:
     assert script_file("-m lab", tmp_path) == tmp_path / "lab" / "__main__.py"
     assert script_file("-m json.tool", tmp_path) is None
     assert script_file("", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["x = " + "1+" * 2500 + "1", "x" + ".b" * 1500, "-" * 100_000 + "1", "a\n" * 600_000, "(" * 5000]
+)
+def test_odd_code_is_read_or_left(tmp_path: Path, text: str) -> None:
+    """Nested deeper than Python recurses, or larger than a program is: no call is found, nothing is raised."""
+    (tmp_path / "odd.py").write_text(text)
+    (tmp_path / "train.py").write_text("import odd\n")
+
+    for name in ("odd.py", "train.py"):
+        assert calls(tmp_path / name) == []
+        assert unguarded_loader(tmp_path / name) == ""
+        assert not attaches(tmp_path / name, tmp_path)
+
+
+def test_a_file_without_an_end_is_not_read(tmp_path: Path) -> None:
+    """A terabyte that takes no space is named in the sentence about the code, and its importers are read as ever."""
+    with (tmp_path / "odd.py").open("wb") as f:
+        f.truncate(1 << 40)
+    (tmp_path / "train.py").write_text("import odd\nimport launcher\nlauncher.attach()\n")
+
+    assert attaches(tmp_path / "train.py", tmp_path)
+    with pytest.raises(OSError, match="it is larger than 1 MiB"):
+        parse(tmp_path / "odd.py")

@@ -82,6 +82,12 @@ def fail(link):
     link.send("progress", step=7)
     raise ValueError("out of paper")
 
+def leak(link):
+    print("login of", os.environ["LOGIN"])
+    link.send("warning", text="slow login of " + os.environ["LOGIN"])
+    link.send("failed", exception="ValueError", message="no " + os.environ["LOGIN"], frames=[], caused_by=["KeyError: hf_" + "aB1" * 11])
+    os._exit(1)
+
 def term(link):
     heard = []
     signal.signal(signal.SIGTERM, lambda *_: heard.append(time.time()))

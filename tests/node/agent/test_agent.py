@@ -141,6 +141,23 @@ def test_a_failure_is_told_with_its_last_words(world: Any) -> None:
     world(body)
 
 
+def test_what_workers_say_of_secrets_stays_on_the_host(world: Any) -> None:
+    """The value of a passed variable, and what looks like a token, in errors, warnings and last lines: history, pages and mails get them."""
+
+    async def body(w: Any) -> None:
+        w.spec(pass_names=("LOGIN",))
+        await start(w, LOGIN="hunter22")
+        w.leader.round(0, 1, "leak")
+        (exit_,) = await w.leader.heard("worker_exit")
+        said = {m["message"]["type"]: m["message"] for m in w.leader.all("worker")}
+        assert said["warning"]["text"] == "slow login of <redacted>"
+        assert (said["failed"]["message"], said["failed"]["caused_by"]) == ("no <redacted>", ["KeyError: <redacted>"])
+        assert exit_["last_lines"] == ["login of <redacted>"]
+        assert "hunter22" in w.log(0)  # the job's own output is the job's
+
+    world(body)
+
+
 def test_every_message_arrives_before_the_exit(world: Any) -> None:
     """500 messages sent just before `os._exit` are all forwarded, in order, ahead of the exit."""
 
@@ -603,5 +620,25 @@ def test_two_agents_of_one_run(world: Any) -> None:
         await w.leader.heard("worker_exit", count=4, exit_code=0)
         assert sorted(m["node"] for m in w.leader.all("worker_exit")) == [0, 0, 1, 1]
         assert set(w.leader.links) == {0, 1}
+
+    world(body)
+
+
+def test_a_connection_that_closes_before_the_welcome_costs_no_node(world: Any) -> None:
+    """Under a flood of strangers the leader may hang up on an agent: it tries again, and a signal that came meanwhile is told."""
+
+    async def body(w: Any) -> None:
+        w.leader.greets = False
+        agent = w.agent()
+        (first,) = await w.leader.heard("hello")
+        agent.send_signal(signal.SIGUSR2)
+        await w.leader.heard("signal")
+        w.leader.greets = True
+        w.leader.links[first["node"]].abort()
+        await w.leader.heard("hello", 2)
+        await w.leader.heard("signal", 2)
+        w.leader.tell("shutdown")
+        assert await w.gone(agent) == 0
+        assert "closed before it answered; trying again" in w.agent_log()
 
     world(body)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from launcher.errors import ProtocolError
-from launcher.node.agent import description, logs, memory, preflight
+from launcher.errors import ProtocolError, RunDirError
+from launcher.node.agent import description, entry, logs, memory, preflight
 from launcher.node.agent.environment import base_environment, cpu_shares
 from launcher.node.agent.gpus import Gpus
 from launcher.node.agent.membership import leader_address, node_index, node_names
@@ -249,3 +249,14 @@ def test_a_nodes_address(tmp_path: Path) -> None:
     assert description.node_address(spec(interface="lo"), "h", "10.1.2.3") == "127.0.0.1"
     assert description.master_address(there, "no-such-host.invalid", "10.1.2.3") == "10.1.2.3"
     assert description.disk(RunPaths(tmp_path).root)["free_bytes"]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "ab\n", "Z" * 64])
+def test_a_run_without_a_secret_does_not_start(tmp_path: Path, text: str) -> None:
+    """Of an empty one, which a full disk may leave, anybody could make the keys."""
+    paths = RunPaths(tmp_path)
+    paths.spec.write_text("{}")
+    paths.secret.write_text(text)
+
+    with pytest.raises(RunDirError, match="secret holds no secret: resubmit the run"):
+        entry._read(paths)

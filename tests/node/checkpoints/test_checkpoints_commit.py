@@ -359,6 +359,7 @@ def test_a_new_attempt_takes_away_what_older_ones_were_writing(paths):
     (paths.checkpoints / "trash.1.2.step-00000000").mkdir()
 
     fence.drop_stale(paths, attempt)
+    fence.empty_trash(paths)
 
     assert sorted(p.name for p in paths.checkpoints.iterdir()) == ["step-00000001", f"tmp.{attempt}.0.3"]
 
@@ -449,6 +450,7 @@ def test_what_an_older_attempt_was_writing_is_taken_away_or_it_is_said(paths, aw
     with pytest.raises(OSError, match="Input/output"):
         fence.drop_stale(paths, attempt)
     fence.drop_stale(paths, attempt)
+    fence.empty_trash(paths)
 
     assert list(paths.checkpoints.iterdir()) == []
 

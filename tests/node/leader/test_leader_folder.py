@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import queue
+import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +48,28 @@ def dies_at(w, step, before=lambda: None):
             worker.die(9)
 
     w.hooks[step] = [hook]
+
+
+def test_agents_are_heard_while_old_saves_are_deleted(world, virtual, monkeypatch):
+    """Terabytes that a killed save has left take minutes to delete, and agents give up after one: the attempt does not wait for that."""
+    w = trained(world, virtual)
+    stale = w.paths.checkpoint_tmp(0, 0, 7)
+    stale.mkdir(parents=True)
+    ended, deleted, remove = threading.Event(), queue.SimpleQueue(), shutil.rmtree
+
+    def slow(path, **how):
+        if path.name.endswith(stale.name):
+            deleted.put(ended.wait(20))
+        remove(path, **how)
+
+    monkeypatch.setattr(shutil, "rmtree", slow)
+
+    ending = virtual(w.attempt_once())
+
+    assert ending.state == "completed"
+    assert not stale.exists()
+    ended.set()
+    assert deleted.get(timeout=60) is True
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.EMFILE])

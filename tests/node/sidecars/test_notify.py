@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import email
 import json
 import socket
 import subprocess
@@ -73,6 +74,47 @@ def test_a_wanted_kind_is_delivered(server):
 
     assert [] == warnings
     assert [("demo-1", "Rank 5 ran out of memory.")] == [(x["title"], x["message"]) for x in letters]
+
+
+def test_a_sentence_is_text_in_a_mail():
+    """An error's text is not taken for HTML: no picture is loaded from elsewhere, and <class 'int'> is not lost."""
+    pytest.importorskip("apprise")
+    mail: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as smtp:
+
+        def take() -> None:
+            link, _ = smtp.accept()
+            with link, link.makefile("rw", newline="\r\n") as file:
+                print("220 here", file=file, flush=True)
+                while line := file.readline():
+                    if line == "data\r\n":
+                        print("354 go on", file=file, flush=True)
+                        mail.extend(iter(file.readline, ".\r\n"))
+                    print("250 yes", file=file, flush=True)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        to = f"mailto://127.0.0.1:{smtp.getsockname()[1]}?from=a@example.org&to=b@example.org&mode=insecure"
+        message = {
+            "urls": [to],
+            "title": "x",
+            "body": "no <img src=http://evil/x> for <class 'int'>",
+            "kind": "failed",
+            "run_dir": "/nowhere",
+        }
+        words = [sys.executable, "-m", "launcher.node.sidecars.notify"]
+        subprocess.run(words, input=json.dumps(message), text=True, check=True, timeout=120)
+        thread.join()
+    letter = email.message_from_string("".join(mail).replace("\r", ""))
+    bodies = {
+        part.get_content_type(): part.get_payload(decode=True).decode()
+        for part in letter.walk()
+        if not part.is_multipart()
+    }
+
+    assert "<img src" in bodies["text/plain"]
+    assert "<class 'int'>" in bodies["text/plain"]
+    assert "<img" not in bodies.get("text/html", "")
 
 
 def test_a_dead_address_is_a_warning_without_the_secret():

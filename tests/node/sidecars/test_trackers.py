@@ -185,6 +185,17 @@ def test_a_read_ends_at_a_whole_line(tmp_path: Path) -> None:
     assert [{"metrics": {"b": 2}}] == [value for value, _ in read_rows(path, at)]
 
 
+def test_a_row_of_very_many_metrics_is_read(tmp_path):
+    """It is longer than what is read at once: were it passed over, nothing behind it would be delivered either."""
+    path = tmp_path / "m"
+    many = {f"layer.{n}.weight.norm": 0.123456789 for n in range(20_000)}
+    path.write_text(json.dumps({"metrics": many}) + '\n{"metrics": {"b": 2}}\n' + "[" * 100_000 + "\n")
+    (first, at), *_ = read_rows(path, 0)
+
+    assert {"metrics": many} == first
+    assert [{"metrics": {"b": 2}}, {"metrics": {}}] == [value for value, _ in read_rows(path, at)]
+
+
 # --- the process beside the leader ---
 
 

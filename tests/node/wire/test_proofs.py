@@ -100,3 +100,8 @@ def test_ports_follow_from_the_secret() -> None:
     assert LifeKey("cd" * 32, "7.0", "n0").candidate_ports([25000, 25999]) != ports
     assert sorted(key.candidate_ports([25000, 25031])) == list(range(25000, 25032))
     assert key.candidate_ports([25000, 25000]) == [25000]
+
+
+def test_a_key_does_not_show_its_secret() -> None:
+    """In a traceback or a log, say."""
+    assert SECRET not in repr(LifeKey(SECRET, "7.0", "n0"))

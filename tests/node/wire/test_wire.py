@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -293,3 +295,50 @@ def test_a_dial_that_swallows_its_end_holds_nobody_up(monkeypatch: pytest.Monkey
         return await asyncio.wait_for(connection.find_leader("h", [1, 2, 3], KEY, timeout_s=300), 120)
 
     assert found is asyncio.run(look())
+
+
+def test_an_address_that_does_not_answer_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader's name with two addresses, the first one a black hole (a management network): the second is dialled soon."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        hub = RecordingHub()
+        with socket.socket() as hole, ExitStack() as queue:
+            hole.bind(("127.0.0.2", 0))
+            hole.listen(0)
+            for _ in range(4):  # its queue is full: the kernel answers no further connection
+                waiting = queue.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(hole.getsockname())
+            port = hole.getsockname()[1]
+
+            async def both(*_: Any, **__: Any) -> list[Any]:
+                kind = socket.AF_INET, socket.SOCK_STREAM, 6, ""
+                return [(*kind, ("127.0.0.2", port)), (*kind, ("127.0.0.1", port))]
+
+            monkeypatch.setattr(loop, "getaddrinfo", both)
+            async with serving(hub, ports=[port]):
+                began = time.monotonic()
+                peer = await connection.connect("leader", port, KEY)
+                assert time.monotonic() - began < 4
+                await peer.hang_up()
+
+    run(main)
+
+
+def test_what_is_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """The other end would take it for a stranger's and hang up: it is left out, with a sentence, and the rest goes on."""
+    monkeypatch.setattr(connection, "MOST_BYTES", 1000)
+
+    async def main() -> None:
+        hub = RecordingHub()
+        async with serving(hub) as port:
+            peer = await connection.connect("127.0.0.1", port, KEY)
+            peer.send(Raw(values={"type": "ask", "n": "x" * 1000}))
+            peer.send(Raw(values={"type": "ask", "n": 1}))
+            await hub.until(lambda: hub.messages)
+            assert [message["n"] for message in hub.messages] == [1]
+            await peer.hang_up()
+        assert "is too large to send" in capfd.readouterr().err
+
+    run(main)

@@ -110,6 +110,11 @@ def test_curves_hold_what_was_logged(tmp_path: Path) -> None:
     assert (loss.x, loss.y, loss.broken) == ([1, 2, 3], [3, 2.5, None], 1)
 
 
+def test_a_sum_that_overflows_is_a_gap() -> None:
+    """Two ranks of 1e308: the page's data would be no JSON."""
+    assert Series("GPU use", [1.0, 2.0], [float("inf"), 3.0]).as_json()["y"] == [None, 3.0]
+
+
 def test_thinning_keeps_spikes() -> None:
     """The highest and the lowest of each stretch stay."""
     many = Series("loss", [float(i) for i in range(10_000)], [1.0] * 10_000)

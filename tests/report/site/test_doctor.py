@@ -16,7 +16,7 @@ from cluster import Cluster
 from launcher.report.site.doctor import diagnosis_lines, examine
 from launcher.report.site.findings import RunsFolder, Saves, SiteFacts
 from launcher.report.site.profile import site_profile
-from launcher.slurm.probe import HostSoftware, ProbeResult, parse_software, software_here
+from launcher.slurm.probe import HostSoftware, ProbeResult, _script, parse_software, software_here
 from launcher.slurm.site import Presence, Site, SiteTexts, parse_site
 
 HERE = Path(__file__).parent
@@ -177,6 +177,21 @@ def test_the_nccl_of_torchs_cuda_is_looked_at(
 
     assert (look.torch, look.cuda, look.nccl, look.nccl_cuda) == ("9.9.9", cuda, *nccl)
     assert json.loads(told) == {"torch": "9.9.9", "cuda": cuda, "nccl": nccl[0]}
+
+
+def test_a_look_runs_no_module_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python looks there first, and in /tmp anybody can leave a json.py; the tiny job of --probe leaves the folder, too."""
+    (tmp_path / "json.py").write_text(f"open({str(tmp_path)!r} + '/ran', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    look = software_here(sys.executable)
+    (tmp_path / "place").mkdir()
+    (tmp_path / "place" / "token").write_text("t")
+    (tmp_path / "probe.sh").write_text(_script(tmp_path / "place", sys.executable))
+    subprocess.run(["sh", str(tmp_path / "probe.sh")], check=True)
+
+    assert look.python
+    assert json.loads((tmp_path / "place" / "answer").read_text())["token"] == "t"
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_look_that_says_nonsense_is_an_error() -> None:

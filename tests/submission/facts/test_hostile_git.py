@@ -14,6 +14,7 @@ from launcher.errors import ConfigError
 from launcher.submission.facts import code_files, gather
 
 Make = Callable[..., LoadedJob]
+NOBODY = 65534
 
 PLANTED = {
     "core.fsmonitor": "{run}",
@@ -206,3 +207,64 @@ def test_a_worktree_of_a_bare_repository_is_still_code(job: Make, tmp_path: Path
 
     assert (found.git, found.dirty, len(found.commit)) == (True, False, 40)
     assert not os.path.exists(tmp_path / "code" / ".git" / "HEAD")
+
+
+@pytest.mark.parametrize("planted", ["pipe", "missing", "theirs", "link", "common"])
+def test_a_configuration_that_somebody_can_change_is_not_asked(tmp_path: Path, trap: Path, planted: str) -> None:
+    """git reads its configuration each time anew: one that is harmless when it is looked at may name a program a moment later."""
+    root = _repository(tmp_path / "code")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
+    config = root / ".git" / "config"
+    if planted == "pipe":
+        os.mkfifo(theirs / "pipe")
+        (theirs / "writer").write_text("")
+        _git(root, "config", "include.path", str(theirs / "pipe"))
+        writer = subprocess.Popen(["sh", "-c", f"while [ -e {theirs}/writer ]; do : > {theirs}/pipe; done"])
+    elif planted == "missing":
+        _git(root, "config", "includeIf.onbranch:main.path", str(theirs / "later"))
+    elif planted == "theirs":
+        _git(root, "config", "include.path", str(theirs / "config"))
+    elif planted == "link":
+        config.unlink()
+        config.symlink_to(theirs / "config")
+    else:
+        (root / ".git" / "commondir").write_text(f"{theirs}\n")
+        for name in ("objects", "refs"):
+            (theirs / name).symlink_to(root / ".git" / name)
+    if planted != "pipe":
+        if os.geteuid():
+            pytest.skip("files of others are made by root")
+        os.chown(theirs / "config", NOBODY, NOBODY)
+        os.chown(theirs, NOBODY, NOBODY)
+    try:
+        with pytest.raises(ConfigError, match=r"git takes a part of the configuration of .* from "):
+            code_files.listing(root)
+    finally:
+        if planted == "pipe":
+            (theirs / "writer").unlink()
+            writer.kill()
+            writer.wait()
+
+
+def test_an_include_of_ones_own_is_followed(tmp_path: Path, trap: Path) -> None:
+    """Many repositories keep a shared configuration beside the code; from a subfolder, too."""
+    root = _repository(tmp_path / "code")
+    (root / "sub").mkdir()
+    (root / "sub" / "x.py").touch()
+    (root / ".gitconfig").write_text("[core]\n\tabbrev = 12\n")
+    _git(root, "config", "include.path", "../.gitconfig")
+
+    assert code_files.git_dirty(root)
+    assert [name for name, _ in code_files.listing(root / "sub").files] == ["x.py"]
+
+
+def test_without_a_listing_git_is_not_asked(tmp_path: Path, trap: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its configuration cannot be listed (an old git, a time-out) nothing is switched off: the folder is walked instead."""
+    root = _repository(tmp_path / "code")
+    _plant(root / ".git" / "config", trap)
+    ask = code_files._ask_git
+    monkeypatch.setattr(code_files, "_ask_git", lambda root, *args: None if "--list" in args else ask(root, *args))
+
+    assert not code_files.listing(root).git

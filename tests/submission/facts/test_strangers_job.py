@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 import sys
 import tempfile
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pytest
 from launcher.cli.main import main
 from launcher.config.load import trust
 from launcher.errors import TrustError
-from launcher.submission.facts import interpreter
+from launcher.submission.facts import code_files, interpreter
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of others are made by root")
@@ -93,6 +94,69 @@ def test_the_python_of_a_strangers_job_is_not_run(
         assert f"{told}, and what it names would run as you; read it, then add --trust" in seen.err
         assert f": launcher {verb} --trust job.yaml" in seen.err
         assert len(seen.err.splitlines()) == 1
+
+
+@as_root
+@pytest.mark.parametrize("what", ["function: pkg.mod:work", "script: -m pkg.mod", "script: train.py"])
+def test_every_file_of_the_code_counts(place: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A module deep in one's own folder that somebody else can write in is run as oneself: submit names it, plan says so."""
+    (place / "job/pkg").mkdir()
+    (place / "job/pkg/mod.py").write_text("def work(worker): ...\n")
+    (place / "job/pkg").chmod(0o777)
+    (place / "job/job.yaml").write_text(f"{what}\npreflight: false\n")
+
+    assert main(["submit", "job.yaml", "--backend", "local"]) == TrustError.exit_code
+    assert "job/pkg can be written by everybody, and what it names" in capsys.readouterr().err
+    assert main(["plan", "job.yaml", "--backend", "local"]) == 0
+    assert "job/pkg can be written by everybody: read it" in capsys.readouterr().out
+    assert main(["plan", "--trust", "job.yaml", "--backend", "local"]) == 0
+    assert "--trust" not in capsys.readouterr().out
+
+
+@as_root
+def test_data_of_others_is_no_doubt(place: Path) -> None:
+    """A link to a file of the team's is copied as ever, unless it is code."""
+    theirs = place / "theirs.csv"
+    theirs.touch()
+    os.chown(theirs, NOBODY, NOBODY)
+    (place / "job/data.csv").symlink_to(theirs)
+    assert code_files.listing(place / "job").doubt == ""
+
+    (place / "job/lib.py").symlink_to(theirs)
+    assert code_files.listing(place / "job").doubt == f"{place}/job/lib.py belongs to nobody"
+
+
+@as_root
+def test_a_link_that_somebody_can_change_is_no_job_of_ones_own(place: Path) -> None:
+    """The job that it leads to is one's own now, and another a moment later."""
+    open_folder = place / "open"
+    open_folder.mkdir()
+    open_folder.chmod(0o1777)
+    link = open_folder / "job.yaml"
+    link.symlink_to(place / "job/job.yaml")
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    assert trust.doubt([link]) == f"{link} belongs to nobody"
+
+    os.chown(link, os.geteuid(), -1, follow_symlinks=False)
+    assert trust.doubt([link]) == ""  # the sticky bit keeps others from replacing it
+    open_folder.chmod(0o777)
+    assert trust.doubt([link]) == f"{open_folder} can be written by everybody"
+
+
+def test_an_access_control_list_opens_a_private_group(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one, the group's bits are the most that anybody named in it may do; `user:bob:rw-` is shown as rw- of the group."""
+    job = place / "job/job.yaml"
+    os.chown(job, -1, os.getgid())
+    job.chmod(0o664)
+    assert trust.doubt([job]) == ""
+    entries = [(1, 6, 0xFFFFFFFF), (2, 6, 4242), (4, 4, 0xFFFFFFFF), (16, 6, 0xFFFFFFFF), (32, 4, 0xFFFFFFFF)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)  # linux/posix_acl_xattr.h
+    try:
+        os.setxattr(job, "system.posix_acl_access", acl)
+    except OSError as error:
+        pytest.skip(f"this file system has no access control lists: {error.strerror}")
+
+    assert trust.doubt([job]) == f"{job} can be written by those in its access control list"
 
 
 @as_root
