@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[1]
 LOWEST = (3, 10)
-NEWEST = (3, 13)
+NEWEST = (3, 14)
 
 
 def pins() -> list[Requirement]:

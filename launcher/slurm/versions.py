@@ -62,6 +62,21 @@ DIFFERENCES = (
         topic="dead nodes", since=(23, 11), before=(24, 11, 6), warns=True,
         text="SLURM 23.11 to 24.11.5 may set all nodes DOWN when one node dies: SLURM then requeues your runs. Update to 24.11.6.",
     ),
+    # slurmctld adds two minutes to a requeued job's begin time (job_mgr.c); measured on 24.11.5.
+    Difference(
+        topic="requeue", before=(25, 11),
+        text="SLURM holds back a requeued job for 2 min. The launcher asks for 2 s.",
+    ),
+    # Measured on 26.05.5.
+    Difference(
+        topic="requeue", since=(25, 11),
+        text="SchedulerParameters=requeue_delay says how long SLURM holds back a requeued job. The launcher asks for 2 s.",
+    ),
+    # Measured on 26.05.5.
+    Difference(
+        topic="expedite", since=(25, 11),
+        text="The launcher does not use --requeue=expedite: SLURM would keep each failed run in the queue.",
+    ),
     # Measured on 26.05.5.
     Difference(
         topic="task order", since=(26, 5),

@@ -10,7 +10,7 @@ from typing import Any
 import inflict
 import pytest
 from cluster import Cluster
-from harness import ONE_HOST, Run, ends_the_same, nothing_lost, start, verb
+from harness import ONE_HOST, Run, ends_the_same, nothing_lost, start, submit, verb
 
 pytestmark = pytest.mark.long
 Undisturbed = Callable[[int], str]
@@ -21,6 +21,34 @@ Act = Callable[[Cluster, Run], Any]
 def preempt(cluster: Cluster, run: Run) -> None:
     """A job of a higher priority takes its hosts for some seconds."""
     inflict.preempt(cluster, run.state()["nodes"], seconds=8)
+
+
+def suspend_by_preemption(cluster: Cluster, run: Run) -> None:
+    """SLURM stops its processes where they are, for longer than a node may be silent, and lets them go on."""
+    inflict.preempt(cluster, run.state()["nodes"], seconds=25)
+    cluster.wait_job(run.job_id, "SUSPENDED")
+
+
+def preempt_beyond_the_limit(cluster: Cluster, run: Run) -> None:
+    """The partition's MaxTime has sunk below the job's limit: once preempted, it waits until somebody lowers that."""
+    cluster.set(**{"batch.MaxTime": 5})
+    preempt(cluster, run)
+    waits_for_a_lower_limit(cluster, run)
+
+
+def waits_for_a_lower_limit(cluster: Cluster, run: Run) -> None:
+    """`why` says what keeps it in the queue; with a lower limit it starts."""
+    cluster.wait(
+        lambda: cluster.job(run.job_id).get("Reason") == "PartitionTimeLimit",
+        "the partition's limit to hold it",
+        now=lambda: cluster.job(run.job_id),
+    )
+    cluster.wait(
+        lambda: "asks for more time than its partition batch allows" in verb(cluster, run, "why"),
+        "the words for it",
+        30,
+    )
+    cluster.run(["scontrol", "update", f"JobId={run.job_id}", "TimeLimit=5"])
 
 
 def preempt_without_slurmctld(cluster: Cluster, run: Run) -> None:
@@ -77,7 +105,8 @@ SHORT = {"params": {"step_s": 0.3}, "restart": {"signal_lead_s": 20}}
 """Steps for 48 s, of a job that may be given a limit of a minute."""
 CASES: dict[str, tuple[dict[str, object], Act, int]] = {
     "grace 0, KillWait 5": ({"GraceTime": 0, "KillWait": 5}, preempt, 2),
-    "suspend": ({"PreemptMode": "SUSPEND"}, preempt, 1),
+    "suspend": ({"PreemptMode": "SUSPEND"}, suspend_by_preemption, 1),
+    "a lower MaxTime": ({}, preempt_beyond_the_limit, 2),
     "no accounting": ({"Accounting": "off"}, preempt, 2),
     "no accounting, JobRequeue=0": ({"Accounting": "off", "JobRequeue": 0}, preempt, 2),
     "slurmctld away while stopping": ({"GraceTime": 20}, preempt_without_slurmctld, 2),
@@ -106,6 +135,30 @@ def test_the_run_ends_the_same(clean: Cluster, tmp_path: Path, undisturbed: Undi
     assert found >= attempts if act is shorten else found == attempts
     if run.told("stop_requested"):
         nothing_lost(run)
+
+
+def test_a_job_beyond_the_partitions_limit_waits(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """It asks for more than MaxTime: SLURM queues it and would never start it; `why` says so, and with a lower limit it runs."""
+    clean.set(**{"batch.MaxTime": 5})
+    run = submit(tmp_path, clean.env, 3, resources=ONE_HOST)
+
+    waits_for_a_lower_limit(clean, run)
+
+    ends_the_same(run, 3, undisturbed)
+
+
+def test_runs_are_preempted_as_often_as_it_pleases(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """SLURM holds a job after MaxBatchRequeue requeues of its own (JobHoldMaxRequeue): those of the launcher are not counted."""
+    clean.set(GraceTime=20, MaxBatchRequeue=1)
+    run = start(clean, tmp_path, resources=ONE_HOST)
+    for attempt in range(1, 4):
+        preempt(clean, run)
+        run.wait("the next attempt", lambda n=attempt: run.told("round_started", attempt=n))
+        if attempt < 3:
+            run.wait("training", lambda n=attempt: run.state().get("attempt") == n and run.state().get("step", 0) > 0)
+
+    ends_the_same(run, 3, undisturbed)
+    assert [e["attempt"] for e in run.told("attempt_started")] == [0, 1, 2, 3]
 
 
 def test_a_run_that_completes_within_its_grace_time(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:

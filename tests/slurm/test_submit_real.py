@@ -85,6 +85,18 @@ def test_a_refusal_leaves_nothing(place: Login) -> None:
     assert not list(place.runs.glob("*"))
 
 
+def test_a_site_that_refuses_long_jobs(place: Login) -> None:
+    """EnforcePartLimits=ALL: SLURM's words, exit code 6, no folder; within the limit it is taken."""
+    place.cluster.set(EnforcePartLimits="ALL", **{"batch.MaxTime": 5})
+    done = place.launcher("submit", "train.py", "resources.timeout_min=30", ok=False)
+
+    assert done.returncode == 6
+    assert "time limit" in done.stderr.lower()
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not list(place.runs.glob("*"))
+    place.launcher("submit", "train.py", "resources.timeout_min=5", "--wait")
+
+
 def test_a_lost_answer_is_found_again(place: Login, monkeypatch: pytest.MonkeyPatch) -> None:
     """sbatch's answer is lost after SLURM has taken the job: it is found by name, and runs."""
     fake = place.folder / "bin"

@@ -87,7 +87,15 @@ def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]], per_n
         assert {k for k in here if k.startswith("SLURM_") and k in HIDDEN} == set()
 
 
-HIDDEN = {"SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NODEID"}
+HIDDEN = {
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_NTASKS",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_NODEID",
+}
 
 
 def test_a_script_finds_torchruns_environment_under_run(tmp_path: Path, under_torchrun: list[dict[str, Any]]) -> None:

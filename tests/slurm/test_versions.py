@@ -10,13 +10,14 @@ from launcher.slurm.versions import NEWEST, OLDEST, differences
 @pytest.mark.parametrize(
     ("version", "topics", "warned"),
     [
-        ((22, 5, 8), ["srun", "run folder", "grace"], []),
-        ((23, 2, 7), ["srun", "run folder", "grace"], []),
-        ((23, 11, 0), ["srun", "run folder", "grace", "dead nodes"], ["dead nodes"]),
-        ((24, 11, 5), ["srun", "run folder", "grace", "dead nodes"], ["dead nodes"]),
-        ((24, 11, 6), ["srun", "run folder", "grace"], []),
-        ((26, 5, 5), ["srun", "run folder", "grace", "task order"], []),
-        ((31, 2, 0), ["srun", "run folder", "grace", "task order"], []),
+        ((22, 5, 8), ["srun", "run folder", "grace", "requeue"], []),
+        ((23, 2, 7), ["srun", "run folder", "grace", "requeue"], []),
+        ((23, 11, 0), ["srun", "run folder", "grace", "dead nodes", "requeue"], ["dead nodes"]),
+        ((24, 11, 5), ["srun", "run folder", "grace", "dead nodes", "requeue"], ["dead nodes"]),
+        ((24, 11, 6), ["srun", "run folder", "grace", "requeue"], []),
+        ((25, 11, 0), ["srun", "run folder", "grace", "requeue", "expedite"], []),
+        ((26, 5, 5), ["srun", "run folder", "grace", "requeue", "expedite", "task order"], []),
+        ((31, 2, 0), ["srun", "run folder", "grace", "requeue", "expedite", "task order"], []),
     ],
 )
 def test_each_version_is_told_what_is_true_of_it(

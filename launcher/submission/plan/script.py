@@ -143,6 +143,9 @@ def _dependency(given: str | None, after: Sequence[Predecessor]) -> str | None:
 
 
 def _srun(job: Job, cpus: int, facts: Facts, place: JobPlace) -> list[str]:
+    for word in job.slurm.srun_args:
+        if word.startswith(("-m", "--distribution")):
+            raise ConfigError(f"slurm.srun_args: {word} would number the tasks otherwise than the nodes; remove it")
     args = [
         "--kill-on-bad-exit=0",  # a site may default to 1: one failed agent would take the others along
         "--wait=0",  # srun ends other tasks some time after the first one ended, unless told not to

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
 
 from launcher.report.site.doctor import diagnosis_lines, examine
 from launcher.report.site.findings import RunsFolder, Saves, SiteFacts
@@ -217,39 +216,3 @@ def test_the_profile_is_one_that_is_read(tmp_path: Path) -> None:
     assert 'partition: "h100"' in path.read_text()
     assert "signal_lead_s: 150" in path.read_text()
     assert 'partition: "h100"' in site_profile(site("center-24.05"), "gone", None)
-
-
-def test_the_verb_on_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
-    """On the real cluster doctor ends 0, its probe runs, and the profile is written once."""
-    env = {
-        "XDG_CONFIG_HOME": str(tmp_path / "config"),
-        "XDG_STATE_HOME": str(tmp_path / "state"),
-        "HOME": str(tmp_path),
-    }
-    verb = ["launcher", "doctor", "--probe", "--write-site"]
-    first = cluster.run(verb, env=env, cwd=tmp_path, timeout=400)
-    second = cluster.run([*verb[:2], "--write-site"], env=env, cwd=tmp_path, check=False)
-    wrong = cluster.run(["launcher", "doctor", "--partition", "nope", "--json"], env=env, cwd=tmp_path, check=False)
-
-    assert first.stdout.startswith("SLURM 22.05.8 on launcher: jobs will work") or "jobs will work" in first.stdout
-    assert re.search(r"probe +node\d ran a job within", first.stdout)
-    assert (tmp_path / "config/launcher/site.yaml").exists()
-    assert second.returncode == 16
-    assert wrong.returncode == 5
-    assert '"works": false' in wrong.stdout
-    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == []
-
-
-def test_a_run_directory_that_nodes_do_not_see_is_found_out(cluster: Cluster, tmp_path: Path) -> None:
-    """The probe tells a directory that exists on the login host alone."""
-    hidden = tmp_path / "private"
-    hidden.mkdir()
-    script = f"mount -t tmpfs none {hidden} && exec launcher doctor --probe"
-    done = cluster.run(
-        ["unshare", "--mount", "sh", "-c", script],
-        env={"LAUNCHER_RUNS_DIR": str(hidden / "runs"), "XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)},
-        check=False, timeout=400,
-    )  # fmt: skip
-
-    assert done.returncode == 5
-    assert "a compute node does not see" in " ".join(done.stdout.split())

@@ -108,7 +108,8 @@ def test_where_is_answered_exactly_and_holds_nobody() -> None:
 
     _handle(WorkerPlace(channel=Agent()), gate, AskUnit())  # type: ignore[arg-type]
 
-    assert said == [WorkerAt(step=7, waits=False)]
+    assert [type(answer) for answer in said] == [WorkerAt]
+    assert [(at.step, at.waits) for at in said if isinstance(at, WorkerAt)] == [(7, False)]
     assert not gate.hold
 
 
