@@ -31,6 +31,8 @@ from parts import LIMIT_S, NAMES, USUAL_S  # noqa: E402
 
 TOTAL_S = 480.0
 """For all parts: who has lent a machine knows for how long."""
+LEAST_S = 20.0
+"""A part for which less is left is not begun."""
 
 
 def main() -> int:
@@ -50,11 +52,14 @@ def main() -> int:
         machine = find(Path(folder))
         print("; ".join(f"{name}: {value}" for name, value in machine.facts.items()), flush=True)
         end = time.monotonic() + TOTAL_S
-        found = [part(name, Path(folder), end - time.monotonic()) for name in given.parts or NAMES]
-    target = given.write or (ROOT / "docs" if machine.gpus and not given.parts else None)
-    if target is not None:
-        (target / "gpu.md").write_text(page(machine.facts, found))
-        (target / "gpu.json").write_text(json.dumps({"machine": machine.facts, "parts": found}, indent=1) + "\n")
+        target = given.write or (ROOT / "docs" if machine.gpus and not given.parts else None)
+        found: list[dict[str, Any]] = []
+        for name in given.parts or NAMES:
+            found.append(part(name, Path(folder), end - time.monotonic()))
+            if target is not None:  # after each: the machine may be taken back at any moment
+                (target / "gpu.md").write_text(page(machine.facts, found))
+                record = {"machine": machine.facts, "parts": found}
+                (target / "gpu.json").write_text(json.dumps(record, indent=1) + "\n")
     bad = [one for one in found if one["error"] or any(figure["ok"] is False for figure in one["figures"])]
     print(f"{len(found) - len(bad)} of {len(found)} parts reached their goals", flush=True)
     return int(bool(bad))
@@ -66,6 +71,11 @@ def part(name: str, folder: Path, left_s: float) -> dict[str, Any]:
     figures.touch()
     own.mkdir()
     print(f"\n{name}", flush=True)
+    about = (importlib.import_module(f"parts.{name}").__doc__ or "").splitlines()[0]
+    if left_s < LEAST_S:
+        late = f"{max(left_s, 0):.0f} s were left of {TOTAL_S:.0f}"
+        print(f"  skipped: {late}", flush=True)
+        return {"name": name, "about": about, "seconds": 0.0, "figures": [], "skipped": late, "error": ""}
     began, limit_s = time.monotonic(), min(LIMIT_S.get(name, USUAL_S), max(left_s, 0.0))
     words = [sys.executable, str(HERE), name, "--alone", str(figures), str(own)]
     process = subprocess.Popen(words, start_new_session=True)
@@ -81,7 +91,6 @@ def part(name: str, folder: Path, left_s: float) -> dict[str, Any]:
         told["error"] = f"it was ended after {limit_s:.0f} s"
     elif code and not told["error"]:
         told["error"] = f"it ended with exit code {code}"
-    about = (importlib.import_module(f"parts.{name}").__doc__ or "").splitlines()[0]
     values = [line for line in lines if "name" in line]
     return {"name": name, "about": about, "seconds": round(time.monotonic() - began, 1), "figures": values, **told}
 

@@ -13,6 +13,8 @@ import torch
 
 import launcher
 
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
 
 class MissingError(Exception):
     """The machine lacks what a part needs; the message says what."""
@@ -51,9 +53,7 @@ class Machine:
 
 def find(folder: Path) -> Machine:
     """Look at this machine."""
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = (
-        "1"  # else the question opens CUDA here, and no child could be forked that uses it
-    )
+    os.environ[NVML_CHECK] = "1"  # else the question opens CUDA here, and no child could be forked that uses it
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     names, driver = _driver(gpus) if gpus else (["none: CPUs and gloo"], "none")
     facts = {

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from machine import NVML_CHECK
 
 from launcher.run.files import read_lines
 from launcher.run.paths import RunPaths
@@ -39,9 +40,10 @@ class Run:
     @property
     def environment(self) -> dict[str, str]:
         """Of the launcher's commands: runs and their index are in a folder of their own."""
+        own = {name: value for name, value in os.environ.items() if name != NVML_CHECK}  # this process's alone
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         here = {"LAUNCHER_RUNS_DIR": str(self._runs), "XDG_STATE_HOME": str(self.home / "state"), "PYTHONPATH": path}
-        return {**os.environ, **here}
+        return {**own, **here}
 
     def command(self, *words: str, check: bool = True) -> str:
         """Run ``launcher``; return what it printed."""

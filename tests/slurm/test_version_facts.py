@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 import pytest
@@ -16,11 +17,12 @@ def told(cluster: Cluster, job: str) -> dict[str, str]:
 
 
 def test_srun_inherits_the_cpus_of_a_task_or_does_not(cluster: Cluster) -> None:
-    """`--cpus-per-task` of sbatch reaches the tasks of srun up to 21.08 and since 23.11 alone; the launcher's srun is told it."""
+    """`--cpus-per-task` of sbatch is that of srun up to 21.08 and since 23.11 alone; the launcher's srun is told it."""
     out = f"--output={cluster.directory}/facts-%j.out"
-    job = cluster.sbatch("-N1", "--cpus-per-task=2", out, wrap="srun env")
+    ask = "scontrol show step $SLURM_JOB_ID.$SLURM_STEP_ID | tr ' ' '\\n'"
+    job = cluster.sbatch("-N1", "-n1", "--cpus-per-task=2", out, wrap=f"srun --exact sh -c {shlex.quote(ask)}")
 
-    assert told(cluster, job).get("SLURM_CPUS_PER_TASK") == ("2" if cluster.version >= (23, 11) else None)
+    assert told(cluster, job)["CPUs"] == ("2" if cluster.version >= (23, 11) else "1")
 
 
 def test_what_slurm_says_of_tasks_and_gpus_of_a_step(cluster: Cluster) -> None:

@@ -1,16 +1,15 @@
-"""``faults.py FAULT``: two ranks that reduce at each step, until the last one does what FAULT says at step 5.
+"""``faults.py FAULT BACKEND LIMIT_S``: two ranks that reduce at each step, until the last one does what FAULT says at step 5.
 
-On one GPU both ranks use it: NCCL takes them for ranks of two hosts (NCCL_HOSTID), which NVIDIA does not support.
+A collective fails after LIMIT_S. On one GPU both ranks use it: NCCL takes them for ranks of two hosts (NCCL_HOSTID), which NVIDIA does not
+support.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import sys
 import time
-
-if int(os.environ["LOCAL_WORLD_SIZE"]) > 1:
-    os.environ["NCCL_HOSTID"] = os.environ["RANK"]
 
 import torch
 import torch.distributed as dist
@@ -18,6 +17,12 @@ import torch.distributed as dist
 import launcher
 
 AT_STEP = 5
+FAR = 2**38
+"""Elements: a terabyte, for numbers of four bytes."""
+
+
+def nothing(device: torch.device) -> None:
+    """Go on: whether this backend works here at all."""
 
 
 def out_of_memory(device: torch.device) -> None:
@@ -32,9 +37,14 @@ def failed_assertion(device: torch.device) -> None:
 
 def illegal_address(device: torch.device) -> None:
     """Write far beyond a tensor."""
+    write_at(FAR, device)
+
+
+def write_at(distance: int, device: torch.device) -> None:
+    """Write so many elements behind the beginning of a tensor."""
     import wild
 
-    wild.write(torch.zeros(1, device=device))
+    wild.write(torch.zeros(1, device=device), distance)
     torch.cuda.synchronize()
 
 
@@ -48,13 +58,27 @@ def absent(device: torch.device) -> None:
     time.sleep(1000)
 
 
-def main(fault: str) -> None:
+def own_device() -> torch.device:
+    """Make this rank's GPU the current one; where there are too few, ranks share them."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if count < int(os.environ["LOCAL_WORLD_SIZE"]):
+        os.environ["NCCL_HOSTID"] = os.environ["RANK"]
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % count)
+    torch.cuda.set_device(device)
+    return device
+
+
+def main(fault: str, backend: str, limit_s: float) -> None:
     """Reduce at each step; the last rank fails."""
+    device = own_device()
     run = launcher.attach()
-    device = run.device
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=limit_s))
+    if fault == "illegal_address":
+        write_at(0, device)  # the kernel is compiled now, which takes seconds
     last = dist.get_rank() == dist.get_world_size() - 1
-    for step in run.steps(1000):
+    for step in run.steps(10 if fault == "nothing" else 1000):
         if last and step == AT_STEP:
             print("now", time.time(), flush=True)
             globals()[fault](device)
@@ -65,4 +89,4 @@ def main(fault: str) -> None:
         run.step()
 
 
-main(sys.argv[1])
+main(sys.argv[1], sys.argv[2], float(sys.argv[3]))

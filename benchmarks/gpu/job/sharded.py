@@ -22,6 +22,8 @@ from torch.distributed.fsdp import fully_shard
 
 import launcher
 
+if torch.cuda.is_available():
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 run = launcher.attach()
 device = run.device
 dist.init_process_group("nccl" if device.type == "cuda" else "gloo")

@@ -12,6 +12,6 @@ def _far_away(pointer, distance):  # type: ignore[no-untyped-def]
     tl.store(pointer + distance, 1.0)
 
 
-def write(values: torch.Tensor) -> None:
-    """Write a terabyte behind ``values``."""
-    _far_away[(1,)](values, 2**38)
+def write(values: torch.Tensor, distance: int) -> None:
+    """Write one number ``distance`` elements behind the beginning of ``values``."""
+    _far_away[(1,)](values, distance)

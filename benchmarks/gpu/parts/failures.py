@@ -15,45 +15,70 @@ from runs import JOBS, Run
 EXPECTED = {
     "killed": r"Rank 1 .*was killed from outside \(SIGKILL\)",
     "absent": r"Rank 1 .*(did not take part in a collective|hung)",
+    "timed_out": r"Rank 1 .*did not take part in a collective|Rank 0 .*gave up waiting",
     "out_of_memory": r"Rank 1 .*ran out of GPU memory",
     "failed_assertion": r"Rank 1 .*failed an assertion in a CUDA kernel",
     "illegal_address": r"Rank 1 .*accessed illegal memory in a CUDA kernel",
 }
 """What is done to the last of two ranks, and the sentence for it."""
-SOON_S = {"absent": 40.0}
+ACT = {"timed_out": "absent"}
+"""The function of faults.py, where it has another name."""
+SOON_S = {"absent": 40.0, "timed_out": 60.0}
 """Of the others 10 s: nobody waits for a time-out."""
+LIMIT_S = 15.0
+"""Of the collective that times out: NCCL's watchdog ends the rank that waits. Elsewhere the launcher sees the hang long before."""
 AT_ONCE = 3
 
 
 def run(machine: Machine) -> Iterator[Figure]:
     """Two ranks, on two GPUs or on one; each fault in a run of its own."""
-    faults = list(EXPECTED) if machine.gpus else ["killed", "absent"]
-    if machine.gpus == 1:
-        yield Figure(
-            "two ranks share the GPU", "NCCL_HOSTID differs", note="not supported by NVIDIA; for correctness alone"
-        )
+    faults = list(EXPECTED) if machine.gpus else ["killed", "absent", "timed_out"]
+    backend = "nccl" if machine.gpus else "gloo"
+    if machine.gpus < 2:
+        failed = _refused(machine, backend)
+        how, backend = (f"{backend}, ranks share a device", backend) if not failed else ("gloo", "gloo")
+        note = "NCCL_HOSTID differs: not supported by NVIDIA; for correctness alone" if machine.gpus else ""
+        yield Figure("two ranks communicate by", how, note=failed or note)
     if machine.gpus and importlib.util.find_spec("triton") is None:
         faults.remove("illegal_address")
+        yield Figure("illegal_address", "skipped", note="Triton is not installed")
     with ThreadPoolExecutor(machine.pick(AT_ONCE, 1)) as pool:
-        for fault, (said, seconds) in zip(faults, pool.map(lambda name: _told(machine, name), faults), strict=True):
+        told = pool.map(lambda name: _told(machine, name, backend), faults)
+        for fault, (said, seconds) in zip(faults, told, strict=True):
             limit_s = SOON_S.get(fault, 10.0)
             yield holds(f"{fault}: why names it", bool(re.match(EXPECTED[fault], said)), said)
             yield at_most(f"{fault}: the run has ended after", seconds, "s", limit_s, counts=machine.gpus > 0)
 
 
-def _told(machine: Machine, fault: str) -> tuple[str, float]:
-    job: dict[str, Any] = {
+def _job(machine: Machine, fault: str, backend: str) -> dict[str, Any]:
+    timed = fault == "timed_out"
+    limit_s = machine.pick(LIMIT_S, 5.0) if timed else 600.0
+    return {
         "script": "faults.py",
-        "args": [fault],
+        "args": [ACT.get(fault, fault), backend, limit_s],
         "code": {"dir": str(JOBS)},
         "resources": {"nodes": 1, "gpus_per_node": min(machine.gpus, 2), "tasks_per_node": 2, "cpus_per_task": 1},
-        "distributed": {
-            "backend": "gloo" if machine.gpus < 2 else "nccl"
-        },  # of the launcher's own checks: the script opens NCCL
+        # Of the launcher's own checks: the script opens its own group.
+        "distributed": {"backend": "gloo" if machine.gpus < 2 else "nccl"},
         "checkpoint": {"enabled": False},
-        "restart": {"max_restarts": 0, "hang_floor_s": machine.pick(15, 4)},
+        "restart": {"max_restarts": 0, "hang_floor_s": 120 if timed else machine.pick(15, 4)},
     }
-    one = Run(machine.folder, fault, job)
+
+
+def _refused(machine: Machine, backend: str) -> str:
+    """Return why two ranks cannot communicate so; "" where they can."""
+    one = Run(machine.folder, "nothing", _job(machine, "nothing", backend))
+    try:
+        one.end()
+        return ""
+    except RuntimeError:
+        return one.why()
+    finally:
+        one.discard()
+
+
+def _told(machine: Machine, fault: str, backend: str) -> tuple[str, float]:
+    one = Run(machine.folder, fault, _job(machine, fault, backend))
     try:
         one.end("failed")
         log = one.paths.rank_log(0, 0, 1).read_text()

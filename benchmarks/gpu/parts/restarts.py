@@ -17,13 +17,14 @@ from figures import Figure, holds
 from machine import Machine
 from runs import JOBS, Run
 
-TIMES = 5
+TIMES = {"forkserver": 5, "spawn": 2}
+"""Restarts by start method."""
 
 
 def run(machine: Machine) -> Iterator[Figure]:
     """Kill a rank some times; look at the fork server; take the start of a rank apart."""
-    times = machine.pick(TIMES, 1)
-    for method in machine.pick(("forkserver", "spawn"), ("forkserver",)):
+    for method, often in TIMES.items():
+        times = machine.pick(often, 1)
         one = Run(machine.folder, method, _job(machine, method))
         try:
             one.until_saved(1)
@@ -38,8 +39,7 @@ def run(machine: Machine) -> Iterator[Figure]:
             yield from _figures(method, parts)
         finally:
             one.discard()
-    if machine.gpus:
-        yield from _start_of_a_rank()
+    yield from _start_of_a_rank(machine)
 
 
 def _job(machine: Machine, method: str) -> dict[str, Any]:
@@ -92,37 +92,41 @@ def _figures(method: str, parts: list[tuple[float, float, float]]) -> Iterator[F
         yield Figure(f"{method}: {name}", statistics.median(values), "s")
 
 
-def _start_of_a_rank() -> Iterator[Figure]:
+def _start_of_a_rank(machine: Machine) -> Iterator[Figure]:
     """What a forked process with torch does before its first step, one after the other."""
     context = multiprocessing.get_context("fork")
     rows = []
     for _ in range(3):
         ours, theirs = context.Pipe()
-        process = context.Process(target=_first, args=(theirs,))
+        process = context.Process(target=_first, args=(theirs, machine.gpus > 0))
         process.start()
+        theirs.close()  # else a child that crashed would be waited for
         rows.append(ours.recv())
         process.join()
     for name in rows[0]:
         yield Figure(f"a forked rank: {name}", statistics.median(row[name] for row in rows), "s", note="median of 3")
 
 
-def _first(results: Any) -> None:
+def _first(results: Any, on_gpu: bool) -> None:
     import torch.distributed as dist
 
+    wait = torch.cuda.synchronize if on_gpu else lambda: None
     moments = [time.perf_counter()]
-    device = torch.device("cuda", 0)
-    torch.cuda.set_device(device)
+    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
     torch.ones(1, device=device)
     moments.append(time.perf_counter())
     store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
-    dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=device)
+    given = {"device_id": device} if on_gpu else {}
+    dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=0, world_size=1, **given)
     dist.all_reduce(torch.ones(1, device=device))
-    torch.cuda.synchronize()
+    wait()
     moments.append(time.perf_counter())
     model = torch.nn.Linear(1024, 1024).to(device)
     model(torch.ones(8, 1024, device=device)).sum().backward()
-    torch.cuda.synchronize()
+    wait()
     moments.append(time.perf_counter())
-    names = ("CUDA's context", "NCCL's communicator", "the first forward and backward pass")
+    names = ("the device's context", "the communicator", "the first forward and backward pass")
     results.send({name: b - a for name, a, b in zip(names, moments, moments[1:], strict=False)})
     os._exit(0)

@@ -26,6 +26,7 @@ BUDGET_S = 90.0
 WRITES = 6
 PAIRS = 2
 GOAL_PERCENT = 5.0
+LONGEST_SAVE_S = 60.0
 
 
 class Trained:
@@ -147,6 +148,8 @@ def _one_save(
     held = _blocked(lambda: writer.save(number, folder, lambda: [(SHARED, trained.tree())], {}, copy=True))
     steps = 0
     while writer.saved_step != number:
+        if time.perf_counter() - began > LONGEST_SAVE_S:
+            raise RuntimeError(f"save {number} is not durable after {LONGEST_SAVE_S:.0f} s")
         trained.step()
         steps += 1
     writer.drain()

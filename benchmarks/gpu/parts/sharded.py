@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ def run(machine: Machine) -> Iterator[Figure]:
     """Both ways to save: stop, resume on the same number of ranks, and on half of them."""
     straight = Run(machine.folder, "straight", _job(machine, "folder", machine.folder / "straight.txt", slow_s=0.0))
     try:
-        for how in ("register", "folder"):
-            yield from _stopped(machine, how, straight)
+        with ThreadPoolExecutor(machine.pick(2, 1)) as pool:
+            for figures in pool.map(lambda how: list(_stopped(machine, how, straight)), ("register", "folder")):
+                yield from figures
     finally:
         straight.discard()
 

@@ -18,7 +18,7 @@ ACCURACY = 0.85
 def run(machine: Machine) -> Iterator[Figure]:
     """One rank, then one on each GPU; what each rank drew from its generators."""
     yield from _draws(machine)
-    folder = _data()
+    folder = _data(machine)
     for ranks in sorted({1, machine.ranks} if machine.gpus else {2}):
         began = time.monotonic()
         accuracy, rate = _fashion(machine, ranks, str(folder))
@@ -30,11 +30,13 @@ def run(machine: Machine) -> Iterator[Figure]:
         )
 
 
-def _data() -> Any:
+def _data(machine: Machine) -> Any:
     sys.path.append(str(ROOT / "jobs"))
     import fashion_mnist_data
 
     try:
+        if machine.gpus and fashion_mnist_data.find() is None:
+            raise MissingError("Fashion-MNIST is not here, and no network is used: FASHION_MNIST=FOLDER names it")
         return fashion_mnist_data.ensure()
     except OSError as error:
         raise MissingError(f"Fashion-MNIST is not here ({error})") from None

@@ -55,6 +55,10 @@ DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
 algorithms whose order of summation is fixed; by itself NCCL chooses by timing."""
 
 
+_KEPT_COLLECTIVES = "2000"
+"""Of torch's flight recorder, which tells who did not come to a collective. The default of torch 2.13; earlier it was 0 at times, off."""
+
+
 def base_environment(
     environ: Mapping[str, str], spec: RunSpec, passed: Mapping[str, str], *, gloo_interface: str | None = None
 ) -> dict[str, str]:
@@ -67,6 +71,8 @@ def base_environment(
     base.setdefault("PYTHONHASHSEED", str(spec.seed % 2**32))
     base["OMP_NUM_THREADS"] = str(spec.cpus_per_task)
     base.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in base:  # the older name; torch warns of it
+        base.setdefault("TORCH_FR_BUFFER_SIZE", _KEPT_COLLECTIVES)
     if spec.deterministic:
         base = {**DETERMINISTIC, **base}
     if spec.interface:

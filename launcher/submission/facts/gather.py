@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,12 +168,16 @@ def script_facts(script: str, root: Path) -> dict[str, Any]:
 
 
 def gpus_here(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Name the GPUs of this machine as CUDA_VISIBLE_DEVICES does, within what it allows; without torch."""
+    """Name the GPUs of this machine as CUDA_VISIBLE_DEVICES does, within what it allows; without torch.
+
+    As CUDA reads it: what follows an entry that is no device counts for nothing.
+    """
     present = tuple(str(i) for i in range(_count_gpus()))
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     if mask is None or not present:
         return present
-    return tuple(d.strip() for d in mask.split(",") if d.strip() and d.strip() != "-1")
+    entries = (entry.strip() for entry in mask.split(","))
+    return tuple(takewhile(lambda d: d in present or d.startswith(("GPU-", "MIG-")), entries))
 
 
 _DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl")

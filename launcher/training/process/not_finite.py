@@ -41,6 +41,11 @@ class NotFiniteWatch:
             self._value(name, step, value)
         return value
 
+    def arrived(self, name: str) -> tuple[int, float] | None:
+        """Return the newest step and value of a metric that have come from a device."""
+        ring = self._rings.get(name)
+        return None if ring is None else ring.newest
+
     def look(self, *, wait: bool = False) -> None:
         """Examine what has arrived from devices; with ``wait`` everything up to now."""
         for name, ring in self._rings.items():
@@ -85,6 +90,7 @@ class _Ring:
         self._steps = [0] * _KEPT
         self._copied_steps = self._steps
         self._put = self._copied = self._taken = 0
+        self.newest: tuple[int, float] | None = None
 
     def put(self, step: int, value: torch.Tensor) -> torch.Tensor:
         """Copy a value, in the device's own order; return the copy."""
@@ -120,4 +126,6 @@ class _Ring:
             return
         first, self._taken = max(self._taken, self._copied - _KEPT), self._copied
         steps, values = self._copied_steps, self._host.tolist()
+        last = (self._copied - 1) % _KEPT
+        self.newest = steps[last], values[last]
         yield from ((steps[i % _KEPT], values[i % _KEPT]) for i in range(first, self._copied))

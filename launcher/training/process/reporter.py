@@ -23,6 +23,8 @@ class Reporter:
         self.send = channel.send
         self._metrics = metrics
         self._pending: dict[str, tuple[int, int, Any]] = {}
+        self._sent: dict[str, int] = {}
+        """The newest step of each metric of a GPU that was sent."""
         self._metrics_at = 0.0
         self._progress_at = 0.0
         self._progress_step = -1
@@ -45,10 +47,7 @@ class Reporter:
         self.flush(force=last)
 
     def log(self, step: int, epoch: int, metrics: dict[str, Any]) -> None:
-        """Look at metrics of ``step`` (numbers or tensors of one element); those of rank 0 are remembered until they are sent.
-
-        The host waits for the device only when a message goes out.
-        """
+        """Look at metrics of ``step`` (numbers or tensors of one element); those of rank 0 are remembered until they are sent."""
         for name, value in metrics.items():
             held = self._not_finite.see(step, name, value)
             if self._metrics:
@@ -60,17 +59,30 @@ class Reporter:
         self._not_finite.see(step, "loss", loss)
 
     def flush(self, *, force: bool) -> None:
-        """Send what is pending, unless something went out a moment ago."""
+        """Send what is pending, unless something went out a moment ago; of a metric on a device what has come from there.
+
+        The host waits for a device with ``force`` alone.
+        """
         now = time.monotonic()
         if force:
             self._not_finite.look(wait=True)
         if not self._pending or (not force and now - self._metrics_at < INTERVAL_S):
             return
+        if not force:
+            self._not_finite.look()
         self._metrics_at = now
         pending, self._pending = self._pending, {}
         by_step: dict[tuple[int, int], dict[str, float]] = {}
         for name, (step, epoch, value) in pending.items():
-            by_step.setdefault((step, epoch), {})[name] = float(value)
+            if force or not _on_gpu(value):
+                by_step.setdefault((step, epoch), {})[name] = float(value)
+                continue
+            come, number = self._not_finite.arrived(name) or (-1, 0.0)
+            if come < step:  # the latest is never lost
+                self._pending[name] = (step, epoch, value)
+            if come > self._sent.get(name, -1):
+                self._sent[name] = come
+                by_step.setdefault((come, epoch), {})[name] = number
         for (step, epoch), numbers in sorted(by_step.items()):
             self.send(WorkerMetrics(step=step, epoch=epoch, metrics=numbers))
 
@@ -79,3 +91,7 @@ class Reporter:
         if self._metrics:
             self.flush(force=True)
             self.send(message)
+
+
+def _on_gpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cuda"

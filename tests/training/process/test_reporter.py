@@ -59,3 +59,42 @@ def test_a_logged_tensor_is_let_go_and_converted_when_it_is_sent(monkeypatch: py
         told.flush(force=True)
 
     assert (channel, waits.count) == ([{"loss": 6.0, "lr": 0.5}], 1)
+
+
+class Copy:
+    """What a GPU's event says of a copy under way."""
+
+    arrived = True
+
+    def query(self) -> bool:
+        """Whether it is over."""
+        return self.arrived
+
+    def record(self) -> None:
+        """It begins."""
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        Waits.count += 1
+
+
+def test_no_message_waits_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a metric there what has arrived goes out, with its own step; the newest is told in the end, which alone waits."""
+    monkeypatch.setattr(reporter, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(reporter, "_on_gpu", lambda value: isinstance(value, torch.Tensor))
+    copy, steps = Copy(), []
+    channel = Sent()
+    channel.send = lambda message: steps.append((message.step, message.metrics))  # type: ignore[method-assign]
+    told = Reporter(channel, metrics=True)  # type: ignore[arg-type]
+    ring = told._not_finite._ring("loss", torch.device("cpu"))
+    ring._arrived, ring._host = copy, torch.zeros_like(ring._values)  # type: ignore[assignment]
+    with Waits() as waits:
+        for step in range(1, 6):
+            copy.arrived = step != 3
+            told.log(step, 0, {"loss": torch.tensor(float(step))})
+        assert waits.count == 0
+        assert [step for step, _ in steps] == sorted({step for step, _ in steps})
+        assert all(metrics == {"loss": float(step)} for step, metrics in steps)
+        assert 0 < steps[-1][0] < 5
+        told.flush(force=True)
+    assert steps[-1] == (5, {"loss": 5.0})
