@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import torch
 from figures import Figure, holds
-from machine import Machine
+from machine import Machine, MissingError
 from runs import JOBS, Run
 
 STEPS = 40
@@ -16,6 +17,8 @@ STEPS = 40
 
 def run(machine: Machine) -> Iterator[Figure]:
     """Both ways to save: stop, resume on the same number of ranks, and on half of them."""
+    if not machine.gpus and not hasattr(torch.cpu.Stream, "record_event"):
+        raise MissingError("FSDP2 of this torch works on GPUs alone (2.6)")
     straight = Run(machine.folder, "straight", _job(machine, "folder", machine.folder / "straight.txt", slow_s=0.0))
     try:
         with ThreadPoolExecutor(machine.pick(2, 1)) as pool:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+from functools import partial
 
 from launcher.run.message_lines import LOOPBACK_VARIABLE
 
@@ -22,7 +23,11 @@ def main(fd: int) -> None:
     if LOOPBACK_VARIABLE in os.environ:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             port, own = listening.getsockname()[1], listening.detach()
-        store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=own)
+        serve = partial(TCPStore, "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=own)
+        try:
+            store = serve()
+        except NotImplementedError:  # torch 2.6: libuv's server takes no socket, and that before it does
+            store = serve(use_libuv=False)
     else:
         store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     os.write(fd, (json.dumps({"port": store.port}) + "\n").encode())
