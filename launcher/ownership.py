@@ -42,7 +42,8 @@ def replacer(path: Path) -> str:
     """
     if path.is_symlink() and not is_own(found := os.lstat(path)):
         return f"{path} belongs to {user_name(found.st_uid)}"
-    return _open_to_all(path.parent, os.stat(path.parent))
+    folder = path.absolute().parent
+    return _open_to_all(folder, os.stat(folder))
 
 
 def steerer(path: Path, trusted: Container[Path]) -> str:

@@ -127,7 +127,7 @@ def test_data_of_others_is_no_doubt(place: Path) -> None:
 
 
 @as_root
-def test_a_link_that_somebody_can_change_is_no_job_of_ones_own(place: Path) -> None:
+def test_a_link_that_somebody_can_change_is_no_job_of_ones_own(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job that it leads to is one's own now, and another a moment later."""
     open_folder = place / "open"
     open_folder.mkdir()
@@ -141,6 +141,8 @@ def test_a_link_that_somebody_can_change_is_no_job_of_ones_own(place: Path) -> N
     assert trust.doubt([link]) == ""  # the sticky bit keeps others from replacing it
     open_folder.chmod(0o777)
     assert trust.doubt([link]) == f"{open_folder} can be written by everybody"
+    monkeypatch.chdir(open_folder)
+    assert trust.doubt([Path("job.yaml")]) == f"{open_folder} can be written by everybody"
 
 
 def test_an_access_control_list_opens_a_private_group(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
