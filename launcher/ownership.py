@@ -49,7 +49,8 @@ def replacer(path: Path) -> str:
 def steerer(path: Path, trusted: Container[Path]) -> str:
     """Return who else could lead ``path`` elsewhere: whose a link or a folder on the way is, those that links lead to, too.
 
-    The folders in ``trusted`` are not looked at. A missing file is nobody's where nobody else can make it. Raises OSError.
+    The folders in ``trusted`` are not looked at. A missing file is nobody's where not everybody can make it. A group that may write is that
+    of the repository's own users. Raises OSError.
     """
     rest, at, links = list(reversed(path.absolute().parts[1:])), Path("/"), 0
     while rest:
@@ -60,11 +61,8 @@ def steerer(path: Path, trusted: Container[Path]) -> str:
         at /= part
         try:
             found = os.lstat(at)
-        except FileNotFoundError:
-            if rest:
-                raise
-            why = other_writer(at.parent, os.stat(at.parent))
-            return why and f"{at.parent} {why}"
+        except FileNotFoundError:  # whoever can write in the folder can make it
+            return _written_by_all(at.parent, os.stat(at.parent))
         if at not in trusted:
             if not is_own(found):
                 return f"{at} belongs to {user_name(found.st_uid)}"
@@ -77,7 +75,11 @@ def steerer(path: Path, trusted: Container[Path]) -> str:
             target = Path(os.readlink(at))
             rest += reversed(target.parts[1:] if target.is_absolute() else target.parts)
             at = Path("/") if target.is_absolute() else at.parent
-    return ""
+    return _written_by_all(at, os.stat(at)) if path.is_file() else ""
+
+
+def _written_by_all(path: Path, found: os.stat_result) -> str:
+    return f"{path} can be written by everybody" if found.st_mode & stat.S_IWOTH else ""
 
 
 def _open_to_all(folder: Path, found: os.stat_result) -> str:

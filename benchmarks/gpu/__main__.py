@@ -61,7 +61,11 @@ def main() -> int:
                 record = {"machine": machine.facts, "parts": found}
                 (target / "gpu.json").write_text(json.dumps(record, indent=1) + "\n")
     bad = [one for one in found if one["error"] or any(figure["ok"] is False for figure in one["figures"])]
-    print(f"{len(found) - len(bad)} of {len(found)} parts reached their goals", flush=True)
+    tried = [one for one in found if not one["skipped"]]
+    print(
+        f"{len(tried) - len(bad)} of {len(tried)} parts reached their goals; {len(found) - len(tried)} skipped",
+        flush=True,
+    )
     return int(bool(bad))
 
 

@@ -22,9 +22,9 @@ NO_JSON = (ValueError, RecursionError)
 
 _MODE = 0o640
 _LONGEST_LINE = 16 << 20
+"""A sample of ten thousand ranks takes 2 MB; what has no line end for so long is no file of lines."""
 _MOST_LINES = 2_000_000
 """Of a file that is read whole: a line of three bytes takes a hundred as an object."""
-"""A sample of ten thousand ranks takes 2 MB; what has no line end for so long is no file of lines."""
 
 
 @frozen

@@ -169,7 +169,7 @@ def resolve(wanted: str) -> Path:
     """
     path = Path(wanted).expanduser()
     # A word alone may be a link here that somebody else has made, to another run than is meant.
-    here = "/" in wanted or (os.path.lexists(path) and is_own(os.lstat(path)))
+    here = "/" in wanted or wanted in (".", "..") or (os.path.lexists(path) and is_own(os.lstat(path)))
     if here and (os.path.isfile(path / "spec.json") or is_sweep(path)):
         return path.absolute()
     refs = list_runs()

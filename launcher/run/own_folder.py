@@ -26,12 +26,12 @@ def mark_of_owner(folder: str | Path) -> str:
     return "others can write" if other_writer(folder, found) else ""
 
 
-def require_own(folder: Path) -> None:
-    """Refuse a run's folder that somebody else can write in, or can replace; of a sweep's point, the sweep's, too.
+def require_own(folder: Path, *, executes: bool = True) -> None:
+    """Refuse a run's folder that somebody else can write in or, where something of it ``executes``, can replace.
 
-    Raises StateError.
+    Of a sweep's point, the sweep's folder, too. Raises StateError.
     """
-    if why := _replaced_by(folder):
+    if executes and (why := _replaced_by(folder)):
         raise StateError(
             f"{why}, so {folder} may be another run than yours: look at what it holds, then name it by its own path, or chmod +t {folder.parent}"
         )

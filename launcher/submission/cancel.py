@@ -34,7 +34,7 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
 
     Takes up to 15 s for a run that is not asked to save. Raises SiteError or StateError when it cannot be reached.
     """
-    require_own(paths.root)
+    require_own(paths.root, executes=False)
     outcome = read_outcome(paths.outcome)
     if outcome is not None:
         return Cancelled(f"{paths.id} has ended already: {outcome.get('state')}", over=True)
@@ -58,7 +58,7 @@ def cancel_points(runs: Sequence[RunPaths]) -> int:
     Raises SiteError when SLURM does not answer or refuses.
     """
     for paths in runs:
-        require_own(paths.root)
+        require_own(paths.root, executes=False)
     places = [locate(paths) for paths in runs if read_outcome(paths.outcome) is None]
     jobs = {where: where.job_id for where in places}
     left = open_jobs(jobs)

@@ -220,8 +220,20 @@ class Crew:
                     worker.over = over.code
                     worker.tasks.append(asyncio.ensure_future(self._end_hung_shutdown(worker)))
         if values["type"] in _IN_WORDS:
-            values = redact_texts(values, self._secrets)
+            values = self._without_secrets(values)
         self._tell(WorkerSaid(round=self.round, rank=worker.rank, message=values))
+
+    def _without_secrets(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return a message with its sentences cut. What it is, and the files of its frames, stay: a passed value may be an ordinary word."""
+        cut: dict[str, Any] = {
+            **redact_texts(values, self._secrets),
+            **{k: values[k] for k in ("type", "kind") if k in values},
+        }
+        if "frames" in values:
+            cut["frames"] = [
+                {**new, "file": old.get("file")} for new, old in zip(cut["frames"], values["frames"], strict=True)
+            ]
+        return cut
 
     async def _end_hung_shutdown(self, worker: _Worker) -> None:
         """Kill a script that has finished but does not exit, after writing its stacks to its log."""

@@ -83,6 +83,8 @@ class Peer:
                 f"A message of {len(line):,} bytes ({message.type}) is too large to send.", file=sys.stderr, flush=True
             )
             return
+        if len(self._queued) + len(line) > MOST_BYTES:
+            self._flush()
         self._queued += line
         if len(self._queued) > _AT_ONCE:
             self._flush()
@@ -285,9 +287,8 @@ def server(key: LifeKey, ports: Sequence[int], *, peers: int, local: bool = Fals
 
             async def prove() -> None:
                 await peer.prove_as_leader(key, port)
-                unproven.pop(
-                    peer, None
-                )  # in the same turn of the loop: in the next, a hundred strangers may be accepted
+                # In the same turn of the loop: in the next, a hundred strangers may be accepted.
+                unproven.pop(peer, None)
 
             try:
                 if await _in_time(prove(), peer):

@@ -112,10 +112,18 @@ def _configured(root: Path) -> dict[str, str] | None:
     Raises ConfigError where the repository takes a part of it from what somebody else could change before git reads it again.
     """
     listed = _ask_git(root, "config", "-z", "--list", "--show-scope", "--show-origin")
-    if listed is None:
+    if listed is not None:
+        fields = listed.split("\0")
+        entries = list(zip(fields[::3], fields[1::3], fields[2::3], strict=False))
+    elif (
+        listed := _ask_git(root, "config", "-z", "--list", "--show-origin")
+    ) is not None:  # git before 2.26: any file may be local
+        fields = listed.split("\0")
+        entries = [
+            ("local", *entry) for entry in zip(fields[::2], fields[1::2], strict=False) if entry[0].startswith("file:")
+        ]
+    else:
         return None
-    fields = listed.split("\0")
-    entries = list(zip(fields[::3], fields[1::3], fields[2::3], strict=False))
     if top := next((place for place in (root, *root.parents) if os.path.lexists(place / ".git")), None):
         try:
             files = _own_configuration(top)
@@ -128,7 +136,7 @@ def _configured(root: Path) -> dict[str, str] | None:
                 key, _, value = entry.partition("\n")
                 files.add(file := top / origin.removeprefix("file:"))
                 if _INCLUDES.fullmatch(key):  # of an empty file, or a missing one, nothing is listed
-                    files.add(file.parent / Path(value).expanduser())
+                    files.add(file.parent / os.path.expanduser(value))
         for file in sorted(files):
             if why := _changed_by(file, root):
                 raise ConfigError(f"code.dir: git takes a part of the configuration of {root} from {file}, but {why}")
@@ -153,7 +161,7 @@ def _changed_by(file: Path, root: Path) -> str:
             return why
         with contextlib.suppress(FileNotFoundError):
             return "" if stat.S_ISREG(os.stat(file).st_mode) else "that is no regular file"
-    except (OSError, RuntimeError) as error:  # RuntimeError: no home of that name
+    except OSError as error:
         return f"that cannot be looked at: {error}"
     return ""
 

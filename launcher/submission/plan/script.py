@@ -144,7 +144,7 @@ def _dependency(given: str | None, after: Sequence[Predecessor]) -> str | None:
 
 def _srun(job: Job, cpus: int, facts: Facts, place: JobPlace) -> list[str]:
     for word in job.slurm.srun_args:
-        if word.startswith(("-m", "--distribution")):
+        if word.startswith("--dist") or (word.startswith("-m") and not word.startswith("--")):
             raise ConfigError(f"slurm.srun_args: {word} would number the tasks otherwise than the nodes; remove it")
     args = [
         "--kill-on-bad-exit=0",  # a site may default to 1: one failed agent would take the others along

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,6 +17,16 @@ _KEPT = 1024
 """Values kept on a device between two looks, which are a tenth of a second apart."""
 _MOST_TOLD = 20
 """Changes told in a round: a metric that comes and goes at each step must not fill the history."""
+
+
+class Arrived(NamedTuple):
+    """A logged value that has come from its device."""
+
+    number: int
+    """How many values of the metric were put up to this one."""
+    step: int
+    epoch: int
+    value: float
 
 
 class NotFiniteWatch:
@@ -29,22 +39,25 @@ class NotFiniteWatch:
         self._bad: dict[str, WorkerNotFinite] = {}
         self._told = 0
 
-    def see(self, step: int, name: str, value: Any) -> Any:
-        """Take in a value of ``step``: a number, or a tensor of one element. Return what holds it.
+    def see(self, step: int, name: str, value: Any, *, epoch: int | None = None) -> Any:
+        """Take in a value of ``step``: a number, or a tensor of one element. Return what holds it. ``epoch``: it is logged.
 
         A tensor is copied on its device, without its graph: user code may free it and write to it. The copy lasts until a
         thousand newer values of this metric.
         """
         if isinstance(value, torch.Tensor):
-            return self._ring(name, value.device).put(step, value) if value.numel() == 1 else value.detach()
+            return self._ring(name, value.device).put(step, value, epoch) if value.numel() == 1 else value.detach()
         if isinstance(value, float | int):
             self._value(name, step, value)
         return value
 
-    def arrived(self, name: str) -> tuple[int, float] | None:
-        """Return the newest step and value of a metric that have come from a device."""
-        ring = self._rings.get(name)
-        return None if ring is None else ring.newest
+    def count(self, name: str) -> int:
+        """Return how many tensors of a metric were taken in."""
+        return self._rings[name].count if name in self._rings else 0
+
+    def arrived(self, name: str) -> Arrived | None:
+        """Return the newest logged value of a metric that has come from its device."""
+        return self._rings[name].newest if name in self._rings else None
 
     def look(self, *, wait: bool = False) -> None:
         """Examine what has arrived from devices; with ``wait`` everything up to now."""
@@ -87,15 +100,21 @@ class _Ring:
             self._slots = self._values.unbind()  # an index at each step would cost three times the copy
             self._host = torch.zeros(_KEPT, dtype=torch.float64, pin_memory=True) if on_gpu else self._values
         self._arrived = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
-        self._steps = [0] * _KEPT
+        self._steps: list[tuple[int, int | None]] = [(0, None)] * _KEPT
+        """Of each value its step and, where it is logged, its epoch."""
         self._copied_steps = self._steps
         self._put = self._copied = self._taken = 0
-        self.newest: tuple[int, float] | None = None
+        self.newest: Arrived | None = None
 
-    def put(self, step: int, value: torch.Tensor) -> torch.Tensor:
+    @property
+    def count(self) -> int:
+        """How many values were put."""
+        return self._put
+
+    def put(self, step: int, value: torch.Tensor, epoch: int | None = None) -> torch.Tensor:
         """Copy a value, in the device's own order; return the copy."""
         at, value = self._put % _KEPT, value.detach()
-        self._steps[at] = step
+        self._steps[at] = step, epoch
         self._put += 1
         return self._slots[at].copy_(value if value.dim() == 0 else value.reshape(()), non_blocking=True)
 
@@ -126,6 +145,9 @@ class _Ring:
             return
         first, self._taken = max(self._taken, self._copied - _KEPT), self._copied
         steps, values = self._copied_steps, self._host.tolist()
-        last = (self._copied - 1) % _KEPT
-        self.newest = steps[last], values[last]
-        yield from ((steps[i % _KEPT], values[i % _KEPT]) for i in range(first, self._copied))
+        for i in range(self._copied - 1, first - 1, -1):
+            step, epoch = steps[i % _KEPT]
+            if epoch is not None:
+                self.newest = Arrived(i + 1, step, epoch, values[i % _KEPT])
+                break
+        yield from ((steps[i % _KEPT][0], values[i % _KEPT]) for i in range(first, self._copied))

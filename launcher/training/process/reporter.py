@@ -22,9 +22,10 @@ class Reporter:
     def __init__(self, channel: Channel, *, metrics: bool) -> None:
         self.send = channel.send
         self._metrics = metrics
-        self._pending: dict[str, tuple[int, int, Any]] = {}
+        self._pending: dict[str, tuple[int, int, Any, int]] = {}
+        """Of each metric the latest step, epoch and value, and how many tensors of it were taken in by then."""
         self._sent: dict[str, int] = {}
-        """The newest step of each metric of a GPU that was sent."""
+        """Of each metric of a GPU how many values were taken in up to the one that was sent."""
         self._metrics_at = 0.0
         self._progress_at = 0.0
         self._progress_step = -1
@@ -49,9 +50,9 @@ class Reporter:
     def log(self, step: int, epoch: int, metrics: dict[str, Any]) -> None:
         """Look at metrics of ``step`` (numbers or tensors of one element); those of rank 0 are remembered until they are sent."""
         for name, value in metrics.items():
-            held = self._not_finite.see(step, name, value)
+            held = self._not_finite.see(step, name, value, epoch=epoch)
             if self._metrics:
-                self._pending[name] = (step, epoch, held)
+                self._pending[name] = (step, epoch, held, self._not_finite.count(name))
         self.flush(force=False)
 
     def see_micro(self, step: int, loss: torch.Tensor) -> None:
@@ -73,16 +74,16 @@ class Reporter:
         self._metrics_at = now
         pending, self._pending = self._pending, {}
         by_step: dict[tuple[int, int], dict[str, float]] = {}
-        for name, (step, epoch, value) in pending.items():
-            if force or not _on_gpu(value):
+        for name, (step, epoch, value, count) in pending.items():
+            if not (_on_gpu(value) and count):
                 by_step.setdefault((step, epoch), {})[name] = float(value)
                 continue
-            come, number = self._not_finite.arrived(name) or (-1, 0.0)
-            if come < step:  # the latest is never lost
-                self._pending[name] = (step, epoch, value)
-            if come > self._sent.get(name, -1):
-                self._sent[name] = come
-                by_step.setdefault((come, epoch), {})[name] = number
+            come = self._not_finite.arrived(name)
+            if come is not None and come.number > self._sent.get(name, 0):
+                self._sent[name] = come.number
+                by_step.setdefault((come.step, come.epoch), {})[name] = come.value
+            if come is None or come.number < count:  # the latest is never lost
+                self._pending[name] = (step, epoch, value, count)
         for (step, epoch), numbers in sorted(by_step.items()):
             self.send(WorkerMetrics(step=step, epoch=epoch, metrics=numbers))
 

@@ -145,8 +145,8 @@ def test_what_workers_say_of_secrets_stays_on_the_host(world: Any) -> None:
     """The value of a passed variable, and what looks like a token, in errors, warnings and last lines: history, pages and mails get them."""
 
     async def body(w: Any) -> None:
-        w.spec(pass_names=("LOGIN",))
-        await start(w, LOGIN="hunter22")
+        w.spec(pass_names=("LOGIN", "LEVEL"))
+        await start(w, LOGIN="hunter22", LEVEL="warning")
         w.leader.round(0, 1, "leak")
         (exit_,) = await w.leader.heard("worker_exit")
         said = {m["message"]["type"]: m["message"] for m in w.leader.all("worker")}

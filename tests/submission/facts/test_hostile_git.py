@@ -209,7 +209,7 @@ def test_a_worktree_of_a_bare_repository_is_still_code(job: Make, tmp_path: Path
     assert not os.path.exists(tmp_path / "code" / ".git" / "HEAD")
 
 
-@pytest.mark.parametrize("planted", ["pipe", "missing", "theirs", "link", "common"])
+@pytest.mark.parametrize("planted", ["pipe", "missing", "open", "theirs", "link", "common"])
 def test_a_configuration_that_somebody_can_change_is_not_asked(tmp_path: Path, trap: Path, planted: str) -> None:
     """git reads its configuration each time anew: one that is harmless when it is looked at may name a program a moment later."""
     root = _repository(tmp_path / "code")
@@ -222,6 +222,8 @@ def test_a_configuration_that_somebody_can_change_is_not_asked(tmp_path: Path, t
         (theirs / "writer").write_text("")
         _git(root, "config", "include.path", str(theirs / "pipe"))
         writer = subprocess.Popen(["sh", "-c", f"while [ -e {theirs}/writer ]; do : > {theirs}/pipe; done"])
+    elif planted == "open":
+        config.chmod(0o666)
     elif planted == "missing":
         _git(root, "config", "includeIf.onbranch:main.path", str(theirs / "later"))
     elif planted == "theirs":
@@ -233,7 +235,7 @@ def test_a_configuration_that_somebody_can_change_is_not_asked(tmp_path: Path, t
         (root / ".git" / "commondir").write_text(f"{theirs}\n")
         for name in ("objects", "refs"):
             (theirs / name).symlink_to(root / ".git" / name)
-    if planted != "pipe":
+    if planted not in ("pipe", "open"):
         if os.geteuid():
             pytest.skip("files of others are made by root")
         os.chown(theirs / "config", NOBODY, NOBODY)
@@ -268,3 +270,36 @@ def test_without_a_listing_git_is_not_asked(tmp_path: Path, trap: Path, monkeypa
     monkeypatch.setattr(code_files, "_ask_git", lambda root, *args: None if "--list" in args else ask(root, *args))
 
     assert not code_files.listing(root).git
+
+
+def test_a_repository_of_a_group_is_asked(tmp_path: Path, trap: Path) -> None:
+    """`git init --shared`: whoever is in the group may write there, and the job needs --trust for its code alone."""
+    root = _repository(tmp_path / "code")
+    (root / ".git").chmod(0o2775)
+    (root / ".git" / "config").chmod(0o664)
+
+    assert code_files.git_dirty(root)
+
+
+@pytest.mark.parametrize("path", ["~nobody-of-this-name/x", "/nowhere/at/all"])
+def test_an_include_that_git_ignores_is_no_fault(tmp_path: Path, trap: Path, path: str) -> None:
+    """A condition that does not hold here, of a file that only another machine has."""
+    root = _repository(tmp_path / "code")
+    _git(root, "config", "includeIf.onbranch:elsewhere.path", path)
+
+    assert code_files.git_dirty(root)
+
+
+def test_an_older_git_is_asked(tmp_path: Path, trap: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2.26 git does not tell to whom a part of the configuration belongs: every file of it is looked at."""
+    root = _repository(tmp_path / "code")
+    _plant(root / ".git" / "config", trap)
+    ask = code_files._ask_git
+    monkeypatch.setattr(
+        code_files, "_ask_git", lambda root, *args: None if "--show-scope" in args else ask(root, *args)
+    )
+
+    assert code_files.git_dirty(root)
+    (root / ".git" / "config").chmod(0o666)
+    with pytest.raises(ConfigError, match="can be written by everybody"):
+        code_files.listing(root)

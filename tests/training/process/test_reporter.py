@@ -82,9 +82,9 @@ def test_no_message_waits_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a metric there what has arrived goes out, with its own step; the newest is told in the end, which alone waits."""
     monkeypatch.setattr(reporter, "INTERVAL_S", 0.0)
     monkeypatch.setattr(reporter, "_on_gpu", lambda value: isinstance(value, torch.Tensor))
-    copy, steps = Copy(), []
+    copy, steps, epochs = Copy(), [], []
     channel = Sent()
-    channel.send = lambda message: steps.append((message.step, message.metrics))  # type: ignore[method-assign]
+    channel.send = lambda message: steps.append((message.step, message.metrics)) or epochs.append(message.epoch)  # type: ignore[method-assign, func-returns-value]
     told = Reporter(channel, metrics=True)  # type: ignore[arg-type]
     ring = told._not_finite._ring("loss", torch.device("cpu"))
     ring._arrived, ring._host = copy, torch.zeros_like(ring._values)  # type: ignore[assignment]
@@ -98,3 +98,14 @@ def test_no_message_waits_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         assert 0 < steps[-1][0] < 5
         told.flush(force=True)
     assert steps[-1] == (5, {"loss": 5.0})
+
+    del steps[:], epochs[:]
+    told.log(6, 0, {"loss": torch.tensor(6.0)})
+    told.log(6, 0, {"loss": torch.tensor(6.5)})  # logged again: the latest counts
+    told.see_micro(7, torch.tensor(99.0))  # is not logged
+    told.flush(force=True)
+    told.log(7, 1, {"loss": torch.tensor(7.0)})
+    told.log(8, 1, {"loss": torch.tensor(8.0)})
+    told.flush(force=True)
+    assert (steps[-1], steps.count((6, {"loss": 6.5}))) == ((8, {"loss": 8.0}), 1)
+    assert all(epoch == (step > 6) for (step, _), epoch in zip(steps, epochs, strict=True))
