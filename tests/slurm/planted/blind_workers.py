@@ -1800,6 +1800,15 @@ def _(rank, world_size):
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
+# Before the next: a restart for a hang makes the next watch more patient.
+@attached_case(
+    "attached endless sleep", kind="hang", rank=1, says=["rank 1"], must=["sleep_forever"], never=FALSE, soon_s=15
+)
+def _(rank, world_size):
+    if rank == 1:
+        sleep_forever()
+
+
 @attached_case(
     "attached SIGSTOP to itself",
     kind="hang",
@@ -1812,14 +1821,6 @@ def _(rank, world_size):
 def _(rank, world_size):
     if rank == 0:
         os.kill(os.getpid(), signal.SIGSTOP)
-
-
-@attached_case(
-    "attached endless sleep", kind="hang", rank=1, says=["rank 1"], must=["sleep_forever"], never=FALSE, soon_s=30
-)
-def _(rank, world_size):
-    if rank == 1:
-        sleep_forever()
 
 
 # ======================================================================================================================
