@@ -111,19 +111,15 @@ def _configured(root: Path) -> dict[str, str] | None:
 
     Raises ConfigError where the repository takes a part of it from what somebody else could change before git reads it again.
     """
-    listed = _ask_git(root, "config", "-z", "--list", "--show-scope", "--show-origin")
-    if listed is not None:
-        fields = listed.split("\0")
-        entries = list(zip(fields[::3], fields[1::3], fields[2::3], strict=False))
-    elif (
-        listed := _ask_git(root, "config", "-z", "--list", "--show-origin")
-    ) is not None:  # git before 2.26: any file may be local
-        fields = listed.split("\0")
-        entries = [
-            ("local", *entry) for entry in zip(fields[::2], fields[1::2], strict=False) if entry[0].startswith("file:")
-        ]
-    else:
+    listed, tells_scope = _ask_git(root, "config", "-z", "--list", "--show-origin", "--show-scope"), True
+    if listed is None:  # git before 2.26 does not tell the scope: any file may be the repository's
+        listed, tells_scope = _ask_git(root, "config", "-z", "--list", "--show-origin"), False
+    if listed is None:
         return None
+    fields = listed.split("\0")[:-1]
+    origins, values = (fields[1::3], fields[2::3]) if tells_scope else (fields[::2], fields[1::2])
+    scopes = fields[::3] if tells_scope else ["local" if origin.startswith("file:") else "" for origin in origins]
+    entries = list(zip(scopes, origins, values, strict=True))
     if top := next((place for place in (root, *root.parents) if os.path.lexists(place / ".git")), None):
         try:
             files = _own_configuration(top)
