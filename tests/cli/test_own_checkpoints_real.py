@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import harness
+from fsdp2 import needs_fsdp2
 
 
 def verb(tmp_path: Path, *words: str) -> str:
@@ -39,6 +40,7 @@ def submit(tmp_path: Path, name: str, script: str, args: list[str], ranks: int, 
     return harness.Run(root)
 
 
+@needs_fsdp2
 def test_a_sharded_model_resumes_from_what_the_leader_committed(tmp_path: Path) -> None:
     """fully_shard on two ranks, DCP into save_dir: a rank killed, resumed from resume_path, the undisturbed weights."""
     plain = submit(

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.distributed.fsdp
 from crew import Crew, make_spec, run
+from fsdp2 import needs_fsdp2
 
 from launcher.run.spec import CheckpointSpec
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 
-fsdp2 = pytest.mark.skipif(not hasattr(torch.distributed.fsdp, "fully_shard"), reason="this torch has no fully_shard")
 PAGE = (Path(__file__).parents[2] / "docs" / "scripts.md").read_text()
 
 
@@ -39,7 +39,7 @@ def state(path: Path) -> dict[str, str]:
     return {part: its for part, its in digest_checkpoint(path).items() if part not in ("rng", "all")}
 
 
-@fsdp2
+@needs_fsdp2
 def test_the_dcp_example_resumes_exactly(tmp_path: Path) -> None:
     """Stopped in its middle and resumed, the page's FSDP2 script ends with the state of an undisturbed run."""
     text = example("FSDP2 and DCP: a complete script")
@@ -56,7 +56,7 @@ def test_the_dcp_example_resumes_exactly(tmp_path: Path) -> None:
     assert state(first.paths.checkpoint(step)) != state(whole.committed[-1])
 
 
-@fsdp2
+@needs_fsdp2
 def test_the_dcp_example_with_no_step_left(tmp_path: Path) -> None:
     """Resumed from its last step it trains nothing, saves nothing and ends well."""
     text = example("FSDP2 and DCP: a complete script").replace("STEPS = 100", "STEPS = 3")

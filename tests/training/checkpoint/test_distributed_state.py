@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from crew import Crew, make_spec, run
+from fsdp2 import needs_fsdp2
 
 from launcher.run.spec import CheckpointSpec
 from launcher.training.checkpoint.checkpoint_digest import digest_checkpoint
 
-needs_fsdp2 = pytest.mark.skipif(
-    not hasattr(torch.cpu.Stream, "record_event"), reason="FSDP2 of this torch works on GPUs alone (2.6)"
-)
 EVERY = CheckpointSpec(interval_steps=1, keep_last=1000)
 
 
