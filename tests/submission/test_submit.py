@@ -323,6 +323,13 @@ def test_the_local_executor_runs_one_agent_per_node(job: Make, local: Callable[.
     assert (read_outcome(paths.outcome) or {})["tty"] is False
 
 
+def test_a_run_that_is_started_inside_a_run_has_its_own_folder() -> None:
+    """The folder in which the outer one was submitted is that of its setup lines alone."""
+    outer = {"LAUNCHER_SUBMIT_DIR": "/outer", "LAUNCHER_RUN_DIR": "/outer/run", "PATH": "/bin"}
+
+    assert slurm_backend.environment_for_sbatch(outer, {}) == {"PATH": "/bin"}
+
+
 def test_no_module_of_the_current_folder_is_run(
     job: Make, local: Callable[..., submit.Submitted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,39 +35,33 @@ def listing(root: Path, skip: Iterable[Path] = ()) -> CodeFacts:
     names = _by_git(root)
     files: list[tuple[str, int]] = []
     outside: list[tuple[str, str]] = []
+    doubt, known = "", {""}
     for name in sorted(set(names if names is not None else _walk(root, "", skipped))):
         path = root / name
         if path in skipped or not skipped.isdisjoint(path.parents):
             continue
         with contextlib.suppress(OSError):  # tracked but deleted, or a loop of links: nothing to copy
-            if path.is_symlink() and path.is_dir():
+            is_link, found = path.is_symlink(), os.stat(path)
+            if is_link and stat.S_ISDIR(found.st_mode):
                 target = path.resolve()
                 inside = target.is_relative_to(root)  # such a link stays a link
                 files += [(name, 0)] if inside else []
                 outside += [] if inside else [(name, str(target))]
-            elif path.is_file():
-                files.append((name, path.stat().st_size))
-    doubt = _doubt(root, [name for name, _ in files])
+            elif stat.S_ISREG(found.st_mode):
+                files.append((name, found.st_size))
+                if not is_link or path.suffix in _CODE:  # data of others is no doubt
+                    doubt = doubt or _doubt(root, name, found, known)
     return CodeFacts(root=str(root), files=tuple(files), outside=tuple(outside), git=names is not None, doubt=doubt)
 
 
-def _doubt(root: Path, names: Iterable[str]) -> str:
-    """Return whose else one of the files may be, or a folder that one is in; "" for nobody's.
-
-    What a link leads to counts where it is code: data of others is no doubt.
-    """
-    known = {root, *root.parents}
-    for name in names:
-        path = root / name
-        for place in (path, *path.parents):
-            if place in known:
-                break
-            known.add(place)
-            with contextlib.suppress(OSError):
-                if place.is_symlink() and place.suffix not in _CODE:
-                    continue
-                if why := other_writer(place, os.stat(place)):
-                    return f"{place} {why}"
+def _doubt(root: Path, name: str, found: os.stat_result, known: set[str]) -> str:
+    """Return whose else the file ``name`` may be, or a folder that it is in and that is not ``known`` yet; "" for nobody's."""
+    if why := other_writer(root / name, found):
+        return f"{root / name} {why}"
+    while (name := os.path.dirname(name)) not in known:
+        known.add(name)
+        if why := other_writer(root / name, os.stat(root / name)):
+            return f"{root / name} {why}"
     return ""
 
 
