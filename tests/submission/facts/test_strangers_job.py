@@ -96,6 +96,7 @@ def test_the_python_of_a_strangers_job_is_not_run(
         assert len(seen.err.splitlines()) == 1
 
 
+@pytest.mark.torch
 @as_root
 @pytest.mark.parametrize("what", ["function: pkg.mod:work", "script: -m pkg.mod", "script: train.py"])
 def test_every_file_of_the_code_counts(place: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
