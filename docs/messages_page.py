@@ -52,15 +52,8 @@ NOT_SHOWN: dict[str, tuple[str, ...]] = {
     "node/agent/__main__.py": (),
     "run/causes.py": ("CAUSES",),
     "slurm/probe.py": ("_LOOK", "_script"),
-    "submission/plan/script.py": (
-        "_KEEP_SHELL",
-        "python_command",
-        "_local_gpus",
-        "render_script",
-        "teardown",
-        "_courier",
-        "_mounts",
-    ),
+    "submission/plan/script.py": ("python_command", "_local_gpus", "render_script", "_mounts"),
+    "submission/plan/around_srun.py": ("KEEP_SHELL", "teardown", "courier", "keeper", "_await_keeper"),
     "cli/_options.py": ("wait_option", "sweep_option"),
 }
 """Modules, and in them the names, whose strings are code for others; the causes are in docs/json.md. No names: all of them."""

@@ -12,6 +12,8 @@ import psutil
 from cluster import Cluster
 from harness import Run
 
+AGENTS = {"submitit.core._submit", "launcher.node.agent"}
+
 
 def agents(run: Run) -> dict[int, psutil.Process]:
     """The agents of the run by node, 0 the leader's: the processes that submitit started on the hosts."""
@@ -19,11 +21,32 @@ def agents(run: Run) -> dict[int, psutil.Process]:
     for process in run.processes():
         with contextlib.suppress(psutil.Error, OSError):
             words = process.cmdline()
+            parent = process.parent()
+            if parent is not None and AGENTS & {*parent.cmdline()[:-1]} and parent.name() != "slurmstepd":
+                continue
             if "submitit.core._submit" in words and "SLURM_NODEID" in (env := process.environ()):
-                parent = process.parent()
-                if parent is None or "submitit.core._submit" not in parent.cmdline():
-                    found[int(env["SLURM_NODEID"])] = process
+                found[int(env["SLURM_NODEID"])] = process
+            elif "--again" in words and process.name() != "srun":
+                found[int(words[words.index("--node") + 1])] = process
     return found
+
+
+def keeper(run: Run) -> psutil.Process:
+    """The process that starts agents again."""
+    return next(p for p in run.processes() if "launcher.node.allocation.keeper" in p.cmdline())
+
+
+def lose_agent(run: Run, node: int) -> None:
+    """SIGKILL one agent whose keeper has died before: nobody starts it again."""
+    keeper(run).kill()
+    kill_agent(run, node)
+
+
+def kill_srun(run: Run) -> None:
+    """The batch script's srun dies; the agents live on for a moment."""
+    for process in run.processes():
+        if process.name() == "srun":
+            process.kill()
 
 
 def signal_rank(run: Run, rank: int, number: int) -> None:

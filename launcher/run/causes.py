@@ -44,7 +44,7 @@ CAUSES: dict[str, CauseKind] = {
     "preempted": CauseKind("attempt", "SLURM preempted the job", ("preempted", "preempted_now")),
     "time_limit": CauseKind("attempt", "the job reached its time limit", ("time_limit",)),
     "script_gone": CauseKind("attempt", "the batch script was killed", ("script_gone",)),
-    "leader": CauseKind("attempt", "the leader died", ("leader_gone",)),
+    "leader": CauseKind("round", "the leader died", ("leader_gone",)),
     "slurm_node": CauseKind("attempt", "SLURM lost a node of the allocation"),
     "slurm_oom": CauseKind("attempt", "SLURM ended the job for using too much memory"),
     "lost_requeue": CauseKind("run", "SLURM took the job back and forgot it"),

@@ -6,52 +6,13 @@ wrong type is None (a list is empty), an unknown type an `UnknownEvent`, and `Ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from launcher.run import clock
-from launcher.run.event_parts import Cause, ChecksJobId, HostCheck, Laggard, Part, PlacedRank, RankAt, Victim
-
-
-class _Raw:
-    """Room for the object that an event was read from."""
-
-    __slots__ = ("_raw",)
-    _raw: dict[str, Any]
-
-
-_put_raw = _Raw.__dict__["_raw"].__set__
-
-
-class Event(_Raw, Part, family=True):
-    """What every event has."""
-
-    t: float
-    """Two of one attempt give a duration; the order of events is that of the lines."""
-    attempt: int | None
-    """None before the first leader."""
-    round: int | None = None
-
-    @classmethod
-    def from_wire(cls, values: Mapping[str, Any], problems: list[str]) -> Any:
-        """As `Record.from_wire`; keeps ``values``."""
-        made = super().from_wire(values, problems)
-        _put_raw(made, values)
-        return made
-
-    @property
-    def raw(self) -> dict[str, Any]:
-        """The JSON object, with the keys that the class does not know."""
-        return self._raw
-
-
-class UnknownEvent(Event):
-    """An event of another version."""
-
-    @property
-    def type(self) -> str:  # type: ignore[override]
-        """Its type there."""
-        return str(self.raw["type"])
+from launcher.run.event_base import Event as Event
+from launcher.run.event_base import UnknownEvent as UnknownEvent
+from launcher.run.event_parts import Cause, ChecksJobId, HostCheck, Laggard, PlacedRank, RankAt, Victim
 
 
 class JobNamed(ChecksJobId, Event):
@@ -220,6 +181,31 @@ class NodeLost(Fault, type="node_lost"):
     host: str | None
     why: str | None
     """silent, closed or slurm."""
+
+
+class LeaderRevived(Fault, type="leader_revived"):
+    """A leader has died, and another one has taken its place in the same allocation."""
+
+    host: str | None
+    leader: int | None
+    """How many leaders of this attempt have died."""
+    seconds: float | None
+    """Since the dead one last wrote its picture of the run, which it did every second; None: not known."""
+
+
+class AgentRevived(Event, type="agent_revived"):
+    """The agent of a lost node was started again, in the same allocation."""
+
+    host: str | None
+    seconds: float | None
+    """Since that was asked for."""
+
+
+class RevivalFailed(Event, type="revival_failed"):
+    """The agent of a lost node could not be started again."""
+
+    host: str | None
+    why: str | None
 
 
 class Hang(Fault, type="hang"):

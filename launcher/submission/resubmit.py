@@ -25,8 +25,8 @@ from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
 from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import replacing
 from launcher.submission.liveness import await_end, locate
+from launcher.submission.plan.job_place import JobPlace
 from launcher.submission.plan.plan import plan
-from launcher.submission.plan.script import JobPlace
 from launcher.submission.plan.submission_plan import SubmissionPlan
 from launcher.submission.submit import Submitted
 

@@ -89,21 +89,23 @@ def test_a_rank_that_hangs(clean: Cluster, tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.long
 def test_a_frozen_agent(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    """An agent that stands still is a lost node: requeued without it, the same end."""
+    """An agent that stands still is killed and started again: the same hosts, the same end."""
     run = start(clean, tmp_path, params={"step_s": 0.5})
     host = run.state()["nodes"][1]
 
     inflict.agents(run)[1].send_signal(signal.SIGSTOP)
 
     ends_the_same(run, 3, undisturbed)
-    assert host not in {r["host"] for r in run.told("round_started")[-1]["ranks"]}
-    assert run.told("node_lost")[0]["host"] == host
+    assert host in {r["host"] for r in run.told("round_started")[-1]["ranks"]}
+    assert run.told("node_lost")[0]["host"] == run.told("agent_revived")[0]["host"] == host
+    assert len(run.told("attempt_started")) == 1
 
 
 @pytest.mark.long
 def test_a_frozen_leader(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    """The other agents find out, and one of them hands the job back. SLURM's signals wake the leader: it writes nothing more."""
+    """Without a keeper another agent hands the job back. SLURM's signals wake the leader: it writes nothing more."""
     run = start(clean, tmp_path, params={"step_s": 0.5})
+    inflict.keeper(run).kill()
     leader = inflict.agents(run)[0]
 
     leader.send_signal(signal.SIGSTOP)

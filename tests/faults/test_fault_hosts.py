@@ -16,12 +16,12 @@ Undisturbed = Callable[[int], str]
 
 @pytest.mark.parametrize("node", [0, 2], ids=["leader", "agent"])
 def test_a_killed_agent(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, node: int) -> None:
-    """SIGKILL of the leader or of another agent: the run comes back and ends the same."""
+    """SIGKILL of the leader or of another agent, with nobody there to start it again: the run comes back and ends the same."""
     run = start(clean, tmp_path)
 
     host = run.state()["nodes"][node]
 
-    inflict.kill_agent(run, node)
+    inflict.lose_agent(run, node)
 
     ends_the_same(run, 3, undisturbed)
     if node == 0:
@@ -46,7 +46,7 @@ def test_no_host_fits_but_those_of_the_run(
         run = start(clean, tmp_path, slurm={"constraint": "fits"})
         host = run.state()["nodes"][2]
 
-        inflict.kill_agent(run, 2)
+        inflict.lose_agent(run, 2)
 
         ends_the_same(run, 3, undisturbed)
         tells(run, ("excluded", {"hosts": [host]}), ("readmitted", {"hosts": [host]}), ("requeued", {}))

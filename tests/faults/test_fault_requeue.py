@@ -97,7 +97,7 @@ def test_continuations_of_every_cause(clean: Cluster, tmp_path: Path, undisturbe
     else:
         run = start(clean, tmp_path, WORLD)
     if cause == "dead leader":
-        inflict.kill_agent(run, 0)
+        inflict.lose_agent(run, 0)
     elif cause == "grace 0":
         inflict.preempt(clean, run.state()["nodes"])
 
@@ -238,23 +238,16 @@ def test_a_leader_killed_while_it_cancels(clean: Cluster, tmp_path: Path) -> Non
     assert len(run.told("attempt_started")) == 1
 
 
-def kill_srun(run: Run) -> None:
-    """The batch script's srun dies; the agents live on for a moment."""
-    for process in run.processes():
-        if process.name() == "srun":
-            process.kill()
-
-
 DEATHS: dict[str, Callable[[Run], object]] = {
     "batch script": lambda run: batch_script(run).send_signal(signal.SIGKILL),
-    "srun": kill_srun,
+    "srun and keeper": lambda run: [inflict.keeper(run).kill(), inflict.kill_srun(run)],
     "batch script and leader": lambda run: [batch_script(run).kill(), inflict.kill_agent(run, 0)],
 }
 
 
 @pytest.mark.parametrize("who", DEATHS)
 def test_processes_around_the_leader_die(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, who: str) -> None:
-    """kill -9 of the batch script's shell or of its srun: the run comes back and ends the same."""
+    """kill -9 of the batch script's shell, or of both that it waits for: the run comes back and ends the same."""
     run = start(clean, tmp_path, WORLD)
 
     DEATHS[who](run)

@@ -57,7 +57,7 @@ def _forgets_a_requeue(cluster: Cluster, run: Run, older: Path) -> None:
     for process in slurmctld:
         process.resume()
 
-    inflict.kill_agent(run, 2)
+    inflict.lose_agent(run, 2)
     run.wait("the requeue", lambda: run.told("requeued"))
     for process in slurmctld:  # KillWait is short: SLURM's own tools take their time
         process.kill()
@@ -77,7 +77,7 @@ def test_slurmctld_dies_as_the_requeued_job_starts(clean: Cluster, tmp_path: Pat
     run = start(clean, tmp_path)
     job = run.job_id
 
-    inflict.kill_agent(run, 2)
+    inflict.lose_agent(run, 2)
     clean.wait(lambda: _began_again(clean.job(job)), "the requeued job's start")
     clean.stop_slurmctld()
     clean.heal("slurmctld")

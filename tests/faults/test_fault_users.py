@@ -66,7 +66,7 @@ def test_a_user_is_preempted_and_comes_back(clean: Cluster, user: User, undistur
 
 @pytest.mark.long
 def test_a_user_loses_an_agent(clean: Cluster, user: User, undisturbed: Undisturbed) -> None:
-    """A killed agent without a spare: requeued without that host, as the user."""
+    """A killed agent without a spare: started again in place, as the user."""
     run = submit(user, "agent", resources={})
 
     inflict.kill_agent(run, 1)
@@ -74,6 +74,7 @@ def test_a_user_loses_an_agent(clean: Cluster, user: User, undisturbed: Undistur
     outcome = run.wait_end()
     assert outcome["state"] == "completed", outcome
     assert digest(run) == undisturbed(3)
+    assert len(run.told("agent_revived")) == len(run.told("attempt_started")) == 1
     run.wait_no_process()
 
 

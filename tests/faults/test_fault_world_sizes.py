@@ -28,7 +28,8 @@ def test_faults_at_other_world_sizes(clean: Cluster, tmp_path: Path, undisturbed
     outcome = run.wait_end()
 
     assert outcome["state"] == "completed", outcome
-    assert len(run.told("attempt_started")) == 3
+    assert len(run.told("attempt_started")) == 2
+    assert len(run.told("leader_revived")) == 1
     run.wait_no_process()
     reference = submit(tmp_path / "reference", {}, world, backend="local", params={"step_s": 0.0, "epochs": 12})
     assert reference.wait_end()["state"] == "completed"

@@ -39,10 +39,10 @@ def test_a_strange_attempt_kills_no_leader(tmp_path: Path) -> None:
         (paths.checkpoints / f"step-{name}").mkdir()
         (paths.checkpoints / f"step-{name}" / "manifest.json").write_text("{}")
 
-    number = fence.claim_attempt(paths)
+    claim = fence.claim_attempt(paths)
 
-    assert (number, fence.attempts(paths), fence.is_current(paths, 0)) == (0, [0], True)
-    fence.drop_stale(paths, 0)
+    assert (claim.attempt, fence.attempts(paths), fence.is_current(paths, claim)) == (0, [0], True)
+    fence.drop_stale(paths, claim)
     fence.discard_unfinished(paths, 0)
     assert committed.committed_steps(paths) == checkpoint_steps(paths) == []
     assert committed.newest_good(paths) is None

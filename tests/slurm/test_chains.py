@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cluster import Cluster
 from harness import Run
-from inflict import kill_agent
+from inflict import lose_agent
 
 LIMIT_S = 240
 WAITS = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists():\n    time.sleep(0.1)\n"
@@ -60,7 +60,7 @@ class Place:
 @pytest.mark.slurm
 @pytest.mark.parametrize("requeue", [1, 0])
 def test_coming_back_is_no_end(cluster: Cluster, tmp_path: Path, requeue: int) -> None:
-    """The leader of A dies by SIGKILL and A comes back, as itself or as another job: nobody who waits for A starts.
+    """The leader of A dies by SIGKILL, for good, and A comes back, as itself or as another job: nobody who waits for A starts.
 
     When A completes, those start that wait for its success or its end; the one that waits for its failure is taken away,
     and ``why`` says so.
@@ -71,7 +71,7 @@ def test_coming_back_is_no_end(cluster: Cluster, tmp_path: Path, requeue: int) -
     waiting = {kind: place.submit(kind, "quick.py", after={kind: [first.paths.id]}) for kind in ("ok", "any", "fails")}
     first.wait("the first round", lambda: first.told("round_started"))
     leader = first.told("attempt_started")[0]
-    kill_agent(first, 0)
+    lose_agent(first, 0)
     first.wait(
         "the second attempt", lambda: len(first.told("attempt_started")) > 1 and first.told("round_started", attempt=1)
     )

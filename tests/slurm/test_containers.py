@@ -109,7 +109,7 @@ def test_a_cancelled_run_in_a_container_stays_cancelled(cluster: Cluster, run: R
 
 @pytest.mark.long
 def test_a_killed_leader_in_a_container_is_mended_outside(run: Run) -> None:
-    """kill -9 of the leader: the batch script's teardown, outside the container, requeues the run."""
+    """kill -9 of the leader: the keeper, outside the container, starts another one inside."""
     contained.outlives_leader(run)
 
 

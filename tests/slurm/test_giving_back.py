@@ -13,7 +13,7 @@ from cluster import ROOT, Cluster
 from harness import Run
 
 from launcher.run.spec import RunSpec, SiteSpec, Work
-from launcher.submission.plan import script
+from launcher.submission.plan import around_srun
 
 LEADER = """
 import os, signal, sys, time
@@ -47,7 +47,7 @@ def die():
 if os.environ["SLURM_NODEID"] != "0":
     wait(f"leave-{a.restart_count}")
     sys.exit()
-attempt = fence.claim_attempt(paths, job_id=a.job_id)
+attempt = fence.claim_attempt(paths, job_id=a.job_id).attempt
 tell("attempt_started", job_id=a.job_id, restart_count=a.restart_count, host=os.environ["SLURM_JOB_NODELIST"])
 if attempt == 0:
     BODY
@@ -69,7 +69,7 @@ def give_back(cluster: Cluster, tmp_path: Path, body: str, *, nodes: int = 1, re
     spec.write(run.paths.spec)
     program = tmp_path / "leader.py"
     program.write_text(LEADER.replace("BODY", body.replace("\n", "\n    ")))
-    end = "\n".join(script.teardown(shlex.quote(str(root)), str(ROOT), sys.executable))
+    end = "\n".join(around_srun.teardown(shlex.quote(str(root)), str(ROOT), sys.executable))
     run.paths.sbatch.write_text(
         f"#!/bin/bash\n#SBATCH --requeue --no-kill --open-mode=append --output={root}/out --nodes={nodes} --job-name=run\n"
         f"export PYTHONPATH={ROOT}\ntrap : TERM USR2\n"

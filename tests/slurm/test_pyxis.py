@@ -108,8 +108,8 @@ def test_a_cancelled_run_in_pyxis_stays_cancelled(cluster: Cluster, run: Run) ->
 
 
 @pytest.mark.long
-def test_a_killed_leader_in_pyxis_costs_one_attempt(run: Run) -> None:
-    """kill -9 of the leader in its container: the batch script's teardown, outside, requeues the run."""
+def test_a_killed_leader_in_pyxis_is_started_again(run: Run) -> None:
+    """kill -9 of the leader in its container: the keeper, outside, starts another one in a container of its own."""
     contained.outlives_leader(run)
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import inflict
 import pytest
 from cluster import Cluster
 from harness import Run, submit
@@ -108,8 +109,9 @@ def test_a_preempted_run_that_may_not_come_back(cluster: Cluster, tmp_path: Path
 
 
 def test_a_leader_that_dies_silently_is_found_out(cluster: Cluster, tmp_path: Path) -> None:
-    """kill -9 of the leader of a run that may not come back: the verb itself asks SLURM and says so."""
+    """kill -9 of the leader of a run that may not come back, keeper included: the verb itself asks SLURM and says so."""
     run = steady(cluster, tmp_path, resources=ONE_NODE)
+    inflict.keeper(run).kill()
     for process in run.processes():
         if process.pid == run.state()["leader_pid"]:
             process.send_signal(signal.SIGKILL)

@@ -116,20 +116,20 @@ class _Lines:
 
 async def lead(lines: list[socket.socket], paths: RunPaths) -> None:
     """The leader's half: claim, clear up, choose, then commit what is reported, until all is done or a worker is gone."""
-    attempt = fence.claim_attempt(paths)
-    fence.drop_stale(paths, attempt)
+    claim = fence.claim_attempt(paths)
+    fence.drop_stale(paths, claim)
     found = committed.newest_good(paths)
     first = found.step if found else 0
     node = Node(0, "n", link=_Lines(lines))
     round_ = Round(0, [node], tasks_per_node=WORLD, resume=found, hangs=HangWatch(5.0, 60.0), script=False)
-    history = HistoryWriter(paths, attempt, heard=lambda _: None)
+    history = HistoryWriter(paths, claim, heard=lambda _: None)
     saver = LeadersSaver(CheckpointSpec(keep_last=2), paths, history, blocking=asyncio.to_thread, wake=lambda: None)
     saver.begin_round(round_, 0.0)
-    round_.send(Go(step=first, attempt=attempt))
+    round_.send(Go(step=first, attempt=claim.attempt))
     hearing = [asyncio.create_task(_hear(saver, rank, line)) for rank, line in enumerate(lines)]
     await asyncio.wait(hearing, return_when=asyncio.FIRST_COMPLETED)  # done, or dead: the round is over
     await saver.quiesce(lambda: False)
-    fence.discard_unfinished(paths, attempt)
+    fence.discard_unfinished(paths, claim.attempt)
     history.close()
 
 

@@ -78,12 +78,17 @@ class Agent:
         self._waiting: list[wire.SignalHeard] = []
         self._attempt = 0
         self._welcomed = False
+        self._kept = False
+        """Another leader takes the place of one that dies."""
         self._crews: dict[int, Crew] = {}
         self._stores: dict[int, Store] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
         self._heard = 0.0
         self._term_at: float | None = None
-        self._broken: str | None = None
+        self._silent = False
+        """The leader has said nothing for too long."""
+        self._failed = False
+        """A background task of this agent has failed."""
         self.leader_lost: str | None = None
         """How: "silent" (also when it was never found) or "closed"; None while it leads, or when it sent this agent away."""
 
@@ -104,7 +109,7 @@ class Agent:
             while (peer := await self._join()) is not None:
                 if (code := await self._obey(peer)) is not None:
                     return code
-                _say("The connection to the leader closed before it answered; trying again.")
+                await self._end_all()
             return 0
         except ProtocolError as error:
             _say(str(error))
@@ -145,17 +150,18 @@ class Agent:
                 if await asyncio.to_thread(read_outcome, self.paths.outcome) is not None:
                     _say("The run has ended already.")
                     return None
-                if self._term_at is not None and time.monotonic() - self._term_at > _PATIENCE_AFTER_TERM_S:
+                patience_s = 0.0 if self.leader_lost else _PATIENCE_AFTER_TERM_S
+                if self._term_at is not None and time.monotonic() - self._term_at > patience_s:
                     raise ProtocolError("This agent received TERM before it found the leader; this agent exits.")
                 if claimed is None and await asyncio.to_thread(self._claimed):
                     claimed = time.monotonic()
                 if search.done():  # found while this node's file system kept it waiting
                     break
                 if claimed is not None and time.monotonic() - claimed > _UNANSWERED_S:
-                    self.leader_lost = "silent"
+                    self.leader_lost = self.leader_lost or "silent"
                     raise ProtocolError("The leader has begun and does not answer; this agent exits.")
             if search.exception() is not None:
-                self.leader_lost = "silent"
+                self.leader_lost = self.leader_lost or "silent"
             return search.result()
         finally:
             search.cancel()
@@ -177,7 +183,10 @@ class Agent:
         return since or time.monotonic()
 
     async def _obey(self, peer: connection.Peer) -> int | None:
-        """Do what the leader says; return the exit code, None where the connection closed before the leader had welcomed this agent."""
+        """Do what the leader says; return the exit code, None where the leader is to be looked for again.
+
+        It is where the connection closed before the leader had welcomed this agent, or where another leader takes its place.
+        """
         facts = await asyncio.to_thread(
             node_facts, self.spec, self.paths, host=self.host.split("/")[0], local_address=peer.local_address
         )
@@ -185,17 +194,14 @@ class Agent:
             _say(text)
         self._peer = peer
         self._heard = time.monotonic()
-        self._tell(wire.AgentHello(node=self.node, host=self.host, pid=os.getpid(), attempt=None, facts=facts))
+        attempt = self._attempt if self.leader_lost else None
+        self._tell(wire.AgentHello(node=self.node, host=self.host, pid=os.getpid(), attempt=attempt, facts=facts))
         for kept in self._waiting:
             peer.send(kept)
         beat = self._task(self._beat(peer))
         try:
             if not await self._read(peer):
-                if not (self._welcomed or self._broken):
-                    return None
-                self.leader_lost = self.leader_lost or "closed"
-                _say(self._broken or "The connection to the leader closed; this agent ends its workers and exits.")
-                return ProtocolError.exit_code
+                return self._lost_leader()
             await self._server.stop()
             self._tell(wire.Leaving())
             await peer.hang_up()
@@ -204,6 +210,29 @@ class Agent:
             beat.cancel()
             self._peer = None
             peer.abort()
+
+    def _lost_leader(self) -> int | None:
+        """Return what `_obey` does when the leader is lost."""
+        welcomed, self._welcomed = self._welcomed, False
+        if self._failed:
+            return ProtocolError.exit_code
+        if not (welcomed or self._silent):
+            _say("The connection to the leader closed before it answered; trying again.")
+            return None
+        how = (
+            f"The leader did not answer for {wire.SILENCE_S:.0f} s"
+            if self._silent
+            else "The connection to the leader closed"
+        )
+        self.leader_lost, self._silent = "silent" if self._silent else "closed", False
+        kept, self._kept = self._kept, False
+        _say(f"{how}; this agent ends its workers and {'waits for another leader' if kept else 'exits'}.")
+        return None if kept else ProtocolError.exit_code
+
+    async def _end_all(self) -> None:
+        """End the workers and stores of every round; the fork server stays, with torch imported."""
+        for round_ in {*self._crews, *self._stores}:
+            await self._end(round_)
 
     async def _read(self, peer: connection.Peer) -> bool:
         """Do what the leader says; True when told to leave, False when it is lost."""
@@ -226,10 +255,7 @@ class Agent:
                 self._heard += now - last  # this process stood still, not the leader
             last = now
             if now - self._heard > wire.SILENCE_S:
-                self._broken = (
-                    f"The leader did not answer for {wire.SILENCE_S:.0f} s; this agent ends its workers and exits."
-                )
-                self.leader_lost = "silent"
+                self._silent = True
                 peer.abort()
                 return
             for error in self._sampler.gpu_errors():
@@ -257,7 +283,8 @@ class Agent:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             traceback.print_exception(error)
-            self._broken = f"The agent failed: {error!r}."
+            _say(f"The agent failed: {error!r}.")
+            self._failed = True
             if self._peer is not None:
                 self._peer.abort()
 
@@ -278,7 +305,8 @@ class Agent:
         match order:
             case wire.Welcome():
                 self._attempt = order.attempt
-                self._welcomed = True
+                self._welcomed, self._kept = True, order.kept
+                self.leader_lost = None
                 self._waiting.clear()
                 if self.node:  # the first node's process has the leader's clock already
                     clock.follow(order.t)

@@ -16,10 +16,11 @@ from launcher.node.agent.agent import Agent
 from launcher.node.agent.description import gloo_interface
 from launcher.node.agent.environment import base_environment
 from launcher.node.agent.membership import leader_address, node_index, node_names
+from launcher.node.agent.predecessor import end_predecessor
 from launcher.node.leader.finish import Ending
 from launcher.node.leader.leader import Leader
 from launcher.node.wire import connection
-from launcher.node.wire.messages import AgentHello, Hub, Link, Shutdown
+from launcher.node.wire.messages import AgentHello, Hub, KeeperHello, Link, Shutdown
 from launcher.node.wire.proofs import LifeKey
 from launcher.opening import read_whole
 from launcher.run.asking import exists, load_object, patiently
@@ -35,13 +36,19 @@ _MOST_FILES = 65536
 """More than any allocation has nodes; a hard limit may be a billion, and some programs close every number up to the limit."""
 
 
-def run_agent(run_dir: Path, *, node: int | None = None) -> int:
-    """Run the agent of ``node`` (unset: SLURM or submitit says) to its end; returns the process's exit code."""
+def run_agent(run_dir: Path, *, node: int | None = None, again: str | None = None) -> int:
+    """Run the agent of ``node`` (unset: SLURM or submitit says) to its end; returns the process's exit code.
+
+    ``again``: the agent takes a dead one's place, in a step of its own; the names of the allocation's nodes, with commas.
+    """
     try:
         paths = RunPaths(run_dir.absolute())
         spec, secret, passed = _read(paths)
         index = node_index(spec) if node is None else node
-        names = node_names(spec)
+        names = node_names(spec) if again is None else again.split(",")
+        if again is not None:
+            end_predecessor(os.environ)
+            os.environ["SLURM_NNODES"] = str(len(names))  # the step's own are one
         if index == 0:
             require_only_own_writers(paths)
         if not 0 <= index < len(names):
@@ -68,7 +75,7 @@ def run_agent(run_dir: Path, *, node: int | None = None) -> int:
     if index == 0:
         _raise_file_limit()
         serve = connection.server(key, ports, peers=len(names), local=spec.batch == "local")
-        leader = Leader(spec, paths, host=names[0], node_names=names)
+        leader = Leader(spec, paths, host=names[0], node_names=names, revived=again is not None)
         return loop.run_until_complete(lead_and_obey(leader, agent, serve, others=len(names) - 1))
     code = loop.run_until_complete(agent.run())
     if agent.leader_lost is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
@@ -140,10 +147,11 @@ async def lead_and_obey(leader: Any, agent: Agent, serve: connection.Serve, *, o
 
 
 class Dismissal(Hub):
-    """Tells every other agent to leave when there is nothing to lead: they would wait for a leader."""
+    """Tells every other agent, and the keeper, to leave when there is nothing to lead: they would wait for a leader."""
 
     def __init__(self, others: int) -> None:
         self._others = others
+        self._agents: set[Link] = set()
         self._all = asyncio.Event()
 
     async def run(self, serve: connection.Serve) -> None:
@@ -159,11 +167,13 @@ class Dismissal(Hub):
 
     def received(self, link: Link, message: dict[str, Any]) -> None:
         """See `Hub`."""
-        if message["type"] == AgentHello.type:
+        if message["type"] in (AgentHello.type, KeeperHello.type):
             link.send(Shutdown())
+        if message["type"] == AgentHello.type:
+            self._agents.add(link)
 
     def closed(self, link: Link, why: str) -> None:
         """See `Hub`."""
-        self._others -= 1
+        self._others -= link in self._agents
         if self._others <= 0:
             self._all.set()

@@ -28,6 +28,8 @@ _SRUN_KILLED = re.compile(r"^\S*slurm_script: line \d+: +\d+ Killed +.*srun", re
 """How bash reports that srun itself was killed, and none of its tasks: SLURM then ends the step."""
 _SRUN_FORCED = re.compile(r"^srun: forcing job termination", re.MULTILINE)
 """What srun says when it ends the step upon a signal."""
+_STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT")
+"""What slurmstepd says when SLURM ends a step: somebody cancelled it, or its srun was killed."""
 _UNSEEN = "it does not see the run's directory"
 _WANTED = re.compile(r"\*\*\* JOB|^srun: error", re.MULTILINE)
 """SLURM had ended the job, or a task had failed: srun's end follows from that."""
@@ -65,6 +67,11 @@ def srun_end(paths: RunPaths) -> str:
     if forced and not _WANTED.search(log[: forced.start()]):
         return "The srun of the batch script received a signal (HUP or TERM), which ends the step"
     return ""
+
+
+def step_cancelled(paths: RunPaths) -> bool:
+    """Whether SLURM has ended a step of this life's first node; never raises."""
+    return bool(_STEP_CANCELLED.search(_of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ))))
 
 
 def _of_life(log: str, life: str) -> str:

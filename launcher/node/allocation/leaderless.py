@@ -13,11 +13,11 @@ A leader that answers is alive and leads: this host was cut off for a while, and
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Sequence
 
 from launcher.node.allocation.early_exits import hosts_in
+from launcher.node.allocation.reach import host_answers
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.node.allocation.teardown import act
 from launcher.node.wire.messages import SILENCE_S
@@ -113,19 +113,6 @@ def _awaited(
             return None
         time.sleep(_POLL_S)
     return f"{leader_host}, the leader's host, did not answer for {SILENCE_S + _DROP_S:.0f} s"
-
-
-def host_answers(host: str, ports: Sequence[int]) -> bool:
-    """Whether the kernel of ``host`` accepts or refuses connections, whatever its processes do."""
-    for port in ports[:3]:
-        try:
-            with socket.create_connection((host, port), timeout=1.0):
-                return True
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            continue
-    return False
 
 
 def _ours(facts: JobFacts, allocation: SlurmAllocation) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 from launcher.errors import CheckpointError
 from launcher.frozen import frozen
 from launcher.node.checkpoints import fence
+from launcher.node.checkpoints.fence import Claim
 from launcher.run import clock
 from launcher.run.asking import OwnError, exists, load_object, names
 from launcher.run.files import fsync_dir, write_atomic
@@ -69,14 +70,14 @@ def step_of(path: str | Path) -> int:
 
 
 def commit_checkpoint(
-    paths: RunPaths, *, step: int, attempt: int, round_: int, world_size: int, shards: list[Shard], reason: str
+    paths: RunPaths, *, step: int, claim: Claim, round_: int, world_size: int, shards: list[Shard], reason: str
 ) -> CommittedCheckpoint:
     """Make the folder of (attempt, round, step) the checkpoint of ``step``.
 
-    Raises OSError: the disk refused, RefusedError: a shard is not what its rank reported, StaleError: this attempt is over.
+    Raises OSError: the disk refused, RefusedError: a shard is not what its rank reported, StaleError: this claim is over.
     It may be called again then, and finds a commit that succeeded although an error was reported.
     """
-    tmp, target = paths.checkpoint_tmp(attempt, round_, step), paths.checkpoint(step)
+    tmp, target = paths.checkpoint_tmp(claim.attempt, round_, step), paths.checkpoint(step)
     files = [{**entry, "rank": shard.rank} for shard in shards for entry in shard.files]
     size = sum(int(f["size"]) for f in files)
     if exists(target, paths.root) and why_damaged(target) is None:  # saved before and good: a replay has nothing to add
@@ -90,7 +91,7 @@ def commit_checkpoint(
         "version": 1,
         "step": step,
         "world_size": world_size,
-        "attempt": attempt,
+        "attempt": claim.attempt,
         "round": round_,
         "t": clock.now(),
         "reason": reason,
@@ -104,14 +105,14 @@ def commit_checkpoint(
         raise RefusedError(errno.EIO, f"the checkpoint of step {step:,} is incomplete: {why}")
     for folder in {tmp, *((tmp / f["name"]).parent for f in files)}:
         fsync_dir(folder)
-    fence.take_away(paths, target, attempt)  # a damaged one; what stands here from now on is a newer attempt's
-    if not fence.is_current(paths, attempt):
-        raise fence.StaleError(errno.ESTALE, f"attempt {attempt} is over: a newer one has begun")
+    fence.take_away(paths, target, claim)  # a damaged one; what stands here from now on is a newer leader's
+    if not fence.is_current(paths, claim):
+        raise fence.StaleError(errno.ESTALE, f"{claim} is over: a newer one has begun")
     try:
         os.rename(tmp, target)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise OSError(error.errno, f"step {step} has been saved by a newer attempt meanwhile") from error
+            raise OSError(error.errno, f"step {step} has been saved by a newer leader meanwhile") from error
         raise
     fsync_dir(paths.checkpoints)
     return CommittedCheckpoint(step, target, size)
@@ -147,18 +148,18 @@ def newest_good(
     return None
 
 
-def set_aside_beyond(paths: RunPaths, step: int, attempt: int) -> list[Path]:
+def set_aside_beyond(paths: RunPaths, step: int, claim: Claim) -> list[Path]:
     """Rename checkpoints beyond ``step`` to ``aside.<attempt>.step-…``: kept, and never resumed from. Raises OSError.
 
-    Does nothing when this attempt is stale: those may be a newer one's. May be called again after an error.
+    Does nothing when this claim is stale: those may be a newer one's. May be called again after an error.
     """
     moved: list[Path] = []
     beyond = [s for s in committed_steps(paths) if s > step]
-    if not fence.is_current(paths, attempt):
+    if not fence.is_current(paths, claim):
         return moved
     for newer in beyond:
         source = paths.checkpoint(newer)
-        target = source.parent / f"aside.{attempt}.{source.name}"
+        target = source.parent / f"aside.{claim.attempt}.{source.name}"
         os.rename(source, target)
         moved.append(target)
     if exists(paths.checkpoints, paths.root):
@@ -166,21 +167,21 @@ def set_aside_beyond(paths: RunPaths, step: int, attempt: int) -> list[Path]:
     return moved
 
 
-def collect_garbage(paths: RunPaths, *, attempt: int, keep_last: int, keep_every_steps: int | None, good: int) -> None:
+def collect_garbage(paths: RunPaths, *, claim: Claim, keep_last: int, keep_every_steps: int | None, good: int) -> None:
     """Delete all but the last ``keep_last`` checkpoints and the multiples of ``keep_every_steps``.
 
-    ``good`` is the step just committed: it stays whatever the numbers say. Does nothing when this attempt is stale.
+    ``good`` is the step just committed: it stays whatever the numbers say. Does nothing when this claim is stale.
     Raises OSError when that is not known.
     """
     steps = committed_steps(paths)
     keep = {*steps[-max(2, keep_last) :], good}
     if keep_every_steps:
         keep |= {s for s in steps if s % keep_every_steps == 0}
-    if good not in steps or not fence.is_current(paths, attempt):
+    if good not in steps or not fence.is_current(paths, claim):
         return
     for step in steps:
         if step not in keep:
-            fence.take_away(paths, paths.checkpoint(step), attempt)
+            fence.take_away(paths, paths.checkpoint(step), claim)
 
 
 def open_foreign(path: str) -> CommittedCheckpoint:

@@ -1,8 +1,9 @@
 """Each attempt is claimed, and only the newest claim may commit or delete.
 
 A claim is ``attempts/N``, made by exclusive ``mkdir``: two leaders can never hold the same number, also when SLURM's own
-requeue and a continuation job both happen. A leader that finds a higher number is stale. The check alone could race
-with a newer claim. Therefore a new leader also removes every ``tmp.<older attempt>.*`` folder. The rename that commits a
+requeue and a continuation job both happen. A leader that takes the place of a dead one in the same attempt claims
+``attempts/N/leader-K`` in the same way. A leader that finds a higher number is stale. The check alone could race
+with a newer claim. Therefore a new leader also takes away every ``tmp.*`` folder of older claims. The rename that commits a
 checkpoint has such a folder as its source: a stale leader's commit finds nothing to rename. To delete a committed
 checkpoint, it is renamed *before* the check, and put back when the check fails: a later claimant finds it in place or
 gone, and never loses one of its own.
@@ -19,10 +20,12 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import RunDirError
+from launcher.frozen import frozen
 from launcher.run import clock
 from launcher.run.asking import OwnError, exists, may_pass, names
 from launcher.run.files import fsync_dir, read_object, write_atomic
@@ -32,12 +35,26 @@ from launcher.run.units import whole_number
 TRASH = "trash."
 """Folders that are being deleted begin with this; nobody reads them."""
 _DEPOSED = "deposed"
+_LEADER = "leader-"
+"""Begins the names of the claims of leaders that took the place of a dead one; the number follows, from 1."""
 _LEAVING = "leaving."
 """Begins the names of checkpoints whose deletion is not yet allowed; the attempt and the name follow."""
 
 
+@frozen
+class Claim:
+    """What a leader holds: an attempt, and its place among the leaders of that."""
+
+    attempt: int
+    leader: int = 0
+    """How many leaders of this attempt have died before."""
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt}" + (f", leader {self.leader}" if self.leader else "")
+
+
 class StaleError(OwnError):
-    """A newer attempt has begun. (ESTALE alone is no proof: NFS gives it, too, after its server has failed over.)"""
+    """A newer claim has been made. (ESTALE alone is no proof: NFS gives it, too, after its server has failed over.)"""
 
 
 def attempts(paths: RunPaths) -> list[int]:
@@ -46,65 +63,105 @@ def attempts(paths: RunPaths) -> list[int]:
     return sorted(number for number in numbers if number is not None)
 
 
-def claim_attempt(paths: RunPaths, **who: Any) -> int:
+def claim_attempt(paths: RunPaths, **who: Any) -> Claim:
     """Take the next attempt number; ``who`` (job id, host, pid) is noted inside.
 
     Raises RunDirError, and OSError for errors that may pass: a number that was taken then is used by nobody.
     """
-    try:
+
+    def claim() -> Claim:
         paths.attempts.mkdir(mode=0o750, exist_ok=True)
-        number = max(attempts(paths), default=-1) + 1
-        while True:
-            try:
-                (paths.attempts / str(number)).mkdir(mode=0o750)
-                break
-            except FileExistsError:
-                number += 1
-        write_atomic(paths.attempts / str(number) / "claim.json", json.dumps({"t": clock.now(), **who}))
-        fsync_dir(paths.attempts)
+        return Claim(_take_next(paths.attempts, "", max(attempts(paths), default=-1) + 1, who))
+
+    return _written(paths, claim)
+
+
+def succeed(paths: RunPaths, *, life: str, **who: Any) -> Claim:
+    """Take the place of the leader that has died in this ``life`` of the allocation; the next attempt where none had begun.
+
+    Raises as `claim_attempt` does.
+    """
+
+    def claim() -> Claim:
+        newest = max(attempts(paths), default=-1)
+        if newest < 0 or claimant(paths, newest).get("life") != life:
+            return claim_attempt(paths, life=life, **who)
+        folder = paths.attempts / str(newest)
+        first = max(_leaders(names(folder, paths.root)), default=0) + 1
+        return Claim(newest, _take_next(folder, _LEADER, first, {"life": life, **who}))
+
+    return _written(paths, claim)
+
+
+def _written(paths: RunPaths, claim: Callable[[], Claim]) -> Claim:
+    try:
+        return claim()
     except OSError as error:
         if may_pass(error, paths.root):
             raise
         raise RunDirError(f"The run directory {paths.root} cannot be written: {error}.") from error
+
+
+def _take_next(folder: Path, prefix: str, number: int, who: Mapping[str, Any]) -> int:
+    """Make the first folder of such a name that nobody has made, and return its number."""
+    while True:
+        try:
+            (folder / f"{prefix}{number}").mkdir(mode=0o750)
+            break
+        except FileExistsError:
+            number += 1
+    write_atomic(folder / f"{prefix}{number}" / "claim.json", json.dumps({"t": clock.now(), **who}))
+    fsync_dir(folder)
     return number
 
 
 def claimant(paths: RunPaths, attempt: int) -> dict[str, Any]:
-    """Return who claimed ``attempt``; empty when unknown."""
+    """Return who claimed ``attempt`` first; empty when unknown."""
     return read_object(paths.attempts / str(attempt) / "claim.json") or {}
 
 
+def _leaders(inside: Iterable[str]) -> list[int]:
+    """Return the numbers of the leaders that took a dead one's place, by the names ``inside`` an attempt's folder."""
+    numbers = [whole_number(name[len(_LEADER) :]) for name in inside if name.startswith(_LEADER)]
+    return [number for number in numbers if number is not None]
+
+
 def depose(paths: RunPaths, attempt: int) -> None:
-    """Mark ``attempt`` as over, since another process decides on the run: its leader, if alive, writes nothing more."""
+    """Mark ``attempt`` as over, since another process decides on the run: its leaders, if alive, write nothing more."""
     with contextlib.suppress(OSError):  # the folder cannot be written: the leader cannot write there either
         (paths.attempts / str(attempt) / _DEPOSED).touch()
 
 
-def is_over(paths: RunPaths, attempt: int) -> bool:
-    """Whether a newer attempt has been claimed, or this one was deposed. False when the folder cannot be read."""
+def is_over(paths: RunPaths, claim: Claim) -> bool:
+    """Whether there is a newer claim, or this one was deposed. False when the folder cannot be read."""
     try:
-        return not is_current(paths, attempt)
+        return not is_current(paths, claim)
     except OSError:
         return False
 
 
-def is_current(paths: RunPaths, attempt: int) -> bool:
-    """Whether this is the newest attempt and not deposed. Raises OSError when that is not known, or its own claim is gone."""
+def is_current(paths: RunPaths, claim: Claim) -> bool:
+    """Whether this is the newest claim and not deposed. Raises OSError when that is not known, or the claim itself is gone."""
     newest = max(attempts(paths), default=-1)
-    if newest < attempt:  # somebody is deleting the run's folder, or it is another folder of that name
-        raise FileNotFoundError(errno.ENOENT, f"attempts/{attempt} is gone")
-    return newest == attempt and not exists(paths.attempts / str(attempt) / _DEPOSED, paths.root)
+    if newest < claim.attempt:  # somebody is deleting the run's folder, or it is another folder of that name
+        raise FileNotFoundError(errno.ENOENT, f"attempts/{claim.attempt} is gone")
+    if newest > claim.attempt:
+        return False
+    inside = names(paths.attempts / str(newest), paths.root)
+    return _DEPOSED not in inside and max(_leaders(inside), default=0) <= claim.leader
 
 
-def drop_stale(paths: RunPaths, attempt: int) -> None:
-    """Take away what older attempts were still writing, put back what they were about to delete.
+def drop_stale(paths: RunPaths, claim: Claim) -> None:
+    """Take away what the leaders of older claims were still writing, put back what they were about to delete.
+
+    Nothing is written for this claim yet: all that is there was begun for older ones.
 
     What is taken away is renamed alone, for `empty_trash`. Raises OSError when the folder cannot be listed, or one of them stays.
     """
     for folder in _folders(paths):
         if folder.name.startswith(_LEAVING):
             _put_back(folder)
-        elif (older := _attempt_of(folder.name)) is not None and older < attempt:
+        elif (older := _attempt_of(folder.name)) is not None and older <= claim.attempt:
             _renamed(folder, _trash_of(folder))
 
 
@@ -124,17 +181,17 @@ def discard_unfinished(paths: RunPaths, attempt: int) -> None:
                 discard(folder)
 
 
-def take_away(paths: RunPaths, checkpoint: Path, attempt: int) -> None:
-    """Delete a committed checkpoint, unless a newer attempt has begun. A missing one is no error.
+def take_away(paths: RunPaths, checkpoint: Path, claim: Claim) -> None:
+    """Delete a committed checkpoint, unless there is a newer claim. A missing one is no error.
 
-    Raises OSError when that is not known: the checkpoint is put back, here or by the next attempt.
+    Raises OSError when that is not known: the checkpoint is put back, here or by the next leader.
     """
-    leaving = checkpoint.parent / f"{_LEAVING}{attempt}.{checkpoint.name}"
+    leaving = checkpoint.parent / f"{_LEAVING}{claim.attempt}.{checkpoint.name}"
     if not _renamed(checkpoint, leaving):
         return
     current = False
     try:
-        current = is_current(paths, attempt)
+        current = is_current(paths, claim)
     finally:
         (discard if current else _put_back)(leaving)
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from launcher.frozen import frozen
 from launcher.node.allocation.allocation import Allocation
+from launcher.node.checkpoints.fence import Claim
 from launcher.node.leader.agreed_stop import AgreedStop
 from launcher.node.leader.folder_retries import Blocking
 from launcher.node.leader.journal import HistoryWriter
@@ -21,6 +22,7 @@ from launcher.node.leader.tracking import Tracking
 from launcher.node.policy.budgets import Budgets
 from launcher.node.policy.decisions import Evidence, Kind
 from launcher.node.sidecars.notify import Notifier
+from launcher.node.wire.messages import Link
 from launcher.run.causes import KIND_OF
 from launcher.run.event_parts import Cause
 from launcher.run.gone import Anchor
@@ -29,7 +31,7 @@ from launcher.run.spec import RunSpec
 
 _T = TypeVar("_T")
 
-OVER = Evidence(Kind.FENCED, "this attempt is over")
+OVER = Evidence(Kind.FENCED, "another leader has taken over")
 
 
 def caused(kind: Kind, text: str, hosts: tuple[str, ...] = (), rank: int | None = None) -> Evidence:
@@ -49,6 +51,10 @@ class Timing:
     """A node that has not ended its workers by then is not used again."""
     dump_s: float = 2.0
     preflight_s: float = 90.0
+    rejoin_s: float = 3.0
+    """After a leader's death its agents are waited for so long; then those that have not joined are started again."""
+    revive_s: float = 20.0
+    """For an agent that is started again to join."""
     leave_s: float = 6.0
     agree_s: float = 600.0
     """A stop without a deadline (``cancel --save``) is given up when workers have not agreed by then."""
@@ -87,7 +93,7 @@ class Board:
 
     spec: RunSpec
     paths: RunPaths
-    attempt: int
+    claim: Claim
     allocation: Allocation
     history: HistoryWriter
     nodes: Nodes
@@ -128,6 +134,13 @@ class Board:
     blamed: list[tuple[str, int | None]] = field(default_factory=list)
     """The host that failed last and the newest checkpoint then, as often as both were the same in a row."""
     metrics: dict[str, Any] = field(default_factory=dict)
+    keeper: Link | None = None
+    """Starts agents again, where it is there."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt."""
+        return self.claim.attempt
 
     def now(self) -> float:
         """Return the leader's time: monotonic seconds."""

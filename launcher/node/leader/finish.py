@@ -72,7 +72,7 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     board.tracking.end(state, reason)
     limit_s = _KILLED_SOON_S if decision.action is Action.CANCEL else _NOTIFY_S
     await _close(board, limit_s)
-    if not await board.blocking(lambda: fence.is_over(board.paths, board.attempt)):  # a newer attempt may need them
+    if not await board.blocking(lambda: fence.is_over(board.paths, board.claim)):  # a newer attempt may need them
         await board.blocking(lambda: forget_passed(board.paths))
     absent = board.nodes.missing
     await _dismiss(board)
@@ -113,8 +113,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     bad = _bad_hosts(board, evidence)
     delay = backoff_s(board.budgets.poor_attempts)
     began = clock.now()
-    for node in board.nodes.all:  # after `_bad_hosts`, which would count those that leave now as lost
-        node.send(Shutdown())
+    _send_away(board)  # after `_bad_hosts`, which would count those that leave now as lost
     if evidence.kind in (Kind.PREEMPTED, Kind.PREEMPTED_NOW):
         board.notifier.tell("preempted", decision.reason)
     silent = tuple(n.name for n in _lost(board) if n.lost_why == "silent" and not n.here)
@@ -203,6 +202,12 @@ async def _close(board: Board, limit_s: float) -> None:
 
 async def _dismiss(board: Board) -> None:
     """Send every agent away and wait until they have gone."""
+    _send_away(board)
+    await board.until(lambda now: not any(n.here for n in board.nodes.all) or None, timeout_s=board.timing.leave_s)
+
+
+def _send_away(board: Board) -> None:
     for node in board.nodes.all:
         node.send(Shutdown())
-    await board.until(lambda now: not any(n.here for n in board.nodes.all) or None, timeout_s=board.timing.leave_s)
+    if board.keeper is not None:
+        board.keeper.send(Shutdown())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from launcher.node.leader import revivals
 from launcher.node.leader.board import Board, caused
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.picture import missing, picture
@@ -23,7 +24,9 @@ async def await_nodes(board: Board) -> Evidence | None:
     """
     began = board.now()
     enough_since: float | None = None
-    limit_s = board.spec.init_timeout_min * 60
+    timing, again = board.timing, board.claim.leader > 0
+    limit_s = timing.rejoin_s + timing.revive_s if again else board.spec.init_timeout_min * 60
+    spare_wait_s = timing.rejoin_s if again else timing.spare_wait_s
     times = itertools.chain((5.0, 15.0, 30.0), itertools.count(60.0, 60.0))
     report_at = next(times)
     board.history.state(picture(board))
@@ -34,10 +37,13 @@ async def await_nodes(board: Board) -> Evidence | None:
             return board.interrupted
         if len(board.nodes.healthy) >= board.spec.nodes:
             enough_since = now if enough_since is None else enough_since
-            if not board.nodes.missing or now - enough_since >= board.timing.spare_wait_s:
+            if not board.nodes.missing or now - enough_since >= spare_wait_s:
                 return True
         else:
             enough_since = None
+            if again and now - began >= timing.rejoin_s:
+                for node in board.nodes.missing:
+                    revivals.ask_for(board, node)
             bad = [n for n in board.nodes.all if n.bad is not None]
             if len(board.nodes.all) - len(bad) < board.spec.nodes:
                 return _unusable(bad)  # there is nothing to wait for
@@ -55,7 +61,8 @@ async def await_nodes(board: Board) -> Evidence | None:
 def _unusable(bad: list[Node]) -> Evidence:
     """Return the evidence that too few nodes are left, since these cannot be used."""
     why = _reasons(bad)
-    return Evidence(Kind.PREFLIGHT, f"checks failed on {why}", Cause.plain("node", why), tuple(n.host for n in bad))
+    text = f"checks failed on {why}" if any(n.checks for n in bad) else f"too few nodes are left ({why})"
+    return Evidence(Kind.PREFLIGHT, text, Cause.plain("node", why), tuple(n.host for n in bad))
 
 
 def _reasons(bad: list[Node]) -> str:
@@ -75,6 +82,8 @@ def _too_few(board: Board, limit_s: float) -> Evidence:
     hosts, ranks = _report_missing(board, limit_s)
     who = f"node{'s' if len(hosts) > 1 else ''} {', '.join(hosts)}{f' ({named_ranks(ranks)})' if ranks else ''}"
     text = f"{who} did not start within {limit_s / 60:g} min (distributed.init_timeout_min)"
+    if board.claim.leader:
+        text = f"{who} did not come back within {limit_s:.0f} s after the leader had died"
     return caused(Kind.NODES_MISSING, text, tuple(hosts))
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from launcher.node.leader import revivals
 from launcher.node.leader.agreed_stop import AgreedStop
 from launcher.node.leader.board import Board
 from launcher.node.leader.gather_nodes import CHECKS_ROUND
@@ -18,7 +19,7 @@ from launcher.run.message_lines import MessageReader
 from launcher.run.xids import BROKEN
 
 _MOST_LOSSES = 2
-"""A node whose connection broke so often is not used again in this attempt."""
+"""A node whose connection broke so often without new progress is not used again in this attempt."""
 
 
 class Inbox(wire.Hub):
@@ -40,6 +41,10 @@ class Inbox(wire.Hub):
         said = self._from_agents.read(message)
         if isinstance(said, wire.AgentHello):
             self._hello(link, said)
+        elif isinstance(said, wire.KeeperHello):
+            revivals.keeper_joined(self.board, link)
+        elif isinstance(said, wire.NotRevived):
+            revivals.failed(self.board, said)
         elif node is not None and said is not None:
             self._hear(node, said)
         self.board.wake()
@@ -49,6 +54,8 @@ class Inbox(wire.Hub):
         node = self.board.nodes.of(link)
         if node is not None:
             self.lose(node, why)
+        if link is self.board.keeper:
+            revivals.keeper_left(self.board)
         self.board.wake()
 
     def lose(self, node: Node, why: str) -> None:
@@ -58,12 +65,13 @@ class Inbox(wire.Hub):
         if board.phase == "ended":
             return
         node.lost_at, node.lost_why = board.now(), why
-        node.losses += 1
-        if node.losses >= _MOST_LOSSES:
+        node.losses.append(board.budgets.advances)
+        if node.losses.count(board.budgets.advances) >= _MOST_LOSSES:
             node.bad = "its connection broke repeatedly"
         board.history.event("node_lost", host=node.host, why=why)
         if board.round is not None and node in board.round.nodes:
             board.round.lost.append(node)
+        revivals.ask_for(board, node)
 
     def _hello(self, link: wire.Link, hello: wire.AgentHello) -> None:
         board = self.board
@@ -75,11 +83,12 @@ class Inbox(wire.Hub):
         if (old := board.nodes.all[hello.node]).here:
             self.lose(old, "closed")
         node = board.nodes.join(link, hello, board.now())
-        node.send(
-            wire.Welcome(attempt=board.attempt, t=clock.now(), heartbeat_s=wire.HEARTBEAT_S, silence_s=wire.SILENCE_S)
-        )
+        node.send(revivals.welcome(board))
         facts = hello.facts
         board.history.event("node_joined", node=node.index, host=node.host, facts=facts.to_wire() if facts else {})
+        if node.asked_at is not None:
+            board.history.event("agent_revived", host=node.host, seconds=round(board.now() - node.asked_at, 2))
+            node.asked_at = None
         for text in (facts and facts.warnings) or ():
             board.history.warn(f"{node.host}: {text}")
         if facts and facts.sees_run_dir is False:

@@ -1,7 +1,7 @@
 """Writes the run's history: events, metrics, samples and state.json. One thread writes, in order; nobody waits for it.
 
 A full disk stops nothing: lines that could not be written are kept, and writing them is retried. A leader that stood still and
-whose attempt is over writes nothing more.
+whose claim is over writes nothing more.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node.checkpoints import fence
+from launcher.node.checkpoints.fence import Claim
 from launcher.run import clock, events
 from launcher.run.files import append_line
 from launcher.run.paths import RunPaths
@@ -30,13 +31,13 @@ _KEEP = 100_000
 
 
 class HistoryWriter:
-    """Writes one attempt's history. ``threaded=False`` writes at once (tests)."""
+    """Writes the history of an attempt, for the leader that holds ``claim``. ``threaded=False`` writes at once (tests)."""
 
     def __init__(
-        self, paths: RunPaths, attempt: int, *, threaded: bool = True, heard: Callable[[events.Event], None]
+        self, paths: RunPaths, claim: Claim, *, threaded: bool = True, heard: Callable[[events.Event], None]
     ) -> None:
         self.paths = paths
-        self.attempt = attempt
+        self.claim = claim
         self.round: int | None = None
         self.refused: str | None = None
         """Why the last line could not be written, or None."""
@@ -51,7 +52,7 @@ class HistoryWriter:
 
     def event(self, type_: str, **values: Any) -> None:
         """Write one event. Raises TypeError for a type or a key that no event has."""
-        value = events.event(type_, attempt=self.attempt, round_=self.round, **values)
+        value = events.event(type_, attempt=self.claim.attempt, round_=self.round, **values)
         self._heard(value)
         self._append(self.paths.events, value.raw)
 
@@ -125,11 +126,11 @@ class HistoryWriter:
             job()
 
     def _is_over(self) -> bool:
-        self._over = self._over or fence.is_over(self.paths, self.attempt)
+        self._over = self._over or fence.is_over(self.paths, self.claim)
         return self._over
 
     def _note(self, path: Path, **values: Any) -> None:
-        self._append(path, {"t": round(clock.now(), 3), "attempt": self.attempt, "round": self.round, **values})
+        self._append(path, {"t": round(clock.now(), 3), "attempt": self.claim.attempt, "round": self.round, **values})
 
     def _append(self, path: Path, line: dict[str, Any]) -> None:
         def append() -> None:

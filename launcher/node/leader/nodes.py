@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from launcher.node.wire.messages import SILENCE_S, AgentHello, ChecksDone, Link, ToAgent
 
@@ -22,8 +22,10 @@ class Node:
     heard: float = 0.0
     """When it last sent anything, by the leader's clock."""
     checks: ChecksDone | None = None
-    losses: int = 0
-    """How often its connection broke in this attempt."""
+    losses: list[int] = field(default_factory=list)
+    """For each break of its connection in this attempt: how much progress had been committed then (`Budgets.advances`)."""
+    asked_at: float | None = None
+    """When the keeper was asked to start its agent again, by the leader's clock; None: it was not, or has answered."""
     bad: str | None = None
     """Why it is not used any more in this attempt."""
     suspect: str | None = None

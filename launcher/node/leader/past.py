@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from launcher.node.allocation.allocation import Allocation
+from launcher.node.checkpoints.fence import Claim
+from launcher.node.leader.board import Board
 from launcher.node.leader.finish import Ending
 from launcher.run import event_lines
 from launcher.run.asking import load_object
-from launcher.run.events import AttemptEnded, AttemptStarted, Event, JobNamed, Requeued, RunSubmitted, last_of
+from launcher.run.events import (
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    Excluded,
+    JobNamed,
+    PreflightDone,
+    Requeued,
+    RoundStarted,
+    RunSubmitted,
+    Saved,
+    last_of,
+)
 from launcher.run.paths import RunPaths
 
 
@@ -22,11 +36,31 @@ def ended_already(paths: RunPaths, allocation: Allocation) -> Ending | None:
 
 
 def first_of_submission(past: list[Event]) -> bool:
-    """Return whether no attempt has begun since the run was last submitted."""
-    return not isinstance(last_of(past, RunSubmitted, AttemptStarted), AttemptStarted)
+    """Return whether no round has begun since the run was last submitted."""
+    return not isinstance(last_of(past, RunSubmitted, RoundStarted), RoundStarted)
 
 
 def waiting_since(past: list[Event]) -> float | None:
     """Return when the wait for this attempt's allocation began."""
     last = last_of(past, RunSubmitted, Requeued, AttemptEnded)
     return None if last is None else last.t
+
+
+def began(past: list[Event], claim: Claim) -> float | None:
+    """Return when the attempt began that this leader goes on in; None when it begins one."""
+    last = last_of(past, AttemptStarted)
+    return last.t if claim.leader and last is not None and last.attempt == claim.attempt else None
+
+
+def restore(board: Board, past: list[Event]) -> tuple[int, bool]:
+    """Put on the board what leaders of this attempt that died have learned of its nodes and checkpoints.
+
+    Returns the number of the next round, and whether the nodes have been checked.
+    """
+    mine = [e for e in past if e.attempt == board.attempt]
+    bad = {host: e.why or "" for e in mine if isinstance(e, Excluded) for host in e.hosts}
+    for node in board.nodes.all:
+        node.bad = bad.get(node.name)
+    board.saver.trusted.update(e.step for e in mine if isinstance(e, Saved) and e.step is not None)
+    rounds = [e.round for e in mine if isinstance(e, RoundStarted) and e.round is not None]
+    return max(rounds, default=-1) + 1, any(isinstance(e, PreflightDone) for e in mine)

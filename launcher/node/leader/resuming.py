@@ -62,7 +62,7 @@ def _look(board: Board, heard: list[tuple[str, str]], *, patient: bool = True) -
     heard.clear()
     spec, paths = board.spec, board.paths
     if spec.resume_step is not None and board.first_of_submission:
-        committed.set_aside_beyond(paths, spec.resume_step, board.attempt)
+        committed.set_aside_beyond(paths, spec.resume_step, board.claim)
     return committed.newest_good(
         paths,
         trusted=frozenset(board.saver.trusted),
@@ -79,7 +79,7 @@ def _older(board: Board, heard: list[tuple[str, str]]) -> CommittedCheckpoint | 
     try:
         found = _look(board, heard, patient=False)
         if found is not None:
-            committed.set_aside_beyond(board.paths, found.step, board.attempt)
+            committed.set_aside_beyond(board.paths, found.step, board.claim)
     except OSError:
         return None
     return found

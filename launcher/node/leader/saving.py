@@ -276,7 +276,7 @@ class Saver:
         self._lost.add(step)
         self._saves.pop(step, None)
         self.round.send(SaveLost(step=step))
-        fence.discard(self.paths.checkpoint_tmp(self.history.attempt, self.round.number, step))
+        fence.discard(self.paths.checkpoint_tmp(self.history.claim.attempt, self.round.number, step))
 
     def _lose(self, save: Save, error: str, number: int | None, now: float, *, keep: bool = False) -> None:
         """Note a failed save; ``keep`` the others' parts: the rank that failed tries the last save again."""
@@ -290,7 +290,7 @@ class Saver:
 
     async def _commit(self, save: Save, round_: Round) -> None:
         now = asyncio.get_running_loop().time
-        attempt, keep = self.history.attempt, self.spec
+        claim, keep = self.history.claim, self.spec
         if self.proof is not None and not await self.proof.good():
             self.give_up(save.step)
             return
@@ -299,7 +299,7 @@ class Saver:
             return committed.commit_checkpoint(
                 self.paths,
                 step=save.step,
-                attempt=attempt,
+                claim=claim,
                 round_=round_.number,
                 world_size=round_.world_size,
                 shards=[save.shards[rank] for rank in sorted(save.shards)],
@@ -328,7 +328,7 @@ class Saver:
             await self.blocking(
                 lambda: committed.collect_garbage(
                     self.paths,
-                    attempt=attempt,
+                    claim=claim,
                     keep_last=keep.keep_last,
                     keep_every_steps=keep.keep_every_steps,
                     good=done.step,

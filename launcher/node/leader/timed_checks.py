@@ -53,7 +53,7 @@ class TimedChecks:
         self._refused: str | None = None
         self._looking: asyncio.Task[None] | None = None
         self._unasked: str | None = None
-        """Why it is not known whether a newer attempt has begun."""
+        """Why it is not known whether there is a newer claim."""
         self._gone_since: float | None = None
 
     async def tick(self) -> None:
@@ -67,7 +67,13 @@ class TimedChecks:
             self._round(round_, now)
             if self._is_due("watch", _WATCH_S, now) and await board.look_at_own_files():
                 self._advanced_at = board.now()
-        if board.phase == "waiting" and board.nodes.missing and self._is_due("starts", _STARTS_S, now):
+        # After a leader's death srun's messages tell of agents that have long been started again.
+        if (
+            board.phase == "waiting"
+            and not board.claim.leader
+            and board.nodes.missing
+            and self._is_due("starts", _STARTS_S, now)
+        ):
             self._never_started(await board.blocking(board.allocation.ended_tasks))
         self._hours(now)
         if board.phase != "ended":
@@ -87,10 +93,10 @@ class TimedChecks:
                     board.history.samples([rank.sample() for rank in round_.ranks])
 
     async def _fence(self) -> None:
-        """Stop when a newer attempt has begun. While that is not known, training continues: each commit asks again."""
+        """Stop when there is a newer claim. While that is not known, training continues: each commit asks again."""
         board = self.board
         try:
-            if not await board.blocking(lambda: fence.is_current(board.paths, board.attempt)):
+            if not await board.blocking(lambda: fence.is_current(board.paths, board.claim)):
                 board.fenced = True
             self._unasked = self._gone_since = None
         except OSError as error:

@@ -37,6 +37,8 @@ class Budgets:
     """Anything is known to have been done since somebody last submitted the run."""
     refusals: Counter[int] = field(default_factory=Counter)
     """By exit code: rounds in which every rank ended itself with it before any progress."""
+    advances: int = 0
+    """How often new progress was committed."""
     best_step: int = -1
     idle_attempts: int = 0
     """Attempts in a row that committed nothing new, the current one included as long as it has not."""
@@ -123,6 +125,7 @@ class Budgets:
 
     def _progress(self, *, little: bool) -> None:
         self.progressed = True
+        self.advances += 1
         self.restarts.clear()
         self.idle_attempts = 0
         if not little:

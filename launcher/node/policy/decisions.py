@@ -55,6 +55,8 @@ class Kind(str, Enum):
     IDLE = "idle"
     HOURS = "total_hours"
     """The allocations of all attempts together have lasted ``restart.max_total_hours``."""
+    LEADER_GONE = "leader_gone"
+    """The leader died, and this one has taken its place in the same allocation."""
     FENCED = "fenced"
 
 
@@ -137,10 +139,12 @@ def _always(e: Evidence, s: Situation) -> bool:
 
 K, A = Kind, Action
 _ANY = tuple(Kind)
-_WORKER = (K.WORKER_FAILED, K.HANG, K.STORE, K.DAMAGED)
+_WORKER = (K.WORKER_FAILED, K.HANG, K.STORE, K.DAMAGED, K.LEADER_GONE)
 _NODE = (K.NODE_LOST, K.PREFLIGHT)
 _TAKEN = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.SCRIPT_GONE)
 _ENDED = (K.CANCELLED, K.USER_STOP, K.TERMINATED)
+RESTARTED = (*_WORKER, *_NODE, K.FALSE_ALARM)
+"""What a new round follows where there are nodes for one."""
 
 TABLE: tuple[Row, ...] = (
     Row((K.FENCED,), _always, A.LEAVE, "the job was given back to SLURM, or a newer attempt has begun"),
@@ -173,11 +177,11 @@ TABLE: tuple[Row, ...] = (
     Row(_TAKEN, lambda e, s: not s.attempts_left, A.FAIL, "too many attempts in a row made no progress"),
     Row(_TAKEN, _always, A.REQUEUE, "the run goes on in another attempt"),
     Row((*_WORKER, *_NODE), lambda e, s: not s.restarts_left, A.FAIL, "restart.max_restarts is used up and training got no further"),
-    Row((*_WORKER, *_NODE, K.FALSE_ALARM), lambda e, s: s.nodes_left, A.NEW_ROUND, "the workers start again from the last checkpoint"),
-    Row((*_WORKER, *_NODE, K.FALSE_ALARM), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without"
+    Row(RESTARTED, lambda e, s: s.nodes_left, A.NEW_ROUND, "the workers start again from the last checkpoint"),
+    Row(RESTARTED, lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without"
         " the lost nodes"),
-    Row((*_WORKER, *_NODE, K.FALSE_ALARM), lambda e, s: s.may_requeue, A.FAIL, "too many attempts in a row made no progress"),
-    Row((*_WORKER, *_NODE, K.FALSE_ALARM), _always, A.FAIL, "too few nodes are left and the run may not be requeued"),
+    Row(RESTARTED, lambda e, s: s.may_requeue, A.FAIL, "too many attempts in a row made no progress"),
+    Row(RESTARTED, _always, A.FAIL, "too few nodes are left and the run may not be requeued"),
 )  # fmt: skip
 
 

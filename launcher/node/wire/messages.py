@@ -45,7 +45,7 @@ class SecretProof(Handshake, type="proof"):
 
 
 class FromAgent(Record, family=True):
-    """An agent's message to the leader."""
+    """An agent's message to the leader, or the keeper's."""
 
 
 class NodeFacts(Record):
@@ -218,8 +218,19 @@ class Leaving(FromAgent, type="leaving"):
     """The agent ends now, as it was told to."""
 
 
+class KeeperHello(FromAgent, type="keeper"):
+    """The keeper (`launcher.node.allocation.keeper`) joins: it can start agents again."""
+
+
+class NotRevived(FromAgent, type="not_revived"):
+    """The keeper could not start the agent of a node again, or the step that did has ended."""
+
+    node: int
+    why: str
+
+
 class ToAgent(Record, family=True):
-    """The leader's message to an agent."""
+    """The leader's message to an agent, or to the keeper."""
 
 
 class Welcome(ToAgent, type="welcome"):
@@ -230,6 +241,8 @@ class Welcome(ToAgent, type="welcome"):
     """The leader's clock, which the agents' files and messages follow."""
     heartbeat_s: float
     silence_s: float
+    kept: bool = False
+    """A keeper is there: where this leader dies, another one takes its place, and the agent waits for it."""
 
 
 class Heard(ToAgent, type="heard"):
@@ -317,6 +330,23 @@ class DumpStacks(ToAgent, type="dump"):
 
 class Shutdown(ToAgent, type="shutdown"):
     """End everything and leave."""
+
+
+class KeeperWelcome(ToAgent, type="keeper_welcome"):
+    """What the keeper needs to know of the leader."""
+
+    pid: int
+    mark: str | None
+    """What tells its process from others of that id (`launcher.run.processes.mark_of`)."""
+    nodes: list[str]
+    """The names of all nodes, by index."""
+
+
+class Revive(ToAgent, type="revive"):
+    """Start the agent of a node again."""
+
+    node: int
+    host: str
 
 
 class Link(Protocol):

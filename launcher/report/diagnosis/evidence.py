@@ -233,6 +233,8 @@ def _of_event(h: History, event: ev.Fault | None, decision: ev.Decided | None) -
     match event:
         case ev.NodeLost() | ev.StoreLost():
             root.kind, root.host = "node" if isinstance(event, ev.NodeLost) else "store", event.host
+        case ev.LeaderRevived():
+            root.kind, root.host = "leader", event.host
         case ev.Hang():
             root.kind = "hang"
             _read_hang(h, root, event)

@@ -115,6 +115,7 @@ def cost_in_words(book: Ledger) -> str:
 
 _CAUSES: dict[type[Event], str] = {
     ev.WorkerFailed: "crash", ev.NodeLost: "node", ev.StoreLost: "store", ev.Hang: "hang",
+    ev.LeaderRevived: "leader",
 }  # fmt: skip
 _UNPLANNED = (*_CAUSES.values(), "leader", "unknown")
 

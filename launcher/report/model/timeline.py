@@ -207,6 +207,8 @@ class _Reader:
         t = e.t
         if isinstance(e, ev.Hang):  # nobody had progressed for that long
             t = max(self.current.points[-1][0], t - (e.limit_s or 0.0))
+        if isinstance(e, ev.LeaderRevived):
+            t = max(self.current.points[-1][0], t - (e.seconds or 0.0))
         if isinstance(e, ev.WorkerFailed) and e.step is not None and e.step >= self.current.last_step:
             self._point(t, e.step)
         self.close(t, "recovery", failed=True)

@@ -14,7 +14,16 @@ from launcher.run.units import named_ranks, plural, short_list, signal_name, siz
 from launcher.run.xids import xid_in_words
 
 LEVELS: dict[str, tuple[type[Event], ...]] = {
-    "bad": (ev.WorkerFailed, ev.NodeLost, ev.Hang, ev.StoreLost, ev.SaveFailed, ev.CheckpointDamaged),
+    "bad": (
+        ev.WorkerFailed,
+        ev.NodeLost,
+        ev.LeaderRevived,
+        ev.RevivalFailed,
+        ev.Hang,
+        ev.StoreLost,
+        ev.SaveFailed,
+        ev.CheckpointDamaged,
+    ),
     "warning": (
         ev.Warned,
         ev.NodeMissing,
@@ -147,6 +156,16 @@ def _node_lost(e: ev.NodeLost) -> str:
     return f"lost {e.host or '?'}: {why.get(e.why or '', e.why or 'reason unknown')}"
 
 
+def _leader_revived(e: ev.LeaderRevived) -> str:
+    after = f" {formats.duration(e.seconds)} later" if e.seconds else ""
+    return f"the leader on {e.host or '?'} died; another one took its place{after}"
+
+
+def _agent_revived(e: ev.AgentRevived) -> str:
+    after = f" after {formats.duration(e.seconds)}" if e.seconds is not None else ""
+    return f"the agent on {e.host or '?'} was started again{after}"
+
+
 def _hang(e: ev.Hang) -> str:
     slow = [f"rank {'?' if r.rank is None else r.rank} on {r.host or '?'}" for r in e.laggards]
     who = f"; furthest behind: {short_list(slow)}" if slow else ""
@@ -213,6 +232,9 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     ),
     ev.XidReported: _xid,
     ev.NodeLost: _node_lost,
+    ev.LeaderRevived: _leader_revived,
+    ev.AgentRevived: _agent_revived,
+    ev.RevivalFailed: lambda e: f"the agent on {e.host or '?'} could not be started again: {e.why or ''}",
     ev.Hang: _hang,
     ev.NotFinite: _not_finite,
     ev.StoreLost: lambda e: f"lost the rendezvous store on {e.host or '?'}",

@@ -19,8 +19,8 @@ from launcher.run.spec import CHECKED_FREE_BYTES, CHECKED_FREE_INODES, RunSpec
 from launcher.run.units import plural, size
 from launcher.submission.facts.facts import CodeFacts, Facts
 from launcher.submission.plan import describe, limits, script
+from launcher.submission.plan.job_place import JobPlace
 from launcher.submission.plan.node_spec import node_spec
-from launcher.submission.plan.script import JobPlace
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
 _SPACE_RESERVE = 64 * 1024**2
@@ -56,7 +56,7 @@ def plan(
         gpu_request = "gres" if "gres" in (loaded.site.gpu_request, facts.slurm.gpu_request) else "gpus-per-node"
         python_path = (f"{place.root}/lib", *_editable_inside(facts, place.root, snapshot))
         command = script.python_command(job, spec, facts, python_path, place)
-        parameters = script.parameters(job, spec, facts, gpu_request, python_path, place)
+        parameters = script.parameters(job, spec, facts, gpu_request, command, python_path, place)
     made = SubmissionPlan(
         backend=backend,
         spec=spec,

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.config.document.schema import Job
 from launcher.errors import ConfigError
-from launcher.frozen import frozen
-from launcher.run.asking import PATIENCE_S
-from launcher.run.batch import COMPLETED, GONE, JUDGED, MARK, UNSEEN
+from launcher.run.batch import UNSEEN
 from launcher.run.spec import RunSpec
-from launcher.slurm.carry import VARIABLE
 from launcher.submission.facts.facts import Facts
+from launcher.submission.plan import around_srun
+from launcher.submission.plan.job_place import JobPlace
 
 if TYPE_CHECKING:
     from launcher.run.after import Predecessor
@@ -33,40 +32,6 @@ _OWNED = frozenset(
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
-# The batch shell gets TERM at the end of a grace period; with a handler of its own it lives on and runs the teardown, which
-# must know of a TERM: `scancel --full --signal=TERM` has srun kill the step before its leader can say anything.
-_KEEP_SHELL = "told=; trap told=TERM TERM; trap : USR2 USR1 HUP INT"
-# The log outlives requeues: what srun says of tasks that end early counts for this life of the allocation alone.
-_MARK_START = f'echo "{MARK}$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"'
-# A signal before the agent has its handlers would end the job FAILED, never requeued. Ignored signals stay ignored
-# across exec. `env --ignore-signal` does the same, but only from coreutils 8.31 on (RHEL 8 has 8.30).
-_IGNORE = 'trap "" TERM USR2 USR1 HUP INT'
-_TEARDOWN_AGAIN_S = 5
-# The job as SLURM's commands know it alone: the plain id of an array's last element is the whole array.
-_OWN_ID = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"
-
-
-@frozen
-class JobPlace:
-    """Where the files of a SLURM job are: the points of a sweep share one place, any other run has its own."""
-
-    root: str
-    """The folder that holds lib, submitit and code: the run's, or the sweep's."""
-    job_name: str
-    """SLURM's name of the job: the run's id, or the sweep's."""
-    run_dir: str
-    """The run's folder as a shell word; for a sweep it names the element."""
-
-    @property
-    def submitit(self) -> str:
-        """Folder of submitit's pickles and logs."""
-        return f"{self.root}/submitit"
-
-
-def array_place(root: str, job_name: str, index: str) -> JobPlace:
-    """Return the place of an array whose elements find their runs as ``index``/NUMBER."""
-    return JobPlace(root, job_name, f'{shlex.quote(index)}/"${{SLURM_ARRAY_TASK_ID:-0}}"')
-
 
 def _image_for(runtime: str, job: Job) -> str:
     """Return the job's container image if it is for ``runtime``: a .sif is for Apptainer, any other for pyxis."""
@@ -75,10 +40,14 @@ def _image_for(runtime: str, job: Job) -> str:
 
 
 def parameters(
-    job: Job, spec: RunSpec, facts: Facts, gpu_request: str, python_path: Sequence[str], place: JobPlace
+    job: Job, spec: RunSpec, facts: Facts, gpu_request: str, command: str, python_path: Sequence[str], place: JobPlace
 ) -> dict[str, Any]:
-    """Return submitit's parameters: one SLURM task a node, and no task's end kills the others. Raises ConfigError."""
+    """Return submitit's parameters: one SLURM task a node, and no task's end kills the others. Raises ConfigError.
+
+    ``command`` is what `python_command` returns.
+    """
     cpus = spec.tasks_per_node * spec.cpus_per_task
+    srun = _srun(job, cpus, facts, place)
     slurm = job.slurm
     plain = ("partition", "account", "qos", "constraint", "exclude", "nodelist", "comment", "mail_type", "mail_user")
     values: dict[str, Any] = {
@@ -95,20 +64,22 @@ def parameters(
         "signal_delay_s": spec.restart.signal_lead_s,
         "stderr_to_stdout": True,
         "setup": [
-            _KEEP_SHELL,
+            around_srun.KEEP_SHELL,
             *_umask(spec),
             _export_path(python_path),
-            _MARK_START,
-            *_first_node_sees(place),
+            around_srun.MARK_START,
+            *around_srun.first_node_sees(place),
             *_replace_container(job),
-            *_courier(job, facts, python_path[0], place),
+            *around_srun.courier(job, facts, python_path[0], place),
+            *around_srun.keeper(job, facts, python_path[0], place, srun, command),
         ],
-        "srun_args": _srun(job, cpus, facts, place),
-        "teardown": teardown(
+        "srun_args": srun,
+        "teardown": around_srun.teardown(
             place.run_dir,
             python_path[0],
             '"$outside"' if job.environment.container else shlex.quote(facts.interpreter.path),
             courier=bool(job.environment.container),
+            keeper=True,
         ),
         "additional_parameters": _checked_texts(_additional(job, spec, facts)),
     }
@@ -255,7 +226,7 @@ def python_command(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[
             *_local_gpus(spec, facts),
         ]
     else:
-        lines.insert(0, _IGNORE)
+        lines.insert(0, around_srun.IGNORE)
         if _image_for("pyxis", job):
             lines.append(_export_path(python_path))  # this shell is inside the container, whose image may set its own
     lines += _umask(spec)  # after the user's lines, before Python compiles anything in the run's folder
@@ -292,82 +263,13 @@ def _apptainer(job: Job, spec: RunSpec, facts: Facts, python_path: Sequence[str]
     gpus = ["--nv"] if spec.gpus_per_node else []
     binds = [word for path in _mounts(job, facts, place) for word in ("--bind", path)]
     ours = ["--pwd", python_path[0], "--env", f"PYTHONPATH={':'.join(python_path)}"]  # an image may set its own
-    again = ["/bin/sh", "-c", f'{_IGNORE}; exec "$@"', "agent"]  # Apptainer starts its program with signals reset
+    again = [
+        "/bin/sh",
+        "-c",
+        f'{around_srun.IGNORE}; exec "$@"',
+        "agent",
+    ]  # Apptainer starts its program with signals reset
     return ["apptainer", "exec", *gpus, *ours, *binds, *job.environment.container_args, image, *again]
-
-
-def leave_line(root: str) -> str:
-    """Return the shell function that ends the job with $status where this host does not see the run's folder ``root``.
-
-    Since 23.02 SLURM makes the folder of a log that is not there: the log goes, and what the folder holds besides, if anything, stays.
-    """
-    room, run = shlex.quote(f"{root}/submitit"), shlex.quote(root)
-    log = f'{room}/"${{own:-$SLURM_JOB_ID}}"_*_log.out'
-    return f"leave() {{ own={_OWN_ID}; rm -f {log} && rmdir {room} {run} 2>/dev/null; exit $status; }}"
-
-
-def _first_node_sees(place: JobPlace) -> list[str]:
-    """End the job where its first node does not see the run: no leader could start there, and the other nodes would wait for it.
-
-    SLURM before 23.02 ends such a job itself, with ExitCode 0:53.
-    """
-    seen = f"[ -e {place.run_dir}/spec.json ]"  # looked at again after some seconds: NFS may show a new folder late
-    return [leave_line(place.root), f"status={UNSEEN}", f"{seen} || sleep 5", f"{seen} || leave"]
-
-
-def _courier(job: Job, facts: Facts, lib: str, place: JobPlace) -> list[str]:
-    """Start a process of the batch shell that runs SLURM's commands for the leader: containers seldom have scontrol."""
-    if not job.environment.container:
-        return []
-    return [
-        f"outside={shlex.quote(facts.launcher_python)}",
-        '[ -x "$outside" ] || outside=python3',
-        f"export {VARIABLE}={place.run_dir}/courier.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}",
-        f'(trap \'\' TERM USR2; cd {shlex.quote(lib)} && exec "$outside" -m launcher.slurm.courier "${VARIABLE}") &',
-        "courier=$!",
-    ]
-
-
-def teardown(run_dir: str, lib: str, python: str, *, courier: bool = False) -> list[str]:
-    """Return the lines after srun: where the leader left no outcome (it was killed), have SLURM requeue the job.
-
-    The job's exit code, by which SLURM judges it and chains go on, is 0 when the run is known to have completed, and only
-    then: srun's status tells of every task, also of one whose place a spare took, and of a leader that gave the run back. A
-    file system that is away is waited for, but not a folder that the leader knows to be gone. What stays away leaves its
-    sentence in the job's comment: the log is in that folder.
-
-    ``run_dir`` and ``python`` are shell words already.
-    """
-    return [
-        "status=$?",
-        *(
-            [f'{{ kill -KILL $courier; wait $courier; }} 2>/dev/null; rm -rf -- "${VARIABLE}"; unset {VARIABLE}']
-            if courier
-            else []
-        ),
-        # scontrol requeue has SLURM send TERM to the batch script's own processes: the one that asks for it must live on.
-        "trap '' TERM USR2",
-        f"if [ $status = {GONE} ] || [ $status = {UNSEEN} ] && [ ! -e {run_dir}/spec.json ]; then leave; fi",
-        # SECONDS jumps when the clock is set.
-        "up() { cut -d. -f1 /proc/uptime; }",
-        f"give_up=$(($(up) + {PATIENCE_S:.0f}))",
-        "while :; do",
-        f"cd {shlex.quote(lib)} &&",
-        f"{python} -m launcher.node.allocation.teardown {run_dir} $told",
-        "said=$?",
-        f"[ $said = {COMPLETED} ] && exit 0",
-        f"if [ $said = {JUDGED} ] || [ $(up) -ge $give_up ]; then break; fi",
-        f"sleep {_TEARDOWN_AGAIN_S}",
-        "done",
-        f"if [ $said != {JUDGED} ]; then",
-        f"own={_OWN_ID}",
-        f'why="launcher: how the run ended is not known, since "{run_dir}" is not there or does not answer"',
-        'echo "$why" >&2',
-        'scontrol update JobId="${own:-$SLURM_JOB_ID}" Comment="$why"',
-        "fi",
-        "[ $status = 0 ] && status=1",
-        "exit $status",
-    ]
 
 
 def render_script(command: str, folder: str, parameters: dict[str, Any], points: int) -> str:

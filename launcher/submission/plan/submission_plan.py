@@ -12,7 +12,7 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.submission.facts.facts import CodeFacts, Interpreter
 from launcher.submission.plan import script
-from launcher.submission.plan.script import JobPlace
+from launcher.submission.plan.job_place import JobPlace
 
 
 @frozen(kw_only=True)

@@ -25,7 +25,7 @@ from launcher.submission.backends import slurm
 from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import mode_in, replacing, write_own, write_shared
 from launcher.submission.liveness import await_end, ended, locate
-from launcher.submission.plan.script import array_place
+from launcher.submission.plan.job_place import array_place
 from launcher.submission.plan.submission_plan import SubmissionPlan
 from launcher.submission.resubmit import Again, Resubmission
 

@@ -30,8 +30,8 @@ from launcher.submission.backends import slurm
 from launcher.submission.facts.facts import Facts
 from launcher.submission.folder import make_folder
 from launcher.submission.folder.run_folder import write_own, write_shared, write_submission
+from launcher.submission.plan.job_place import array_place
 from launcher.submission.plan.plan import plan, sibling
-from launcher.submission.plan.script import array_place
 from launcher.submission.plan.submission_plan import SubmissionPlan
 
 _LINKED = ("code", "lib", "submitit", "environment.json")

@@ -148,6 +148,7 @@ class Leader:
         self.said: list[dict[str, Any]] = []
         self.ends: list[int] = []
         self.greets = True
+        self.kept = False
         self.changed = asyncio.Event()
         self._of: dict[int, int] = {}
 
@@ -160,7 +161,7 @@ class Leader:
             self.links[message["node"]] = link
             self._of[id(link)] = message["node"]
             if self.greets:
-                link.send(Welcome(attempt=0, t=time.time(), heartbeat_s=1.0, silence_s=8.0))
+                link.send(Welcome(attempt=0, t=time.time(), heartbeat_s=1.0, silence_s=8.0, kept=self.kept))
         self.said.append({"node": self._of.get(id(link)), "at": time.monotonic(), **message})
         self.changed.set()
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.node.allocation import leaderless
+from launcher.node.allocation import leaderless, reach
 from launcher.slurm.jobs import JobFacts
 
 
@@ -108,9 +108,9 @@ def test_a_host_answers_by_accepting_or_refusing():
     """An open and a closed port of this machine say the same; an address that nobody has says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert leaderless.host_answers("127.0.0.1", [port])
-    assert leaderless.host_answers("127.0.0.1", [port])
-    assert not leaderless.host_answers("no-such-host.invalid", [port])
+        assert reach.host_answers("127.0.0.1", [port])
+    assert reach.host_answers("127.0.0.1", [port])
+    assert not reach.host_answers("no-such-host.invalid", [port])
 
 
 def test_a_leader_that_died_alone_is_replaced_at_once(adopt):

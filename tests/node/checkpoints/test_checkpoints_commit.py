@@ -14,6 +14,7 @@ import pytest
 from launcher.errors import CheckpointError, RunDirError
 from launcher.node.checkpoints import committed, fence
 from launcher.node.checkpoints.committed import Shard
+from launcher.node.checkpoints.fence import Claim
 from launcher.node.leader.verify import Proof
 from launcher.run import files as run_files
 from launcher.run.manifest import hash_file, new_hash, read_manifest, why_damaged
@@ -49,9 +50,15 @@ def write(paths, step, *, attempt=0, round_=0, ranks=2, text="x"):
     return shards
 
 
-def commit(paths, step, shards, *, attempt=0, round_=0):
+def commit(paths, step, shards, *, attempt=0, claim=None, round_=0):
     return committed.commit_checkpoint(
-        paths, step=step, attempt=attempt, round_=round_, world_size=len(shards), shards=shards, reason="interval"
+        paths,
+        step=step,
+        claim=claim or Claim(attempt),
+        round_=round_,
+        world_size=len(shards),
+        shards=shards,
+        reason="interval",
     )
 
 
@@ -108,7 +115,7 @@ def save_durably(paths, step, attempt):
         os.close(fd)
         shards.append(Shard(rank, [{"name": f"rank-{rank}", "size": len(data), "hash": hash_bytes(data)}]))
     commit(paths, step, shards, attempt=attempt)
-    committed.collect_garbage(paths, attempt=attempt, keep_last=2, keep_every_steps=None, good=step)
+    committed.collect_garbage(paths, claim=Claim(attempt), keep_last=2, keep_every_steps=None, good=step)
 
 
 def test_a_writer_killed_anywhere_leaves_a_whole_checkpoint(paths, monkeypatch):
@@ -117,15 +124,15 @@ def test_a_writer_killed_anywhere_leaves_a_whole_checkpoint(paths, monkeypatch):
         os, "fsync", lambda fd: None
     )  # a kill, no power cut: waiting for the disk 3000 times shows nothing
     save_durably(paths, 10, 0)
-    good, attempt, finished = 10, 0, 0
+    good, finished = 10, 0
     for trial in range(300):
-        attempt = fence.claim_attempt(paths)
-        fence.drop_stale(paths, attempt)
+        claim = fence.claim_attempt(paths)
+        fence.drop_stale(paths, claim)
         pid = os.fork()
         if pid == 0:
             try:
                 dying_after(trial % 33)
-                save_durably(paths, good + 10, attempt)
+                save_durably(paths, good + 10, claim.attempt)
             finally:
                 os._exit(0)
         _, status = os.waitpid(pid, 0)
@@ -199,10 +206,10 @@ def test_garbage_is_collected_but_never_the_good_one(paths):
     for step in (10, 20, 30, 40, 50):
         commit(paths, step, write(paths, step))
 
-    committed.collect_garbage(paths, attempt=0, keep_last=1, keep_every_steps=20, good=10)
+    committed.collect_garbage(paths, claim=Claim(0), keep_last=1, keep_every_steps=20, good=10)
     assert committed.committed_steps(paths) == [10, 20, 40, 50]
 
-    committed.collect_garbage(paths, attempt=0, keep_last=3, keep_every_steps=None, good=99)
+    committed.collect_garbage(paths, claim=Claim(0), keep_last=3, keep_every_steps=None, good=99)
     assert committed.committed_steps(paths) == [10, 20, 40, 50]
 
 
@@ -211,7 +218,7 @@ def test_resubmit_from_a_step_sets_later_ones_aside(paths):
     for step in (10, 20, 30):
         commit(paths, step, write(paths, step))
 
-    moved = committed.set_aside_beyond(paths, 10, attempt=fence.claim_attempt(paths))
+    moved = committed.set_aside_beyond(paths, 10, fence.claim_attempt(paths))
 
     assert [p.name for p in moved] == ["aside.1.step-00000020", "aside.1.step-00000030"]
     assert committed.newest_good(paths).step == 10
@@ -229,10 +236,10 @@ def test_another_runs_checkpoint_must_verify(paths):
 
 def test_attempts_are_claimed_once(paths):
     """Numbers go up; the newest is current; who claimed is noted."""
-    assert fence.claim_attempt(paths, host="b", job_id="7") == 1
+    assert fence.claim_attempt(paths, host="b", job_id="7") == Claim(1)
     assert fence.attempts(paths) == [0, 1]
-    assert fence.is_current(paths, 1)
-    assert not fence.is_current(paths, 0)
+    assert fence.is_current(paths, Claim(1))
+    assert not fence.is_current(paths, Claim(0))
     assert fence.claimant(paths, 1)["host"] == "b"
 
 
@@ -249,7 +256,36 @@ def test_racing_claims_get_different_numbers(paths, monkeypatch):
 
     monkeypatch.setattr(fence, "attempts", stale)
 
-    assert fence.claim_attempt(paths) == 2
+    assert fence.claim_attempt(paths) == Claim(2)
+
+
+def test_a_leader_takes_a_dead_ones_place_in_its_attempt(paths):
+    """Of the same life, it claims leader-K of that attempt and takes away what was being written; the older one is stale, and says so."""
+    first = fence.claim_attempt(paths, life="7.0")
+    shards = write(paths, 10, attempt=first.attempt)
+    second = fence.succeed(paths, life="7.0", host="h")
+    third = fence.succeed(paths, life="7.0")
+    assert (second, third) == (Claim(first.attempt, 1), Claim(first.attempt, 2))
+    assert [fence.is_current(paths, claim) for claim in (first, second, third)] == [False, False, True]
+
+    fence.drop_stale(paths, third)
+    with pytest.raises(FileNotFoundError):  # the rename finds nothing, also where the check was passed before
+        commit(paths, 10, shards, claim=first)
+    again = write(paths, 10, attempt=third.attempt, round_=1)
+    with pytest.raises(fence.StaleError, match="attempt 1, leader 1 is over"):
+        commit(paths, 10, again, claim=second, round_=1)
+    assert commit(paths, 10, again, claim=third, round_=1).step == 10
+
+    fence.depose(paths, third.attempt)
+    assert not fence.is_current(paths, third)
+    assert fence.succeed(paths, life="7.1") == Claim(2)
+
+
+def test_two_leaders_cannot_take_the_same_place(paths, monkeypatch):
+    """Both saw that nobody had: mkdir lets one through, the other takes the next."""
+    fence.claim_attempt(paths, life="7.0")
+    monkeypatch.setattr(fence, "_leaders", lambda inside: [])
+    assert [fence.succeed(paths, life="7.0").leader for _ in range(2)] == [1, 2]
 
 
 def test_a_stale_attempt_can_neither_commit_nor_delete(paths):
@@ -262,14 +298,14 @@ def test_a_stale_attempt_can_neither_commit_nor_delete(paths):
     with pytest.raises(OSError, match="attempt 0 is over") as caught:
         commit(paths, 4, shards)
     assert caught.value.errno == errno.ESTALE
-    committed.collect_garbage(paths, attempt=0, keep_last=2, keep_every_steps=None, good=3)
+    committed.collect_garbage(paths, claim=Claim(0), keep_last=2, keep_every_steps=None, good=3)
     assert committed.committed_steps(paths) == [1, 2, 3]
 
 
 def test_a_stale_commit_that_passed_its_check_finds_nothing_to_rename(paths, monkeypatch):
     """The check and the newer claim race: the new leader has taken the temporary folder away, the rename fails."""
     shards = write(paths, 4)
-    monkeypatch.setattr(fence, "is_current", lambda p, attempt: fence.drop_stale(p, fence.claim_attempt(p)) or True)
+    monkeypatch.setattr(fence, "is_current", lambda p, claim: fence.drop_stale(p, fence.claim_attempt(p)) or True)
 
     with pytest.raises(FileNotFoundError):
         commit(paths, 4, shards)
@@ -284,14 +320,14 @@ def test_a_stale_commit_that_passed_its_check_leaves_the_newer_ones_alone(paths,
         (paths.checkpoint(4) / "rank-0").write_bytes(b"hurt")
     shards = write(paths, 4, round_=1)
 
-    def checked(p, attempt):
-        monkeypatch.setattr(fence, "is_current", lambda p, attempt: True)
-        newer = fence.claim_attempt(p)
+    def checked(p, claim):
+        monkeypatch.setattr(fence, "is_current", lambda p, claim: True)
+        newer = fence.claim_attempt(p).attempt
         commit(p, 4, write(p, 4, attempt=newer, text="newer"), attempt=newer)
         return True
 
     monkeypatch.setattr(fence, "is_current", checked)
-    with pytest.raises(OSError, match="step 4 has been saved by a newer attempt"):
+    with pytest.raises(OSError, match="step 4 has been saved by a newer leader"):
         commit(paths, 4, shards, round_=1)
 
     assert (paths.checkpoint(4) / "rank-0").read_bytes() == b"newer 4 0"
@@ -306,7 +342,7 @@ def test_a_damaged_one_that_a_newer_attempt_has_replaced_is_put_back(paths, monk
 
     def replaced(*args):
         monkeypatch.setattr(committed, "write_atomic", real)
-        newer = fence.claim_attempt(paths)
+        newer = fence.claim_attempt(paths).attempt
         commit(paths, 4, write(paths, 4, attempt=newer, text="newer"), attempt=newer)
         real(*args)
 
@@ -322,10 +358,10 @@ def test_a_stale_garbage_collection_that_passed_its_check_deletes_nothing(paths,
     for step in (1, 2, 3):
         commit(paths, step, write(paths, step))
     answers = iter([True])
-    monkeypatch.setattr(fence, "is_current", lambda p, attempt: next(answers, False))
+    monkeypatch.setattr(fence, "is_current", lambda p, claim: next(answers, False))
     fence.claim_attempt(paths)
 
-    committed.collect_garbage(paths, attempt=0, keep_last=2, keep_every_steps=None, good=3)
+    committed.collect_garbage(paths, claim=Claim(0), keep_last=2, keep_every_steps=None, good=3)
 
     assert committed.committed_steps(paths) == [1, 2, 3]
 
@@ -346,22 +382,22 @@ def test_a_stale_attempt_sets_nothing_aside(paths):
     commit(paths, 9, write(paths, 9))
     fence.claim_attempt(paths)
 
-    assert committed.set_aside_beyond(paths, 1, attempt=0) == []
+    assert committed.set_aside_beyond(paths, 1, Claim(0)) == []
     assert committed.committed_steps(paths) == [9]
 
 
 def test_a_new_attempt_takes_away_what_older_ones_were_writing(paths):
-    """tmp folders of older attempts and unfinished deletions go; committed ones and its own stay."""
+    """tmp folders of older claims and unfinished deletions go; committed ones stay."""
     commit(paths, 1, write(paths, 1))
     write(paths, 2)
-    attempt = fence.claim_attempt(paths)
-    write(paths, 3, attempt=attempt)
+    claim = fence.claim_attempt(paths)
+    write(paths, 3, attempt=claim.attempt)
     (paths.checkpoints / "trash.1.2.step-00000000").mkdir()
 
-    fence.drop_stale(paths, attempt)
+    fence.drop_stale(paths, claim)
     fence.empty_trash(paths)
 
-    assert sorted(p.name for p in paths.checkpoints.iterdir()) == ["step-00000001", f"tmp.{attempt}.0.3"]
+    assert sorted(p.name for p in paths.checkpoints.iterdir()) == ["step-00000001"]
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
@@ -412,15 +448,15 @@ def test_no_checkpoint_is_deleted_by_who_does_not_know_that_it_may(paths, away, 
         commit(paths, step, write(paths, step))
     real, looks = fence.is_current, []
 
-    def once(p, attempt):
-        looks.append(attempt)
+    def once(p, claim):
+        looks.append(claim)
         if len(looks) == 2:
             away.refuse(paths.attempts, times=1)
-        return real(p, attempt)
+        return real(p, claim)
 
     monkeypatch.setattr(fence, "is_current", once)
     with pytest.raises(OSError, match="Input/output"):
-        committed.collect_garbage(paths, attempt=0, keep_last=2, keep_every_steps=None, good=3)
+        committed.collect_garbage(paths, claim=Claim(0), keep_last=2, keep_every_steps=None, good=3)
 
     assert len(looks) == 2
     assert [p.name for p in sorted(paths.checkpoints.iterdir())] == [f"step-0000000{n}" for n in (1, 2, 3)]
@@ -432,11 +468,11 @@ def test_what_cannot_be_put_back_is_not_deleted(paths, away):
     leaving = paths.checkpoints / "leaving.0.step-00000001"
     os.rename(paths.checkpoint(1), leaving)
     away.refuse(leaving, times=1)
-    attempt = fence.claim_attempt(paths)
+    claim = fence.claim_attempt(paths)
 
     with pytest.raises(OSError, match="Input/output"):
-        fence.drop_stale(paths, attempt)
-    fence.drop_stale(paths, attempt)
+        fence.drop_stale(paths, claim)
+    fence.drop_stale(paths, claim)
 
     assert committed.newest_good(paths).step == 1
 
@@ -444,12 +480,12 @@ def test_what_cannot_be_put_back_is_not_deleted(paths, away):
 def test_what_an_older_attempt_was_writing_is_taken_away_or_it_is_said(paths, away):
     """Its rename would still commit it: an attempt does not begin before that is gone."""
     write(paths, 2)
-    attempt = fence.claim_attempt(paths)
+    claim = fence.claim_attempt(paths)
     away.refuse(paths.checkpoint_tmp(0, 0, 2), times=1)
 
     with pytest.raises(OSError, match="Input/output"):
-        fence.drop_stale(paths, attempt)
-    fence.drop_stale(paths, attempt)
+        fence.drop_stale(paths, claim)
+    fence.drop_stale(paths, claim)
     fence.empty_trash(paths)
 
     assert list(paths.checkpoints.iterdir()) == []

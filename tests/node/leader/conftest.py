@@ -468,6 +468,26 @@ class FakeNode:
         self.link = None
 
 
+class FakeKeeper:
+    """A scripted keeper: an agent that it starts again has joined after ``start_s``."""
+
+    def __init__(self, world: World, *, start_s: float = 1.0, refuses: str = "") -> None:
+        self.world, self.start_s, self.refuses = world, start_s, refuses
+        self.cut = False
+        self.heard: list[dict[str, Any]] = []
+
+    def join(self) -> None:
+        self.link = FakeLink(self)  # type: ignore[arg-type]
+        self.link.up({"type": "keeper"})
+
+    def hear(self, m: dict[str, Any]) -> None:
+        self.heard.append(m)
+        if m["type"] == "revive" and self.refuses:
+            self.link.up({"type": "not_revived", "node": m["node"], "why": self.refuses})
+        elif m["type"] == "revive":
+            asyncio.get_running_loop().call_later(self.start_s, self.world.nodes[m["node"]].join)
+
+
 class World:
     """One run in a simulated cluster; `attempt_once` is one life of the allocation."""
 
@@ -489,6 +509,11 @@ class World:
         self.leader: Leader = None  # type: ignore[assignment]
         self.worker_class = FakeWorker
         self.names = [f"n{i}" for i in range(self.spec.nodes + self.spec.spare_nodes)]
+        self.keeper: FakeKeeper | None = None
+
+    def keep(self, **values: Any) -> None:
+        """Have a `FakeKeeper` beside the leader."""
+        self.keeper = FakeKeeper(self, **values)
 
     @property
     def saves_enabled(self) -> bool:
@@ -519,10 +544,14 @@ class World:
             node.up("signal", name=name, t=0)
 
     async def attempt_once(
-        self, script: Callable[[], Awaitable[None]] | None = None, *, absent: tuple[int, ...] = ()
+        self,
+        script: Callable[[], Awaitable[None]] | None = None,
+        *,
+        absent: tuple[int, ...] = (),
+        revived: bool = False,
     ) -> Ending:
-        """Run one attempt to its end; ``script`` runs beside it."""
-        self.attempt += 1
+        """Run one attempt to its end; ``script`` runs beside it. ``revived``: the leader takes a dead one's place in the same attempt."""
+        self.attempt += not revived
         self.groups.clear()
         self.nodes = [FakeNode(self, i, name) for i, name in enumerate(self.names)]
         self.leader = Leader(
@@ -533,6 +562,7 @@ class World:
             allocation=self.allocation,
             blocking=at_once,
             timing=self.timing,
+            revived=revived,
         )
 
         async def serve(hub: Hub) -> Callable[[], None]:
@@ -540,6 +570,8 @@ class World:
             for node in self.nodes:
                 if node.index not in absent:
                     node.join()
+            if self.keeper is not None:
+                self.keeper.join()
             return lambda: None
 
         beside = asyncio.get_running_loop().create_task(script()) if script else None  # type: ignore[arg-type]

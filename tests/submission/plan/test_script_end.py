@@ -10,7 +10,7 @@ import pytest
 
 from launcher.run.asking import PATIENCE_S
 from launcher.run.batch import COMPLETED, GONE, JUDGED
-from launcher.submission.plan import script
+from launcher.submission.plan import around_srun
 
 
 def ends(
@@ -39,9 +39,9 @@ n=0 passed=0
 (exit {srun})
 """
     text = (
-        f"{script.leave_line(f'{folder}/the run')}\n"
+        f"{around_srun.leave_line(f'{folder}/the run')}\n"
         + slept
-        + "\n".join(script.teardown(f"'{folder}/the run'", str(lib), str(tool)))
+        + "\n".join(around_srun.teardown(f"'{folder}/the run'", str(lib), str(tool)))
     )
     job = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")} | {"SLURM_JOB_ID": "9"} | (array or {})
     done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False, timeout=60, env=job)

@@ -1,0 +1,305 @@
+"""``python -m launcher.node.allocation.keeper RUN_DIR SRUN...``: run by the batch script beside srun; starts agents again that have died.
+
+A process that dies costs no allocation: the nodes that are well keep theirs, with torch imported. The keeper waits beside the
+batch script, outside every step: an srun inside the leader's own step would hear each signal of that, and take its tasks along.
+The leader asks it for agents. The leader itself it watches: where it dies, or stands still, another one takes its place.
+
+Each such agent has a step of its own: ``SRUN...`` are the words of a one-node srun up to the agent's module. SLURM is asked before: a job
+that it is ending, or was cancelled, is left alone, and the batch script's teardown decides.
+
+The batch script closes this process's standard input when its own srun has ended, and waits for this process: the job ends when
+no step is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from launcher.errors import ProtocolError
+from launcher.node.allocation.early_exits import leader_words, srun_end, step_cancelled
+from launcher.node.allocation.reach import host_answers
+from launcher.node.wire import connection
+from launcher.node.wire import messages as wire
+from launcher.node.wire.proofs import LifeKey
+from launcher.opening import read_whole
+from launcher.run.asking import exists, patiently
+from launcher.run.batch import GONE
+from launcher.run.message_lines import MessageReader
+from launcher.run.paths import RunPaths
+from launcher.run.processes import is_alive
+from launcher.run.spec import RunSpec
+from launcher.slurm.environ import job_environ
+from launcher.slurm.handback import RUNNING
+from launcher.slurm.hosts import expand_hosts
+from launcher.slurm.jobs import job_facts
+
+_MOST_FAILURES = 2
+"""New leaders in a row that did not come so far as to answer: the teardown then decides."""
+_UNHEARD_S = 60.0
+"""slurmctld may be restarting: it is asked again for so long."""
+_TERM_S = 60.0
+"""A TERM that the batch script's processes received so lately asks for the end of the job (`scancel --full --signal=TERM`)."""
+_EXIT_S = 2.0
+"""A leader whose connection has closed ends within moments, or was cut off and answers again."""
+_LAST_S = 10.0
+"""Steps that are left when the run is over get so long."""
+_GIVEN_UP_S = 120.0
+"""The same where nothing can be kept: the agents wait a minute for a leader before they leave."""
+_POLL_S = 0.05
+
+
+class Keeper:
+    """Keeps the agents of one life of the allocation alive."""
+
+    def __init__(
+        self,
+        paths: RunPaths,
+        spec: RunSpec,
+        secret: str,
+        srun: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        stdin: IO[Any] = sys.stdin,
+    ) -> None:
+        self.paths = paths
+        self._stdin = stdin
+        self._srun = srun
+        self._environ = {k: v for k, v in environ.items() if not k.startswith(("SLURM_STEP_", "SLURM_STEPID"))}
+        self._job = job_environ(environ)
+        self._names = expand_hosts(self._job.node_list)
+        self._key = LifeKey(secret, connection.allocation_life(environ), self._names[0])
+        self._ports = self._key.candidate_ports(spec.port_range)
+        self._init_s = spec.init_timeout_min * 60
+        self._steps: dict[asyncio.subprocess.Process, int] = {}
+        """The steps that run, and the node of each."""
+        self._orders: dict[int, int] = {}
+        """How often the agent of each node has been asked for."""
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._alone = asyncio.Event()
+        """The batch script's own srun has ended."""
+        self._leader: wire.KeeperWelcome | None = None
+        """The newest that has answered."""
+        self._leads: asyncio.subprocess.Process | None = None
+        """The newest leader's step; None: it is in the batch script's."""
+        self._peer: connection.Peer | None = None
+        self._heard = 0.0
+        self._term_at = -math.inf
+        """When this process received TERM last."""
+        self._over = False
+        """The leader has said that nothing is to be kept any more."""
+        self._code = 0
+
+    async def run(self) -> int:
+        """Keep agents and leader until the run is over, or nothing can be kept; then wait for the last step.
+
+        Returns the exit code that the batch script takes for srun's; 0: none.
+        """
+        self._task(self._read_input())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._heard_term)
+        failures = 0
+        while not self._over:
+            peer = await self._find()
+            if peer is not None:
+                failures = 0
+                await self._serve(peer)
+                if self._over or not await self._leader_ended():
+                    continue
+            if self._leader is None or failures == _MOST_FAILURES or not await self._lends():
+                break
+            failures += 1
+            _say(f"The leader on {self._names[0]} died; another one takes its place.")
+            self._leads = await self._start(0, self._names[0])
+        await self._rest()
+        return self._code
+
+    # --- the leader ---
+
+    async def _find(self) -> connection.Peer | None:
+        """Connect to the leader; None when it does not answer, or its step ends before it does."""
+        limit_s = self._init_s if self._leader is None else _UNHEARD_S
+        search = self._task(connection.find_leader("127.0.0.1", self._ports, self._key, timeout_s=limit_s))
+        ended = self._task(self._alone.wait() if self._leads is None else self._leads.wait())
+        try:
+            await asyncio.wait({search, ended}, return_when=asyncio.FIRST_COMPLETED)
+            return search.result() if search.done() else None
+        except ProtocolError:
+            return None
+        finally:
+            search.cancel()
+            ended.cancel()
+
+    async def _serve(self, peer: connection.Peer) -> None:
+        """Do what the leader asks for until it says that all is over, or is lost."""
+        self._peer, self._heard = peer, time.monotonic()
+        peer.send(wire.KeeperHello())
+        beat = self._task(self._beat(peer))
+        reader = MessageReader(wire.ToAgent, _say)
+        try:
+            async for values in peer.messages():
+                self._heard = time.monotonic()
+                match reader.read(values):
+                    case wire.KeeperWelcome() as welcome:
+                        self._leader, self._names = welcome, welcome.nodes
+                    case wire.Revive(node=node, host=host):
+                        self._task(self._revive(node, host))
+                    case wire.Shutdown():
+                        self._over = True
+                        return
+        finally:
+            beat.cancel()
+            self._peer = None
+            peer.abort()
+
+    async def _beat(self, peer: connection.Peer) -> None:
+        """Have the leader answer every second; hang up on one that does not."""
+        while time.monotonic() - self._heard <= wire.SILENCE_S:
+            peer.send(wire.Alive(t=time.time(), ranks=[]))
+            await asyncio.sleep(wire.HEARTBEAT_S)
+        _say(f"The leader did not answer for {wire.SILENCE_S:.0f} s.")
+        self._kill_leader()
+        peer.abort()
+
+    async def _leader_ended(self) -> bool:
+        """Whether the leader's process has ended; one that is there and answers has only lost this connection."""
+        if self._leader is None or await self._ends_within(_EXIT_S):
+            return True
+        if await connection.answers("127.0.0.1", self._ports, self._key):
+            return False
+        self._kill_leader()
+        await self._ends_within(_EXIT_S)  # one that cannot be killed is kept from writing by the newer claim
+        return True
+
+    async def _ends_within(self, limit_s: float) -> bool:
+        end = time.monotonic() + limit_s
+        while self._leader is not None and is_alive(self._leader.pid, self._leader.mark):
+            if time.monotonic() >= end:
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True
+
+    def _kill_leader(self) -> None:
+        """Kill a leader that stands still: going on, it would find another one in its place."""
+        if self._leader is not None and is_alive(self._leader.pid, self._leader.mark):
+            with contextlib.suppress(OSError):
+                os.kill(self._leader.pid, signal.SIGKILL)
+
+    # --- agents ---
+
+    async def _revive(self, node: int, host: str) -> None:
+        """Start the agent of a node again and wait for its end; the leader is told of it, unless it has asked for the node anew."""
+        order = self._orders[node] = self._orders.get(node, 0) + 1
+        if not await asyncio.to_thread(host_answers, host, self._ports[:1]):
+            why = "its host does not answer"
+        elif not await self._lends():
+            why = "SLURM is ending the job"
+        else:
+            step = await self._start(node, host)
+            why = f"its step ended with exit code {await step.wait()}"
+        if self._peer is not None and self._orders[node] == order:
+            self._peer.send(wire.NotRevived(node=node, why=why))
+
+    async def _lends(self) -> bool:
+        """Ask SLURM whether the job is to run on, in this life."""
+        end = time.monotonic() + _UNHEARD_S
+        while (facts := await asyncio.to_thread(job_facts, self._job.own_id)) is None:
+            if time.monotonic() >= end:
+                return False
+            await asyncio.sleep(1.0)
+        if time.monotonic() - self._term_at < _TERM_S:
+            return False
+        same_life = facts.restarts in (None, self._job.restart_count)
+        if facts.state not in RUNNING or not same_life or facts.preempt_t is not None:
+            return False
+        return not await asyncio.to_thread(self._was_ended)
+
+    def _heard_term(self) -> None:
+        self._term_at = time.monotonic()
+
+    def _was_ended(self) -> bool:
+        """Whether the run has an outcome, the leader has said why it cannot go on, or somebody cancelled a step: the run, that means."""
+        try:
+            if exists(self.paths.outcome, self.paths.root):
+                return True
+        except OSError:
+            pass  # a new leader waits for the folder
+        return bool(leader_words(self.paths)) or (step_cancelled(self.paths) and not srun_end(self.paths))
+
+    async def _start(self, node: int, host: str) -> asyncio.subprocess.Process:
+        """Start the agent of a node in a step of its own. Its log is the node's: submitit names them by task."""
+        log = self.paths.submitit / f"{self._job.own_id}_{node}_log.out"
+        words = [self._srun[0], f"--nodelist={host}", f"--output={log}", "--open-mode=append", *self._srun[1:]]
+        again = [str(self.paths.root), "--node", str(node), "--again", ",".join(self._names)]
+        step = await asyncio.create_subprocess_exec(
+            *words, *again, stdin=asyncio.subprocess.DEVNULL, env=self._environ, start_new_session=True
+        )
+        self._steps[step] = node
+        self._task(self._forget(step))
+        return step
+
+    async def _forget(self, step: asyncio.subprocess.Process) -> None:
+        code = await step.wait()
+        if self._steps.pop(step) == 0:
+            self._code = code if code == GONE else 0
+
+    # --- the end ---
+
+    async def _read_input(self) -> None:
+        """Wait until the batch script closes this process's standard input, or has gone itself."""
+        parent = os.getppid()
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), self._stdin)
+        await reader.read()
+        if os.getppid() != parent:
+            os._exit(1)  # SLURM ends what is left of the job
+        self._alone.set()
+
+    async def _rest(self) -> None:
+        """Wait until the batch script's srun has ended, and every step; what stays then is killed."""
+        await self._alone.wait()
+        end = time.monotonic() + (_LAST_S if self._over else _GIVEN_UP_S)
+        while self._steps and time.monotonic() < end:
+            await asyncio.sleep(_POLL_S)
+        await self._ends_within(end - time.monotonic())  # where its srun was killed, its step may go on
+        for step in list(self._steps):
+            with contextlib.suppress(ProcessLookupError):
+                step.kill()
+
+    def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} keeper: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Keep one life of the allocation; returns the exit code of `Keeper.run`."""
+    for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # what SLURM sends to the batch script's processes is the leader's business
+    paths = RunPaths(Path(sys.argv[1]).absolute())
+    spec = patiently(lambda: RunSpec.read(paths.spec), paths.root)
+    secret = patiently(lambda: read_whole(paths.secret), paths.root).decode().strip()
+    return asyncio.run(Keeper(paths, spec, secret, sys.argv[2:], os.environ).run())
+
+
+if __name__ == "__main__":
+    code = 1
+    try:
+        code = main()
+    finally:
+        os._exit(code)  # a thread may wait for a slow file system, or for SLURM

@@ -1,0 +1,82 @@
+"""Has the keeper start agents again that have died, in the allocation that is held: the other nodes stay as they are.
+
+The keeper (`launcher.node.allocation.keeper`) is outside the job's steps, beside the batch script. It asks SLURM first.
+"""
+
+from __future__ import annotations
+
+import os
+
+from launcher.node.leader.board import Board
+from launcher.node.leader.nodes import Node
+from launcher.node.policy.decisions import RESTARTED, Evidence
+from launcher.node.wire import messages as wire
+from launcher.run import clock
+from launcher.run.processes import mark_of
+
+
+def welcome(board: Board) -> wire.Welcome:
+    """Return what an agent that joins is told."""
+    kept = board.keeper is not None
+    return wire.Welcome(
+        attempt=board.attempt, t=clock.now(), heartbeat_s=wire.HEARTBEAT_S, silence_s=wire.SILENCE_S, kept=kept
+    )
+
+
+def keeper_joined(board: Board, link: wire.Link) -> None:
+    """Take the keeper on; the agents learn that there is one."""
+    if board.phase == "ended":
+        link.send(wire.Shutdown())
+        link.close()
+        return
+    board.keeper = link
+    names = [node.name for node in board.nodes.all]
+    link.send(wire.KeeperWelcome(pid=os.getpid(), mark=mark_of(os.getpid()), nodes=names))
+    _tell_agents(board)
+
+
+def keeper_left(board: Board) -> None:
+    """Do without the keeper: what it was asked for will not come."""
+    board.keeper = None
+    for node in board.nodes.all:
+        node.asked_at = None
+    _tell_agents(board)
+
+
+def _tell_agents(board: Board) -> None:
+    for node in board.nodes.all:
+        node.send(welcome(board))
+
+
+def ask_for(board: Board, node: Node) -> None:
+    """Have the agent of a lost node started again, where that can be: not this process's own, nor while the run is stopped."""
+    if board.keeper is None or node.index == 0 or node.bad is not None or node.asked_at is not None:
+        return
+    if board.interrupted is None and board.phase != "ended":
+        node.asked_at = board.now()
+        board.keeper.send(wire.Revive(node=node.index, host=node.name))
+
+
+def failed(board: Board, said: wire.NotRevived) -> None:
+    """Use a node no more whose agent could not be started again. An agent that had joined is noticed by its connection."""
+    node = board.nodes.all[said.node] if 0 <= said.node < len(board.nodes.all) else None
+    if node is None or node.asked_at is None:
+        return
+    node.asked_at = None
+    node.bad = f"its agent could not be started again: {said.why}"
+    board.history.event("revival_failed", host=node.host, why=said.why)
+
+
+async def await_revived(board: Board, evidence: Evidence) -> None:
+    """Wait for agents that are being started again, where the next round needs them."""
+    if evidence.kind not in RESTARTED:
+        return
+
+    def look(now: float) -> bool | None:
+        enough = len(board.nodes.healthy) >= board.spec.nodes
+        awaited = any(node.asked_at is not None for node in board.nodes.all)
+        return enough or not awaited or board.interrupted is not None or None
+
+    if await board.until(look, timeout_s=board.timing.revive_s) is None:
+        for node in board.nodes.all:
+            node.asked_at = None

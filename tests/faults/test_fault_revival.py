@@ -1,0 +1,88 @@
+"""Processes of the launcher die on the real cluster: the allocation is kept, and the end is the undisturbed one, bit for bit."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import inflict
+import pytest
+from cluster import Cluster
+from harness import Run, digest, start, submit, tells
+
+Undisturbed = Callable[[int], str]
+
+
+LONG = {"step_s": 0.1, "epochs": 12}
+ONE_NODE = {"nodes": 1, "tasks_per_node": 3, "cpus_per_task": 1}
+
+
+def _both(run: Run) -> None:
+    inflict.kill_agent(run, 2)
+    inflict.kill_agent(run, 0)
+
+
+def _all(run: Run) -> None:
+    for node in (2, 1, 0):
+        inflict.kill_agent(run, node)
+
+
+STRIKES: dict[str, tuple[Callable[[Run], object], str]] = {
+    "agent killed": (lambda run: inflict.kill_agent(run, 1), "node_lost"),
+    "leader killed": (lambda run: inflict.kill_agent(run, 0), "leader_gone"),
+    "revived agent killed": (lambda run: inflict.kill_agent(run, 1), "node_lost"),
+    "revived leader killed": (lambda run: inflict.kill_agent(run, 0), "leader_gone"),
+    "agent frozen": (lambda run: inflict.agents(run)[2].send_signal(signal.SIGSTOP), "node_lost"),
+    "leader frozen": (lambda run: inflict.agents(run)[0].send_signal(signal.SIGSTOP), "leader_gone"),
+    "agent and leader killed": (_both, "leader_gone"),
+    "all agents killed": (_all, "leader_gone"),
+}
+
+
+@pytest.fixture(scope="module")
+def struck(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run over three hosts that suffers all of these, one a round, each after the round's first checkpoint; then its sruns die."""
+    cluster.cancel_all()
+    run = start(cluster, tmp_path_factory.mktemp("struck"), params=LONG, checkpoint={"interval_steps": 5})
+    for number, (strike, _) in enumerate(STRIKES.values()):
+        run.wait_round(number)
+        run.wait("a checkpoint of the round", lambda number=number: run.told("saved", round=number))
+        strike(run)
+    run.wait_round(len(STRIKES))
+    run.wait("a checkpoint", lambda: run.told("saved", round=len(STRIKES)))
+    inflict.kill_srun(run)
+    run.wait_end()
+    return run
+
+
+@pytest.mark.parametrize("fault", STRIKES)
+def test_what_dies_is_started_again_in_place(struck: Run, fault: str) -> None:
+    """One job, one attempt; the decision names what died, and the next round has every host again."""
+    number = list(STRIKES).index(fault)
+
+    tells(
+        struck,
+        ("saved", {"round": number}),
+        ("decision", {"evidence": STRIKES[fault][1], "action": "new_round"}),
+        ("round_started", {"attempt": 0, "round": number + 1}),
+        ("first_step", {"round": number + 1}),
+        ("ended", {"state": "completed"}),
+    )
+    rounds = struck.told("round_started")
+    assert [r["host"] for r in rounds[number + 1]["ranks"]] == [r["host"] for r in rounds[0]["ranks"]]
+    assert len(rounds) == 1 + len(STRIKES)
+    assert len(struck.told("attempt_started")) == 1
+
+
+def test_without_their_sruns_the_agents_work_on(struck: Run) -> None:
+    """The batch script waits for the keeper, not for srun alone; the last round ends with the work."""
+    assert struck.told("round_ended")[-1]["why"] == "every rank has finished"
+
+
+def test_the_end_is_the_undisturbed_one(struck: Run, tmp_path: Path) -> None:
+    """Bit for bit, with nothing left behind."""
+    reference = submit(tmp_path, {}, 3, backend="local", params={**LONG, "step_s": 0.0}, resources=ONE_NODE)
+    assert reference.wait_end()["state"] == "completed"
+    assert digest(struck) == digest(reference)
+    struck.wait_no_process()

@@ -1,0 +1,324 @@
+"""The keeper, over the real wire: a scripted leader, a stand-in for srun, and a job as SLURM shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.errors import ProtocolError
+from launcher.node.allocation import keeper as module
+from launcher.node.allocation.keeper import Keeper
+from launcher.node.wire import connection
+from launcher.node.wire import messages as wire
+from launcher.node.wire.proofs import LifeKey
+from launcher.run.batch import GONE, MARK
+from launcher.run.paths import RunPaths
+from launcher.run.processes import mark_of
+from launcher.run.spec import RunSpec, Work
+from launcher.slurm.jobs import JobFacts
+
+SECRET = "5a" * 32
+ENVIRON = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_RESTART_COUNT": "1",
+    "SLURM_JOB_NODELIST": "node[1-3]",
+    "SLURM_STEP_ID": "3",
+    "PATH": os.environ["PATH"],
+}
+RUNNING = JobFacts(job_id="7", state="RUNNING", restarts=1)
+SRUN = """
+import json, os, sys, time
+words, root = sys.argv[1:], os.environ["ROOT"]
+with open(root + "/started", "a") as f:
+    f.write(json.dumps([words, sorted(k for k in os.environ if k.startswith("SLURM_STEP"))]) + "\\n")
+while not os.path.exists(root + "/end"):
+    time.sleep(0.01)
+sys.exit(int(open(root + "/end").read()))
+"""
+"""Notes how it was called, and ends with the code that the file ``end`` holds."""
+
+
+class ScriptedLeader(wire.Hub):
+    """Welcomes the keeper in the name of a process that lives, and keeps what it says."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.links: list[Any] = []
+        self.said: list[dict[str, Any]] = []
+
+    def received(self, link: wire.Link, message: dict[str, Any]) -> None:
+        """See `Hub`."""
+        self.said.append(message)
+        if message["type"] == "keeper":
+            self.links.append(link)
+            link.send(wire.KeeperWelcome(pid=self.pid, mark=mark_of(self.pid), nodes=["node1", "node2", "node3"]))
+
+    def closed(self, link: wire.Link, why: str) -> None:
+        """See `Hub`."""
+
+    def told(self, type_: str) -> list[dict[str, Any]]:
+        """What it was told of one type."""
+        return [m for m in self.said if m["type"] == type_]
+
+
+class Scene:
+    """A run's folder, a keeper's input, and SLURM's answers."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.paths = RunPaths(root)
+        self.facts: JobFacts | None = RUNNING
+        self.leader_process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        self.leader = ScriptedLeader(self.leader_process.pid)
+        self.paths.submitit.mkdir(parents=True)
+        self.write_log("")
+        monkeypatch.setattr(module, "job_facts", lambda job_id: self.facts)
+        monkeypatch.setattr(module, "_LAST_S", 1.0)  # the scripted leader's process does not end by itself
+        monkeypatch.setattr(module, "_EXIT_S", 0.5)
+        monkeypatch.setattr(module, "host_answers", lambda host, ports: host != "node3")
+        for name, value in ENVIRON.items():
+            monkeypatch.setenv(name, value)
+        (root / "srun").write_text(f"#!{sys.executable}\n{SRUN}")
+        (root / "srun").chmod(0o755)
+        self.input, self._open = os.pipe()
+        self.stop: Callable[[], None] = lambda: None
+
+    def write_log(self, text: str) -> None:
+        """What the batch script's log holds of this life."""
+        (self.paths.submitit / "7_0_log.out").write_text(f"{MARK}7.1\n{text}")
+
+    def srun_ends(self) -> None:
+        """The batch script's own srun has ended."""
+        os.close(self._open)
+
+    def step_ends(self, code: int) -> None:
+        """Every step that the keeper started ends."""
+        (self.paths.root / "end").write_text(str(code))
+
+    def started(self) -> list[tuple[list[str], list[str]]]:
+        """How srun was called, and which variables of a step it had."""
+        file = self.paths.root / "started"
+        return [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []  # type: ignore[misc]
+
+    async def listen(self) -> int:
+        """Lead on a port of the life's candidates."""
+        key = LifeKey(SECRET, "7.1", "node1")
+        while True:
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                self.port = probe.getsockname()[1]
+            try:
+                self.stop = await connection.server(key, [self.port], peers=3, local=True)(self.leader)
+                return self.port
+            except ProtocolError:
+                continue
+
+    def keeper(self) -> Keeper:
+        """The keeper of this life."""
+        spec = RunSpec(
+            id="r", name="r", run_dir=str(self.paths.root), work=Work(kind="task", target="m:C"), batch="slurm", nodes=3,
+            tasks_per_node=1, timeout_min=5, backend="gloo", port_range=[self.port, self.port],
+        )  # fmt: skip
+        srun = [str(self.paths.root / "srun"), "--overlap", "agent"]
+        environ = {**ENVIRON, "ROOT": str(self.paths.root)}
+        made = Keeper(self.paths, spec, SECRET, srun, environ, stdin=os.fdopen(self.input))
+        return made
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Wait until something holds."""
+
+    async def wait() -> None:
+        while not true():
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(wait(), 60)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    """The scene; nothing of it outlives the test."""
+    made = Scene(tmp_path / "run", monkeypatch)
+    yield made
+    made.leader_process.kill()
+    made.leader_process.wait()
+
+
+def keeping(scene: Scene, act: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    """Run a keeper while ``act`` happens; return its code."""
+
+    async def both() -> int:
+        await scene.listen()
+        running = asyncio.ensure_future(scene.keeper().run())
+        try:
+            await until(lambda: scene.leader.links or running.done())
+            await act()
+            return await asyncio.wait_for(running, 60)
+        finally:
+            scene.step_ends(1)
+            running.cancel()
+            scene.stop()
+
+    return asyncio.run(both())
+
+
+async def leader_dies(scene: Scene) -> None:
+    scene.leader_process.kill()
+    scene.leader_process.wait()
+    scene.stop()
+    await asyncio.sleep(0)
+
+
+def test_an_agent_is_started_in_a_step_of_its_own(scene: Scene) -> None:
+    """On its host, with the log of its node and the names of all; the leader hears how the step ended; no step's variable leaks."""
+
+    async def act() -> None:
+        (link,) = scene.leader.links
+        link.send(wire.Revive(node=1, host="node2"))
+        await until(scene.started)
+        scene.step_ends(5)
+        await until(lambda: scene.leader.told("not_revived"))
+        link.send(wire.Shutdown())
+        scene.srun_ends()
+
+    assert keeping(scene, act) == 0
+    ((words, variables),) = scene.started()
+    log = scene.paths.submitit / "7_1_log.out"
+    assert words[:3] == ["--nodelist=node2", f"--output={log}", "--open-mode=append"]
+    assert words[-5:] == [str(scene.paths.root), "--node", "1", "--again", "node1,node2,node3"]
+    assert variables == []
+    (said,) = scene.leader.told("not_revived")
+    assert (said["node"], said["why"]) == (1, "its step ended with exit code 5")
+
+
+@pytest.mark.parametrize(
+    ("host", "facts", "why"),
+    [
+        ("node3", RUNNING, "its host does not answer"),
+        ("node2", JobFacts(job_id="7", state="COMPLETING", restarts=1), "SLURM is ending the job"),
+        ("node2", JobFacts(job_id="7", state="RUNNING", restarts=2), "SLURM is ending the job"),
+        ("node2", JobFacts(job_id="7", state="RUNNING", restarts=1, preempt_t=5.0), "SLURM is ending the job"),
+    ],
+)
+def test_slurm_and_the_host_are_asked_first(scene: Scene, host: str, facts: JobFacts, why: str) -> None:
+    """A job that SLURM is ending, has started anew or preempts is left alone, and so is a host that is gone."""
+    scene.facts = facts
+
+    async def act() -> None:
+        (link,) = scene.leader.links
+        link.send(wire.Revive(node=1, host=host))
+        await until(lambda: scene.leader.told("not_revived"))
+        link.send(wire.Shutdown())
+        scene.srun_ends()
+
+    assert keeping(scene, act) == 0
+    assert scene.started() == []
+    assert scene.leader.told("not_revived")[0]["why"] == why
+
+
+def test_another_leader_is_started_where_one_dies(scene: Scene) -> None:
+    """On the first host; where it dies before it answers it is tried once more, and then the teardown decides."""
+
+    async def act() -> None:
+        await leader_dies(scene)
+        await until(scene.started)
+        scene.srun_ends()
+        await asyncio.sleep(0.3)  # it waits for the new leader, although srun has ended
+        scene.step_ends(GONE)
+
+    assert keeping(scene, act) == GONE
+    assert [words[0] for words, _ in scene.started()] == ["--nodelist=node1"] * 2
+
+
+def test_an_end_of_the_leader_that_was_meant_is_no_death(scene: Scene) -> None:
+    """It says so first. The keeper then waits for the batch script's srun, and for steps that are left."""
+
+    async def act() -> None:
+        (link,) = scene.leader.links
+        link.send(wire.Revive(node=1, host="node2"))
+        await until(scene.started)
+        link.send(wire.Shutdown())
+        await leader_dies(scene)
+        scene.srun_ends()
+        await asyncio.sleep(0.3)
+        scene.step_ends(0)
+
+    assert keeping(scene, act) == 0
+    assert len(scene.started()) == 1
+
+
+@pytest.mark.parametrize("how", ["outcome", "its words", "step cancelled", "job over", "TERM"])
+def test_a_leader_whose_run_is_over_is_not_missed(scene: Scene, how: str) -> None:
+    """It has written the outcome or a last sentence, a step was cancelled, SLURM ends the job, or TERM came to the batch script."""
+
+    async def act() -> None:
+        if how == "outcome":
+            scene.paths.outcome.write_text("{}")
+        elif how == "its words":
+            scene.write_log("error: the leader failed: no room\n")
+        elif how == "step cancelled":
+            scene.write_log("slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-26T12:00:00 ***\n")
+        elif how == "job over":
+            scene.facts = JobFacts(job_id="7", state="COMPLETING", restarts=1)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.05)
+        await leader_dies(scene)
+        scene.srun_ends()
+
+    assert keeping(scene, act) == 0
+    assert scene.started() == []
+
+
+def test_a_killed_srun_is_no_cancelled_step(scene: Scene) -> None:
+    """slurmstepd says the same of both: the batch script's log tells that srun was killed."""
+
+    async def act() -> None:
+        scene.write_log(
+            "/var/spool/slurmd/job00007/slurm_script: line 30:  4711 Killed                  srun --unbuffered\n"
+            "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-26T12:00:00 ***\n"
+        )
+        await leader_dies(scene)
+        await until(scene.started)
+        scene.srun_ends()
+        scene.step_ends(1)
+
+    assert keeping(scene, act) == 0
+    assert len(scene.started()) == 2
+
+
+def test_a_leader_that_lives_is_joined_again(scene: Scene) -> None:
+    """Its connection broke, and it answers: nothing is started beside it."""
+
+    async def act() -> None:
+        scene.leader.links[0].close()
+        await until(lambda: len(scene.leader.links) == 2)
+        scene.leader.links[1].send(wire.Shutdown())
+        scene.srun_ends()
+
+    assert keeping(scene, act) == 0
+    assert scene.started() == []
+
+
+def test_without_a_leader_it_leaves_with_srun(scene: Scene) -> None:
+    """No leader ever answered: how that is mended is the teardown's to decide."""
+
+    async def both() -> int:
+        await scene.listen()
+        scene.stop()
+        running = asyncio.ensure_future(scene.keeper().run())
+        await asyncio.sleep(0.2)
+        assert not running.done()
+        scene.srun_ends()
+        return await asyncio.wait_for(running, 60)
+
+    assert asyncio.run(both()) == 0
+    assert scene.started() == []

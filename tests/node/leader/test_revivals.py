@@ -1,0 +1,222 @@
+"""Agents and leaders that died are started again in the allocation that is held: nobody waits in the queue for them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from launcher.node.allocation.allocation import SignalMeaning
+
+SAVES = {"interval_steps": 5, "keep_last": 9}
+
+
+def kept(world, *, keeper=(), **changes):
+    """A world with a keeper."""
+    w = world(**{"checkpoint": SAVES, **changes})
+    w.keep(**dict(keeper))
+    w.allocation.means = SignalMeaning("nothing")
+    return w
+
+
+def killed(w, step, index, *, times=1):
+    """Node ``index`` loses its agent when somebody is at ``step``, as often as that is reached."""
+    left = [None] * times
+    w.hooks[step] = [lambda worker: left and (left.pop(), w.nodes[index].die())]
+
+
+async def led_until(w, true):
+    """Run an attempt until its leader is killed, when ``true``."""
+    leading = asyncio.ensure_future(w.attempt_once())
+    await w.until(true)
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
+
+
+def test_a_killed_agent_is_started_again_in_place(world, virtual):
+    """One attempt, no requeue; the new round has the same nodes in the same order, and begins seconds after the loss."""
+    w = kept(world)
+    killed(w, 12, 1)
+
+    assert virtual(w.attempt_once()).state == "completed"
+    first, second = w.events("round_started")
+    assert first["ranks"] == second["ranks"]
+    assert second["resume_step"] == 10
+    (lost,) = w.events("node_lost")
+    assert second["t"] - lost["t"] < 5
+    assert [(e["host"], e["seconds"] < 2) for e in w.events("agent_revived")] == [("n1", True)]
+    assert [d["action"] for d in w.events("decision")] == ["new_round", "complete"]
+    assert w.keeper.heard[-1]["type"] == "shutdown"
+
+
+def test_without_a_keeper_the_job_is_requeued(world, virtual):
+    """As ever: there is nobody who could start an agent."""
+    w = world(checkpoint=SAVES)
+    killed(w, 12, 1)
+
+    assert virtual(w.attempt_once()).state == "requeued"
+
+
+def test_a_node_that_loses_its_agent_twice_without_progress_is_given_up(world, virtual):
+    """The second time it is not started again; with progress in between it is, as often as that comes."""
+    w = kept(world, checkpoint={"interval_steps": 1000})
+    killed(w, 12, 1, times=2)
+    assert virtual(w.attempt_once()).state == "requeued"
+    assert [m["type"] for m in w.keeper.heard].count("revive") == 1
+
+    w = kept(world)
+    for step in (12, 17, 22, 27):
+        killed(w, step, 1)
+    assert virtual(w.attempt_once()).state == "completed"
+    assert len(w.events("agent_revived")) == 4
+
+
+@pytest.mark.parametrize("keeper", [{"refuses": "its host does not answer"}, {"start_s": 1000.0}])
+def test_an_agent_that_does_not_come_back_costs_seconds(world, virtual, keeper):
+    """The keeper says that it cannot be started, or nothing comes of it: the job is requeued without that host."""
+    w = kept(world, keeper=keeper)
+    killed(w, 12, 1)
+
+    assert virtual(w.attempt_once()).state == "requeued"
+    (lost,) = w.events("node_lost")
+    (back,) = w.events("requeued")
+    assert back["t"] - lost["t"] < 22
+    assert w.allocation.said[0][:2] == ("hand_back", ("n1",))
+    assert [e["why"] for e in w.events("revival_failed")] == [v for v in keeper.values() if isinstance(v, str)]
+
+
+def test_a_spare_does_not_wait_for_the_revival(world, virtual):
+    """The new round begins on the spare at once; the agent that comes back is a spare from then on."""
+    w = kept(world, spare_nodes=1, keeper={"start_s": 5.0})
+    w.step_s = 0.5
+    killed(w, 12, 1)
+
+    assert virtual(w.attempt_once()).state == "completed"
+    _, second = w.events("round_started")
+    assert {r["host"] for r in second["ranks"]} == {"n0", "n2"}
+    (lost,) = w.events("node_lost")
+    assert second["t"] - lost["t"] < 2
+    assert len(w.events("agent_revived")) == 1
+
+
+def test_nothing_is_started_again_while_the_run_is_being_stopped(world, virtual):
+    """SLURM takes the nodes away: agents that end now are not missed."""
+    w = kept(world)
+    w.allocation.means = SignalMeaning("preempted", 60.0)
+
+    async def script():
+        await w.until(lambda: any(x.entered >= 12 for n in w.nodes for x in n.workers))
+        w.signal()
+        await w.until(lambda: w.leader._board.interrupt is not None)
+        w.nodes[1].die()
+
+    assert virtual(w.attempt_once(script)).state == "requeued"
+    assert "revive" not in [m["type"] for m in w.keeper.heard]
+
+
+def test_another_leader_goes_on_in_the_same_attempt(world, virtual):
+    """It claims the dead one's attempt, resumes from its newest checkpoint, and counts its death as a restart."""
+    w = kept(world, preflight=True)
+
+    async def both():
+        await led_until(w, lambda: any(x.entered >= 13 for n in w.nodes for x in n.workers))
+        return await w.attempt_once(revived=True)
+
+    assert virtual(both()).state == "completed"
+    assert [e["attempt"] for e in w.events("attempt_started")] == [0]
+    assert [(e["attempt"], e["leader"]) for e in w.events("leader_revived")] == [(0, 1)]
+    assert [(e["round"], e["resume_step"]) for e in w.events("round_started")] == [(0, None), (1, 10)]
+    assert [(d["evidence"], d["action"]) for d in w.events("decision")] == [
+        ("leader_gone", "new_round"),
+        ("done", "complete"),
+    ]
+    assert len(w.events("preflight")) == 1
+    assert w.outcome["attempt"] == 0
+    assert w.leftovers() == []
+
+
+def test_leaders_that_die_without_progress_end_the_run(world, virtual):
+    """`restart.max_restarts` counts them since the last checkpoint, as it does ranks."""
+    w = kept(world, checkpoint={"interval_steps": 1000}, restart={"max_restarts": 2})
+
+    async def all_of_them():
+        await led_until(w, lambda: any(x.entered >= 13 for n in w.nodes for x in n.workers))
+        for _ in range(2):
+            again = asyncio.ensure_future(w.attempt_once(revived=True))
+            await w.until(lambda: any(x.entered >= 13 for n in w.nodes for x in n.workers))
+            again.cancel()
+            await asyncio.gather(again, return_exceptions=True)
+        return await w.attempt_once(revived=True)
+
+    assert virtual(all_of_them()).state == "failed"
+    assert "restart.max_restarts is used up" in w.outcome["reason"]
+
+
+def test_an_agent_that_died_with_the_leader_is_started_again(world, virtual):
+    """It does not join the new leader, which asks for it after some seconds."""
+    w = kept(world)
+
+    async def both():
+        await led_until(w, lambda: any(x.entered >= 13 for n in w.nodes for x in n.workers))
+        return await w.attempt_once(revived=True, absent=(1,))
+
+    assert virtual(both()).state == "completed"
+    assert [m["node"] for m in w.keeper.heard if m["type"] == "revive"] == [1]
+    (revived,), (_, second) = w.events("leader_revived"), w.events("round_started")
+    assert second["t"] - revived["t"] < 6
+
+
+def test_a_host_that_died_with_the_leader_is_given_up(world, virtual):
+    """It cannot be started again: the job is requeued without it, after seconds and not after init_timeout_min."""
+    w = kept(world, keeper={"refuses": "its host does not answer"})
+
+    async def both():
+        await led_until(w, lambda: any(x.entered >= 13 for n in w.nodes for x in n.workers))
+        return await w.attempt_once(revived=True, absent=(1,))
+
+    assert virtual(both()).state == "requeued"
+    (revived,), (back,) = w.events("leader_revived"), w.events("requeued")
+    assert back["t"] - revived["t"] < 6
+    assert w.allocation.said[0][:2] == ("hand_back", ("n1",))
+
+
+def test_a_new_leader_learns_that_the_time_limit_is_near(world, virtual):
+    """SLURM sends USR2 once: it may have come to the leader that died."""
+    w = kept(world)
+
+    async def both():
+        await led_until(w, lambda: any(x.entered >= 13 for n in w.nodes for x in n.workers))
+        w.allocation.means = SignalMeaning("time_limit", 100.0)
+        return await w.attempt_once(revived=True)
+
+    assert virtual(both()).state == "requeued"
+    assert w.events("decision")[-1]["evidence"] == "time_limit"
+
+
+def test_a_new_leader_hears_the_users_request(world, virtual):
+    """`launcher cancel --save` was announced to the leader that died."""
+    w = kept(world)
+
+    async def both():
+        await led_until(w, lambda: any(x.entered >= 13 for n in w.nodes for x in n.workers))
+        w.paths.request.write_text("{}")
+        return await w.attempt_once(revived=True)
+
+    assert virtual(both()).state == "cancelled"
+
+
+def test_hosts_that_the_dead_leader_had_excluded_stay_excluded(world, virtual):
+    """A node that failed its checks is not used by the next leader either."""
+    w = kept(world, preflight=True, spare_nodes=1)
+
+    async def both():
+        leading = asyncio.ensure_future(w.attempt_once())
+        await w.until(lambda: bool(w.nodes))
+        w.nodes[1].check_ok = False
+        await w.until(lambda: any(x.entered >= 13 for n in w.nodes for x in n.workers))
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        return await w.attempt_once(revived=True)
+
+    assert virtual(both()).state == "completed"
+    assert {r["host"] for r in w.events("round_started")[-1]["ranks"]} == {"n0", "n2"}
