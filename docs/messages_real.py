@@ -138,7 +138,14 @@ def _verdicts() -> list[str]:
 
 def _limits() -> list[str]:
     spec = SimpleNamespace(
-        tasks_per_node=8, cpus_per_task=16, nodes=2, spare_nodes=1, all_nodes=3, gpus_per_node=8, mem_gb=1024
+        tasks_per_node=8,
+        cpus_per_task=16,
+        nodes=2,
+        spare_nodes=1,
+        all_nodes=3,
+        smallest_allocation=3,
+        gpus_per_node=8,
+        mem_gb=1024,
     )
     out = []
     for gpus in (0, 4):

@@ -100,7 +100,7 @@ def _allow_interpolation(prop: dict[str, Any]) -> None:
     """``nodes: ${params.n}`` is no fault before it is filled in; keys that take any text take that already."""
     value = {key: prop[key] for key in prop if key not in _KEPT}
     options = value.get("anyOf", [value])
-    kinds = {o.get("type") for o in options if "enum" not in o}
+    kinds = {o.get("type") for o in options if not {"enum", "pattern"} & {*o}}
     if (kinds & {"integer", "number", "boolean"} or any("enum" in o for o in options)) and "string" not in kinds:
         for key in value:
             del prop[key]

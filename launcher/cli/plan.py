@@ -12,6 +12,7 @@ from launcher.redact import redact
 from launcher.run.units import whole_number
 
 if TYPE_CHECKING:
+    from launcher.config.document.schema import Resources
     from launcher.config.load.load import LoadedJob
     from launcher.submission.facts.facts import BackendName, Facts
 
@@ -40,7 +41,7 @@ def command(
         from launcher.cli._estimate import print_estimates
 
         named = [p for p in (partitions or "").split(",") if p]
-        print_estimates(loaded, _counts(nodes) or [loaded.job.resources.nodes], named, as_json)
+        print_estimates(loaded, _counts(nodes) or _range(loaded.job.resources), named, as_json)
         return
     facts = gather_facts(loaded, backend=backend, for_reading=True).for_reading()
     if loaded.job.sweep:
@@ -53,12 +54,22 @@ def command(
         _show(made.summary, lambda: made.sbatch)  # submitit, which writes the script, takes a moment to import
 
 
+_MOST_ROWS = 8
+"""Node counts of a range that are estimated, at most, beside the first."""
+
+
 def _counts(text: str | None) -> list[int]:
     words = [w.strip() for w in (text or "").split(",") if w.strip()]
     counts = [whole_number(w) or 0 for w in words]
     if not all(counts):
         raise click.BadParameter(f"{text!r} is not a list of node counts such as 1,2,4.", param_hint="--nodes")
     return counts
+
+
+def _range(wanted: Resources) -> list[int]:
+    """Return the node counts of the job, a few where its range is wide."""
+    least, most = wanted.least_nodes, wanted.most_nodes
+    return sorted({least + (most - least) * part // _MOST_ROWS for part in range(_MOST_ROWS + 1)})
 
 
 def _show(lines: Sequence[str], render: Callable[[], str]) -> None:

@@ -107,7 +107,9 @@ class RunSpec:
     batch: Literal["slurm", "local"]
     """Who starts the agents."""
     nodes: int
-    """Nodes in use by a round; the allocation has ``nodes + spare_nodes``."""
+    """Nodes in use by a round where all are there; the allocation has up to ``nodes + spare_nodes``."""
+    least_nodes: int | None = None
+    """Nodes without which no round begins; None: as many as ``nodes``."""
     spare_nodes: int = 0
     tasks_per_node: int
     """Workers per node."""
@@ -162,6 +164,16 @@ class RunSpec:
     def all_nodes(self) -> int:
         """Number of nodes of the allocation, spares included."""
         return self.nodes + self.spare_nodes
+
+    @property
+    def needed_nodes(self) -> int:
+        """Nodes without which no round begins."""
+        return self.nodes if self.least_nodes is None else min(self.least_nodes, self.nodes)
+
+    @property
+    def smallest_allocation(self) -> int:
+        """Nodes without which SLURM does not start the job: all of them, spares included, unless it takes a range."""
+        return self.all_nodes if self.needed_nodes == self.nodes else self.needed_nodes
 
     @property
     def world_size(self) -> int:

@@ -109,6 +109,11 @@ def exclude(job_id: str, hosts: Sequence[str]) -> Done:
     return _update(job_id, f"ExcNodeList={','.join(hosts)}")
 
 
+def set_nodes(job_id: str, least: int, most: int) -> Done:
+    """Change how many nodes the pending job asks for."""
+    return _update(job_id, f"NumNodes={least}-{most}")
+
+
 def wishes(job_id: str) -> dict[str, str]:
     """Return what decides where the job may run, as options of sbatch: from its script, SBATCH_* or later updates."""
     out = ask("scontrol", "show", "job", job_id, timeout_s=_ASK_S).out

@@ -184,7 +184,7 @@ class Worker:
                 f"the data set had {at.length} samples when this epoch was saved and has {length} now"
             )
         if not at.global_batch or at.per_rank != per_rank:
-            at.global_batch, at.per_rank = per_rank * self.world_size, per_rank
+            at.global_batch, at.per_rank = per_rank * self._full_size(), per_rank
         at.length = length
         if length == 0 or (drop_last and length < at.global_batch):
             raise CodeError(
@@ -202,6 +202,11 @@ class Worker:
             shuffle=shuffle,
             drop_last=drop_last,
         )
+
+    def _full_size(self) -> int:
+        """Return the number of ranks that a step's samples are for: also of a job that has begun on fewer nodes of its range."""
+        place = self._session.place
+        return max(place.spec.world_size, self.world_size) if place.spec.least_nodes else self.world_size
 
     def _share_buffers(self) -> None:
         # DDP sends rank 0's buffers (batch norm) to all ranks at the next forward pass; evaluation comes before that.

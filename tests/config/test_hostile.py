@@ -44,7 +44,7 @@ NARROW = [
     "name", "slurm.partition", "slurm.account", "slurm.qos", "slurm.constraint", "slurm.reservation", "slurm.exclude",
     "slurm.nodelist", "slurm.dependency", "slurm.mail_type", "slurm.mail_user", "slurm.gres", "distributed.interface",
     "task", "function", "environment.pass[0]", "notify.urls[0]", "notify.on[0]", "trackers.wandb.mode",
-    "resources.timeout_min", "distributed.backend", "distributed.start_method", "share",
+    "resources.timeout_min", "resources.nodes", "distributed.backend", "distributed.start_method", "share",
 ]  # fmt: skip
 """Keys whose text reaches a scheduler, a shell variable or an import."""
 WIDE = [

@@ -206,7 +206,7 @@ ROWS: dict[str, Row] = {
     # --- types and ranges
     "text for a number": Row(
         "script: train.py\nresources: {nodes: two}\n",
-        ['job.yaml:2:20: resources.nodes: must be a whole number, not "two"'],
+        ['job.yaml:2:20: resources.nodes: must be a whole number or a range such as 2-4, not "two"'],
     ),
     "a fraction": Row(
         "script: train.py\nresources: {cpus_per_task: 1.5}\n",
@@ -214,7 +214,7 @@ ROWS: dict[str, Row] = {
     ),
     "true for a number": Row(
         "script: train.py\nresources: {nodes: true}\n",
-        ["job.yaml:2:20: resources.nodes: must be a whole number, not true"],
+        ["job.yaml:2:20: resources.nodes: must be a whole number or a range such as 2-4, not true"],
     ),
     "a number for text": Row(
         "script: train.py\nslurm: {account: 7}\n",
@@ -232,7 +232,7 @@ ROWS: dict[str, Row] = {
     ),
     "null": Row(
         "script: train.py\nresources: {nodes: }\n",
-        ["job.yaml:2:19: resources.nodes: has no value; set a whole number, or remove this key"],
+        ["job.yaml:2:19: resources.nodes: has no value; set a whole number or a range such as 2-4, or remove this key"],
     ),
     "a number in quotes": Row(
         "script: train.py\nresources: {nodes: '2'}\n",
@@ -322,6 +322,22 @@ ROWS: dict[str, Row] = {
     "brackets that do not match": Row(
         "script: train.py\nslurm: {exclude: 'gpu[01'}\n",
         ["job.yaml:2:18: slurm.exclude: is not a host list: its brackets do not match; write gpu[01-04],gpu09"],
+    ),
+    "a range of nodes that is upside down": Row(
+        "script: train.py\nresources: {nodes: 4-2}\n",
+        [
+            'job.yaml:2:20: resources.nodes: "4-2" is not a range of node counts: write the smaller one first, at least 1, such as 2-4'
+        ],
+    ),
+    "a range of no nodes": Row(
+        "script: train.py\nresources: {nodes: 0-2}\n",
+        [
+            'job.yaml:2:20: resources.nodes: "0-2" is not a range of node counts: write the smaller one first, at least 1, such as 2-4'
+        ],
+    ),
+    "a list of node counts": Row(
+        "script: train.py\nresources: {nodes: '2,4'}\n",
+        ['job.yaml:2:20: resources.nodes: must be a whole number or a range such as 2-4, not "2,4"'],
     ),
     "no nodes": Row(
         "script: train.py\nresources: {nodes: 0}\n", ["job.yaml:2:20: resources.nodes: must be at least 1, not 0"]
@@ -599,7 +615,7 @@ ROWS: dict[str, Row] = {
     ),
     "an override of the wrong type": Row(
         "script: train.py\n",
-        ['command line: resources.nodes: must be a whole number, not "two"'],
+        ['command line: resources.nodes: must be a whole number or a range such as 2-4, not "two"'],
         ("resources.nodes=two",),
     ),
     "an override below a value": Row(
@@ -619,7 +635,7 @@ ROWS: dict[str, Row] = {
     ),
     "an override without a value": Row(
         "script: train.py\n",
-        ["command line: resources.nodes: has no value; set a whole number, or remove this key"],
+        ["command line: resources.nodes: has no value; set a whole number or a range such as 2-4, or remove this key"],
         ("resources.nodes=",),
     ),
     "an override with open brackets": Row(

@@ -112,7 +112,7 @@ def one_rank_per_gpu(job: Job, values: Values) -> Problems:
 def possible_size(job: Job, values: Values) -> Problems:
     """The size is one that a cluster can have: a typing error is caught here."""
     r = job.resources
-    ranks = r.nodes * (r.tasks_per_node or max(r.gpus_per_node, 1))
+    ranks = r.most_nodes * (r.tasks_per_node or max(r.gpus_per_node, 1))
     if ranks > 1_000_000 or r.spare_nodes > 100_000:
         yield Problem(
             "resources", f"{ranks:,} ranks and {r.spare_nodes:,} spare nodes are more than any cluster has", "key"
@@ -132,7 +132,7 @@ def gres_agrees(job: Job, values: Values) -> Problems:
 @rule("slurm.nodelist", "slurm.exclude", "resources.nodes", "resources.spare_nodes")
 def enough_hosts(job: Job, values: Values) -> Problems:
     """sbatch refuses a node list longer than the node count, and a host both wanted and excluded."""
-    total = job.resources.nodes + job.resources.spare_nodes
+    total = job.resources.most_nodes + job.resources.spare_nodes
     hosts = count_hosts(job.slurm.nodelist or "")
     for key in ("nodelist", "exclude"):
         if count_hosts(getattr(job.slurm, key) or "") is None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from launcher.config.document.clock_times import minutes
+from launcher.config.document.node_counts import bounds, node_count
 from launcher.frozen import frozen
 
 
@@ -50,6 +51,7 @@ Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Whole = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Minutes = Positive
+NodeCounts = Annotated[Count | Annotated[str, Field(pattern=r"^\d+-\d+$")], BeforeValidator(node_count)]
 Limit = Annotated[Count, BeforeValidator(minutes, json_schema_input_type=Count | str)]
 
 
@@ -71,8 +73,8 @@ class Code(_Section):
 class Resources(_Section):
     """The nodes, GPUs, CPUs, memory and time of the job. The names are submitit's."""
 
-    nodes: Count = 1
-    """Number of nodes that train."""
+    nodes: NodeCounts = 1
+    """Number of nodes that train, or a range such as 2-4: it starts with what SLURM can give, and goes on with fewer when a node is lost."""
     gpus_per_node: Whole = 0
     """GPUs per node; 0 trains on CPUs."""
     tasks_per_node: Count | None = None
@@ -85,6 +87,16 @@ class Resources(_Section):
     """Time limit of one attempt, in minutes or as a quoted clock time such as "24:00:00" or "1-12:00:00"."""
     spare_nodes: Whole = 0
     """Number of extra nodes that wait to replace failed ones."""
+
+    @property
+    def most_nodes(self) -> int:
+        """The number of nodes that train where all are there."""
+        return bounds(self.nodes)[1]
+
+    @property
+    def least_nodes(self) -> int:
+        """The number of nodes without which nothing trains."""
+        return bounds(self.nodes)[0]
 
 
 @frozen(kw_only=True)

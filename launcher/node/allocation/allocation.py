@@ -92,6 +92,9 @@ class Allocation:
         """
         raise SiteError("There is no SLURM here to start the run again.")
 
+    def want_nodes(self, job_id: str, least: int, most: int) -> None:
+        """Have the run's next job start with so many nodes, whatever it took before; never raises."""
+
     def pull_forward(self) -> None:
         """Have the requeued job start some seconds after this process has ended; never raises."""
 

@@ -171,7 +171,7 @@ class SlurmAllocation(Allocation):
             return False
         partition = [f"--partition={self._job.partition}"] if self._job.partition else []
         answer = ask("sinfo", "--noheader", "--Node", *partition, "--format=%N %t", timeout_s=_ASK_S)
-        return answer.ok and schedulable_without(answer.out, exclude, self._spec.nodes + self._spec.spare_nodes)
+        return answer.ok and schedulable_without(answer.out, exclude, self._spec.smallest_allocation)
 
     def _continue(self, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         chosen, given_up = self._chosen(exclude)
@@ -194,6 +194,10 @@ class SlurmAllocation(Allocation):
         handback.move_dependents(self._job.own_id, new)
         _copy_pickle(self._paths.submitit, self._job.own_id, new)
         return HandedBack("continuation", new, given_up)
+
+    def want_nodes(self, job_id: str, least: int, most: int) -> None:
+        """See `Allocation`."""
+        handback.set_nodes(job_id, least, most)
 
     def pull_forward(self) -> None:
         """See `Allocation`."""
@@ -251,9 +255,11 @@ class SlurmAllocation(Allocation):
 
     def end_step(self) -> None:
         """See `Allocation`."""
-        step = self._environ.get("SLURM_STEP_ID", "")
-        if whole_number(step) is not None:
-            ask("scancel", "--signal=KILL", f"{self._job.own_id}.{step}", timeout_s=_ASK_S)
+        own = self._environ.get("SLURM_STEP_ID", "")
+        if whole_number(own) is not None:
+            # The batch script's srun has made step 0; a leader that was started again is in another. The own step ends last.
+            for step in sorted({"0", own}, key=own.__eq__):
+                ask("scancel", "--signal=KILL", f"{self._job.own_id}.{step}", timeout_s=_ASK_S)
 
 
 def _slurm_now() -> float:

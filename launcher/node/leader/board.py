@@ -134,6 +134,8 @@ class Board:
     blamed: list[tuple[str, int | None]] = field(default_factory=list)
     """The host that failed last and the newest checkpoint then, as often as both were the same in a row."""
     metrics: dict[str, Any] = field(default_factory=dict)
+    sizes: set[int] = field(default_factory=set)
+    """Numbers of nodes, fewer than the job wants, that rounds had; each is named once."""
     keeper: Link | None = None
     """Starts agents again, where it is there."""
 

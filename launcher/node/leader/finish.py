@@ -14,7 +14,7 @@ from launcher.node.leader.lost_folder import follow_folder, tell_outside
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.picture import picture
 from launcher.node.policy.budgets import backoff_s
-from launcher.node.policy.decisions import Action, Decision, Evidence, Kind
+from launcher.node.policy.decisions import MEMORY, Action, Decision, Evidence, Kind
 from launcher.node.wire.messages import Shutdown
 from launcher.run import clock
 from launcher.run.asking import PATIENCE_S
@@ -131,6 +131,15 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     lost = await board.blocking(board.anchor.look)
     if lost is not None:  # SLURM can start the job only if it is put back before
         await board.blocking(lambda: board.allocation.remark(f"{decision.reason} But {lost.text}."))
+    spec = board.spec
+    if (
+        evidence.cause is not None
+        and evidence.cause.kind in MEMORY
+        and spec.needed_nodes < spec.nodes
+        and handed.job_id
+    ):
+        new = handed.job_id
+        await board.blocking(lambda: board.allocation.want_nodes(new, spec.nodes, spec.all_nodes))
     for why in dict.fromkeys(bad.values()):
         board.history.event("excluded", hosts=[h for h in bad if bad[h] == why], why=why)
     if handed.given_up:

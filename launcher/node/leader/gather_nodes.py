@@ -24,6 +24,7 @@ async def await_nodes(board: Board) -> Evidence | None:
     """
     began = board.now()
     enough_since: float | None = None
+    wanted = min(board.spec.nodes, len(board.nodes.all))  # of a range SLURM may have given fewer
     timing, again = board.timing, board.claim.leader > 0
     limit_s = timing.rejoin_s + timing.revive_s if again else board.spec.init_timeout_min * 60
     spare_wait_s = timing.rejoin_s if again else timing.spare_wait_s
@@ -35,7 +36,7 @@ async def await_nodes(board: Board) -> Evidence | None:
         nonlocal enough_since, report_at
         if board.interrupted is not None:
             return board.interrupted
-        if len(board.nodes.healthy) >= board.spec.nodes:
+        if len(board.nodes.healthy) >= wanted:
             enough_since = now if enough_since is None else enough_since
             if not board.nodes.missing or now - enough_since >= spare_wait_s:
                 return True
@@ -45,8 +46,10 @@ async def await_nodes(board: Board) -> Evidence | None:
                 for node in board.nodes.missing:
                     revivals.ask_for(board, node)
             bad = [n for n in board.nodes.all if n.bad is not None]
-            if len(board.nodes.all) - len(bad) < board.spec.nodes:
+            if len(board.nodes.all) - len(bad) < board.spec.needed_nodes:
                 return _unusable(bad)  # there is nothing to wait for
+            if not board.nodes.missing:
+                return True  # fewer than wanted, and no more will come
         if board.nodes.missing and report_at <= now - began < limit_s - 1:  # the end reports it, too
             report_at = next(times)
             _report_missing(board, now - began)
@@ -55,7 +58,7 @@ async def await_nodes(board: Board) -> Evidence | None:
     found = await board.until(look, timeout_s=limit_s)
     if isinstance(found, Evidence):
         return found
-    return _too_few(board, limit_s) if len(board.nodes.healthy) < board.spec.nodes else None
+    return _too_few(board, limit_s) if len(board.nodes.healthy) < board.spec.needed_nodes else None
 
 
 def _unusable(bad: list[Node]) -> Evidence:
@@ -144,4 +147,4 @@ def _judge(board: Board, seconds: float) -> Evidence | None:
     if not failed:
         return None
     board.history.event("excluded", hosts=[n.host for n in failed], why=_reasons(failed))
-    return _unusable(failed) if len(board.nodes.healthy) < board.spec.nodes else None
+    return _unusable(failed) if len(board.nodes.healthy) < board.spec.needed_nodes else None

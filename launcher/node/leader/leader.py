@@ -256,12 +256,13 @@ class Leader:
         round_, stop = board.round, board.stop
         hours = budgets.spent_with_current_s(clock.now()) / 3600
         return Situation(
-            nodes_left=len(board.nodes.healthy) >= spec.nodes,
+            nodes_left=len(board.nodes.healthy) >= spec.needed_nodes,
             may_requeue=board.allocation.requeues and spec.restart.requeue,
             restarts_left=budgets.restarts[evidence.kind.value] < spec.restart.max_restarts,
             attempts_left=budgets.idle_attempts <= spec.restart.max_restarts,
             hours_left=hours < spec.restart.max_total_hours,
             cancelled=board.cancelled,
+            shrunk=round_ is not None and len(round_.nodes) < spec.nodes,
             trained=budgets.rounds > 0,
             finished=round_ is not None
             # every rank has done all its work: also those that had ended before the stop, which were not asked

@@ -30,6 +30,8 @@ class Node:
     """Why it is not used any more in this attempt."""
     suspect: str | None = None
     """Why the next attempt should not get it, although this one cannot do without it."""
+    joined_at: float = 0.0
+    """When it joined last, by the leader's clock."""
     lost_at: float | None = None
     """When its connection was lost, by the leader's clock; None while it is connected and before it was."""
     lost_why: str = ""
@@ -62,7 +64,7 @@ class Nodes:
         """Connect the node that said hello; ``hello.node`` must be an index of the allocation."""
         node = self.all[hello.node]
         self.drop(node)
-        node.link, node.heard, node.lost_at = link, now, None
+        node.link, node.heard, node.joined_at, node.lost_at = link, now, now, None
         node.host = hello.host or node.name
         node.address = (hello.facts and hello.facts.master_addr) or node.host
         self._by_link[link] = node

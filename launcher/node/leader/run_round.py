@@ -7,6 +7,7 @@ import math
 from launcher.node.checkpoints import fence
 from launcher.node.leader.agreed_stop import AgreedStop
 from launcher.node.leader.board import OVER, Board, Interrupt, caused
+from launcher.node.leader.nodes import Node
 from launcher.node.leader.resuming import choose_resume
 from launcher.node.leader.rounds import Round
 from launcher.node.policy.budgets import BAD_NODE_FAILURES
@@ -33,7 +34,7 @@ from launcher.node.wire.messages import (
     StartStore,
 )
 from launcher.run.messages import Pause, Release
-from launcher.run.units import all_ranks, named_ranks
+from launcher.run.units import all_ranks, named_ranks, plural
 
 _STARTING_AGREE_S = 2.0
 """While the round starts, the leader waits so long for answers to a pause: reports of the first steps may be under way."""
@@ -47,9 +48,10 @@ async def drive_round(board: Board, number: int) -> Evidence:
         board.round = None  # what the last round had finished does not count for this decision
         return resume
     nodes = board.nodes.healthy[: board.spec.nodes]
-    if len(nodes) < board.spec.nodes:
+    if len(nodes) < board.spec.needed_nodes:
         gone = tuple(n.host for n in board.nodes.all if not n.healthy)
         return Evidence(Kind.NODE_LOST, f"{', '.join(gone)} cannot be used", hosts=gone)
+    _name_the_size(board, nodes)
     spec = board.spec
     hangs = HangWatch(
         spec.restart.hang_floor_s,
@@ -72,6 +74,16 @@ async def drive_round(board: Board, number: int) -> Evidence:
     while evidence is None:
         evidence = await board.until(lambda now: _verdict(board, round_, now))
     return await _end(board, round_, evidence)
+
+
+def _name_the_size(board: Board, nodes: list[Node]) -> None:
+    """Warn, once for each size, that a round has fewer nodes than the job wants."""
+    if len(nodes) < board.spec.nodes and len(nodes) not in board.sizes:
+        board.history.warn(
+            f"training goes on with {plural(len(nodes), 'node')} of {board.spec.nodes}: the samples of each step stay the same; what depends on"
+            " the number of ranks does not (random numbers of each rank, batch statistics, per_rank state)"
+        )
+        board.sizes.add(len(nodes))
 
 
 # --- the start ---
@@ -151,7 +163,15 @@ def _verdict(board: Board, round_: Round, now: float) -> Evidence | None:
         return _finished(board, round_)
     if board.interrupt is not None:
         return _interruption(board, round_, board.interrupt, now)
-    return board.hang or board.at_risk
+    return board.hang or board.at_risk or _grown(board, round_)
+
+
+def _grown(board: Board, round_: Round) -> Evidence | None:
+    """Return the evidence that a node has come which the job wants, once what was done without it is saved."""
+    if len(round_.nodes) >= board.spec.nodes or board.saver.last_t is None:
+        return None
+    new = [n for n in board.nodes.healthy if n not in round_.nodes and n.joined_at < board.saver.last_t]
+    return Evidence(Kind.MORE_NODES, f"{new[0].host} can be used again") if new else None
 
 
 def _lost(round_: Round) -> Evidence:

@@ -57,6 +57,8 @@ class Kind(str, Enum):
     """The allocations of all attempts together have lasted ``restart.max_total_hours``."""
     LEADER_GONE = "leader_gone"
     """The leader died, and this one has taken its place in the same allocation."""
+    MORE_NODES = "more_nodes"
+    """A round has fewer nodes than the job wants, and another one has come."""
     FENCED = "fenced"
 
 
@@ -109,6 +111,8 @@ class Situation:
     """Somebody cancelled the job, whatever else happened."""
     trained: bool = False
     """Workers have run before, in this attempt or an earlier one: there is something to go on with."""
+    shrunk: bool = False
+    """The round had fewer nodes than the job wants."""
     finished: bool = False
     """The agreed step was the last one: nothing is left to do."""
 
@@ -139,11 +143,13 @@ def _always(e: Evidence, s: Situation) -> bool:
 
 K, A = Kind, Action
 _ANY = tuple(Kind)
+MEMORY = ("oom", "host_memory", "cuda_oom")
+"""Kinds of causes that more ranks may prevent."""
 _WORKER = (K.WORKER_FAILED, K.HANG, K.STORE, K.DAMAGED, K.LEADER_GONE)
 _NODE = (K.NODE_LOST, K.PREFLIGHT)
 _TAKEN = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.SCRIPT_GONE)
 _ENDED = (K.CANCELLED, K.USER_STOP, K.TERMINATED)
-RESTARTED = (*_WORKER, *_NODE, K.FALSE_ALARM)
+RESTARTED = (*_WORKER, *_NODE, K.FALSE_ALARM, K.MORE_NODES)
 """What a new round follows where there are nodes for one."""
 
 TABLE: tuple[Row, ...] = (
@@ -168,6 +174,9 @@ TABLE: tuple[Row, ...] = (
     Row((K.WORKER_FAILED,), lambda e, s: e.refusals >= REFUSAL_LIMIT, A.FAIL, "the script ended itself in this way twice, before"
         " any progress"),
     Row(_ANY, lambda e, s: not s.hours_left, A.FAIL, "restart.max_total_hours is used up"),
+    Row((K.WORKER_FAILED,), lambda e, s: s.shrunk and s.may_requeue and s.attempts_left and e.cause is not None
+        and e.cause.kind in MEMORY, A.REQUEUE, "with fewer nodes a rank needs more memory, so the run is requeued for all its nodes"),
+    Row((K.MORE_NODES,), lambda e, s: s.nodes_left, A.NEW_ROUND, "the workers start again with it from this checkpoint"),
     Row((K.UNREADABLE,), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run goes on in another attempt"),
     Row((K.UNREADABLE,), _always, A.FAIL, "the run may not be requeued again; `launcher resubmit` continues it"),
     Row((K.NODES_MISSING,), lambda e, s: s.may_requeue and s.attempts_left, A.REQUEUE, "the run is requeued without them"),

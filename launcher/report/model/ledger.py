@@ -73,6 +73,10 @@ def ledger(history: History, until: float) -> Ledger:
     keys = ("nodes", "spare_nodes", "gpus_per_node", "tasks_per_node", "cpus_per_task")
     nodes, spares, gpus, tasks, cpus = (as_number(history.spec.get(key)) or 0 for key in keys)
     node_hours = allocated / 3600 * (nodes + spares)
+    if history.spec.get("least_nodes"):  # SLURM may have given fewer, another number to each attempt
+        came = _nodes_that_came(history)
+        held = [(s.seconds, s.attempt) for s in segments if s.kind not in ("queued", "away")]
+        node_hours = sum(seconds * came.get(attempt, nodes) for seconds, attempt in held) / 3600
     stops = interruptions(history)
     return Ledger(
         seconds=seconds,
@@ -84,6 +88,14 @@ def ledger(history: History, until: float) -> Ledger:
         lost_steps=sum(i.lost_steps or 0 for i in stops),
         interruptions=stops,
     )
+
+
+def _nodes_that_came(history: History) -> dict[int | None, int]:
+    """Return how many nodes joined each attempt."""
+    joined: dict[int | None, set[int | None]] = {}
+    for e in history.of(ev.NodeJoined):
+        joined.setdefault(e.attempt, set()).add(e.node)
+    return {attempt: len(nodes) for attempt, nodes in joined.items()}
 
 
 def shares(book: Ledger) -> dict[str, int]:

@@ -42,7 +42,10 @@ def _heading(spec: RunSpec) -> str:
     ranks = f" = {plural(spec.world_size, 'rank')}" if spec.gpus_per_node or spec.nodes > 1 else " on CPUs"
     spare = f" (+ {spec.spare_nodes} spare)" if spec.spare_nodes else ""
     work = f"{spec.work.kind} {spec.work.target}"
-    return f"{spec.name}: {plural(spec.nodes, 'node')}{spare} x {each}{ranks}, {work}"
+    nodes = plural(spec.nodes, "node")
+    if spec.needed_nodes < spec.nodes:
+        nodes, ranks = f"{spec.needed_nodes} to {nodes}", f" = up to {plural(spec.world_size, 'rank')}"
+    return f"{spec.name}: {nodes}{spare} x {each}{ranks}, {work}"
 
 
 def _slurm(job: Job, spec: RunSpec) -> str:

@@ -18,12 +18,12 @@ def check_limits(job: Job, spec: RunSpec, partition: Partition | None) -> None:
     """Raise ConfigError, with all problems at once, when no node of ``partition`` could ever take one of this job's tasks."""
     if partition is None:
         return
-    cpus, total = spec.tasks_per_node * spec.cpus_per_task, spec.all_nodes
+    cpus, total = spec.tasks_per_node * spec.cpus_per_task, spec.smallest_allocation
     nodes = f"the nodes of partition {partition.name} have"
     most_gpus = f"at most {partition.gpus_per_node}" if partition.gpus_per_node else "none"
     asked = f"{spec.tasks_per_node} x {spec.cpus_per_task} = {cpus} CPUs a node"
     checks = (
-        (0 < partition.nodes < total, "nodes", f"{total} nodes (spares included)",
+        (0 < partition.nodes < total, "nodes", f"{total} nodes{' (spares included)' if spec.spare_nodes else ''}",
          f"partition {partition.name} has {partition.nodes}"),
         (0 < partition.cpus_per_node < cpus, "cpus_per_task", asked, f"{nodes} at most {partition.cpus_per_node}"),
         (partition.nodes and spec.gpus_per_node > partition.gpus_per_node and not job.slurm.gres, "gpus_per_node",
@@ -42,7 +42,7 @@ def limit_warnings(spec: RunSpec, partition: Partition | None) -> Iterator[str]:
     """Yield what would keep the job in the queue unless a QOS or an administrator lifts it."""
     if partition is None:
         return
-    where, total = f"partition {partition.name}", spec.all_nodes
+    where, total = f"partition {partition.name}", spec.smallest_allocation
     if not partition.up:
         yield f"{where} is down: the job waits until it is up"
     if partition.max_time_s is not None and spec.timeout_min * 60 > partition.max_time_s:

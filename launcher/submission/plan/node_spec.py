@@ -22,7 +22,7 @@ from launcher.submission.facts.facts import Facts
 SECTIONS = ("", "resources", "distributed")
 """Sections of the job (its top level is "") whose keys are fields of `RunSpec`."""
 DERIVED = {
-    "task": "work", "function": "work", "script": "work", "args": "work", "params": "work",
+    "resources.nodes": "least_nodes", "task": "work", "function": "work", "script": "work", "args": "work", "params": "work",
     "environment.variables": "variables", "environment.pass_": "pass_names", "environment.python": "python",
     "environment.container": "container", "notify.urls": "notify", "notify.on": "notify",
     "trackers.tensorboard": "trackers", "trackers.mlflow": "trackers", "trackers.wandb": "trackers",
@@ -48,6 +48,8 @@ def node_spec(loaded: LoadedJob, facts: Facts, backend: Literal["slurm", "local"
         "run_dir": run_dir,
         "work": _work(job, fill),
         "batch": backend,
+        "nodes": job.resources.most_nodes,
+        "least_nodes": job.resources.least_nodes if isinstance(job.resources.nodes, str) else None,
         "tasks_per_node": job.resources.tasks_per_node or gpus or 1,
         "timeout_min": int(job.resources.timeout_min),
         "backend": chosen if chosen != "auto" else "nccl" if gpus else "gloo",

@@ -108,7 +108,7 @@ def choose_backend(facts: Facts) -> Literal["slurm", "local"]:
 
 def _check(job: Job, facts: Facts, backend: str) -> None:
     """Refuse a job that this machine, its interpreter, its image or the place of its runs could not serve."""
-    wanted, nodes = job.resources.gpus_per_node, job.resources.nodes + job.resources.spare_nodes
+    wanted, nodes = job.resources.gpus_per_node, job.resources.most_nodes + job.resources.spare_nodes
     if backend == "local" and wanted * nodes > facts.gpus_here:
         has = plural(facts.gpus_here, "GPU") if facts.gpus_here else "no GPU"
         raise ConfigError(

@@ -164,9 +164,11 @@ def _mounts(job: Job, facts: Facts, place: JobPlace) -> list[str]:
 
 def _additional(job: Job, spec: RunSpec, facts: Facts) -> dict[str, Any]:
     values: dict[str, Any] = {"signal": f"USR2@{spec.restart.signal_lead_s}"}
-    if spec.spare_nodes or not job.environment.container:
+    if spec.spare_nodes or spec.needed_nodes < spec.nodes or not job.environment.container:
         # With it nobody but the other agents brings back a job whose batch host died, and from inside a container they cannot.
         values["no-kill"] = True
+    if spec.needed_nodes < spec.nodes:
+        values["nodes"] = f"{spec.needed_nodes}-{spec.all_nodes}"  # submitit itself reckons with a number
     values["requeue" if spec.restart.requeue else "no-requeue"] = True
     if facts.after:
         values["kill-on-invalid-dep"] = "yes"  # a job that can never start would stay in the queue for ever

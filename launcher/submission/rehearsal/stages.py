@@ -119,11 +119,11 @@ class Stage:
     def fit(self, wanted: Resources) -> tuple[Resources, list[str]]:
         """Return the job's shape as it fits here, and notes on what was changed. A machine runs few CPU ranks."""
         if self.nodes:
-            shaped = replace(wanted, nodes=min(wanted.nodes, len(self.nodes)), spare_nodes=0)
-            less = shaped.nodes != wanted.nodes
-            return shaped, [f"on {plural(shaped.nodes, 'node')} instead of {wanted.nodes}"] if less else []
+            shaped = replace(wanted, nodes=min(wanted.most_nodes, len(self.nodes)), spare_nodes=0)
+            less = shaped.most_nodes < wanted.least_nodes
+            return shaped, [f"on {plural(shaped.most_nodes, 'node')} instead of {wanted.nodes}"] if less else []
         notes, here = [], self.facts.gpus_here
-        nodes, gpus, tasks = wanted.nodes, wanted.gpus_per_node, wanted.tasks_per_node or wanted.gpus_per_node or 1
+        nodes, gpus, tasks = wanted.most_nodes, wanted.gpus_per_node, wanted.tasks_per_node or wanted.gpus_per_node or 1
         if gpus * nodes > here:
             has = plural(here, "GPU") if here else "no GPU"
             notes.append(f"on CPUs with gloo: the job asks for {gpus * nodes} GPUs, this machine has {has}")
@@ -162,7 +162,7 @@ def on_slurm(loaded: LoadedJob, facts: Facts, tell: Callable[[str], None]) -> It
 def _granted(name: str, loaded: LoadedJob, facts: Facts, tell: Callable[[str], None]) -> Stage:
     partition = facts.slurm.partition  # as many nodes as it gives at once, without spares
     limits = [partition.max_nodes, partition.usable_nodes or partition.nodes] if partition else []
-    most = min([loaded.job.resources.nodes, *(n for n in limits if n)])
+    most = min([loaded.job.resources.most_nodes, *(n for n in limits if n)])
     resources = replace(loaded.job.resources, nodes=most, spare_nodes=0)
     made = plan(replace(loaded, job=replace(loaded.job, resources=resources, sweep={}, after=None)), facts)
     parameters = {**made.parameters, **made.parameters["additional_parameters"]}

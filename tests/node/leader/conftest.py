@@ -146,6 +146,9 @@ class FakeAllocation:
         self.said.append(("let_go", hosts))
         return hosts
 
+    def want_nodes(self, job_id: str, least: int, most: int) -> None:
+        self.said.append(("want_nodes", job_id, least, most))
+
     def pull_forward(self) -> None:
         self.said.append(("pull_forward", [n.index for n in self.world.nodes if n.connected]))
 

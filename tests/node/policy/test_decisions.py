@@ -109,6 +109,22 @@ CASES = [
     (K.PREFLIGHT, {"hosts": ("n1",)}, but(nodes_left=False), A.REQUEUE),
     (K.NODE_LOST, {}, but(nodes_left=False, attempts_left=False), A.FAIL),
     (K.NODE_LOST, {}, but(nodes_left=False, may_requeue=False), A.FAIL),
+    # the leader died and another one took its place: as a failed worker
+    (K.LEADER_GONE, {}, FINE, A.NEW_ROUND),
+    (K.LEADER_GONE, {}, but(restarts_left=False), A.FAIL),
+    (K.LEADER_GONE, {}, but(nodes_left=False), A.REQUEUE),
+    # fewer nodes than the job wants: more memory for each rank, until another node comes
+    (K.WORKER_FAILED, {"cause": Cause.plain("cuda_oom", "no memory")}, but(shrunk=True), A.REQUEUE),
+    (K.WORKER_FAILED, {"cause": Cause.plain("cuda_oom", "no memory")}, FINE, A.NEW_ROUND),
+    (
+        K.WORKER_FAILED,
+        {"cause": Cause.plain("cuda_oom", "no memory")},
+        but(shrunk=True, may_requeue=False),
+        A.NEW_ROUND,
+    ),
+    (K.WORKER_FAILED, {"cause": Cause.plain("exception", "it failed")}, but(shrunk=True), A.NEW_ROUND),
+    (K.MORE_NODES, {}, but(shrunk=True, restarts_left=False), A.NEW_ROUND),
+    (K.MORE_NODES, {}, but(shrunk=True, nodes_left=False), A.REQUEUE),
 ]
 
 

@@ -262,3 +262,24 @@ def test_python_command_is_pure_text(job: Make) -> None:
     made = plan(loaded, facts())
 
     assert "\n" not in python_command(loaded.job, made.spec, facts(), made.python_path, made.place)
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+def test_a_range_of_nodes_is_asked_of_slurm(job: Make, spares: int) -> None:
+    """SLURM gives any number of it; a lost node must not end the job; submitit itself reckons with a number."""
+    made = plan(job(resources={"nodes": "2-4", "tasks_per_node": 2, "spare_nodes": spares}), facts())
+
+    assert f"#SBATCH --nodes=2-{4 + spares}\n" in made.sbatch
+    assert "#SBATCH --no-kill\n" in made.sbatch
+    assert made.parameters["nodes"] == 4 + spares
+    assert (made.spec.nodes, made.spec.needed_nodes, made.spec.world_size) == (4, 2, 8)
+    assert "2 to 4 nodes" in made.summary[0]
+    assert "up to 8 ranks" in made.summary[0]
+
+
+def test_a_range_of_one_number_is_that_number(job: Make) -> None:
+    """``nodes: 2-2`` is ``nodes: 2``."""
+    made = plan(job(resources={"nodes": "2-2"}), facts())
+
+    assert "#SBATCH --nodes=2\n" in made.sbatch
+    assert (made.spec.nodes, made.spec.least_nodes) == (2, None)

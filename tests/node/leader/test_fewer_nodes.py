@@ -1,0 +1,109 @@
+"""A job that takes a range of nodes goes on with fewer of them in place, and takes those that come back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+SAVES = {"interval_steps": 5, "keep_last": 9}
+
+
+def ranged(world, **changes):
+    """Two to three nodes of two ranks."""
+    return world(**{"nodes": 3, "least_nodes": 2, "checkpoint": SAVES, **changes})
+
+
+def at(w, step, act):
+    """``act`` once, when somebody is at ``step``."""
+    left = [act]
+    w.hooks[step] = [lambda worker: left and left.pop()()]
+
+
+def sizes(w):
+    """The world size of each round."""
+    return [e["world_size"] for e in w.events("round_started")]
+
+
+def test_a_lost_node_shrinks_the_round_in_place(world, virtual):
+    """One attempt; the next round has the nodes that are left and says once what that changes."""
+    w = ranged(world)
+    at(w, 12, lambda: w.nodes[1].die())
+    at(w, 22, lambda: w.find(0).die())
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert sizes(w) == [6, 4, 4]
+    assert [e["resume_step"] for e in w.events("round_started")] == [None, 10, 20]
+    assert [r["host"] for r in w.events("round_started")[1]["ranks"]] == ["n0", "n0", "n2", "n2"]
+    assert [e["text"].partition(":")[0] for e in w.events("warning")] == ["training goes on with 2 nodes of 3"]
+    assert "hand_back" not in [said[0] for said in w.allocation.said]
+
+
+def test_fewer_than_the_least_are_requeued(world, virtual):
+    """Nothing trains on fewer nodes than the job accepts."""
+    w = ranged(world)
+    at(w, 12, lambda: w.nodes[1].die())
+    at(w, 22, lambda: w.nodes[2].die())
+
+    assert virtual(w.attempt_once()).state == "requeued"
+    assert sizes(w) == [6, 4]
+
+
+@pytest.mark.parametrize("least", [2, None])
+def test_out_of_memory_on_fewer_nodes_asks_for_all(world, virtual, least):
+    """Each rank has more samples then: a restart would fail in the same way, and all nodes may help. Not where all were there."""
+    w = ranged(world, least_nodes=least)
+    if least:
+        at(w, 12, lambda: w.nodes[1].die())
+    at(w, 17, lambda: w.find(1).fail("OutOfMemoryError", "CUDA out of memory"))
+
+    state = virtual(w.attempt_once()).state
+    if least:
+        assert state == "requeued"
+        assert "with fewer nodes a rank needs more memory" in w.events("decision")[-1]["reason"]
+        assert ("want_nodes", "77", 3, 3) in w.allocation.said
+    else:
+        assert state == "completed"
+        assert sizes(w) == [6, 6]
+
+
+def test_a_node_that_comes_back_is_taken_at_the_next_checkpoint(world, virtual):
+    """Its agent was started again, or it was cut off: the round ends behind a checkpoint, and no step is done twice by it."""
+    w = ranged(world)
+    w.step_s = 1.0
+    at(w, 12, lambda: w.nodes[1].die())
+    at(w, 16, lambda: asyncio.get_running_loop().call_later(0.5, w.nodes[1].join))
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert sizes(w) == [6, 4, 6]
+    assert [d["evidence"] for d in w.events("decision")] == ["node_lost", "more_nodes", "done"]
+    saved = [e["step"] for e in w.events("saved") if e["round"] == 1]
+    assert w.events("round_started")[2]["resume_step"] == saved[-1] == 20
+
+
+def test_it_starts_with_what_slurm_gave(world, virtual):
+    """SLURM may give any number of the range: nobody waits for nodes that are not in the allocation."""
+    w = ranged(world)
+    w.names = ["n0", "n1"]
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert sizes(w) == [4]
+    assert w.events("round_started")[0]["t"] - w.events("attempt_started")[0]["t"] < 2
+
+
+def test_a_node_that_does_not_start_is_done_without(world, virtual):
+    """It is waited for as ever; then the run starts with the others."""
+    w = ranged(world)
+
+    assert virtual(w.attempt_once(absent=(2,))).state == "completed"
+    assert sizes(w) == [4]
+
+
+def test_a_revival_is_awaited_before_the_round_shrinks(world, virtual):
+    """An agent that is started again within seconds is worth more than a round without it."""
+    w = ranged(world)
+    w.keep()
+    at(w, 12, lambda: w.nodes[1].die())
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert sizes(w) == [6, 6]
