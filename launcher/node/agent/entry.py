@@ -28,6 +28,7 @@ from launcher.run.own_folder import require_only_own_writers
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.run.units import is_secret
+from launcher.slurm.hosts import expand_hosts
 
 _OWN_AGENT_S = 30.0
 """The first node's agent was told to leave before the leader ended; it gets so long to do it."""
@@ -39,13 +40,13 @@ _MOST_FILES = 65536
 def run_agent(run_dir: Path, *, node: int | None = None, again: str | None = None) -> int:
     """Run the agent of ``node`` (unset: SLURM or submitit says) to its end; returns the process's exit code.
 
-    ``again``: the agent takes a dead one's place, in a step of its own; the names of the allocation's nodes, with commas.
+    ``again``: the agent takes a dead one's place, in a step of its own; SLURM's list of the allocation's nodes.
     """
     try:
         paths = RunPaths(run_dir.absolute())
         spec, secret, passed = _read(paths)
         index = node_index(spec) if node is None else node
-        names = node_names(spec) if again is None else again.split(",")
+        names = node_names(spec) if again is None else expand_hosts(again)
         if again is not None:
             end_predecessor(os.environ)
             os.environ["SLURM_NNODES"] = str(len(names))  # the step's own are one

@@ -149,8 +149,8 @@ class Keeper:
                 match reader.read(values):
                     case wire.KeeperWelcome() as welcome:
                         self._leader, self._names = welcome, welcome.nodes
-                    case wire.Revive(node=node, host=host):
-                        self._task(self._revive(node, host))
+                    case wire.Revive() as order:
+                        self._task(self._revive(order))
                     case wire.Shutdown():
                         self._over = True
                         return
@@ -194,17 +194,18 @@ class Keeper:
 
     # --- agents ---
 
-    async def _revive(self, node: int, host: str) -> None:
+    async def _revive(self, order: wire.Revive) -> None:
         """Start the agent of a node again and wait for its end; the leader is told of it, unless it has asked for the node anew."""
-        order = self._orders[node] = self._orders.get(node, 0) + 1
-        if not await asyncio.to_thread(host_answers, host, self._ports[:1]):
+        node = order.node
+        number = self._orders[node] = self._orders.get(node, 0) + 1
+        if not await asyncio.to_thread(host_answers, order.address, self._ports[:1]):
             why = "its host does not answer"
         elif not await self._lends():
             why = "SLURM is ending the job"
         else:
-            step = await self._start(node, host)
+            step = await self._start(node, order.host)
             why = f"its step ended with exit code {await step.wait()}"
-        if self._peer is not None and self._orders[node] == order:
+        if self._peer is not None and self._orders[node] == number:
             self._peer.send(wire.NotRevived(node=node, why=why))
 
     async def _lends(self) -> bool:
@@ -237,13 +238,18 @@ class Keeper:
         """Start the agent of a node in a step of its own. Its log is the node's: submitit names them by task."""
         log = self.paths.submitit / f"{self._job.own_id}_{node}_log.out"
         words = [self._srun[0], f"--nodelist={host}", f"--output={log}", "--open-mode=append", *self._srun[1:]]
-        again = [str(self.paths.root), "--node", str(node), "--again", ",".join(self._names)]
+        again = [str(self.paths.root), "--node", str(node), "--again", self._list()]
         step = await asyncio.create_subprocess_exec(
             *words, *again, stdin=asyncio.subprocess.DEVNULL, env=self._environ, start_new_session=True
         )
         self._steps[step] = node
         self._task(self._forget(step))
         return step
+
+    def _list(self) -> str:
+        """Return the names of all nodes as one word: SLURM's short form where it means the same, as a word is at most 128 KiB long."""
+        short = self._job.node_list
+        return short if expand_hosts(short) == self._names else ",".join(self._names)
 
     async def _forget(self, step: asyncio.subprocess.Process) -> None:
         code = await step.wait()

@@ -54,7 +54,7 @@ def ask_for(board: Board, node: Node) -> None:
         return
     if board.interrupted is None and board.phase != "ended":
         node.asked_at = board.now()
-        board.keeper.send(wire.Revive(node=node.index, host=node.name))
+        board.keeper.send(wire.Revive(node=node.index, host=node.name, address=node.address or node.name))
 
 
 def failed(board: Board, said: wire.NotRevived) -> None:

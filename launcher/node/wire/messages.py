@@ -347,6 +347,9 @@ class Revive(ToAgent, type="revive"):
 
     node: int
     host: str
+    """As SLURM calls it."""
+    address: str
+    """Where other nodes reach it."""
 
 
 class Link(Protocol):

@@ -182,7 +182,7 @@ def test_an_agent_is_started_in_a_step_of_its_own(scene: Scene) -> None:
 
     async def act() -> None:
         (link,) = scene.leader.links
-        link.send(wire.Revive(node=1, host="node2"))
+        link.send(wire.Revive(node=1, host="node2", address="node2"))
         await until(scene.started)
         scene.step_ends(5)
         await until(lambda: scene.leader.told("not_revived"))
@@ -193,7 +193,7 @@ def test_an_agent_is_started_in_a_step_of_its_own(scene: Scene) -> None:
     ((words, variables),) = scene.started()
     log = scene.paths.submitit / "7_1_log.out"
     assert words[:3] == ["--nodelist=node2", f"--output={log}", "--open-mode=append"]
-    assert words[-5:] == [str(scene.paths.root), "--node", "1", "--again", "node1,node2,node3"]
+    assert words[-5:] == [str(scene.paths.root), "--node", "1", "--again", "node[1-3]"]
     assert variables == []
     (said,) = scene.leader.told("not_revived")
     assert (said["node"], said["why"]) == (1, "its step ended with exit code 5")
@@ -214,7 +214,7 @@ def test_slurm_and_the_host_are_asked_first(scene: Scene, host: str, facts: JobF
 
     async def act() -> None:
         (link,) = scene.leader.links
-        link.send(wire.Revive(node=1, host=host))
+        link.send(wire.Revive(node=1, host=host, address=host))
         await until(lambda: scene.leader.told("not_revived"))
         link.send(wire.Shutdown())
         scene.srun_ends()
@@ -243,7 +243,7 @@ def test_an_end_of_the_leader_that_was_meant_is_no_death(scene: Scene) -> None:
 
     async def act() -> None:
         (link,) = scene.leader.links
-        link.send(wire.Revive(node=1, host="node2"))
+        link.send(wire.Revive(node=1, host="node2", address="node2"))
         await until(scene.started)
         link.send(wire.Shutdown())
         await leader_dies(scene)
