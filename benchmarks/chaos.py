@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
-from chaos_faults import REFUSE_VARIABLE, WORLD, Scene, injector, strike
+from chaos_faults import FAULTS, RANKS, REFUSE_VARIABLE, WORLD, Scene, injector, strike
 from chaos_figures import line_of, table
 from cluster import Cluster, own_directory
 from harness import Run, digest, submit, verb
@@ -75,7 +75,7 @@ class Patience:
         return "stuck" if now - self.struck > STUCK_S else None
 
 
-def under_fire(scene: Scene, every: float, most: int) -> list[dict[str, Any]]:
+def under_fire(scene: Scene, kinds: Collection[str], every: float, most: int) -> list[dict[str, Any]]:
     """Strike until the run has ended or ``most`` faults have struck; returns the faults, oldest first."""
     faults: list[dict[str, Any]] = []
     patience = Patience(scene)
@@ -89,7 +89,7 @@ def under_fire(scene: Scene, every: float, most: int) -> list[dict[str, Any]]:
             time.sleep(0.05)
             continue
         due += scene.chance.expovariate(1 / every)
-        if (fault := strike(scene)) is not None:
+        if (fault := strike(scene, kinds)) is not None:
             faults.append(fault)
             patience.struck = time.monotonic()
             print(f"  {time.strftime('%H:%M:%S')} {len(faults):3} {fault}", flush=True)
@@ -118,7 +118,7 @@ def campaign(cluster: Cluster, place: Path, args: argparse.Namespace, number: in
     scene = Scene(cluster, run, chance, place / "disk", refuse)
     print(f"run {number}: {run.paths.id}, {site}, {spares} spare", flush=True)
     run.wait("the first step", lambda: run.told("first_step") or run.outcome())
-    faults = under_fire(scene, args.every, left)
+    faults = under_fire(scene, RANKS if args.ranks else FAULTS, args.every, left)
     scene.over.set()
     for thread in scene.threads:
         thread.join(150)
@@ -189,6 +189,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=30)
     parser.add_argument("--every", type=float, default=15.0, help="mean seconds between faults")
+    parser.add_argument("--ranks", action="store_true", help="only kills of ranks, as torchft's campaigns")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=50, help="length of one run: 20 steps of 0.1 s an epoch")
     parser.add_argument("--dir", type=Path, default=Path("chaos"), help="results and run directories")

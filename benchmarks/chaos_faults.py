@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -243,6 +243,31 @@ def _recovering(scene: Scene) -> None:
     _soon(struck, 10, 0.02)
 
 
+def _keeper(scene: Scene) -> psutil.Process:
+    try:
+        return inflict.keeper(scene.run)
+    except StopIteration:
+        raise NotNow from None
+
+
+def _frozen_agent(scene: Scene) -> None:
+    """An agent stands still for good."""
+    scene.training()
+    scene.agent(leader=False).suspend()
+
+
+def _all_agents(scene: Scene) -> None:
+    """Every process of the launcher in the job's steps dies at once."""
+    scene.training()
+    for process in inflict.agents(scene.run).values():
+        process.kill()
+
+
+def _srun(scene: Scene) -> None:
+    scene.training()
+    inflict.kill_srun(scene.run)
+
+
 def _requeue(*, started: bool) -> Callable[[Scene], None]:
     """slurmctld dies just after a requeue, or as the requeued job starts, and is down for up to a minute."""
 
@@ -253,6 +278,7 @@ def _requeue(*, started: bool) -> Callable[[Scene], None]:
         job, _, _ = scene.job()
         count = len(scene.run.told("requeued"))
         restarts = scene.cluster.job(job).get("Restarts", "")
+        _keeper(scene).kill()  # it would start the agent again, in the same job
         scene.agent(leader=False).kill()
         if started:
             _soon(lambda: _began_again(scene.cluster.job(job), restarts), 60, 0.05)
@@ -278,6 +304,10 @@ FAULTS: dict[str, tuple[int, Callable[[Scene], None]]] = {
     "store killed": (3, _store),
     "agent killed": (2, lambda scene: scene.agent(leader=False).kill()),
     "leader killed": (2, lambda scene: scene.agent(leader=True).kill()),
+    "agent frozen": (2, _frozen_agent),
+    "all agents killed": (2, _all_agents),
+    "srun killed": (1, _srun),
+    "keeper killed": (1, lambda scene: _keeper(scene).kill()),
     "preempted": (3, _preempt),
     "slurmctld restarted": (2, _slurmctld),
     "slurmd restarted": (2, _slurmd),
@@ -296,9 +326,13 @@ FAULTS: dict[str, tuple[int, Callable[[Scene], None]]] = {
 """Kinds with their weights."""
 
 
-def strike(scene: Scene) -> dict[str, Any] | None:
-    """One random fault; None where it finds nothing to strike: a process that does not live just then cannot die."""
-    kind = scene.chance.choice([k for k, (weight, _) in FAULTS.items() for _ in range(weight)])
+RANKS = ("worker killed", "rank 0 killed")
+"""The kinds that torchft's published campaigns consist of."""
+
+
+def strike(scene: Scene, kinds: Collection[str]) -> dict[str, Any] | None:
+    """One random fault of these kinds; None where it finds nothing to strike: a process that does not live just then cannot die."""
+    kind = scene.chance.choice([k for k, (weight, _) in FAULTS.items() if k in kinds for _ in range(weight)])
     step, began = scene.run.state().get("step") or 0, time.time()
     try:
         FAULTS[kind][1](scene)

@@ -13,8 +13,8 @@ from harness import Run, digest
 from launcher.report.model.history import read_history
 from launcher.report.model.ledger import ledger
 
-_CHANGES = ("round_ended", "attempt_ended", "decision", "attempt_started", "round_started")
-_NO_ROUND = ("slurmctld restarted", "slurmd restarted", "disk full", "folder away")
+_CHANGES = ("round_ended", "attempt_ended", "decision", "leader_revived", "attempt_started", "round_started")
+_NO_ROUND = ("slurmctld restarted", "slurmd restarted", "disk full", "folder away", "srun killed", "keeper killed")
 """Kinds that a run should not even notice."""
 
 
@@ -22,7 +22,7 @@ def line_of(run: Run, faults: list[dict[str, Any]], reference: str, step_s: floa
     """The line of one run that has ended, or of one that has not (its outcome is then "stuck")."""
     history = read_history(run.paths)
     outcome = run.outcome() or {"state": "stuck", "reason": "it did not end"}
-    events = [e for e in history.events if e["type"] != "submitted"]
+    events = [e.raw for e in history.events if e.type != "submitted"]
     firsts = [e["t"] for e in events if e["type"] == "first_step"]
     end = next((e["t"] for e in reversed(events) if e["type"] == "ended"), events[-1]["t"])
     for number, fault in enumerate(faults):
@@ -40,7 +40,7 @@ def line_of(run: Run, faults: list[dict[str, Any]], reference: str, step_s: floa
         "wall_s": round(end - firsts[0], 1) if firsts else 0.0,
         "steps_s": round(steps * step_s, 1),
         "seconds": {k: round(v, 1) for k, v in book.seconds.items()},
-        "before_s": round(firsts[0] - history.events[0]["t"], 1) if firsts else 0.0,
+        "before_s": round(firsts[0] - history.events[0].t, 1) if firsts else 0.0,
         "lost_steps": _lost_steps(events, faults),
         "attempts": len(run.told("attempt_started")),
         "rounds": len(run.told("round_started")),
@@ -86,7 +86,8 @@ def table(lines: list[dict[str, Any]]) -> int:
     _by_kind(faults)
     times = sorted(f["recovery_s"] for f in faults if f["recovery_s"] is not None)
     if times:
-        print(f"recovery: p50 {_quantile(times, 0.5):.2f} s, p99 {_quantile(times, 0.99):.2f} s")
+        shown = ", ".join(f"p{100 * share:.0f} {_quantile(times, share):.2f} s" for share in (0.5, 0.95, 0.99))
+        print(f"recovery: {shown}")
     steps = sum(x["steps"] for x in lines)
     print(f"steps: {steps} kept, {sum(x['lost_steps'] for x in lines)} done again; rounds {sum(x['rounds'] for x in lines)},"
           f" attempts {sum(x['attempts'] for x in lines)}")  # fmt: skip
@@ -100,8 +101,10 @@ def table(lines: list[dict[str, Any]]) -> int:
 def _by_kind(faults: list[dict[str, Any]]) -> None:
     for kind, count in Counter(f["kind"] for f in faults).most_common():
         times = sorted(f["recovery_s"] for f in faults if f["kind"] == kind and f["recovery_s"] is not None)
-        words = f"{_quantile(times, 0.5):6.2f} s, max {times[-1]:6.2f} s" if times else "no recovery needed"
-        print(f"  {kind:20} {count:4}   {words}")
+        words = "no recovery needed"
+        if times:
+            words = f"p50 {_quantile(times, 0.5):6.2f} s, p95 {_quantile(times, 0.95):6.2f} s, max {times[-1]:6.2f} s"
+        print(f"  {kind:33} {count:4} {100 * count / len(faults):5.1f} %   {words}")
 
 
 def _efficiency(lines: list[dict[str, Any]], wall: float) -> None:
