@@ -203,8 +203,11 @@ class Keeper:
         elif not await self._lends():
             why = "SLURM is ending the job"
         else:
-            step = await self._start(node, order.host)
-            why = f"its step ended with exit code {await step.wait()}"
+            try:
+                step = await self._start(node, order.host)
+                why = f"its step ended with exit code {await step.wait()}"
+            except OSError as error:
+                why = f"srun cannot be started: {error.strerror or error}"
         if self._peer is not None and self._orders[node] == number:
             self._peer.send(wire.NotRevived(node=node, why=why))
 

@@ -24,7 +24,6 @@ async def await_nodes(board: Board) -> Evidence | None:
     """
     began = board.now()
     enough_since: float | None = None
-    wanted = min(board.spec.nodes, len(board.nodes.all))  # of a range SLURM may have given fewer
     timing, again = board.timing, board.claim.leader > 0
     limit_s = timing.rejoin_s + timing.revive_s if again else board.spec.init_timeout_min * 60
     spare_wait_s = timing.rejoin_s if again else timing.spare_wait_s
@@ -36,7 +35,7 @@ async def await_nodes(board: Board) -> Evidence | None:
         nonlocal enough_since, report_at
         if board.interrupted is not None:
             return board.interrupted
-        if len(board.nodes.healthy) >= wanted:
+        if len(board.nodes.healthy) >= board.spec.nodes:
             enough_since = now if enough_since is None else enough_since
             if not board.nodes.missing or now - enough_since >= spare_wait_s:
                 return True
@@ -49,7 +48,7 @@ async def await_nodes(board: Board) -> Evidence | None:
             if len(board.nodes.all) - len(bad) < board.spec.needed_nodes:
                 return _unusable(bad)  # there is nothing to wait for
             if not board.nodes.missing:
-                return True  # fewer than wanted, and no more will come
+                return True  # of a range SLURM may have given fewer, and no more will come
         if board.nodes.missing and report_at <= now - began < limit_s - 1:  # the end reports it, too
             report_at = next(times)
             _report_missing(board, now - began)
