@@ -16,6 +16,9 @@ class Amounts:
     """Amounts per node, as far as the directives tell."""
 
     nodes: int = 1
+    """Of a range the smallest."""
+    node_range: str = ""
+    """``2-4``; "" for a number."""
     slurm_tasks: int = 1
     """SLURM's tasks per node; they are workers only where srun starts one each."""
     gpus: int = 0
@@ -24,9 +27,15 @@ class Amounts:
 
 
 def smallest_count(text: str | None) -> int | None:
-    """Return a whole number, the smallest of a range such as ``2-4``; None for anything else."""
-    found = re.fullmatch(r"(\d{1,9})(?:-\d+)?", text or "")
+    """Return a whole number, the smallest of a range such as ``2-4``, or ``2:4`` of torchrun; None for anything else."""
+    found = re.fullmatch(r"(\d{1,9})(?:[-:]\d+)?", text or "")
     return int(found[1]) if found else None
+
+
+def node_range(text: str) -> str:
+    """Return a range of node counts as SLURM writes it, also torchrun's ``2:4``; "" for anything else."""
+    found = re.fullmatch(r"(\d{1,9})[-:](\d{1,9})", text)
+    return f"{found[1]}-{found[2]}" if found and int(found[1]) < int(found[2]) else ""
 
 
 def read_amounts(given: dict[str, str]) -> Amounts:
@@ -35,7 +44,7 @@ def read_amounts(given: dict[str, str]) -> Amounts:
     nodes = smallest_count(given.get("nodes"))
     if nodes is None:
         nodes = math.ceil(total / per_node) if total and per_node else 1
-    result = Amounts(nodes, _tasks(given, nodes) or 1)
+    result = Amounts(nodes, node_range(given.get("nodes", "")), _tasks(given, nodes) or 1)
     result.cpus_per_slurm_task = smallest_count(given.get("cpus-per-task"))
     scales = {"gpus-per-node": 1.0, "gres": 1.0, "gpus-per-task": float(result.slurm_tasks), "gpus": 1 / nodes}
     for option, scale in scales.items():
@@ -66,7 +75,7 @@ def _gpus(text: str, *, named: bool) -> tuple[int, str]:
 def put_resources(draft: Draft, given: dict[str, str], launch: Launch | None, has: Amounts) -> None:
     """Write the ``resources`` section, and ``slurm.gres`` where the script requests a type of GPU."""
     workers = _workers(launch, has)
-    draft.put("resources.nodes", has.nodes)
+    draft.put("resources.nodes", has.node_range or has.nodes)
     if has.gpus:
         draft.put("resources.gpus_per_node", has.gpus)
         if has.gpu_type:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from launcher.config.convert.amounts import Amounts, put_resources, read_amounts, smallest_count
+from launcher.config.convert.amounts import Amounts, node_range, put_resources, read_amounts, smallest_count
 from launcher.config.convert.directives import directives
 from launcher.config.convert.draft import Draft
 from launcher.config.convert.launch import Launch, find_launch, references
@@ -61,6 +61,7 @@ def _converted(text: str, filename: str) -> str:
     if launch is not None and script.has.nodes == 1:  # without --nodes the count of torchrun or accelerate holds
         counts = (smallest_count(launch.settings.get(name)) for name in ("nnodes", "num-machines"))
         script.has.nodes = next(filter(None, counts), 1)
+        script.has.node_range = node_range(launch.settings.get("nnodes", ""))
     _put_program(script, launch)
     put_resources(script, given, launch, script.has)
     put_slurm(script, given)

@@ -100,7 +100,7 @@ def test_environment(lines: str, environment: dict[str, object]) -> None:
     ("directives", "resources"),
     [
         ("-N 2 -n 8 --gres=gpu:4", {"nodes": 2, "gpus_per_node": 4}),
-        ("--nodes=2-4 --gpus=8 --ntasks-per-node=4", {"nodes": 2, "gpus_per_node": 4}),
+        ("--nodes=2-4 --gpus=8 --ntasks-per-node=4", {"nodes": "2-4", "gpus_per_node": 4}),
         ("-n 8 --ntasks-per-node=4", {"nodes": 2, "tasks_per_node": 4}),
         ("--gpus-per-node=h100:8 --ntasks-per-node=8 -c 12", {"nodes": 1, "gpus_per_node": 8, "cpus_per_task": 12}),
         ("-t 30:30", {"nodes": 1, "timeout_min": 31}),
@@ -167,3 +167,10 @@ def test_quotes_and_variables() -> None:
     ]  # fmt: skip
     assert plain(scope.expand('"$A"-${N}-$((N*2))-\\$A-"\\n"')) == "x y-3-6-$A-\\n"
     assert plain(scope.expand("$B")) is None
+
+
+def test_a_range_of_torchrun_is_slurms() -> None:
+    """``--nnodes=2:4`` goes on with fewer nodes under torchrun, and as ``nodes: 2-4`` here."""
+    made = convert("#SBATCH --time=60\nsrun torchrun --nnodes=2:4 --nproc-per-node=2 train.py\n", "x.sbatch")
+
+    assert read_yaml(made, "x").data["resources"] == {"nodes": "2-4", "tasks_per_node": 2, "timeout_min": 60}
