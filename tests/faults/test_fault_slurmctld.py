@@ -45,11 +45,19 @@ def test_slurmctld_is_away_longer_than_kill_wait(clean: Cluster, tmp_path: Path,
     ends_the_same(run, 3, undisturbed)
 
 
+def _written(file: Path) -> float:
+    """When a file was written; 0 while slurmctld replaces it: for a moment it has another name."""
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
 def _forgets_a_requeue(cluster: Cluster, run: Run, older: Path) -> None:
     """slurmctld dies just after it took the run back; on disk is its state of before, as it is for up to 5 s."""
     state, asked = cluster.directory / "state", time.time()
     cluster.run(["scontrol", "update", f"JobId={run.job_id}", "Comment=saved"])
-    cluster.wait(lambda: (state / "job_state").stat().st_mtime > asked, "slurmctld's state on disk")
+    cluster.wait(lambda: _written(state / "job_state") > asked, "slurmctld's state on disk")
     slurmctld = [psutil.Process(pid) for pid in cluster.daemon("slurmctld")]  # and the process that runs its scripts
     for process in slurmctld:
         process.suspend()  # it writes and renames all the time

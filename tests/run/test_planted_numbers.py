@@ -43,7 +43,7 @@ def test_a_strange_attempt_kills_no_leader(tmp_path: Path) -> None:
 
     assert (claim.attempt, fence.attempts(paths), fence.is_current(paths, claim)) == (0, [0], True)
     fence.drop_stale(paths, claim)
-    fence.discard_unfinished(paths, 0)
+    fence.discard_unfinished(paths, claim)
     assert committed.committed_steps(paths) == checkpoint_steps(paths) == []
     assert committed.newest_good(paths) is None
 

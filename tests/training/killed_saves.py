@@ -129,7 +129,7 @@ async def lead(lines: list[socket.socket], paths: RunPaths) -> None:
     hearing = [asyncio.create_task(_hear(saver, rank, line)) for rank, line in enumerate(lines)]
     await asyncio.wait(hearing, return_when=asyncio.FIRST_COMPLETED)  # done, or dead: the round is over
     await saver.quiesce(lambda: False)
-    fence.discard_unfinished(paths, claim.attempt)
+    fence.discard_unfinished(paths, claim)
     history.close()
 
 

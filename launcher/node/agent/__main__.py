@@ -13,5 +13,6 @@ if __name__ == "__main__":
     parser.add_argument(
         "--again", metavar="HOSTS", help="it takes a dead agent's place; HOSTS are the allocation's nodes by index"
     )
+    parser.add_argument("--ends", metavar="PID,MARK", default="", help="with --again: the process to end")
     given = parser.parse_args()
-    AgentMain(given.run_dir, given.node, again=given.again)()
+    AgentMain(given.run_dir, given.node, again=given.again, ends=given.ends)()

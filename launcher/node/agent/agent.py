@@ -31,6 +31,7 @@ from launcher.node.wire.proofs import LifeKey
 from launcher.run import clock
 from launcher.run.message_lines import MessageReader
 from launcher.run.paths import RunPaths
+from launcher.run.processes import mark_of
 from launcher.run.spec import RunSpec
 from launcher.run.state import read_outcome
 
@@ -78,6 +79,7 @@ class Agent:
         self._waiting: list[wire.SignalHeard] = []
         self._attempt = 0
         self._welcomed = False
+        self._patience_s = _UNANSWERED_S
         self._kept = False
         """Another leader takes the place of one that dies."""
         self._crews: dict[int, Crew] = {}
@@ -91,6 +93,11 @@ class Agent:
         """A background task of this agent has failed."""
         self.leader_lost: str | None = None
         """How: "silent" (also when it was never found) or "closed"; None while it leads, or when it sent this agent away."""
+
+    @property
+    def told_to_end(self) -> bool:
+        """Whether TERM came."""
+        return self._term_at is not None
 
     # --- life ---
 
@@ -157,7 +164,8 @@ class Agent:
                     claimed = time.monotonic()
                 if search.done():  # found while this node's file system kept it waiting
                     break
-                if claimed is not None and time.monotonic() - claimed > _UNANSWERED_S:
+                limit_s = self._patience_s if self.leader_lost else _UNANSWERED_S
+                if claimed is not None and time.monotonic() - claimed > limit_s:
                     self.leader_lost = self.leader_lost or "silent"
                     raise ProtocolError("The leader has begun and does not answer; this agent exits.")
             if search.exception() is not None:
@@ -170,9 +178,9 @@ class Agent:
         """Return whether the leader of this life of the allocation has claimed its attempt."""
         try:
             newest = max(fence.attempts(self.paths), default=0)
+            return fence.claimant(self.paths, newest).get("life") == self._key.life
         except OSError:
             return False  # asked again in a second
-        return fence.claimant(self.paths, newest).get("life") == self._key.life
 
     async def _unresolved(self, since: float | None) -> float | None:
         """Return since when the leader's name does not resolve, None when it does. Raises ProtocolError after `_UNRESOLVED_S`."""
@@ -195,7 +203,10 @@ class Agent:
         self._peer = peer
         self._heard = time.monotonic()
         attempt = self._attempt if self.leader_lost else None
-        self._tell(wire.AgentHello(node=self.node, host=self.host, pid=os.getpid(), attempt=attempt, facts=facts))
+        mark = mark_of(os.getpid())
+        self._tell(
+            wire.AgentHello(node=self.node, host=self.host, pid=os.getpid(), attempt=attempt, facts=facts, mark=mark)
+        )
         for kept in self._waiting:
             peer.send(kept)
         beat = self._task(self._beat(peer))
@@ -305,7 +316,7 @@ class Agent:
         match order:
             case wire.Welcome():
                 self._attempt = order.attempt
-                self._welcomed, self._kept = True, order.kept
+                self._welcomed, self._kept, self._patience_s = True, order.kept, order.patience_s
                 self.leader_lost = None
                 self._waiting.clear()
                 if self.node:  # the first node's process has the leader's clock already

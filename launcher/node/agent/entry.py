@@ -7,7 +7,7 @@ import os
 import resource
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,11 @@ _MOST_FILES = 65536
 """More than any allocation has nodes; a hard limit may be a billion, and some programs close every number up to the limit."""
 
 
-def run_agent(run_dir: Path, *, node: int | None = None, again: str | None = None) -> int:
+def run_agent(run_dir: Path, *, node: int | None = None, again: str | None = None, ends: str = "") -> int:
     """Run the agent of ``node`` (unset: SLURM or submitit says) to its end; returns the process's exit code.
 
-    ``again``: the agent takes a dead one's place, in a step of its own; SLURM's list of the allocation's nodes.
+    ``again``: the agent takes a dead one's place, in a step of its own; SLURM's list of the allocation's nodes. ``ends``: the
+    process id and the mark (`launcher.run.processes.mark_of`) of the one that it replaces, with a comma, where they are known.
     """
     try:
         paths = RunPaths(run_dir.absolute())
@@ -48,7 +49,7 @@ def run_agent(run_dir: Path, *, node: int | None = None, again: str | None = Non
         index = node_index(spec) if node is None else node
         names = node_names(spec) if again is None else expand_hosts(again)
         if again is not None:
-            end_predecessor(os.environ)
+            end_predecessor(os.environ, ends)
             os.environ["SLURM_NNODES"] = str(len(names))  # the step's own are one
         if index == 0:
             require_only_own_writers(paths)
@@ -80,17 +81,22 @@ def run_agent(run_dir: Path, *, node: int | None = None, again: str | None = Non
         return loop.run_until_complete(lead_and_obey(leader, agent, serve, others=len(names) - 1))
     code = loop.run_until_complete(agent.run())
     if agent.leader_lost is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
-        from launcher.node.allocation.leaderless import adopt
-
-        def leads() -> bool:
-            return loop.run_until_complete(connection.answers(names[0], ports, key))
-
-        try:
-            silent = agent.leader_lost == "silent"
-            adopt(spec, paths, place=index, leader_host=names[0], ports=ports, silent=silent, leads=leads)
-        except OSError as error:  # how the run ended is not known here
-            print(f"error: the run directory cannot be read here: {error}", file=sys.stderr)
+        answers = lambda: loop.run_until_complete(connection.answers(names[0], ports, key))  # noqa: E731
+        _stand_in(agent, names[0], ports, answers)
     return code
+
+
+def _stand_in(agent: Agent, leader_host: str, ports: Sequence[int], leads: Callable[[], bool]) -> None:
+    """Hand the job back for a leader that is gone, unless another agent does."""
+    from launcher.node.allocation.leaderless import adopt
+
+    silent, told = agent.leader_lost == "silent", agent.told_to_end
+    try:
+        adopt(
+            agent.spec, agent.paths, place=agent.node, leader_host=leader_host, ports=ports, silent=silent, leads=leads, told=told
+        )  # fmt: skip
+    except OSError as error:  # how the run ended is not known here
+        print(f"error: the run directory cannot be read here: {error}", file=sys.stderr)
 
 
 def _raise_file_limit() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 class AgentMain:
     """Picklable callable: the agent of whatever node it is called on."""
 
-    def __init__(self, run_dir: str, node: int | None = None, *, again: str | None = None) -> None:
+    def __init__(self, run_dir: str, node: int | None = None, *, again: str | None = None, ends: str = "") -> None:
         self.run_dir = run_dir
         self.node = node
         self.again = again
+        self.ends = ends
 
     def __call__(self) -> None:
         """Run this node's agent to its end and leave the process with its code.
@@ -26,7 +27,7 @@ class AgentMain:
         try:
             from launcher.node.agent.entry import run_agent
 
-            code = run_agent(Path(self.run_dir), node=self.node, again=self.again)
+            code = run_agent(Path(self.run_dir), node=self.node, again=self.again, ends=self.ends)
         except BaseException:
             traceback.print_exc()
         finally:

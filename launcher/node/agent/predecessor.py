@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 
 import psutil
+
+from launcher.run.processes import is_alive
+from launcher.run.units import whole_number
 
 _AGENTS = ("submitit.core._submit", "launcher.node.agent")
 """The modules that agents begin with."""
@@ -13,9 +17,16 @@ _SAME = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURMD_NODENAME")
 _END_S = 5.0
 
 
-def end_predecessor(environ: Mapping[str, str]) -> None:
-    """Kill the other agents of this job on this host; their workers end with them. Never raises for a process that is gone."""
+def end_predecessor(environ: Mapping[str, str], named: str = "") -> None:
+    """Kill the other agents of this job on this host; their workers end with them. Never raises for a process that is gone.
+
+    ``named`` is PID,MARK of one of them: a container may hide a process's environment from its neighbours.
+    """
     found = [process for process in psutil.process_iter() if _is_agent(process, environ)]
+    pid, _, mark = named.partition(",")
+    if mark and (number := whole_number(pid)) is not None and is_alive(number, mark):
+        with contextlib.suppress(psutil.Error):
+            found.append(psutil.Process(number))
     for process in found:
         try:
             process.kill()

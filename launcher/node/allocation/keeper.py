@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -35,8 +36,9 @@ from launcher.run.asking import exists, patiently
 from launcher.run.batch import GONE
 from launcher.run.message_lines import MessageReader
 from launcher.run.paths import RunPaths
-from launcher.run.processes import is_alive
+from launcher.run.processes import is_alive, mark_of
 from launcher.run.spec import RunSpec
+from launcher.run.units import signal_name
 from launcher.slurm.environ import job_environ
 from launcher.slurm.handback import RUNNING
 from launcher.slurm.hosts import expand_hosts
@@ -52,8 +54,8 @@ _EXIT_S = 2.0
 """A leader whose connection has closed ends within moments, or was cut off and answers again."""
 _LAST_S = 10.0
 """Steps that are left when the run is over get so long."""
-_GIVEN_UP_S = 120.0
-"""The same where nothing can be kept: the agents wait a minute for a leader before they leave."""
+_GIVEN_UP_S = 150.0
+"""The same for a leader, which asks SLURM for two minutes; and where nothing can be kept: agents wait a while for a leader."""
 _POLL_S = 0.05
 
 
@@ -79,10 +81,15 @@ class Keeper:
         self._key = LifeKey(secret, connection.allocation_life(environ), self._names[0])
         self._ports = self._key.candidate_ports(spec.port_range)
         self._init_s = spec.init_timeout_min * 60
+        self._began = time.monotonic()
+        self._start_s = 0.0
+        """How long the first leader took to answer."""
+        self._starting = False
+        """The newest leader has not answered yet."""
         self._steps: dict[asyncio.subprocess.Process, int] = {}
         """The steps that run, and the node of each."""
         self._orders: dict[int, int] = {}
-        """How often the agent of each node has been asked for."""
+        """The newest order for each node; 0: it was withdrawn."""
         self._tasks: set[asyncio.Future[Any]] = set()
         self._alone = asyncio.Event()
         """The batch script's own srun has ended."""
@@ -116,18 +123,35 @@ class Keeper:
             if self._leader is None or failures == _MOST_FAILURES or not await self._lends():
                 break
             failures += 1
-            _say(f"The leader on {self._names[0]} died; another one takes its place.")
-            self._leads = await self._start(0, self._names[0])
+            if not await self._start_leader():
+                break
         await self._rest()
         return self._code
 
     # --- the leader ---
 
+    async def _start_leader(self) -> bool:
+        """Start another leader; one that has not come so far as to answer is ended before."""
+        if self._leads is not None and self._leads.returncode is None:
+            self._leads.terminate()  # srun then ends its task
+            await asyncio.wait({self._task(self._leads.wait())}, timeout=_LAST_S)
+        _say(f"The leader on {self._names[0]} died; another one takes its place.")
+        ends = f"{self._leader.pid},{self._leader.mark}" if self._leader is not None else ""
+        try:
+            self._leads = await self._start(0, self._names[0], ends)
+        except OSError as error:
+            _say(f"srun cannot be started: {error.strerror or error}")
+            return False
+        self._starting = True
+        return True
+
     async def _find(self) -> connection.Peer | None:
-        """Connect to the leader; None when it does not answer, or its step ends before it does."""
-        limit_s = self._init_s if self._leader is None else _UNHEARD_S
-        search = self._task(connection.find_leader("127.0.0.1", self._ports, self._key, timeout_s=limit_s))
-        ended = self._task(self._alone.wait() if self._leads is None else self._leads.wait())
+        """Connect to the leader; None when it has ended, or did not answer for longer than nodes are waited for."""
+        search = self._task(connection.find_leader("127.0.0.1", self._ports, self._key, timeout_s=self._init_s))
+        if self._starting and self._leads is not None:
+            ended = self._task(self._leads.wait())
+        else:
+            ended = self._task(self._alone.wait() if self._leader is None else self._ends_within(math.inf))
         try:
             await asyncio.wait({search, ended}, return_when=asyncio.FIRST_COMPLETED)
             return search.result() if search.done() else None
@@ -140,7 +164,8 @@ class Keeper:
     async def _serve(self, peer: connection.Peer) -> None:
         """Do what the leader asks for until it says that all is over, or is lost."""
         self._peer, self._heard = peer, time.monotonic()
-        peer.send(wire.KeeperHello())
+        self._start_s = self._start_s or time.monotonic() - self._began
+        peer.send(wire.KeeperHello(pid=os.getpid(), mark=mark_of(os.getpid()), start_s=round(self._start_s, 1)))
         beat = self._task(self._beat(peer))
         reader = MessageReader(wire.ToAgent, _say)
         try:
@@ -148,9 +173,12 @@ class Keeper:
                 self._heard = time.monotonic()
                 match reader.read(values):
                     case wire.KeeperWelcome() as welcome:
-                        self._leader, self._names = welcome, welcome.nodes
+                        self._leader, self._names, self._starting = welcome, welcome.nodes, False
                     case wire.Revive() as order:
+                        self._orders[order.node] = order.order
                         self._task(self._revive(order))
+                    case wire.WithdrawRevival(node=node, order=number) if self._orders.get(node) == number:
+                        self._withdraw(node)
                     case wire.Shutdown():
                         self._over = True
                         return
@@ -161,7 +189,11 @@ class Keeper:
 
     async def _beat(self, peer: connection.Peer) -> None:
         """Have the leader answer every second; hang up on one that does not."""
-        while time.monotonic() - self._heard <= wire.SILENCE_S:
+        last = time.monotonic()
+        while (now := time.monotonic()) - self._heard <= wire.SILENCE_S or now - last > 2 * wire.HEARTBEAT_S:
+            if now - last > 2 * wire.HEARTBEAT_S:
+                self._heard += now - last  # this process stood still, not the leader
+            last = now
             peer.send(wire.Alive(t=time.time(), ranks=[]))
             await asyncio.sleep(wire.HEARTBEAT_S)
         _say(f"The leader did not answer for {wire.SILENCE_S:.0f} s.")
@@ -197,19 +229,27 @@ class Keeper:
     async def _revive(self, order: wire.Revive) -> None:
         """Start the agent of a node again and wait for its end; the leader is told of it, unless it has asked for the node anew."""
         node = order.node
-        number = self._orders[node] = self._orders.get(node, 0) + 1
         if not await asyncio.to_thread(host_answers, order.address, self._ports[:1]):
             why = "its host does not answer"
         elif not await self._lends():
             why = "SLURM is ending the job"
+        elif self._orders[node] != order.order:
+            return  # it came back by itself
         else:
             try:
-                step = await self._start(node, order.host)
-                why = f"its step ended with exit code {await step.wait()}"
+                step = await self._start(node, order.host, f"{order.pid},{order.mark}" if order.mark else "")
+                why = _how_it_ended(await step.wait())
             except OSError as error:
                 why = f"srun cannot be started: {error.strerror or error}"
-        if self._peer is not None and self._orders[node] == number:
-            self._peer.send(wire.NotRevived(node=node, why=why))
+        if self._peer is not None and self._orders[node] == order.order:
+            self._peer.send(wire.NotRevived(node=node, order=order.order, why=why))
+
+    def _withdraw(self, node: int) -> None:
+        """Start no agent of that node; end one that is starting: it would end the one that has come back."""
+        self._orders[node] = 0
+        for step, its in self._steps.items():
+            if its == node and step.returncode is None:
+                step.terminate()  # srun then ends its task
 
     async def _lends(self) -> bool:
         """Ask SLURM whether the job is to run on, in this life."""
@@ -237,11 +277,15 @@ class Keeper:
             pass  # a new leader waits for the folder
         return bool(leader_words(self.paths)) or (step_cancelled(self.paths) and not srun_end(self.paths))
 
-    async def _start(self, node: int, host: str) -> asyncio.subprocess.Process:
-        """Start the agent of a node in a step of its own. Its log is the node's: submitit names them by task."""
+    async def _start(self, node: int, host: str, ends: str) -> asyncio.subprocess.Process:
+        """Start the agent of a node in a step of its own. Its log is the node's: submitit names them by task.
+
+        ``ends``: PID,MARK of the agent that it replaces, "" where they are not known. Raises OSError.
+        """
         log = self.paths.submitit / f"{self._job.own_id}_{node}_log.out"
         words = [self._srun[0], f"--nodelist={host}", f"--output={log}", "--open-mode=append", *self._srun[1:]]
         again = [str(self.paths.root), "--node", str(node), "--again", self._list()]
+        again += [f"--ends={ends}"] if ends else []
         step = await asyncio.create_subprocess_exec(
             *words, *again, stdin=asyncio.subprocess.DEVNULL, env=self._environ, start_new_session=True
         )
@@ -275,10 +319,16 @@ class Keeper:
     async def _rest(self) -> None:
         """Wait until the batch script's srun has ended, and every step; what stays then is killed."""
         await self._alone.wait()
-        end = time.monotonic() + (_LAST_S if self._over else _GIVEN_UP_S)
-        while self._steps and time.monotonic() < end:
+        began = time.monotonic()
+        while self._steps:
+            # A leader hands the job back at its end, and slurmctld may be restarting.
+            limit_s = _LAST_S if self._over and 0 not in self._steps.values() else _GIVEN_UP_S
+            if time.monotonic() - began > limit_s:
+                break
             await asyncio.sleep(_POLL_S)
-        await self._ends_within(end - time.monotonic())  # where its srun was killed, its step may go on
+        await self._ends_within(
+            _GIVEN_UP_S - (time.monotonic() - began)
+        )  # where its srun was killed, its step may go on
         for step in list(self._steps):
             with contextlib.suppress(ProcessLookupError):
                 step.kill()
@@ -288,6 +338,11 @@ class Keeper:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _how_it_ended(code: int) -> str:
+    how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+    return f"its step {how}"
 
 
 def _say(text: str) -> None:
@@ -303,12 +358,17 @@ def main() -> int:
     paths = RunPaths(Path(sys.argv[1]).absolute())
     spec = patiently(lambda: RunSpec.read(paths.spec), paths.root)
     secret = patiently(lambda: read_whole(paths.secret), paths.root).decode().strip()
-    return asyncio.run(Keeper(paths, spec, secret, sys.argv[2:], os.environ).run())
+    loop = (
+        asyncio.new_event_loop()
+    )  # not asyncio.run: that waits for threads, and one may wait for a slow file system, or for SLURM
+    return loop.run_until_complete(Keeper(paths, spec, secret, sys.argv[2:], os.environ).run())
 
 
 if __name__ == "__main__":
     code = 1
     try:
         code = main()
+    except BaseException:
+        traceback.print_exc()
     finally:
-        os._exit(code)  # a thread may wait for a slow file system, or for SLURM
+        os._exit(code)

@@ -55,11 +55,13 @@ def adopt(
     ports: Sequence[int],
     silent: bool,
     leads: Callable[[], bool],
+    told: bool = False,
 ) -> None:
     """Hand the job back unless somebody else has. ``place`` is this node's index, from 1; the leader is on one of ``ports``.
 
     ``silent``: the leader stopped answering; otherwise its connection closed. ``leads`` says whether it answers. Without an
-    answer from SLURM nothing is done: this host may be the one that is cut off.
+    answer from SLURM nothing is done: this host may be the one that is cut off. ``told``: TERM came, which ends a job that SLURM wants
+    nothing of.
     """
     if place > _MOST_AGENTS:
         return
@@ -77,7 +79,7 @@ def adopt(
         time.sleep(_WATCH_S)
     if not silent and leads():  # of a silent one that has just been asked
         return
-    if act(spec, paths, allocation, exclude=(leader_host,), said=said):
+    if act(spec, paths, allocation, exclude=(leader_host,), told=told, said=said):
         allocation.pull_forward()
         time.sleep(_LAST_S)
         allocation.pull_forward()  # said again by its last process, unless the batch script lives

@@ -27,8 +27,8 @@ from typing import Any
 from launcher.errors import RunDirError
 from launcher.frozen import frozen
 from launcher.run import clock
-from launcher.run.asking import OwnError, exists, may_pass, names
-from launcher.run.files import fsync_dir, read_object, write_atomic
+from launcher.run.asking import OwnError, exists, load_object, may_pass, names
+from launcher.run.files import fsync_dir, write_atomic
 from launcher.run.paths import RunPaths
 from launcher.run.units import whole_number
 
@@ -116,8 +116,8 @@ def _take_next(folder: Path, prefix: str, number: int, who: Mapping[str, Any]) -
 
 
 def claimant(paths: RunPaths, attempt: int) -> dict[str, Any]:
-    """Return who claimed ``attempt`` first; empty when unknown."""
-    return read_object(paths.attempts / str(attempt) / "claim.json") or {}
+    """Return who claimed ``attempt`` first; empty when it has not said that yet. Raises OSError when that is not known."""
+    return load_object(paths.attempts / str(attempt) / "claim.json", paths.root) or {}
 
 
 def _leaders(inside: Iterable[str]) -> list[int]:
@@ -151,6 +151,16 @@ def is_current(paths: RunPaths, claim: Claim) -> bool:
     return _DEPOSED not in inside and max(_leaders(inside), default=0) <= claim.leader
 
 
+def is_succeeded(paths: RunPaths, claim: Claim) -> bool:
+    """Whether another leader has taken this one's place in the attempt. False when the folder cannot be read."""
+    try:
+        newest = max(attempts(paths), default=-1)
+        inside = names(paths.attempts / str(claim.attempt), paths.root)
+    except OSError:
+        return False
+    return newest == claim.attempt and _DEPOSED not in inside and max(_leaders(inside), default=0) > claim.leader
+
+
 def drop_stale(paths: RunPaths, claim: Claim) -> None:
     """Take away what the leaders of older claims were still writing, put back what they were about to delete.
 
@@ -173,11 +183,13 @@ def empty_trash(paths: RunPaths) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def discard_unfinished(paths: RunPaths, attempt: int) -> None:
-    """Delete what earlier rounds of this attempt were still writing. What is missed now the next call finds."""
+def discard_unfinished(paths: RunPaths, claim: Claim) -> None:
+    """Delete what earlier rounds of this leader were still writing. What is missed now the next call finds."""
     with contextlib.suppress(OSError):
+        if not is_current(paths, claim):
+            return  # a newer leader's rounds are of the same attempt
         for folder in _folders(paths):
-            if _attempt_of(folder.name) == attempt:
+            if _attempt_of(folder.name) == claim.attempt:
                 discard(folder)
 
 

@@ -54,10 +54,25 @@ class Timing:
     rejoin_s: float = 3.0
     """After a leader's death its agents are waited for so long; then those that have not joined are started again."""
     revive_s: float = 20.0
-    """For an agent that is started again to join."""
+    """For an agent that is started again to join, beside twice what the first leader took to start."""
+    rejoin_wait_s: float = 60.0
+    """Agents wait so long for the next leader, beside the same."""
     leave_s: float = 6.0
     agree_s: float = 600.0
     """A stop without a deadline (``cancel --save``) is given up when workers have not agreed by then."""
+
+
+@dataclass
+class KeeperLink:
+    """The keeper as the leader knows it."""
+
+    link: Link
+    pid: int
+    mark: str | None
+    start_s: float
+    """How long a leader takes to start."""
+    heard: float
+    """When it last sent anything, by the leader's clock."""
 
 
 @dataclass
@@ -136,8 +151,15 @@ class Board:
     metrics: dict[str, Any] = field(default_factory=dict)
     sizes: set[int] = field(default_factory=set)
     """Numbers of nodes, fewer than the job wants, that rounds had; each is named once."""
-    keeper: Link | None = None
+    keeper: KeeperLink | None = None
     """Starts agents again, where it is there."""
+    regathers: bool = False
+    """The nodes were together before, under a leader that died: they are awaited for seconds, and started again."""
+
+    @property
+    def start_s(self) -> float:
+        """How long an agent may take to start: twice what the first leader took."""
+        return 2 * self.keeper.start_s if self.keeper is not None else 0.0
 
     @property
     def attempt(self) -> int:

@@ -50,6 +50,10 @@ class Ending:
 async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     """End the run (or, when this attempt is stale, only leave)."""
     if decision.action is Action.LEAVE:
+        if await board.blocking(lambda: fence.is_succeeded(board.paths, board.claim)):
+            for node in board.nodes.all:
+                board.nodes.drop(node)  # it joins the leader that has taken this one's place
+            board.keeper = None
         await _dismiss(board)
         return Ending("requeued", decision.reason, 0)
     state, code = _STATES[decision.action]
@@ -219,4 +223,4 @@ def _send_away(board: Board) -> None:
     for node in board.nodes.all:
         node.send(Shutdown())
     if board.keeper is not None:
-        board.keeper.send(Shutdown())
+        board.keeper.link.send(Shutdown())

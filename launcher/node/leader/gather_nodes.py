@@ -24,8 +24,8 @@ async def await_nodes(board: Board) -> Evidence | None:
     """
     began = board.now()
     enough_since: float | None = None
-    timing, again = board.timing, board.claim.leader > 0
-    limit_s = timing.rejoin_s + timing.revive_s if again else board.spec.init_timeout_min * 60
+    timing, again = board.timing, board.regathers
+    limit_s = board.spec.init_timeout_min * 60
     spare_wait_s = timing.rejoin_s if again else timing.spare_wait_s
     times = itertools.chain((5.0, 15.0, 30.0), itertools.count(60.0, 60.0))
     report_at = next(times)
@@ -35,6 +35,8 @@ async def await_nodes(board: Board) -> Evidence | None:
         nonlocal enough_since, report_at
         if board.interrupted is not None:
             return board.interrupted
+        if again and now - began > timing.rejoin_s + timing.revive_s + board.start_s:
+            return False
         if len(board.nodes.healthy) >= board.spec.nodes:
             enough_since = now if enough_since is None else enough_since
             if not board.nodes.missing or now - enough_since >= spare_wait_s:
@@ -84,8 +86,8 @@ def _too_few(board: Board, limit_s: float) -> Evidence:
     hosts, ranks = _report_missing(board, limit_s)
     who = f"node{'s' if len(hosts) > 1 else ''} {', '.join(hosts)}{f' ({named_ranks(ranks)})' if ranks else ''}"
     text = f"{who} did not start within {limit_s / 60:g} min (distributed.init_timeout_min)"
-    if board.claim.leader:
-        text = f"{who} did not come back within {limit_s:.0f} s after the leader had died"
+    if board.regathers:
+        text = f"{who} did not come back after the leader had died"
     return caused(Kind.NODES_MISSING, text, tuple(hosts))
 
 

@@ -38,11 +38,13 @@ class Inbox(wire.Hub):
         node = self.board.nodes.of(link)
         if node is not None:
             node.heard = self.board.now()
+        if (keeper := self.board.keeper) is not None and link is keeper.link:
+            keeper.heard = self.board.now()
         said = self._from_agents.read(message)
         if isinstance(said, wire.AgentHello):
             self._hello(link, said)
         elif isinstance(said, wire.KeeperHello):
-            revivals.keeper_joined(self.board, link)
+            revivals.keeper_joined(self.board, link, said)
         elif isinstance(said, wire.NotRevived):
             revivals.failed(self.board, said)
         elif node is not None and said is not None:
@@ -54,12 +56,12 @@ class Inbox(wire.Hub):
         node = self.board.nodes.of(link)
         if node is not None:
             self.lose(node, why)
-        if link is self.board.keeper:
+        if self.board.keeper is not None and link is self.board.keeper.link:
             revivals.keeper_left(self.board)
         self.board.wake()
 
-    def lose(self, node: Node, why: str) -> None:
-        """Count a node as lost: it sent nothing for too long, or its connection closed."""
+    def lose(self, node: Node, why: str, *, returns: bool = False) -> None:
+        """Count a node as lost: it sent nothing for too long, or its connection closed. ``returns``: it is joining anew."""
         board = self.board
         board.nodes.drop(node)
         if board.phase == "ended":
@@ -71,7 +73,8 @@ class Inbox(wire.Hub):
         board.history.event("node_lost", host=node.host, why=why)
         if board.round is not None and node in board.round.nodes:
             board.round.lost.append(node)
-        revivals.ask_for(board, node)
+        if not returns:
+            revivals.ask_for(board, node)
 
     def _hello(self, link: wire.Link, hello: wire.AgentHello) -> None:
         board = self.board
@@ -81,14 +84,12 @@ class Inbox(wire.Hub):
             link.close()
             return
         if (old := board.nodes.all[hello.node]).here:
-            self.lose(old, "closed")
+            self.lose(old, "closed", returns=True)
         node = board.nodes.join(link, hello, board.now())
         node.send(revivals.welcome(board))
         facts = hello.facts
         board.history.event("node_joined", node=node.index, host=node.host, facts=facts.to_wire() if facts else {})
-        if node.asked_at is not None:
-            board.history.event("agent_revived", host=node.host, seconds=round(board.now() - node.asked_at, 2))
-            node.asked_at = None
+        revivals.joined(board, node, again=hello.attempt is not None)
         for text in (facts and facts.warnings) or ():
             board.history.warn(f"{node.host}: {text}")
         if facts and facts.sees_run_dir is False:

@@ -40,6 +40,7 @@ from launcher.node.policy.budgets import Budgets
 from launcher.node.policy.decisions import Action, Decision, Evidence, Kind, Situation, decide
 from launcher.node.sidecars.notify import Notifier, owed
 from launcher.node.wire import connection
+from launcher.node.wire.messages import Shutdown
 from launcher.run import clock, event_lines
 from launcher.run.asking import exists
 from launcher.run.events import Hang, NodeLost, WorkerFailed
@@ -107,6 +108,10 @@ class Leader:
         ticker = asyncio.get_running_loop().create_task(self._tick(TimedChecks(board, inbox.lose)))
         try:
             return await self._lead()
+        except BaseException:
+            for node in board.nodes.all:  # nobody takes the place of a leader that fails by itself
+                node.send(Shutdown())
+            raise
         finally:
             ticker.cancel()
             stop_listening()
@@ -149,7 +154,8 @@ class Leader:
             seconds = None if silent_s is None else round(silent_s, 2)
             history.event("leader_revived", host=self.host, leader=claim.leader, seconds=seconds)
             self._first_round, self._checked = past.restore(board, told)
-        else:
+            board.regathers = self._first_round > 0
+        if not claim.leader or past.began(told, claim) is None:
             history.event(
                 "attempt_started",
                 job_id=allocation.job_id,

@@ -24,6 +24,11 @@ class Node:
     checks: ChecksDone | None = None
     losses: list[int] = field(default_factory=list)
     """For each break of its connection in this attempt: how much progress had been committed then (`Budgets.advances`)."""
+    orders: int = 0
+    """How often the keeper was asked to start its agent again."""
+    pid: int | None = None
+    mark: str | None = None
+    """Of its agent's process."""
     asked_at: float | None = None
     """When the keeper was asked to start its agent again, by the leader's clock; None: it was not, or has answered."""
     bad: str | None = None
@@ -66,6 +71,7 @@ class Nodes:
         self.drop(node)
         node.link, node.heard, node.joined_at, node.lost_at = link, now, now, None
         node.host = hello.host or node.name
+        node.pid, node.mark = hello.pid, hello.mark
         node.address = (hello.facts and hello.facts.master_addr) or node.host
         self._by_link[link] = node
         return node

@@ -5,31 +5,40 @@ The keeper (`launcher.node.allocation.keeper`) is outside the job's steps, besid
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 
-from launcher.node.leader.board import Board
+from launcher.node.leader.board import Board, KeeperLink
 from launcher.node.leader.nodes import Node
 from launcher.node.policy.decisions import RESTARTED, Evidence
 from launcher.node.wire import messages as wire
 from launcher.run import clock
-from launcher.run.processes import mark_of
+from launcher.run.processes import is_alive, mark_of
 
 
 def welcome(board: Board) -> wire.Welcome:
     """Return what an agent that joins is told."""
-    kept = board.keeper is not None
     return wire.Welcome(
-        attempt=board.attempt, t=clock.now(), heartbeat_s=wire.HEARTBEAT_S, silence_s=wire.SILENCE_S, kept=kept
+        attempt=board.attempt,
+        t=clock.now(),
+        heartbeat_s=wire.HEARTBEAT_S,
+        silence_s=wire.SILENCE_S,
+        kept=board.keeper is not None,
+        patience_s=board.timing.rejoin_wait_s + board.start_s,
     )
 
 
-def keeper_joined(board: Board, link: wire.Link) -> None:
+# --- the keeper ---
+
+
+def keeper_joined(board: Board, link: wire.Link, hello: wire.KeeperHello) -> None:
     """Take the keeper on; the agents learn that there is one."""
     if board.phase == "ended":
         link.send(wire.Shutdown())
         link.close()
         return
-    board.keeper = link
+    board.keeper = KeeperLink(link, hello.pid, hello.mark, hello.start_s, heard=board.now())
     names = [node.name for node in board.nodes.all]
     link.send(wire.KeeperWelcome(pid=os.getpid(), mark=mark_of(os.getpid()), nodes=names))
     _tell_agents(board)
@@ -43,9 +52,23 @@ def keeper_left(board: Board) -> None:
     _tell_agents(board)
 
 
+def keeper_stands_still(board: Board) -> None:
+    """Wake a keeper that says nothing, as after SIGSTOP: the batch script waits for its end. It joins again by itself."""
+    if (keeper := board.keeper) is None:
+        return
+    if keeper.mark is not None and is_alive(keeper.pid, keeper.mark):
+        with contextlib.suppress(OSError):
+            os.kill(keeper.pid, signal.SIGCONT)
+    keeper.link.close()
+    keeper_left(board)
+
+
 def _tell_agents(board: Board) -> None:
     for node in board.nodes.all:
         node.send(welcome(board))
+
+
+# --- agents ---
 
 
 def ask_for(board: Board, node: Node) -> None:
@@ -54,13 +77,30 @@ def ask_for(board: Board, node: Node) -> None:
         return
     if board.interrupted is None and board.phase != "ended":
         node.asked_at = board.now()
-        board.keeper.send(wire.Revive(node=node.index, host=node.name, address=node.address or node.name))
+        node.orders += 1
+        board.keeper.link.send(
+            wire.Revive(
+                node=node.index, host=node.name, address=node.address or node.name, order=node.orders,
+                pid=node.pid, mark=node.mark,
+            )
+        )  # fmt: skip
+
+
+def joined(board: Board, node: Node, *, again: bool) -> None:
+    """Note that a node is here; where its old agent came back by itself (``again``), no other one is to be started."""
+    asked_at, node.asked_at = node.asked_at, None
+    if asked_at is None:
+        return
+    if not again:
+        board.history.event("agent_revived", host=node.host, seconds=round(board.now() - asked_at, 2))
+    elif board.keeper is not None:
+        board.keeper.link.send(wire.WithdrawRevival(node=node.index, order=node.orders))
 
 
 def failed(board: Board, said: wire.NotRevived) -> None:
     """Use a node no more whose agent could not be started again. An agent that had joined is noticed by its connection."""
     node = board.nodes.all[said.node] if 0 <= said.node < len(board.nodes.all) else None
-    if node is None or node.asked_at is None:
+    if node is None or node.asked_at is None or said.order != node.orders:
         return
     node.asked_at = None
     node.bad = f"its agent could not be started again: {said.why}"
@@ -77,6 +117,6 @@ async def await_revived(board: Board, evidence: Evidence) -> None:
         awaited = any(node.asked_at is not None for node in board.nodes.all)
         return enough or not awaited or board.interrupted is not None or None
 
-    if await board.until(look, timeout_s=board.timing.revive_s) is None:
+    if await board.until(look, timeout_s=board.timing.revive_s + board.start_s) is None:
         for node in board.nodes.all:
             node.asked_at = None

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 
 from launcher.node.checkpoints import fence
+from launcher.node.leader import revivals
 from launcher.node.leader.board import Board, caused
 from launcher.node.leader.lost_folder import evidence_of
 from launcher.node.leader.nodes import Node
@@ -62,6 +63,8 @@ class TimedChecks:
         self._own_stall(now)
         for node in board.nodes.silent(now):
             self._lose(node, "silent")
+        if board.keeper is not None and now - board.keeper.heard > SILENCE_S:
+            revivals.keeper_stands_still(board)
         round_ = board.round
         if round_ is not None and not round_.ending and board.phase == "training":
             self._round(round_, now)
@@ -70,7 +73,7 @@ class TimedChecks:
         # After a leader's death srun's messages tell of agents that have long been started again.
         if (
             board.phase == "waiting"
-            and not board.claim.leader
+            and not board.regathers
             and board.nodes.missing
             and self._is_due("starts", _STARTS_S, now)
         ):
@@ -132,6 +135,8 @@ class TimedChecks:
         if gap > SILENCE_S:
             self.board.woke_at = now
         self.board.nodes.forgive(gap)
+        if self.board.keeper is not None:
+            self.board.keeper.heard += gap
         if self.board.round is not None:
             self.board.round.hangs.forgive(gap)
         self._advanced_at += gap
@@ -142,8 +147,9 @@ class TimedChecks:
         if board.interrupt is not None:
             return  # agents that leave because of a signal say nothing against their hosts
         checks = []
+        # The first node's agent runs in this process: what is said of it is a dead leader's.
         for node in board.nodes.missing:
-            if (how := ended.get(node.name)) is not None:
+            if node.index and node.lost_at is None and (how := ended.get(node.name)) is not None:
                 node.bad = f"its agent ended before it had joined ({how})"
                 checks.append({"host": node.host, "name": "start", "ok": False, "detail": node.bad})
         if checks:

@@ -87,6 +87,8 @@ class AgentHello(FromAgent, type="hello"):
     attempt: int | None
     """The attempt it takes part in; None for an agent that joins for the first time."""
     facts: NodeFacts | None
+    mark: str | None = None
+    """What tells its process from others of that id (`launcher.run.processes.mark_of`)."""
 
 
 class RankUse(Record):
@@ -221,11 +223,18 @@ class Leaving(FromAgent, type="leaving"):
 class KeeperHello(FromAgent, type="keeper"):
     """The keeper (`launcher.node.allocation.keeper`) joins: it can start agents again."""
 
+    pid: int
+    mark: str | None
+    start_s: float
+    """How long the first leader took from srun to its first answer: setup lines, the container, Python."""
+
 
 class NotRevived(FromAgent, type="not_revived"):
     """The keeper could not start the agent of a node again, or the step that did has ended."""
 
     node: int
+    order: int
+    """Of `Revive`."""
     why: str
 
 
@@ -243,6 +252,8 @@ class Welcome(ToAgent, type="welcome"):
     silence_s: float
     kept: bool = False
     """A keeper is there: where this leader dies, another one takes its place, and the agent waits for it."""
+    patience_s: float = 60.0
+    """So long."""
 
 
 class Heard(ToAgent, type="heard"):
@@ -350,6 +361,18 @@ class Revive(ToAgent, type="revive"):
     """As SLURM calls it."""
     address: str
     """Where other nodes reach it."""
+    order: int
+    """Goes up with each order for this node."""
+    pid: int | None
+    mark: str | None
+    """Of the agent that is lost: it may only stand still."""
+
+
+class WithdrawRevival(ToAgent, type="withdraw"):
+    """The agent of that node has come back by itself: start no other one, and end one that is starting."""
+
+    node: int
+    order: int
 
 
 class Link(Protocol):

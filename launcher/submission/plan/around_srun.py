@@ -116,6 +116,8 @@ def _await_keeper() -> list[str]:
     """Wait for agents that were started again, which work on after srun's end; a leader among them may end for srun's."""
     return [
         "exec {srun_runs}>&-",
-        "until wait $keeper; kept=$?; ! kill -0 $keeper 2>/dev/null; do :; done",
+        "kill -CONT $keeper 2>/dev/null",  # a keeper that stood still would keep the job for ever
+        # Over 128: a signal came to this shell, or ended the keeper.
+        "while wait $keeper; kept=$?; [ $kept -gt 128 ] && kill -0 $keeper 2>/dev/null; do :; done",
         f"[ $kept = {GONE} ] && status=$kept",
     ]

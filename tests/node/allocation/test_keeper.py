@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ class Scene:
         self.paths.submitit.mkdir(parents=True)
         self.write_log("")
         monkeypatch.setattr(module, "job_facts", lambda job_id: self.facts)
+        monkeypatch.setattr(module, "_GIVEN_UP_S", 1.0)
         monkeypatch.setattr(module, "_LAST_S", 1.0)  # the scripted leader's process does not end by itself
         monkeypatch.setattr(module, "_EXIT_S", 0.5)
         monkeypatch.setattr(module, "host_answers", lambda host, ports: host != "node3")
@@ -182,7 +184,7 @@ def test_an_agent_is_started_in_a_step_of_its_own(scene: Scene) -> None:
 
     async def act() -> None:
         (link,) = scene.leader.links
-        link.send(wire.Revive(node=1, host="node2", address="node2"))
+        link.send(wire.Revive(node=1, host="node2", address="node2", order=1, pid=4711, mark="boot/1"))
         await until(scene.started)
         scene.step_ends(5)
         await until(lambda: scene.leader.told("not_revived"))
@@ -193,7 +195,7 @@ def test_an_agent_is_started_in_a_step_of_its_own(scene: Scene) -> None:
     ((words, variables),) = scene.started()
     log = scene.paths.submitit / "7_1_log.out"
     assert words[:3] == ["--nodelist=node2", f"--output={log}", "--open-mode=append"]
-    assert words[-5:] == [str(scene.paths.root), "--node", "1", "--again", "node[1-3]"]
+    assert words[-6:] == [str(scene.paths.root), "--node", "1", "--again", "node[1-3]", "--ends=4711,boot/1"]
     assert variables == []
     (said,) = scene.leader.told("not_revived")
     assert (said["node"], said["why"]) == (1, "its step ended with exit code 5")
@@ -214,7 +216,7 @@ def test_slurm_and_the_host_are_asked_first(scene: Scene, host: str, facts: JobF
 
     async def act() -> None:
         (link,) = scene.leader.links
-        link.send(wire.Revive(node=1, host=host, address=host))
+        link.send(wire.Revive(node=1, host=host, address=host, order=1, pid=4711, mark="boot/1"))
         await until(lambda: scene.leader.told("not_revived"))
         link.send(wire.Shutdown())
         scene.srun_ends()
@@ -243,7 +245,7 @@ def test_an_end_of_the_leader_that_was_meant_is_no_death(scene: Scene) -> None:
 
     async def act() -> None:
         (link,) = scene.leader.links
-        link.send(wire.Revive(node=1, host="node2", address="node2"))
+        link.send(wire.Revive(node=1, host="node2", address="node2", order=1, pid=4711, mark="boot/1"))
         await until(scene.started)
         link.send(wire.Shutdown())
         await leader_dies(scene)
@@ -322,3 +324,66 @@ def test_without_a_leader_it_leaves_with_srun(scene: Scene) -> None:
 
     assert asyncio.run(both()) == 0
     assert scene.started() == []
+
+
+def test_an_order_that_is_withdrawn_ends_what_it_started(scene: Scene) -> None:
+    """The agent came back by itself: the one that starts in its place would end it. Nothing is said of it."""
+
+    async def act() -> None:
+        (link,) = scene.leader.links
+        link.send(wire.Revive(node=1, host="node2", address="node2", order=1, pid=None, mark=None))
+        await until(scene.started)
+        link.send(wire.WithdrawRevival(node=1, order=1))
+        await asyncio.sleep(0.5)
+        link.send(wire.Shutdown())
+        scene.srun_ends()
+
+    assert keeping(scene, act) == 0
+    assert len(scene.started()) == 1
+    assert scene.leader.told("not_revived") == []
+
+
+def test_a_keeper_that_stood_still_blames_nobody(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was stopped for longer than a leader may be silent, as by a suspended job: the leader lives on."""
+    monkeypatch.setattr(module.wire, "SILENCE_S", 2.5)
+
+    async def act() -> None:
+        await asyncio.sleep(0.2)
+        time.sleep(4.0)  # this process, the loop of both included
+        await asyncio.sleep(1.5)
+        assert scene.leader_process.poll() is None
+        scene.leader.links[-1].send(wire.Shutdown())
+        scene.srun_ends()
+
+    assert keeping(scene, act) == 0
+    assert len(scene.leader.links) == 1
+    assert scene.started() == []
+
+
+def test_a_leader_that_lives_is_joined_again_without_srun(scene: Scene) -> None:
+    """The batch script's srun was killed before: that its step goes on is all that counts."""
+
+    async def act() -> None:
+        scene.srun_ends()
+        await asyncio.sleep(0.1)
+        scene.leader.links[0].close()
+        await until(lambda: len(scene.leader.links) == 2)
+        scene.leader.links[1].send(wire.Shutdown())
+
+    assert keeping(scene, act) == 0
+    assert scene.started() == []
+
+
+def test_an_srun_that_cannot_be_started_is_told(scene: Scene) -> None:
+    """The leader hears why; where it is the leader's own, the teardown decides."""
+
+    async def act() -> None:
+        (scene.paths.root / "srun").unlink()
+        (link,) = scene.leader.links
+        link.send(wire.Revive(node=1, host="node2", address="node2", order=1, pid=None, mark=None))
+        await until(lambda: scene.leader.told("not_revived"))
+        await leader_dies(scene)
+        scene.srun_ends()
+
+    assert keeping(scene, act) == 0
+    assert "srun cannot be started: No such file" in scene.leader.told("not_revived")[0]["why"]

@@ -52,7 +52,7 @@ def running(nodes="n[0-2]", restarts=0, state="RUNNING"):
 def adopt(monkeypatch):
     acted = []
 
-    def act(spec, paths, allocation, exclude=(), said=""):
+    def act(spec, paths, allocation, exclude=(), told=False, said=""):
         acted.append(exclude)
         call.said = said
         return True

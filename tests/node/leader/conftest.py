@@ -372,9 +372,11 @@ class FakeNode:
     def connected(self) -> bool:
         return self.link is not None
 
-    def join(self) -> None:
+    def join(self, *, again: bool = False) -> None:
+        """``again``: it was here before, under this attempt."""
         self.link = FakeLink(self)
-        self.up("hello", node=self.index, host=self.name, pid=1, attempt=None, facts={"cpus": 2})
+        attempt = self.world.attempt if again else None
+        self.up("hello", node=self.index, host=self.name, pid=1, attempt=attempt, facts={"cpus": 2})
         self._beat = asyncio.get_running_loop().create_task(self.beat())
 
     async def beat(self) -> None:
@@ -474,19 +476,32 @@ class FakeNode:
 class FakeKeeper:
     """A scripted keeper: an agent that it starts again has joined after ``start_s``."""
 
-    def __init__(self, world: World, *, start_s: float = 1.0, refuses: str = "") -> None:
-        self.world, self.start_s, self.refuses = world, start_s, refuses
+    def __init__(self, world: World, *, start_s: float = 1.0, refuses: str = "", slow_s: float = 0.0) -> None:
+        self.world, self.start_s, self.refuses, self.slow_s = world, start_s, refuses, slow_s
         self.cut = False
+        self.beats = True
+        self._beat: asyncio.Task[None] | None = None
         self.heard: list[dict[str, Any]] = []
 
     def join(self) -> None:
         self.link = FakeLink(self)  # type: ignore[arg-type]
-        self.link.up({"type": "keeper"})
+        self.link.up({"type": "keeper", "pid": 1, "mark": None, "start_s": self.slow_s})
+        self._beat = asyncio.get_running_loop().create_task(self.beat())
+
+    async def beat(self) -> None:
+        while self.beats:
+            await asyncio.sleep(1.0)
+            self.link.up({"type": "alive", "t": 0, "ranks": []})
+
+    def stop(self) -> None:
+        """The keeper ends with its leader here; it joins the next one."""
+        if self._beat is not None:
+            self._beat.cancel()
 
     def hear(self, m: dict[str, Any]) -> None:
         self.heard.append(m)
         if m["type"] == "revive" and self.refuses:
-            self.link.up({"type": "not_revived", "node": m["node"], "why": self.refuses})
+            self.link.up({"type": "not_revived", "node": m["node"], "order": m["order"], "why": self.refuses})
         elif m["type"] == "revive":
             asyncio.get_running_loop().call_later(self.start_s, self.world.nodes[m["node"]].join)
 
@@ -581,6 +596,8 @@ class World:
         try:
             return await self.leader.run(serve)
         finally:
+            if self.keeper is not None:
+                self.keeper.stop()
             for node in self.nodes:
                 node.die()
             if beside is not None:

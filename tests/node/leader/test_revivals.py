@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from launcher.node.allocation.allocation import SignalMeaning
+from launcher.node.checkpoints import fence
 
 SAVES = {"interval_steps": 5, "keep_last": 9}
 
@@ -220,3 +221,109 @@ def test_hosts_that_the_dead_leader_had_excluded_stay_excluded(world, virtual):
 
     assert virtual(both()).state == "completed"
     assert {r["host"] for r in w.events("round_started")[-1]["ranks"]} == {"n0", "n2"}
+
+
+def test_an_agent_that_comes_back_by_itself_keeps_its_place(world, virtual):
+    """Its connection broke: the order for another one is withdrawn, which would end it; nothing says that it was revived."""
+    w = kept(world, keeper={"start_s": 1000.0})
+    w.step_s = 0.5
+
+    def breaks(worker):
+        if not w.events("node_lost"):
+            w.nodes[1].die()
+            asyncio.get_running_loop().call_later(0.4, lambda: w.nodes[1].join(again=True))
+
+    w.hooks[12] = [breaks]
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert [m["type"] for m in w.keeper.heard if m["type"] in ("revive", "withdraw")] == ["revive", "withdraw"]
+    assert w.events("agent_revived") == []
+    assert len(w.events("round_started")) == 2
+
+
+def test_an_agent_that_joins_twice_is_not_replaced(world, virtual):
+    """Its old connection still stands where the new one comes: nobody else is to be started in its place."""
+    w = kept(world)
+    w.step_s = 0.5
+    at = []
+
+    def twice(worker):
+        if not at:
+            at.append(None)
+            w.nodes[1].workers = []
+            w.nodes[1].join(again=True)
+
+    w.hooks[12] = [twice]
+
+    assert virtual(w.attempt_once()).state == "completed"
+    assert "revive" not in [m["type"] for m in w.keeper.heard]
+
+
+def test_a_stale_refusal_counts_for_nothing(world, virtual):
+    """What the keeper says of an older order crosses the newer one on its way."""
+    w = kept(world, keeper={"start_s": 3.0})
+    killed(w, 12, 1)
+
+    async def script():
+        await w.until(lambda: any(m["type"] == "revive" for m in w.keeper.heard))
+        w.keeper.link.up({"type": "not_revived", "node": 1, "order": 0, "why": "its step ended with exit code 1"})
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    assert w.events("revival_failed") == []
+
+
+def test_slow_starts_are_given_their_time(world, virtual):
+    """Setup lines or an image took the first leader 30 s: an agent that is started again may take as long."""
+    w = kept(world, keeper={"start_s": 50.0, "slow_s": 30.0})
+    killed(w, 12, 1)
+
+    assert virtual(w.attempt_once()).state == "completed"
+    welcomes = [m["patience_s"] for m in w.nodes[1].heard if m["type"] == "welcome"]
+    assert welcomes[-1] == 120.0
+
+
+def test_a_keeper_that_says_nothing_is_done_without(world, virtual):
+    """It stands still: agents learn that nobody would take the leader's place, and a dead agent costs the job as ever."""
+    w = kept(world)
+    w.step_s = 1.0
+    w.keeper.beats = False
+    killed(w, 20, 1)
+
+    assert virtual(w.attempt_once()).state == "requeued"
+    assert [m.get("kept", False) for m in w.nodes[1].heard if m["type"] == "welcome"] == [True, False]
+    assert "revive" not in [m["type"] for m in w.keeper.heard]
+
+
+def test_a_leader_that_died_while_nodes_started_waits_for_them_as_ever(world, virtual):
+    """They may be in their setup lines: nothing has been together that could come back in seconds."""
+    w = kept(world)
+
+    async def both():
+        leading = asyncio.ensure_future(w.attempt_once(absent=(1,)))
+        await w.until(lambda: bool(w.events("node_joined")))
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+
+        async def late():
+            await asyncio.sleep(40)
+            w.nodes[1].join()
+
+        return await w.attempt_once(late, revived=True, absent=(1,))
+
+    assert virtual(both()).state == "completed"
+    assert "revive" not in [m["type"] for m in w.keeper.heard]
+
+
+def test_a_leader_whose_place_was_taken_sends_nobody_away(world, virtual):
+    """It finds a newer claim in its attempt: its agents look for the newer leader, and the keeper keeps that."""
+    w = kept(world)
+    w.step_s = 1.0
+
+    async def script():
+        await w.until(lambda: any(x.entered >= 12 for n in w.nodes for x in n.workers))
+        fence.succeed(w.paths, life="local.0")
+
+    assert virtual(w.attempt_once(script)).state == "requeued"
+    assert "shutdown" not in [m["type"] for m in w.keeper.heard]
+    assert all("shutdown" not in [m["type"] for m in node.heard] for node in w.nodes)
+    assert w.events("attempt_ended") == w.events("requeued") == []
