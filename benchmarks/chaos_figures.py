@@ -14,7 +14,7 @@ from launcher.report.model.history import read_history
 from launcher.report.model.ledger import ledger
 
 _CHANGES = ("round_ended", "attempt_ended", "decision", "leader_revived", "attempt_started", "round_started")
-_NO_ROUND = ("slurmctld restarted", "slurmd restarted", "disk full", "folder away", "srun killed", "keeper killed")
+_NO_ROUND = ("slurmctld restarted", "slurmd restarted", "disk full", "folder away", "keeper killed")
 """Kinds that a run should not even notice."""
 
 

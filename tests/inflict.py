@@ -43,10 +43,11 @@ def lose_agent(run: Run, node: int) -> None:
 
 
 def kill_srun(run: Run) -> None:
-    """The batch script's srun dies; the agents live on for a moment."""
+    """The sruns die, the batch script's and the keeper's. Each has a child, which then ends the step."""
     for process in run.processes():
-        if process.name() == "srun":
-            process.kill()
+        with contextlib.suppress(psutil.Error):
+            if process.name() == "srun" and process.parent().name() != "srun":
+                process.kill()
 
 
 def signal_rank(run: Run, rank: int, number: int) -> None:

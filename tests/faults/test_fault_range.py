@@ -35,6 +35,8 @@ def whole_epoch(run: Run, tmp_path: Path) -> Counter[int]:
 def test_a_host_that_dies_leaves_a_smaller_round(clean: Cluster, tmp_path: Path) -> None:
     """No spare, no requeue: the next round has two ranks, the same steps and the same samples; SLURM drops the host in its time."""
     clean.set(SlurmdTimeout=10)
+    idle = ["sinfo", "-h", "-N", "-p", "batch", "-t", "idle", "-o", "%N"]
+    clean.wait(lambda: len(clean.run(idle).stdout.split()) == 4, "four idle hosts")
     run = ranged(clean, tmp_path, checkpoint={"interval_steps": 5})
     run.wait_step(12)
     dead = run.state()["nodes"][1]

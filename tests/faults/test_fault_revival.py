@@ -37,21 +37,19 @@ STRIKES: dict[str, tuple[Callable[[Run], object], str]] = {
     "leader frozen": (lambda run: inflict.agents(run)[0].send_signal(signal.SIGSTOP), "leader_gone"),
     "agent and leader killed": (_both, "leader_gone"),
     "all agents killed": (_all, "leader_gone"),
+    "sruns killed": (inflict.kill_srun, "leader_gone"),
 }
 
 
 @pytest.fixture(scope="module")
 def struck(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run over three hosts that suffers all of these, one a round, each after the round's first checkpoint; then its sruns die."""
+    """A run over three hosts that suffers all of these, one a round, each after the round's first checkpoint."""
     cluster.cancel_all()
     run = start(cluster, tmp_path_factory.mktemp("struck"), params=LONG, checkpoint={"interval_steps": 5})
     for number, (strike, _) in enumerate(STRIKES.values()):
         run.wait_round(number)
         run.wait("a checkpoint of the round", lambda number=number: run.told("saved", round=number))
         strike(run)
-    run.wait_round(len(STRIKES))
-    run.wait("a checkpoint", lambda: run.told("saved", round=len(STRIKES)))
-    inflict.kill_srun(run)
     run.wait_end()
     return run
 
@@ -75,9 +73,16 @@ def test_what_dies_is_started_again_in_place(struck: Run, fault: str) -> None:
     assert len(struck.told("attempt_started")) == 1
 
 
-def test_without_their_sruns_the_agents_work_on(struck: Run) -> None:
-    """The batch script waits for the keeper, not for srun alone; the last round ends with the work."""
-    assert struck.told("round_ended")[-1]["why"] == "every rank has finished"
+def test_a_cancelled_step_cancels_the_run(clean: Cluster, tmp_path: Path) -> None:
+    """`scancel JOB.0` kills every agent at once: nothing of it is started again, and nothing comes back."""
+    run = start(clean, tmp_path)
+
+    clean.run(["scancel", f"{run.job_id}.0"])
+
+    assert run.wait_end()["state"] == "cancelled"
+    run.wait_no_process()
+    assert len(run.told("attempt_started")) == 1
+    assert run.told("leader_revived") == []
 
 
 def test_the_end_is_the_undisturbed_one(struck: Run, tmp_path: Path) -> None:

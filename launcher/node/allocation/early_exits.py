@@ -24,12 +24,16 @@ _UNSTARTED = re.compile(r"^srun: error: tasks? (?P<tasks>[\d,-]+) launch failed:
 _REFUSED = re.compile(r"^srun: error: Task launch for \S+ failed on node (?P<hosts>\S+): (?P<how>.+)$")
 _LEADERS = re.compile(r"^error: (?:the leader failed: )?(?P<words>\S.*)$", re.MULTILINE)
 """The last line of a first node's agent that could not go on (`launcher.node.agent.entry`)."""
-_SRUN_KILLED = re.compile(r"^\S*slurm_script: line \d+: +\d+ Killed +.*srun", re.MULTILINE)
-"""How bash reports that srun itself was killed, and none of its tasks: SLURM then ends the step."""
+SRUN_KILLED = "The srun of an agent was killed."
+"""What the keeper says of its own sruns."""
+_SRUN_KILLED = re.compile(
+    rf"^\S*slurm_script: line \d+: +\d+ Killed +.*srun|^[\d:]+ keeper: {re.escape(SRUN_KILLED)}", re.MULTILINE
+)
+"""How bash reports that srun itself was killed, and none of its tasks: srun's child then ends the step."""
 _SRUN_FORCED = re.compile(r"^srun: forcing job termination", re.MULTILINE)
 """What srun says when it ends the step upon a signal."""
-_STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT")
-"""What slurmstepd says when SLURM ends a step: somebody cancelled it, or its srun was killed."""
+_STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*")
+"""What slurmstepd says when SLURM ends a step: somebody cancelled it, or its srun was killed. Of other causes it says DUE TO."""
 _UNSEEN = "it does not see the run's directory"
 _WANTED = re.compile(r"\*\*\* JOB|^srun: error", re.MULTILINE)
 """SLURM had ended the job, or a task had failed: srun's end follows from that."""
@@ -62,16 +66,17 @@ def srun_end(paths: RunPaths) -> str:
     """Return how this life's srun itself was ended, "" where it was not; never raises."""
     log = _of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ))
     if _SRUN_KILLED.search(log):
-        return "The srun of the batch script was killed, which ends the step"
+        return "An srun of the job was killed, which ends its step"
     forced = _SRUN_FORCED.search(log)
     if forced and not _WANTED.search(log[: forced.start()]):
-        return "The srun of the batch script received a signal (HUP or TERM), which ends the step"
+        return "An srun of the job received a signal (HUP or TERM), which ends its step"
     return ""
 
 
 def step_cancelled(paths: RunPaths) -> bool:
-    """Whether SLURM has ended a step of this life's first node; never raises."""
-    return bool(_STEP_CANCELLED.search(_of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ))))
+    """Whether somebody has cancelled a step of this life that was on the first node; never raises."""
+    log = _of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ))
+    return bool(_STEP_CANCELLED.search(log)) and not srun_end(paths)
 
 
 def _of_life(log: str, life: str) -> str:

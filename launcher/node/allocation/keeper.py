@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from launcher.errors import ProtocolError
-from launcher.node.allocation.early_exits import leader_words, srun_end, step_cancelled
+from launcher.node.allocation.early_exits import SRUN_KILLED, leader_words, step_cancelled
 from launcher.node.allocation.reach import host_answers
 from launcher.node.wire import connection
 from launcher.node.wire import messages as wire
 from launcher.node.wire.proofs import LifeKey
 from launcher.opening import read_whole
 from launcher.run.asking import exists, patiently
-from launcher.run.batch import GONE
+from launcher.run.batch import GONE, LOG
 from launcher.run.message_lines import MessageReader
 from launcher.run.paths import RunPaths
 from launcher.run.processes import is_alive, mark_of
@@ -275,7 +275,7 @@ class Keeper:
                 return True
         except OSError:
             pass  # a new leader waits for the folder
-        return bool(leader_words(self.paths)) or (step_cancelled(self.paths) and not srun_end(self.paths))
+        return bool(leader_words(self.paths)) or step_cancelled(self.paths)
 
     async def _start(self, node: int, host: str, ends: str) -> asyncio.subprocess.Process:
         """Start the agent of a node in a step of its own. Its log is the node's: submitit names them by task.
@@ -283,11 +283,15 @@ class Keeper:
         ``ends``: PID,MARK of the agent that it replaces, "" where they are not known. Raises OSError.
         """
         log = self.paths.submitit / f"{self._job.own_id}_{node}_log.out"
-        words = [self._srun[0], f"--nodelist={host}", f"--output={log}", "--open-mode=append", *self._srun[1:]]
+        words = [self._srun[0], f"--nodelist={host}", *self._srun[1:]]
         again = [str(self.paths.root), "--node", str(node), "--again", self._list()]
         again += [f"--ends={ends}"] if ends else []
         step = await asyncio.create_subprocess_exec(
-            *words, *again, stdin=asyncio.subprocess.DEVNULL, env=self._environ, start_new_session=True
+            *words,
+            *again,
+            stdin=asyncio.subprocess.DEVNULL,
+            env={**self._environ, LOG: str(log)},
+            start_new_session=True,
         )
         self._steps[step] = node
         self._task(self._forget(step))
@@ -300,6 +304,8 @@ class Keeper:
 
     async def _forget(self, step: asyncio.subprocess.Process) -> None:
         code = await step.wait()
+        if code < 0 and not self._over:
+            _say(SRUN_KILLED)
         if self._steps.pop(step) == 0:
             self._code = code if code == GONE else 0
 

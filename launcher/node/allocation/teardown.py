@@ -21,7 +21,7 @@ from typing import Any
 from launcher.errors import RunFailedError, SiteError
 from launcher.frozen import frozen
 from launcher.node.allocation.allocation import NEEDED, Allocation, CancelledError, NotAnsweredError
-from launcher.node.allocation.early_exits import leader_words, srun_end, start_words
+from launcher.node.allocation.early_exits import leader_words, srun_end, start_words, step_cancelled
 from launcher.node.checkpoints import fence
 from launcher.node.policy.budgets import Budgets, backoff_s
 from launcher.run import clock, event_lines, events
@@ -210,7 +210,8 @@ def act(
         decision = EndDecision("nothing", "The run has an outcome.")
         forget_passed(paths)  # the leader may have died before it could
     else:
-        meaning = _meaning(allocation, told and _handed_back(history, life) is None)  # a requeue sends TERM, too
+        ended = told or step_cancelled(paths)
+        meaning = _meaning(allocation, ended and _handed_back(history, life) is None)  # a requeue sends TERM, too
         if not said and (words := leader_words(paths)):
             said = f"The leader {'failed' if _led(history, life) else 'could not begin'}: {words}"
         elif not said and not _led(history, life) and (words := start_words(paths)):

@@ -16,6 +16,9 @@ from launcher.node.wire import messages as wire
 from launcher.run import clock
 from launcher.run.processes import is_alive, mark_of
 
+_ORDERS = 1_000_000
+"""More than a leader gives for one node."""
+
 
 def welcome(board: Board) -> wire.Welcome:
     """Return what an agent that joins is told."""
@@ -77,7 +80,8 @@ def ask_for(board: Board, node: Node) -> None:
         return
     if board.interrupted is None and board.phase != "ended":
         node.asked_at = board.now()
-        node.orders += 1
+        # Greater than any order of a leader that has died: the keeper may still speak of those.
+        node.orders = max(node.orders, board.claim.leader * _ORDERS) + 1
         board.keeper.link.send(
             wire.Revive(
                 node=node.index, host=node.name, address=node.address or node.name, order=node.orders,

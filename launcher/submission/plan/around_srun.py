@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from launcher.config.document.schema import Job
 from launcher.run.asking import PATIENCE_S
-from launcher.run.batch import COMPLETED, GONE, JUDGED, MARK, UNSEEN
+from launcher.run.batch import COMPLETED, GONE, JUDGED, LOG, MARK, UNSEEN
 from launcher.slurm.carry import VARIABLE
 from launcher.submission.facts.facts import Facts
 from launcher.submission.plan.job_place import JobPlace
@@ -21,8 +21,10 @@ MARK_START = f'echo "{MARK}$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"'
 # across exec. `env --ignore-signal` does the same, but only from coreutils 8.31 on (RHEL 8 has 8.30).
 IGNORE = 'trap "" TERM USR2 USR1 HUP INT'
 _TEARDOWN_AGAIN_S = 5
-_AGAIN = ("--unbuffered", "--overlap", "--mem=0", "--nodes=1", "--ntasks=1")
+_AGAIN = ("--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--output=/dev/null")
 """srun's options for one agent that is started again, beside the step that holds the job's CPUs, memory and GPUs."""
+_TO_LOG = ("/bin/sh", "-c", f'exec "$@" >>"${LOG}" 2>&1', "agent")
+"""The agent's output goes to its log by itself: through srun it would end with srun."""
 # The job as SLURM's commands know it alone: the plain id of an array's last element is the whole array.
 _OWN_ID = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"
 
@@ -64,7 +66,7 @@ def keeper(job: Job, facts: Facts, lib: str, place: JobPlace, srun: Sequence[str
     python = '"$outside"' if job.environment.container else shlex.quote(facts.interpreter.path)
     return [
         f"coproc KEEPER {{ {IGNORE}; cd {shlex.quote(lib)} && exec {python} -m launcher.node.allocation.keeper"
-        f" {place.run_dir} {shlex.join(['srun', *_AGAIN, *srun])} {command} -u -m launcher.node.agent >&2; }}",
+        f" {place.run_dir} {shlex.join(['srun', *_AGAIN, *srun, *_TO_LOG])} {command} -u -m launcher.node.agent >&2; }}",
         "keeper=$KEEPER_PID srun_runs=${KEEPER[1]}",
     ]
 

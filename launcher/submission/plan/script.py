@@ -54,7 +54,8 @@ def parameters(
         "job_name": place.job_name,
         "time": spec.timeout_min,
         "nodes": spec.all_nodes,
-        "ntasks_per_node": 1,
+        # With it SLURM reckons the tasks of a range from its lower end, and gives as many nodes as those need.
+        "ntasks_per_node": 1 if spec.needed_nodes == spec.nodes else None,
         "cpus_per_task": cpus,
         "mem": _mem(spec.mem_gb),
         **{name: getattr(slurm, name) for name in plain},
@@ -120,6 +121,7 @@ def _srun(job: Job, cpus: int, facts: Facts, place: JobPlace) -> list[str]:
     args = [
         "--kill-on-bad-exit=0",  # a site may default to 1: one failed agent would take the others along
         "--wait=0",  # srun ends other tasks some time after the first one ended, unless told not to
+        "--ntasks-per-node=1",
         "--no-kill",  # with sbatch's own --no-kill: the other nodes go on when one dies
         f"--cpus-per-task={cpus}",  # 22.05 to 23.02: srun does not inherit it from sbatch
         "--distribution=cyclic",  # task numbers are node numbers: since 26.05 block, which a site may default to, follows the topology

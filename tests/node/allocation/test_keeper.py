@@ -41,7 +41,7 @@ SRUN = """
 import json, os, sys, time
 words, root = sys.argv[1:], os.environ["ROOT"]
 with open(root + "/started", "a") as f:
-    f.write(json.dumps([words, sorted(k for k in os.environ if k.startswith("SLURM_STEP"))]) + "\\n")
+    f.write(json.dumps([words, sorted(k for k in os.environ if k.startswith("SLURM_STEP")), os.environ["LAUNCHER_AGENT_LOG"]]) + "\\n")
 while not os.path.exists(root + "/end"):
     time.sleep(0.01)
 sys.exit(int(open(root + "/end").read()))
@@ -109,7 +109,11 @@ class Scene:
     def started(self) -> list[tuple[list[str], list[str]]]:
         """How srun was called, and which variables of a step it had."""
         file = self.paths.root / "started"
-        return [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []  # type: ignore[misc]
+        return [tuple(json.loads(line)[:2]) for line in file.read_text().splitlines()] if file.exists() else []  # type: ignore[misc]
+
+    def logs(self) -> list[str]:
+        """Where the agents that were started again write."""
+        return [json.loads(line)[2] for line in (self.paths.root / "started").read_text().splitlines()]
 
     async def listen(self) -> int:
         """Lead on a port of the life's candidates."""
@@ -194,7 +198,8 @@ def test_an_agent_is_started_in_a_step_of_its_own(scene: Scene) -> None:
     assert keeping(scene, act) == 0
     ((words, variables),) = scene.started()
     log = scene.paths.submitit / "7_1_log.out"
-    assert words[:3] == ["--nodelist=node2", f"--output={log}", "--open-mode=append"]
+    assert words[0] == "--nodelist=node2"
+    assert scene.logs() == [str(log)]
     assert words[-6:] == [str(scene.paths.root), "--node", "1", "--again", "node[1-3]", "--ends=4711,boot/1"]
     assert variables == []
     (said,) = scene.leader.told("not_revived")

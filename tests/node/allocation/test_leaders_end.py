@@ -29,7 +29,7 @@ from launcher.run.state import read_outcome
 SENTENCE = "The run directory /runs/r cannot be written: [Errno 30] Read-only file system: '/runs/r/attempts/0'."
 
 DIED = "The leader died and left no message; the run is requeued."
-SRUN_KILLED = "The srun of the batch script was killed, which ends the step; the run is requeued."
+SRUN_KILLED = "An srun of the job was killed, which ends its step; the run is requeued."
 
 
 class Slurm:

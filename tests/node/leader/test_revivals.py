@@ -327,3 +327,24 @@ def test_a_leader_whose_place_was_taken_sends_nobody_away(world, virtual):
     assert "shutdown" not in [m["type"] for m in w.keeper.heard]
     assert all("shutdown" not in [m["type"] for m in node.heard] for node in w.nodes)
     assert w.events("attempt_ended") == w.events("requeued") == []
+
+
+def test_orders_of_a_dead_leader_are_no_orders_of_the_next(world, virtual):
+    """The keeper may tell the new leader of a step that the old one had ordered: it is not the one that is awaited."""
+    w = kept(world, keeper={"start_s": 3.0})
+    orders = lambda: [m["order"] for m in w.keeper.heard if m["type"] == "revive"]  # noqa: E731
+
+    async def both():
+        killed(w, 7, 1)
+        await led_until(w, lambda: any(x.entered >= 13 for n in w.nodes for x in n.workers))
+        killed(w, 17, 1)
+
+        async def stale():
+            await w.until(lambda: len(orders()) == 2)
+            w.keeper.link.up({"type": "not_revived", "node": 1, "order": orders()[0], "why": "its step was killed"})
+
+        return await w.attempt_once(stale, revived=True)
+
+    assert virtual(both()).state == "completed"
+    assert orders()[1] > orders()[0]
+    assert w.events("revival_failed") == []

@@ -857,8 +857,8 @@ def _(cluster, run):
     kill(batch_shell(run))
 
 
-# The agents outlive it: nothing has happened to the run.
-@act("kill -9 of srun", kind="running", state="running", says=[], must=[("running", "runs", "train")], never=["preempted", "cancelled by", "time limit reached", FINE, MUTE], soon_s=90)  # fmt: skip
+# SLURM ends its step; the agents are started again.
+@act("kill -9 of srun", kind=("running", "leader"), state="running", says=[], must=[("running", "runs", "train")], never=["preempted", "cancelled by", "time limit reached", FINE, MUTE], soon_s=90)  # fmt: skip
 def _(cluster, run):
     children = [p for p in batch_shell(run).children(recursive=True) if p.name() == "srun"]
     if not children:

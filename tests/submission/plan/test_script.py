@@ -110,6 +110,7 @@ def test_nothing_in_a_script_ends_the_other_nodes(job: Make) -> None:
 
     assert "#SBATCH --no-kill" in text
     assert "#SBATCH --ntasks-per-node=1" in text
+    assert "--ntasks-per-node=1" in srun.split()
     assert "#SBATCH --open-mode=append" in text
     assert "#SBATCH --requeue" in text
     assert "#SBATCH --signal=USR2@120" in text
@@ -271,6 +272,7 @@ def test_a_range_of_nodes_is_asked_of_slurm(job: Make, spares: int) -> None:
 
     assert f"#SBATCH --nodes=2-{4 + spares}\n" in made.sbatch
     assert "#SBATCH --no-kill\n" in made.sbatch
+    assert "#SBATCH --ntasks" not in made.sbatch, "SLURM would give as few nodes as the tasks of the lower end need"
     assert made.parameters["nodes"] == 4 + spares
     assert (made.spec.nodes, made.spec.needed_nodes, made.spec.world_size) == (4, 2, 8)
     assert "2 to 4 nodes" in made.summary[0]
