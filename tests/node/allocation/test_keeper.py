@@ -392,3 +392,15 @@ def test_an_srun_that_cannot_be_started_is_told(scene: Scene) -> None:
 
     assert keeping(scene, act) == 0
     assert "srun cannot be started: No such file" in scene.leader.told("not_revived")[0]["why"]
+
+
+def test_the_keeper_needs_the_standard_library_alone() -> None:
+    """With a container it runs outside, with whatever Python the host has."""
+    code = (
+        "import sys\n"
+        "import launcher.node.allocation.keeper\n"
+        "print(sorted({'psutil', 'submitit', 'torch', 'omegaconf', 'pydantic', 'numpy'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
