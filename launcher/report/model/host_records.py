@@ -35,8 +35,8 @@ class HostRecord:
 
     host: str
     runs: set[str] = field(default_factory=set)
-    attempts: int = 0
-    """Attempts in which it took part."""
+    joined: set[tuple[str, int | None]] = field(default_factory=set)
+    """Runs and attempts in which it took part, however often its agent joined."""
     lost: int = 0
     """Times that its agent stopped responding or lost its connection."""
     failed: int = 0
@@ -69,8 +69,14 @@ class HostRecord:
 
     def as_json(self) -> dict[str, Any]:
         """For --json."""
-        values = {**vars(self), "runs": len(self.runs), "slow_by": self.slow_by, "suspect": self.suspect}
-        del values["slower"]
+        values = {
+            **vars(self),
+            "runs": len(self.runs),
+            "attempts": len(self.joined),
+            "slow_by": self.slow_by,
+            "suspect": self.suspect,
+        }
+        del values["slower"], values["joined"]
         return values
 
 
@@ -113,7 +119,7 @@ def _note(hosts: dict[str, HostRecord], run: str, event: Event) -> None:
         case ev.NodeJoined(host=str(host)):
             record = _record(hosts, host)
             record.runs.add(run)
-            record.attempts += 1
+            record.joined.add((run, event.attempt))
         case ev.NodeLost(host=str(host)):
             _trouble(hosts, host, event, f"lost ({event.why or 'silent'})").lost += 1
         case ev.WorkerFailed(host=str(host)) if len({r.host for r in event.ranks}) < 2:  # else the program is to blame
