@@ -10,8 +10,8 @@ from launcher.node.policy.decisions import Kind
 from launcher.report.diagnosis.explanations import EXPLANATIONS
 from launcher.run.causes import CAUSES, MEANINGS, rank_kind
 
-ENDS_NOTHING = {Kind.DONE, Kind.DAMAGED, Kind.FALSE_ALARM, Kind.FENCED, Kind.WORKER_FAILED}
-"""Done, passed over by the next round, no end, another leader's; a worker's cause has a kind of its own."""
+ENDS_NOTHING = {Kind.DONE, Kind.DAMAGED, Kind.FALSE_ALARM, Kind.FENCED, Kind.MORE_NODES, Kind.WORKER_FAILED}
+"""Done, passed over by the next round, no end, another leader's, a larger round; a worker's cause has a kind of its own."""
 TRACEBACK = ["Traceback (most recent call last):", '  File "t.py", line 3, in <module>', "    import x"]
 
 
@@ -31,7 +31,7 @@ def test_every_evidence_is_of_one_kind() -> None:
     """What a leader, or who acts for it, decides upon stands in one row of the table."""
     told = [evidence for row in CAUSES.values() for evidence in row.evidence]
     assert len(told) == len(set(told))
-    assert set(told) == {kind.value for kind in Kind} - {kind.value for kind in ENDS_NOTHING} | {"leader_gone"}
+    assert set(told) == {kind.value for kind in Kind} - {kind.value for kind in ENDS_NOTHING}
 
 
 def test_every_wish_to_stop_has_words() -> None:

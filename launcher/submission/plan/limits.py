@@ -23,7 +23,7 @@ def check_limits(job: Job, spec: RunSpec, partition: Partition | None) -> None:
     most_gpus = f"at most {partition.gpus_per_node}" if partition.gpus_per_node else "none"
     asked = f"{spec.tasks_per_node} x {spec.cpus_per_task} = {cpus} CPUs a node"
     checks = (
-        (0 < partition.nodes < total, "nodes", f"{total} nodes{' (spares included)' if spec.spare_nodes else ''}",
+        (0 < partition.nodes < total, "nodes", f"{total} nodes (spares included)",
          f"partition {partition.name} has {partition.nodes}"),
         (0 < partition.cpus_per_node < cpus, "cpus_per_task", asked, f"{nodes} at most {partition.cpus_per_node}"),
         (partition.nodes and spec.gpus_per_node > partition.gpus_per_node and not job.slurm.gres, "gpus_per_node",
