@@ -55,7 +55,7 @@ def one(run: Run, kind: str) -> tuple[float, dict[str, float]]:
     run.wait("a checkpoint of the round", lambda: run.told("saved", round=number - 1))
     began = time.time()
     KINDS[kind](run)
-    run.wait("the next round's first step", lambda: len(run.told("first_step")) > number - 1)
+    run.wait("the next round's first step", lambda: len(run.told("first_step")) > number)
     later = [e for e in run.history() if e["t"] > began]
     first = {name: next((round(e["t"] - began, 2) for e in later if e["type"] == name), None) for name in EVENTS}
     return float(first["first_step"] or 0.0), {k: v for k, v in first.items() if v is not None}
@@ -79,6 +79,7 @@ def main() -> int:
         cluster.verb("up")
         try:
             run = submit(Path(folder), cluster.env, 8, **job)
+            run.wait_saved(1)
             for _ in range(args.times):
                 for kind in KINDS:
                     seconds, parts = one(run, kind)
