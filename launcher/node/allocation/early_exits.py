@@ -32,8 +32,9 @@ _SRUN_KILLED = re.compile(
 """How bash reports that srun itself was killed, and none of its tasks: srun's child then ends the step."""
 _SRUN_FORCED = re.compile(r"^srun: forcing job termination", re.MULTILINE)
 """What srun says when it ends the step upon a signal."""
-_STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*")
-"""What slurmstepd says when SLURM ends a step: somebody cancelled it, or its srun was killed. Of other causes it says DUE TO."""
+_STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ (?:DUE to SIGNAL \S+ )?\*\*\*")
+"""What slurmstepd says when SLURM ends a step: somebody cancelled it, or its srun was killed. Of other causes it says DUE TO;
+26.05 names the signal."""
 _UNSEEN = "it does not see the run's directory"
 _WANTED = re.compile(r"\*\*\* JOB|^srun: error", re.MULTILINE)
 """SLURM had ended the job, or a task had failed: srun's end follows from that."""

@@ -262,7 +262,7 @@ def test_an_end_of_the_leader_that_was_meant_is_no_death(scene: Scene) -> None:
     assert len(scene.started()) == 1
 
 
-@pytest.mark.parametrize("how", ["outcome", "its words", "step cancelled", "job over", "TERM"])
+@pytest.mark.parametrize("how", ["outcome", "its words", "step cancelled", "step cancelled, 26.05", "job over", "TERM"])
 def test_a_leader_whose_run_is_over_is_not_missed(scene: Scene, how: str) -> None:
     """It has written the outcome or a last sentence, a step was cancelled, SLURM ends the job, or TERM came to the batch script."""
 
@@ -273,6 +273,9 @@ def test_a_leader_whose_run_is_over_is_not_missed(scene: Scene, how: str) -> Non
             scene.write_log("error: the leader failed: no room\n")
         elif how == "step cancelled":
             scene.write_log("slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-26T12:00:00 ***\n")
+        elif how == "step cancelled, 26.05":
+            signal_named = "CANCELLED AT 2026-11-26T14:48:46 DUE to SIGNAL Killed ***"
+            scene.write_log(f"[2026-11-26T14:48:46.745] error: *** STEP 7.0 ON node1 {signal_named}\n")
         elif how == "job over":
             scene.facts = JobFacts(job_id="7", state="COMPLETING", restarts=1)
         else:
