@@ -44,10 +44,10 @@ def lose_agent(run: Run, node: int) -> None:
 
 def kill_srun(run: Run) -> None:
     """The sruns die, the batch script's and the keeper's. Each has a child, which then ends the step."""
-    for process in run.processes():
-        with contextlib.suppress(psutil.Error):
-            if process.name() == "srun" and process.parent().name() != "srun":
-                process.kill()
+    sruns = [p for p in run.processes() if p.name() == "srun"]
+    pids = {p.pid for p in sruns}
+    for srun in [p for p in sruns if p.ppid() not in pids]:
+        srun.kill()
 
 
 def signal_rank(run: Run, rank: int, number: int) -> None:
