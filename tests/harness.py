@@ -264,6 +264,18 @@ def start(cluster: Any, tmp_path: Path, world: int = 3, **job: object) -> Run:
     return run
 
 
+def struck_by(cluster: Any, tmp_path: Path, strikes: Iterable[Callable[[Run], object]], **job: object) -> Run:
+    """A run over three hosts that has ended, and has suffered all of these, one a round, each after the round's first checkpoint."""
+    cluster.cancel_all()
+    run = start(cluster, tmp_path, checkpoint={"interval_steps": 5}, **job)
+    for number, strike in enumerate(strikes):
+        run.wait_round(number)
+        run.wait("a checkpoint of the round", lambda number=number: run.told("saved", round=number))
+        strike(run)
+    run.wait_end()
+    return run
+
+
 def in_evaluation(cluster: Any, folder: Path, seconds: int) -> Run:
     """A run all of whose ranks are in an evaluation that takes so long.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import inflict
 import pytest
 from cluster import Cluster
-from harness import Run, digest, start, submit, tells
+from harness import Run, digest, start, struck_by, submit, tells
 
 Undisturbed = Callable[[int], str]
 
@@ -43,15 +43,9 @@ STRIKES: dict[str, tuple[Callable[[Run], object], str]] = {
 
 @pytest.fixture(scope="module")
 def struck(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run over three hosts that suffers all of these, one a round, each after the round's first checkpoint."""
-    cluster.cancel_all()
-    run = start(cluster, tmp_path_factory.mktemp("struck"), params=LONG, checkpoint={"interval_steps": 5})
-    for number, (strike, _) in enumerate(STRIKES.values()):
-        run.wait_round(number)
-        run.wait("a checkpoint of the round", lambda number=number: run.told("saved", round=number))
-        strike(run)
-    run.wait_end()
-    return run
+    """A run that has suffered all of these."""
+    strikes = [strike for strike, _ in STRIKES.values()]
+    return struck_by(cluster, tmp_path_factory.mktemp("struck"), strikes, params=LONG)
 
 
 @pytest.mark.parametrize("fault", STRIKES)

@@ -11,7 +11,7 @@ import inflict
 import psutil
 import pytest
 from cluster import Cluster
-from harness import ONE_HOST, Run, ends_the_same, start, submit, tells
+from harness import ONE_HOST, Run, ends_the_same, start, struck_by, submit, tells
 
 Undisturbed = Callable[[int], str]
 Story = tuple[tuple[str, dict[str, object]], str]
@@ -48,15 +48,9 @@ WORKER_FAULTS: dict[str, tuple[Callable[[Run], object], Story]] = {
 
 @pytest.fixture(scope="module")
 def struck(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run over three hosts that suffers all of these, one a round, each after the round's first checkpoint."""
-    cluster.cancel_all()
-    run = start(cluster, tmp_path_factory.mktemp("struck"), checkpoint={"interval_steps": 5})
-    for number, (strike, _) in enumerate(WORKER_FAULTS.values()):
-        run.wait_round(number)
-        run.wait("a checkpoint of the round", lambda number=number: run.told("saved", round=number))
-        strike(run)
-    run.wait_end()
-    return run
+    """A run that has suffered all of these."""
+    strikes = [strike for strike, _ in WORKER_FAULTS.values()]
+    return struck_by(cluster, tmp_path_factory.mktemp("struck"), strikes)
 
 
 @pytest.mark.parametrize("fault", WORKER_FAULTS)

@@ -79,9 +79,10 @@ class Agent:
         self._waiting: list[wire.SignalHeard] = []
         self._attempt = 0
         self._welcomed = False
-        self._patience_s = _UNANSWERED_S
         self._kept = False
         """Another leader takes the place of one that dies."""
+        self._patience_s = 0.0
+        """For how long it is waited for."""
         self._crews: dict[int, Crew] = {}
         self._stores: dict[int, Store] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -315,12 +316,14 @@ class Agent:
     def _do(self, order: wire.ToAgent) -> None:
         match order:
             case wire.Welcome():
+                # Said again where a keeper comes or goes: a clock that has been followed is not set anew. The first node's process
+                # has the leader's clock already.
+                if self.node and not self._welcomed:
+                    clock.follow(order.t)
                 self._attempt = order.attempt
                 self._welcomed, self._kept, self._patience_s = True, order.kept, order.patience_s
                 self.leader_lost = None
                 self._waiting.clear()
-                if self.node:  # the first node's process has the leader's clock already
-                    clock.follow(order.t)
             case wire.RunChecks():
                 self._task(self._preflight(order))
             case wire.StartStore():

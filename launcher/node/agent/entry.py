@@ -24,6 +24,7 @@ from launcher.node.wire.messages import AgentHello, Hub, KeeperHello, Link, Shut
 from launcher.node.wire.proofs import LifeKey
 from launcher.opening import read_whole
 from launcher.run.asking import exists, load_object, patiently
+from launcher.run.batch import LOG
 from launcher.run.own_folder import require_only_own_writers
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
@@ -51,6 +52,7 @@ def run_agent(run_dir: Path, *, node: int | None = None, again: str | None = Non
         if again is not None:
             end_predecessor(os.environ, ends)
             os.environ["SLURM_NNODES"] = str(len(names))  # the step's own are one
+            os.environ.pop(LOG, None)
         if index == 0:
             require_only_own_writers(paths)
         if not 0 <= index < len(names):

@@ -332,9 +332,8 @@ class Keeper:
             if time.monotonic() - began > limit_s:
                 break
             await asyncio.sleep(_POLL_S)
-        await self._ends_within(
-            _GIVEN_UP_S - (time.monotonic() - began)
-        )  # where its srun was killed, its step may go on
+        # Where its srun was killed, the leader's step may go on.
+        await self._ends_within(_GIVEN_UP_S - (time.monotonic() - began))
         for step in list(self._steps):
             with contextlib.suppress(ProcessLookupError):
                 step.kill()
@@ -357,16 +356,21 @@ def _say(text: str) -> None:
 
 def main() -> int:
     """Keep one life of the allocation; returns the exit code of `Keeper.run`."""
+    # What SLURM sends to the batch script's processes is the leader's business.
     for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(
-            number, signal.SIG_IGN
-        )  # what SLURM sends to the batch script's processes is the leader's business
+        signal.signal(number, signal.SIG_IGN)
+    if len(sys.argv) < 3:
+        print("usage: python -m launcher.node.allocation.keeper RUN_DIR SRUN...", file=sys.stderr)
+        return 2
     paths = RunPaths(Path(sys.argv[1]).absolute())
-    spec = patiently(lambda: RunSpec.read(paths.spec), paths.root)
-    secret = patiently(lambda: read_whole(paths.secret), paths.root).decode().strip()
-    loop = (
-        asyncio.new_event_loop()
-    )  # not asyncio.run: that waits for threads, and one may wait for a slow file system, or for SLURM
+    try:
+        spec = patiently(lambda: RunSpec.read(paths.spec), paths.root)
+        secret = patiently(lambda: read_whole(paths.secret), paths.root).decode().strip()
+    except (OSError, ValueError) as error:
+        _say(f"The run directory {paths.root} cannot be read: {error}. Agents that die are not started again.")
+        return 1
+    # Not asyncio.run: that waits for threads, and one may wait for a slow file system, or for SLURM.
+    loop = asyncio.new_event_loop()
     return loop.run_until_complete(Keeper(paths, spec, secret, sys.argv[2:], os.environ).run())
 
 

@@ -252,7 +252,7 @@ class Welcome(ToAgent, type="welcome"):
     silence_s: float
     kept: bool = False
     """A keeper is there: where this leader dies, another one takes its place, and the agent waits for it."""
-    patience_s: float = 60.0
+    patience_s: float = 0.0
     """So long."""
 
 

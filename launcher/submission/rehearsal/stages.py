@@ -65,7 +65,7 @@ class Step:
         gpus = _options(made.parameters, ("gres", "gpus_per_node"))
         line = f'exec {made.command} -u "$@"'  # plan.command is a quoted piece of shell
         return [
-            "srun", f"--jobid={self._job_id}", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1",
+            "srun", f"--jobid={self._job_id}", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}",
             f"--job-name={made.spec.id}", f"--output={made.submitit_dir}/run_%t_log.out", *gpus, *made.parameters["srun_args"],
             "/bin/bash", "-c", line, "agent", "-m", "launcher.node.agent", made.run_dir,
         ]  # fmt: skip

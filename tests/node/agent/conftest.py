@@ -149,6 +149,7 @@ class Leader:
         self.ends: list[int] = []
         self.greets = True
         self.kept = False
+        self.patience_s = 60.0
         self.changed = asyncio.Event()
         self._of: dict[int, int] = {}
 
@@ -161,7 +162,16 @@ class Leader:
             self.links[message["node"]] = link
             self._of[id(link)] = message["node"]
             if self.greets:
-                link.send(Welcome(attempt=0, t=time.time(), heartbeat_s=1.0, silence_s=8.0, kept=self.kept))
+                link.send(
+                    Welcome(
+                        attempt=0,
+                        t=time.time(),
+                        heartbeat_s=1.0,
+                        silence_s=8.0,
+                        kept=self.kept,
+                        patience_s=self.patience_s,
+                    )
+                )
         self.said.append({"node": self._of.get(id(link)), "at": time.monotonic(), **message})
         self.changed.set()
 

@@ -10,17 +10,14 @@ from test_agent import start
 
 from launcher.node.checkpoints import fence
 
-QUICK = "from launcher.node.agent import agent; agent._UNANSWERED_S = 1.0"
 
-
-async def lost(w: Any, *, listens: bool, tweak: str = "") -> Any:
-    """An agent that trained and whose leader has gone; ``listens``: another one is there at once."""
-    w.leader.kept = True
-    agent = await start(w, tweak=tweak)
+async def lost(w: Any, *, patience_s: float = 60.0) -> Any:
+    """An agent that trained and whose leader has gone; nobody takes its place."""
+    w.leader.kept, w.leader.patience_s = True, patience_s
+    agent = await start(w)
     w.leader.round(0, 2, "family")
     await w.leader.heard("worker", count=2)
-    if not listens:
-        w.stop()
+    w.stop()
     w.leader.links[0].close()
     return agent
 
@@ -66,7 +63,7 @@ def test_it_waits_for_the_next_leader_for_a_while(world: Any) -> None:
 
     async def body(w: Any) -> None:
         fence.claim_attempt(w.paths, life="test.0")
-        agent = await lost(w, listens=False, tweak=QUICK)
+        agent = await lost(w, patience_s=1.0)
         assert await w.gone(agent) == 15
         assert "waits for another leader" in w.agent_log()
         assert "The leader has begun and does not answer" in w.agent_log()
@@ -78,11 +75,24 @@ def test_term_ends_the_wait(world: Any) -> None:
     """SLURM ends the job while nobody leads it: no time is to be lost."""
 
     async def body(w: Any) -> None:
-        agent = await lost(w, listens=False)
+        agent = await lost(w)
         await w.leader.until(lambda: "waits for another leader" in w.agent_log())
         began = time.monotonic()
         agent.send_signal(signal.SIGTERM)
         assert await w.gone(agent) == 15
         assert time.monotonic() - began < 5
+
+    world(body)
+
+
+def test_a_welcome_that_is_said_again_sets_no_clock(world: Any) -> None:
+    """The keeper came: what it changes is who takes a dead leader's place; times go on as they were."""
+
+    async def body(w: Any) -> None:
+        await start(w, node=1)
+        w.leader.tell("welcome", node=1, attempt=0, t=5.0, heartbeat_s=1.0, silence_s=8.0, kept=True, patience_s=60.0)
+        w.leader.round(0, 1, "finish", node=1)
+        (end,) = await w.leader.heard("worker_exit")
+        assert abs(end["t"] - time.time()) < 60
 
     world(body)

@@ -407,3 +407,22 @@ def test_the_keeper_needs_the_standard_library_alone() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("spec", "words", "said"),
+    [
+        ("{", ["srun"], "cannot be read"),
+        ("[1]", ["srun"], "cannot be read"),
+        ("{", [], "usage: python -m launcher.node.allocation.keeper RUN_DIR SRUN..."),
+    ],
+)
+def test_what_it_cannot_read_is_one_sentence(tmp_path: Path, spec: str, words: list[str], said: str) -> None:
+    """The batch script goes on without a keeper: everything is then as without one."""
+    (tmp_path / "spec.json").write_text(spec)
+    command = [sys.executable, "-m", "launcher.node.allocation.keeper", str(tmp_path), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
