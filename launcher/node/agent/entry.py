@@ -50,7 +50,7 @@ def run_agent(run_dir: Path, *, node: int | None = None, again: str | None = Non
         index = node_index(spec) if node is None else node
         names = node_names(spec) if again is None else expand_hosts(again)
         if again is not None:
-            end_predecessor(os.environ, ends)
+            end_predecessor(paths, os.environ, ends)
             os.environ["SLURM_NNODES"] = str(len(names))  # the step's own are one
             os.environ.pop(LOG, None)
         if index == 0:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import psutil
 
+from launcher.run.paths import RunPaths
 from launcher.run.processes import is_alive
 from launcher.run.units import whole_number
 
@@ -17,12 +18,14 @@ _SAME = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURMD_NODENAME")
 _END_S = 5.0
 
 
-def end_predecessor(environ: Mapping[str, str], named: str = "") -> None:
-    """Kill the other agents of this job on this host; their workers end with them. Never raises for a process that is gone.
+def end_predecessor(paths: RunPaths, environ: Mapping[str, str], named: str = "") -> None:
+    """Kill the other agents of this run on this host; their workers end with them. Never raises for a process that is gone.
 
-    ``named`` is PID,MARK of one of them: a container may hide a process's environment from its neighbours.
+    ``environ`` is this agent's own. ``named`` is PID,MARK of one of them: a container may hide a process's environment from its neighbours.
     """
-    found = [process for process in psutil.process_iter() if _is_agent(process, environ)]
+    # What agents are called with: the run's folder, or submitit's, which the points of a sweep share. A job's id is one cluster's.
+    folders = {os.path.realpath(paths.root), os.path.realpath(paths.lib.resolve().parent / paths.submitit.name)}
+    found = [process for process in psutil.process_iter() if _is_agent(process, folders, environ)]
     pid, _, mark = named.partition(",")
     if mark and (number := whole_number(pid)) is not None and is_alive(number, mark):
         with contextlib.suppress(psutil.Error):
@@ -35,9 +38,10 @@ def end_predecessor(environ: Mapping[str, str], named: str = "") -> None:
     psutil.wait_procs(found, timeout=_END_S)
 
 
-def _is_agent(process: psutil.Process, environ: Mapping[str, str]) -> bool:
+def _is_agent(process: psutil.Process, folders: Collection[str], environ: Mapping[str, str]) -> bool:
     try:
-        if process.pid == os.getpid() or _module(process.cmdline()) not in _AGENTS:
+        module, folder = _called(process.cmdline())
+        if process.pid == os.getpid() or module not in _AGENTS or os.path.realpath(folder) not in folders:
             return False
         theirs = process.environ()
     except psutil.Error:
@@ -49,6 +53,7 @@ def _is_agent(process: psutil.Process, environ: Mapping[str, str]) -> bool:
     )
 
 
-def _module(words: Sequence[str]) -> str:
-    """Return the module that a command line of Python runs, "" where there is none."""
-    return words[words.index("-m") + 1] if "-m" in words[:-1] else ""
+def _called(words: Sequence[str]) -> tuple[str, str]:
+    """Return the module that a command line of Python runs and its first argument; "" where there is none."""
+    module, first, *_ = [*(words[words.index("-m") + 1 :] if "-m" in words else []), "", ""]
+    return module, first
