@@ -187,6 +187,9 @@ class LeaderRevived(Fault, type="leader_revived"):
     """A leader has died, and another one has taken its place in the same allocation."""
 
     host: str | None
+    """Where it died."""
+    moved_to: str | None = None
+    """The host of the one that took its place, where its own host was lost."""
     leader: int | None
     """How many leaders of this attempt have died."""
     seconds: float | None

@@ -17,23 +17,21 @@ from typing import Any
 import psutil
 
 from launcher.errors import ProtocolError
-from launcher.node.agent.description import node_facts, resolve_host
+from launcher.node.agent.description import node_facts
 from launcher.node.agent.environment import cpu_shares
+from launcher.node.agent.leader_search import LeaderSearch
 from launcher.node.agent.preflight import Preflight
 from launcher.node.agent.store import Store
 from launcher.node.agent.usage import Sampler
 from launcher.node.agent.workers import Crew
-from launcher.node.checkpoints import fence
 from launcher.node.forkserver.client import ForkServer, ForkServerError
 from launcher.node.wire import connection
 from launcher.node.wire import messages as wire
-from launcher.node.wire.proofs import LifeKey
 from launcher.run import clock
 from launcher.run.message_lines import MessageReader
 from launcher.run.paths import RunPaths
 from launcher.run.processes import mark_of
 from launcher.run.spec import RunSpec
-from launcher.run.state import read_outcome
 
 PRELOAD = (
     "torch",
@@ -46,11 +44,6 @@ PRELOAD = (
 _SIGNALS = {getattr(signal, f"SIG{name}"): name for name in ("TERM", "INT", "USR2", "CONT", "USR1", "HUP")}
 """The signals that agents handle, and their names for the leader. INT (^C in a terminal) means the same as TERM; USR1 and HUP mean nothing,
 and would end a process that does not handle them."""
-_PATIENCE_AFTER_TERM_S = 15.0
-_UNANSWERED_S = 60.0
-"""A leader listens within moments of claiming its attempt: one that does not answer for so long has died since."""
-_UNRESOLVED_S = 45.0
-"""A name service that does not know the leader's host for so long never will: the node is useless, and its agent leaves."""
 
 
 class Agent:
@@ -63,42 +56,28 @@ class Agent:
         *,
         node: int,
         host: str,
-        leader_host: str,
-        key: LifeKey,
+        search: LeaderSearch,
         environ: Mapping[str, str],
     ) -> None:
         self.spec = spec
         self.paths = paths
         self.node = node
         self.host = host
-        self._leader_host = leader_host
-        self._key = key
+        self._search = search
         self._server = ForkServer(preload=PRELOAD, environ=environ)
         self._sampler = Sampler(self._pids, gpus=spec.gpus_per_node > 0)
         self._peer: connection.Peer | None = None
         self._waiting: list[wire.SignalHeard] = []
         self._attempt = 0
         self._welcomed = False
-        self._kept = False
-        """Another leader takes the place of one that dies."""
-        self._patience_s = 0.0
-        """For how long it is waited for."""
         self._crews: dict[int, Crew] = {}
         self._stores: dict[int, Store] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
         self._heard = 0.0
-        self._term_at: float | None = None
         self._silent = False
         """The leader has said nothing for too long."""
         self._failed = False
         """A background task of this agent has failed."""
-        self.leader_lost: str | None = None
-        """How: "silent" (also when it was never found) or "closed"; None while it leads, or when it sent this agent away."""
-
-    @property
-    def told_to_end(self) -> bool:
-        """Whether TERM came."""
-        return self._term_at is not None
 
     # --- life ---
 
@@ -114,7 +93,7 @@ class Agent:
         self._sampler.start()
         self._task(self._look_at_imports())
         try:
-            while (peer := await self._join()) is not None:
+            while (peer := await self._search.find()) is not None:
                 if (code := await self._obey(peer)) is not None:
                     return code
                 await self._end_all()
@@ -137,60 +116,6 @@ class Agent:
         if found["threads"] != 1:
             _say(f"The fork server has {found['threads']} threads after importing torch: forking it is not safe.")
 
-    async def _join(self) -> connection.Peer | None:
-        """Find the leader; return None when the run has ended already.
-
-        Raises ProtocolError after ``init_timeout_min``, or when it has begun and is gone before this agent found it.
-        """
-        search = asyncio.ensure_future(
-            connection.find_leader(
-                self._leader_host,
-                self._key.candidate_ports(self.spec.port_range),
-                self._key,
-                timeout_s=self.spec.init_timeout_min * 60,
-            )
-        )
-        claimed: float | None = None
-        unresolved: float | None = None
-        try:
-            while not (await asyncio.wait({search}, timeout=1.0))[0]:
-                unresolved = await self._unresolved(unresolved)
-                if await asyncio.to_thread(read_outcome, self.paths.outcome) is not None:
-                    _say("The run has ended already.")
-                    return None
-                patience_s = 0.0 if self.leader_lost else _PATIENCE_AFTER_TERM_S
-                if self._term_at is not None and time.monotonic() - self._term_at > patience_s:
-                    raise ProtocolError("This agent received TERM before it found the leader; this agent exits.")
-                if claimed is None and await asyncio.to_thread(self._claimed):
-                    claimed = time.monotonic()
-                if search.done():  # found while this node's file system kept it waiting
-                    break
-                limit_s = self._patience_s if self.leader_lost else _UNANSWERED_S
-                if claimed is not None and time.monotonic() - claimed > limit_s:
-                    self.leader_lost = self.leader_lost or "silent"
-                    raise ProtocolError("The leader has begun and does not answer; this agent exits.")
-            if search.exception() is not None:
-                self.leader_lost = self.leader_lost or "silent"
-            return search.result()
-        finally:
-            search.cancel()
-
-    def _claimed(self) -> bool:
-        """Return whether the leader of this life of the allocation has claimed its attempt."""
-        try:
-            newest = max(fence.attempts(self.paths), default=0)
-            return fence.claimant(self.paths, newest).get("life") == self._key.life
-        except OSError:
-            return False  # asked again in a second
-
-    async def _unresolved(self, since: float | None) -> float | None:
-        """Return since when the leader's name does not resolve, None when it does. Raises ProtocolError after `_UNRESOLVED_S`."""
-        if await asyncio.to_thread(resolve_host, self._leader_host):
-            return None
-        if since is not None and time.monotonic() - since > _UNRESOLVED_S:
-            raise ProtocolError(f"This node cannot resolve {self._leader_host}, the first node's name.")
-        return since or time.monotonic()
-
     async def _obey(self, peer: connection.Peer) -> int | None:
         """Do what the leader says; return the exit code, None where the leader is to be looked for again.
 
@@ -203,7 +128,7 @@ class Agent:
             _say(text)
         self._peer = peer
         self._heard = time.monotonic()
-        attempt = self._attempt if self.leader_lost else None
+        attempt = self._attempt if self._search.lost else None
         mark = mark_of(os.getpid())
         self._tell(
             wire.AgentHello(node=self.node, host=self.host, pid=os.getpid(), attempt=attempt, facts=facts, mark=mark)
@@ -236,10 +161,10 @@ class Agent:
             if self._silent
             else "The connection to the leader closed"
         )
-        self.leader_lost, self._silent = "silent" if self._silent else "closed", False
-        kept, self._kept = self._kept, False
-        _say(f"{how}; this agent ends its workers and {'waits for another leader' if kept else 'exits'}.")
-        return None if kept else ProtocolError.exit_code
+        self._search.lost, self._silent = "silent" if self._silent else "closed", False
+        waits = self._search.waits(welcomed=welcomed)
+        _say(f"{how}; this agent ends its workers and {'waits for another leader' if waits else 'exits'}.")
+        return None if waits else ProtocolError.exit_code
 
     async def _end_all(self) -> None:
         """End the workers and stores of every round; the fork server stays, with torch imported."""
@@ -305,7 +230,7 @@ class Agent:
 
     def _signalled(self, name: str) -> None:
         if name in ("TERM", "INT"):
-            self._term_at = self._term_at or time.monotonic()
+            self._search.term_at = self._search.term_at or time.monotonic()
             if self.spec.batch == "slurm":
                 for crew in self._crews.values():
                     crew.term_came()
@@ -316,13 +241,12 @@ class Agent:
     def _do(self, order: wire.ToAgent) -> None:
         match order:
             case wire.Welcome():
-                # Said again where a keeper comes or goes: a clock that has been followed is not set anew. The first node's process
-                # has the leader's clock already.
-                if self.node and not self._welcomed:
+                # Said again where a keeper comes or goes: a clock that has been followed is not set anew. The leader's own process has
+                # its clock already.
+                if not (self._welcomed or self._search.leads_here):
                     clock.follow(order.t)
-                self._attempt = order.attempt
-                self._welcomed, self._kept, self._patience_s = True, order.kept, order.patience_s
-                self.leader_lost = None
+                self._attempt, self._welcomed = order.attempt, True
+                self._search.welcomed(order)
                 self._waiting.clear()
             case wire.RunChecks():
                 self._task(self._preflight(order))

@@ -7,7 +7,7 @@ import os
 import resource
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ from launcher.errors import LauncherError, ProtocolError, RunDirError
 from launcher.node.agent.agent import Agent
 from launcher.node.agent.description import gloo_interface
 from launcher.node.agent.environment import base_environment
-from launcher.node.agent.membership import leader_address, node_index, node_names
+from launcher.node.agent.leader_search import LeaderSearch
+from launcher.node.agent.membership import Doors, node_index, node_names
 from launcher.node.agent.predecessor import end_predecessor
 from launcher.node.leader.finish import Ending
 from launcher.node.leader.leader import Leader
 from launcher.node.wire import connection
 from launcher.node.wire.messages import AgentHello, Hub, KeeperHello, Link, Shutdown
-from launcher.node.wire.proofs import LifeKey
 from launcher.opening import read_whole
 from launcher.run.asking import exists, load_object, patiently
 from launcher.run.batch import LOG
@@ -61,41 +61,55 @@ def run_agent(run_dir: Path, *, node: int | None = None, again: str | None = Non
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     os.environ.update({**spec.variables, **passed})  # the leader's trackers and notifications read theirs here
-    key = LifeKey(secret, connection.allocation_life(os.environ), names[0])
-    ports = key.candidate_ports(spec.port_range)
+    doors = Doors(spec, secret, connection.allocation_life(os.environ), names, index)
     environ = base_environment(os.environ, spec, passed, gloo_interface=gloo_interface(spec))
-
-    agent = Agent(
-        spec,
-        paths,
-        node=index,
-        host=names[index],
-        leader_host=leader_address(spec, names, index),
-        key=key,
-        environ=environ,
-    )
     loop = asyncio.new_event_loop()  # not asyncio.run: that waits for threads, and one may be stuck in a slow disk
     asyncio.set_event_loop(loop)
+    search = LeaderSearch(spec, paths, doors)
+    agent = Agent(spec, paths, node=index, host=names[index], search=search, environ=environ)
     if index == 0:
-        _raise_file_limit()
-        serve = connection.server(key, ports, peers=len(names), local=spec.batch == "local")
         leader = Leader(spec, paths, host=names[0], node_names=names, revived=again is not None)
-        return loop.run_until_complete(lead_and_obey(leader, agent, serve, others=len(names) - 1))
-    code = loop.run_until_complete(agent.run())
-    if agent.leader_lost is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
-        answers = lambda: loop.run_until_complete(connection.answers(names[0], ports, key))  # noqa: E731
-        _stand_in(agent, names[0], ports, answers)
+        return loop.run_until_complete(lead_and_obey(leader, agent.run(), doors)).exit_code
+    code = loop.run_until_complete(_obey_or_lead(agent, search, doors))
+    if search.lost is not None and spec.batch == "slurm" and os.environ.get("SLURM_JOB_ID"):
+        _stand_in(spec, paths, search)
     return code
 
 
-def _stand_in(agent: Agent, leader_host: str, ports: Sequence[int], leads: Callable[[], bool]) -> None:
+async def _obey_or_lead(agent: Agent, search: LeaderSearch, doors: Doors) -> int:
+    """Run the agent of another node than the first; the leader beside it, too, once that is on this node."""
+    obeying = asyncio.ensure_future(agent.run())
+    to_lead = asyncio.ensure_future(search.leads.wait())
+    await asyncio.wait([obeying, to_lead], return_when=asyncio.FIRST_COMPLETED)
+    to_lead.cancel()
+    if not search.leads.is_set():
+        return obeying.result()
+    from launcher.node.allocation.leaderless import LEAD_S, conclude
+    from launcher.node.allocation.slurm_allocation import SlurmAllocation
+
+    spec, paths = agent.spec, agent.paths
+    allocation = SlurmAllocation(spec, paths, least_lead_s=LEAD_S)
+    require_only_own_writers(paths)
+    lost = [name for name in doors.names if search.end is not None and name not in search.end.left]
+    leader = Leader(spec, paths, agent.host, doors.names, allocation, revived=True, lost=lost)
+    ending = await lead_and_obey(leader, obeying, doors)
+    if ending.decided:
+        await asyncio.to_thread(conclude, spec, paths, allocation)
+    return ending.exit_code
+
+
+def _stand_in(spec: RunSpec, paths: RunPaths, search: LeaderSearch) -> None:
     """Hand the job back for a leader that is gone, unless another agent does."""
     from launcher.node.allocation.leaderless import adopt
 
-    silent, told = agent.leader_lost == "silent", agent.told_to_end
+    door, place = search.door, search.place
+    if place is None or (search.decided and search.end is None):
+        return
+    leads = lambda: asyncio.run(connection.answers(door.address, door.ports, door.key))  # noqa: E731
     try:
         adopt(
-            agent.spec, agent.paths, place=agent.node, leader_host=leader_host, ports=ports, silent=silent, leads=leads, told=told
+            spec, paths, place=place, leader_host=door.host, ports=door.ports, silent=search.lost == "silent", leads=leads,
+            told=search.term_at is not None, end=search.end,
         )  # fmt: skip
     except OSError as error:  # how the run ended is not known here
         print(f"error: the run directory cannot be read here: {error}", file=sys.stderr)
@@ -127,8 +141,11 @@ def _read(paths: RunPaths) -> tuple[RunSpec, str, dict[str, Any]]:
         raise RunDirError(f"The run directory {paths.root} cannot be read here: {error}.") from None
 
 
-async def lead_and_obey(leader: Any, agent: Agent, serve: connection.Serve, *, others: int) -> int:
-    """Run the leader and the agent of the first node; the leader ends last, and its exit code is returned."""
+async def lead_and_obey(leader: Any, agent: Awaitable[int], doors: Doors) -> Ending:
+    """Run the leader beside the ``agent`` of its node; the leader ends last, and its end is returned."""
+    _raise_file_limit()
+    door, names = doors.of(doors.node), doors.names
+    serve = connection.server(door.key, door.ports, peers=len(names), local=doors.spec.batch == "local")
     served = False
 
     async def serving(hub: Hub) -> Callable[[], None]:
@@ -137,7 +154,7 @@ async def lead_and_obey(leader: Any, agent: Agent, serve: connection.Serve, *, o
         return await serve(hub)
 
     leading: asyncio.Task[Ending] = asyncio.ensure_future(leader.run(serving))
-    obeying = asyncio.ensure_future(agent.run())
+    obeying = asyncio.ensure_future(agent)
     await asyncio.wait({leading})
     if leading.exception() is None and served:
         await asyncio.wait({obeying}, timeout=_OWN_AGENT_S)
@@ -147,12 +164,13 @@ async def lead_and_obey(leader: Any, agent: Agent, serve: connection.Serve, *, o
         if not isinstance(error, LauncherError):
             traceback.print_exception(error)
         print(f"error: the leader failed: {error}", file=sys.stderr, flush=True)
-        return error.exit_code if isinstance(error, LauncherError) else 1
+        code = error.exit_code if isinstance(error, LauncherError) else 1
+        return Ending("failed", str(error), code, decided=False)
     ending = leading.result()
     print(f"{ending.state}: {ending.reason}", file=sys.stderr, flush=True)
-    if not served and others:
-        await Dismissal(others).run(serve)
-    return ending.exit_code
+    if not served and len(names) > 1:
+        await Dismissal(len(names) - 1).run(serve)
+    return ending
 
 
 class Dismissal(Hub):

@@ -1,4 +1,4 @@
-"""Finds out which node of the allocation this is, and the names of all."""
+"""Finds out which node of the allocation this is, the names of all, and where their leader is reached."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import socket
 from collections.abc import Mapping
 
 from launcher.errors import ProtocolError
+from launcher.frozen import frozen
+from launcher.node.wire.proofs import LifeKey
 from launcher.run.spec import RunSpec
 from launcher.run.units import whole_number
 from launcher.slurm.environ import job_environ
@@ -44,6 +46,33 @@ def node_names(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> list[s
     return names
 
 
-def leader_address(spec: RunSpec, names: list[str], node: int) -> str:
-    """Return where ``node`` reaches the leader: the first node's name, or this machine."""
-    return "127.0.0.1" if spec.batch == "local" or node == 0 else names[0]
+@frozen
+class Doors:
+    """Where agents look for the leader of one life of the allocation."""
+
+    spec: RunSpec
+    secret: str
+    life: str
+    names: list[str]
+    """Of all nodes, by index."""
+    node: int
+    """This one."""
+
+    def of(self, leader: int) -> Door:
+        """Return where this node reaches the leader, if it is on the node of that index: by its name, or on this machine."""
+        host = self.names[leader]
+        key = LifeKey(self.secret, self.life, host)
+        here = self.spec.batch == "local" or leader == self.node
+        return Door(host, "127.0.0.1" if here else host, key, key.candidate_ports(self.spec.port_range))
+
+
+@frozen
+class Door:
+    """Where the leader listens, if it is on that node."""
+
+    host: str
+    """The node's name in the allocation."""
+    address: str
+    key: LifeKey
+    ports: list[int]
+    """Those that a leader tries in turn."""

@@ -1,8 +1,9 @@
 """What agents do when their leader is gone and nobody has told them to leave.
 
 Measured on 22.05: with ``--no-kill`` a job whose batch host dies is *not* requeued. SLURM drops the host from the job, and
-the job stays RUNNING, with no batch script, until its time limit. So the first few other agents stay a moment and hand the
-job back themselves; where the batch script still runs, its teardown finds that done.
+the job stays RUNNING, with no batch script, until its time limit. So the nodes next in line stay. Where the run can do without
+the host, one of them leads (`launcher.node.agent.leader_search`), and at the end does what the batch script would have done.
+Otherwise one hands the job back; where the batch script still runs, its teardown finds that done.
 
 When a host does not answer, the agents wait until SLURM has dropped it: requeued earlier, the job would stay COMPLETING
 until then, and start with SLURM's full delay (121 s) after that. A host that still answers connections is alive, and only
@@ -16,13 +17,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from launcher.frozen import frozen
 from launcher.node.allocation.early_exits import hosts_in
 from launcher.node.allocation.reach import host_answers
 from launcher.node.allocation.slurm_allocation import SlurmAllocation
 from launcher.node.allocation.teardown import act
 from launcher.node.wire.messages import SILENCE_S
+from launcher.run import event_lines
+from launcher.run.events import JobNamed, Requeued, last_of
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
+from launcher.run.state import read_outcome
 from launcher.slurm.jobs import JobFacts
 from launcher.slurm.meaning import meaning_of
 
@@ -30,11 +35,9 @@ LEAD_S = 25
 """Lead of StartTime when the first host is dead: step ends are told along a tree whose root it was, and SLURM took 11 s
 (2 of 2) after the last process to see the end; a StartTime before that would be replaced by the full delay."""
 
-_MOST_AGENTS = 3
-"""So many agents stay: one acts, the others replace it if it fails."""
-_DROP_S = 660.0
+DROP_S = 660.0
 """Twice SlurmdTimeout, which is 300 s by default, and some more."""
-_FROZEN_S = 20.0
+COMES_BACK_S = 20.0
 """A leader on a live host may come back for so long; what it decides then is valid."""
 _ENDING_S = 10
 """SLURM takes so long, beyond KillWait, to end a process that stands still and to see that."""
@@ -44,6 +47,18 @@ _WATCH_S = 0.5
 _LAST_S = 2.0
 """The other agents have seen it and left by then."""
 _UNHEARD_S = 60.0
+
+
+@frozen
+class LeaderEnd:
+    """What became of a leader that is gone."""
+
+    said: str
+    """How it ended; "" where only its own last words tell."""
+    removed: str = ""
+    """Its host, where SLURM has removed that from the job."""
+    left: tuple[str, ...] = ()
+    """The hosts that the job has then, where this node is to lead."""
 
 
 def adopt(
@@ -56,65 +71,123 @@ def adopt(
     silent: bool,
     leads: Callable[[], bool],
     told: bool = False,
+    end: LeaderEnd | None = None,
 ) -> None:
-    """Hand the job back unless somebody else has. ``place`` is this node's index, from 1; the leader is on one of ``ports``.
+    """Hand the job back unless somebody else has. ``place`` is this node's in the line, from 0; the leader was on one of ``ports``.
 
     ``silent``: the leader stopped answering; otherwise its connection closed. ``leads`` says whether it answers. Without an
     answer from SLURM nothing is done: this host may be the one that is cut off. ``told``: TERM came, which ends a job that SLURM wants
-    nothing of.
+    nothing of. ``end``: what became of the leader, where that was awaited already.
     """
-    if place > _MOST_AGENTS:
-        return
     allocation = SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0)
-    said = _awaited(allocation, leader_host, ports, leads) if silent else ""
-    if said is None:
+    if end is None:
+        end = await_leader_end(allocation, leader_host, ports, leads) if silent else LeaderEnd("")
+    if end is None or not _await_turn(allocation, place):
         return
-    turn = time.monotonic() + _TURN_S * (place - 1)
-    while True:
-        facts = allocation.facts()
-        if facts is None or not (_ours(facts, allocation) or _script_gone(facts, allocation)):
-            return  # an agent that stays longer than the one that acted would cost the full delay
-        if time.monotonic() >= turn:
-            break
-        time.sleep(_WATCH_S)
     if not silent and leads():  # of a silent one that has just been asked
         return
-    if act(spec, paths, allocation, exclude=(leader_host,), told=told, said=said):
-        allocation.pull_forward()
-        time.sleep(_LAST_S)
-        allocation.pull_forward()  # said again by its last process, unless the batch script lives
+    again = act(spec, paths, allocation, exclude=(leader_host,), told=told, said=end.said)
+    if end.removed and not allocation.taken():
+        _end_job(paths, allocation)
+    elif again:
+        _start_soon(allocation)
 
 
-def _awaited(
-    allocation: SlurmAllocation, leader_host: str, ports: Sequence[int], leads: Callable[[], bool]
-) -> str | None:
-    """Wait until SLURM has dropped the leader's host, or will clearly never do so.
+def await_leader_end(
+    allocation: SlurmAllocation,
+    leader_host: str,
+    ports: Sequence[int],
+    leads: Callable[[], bool],
+    *,
+    frozen_s: float = COMES_BACK_S,
+    over: Callable[[], bool] = lambda: False,
+) -> LeaderEnd | None:
+    """Wait until SLURM has dropped the leader's host, or will clearly never do so; None: do nothing.
 
-    Returns how the leader ended; None: do nothing.
+    ``frozen_s``: a leader on a live host may come back for so long. ``over`` says that the answer is not needed any more.
     """
     began = heard = time.monotonic()
     answering: float | None = None
-    while time.monotonic() - began < _DROP_S:
+    while time.monotonic() - began < DROP_S and not over():
         facts = allocation.facts()
         if facts is not None:
             heard = time.monotonic()
             if not _ours(facts, allocation):
-                return None
+                return LeaderEnd("") if _script_gone(facts, allocation) else None
             if leader_host not in hosts_in(facts.nodes):
-                return f"{leader_host}, the leader's host, stopped answering and SLURM has removed it from the job"
+                said = f"{leader_host}, the leader's host, stopped answering and SLURM has removed it from the job"
+                return LeaderEnd(said, leader_host)
             if not host_answers(leader_host, ports):
                 answering = None
             elif leads():
                 return None
             elif answering is None:
                 answering = time.monotonic()
-            elif time.monotonic() - answering >= _FROZEN_S:
+            elif time.monotonic() - answering >= frozen_s:
                 allocation.ends_slowly(_ENDING_S)
-                return f"The leader on {leader_host} did not respond for {SILENCE_S + time.monotonic() - began:.0f} s"
+                return LeaderEnd(
+                    f"The leader on {leader_host} did not respond for {SILENCE_S + time.monotonic() - began:.0f} s"
+                )
         elif time.monotonic() - heard > _UNHEARD_S:
             return None
         time.sleep(_POLL_S)
-    return f"{leader_host}, the leader's host, did not answer for {SILENCE_S + _DROP_S:.0f} s"
+    return LeaderEnd(f"{leader_host}, the leader's host, did not answer for {SILENCE_S + DROP_S:.0f} s")
+
+
+def _await_turn(allocation: SlurmAllocation, place: int) -> bool:
+    """Wait for this node's turn; False when nothing is to be done any more."""
+    turn = time.monotonic() + _TURN_S * place
+    while True:
+        facts = allocation.facts()
+        if facts is None or not (_ours(facts, allocation) or _script_gone(facts, allocation)):
+            return False  # an agent that stays longer than the one that acted would cost the full delay
+        if time.monotonic() >= turn:
+            return True
+        time.sleep(_WATCH_S)
+
+
+def await_lead(
+    allocation: SlurmAllocation, node: str, line: Sequence[str], *, over: Callable[[], bool]
+) -> tuple[str, ...]:
+    """Wait until this ``node`` is to lead: the first of the ``line`` that SLURM still lists leads, and the next ones if it does not.
+
+    Returns the job's hosts; none when it is not: the job is not this life's any more, SLURM does not answer, or another one leads
+    (``over``).
+    """
+    began = time.monotonic()
+    while not over():
+        facts = allocation.facts()
+        if facts is None or not _ours(facts, allocation) or node not in (listed := hosts_in(facts.nodes)):
+            break
+        before = [host for host in line[: line.index(node)] if host in listed]
+        if time.monotonic() - began >= _TURN_S * len(before):
+            return tuple(listed)
+        time.sleep(_WATCH_S)
+    return ()
+
+
+def conclude(spec: RunSpec, paths: RunPaths, allocation: SlurmAllocation) -> None:
+    """Do what the batch script would have done after its leader: its host is gone."""
+    if act(spec, paths, allocation):
+        _start_soon(allocation)
+    elif not allocation.taken():
+        _end_job(paths, allocation)
+
+
+def _start_soon(allocation: SlurmAllocation) -> None:
+    allocation.pull_forward()
+    time.sleep(_LAST_S)
+    allocation.pull_forward()  # said again by its last process, unless the batch script lives
+
+
+def _end_job(paths: RunPaths, allocation: SlurmAllocation) -> None:
+    """End the job of a run that is over, or goes on in another job: without a batch script it would stay to its time limit."""
+    outcome = read_outcome(paths.outcome)
+    last = last_of(event_lines.read(paths.events), JobNamed)
+    if outcome is not None:
+        allocation.end_job(completed=outcome.get("state") == "completed")
+    elif isinstance(last, Requeued) and last.how == "continuation":
+        allocation.end_job(completed=False)
 
 
 def _ours(facts: JobFacts, allocation: SlurmAllocation) -> bool:

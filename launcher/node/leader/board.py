@@ -153,6 +153,8 @@ class Board:
     """Numbers of nodes, fewer than the job wants, that rounds had; each is named once."""
     keeper: KeeperLink | None = None
     """Starts agents again, where it is there."""
+    line: list[int] = field(default_factory=list)
+    """The nodes next in line to lead, as the agents know them."""
     regathers: bool = False
     """The nodes were together before, under a leader that died: they are awaited for seconds, and started again."""
 

@@ -44,7 +44,9 @@ class Ending:
     reason: str
     """One sentence."""
     exit_code: int
-    """What the first node's agent exits with."""
+    """What the agent of the leader's node exits with."""
+    decided: bool = True
+    """This leader decided what becomes of the run; False: another leader leads, or the leader failed."""
 
 
 async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
@@ -55,7 +57,7 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
                 board.nodes.drop(node)  # it joins the leader that has taken this one's place
             board.keeper = None
         await _dismiss(board)
-        return Ending("requeued", decision.reason, 0)
+        return Ending("requeued", decision.reason, 0, decided=False)
     state, code = _STATES[decision.action]
     gone = await follow_folder(board)
     reason = _reason(board, decision, evidence)

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import TypeVar
 
@@ -75,6 +75,8 @@ class Leader:
     blocking: Blocking = asyncio.to_thread
     revived: bool = False
     """A leader of this life of the allocation has died: this one goes on in its attempt."""
+    lost: Sequence[str] = ()
+    """Hosts that SLURM has removed from the job, the one of the leader that died among them: it was on another host."""
     _allocation: Allocation = field(init=False)
     _board: Board = field(init=False)
     _signals: Signals = field(init=False)
@@ -152,8 +154,12 @@ class Leader:
         if claim.leader:
             silent_s = clock.since(left)
             seconds = None if silent_s is None else round(silent_s, 2)
-            history.event("leader_revived", host=self.host, leader=claim.leader, seconds=seconds)
+            before = past.leader_host(told, claim) or self.host
+            moved_to = self.host if self.lost else None
+            history.event("leader_revived", host=before, leader=claim.leader, seconds=seconds, moved_to=moved_to)
             self._first_round, self._checked = past.restore(board, told)
+            for node in board.nodes.all:
+                node.bad = "SLURM has removed it from the job" if node.name in self.lost else node.bad
             board.regathers = self._first_round > 0
         if not claim.leader or past.began(told, claim) is None:
             history.event(
@@ -189,9 +195,9 @@ class Leader:
         evidence = await self._gather()
         if evidence is None and board.claim.leader:
             await self._signals.learn()
-            evidence = board.interrupted or caused(
-                Kind.LEADER_GONE, f"the leader on {self.host} died and was started again"
-            )
+            died = f"the leader on {self.host} died and was started again"
+            lost = f"the leader's host was lost, and {self.host} leads now"
+            evidence = board.interrupted or caused(Kind.LEADER_GONE, lost if self.lost else died)
         if evidence is None and self.spec.after:
             held = await await_predecessors(board)
             if isinstance(held, str):

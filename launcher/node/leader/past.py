@@ -14,6 +14,7 @@ from launcher.run.events import (
     Event,
     Excluded,
     JobNamed,
+    LeaderRevived,
     PreflightDone,
     Requeued,
     RoundStarted,
@@ -50,6 +51,16 @@ def began(past: list[Event], claim: Claim) -> float | None:
     """Return when the attempt began that this leader goes on in; None when it begins one."""
     last = last_of(past, AttemptStarted)
     return last.t if claim.leader and last is not None and last.attempt == claim.attempt else None
+
+
+def leader_host(past: list[Event], claim: Claim) -> str | None:
+    """Return the host of the leader before this one in the same attempt; None: not known."""
+    match last_of([e for e in past if e.attempt == claim.attempt], AttemptStarted, LeaderRevived):
+        case LeaderRevived() as last:
+            return last.moved_to or last.host
+        case AttemptStarted(host=host):
+            return host
+    return None
 
 
 def restore(board: Board, past: list[Event]) -> tuple[int, bool]:

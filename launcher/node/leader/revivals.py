@@ -29,7 +29,20 @@ def welcome(board: Board) -> wire.Welcome:
         silence_s=wire.SILENCE_S,
         kept=board.keeper is not None,
         patience_s=board.timing.rejoin_wait_s + board.start_s,
+        line=_line(board),
     )
+
+
+def _line(board: Board) -> list[int]:
+    """Return the nodes that are next in line to lead, by index."""
+    return [node.index for node in board.nodes.healthy if node.name != board.host][: wire.IN_LINE]
+
+
+def tell_line(board: Board) -> None:
+    """Tell the agents who is next in line to lead, where that has changed."""
+    if (line := _line(board)) != board.line:
+        board.line = line
+        _tell_agents(board)
 
 
 # --- the keeper ---
@@ -76,7 +89,7 @@ def _tell_agents(board: Board) -> None:
 
 def ask_for(board: Board, node: Node) -> None:
     """Have the agent of a lost node started again, where that can be: not this process's own, nor while the run is stopped."""
-    if board.keeper is None or node.index == 0 or node.bad is not None or node.asked_at is not None:
+    if board.keeper is None or node.name == board.host or node.bad is not None or node.asked_at is not None:
         return
     if board.interrupted is None and board.phase != "ended":
         node.asked_at = board.now()

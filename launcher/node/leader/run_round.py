@@ -9,6 +9,7 @@ from launcher.node.leader.agreed_stop import AgreedStop
 from launcher.node.leader.board import OVER, Board, Interrupt, caused
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.resuming import choose_resume
+from launcher.node.leader.revivals import tell_line
 from launcher.node.leader.rounds import Round
 from launcher.node.policy.budgets import BAD_NODE_FAILURES
 from launcher.node.policy.decisions import Evidence, Kind
@@ -52,6 +53,7 @@ async def drive_round(board: Board, number: int) -> Evidence:
         gone = tuple(n.host for n in board.nodes.all if not n.healthy)
         return Evidence(Kind.NODE_LOST, f"{', '.join(gone)} cannot be used", hosts=gone)
     _name_the_size(board, nodes)
+    tell_line(board)
     spec = board.spec
     hangs = HangWatch(
         spec.restart.hang_floor_s,

@@ -147,9 +147,9 @@ class TimedChecks:
         if board.interrupt is not None:
             return  # agents that leave because of a signal say nothing against their hosts
         checks = []
-        # The first node's agent runs in this process: what is said of it is a dead leader's.
+        # The agent of the leader's node runs in this process: what is said of it is a dead leader's.
         for node in board.nodes.missing:
-            if node.index and node.lost_at is None and (how := ended.get(node.name)) is not None:
+            if node.name != board.host and node.lost_at is None and (how := ended.get(node.name)) is not None:
                 node.bad = f"its agent ended before it had joined ({how})"
                 checks.append({"host": node.host, "name": "start", "ok": False, "detail": node.bad})
         if checks:

@@ -205,8 +205,10 @@ async def connect(host: str, port: int, key: LifeKey) -> Peer:
     return peer
 
 
-async def find_leader(host: str, ports: Sequence[int], key: LifeKey, *, timeout_s: float) -> Peer:
-    """Try all candidate ``ports``, again and again, until the leader answers on one of them.
+async def find_leader(
+    host: str, ports: Sequence[int], key: LifeKey, *, timeout_s: float, pause_s: float | None = None
+) -> Peer:
+    """Try all candidate ``ports``, again and again, until the leader answers on one of them; ``pause_s``: so often at most.
 
     The leader may start minutes after this node. A program that listens on one port and does not answer delays no other
     port. Raises ProtocolError when ``timeout_s`` have passed.
@@ -217,7 +219,8 @@ async def find_leader(host: str, ports: Sequence[int], key: LifeKey, *, timeout_
     async def dial(place: int, port: int) -> Peer:
         nonlocal problem
         later = place // PORTS_AT_ONCE
-        pause_s, longest_s = (_RARELY_S, _RARELY_S) if later else (_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        least_s, longest_s = (_RARELY_S, _RARELY_S) if later else (_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        wait_s = max(least_s, pause_s or 0.0)
         await asyncio.sleep(later * HANDSHAKE_S)
         # Beside `cancel`: before Python 3.12 `asyncio.wait_for` swallows a cancellation that comes in the very moment in
         # which the connection is refused, and this would dial for ever.
@@ -226,8 +229,8 @@ async def find_leader(host: str, ports: Sequence[int], key: LifeKey, *, timeout_
                 return await connect(host, port, key)
             except (OSError, ProtocolError) as error:
                 problem = str(error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 1.3, longest_s)
+            await asyncio.sleep(wait_s)
+            wait_s = max(wait_s, min(wait_s * 1.3, longest_s))
         raise asyncio.CancelledError
 
     found: Peer | None = None

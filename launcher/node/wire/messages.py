@@ -16,6 +16,9 @@ HEARTBEAT_S = 1.0
 SILENCE_S = 8.0
 """An agent that sends nothing for this long counts as dead; so does a leader. Far below SlurmdTimeout (300 s)."""
 
+IN_LINE = 3
+"""So many nodes are named that may lead next: one leads, the others replace it if it fails."""
+
 SHUTDOWN_S = 20.0
 """A script that has ended has so long for Python's own shutdown. Torch can hang there: DDP's destructor holds the GIL while it
 waits for a thread of gloo's that wants it (torch 2.13)."""
@@ -61,13 +64,11 @@ class NodeFacts(Record):
     python: str | None
     kernel: str | None
     torch: str | None
-    cuda: str | None
-    """The version torch was built for."""
+    cuda: str | None  # the version torch was built for
     nccl: str | None
     address: str | None
     """Where the other nodes reach it."""
-    master_addr: str | None
-    """What MASTER_ADDR says when it is the first node of a round."""
+    master_addr: str | None  # what MASTER_ADDR says when it is the first node of a round
     sees_run_dir: bool | None
     free_bytes: int | None
     """Free where the run directory lies; so are inodes."""
@@ -121,8 +122,7 @@ class GpuError(FromAgent, type="gpu_error"):
 
     gpu: int
     """The number of the device on this node, as workers see it."""
-    xid: int
-    """What happened (`launcher.run.xids`)."""
+    xid: int  # what happened (`launcher.run.xids`)
 
 
 class StoreReady(FromAgent, type="store_ready"):
@@ -186,8 +186,7 @@ class Cleared(FromAgent, type="cleared"):
 class SignalHeard(FromAgent, type="signal"):
     """The agent received a signal."""
 
-    name: str
-    """"TERM", "INT", "USR2", "USR1", "HUP" or "CONT"."""
+    name: str  # "TERM", "INT", "USR2", "USR1", "HUP" or "CONT"
     t: float
 
 
@@ -254,6 +253,8 @@ class Welcome(ToAgent, type="welcome"):
     """A keeper is there: where this leader dies, another one takes its place, and the agent waits for it."""
     patience_s: float = 0.0
     """So long."""
+    line: list[int] = []  # noqa: RUF012
+    """The nodes next in line, by index: one leads where the leader's host is lost."""
 
 
 class Heard(ToAgent, type="heard"):

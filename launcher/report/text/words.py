@@ -158,6 +158,8 @@ def _node_lost(e: ev.NodeLost) -> str:
 
 def _leader_revived(e: ev.LeaderRevived) -> str:
     after = f" {formats.duration(e.seconds)} later" if e.seconds else ""
+    if e.moved_to is not None:
+        return f"lost {e.host or '?'}, the leader's host; {e.moved_to} leads now"
     return f"the leader on {e.host or '?'} died; another one took its place{after}"
 
 

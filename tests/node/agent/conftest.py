@@ -116,7 +116,8 @@ from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec
 from launcher.node.agent import agent as module, store, workers
 from launcher.node.agent.environment import base_environment
-from launcher.node.wire.proofs import LifeKey
+from launcher.node.agent.leader_search import LeaderSearch
+from launcher.node.agent.membership import Doors
 
 paths = RunPaths(Path(sys.argv[1]))
 spec = RunSpec.read(paths.spec)
@@ -130,8 +131,8 @@ for line in os.environ.pop("TWEAK", "").split(";"):
 async def work():
     environ = base_environment(os.environ, spec, {})
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [spec.code_dir, environ.get("PYTHONPATH")]))
-    agent = module.Agent(spec, paths, node=node, host=f"host{node}", leader_host="127.0.0.1",
-                         key=LifeKey(paths.secret.read_text(), "test.0", "first"), environ=environ)
+    doors = Doors(spec, paths.secret.read_text(), "test.0", ["first", "host1", "host2"], node)
+    agent = module.Agent(spec, paths, node=node, host=f"host{node}", search=LeaderSearch(spec, paths, doors), environ=environ)
     return await agent.run()
 
 loop = asyncio.new_event_loop()

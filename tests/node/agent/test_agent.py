@@ -488,7 +488,7 @@ def test_a_leader_that_died_before_it_was_found(world: Any, life: str, said: str
         w.stop()
         w.spec(init_timeout_min=0.1 if life == "test.1" else 30.0)
         fence.claim_attempt(w.paths, life=life)
-        agent = w.agent(tweak="from launcher.node.agent import agent; agent._UNANSWERED_S = 0.5")
+        agent = w.agent(tweak="from launcher.node.agent import leader_search; leader_search._UNANSWERED_S = 0.5")
         assert await w.gone(agent) == 15
         assert said in w.agent_log()
 
@@ -497,8 +497,8 @@ def test_a_leader_that_died_before_it_was_found(world: Any, life: str, said: str
 
 STALLS = """
 import asyncio, time
-from launcher.node.agent import agent
-find, read, calls = agent.connection.find_leader, agent.read_outcome, []
+from launcher.node.agent import leader_search as search
+find, read, calls = search.connection.find_leader, search.read_outcome, []
 async def late(*words, **how):
     await asyncio.sleep(2.5)
     return await find(*words, **how)
@@ -507,7 +507,7 @@ def stalling(path):
     if len(calls) == 2:
         time.sleep(2.0)
     return read(path)
-agent.connection.find_leader, agent.read_outcome, agent._UNANSWERED_S = late, stalling, 1.5
+search.connection.find_leader, search.read_outcome, search._UNANSWERED_S = late, stalling, 1.5
 """
 """The leader is found at 2.5 s; from 2 to 4 s the node's file system answers nothing."""
 

@@ -13,7 +13,7 @@ from launcher.errors import ProtocolError, RunDirError
 from launcher.node.agent import description, entry, logs, memory, preflight
 from launcher.node.agent.environment import base_environment, cpu_shares
 from launcher.node.agent.gpus import Gpus
-from launcher.node.agent.membership import leader_address, node_index, node_names
+from launcher.node.agent.membership import Doors, node_index, node_names
 from launcher.node.forkserver import proctable
 from launcher.run.paths import RunPaths
 from launcher.run.spec import RunSpec, Work
@@ -102,10 +102,12 @@ def test_nodes_have_names_and_numbers() -> None:
     names = node_names(local)
 
     assert (node_names(spec(), slurm), node_index(spec(), slurm)) == (["n1", "n2", "n3"], 2)
-    assert leader_address(spec(), ["n1", "n2"], 1) == "n1"
+    doors = Doors(spec(), "0" * 32, "5.0", ["n1", "n2"], 1)
+    assert [(doors.of(node).host, doors.of(node).address) for node in (0, 1)] == [("n1", "n1"), ("n2", "127.0.0.1")]
+    assert doors.of(0).ports != doors.of(1).ports
     assert [name.split("/")[1] for name in names] == ["0", "1", "2"]
     assert node_index(local, {"SUBMITIT_LOCAL_GLOBALID": "1"}) == 1
-    assert leader_address(local, names, 1) == "127.0.0.1"
+    assert Doors(local, "0" * 32, "local.0", names, 1).of(0).address == "127.0.0.1"
 
 
 def test_outside_a_job_there_is_no_number() -> None:
