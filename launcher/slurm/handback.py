@@ -114,6 +114,11 @@ def set_nodes(job_id: str, least: int, most: int) -> Done:
     return _update(job_id, f"NumNodes={least}-{most}")
 
 
+def ask_for_one_cpu(job_id: str) -> Done:
+    """Have the pending job take one CPU of one node: nothing is left to do in it but to end."""
+    return _update(job_id, "NumNodes=1-1", "NumTasks=1", "NumCPUs=1")
+
+
 def wishes(job_id: str) -> dict[str, str]:
     """Return what decides where the job may run, as options of sbatch: from its script, SBATCH_* or later updates."""
     out = ask("scontrol", "show", "job", job_id, timeout_s=_ASK_S).out
@@ -238,8 +243,8 @@ def _pending(columns: str, *options: str) -> Iterator[list[str]]:
     return table_rows(ask(*words, timeout_s=_ASK_S).out, columns.count("|") + 1)
 
 
-def _update(job_id: str, setting: str, *, cwd: str | None = None) -> Done:
-    words = ("scontrol", "update", f"JobId={job_id}", setting)
+def _update(job_id: str, *settings: str, cwd: str | None = None) -> Done:
+    words = ("scontrol", "update", f"JobId={job_id}", *settings)
     answer = ask(*words, timeout_s=_ASK_S, cwd=cwd)
     for wait_s in (0.3, 1.0):
         if answer.busy:

@@ -89,6 +89,35 @@ def test_a_host_killed(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed,
     assert dead not in {r["host"] for r in run.told("round_started", attempt=1)[0]["ranks"]}
 
 
+@pytest.mark.parametrize("awaited", [False, pytest.param(True, marks=pytest.mark.long)], ids=["alone", "awaited"])
+def test_the_first_host_killed_with_a_spare(
+    clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, awaited: bool
+) -> None:
+    """Once SLURM has dropped it another host leads, in the same attempt: the others keep the allocation.
+
+    Without a batch script SLURM would keep the job to its time limit: it is cancelled at the end, or, where another job waits
+    for its success, requeued on one node, where it ends with 0 at once.
+    """
+    clean.set(SlurmdTimeout=10)
+    # As much as no single host has, and one thread all the same: bits depend on it.
+    cpus = {"resources": {"spare_nodes": 1, "cpus_per_task": 4}, "environment": {"variables": {"OMP_NUM_THREADS": 1}}}
+    run = start(clean, tmp_path, **cpus)
+    dead = run.state()["nodes"][0]
+    after = clean.sbatch("-d", f"afterok:{run.job_id}", wrap="true") if awaited else None
+
+    clean.kill(dead)
+
+    ends_the_same(run, 3, undisturbed)
+    assert len(run.told("attempt_started")) == 1
+    hosts = [r["host"] for r in run.told("round_started")[-1]["ranks"]]
+    assert dead not in hosts
+    moved = ("leader_revived", {"host": dead, "moved_to": hosts[0]})
+    tells(run, ("saved", {}), moved, *new_round("leader_gone")[1:])  # nobody was there to end the round
+    clean.wait_job(run.job_id, "COMPLETED" if awaited else "CANCELLED")
+    if after is not None:
+        clean.wait_job(after, "COMPLETED")
+
+
 def test_a_host_cut_off(clean: Cluster, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """A host loses its network while its processes live on: they commit nothing, and the run ends the same."""
     clean.set(SlurmdTimeout=10)

@@ -87,8 +87,8 @@ def adopt(
     if not silent and leads():  # of a silent one that has just been asked
         return
     again = act(spec, paths, allocation, exclude=(leader_host,), told=told, said=end.said)
-    if end.removed and not allocation.taken():
-        _end_job(paths, allocation)
+    if end.removed:
+        _end_job(paths, allocation, again=again)
     elif again:
         _start_soon(allocation)
 
@@ -168,26 +168,29 @@ def await_lead(
 
 def conclude(spec: RunSpec, paths: RunPaths, allocation: SlurmAllocation) -> None:
     """Do what the batch script would have done after its leader: its host is gone."""
-    if act(spec, paths, allocation):
+    _end_job(paths, allocation, again=act(spec, paths, allocation))
+
+
+def _end_job(paths: RunPaths, allocation: SlurmAllocation, *, again: bool) -> None:
+    """End the job of a run that is over, or goes on in another job: without a batch script it would stay to its time limit.
+
+    ``again``: SLURM was asked to run it again, soon.
+    """
+    if not allocation.taken():
+        outcome = read_outcome(paths.outcome)
+        last = last_of(event_lines.read(paths.events), JobNamed)
+        if outcome is not None:
+            again = allocation.end_job(completed=outcome.get("state") == "completed")
+        elif isinstance(last, Requeued) and last.how == "continuation":
+            allocation.end_job(completed=False)
+    if again:
         _start_soon(allocation)
-    elif not allocation.taken():
-        _end_job(paths, allocation)
 
 
 def _start_soon(allocation: SlurmAllocation) -> None:
     allocation.pull_forward()
     time.sleep(_LAST_S)
     allocation.pull_forward()  # said again by its last process, unless the batch script lives
-
-
-def _end_job(paths: RunPaths, allocation: SlurmAllocation) -> None:
-    """End the job of a run that is over, or goes on in another job: without a batch script it would stay to its time limit."""
-    outcome = read_outcome(paths.outcome)
-    last = last_of(event_lines.read(paths.events), JobNamed)
-    if outcome is not None:
-        allocation.end_job(completed=outcome.get("state") == "completed")
-    elif isinstance(last, Requeued) and last.how == "continuation":
-        allocation.end_job(completed=False)
 
 
 def _ours(facts: JobFacts, allocation: SlurmAllocation) -> bool:

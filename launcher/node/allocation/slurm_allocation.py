@@ -247,22 +247,23 @@ class SlurmAllocation(Allocation):
         if was_preempted and not handback.is_awaited(self._job.job_id, self._job.array_job_id or self._job.job_id):
             handback.forbid_requeue(self._job.own_id)
 
-    def end_job(self, *, completed: bool) -> None:
+    def end_job(self, *, completed: bool) -> bool:
         """End a job whose batch host is gone: SLURM would keep it, without a batch script, to its time limit. Never raises.
 
         Cancelled, it ends CANCELLED. Where other jobs wait for the success of a run that has ``completed``, it is requeued for one
-        node instead: the batch script then finds that the run is over, and ends the job with 0.
+        node instead: the batch script then finds that the run is over, and ends the job with 0. Returns whether it was requeued.
         """
         own = self._job
         awaited = completed and handback.is_awaited(own.job_id, own.array_job_id or own.job_id)
         if awaited and handback.requeue(own.own_id, restart_count=self.restart_count).ok:
-            handback.set_nodes(own.own_id, 1, 1)
-            return
+            handback.ask_for_one_cpu(own.own_id)
+            return True
         end = time.monotonic() + _SLURM_AWAY_S
         while not (done := handback.cancel(own.own_id)).ok and time.monotonic() < end:
             time.sleep(1.0)
         if not done.ok:
             print(f"SLURM did not end the job: {done.why}", file=sys.stderr, flush=True)
+        return False
 
     def remark(self, text: str) -> None:
         """See `Allocation`."""

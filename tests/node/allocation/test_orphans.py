@@ -8,6 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.node.allocation import leaderless, reach
+from launcher.run import event_lines, events
+from launcher.run.paths import RunPaths
+from launcher.run.state import write_outcome
 from launcher.slurm.jobs import JobFacts
 
 
@@ -35,6 +38,7 @@ class Slurm:
 
     def end_job(self, *, completed):
         self.ended.append(completed)
+        return False
 
 
 SPEC = SimpleNamespace()
@@ -154,3 +158,48 @@ def test_a_host_that_is_cut_off_does_nothing(adopt):
 
     assert acted == []
     assert took < 120
+
+
+@pytest.fixture
+def concluded(monkeypatch, tmp_path):
+    """What becomes of a job without a batch script once its last leader has ended."""
+
+    def conclude(*, again=False, taken=False, outcome=None, continued=False):
+        paths = RunPaths(tmp_path)
+        if outcome is not None:
+            write_outcome(paths.outcome, {"state": outcome})
+        if continued:
+            event_lines.append(
+                paths.events,
+                events.event("requeued", attempt=0, how="continuation", job_id="6", seconds=0.1, delay_s=0.0),
+            )
+        slurm = Slurm(running("n[1-2]"))
+        slurm.requeued = taken
+        monkeypatch.setattr(leaderless, "act", lambda *words, **how: again)
+        monkeypatch.setattr(leaderless, "time", Clock())
+        leaderless.conclude(SPEC, paths, slurm)
+        return slurm.ended, slurm.pulled
+
+    return conclude
+
+
+def test_a_job_without_a_batch_script_is_ended_when_its_run_is_over(concluded):
+    """SLURM would keep its hosts to the time limit; whether the run has completed decides how."""
+    assert concluded(outcome="completed") == ([True], 0)
+    assert concluded(outcome="failed") == ([False], 0)
+
+
+def test_a_job_without_a_batch_script_that_goes_on_elsewhere_is_ended(concluded):
+    """Its continuation waits for its end."""
+    assert concluded(continued=True) == ([False], 0)
+
+
+def test_a_job_that_slurm_runs_again_is_pulled_forward_and_not_cancelled(concluded):
+    """A cancel would end the run."""
+    assert concluded(again=True, taken=True) == ([], 2)
+    assert concluded(again=True, taken=True, outcome="completed") == ([], 2)
+
+
+def test_a_job_whose_run_has_no_end_yet_is_left_alone(concluded):
+    """SLURM does not answer, or another leader decides."""
+    assert concluded() == ([], 0)

@@ -18,6 +18,7 @@ from launcher.node.allocation.allocation import HandedBack, NotAnsweredError, Si
 from launcher.node.leader.board import Timing
 from launcher.node.leader.leader import Ending, Leader
 from launcher.node.wire.messages import Hub, ToAgent
+from launcher.run import clock
 from launcher.run.error_words import is_lost_collective, kind_of_words
 from launcher.run.files import read_lines
 from launcher.run.manifest import HASH_NAME, new_hash
@@ -59,9 +60,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
 
+_virtual_s = 0.0
+"""The virtual seconds of all runs so far: the times of later ones are later."""
+
+
 def run_virtual(main: Coroutine[Any, Any, Any]) -> Any:
-    """Run ``main`` to its end in virtual time."""
+    """Run ``main`` to its end in virtual time, which events tell, too."""
+    global _virtual_s
     loop = VirtualLoop()
+    up_s, began_s = clock.up_s, clock.up_s() + _virtual_s - loop.now
+    clock.up_s = lambda: began_s + loop.now
     faults: list[Any] = []
     loop.set_exception_handler(lambda _, context: faults.append(context.get("exception") or context["message"]))
     try:
@@ -71,6 +79,8 @@ def run_virtual(main: Coroutine[Any, Any, Any]) -> Any:
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
+        clock.up_s = up_s
+        _virtual_s += loop.now
         assert faults == []
 
 
@@ -567,26 +577,31 @@ class World:
         *,
         absent: tuple[int, ...] = (),
         revived: bool = False,
+        lost: tuple[str, ...] = (),
     ) -> Ending:
-        """Run one attempt to its end; ``script`` runs beside it. ``revived``: the leader takes a dead one's place in the same attempt."""
+        """Run one attempt to its end; ``script`` runs beside it. ``revived``: the leader takes a dead one's place in the same attempt.
+
+        ``lost``: hosts that SLURM has removed; the first of the others leads.
+        """
         self.attempt += not revived
         self.groups.clear()
         self.nodes = [FakeNode(self, i, name) for i, name in enumerate(self.names)]
         self.leader = Leader(
             self.spec,
             self.paths,
-            host="n0",
+            host=next(name for name in self.names if name not in lost),
             node_names=self.names,
             allocation=self.allocation,
             blocking=at_once,
             timing=self.timing,
             revived=revived,
+            lost=lost,
         )
 
         async def serve(hub: Hub) -> Callable[[], None]:
             self.hub = hub
             for node in self.nodes:
-                if node.index not in absent:
+                if node.index not in absent and node.name not in lost:
                     node.join()
             if self.keeper is not None:
                 self.keeper.join()

@@ -136,6 +136,53 @@ def test_another_leader_goes_on_in_the_same_attempt(world, virtual):
     assert w.leftovers() == []
 
 
+def test_the_leader_of_another_host_goes_on_without_the_lost_one(world, virtual):
+    """Nobody waits for the host that SLURM has removed: a spare takes its place, in the same attempt, within a second."""
+    w = world(checkpoint=SAVES, spare_nodes=1)
+    w.allocation.means = SignalMeaning("nothing")
+
+    async def both():
+        await led_until(w, lambda: any(x.entered >= 13 for n in w.nodes for x in n.workers))
+        return await w.attempt_once(revived=True, lost=("n0",))
+
+    assert virtual(both()).state == "completed"
+    (moved,) = w.events("leader_revived")
+    assert (moved["host"], moved["moved_to"], moved["attempt"]) == ("n0", "n1", 0)
+    second = w.events("round_started")[1]
+    assert ({r["host"] for r in second["ranks"]}, second["resume_step"]) == ({"n1", "n2"}, 10)
+    assert second["t"] - moved["t"] < 1
+    assert [(d["evidence"], d["action"]) for d in w.events("decision")][0] == ("leader_gone", "new_round")
+    assert [m["line"] for m in w.nodes[2].heard if m["type"] == "welcome"][-1] == [2]
+    assert [e["host"] for e in w.events("node_lost") if e["t"] >= moved["t"]] == []
+
+
+def test_where_too_few_hosts_are_left_the_run_is_requeued_without_the_lost_one(world, virtual):
+    """At once: the new leader waits for nobody."""
+    w = world(checkpoint=SAVES)
+    w.allocation.means = SignalMeaning("nothing")
+
+    async def both():
+        await led_until(w, lambda: any(x.entered >= 13 for n in w.nodes for x in n.workers))
+        return await w.attempt_once(revived=True, lost=("n0",))
+
+    assert virtual(both()).state == "requeued"
+    (moved,), (back,) = w.events("leader_revived"), w.events("requeued")
+    assert back["t"] - moved["t"] < 8
+    assert w.allocation.said[0][:2] == ("hand_back", ("n0",))
+
+
+def test_the_line_is_told_again_when_it_changes(world, virtual):
+    """Three nodes, without the leader's own; one that is lost is in it no more when the next round begins."""
+    w = kept(world, nodes=4, spare_nodes=1)
+    w.keeper.refuses = "its host does not answer"
+    killed(w, 12, 1)
+
+    assert virtual(w.attempt_once()).state == "completed"
+    lines = [m["line"] for m in w.nodes[4].heard if m["type"] == "welcome"]
+    assert lines[-1] == [2, 3, 4]
+    assert [1, 2, 3] in lines
+
+
 def test_leaders_that_die_without_progress_end_the_run(world, virtual):
     """`restart.max_restarts` counts them since the last checkpoint, as it does ranks."""
     w = kept(world, checkpoint={"interval_steps": 1000}, restart={"max_restarts": 2})
