@@ -185,7 +185,9 @@ class LeaderSearch:
 
         def watch() -> LeaderEnd | None:
             allocation = SlurmAllocation(self._spec, self._paths)
-            end = leaderless.await_leader_end(allocation, door.host, door.ports, leads, frozen_s=frozen_s, over=over.is_set)
+            end = leaderless.await_leader_end(
+                allocation, door.host, door.ports, leads, frozen_s=frozen_s, over=over.is_set
+            )
             line = [names[index] for index in self.line]
             if end is None or not end.removed:
                 return end
