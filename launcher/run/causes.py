@@ -76,6 +76,7 @@ class StopWords(NamedTuple):
 
 
 MEANINGS = {
+    "node_leaves": StopWords("a node is taken away", "a node's own job is ending"),
     "preempted": StopWords("preempted", "the job was preempted"),
     "preempted_now": StopWords("preempted without grace", "the job was preempted without grace"),
     "script_gone": StopWords("the batch script was killed", "the job's batch script was killed"),

@@ -211,6 +211,20 @@ class RevivalFailed(Event, type="revival_failed"):
     why: str | None
 
 
+class ReplacementAsked(Event, type="replacement_asked"):
+    """A one-node job was submitted for a node that is missing."""
+
+    node: int | None
+    """The index that its node has."""
+    job_id: str | None
+
+
+class ReplacementRefused(Event, type="replacement_refused"):
+    """No job could be submitted for a node that is missing."""
+
+    why: str | None
+
+
 class Hang(Fault, type="hang"):
     """No rank has progressed for too long."""
 

@@ -111,6 +111,8 @@ class RunSpec:
     least_nodes: int | None = None
     """Nodes without which no round begins; None: as many as ``nodes``."""
     spare_nodes: int = 0
+    replace: bool = False
+    """A one-node job is submitted for each node that is missing."""
     tasks_per_node: int
     """Workers per node."""
     gpus_per_node: int = 0
@@ -164,6 +166,11 @@ class RunSpec:
     def all_nodes(self) -> int:
         """Number of nodes of the allocation, spares included."""
         return self.nodes + self.spare_nodes
+
+    @property
+    def replacement_name(self) -> str:
+        """SLURM's name of the jobs that replace nodes of this run."""
+        return f"{self.id}+node"
 
     @property
     def needed_nodes(self) -> int:

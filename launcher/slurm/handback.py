@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.frozen import frozen
-from launcher.slurm.commands import ask
+from launcher.slurm.commands import Answer, ask
 from launcher.slurm.environ import without_slurm
 from launcher.slurm.hosts import expand_hosts
 from launcher.slurm.jobs import JobFacts, job_facts, table_rows
@@ -197,6 +197,43 @@ def cancel(job_id: str) -> Done:
     return Done(answer.ok, answer.problem)
 
 
+def replacement(
+    script: str,
+    words: Sequence[str],
+    *,
+    name: str,
+    minutes: int,
+    exclude: Sequence[str],
+    extra: Sequence[str],
+    environ: Mapping[str, str],
+) -> Done:
+    """Submit ``script`` (a path) with ``words`` as a job of its own on one node, which is none of ``exclude`` and never requeued.
+
+    `Done.job_id` is the new id.
+    """
+    options = [
+        f"--job-name={name}",
+        "--nodes=1",
+        "--no-requeue",
+        f"--time={minutes}",
+        f"--exclude={','.join(exclude)}",
+        *extra,
+    ]
+    return _submitted(ask("sbatch", "--parsable", *options, script, *words, environ=without_slurm(environ)))
+
+
+def cancel_named(name: str, *, pending: bool = False) -> Done:
+    """Cancel this user's jobs of that name; ``pending``: those that wait."""
+    answer = ask(
+        "scancel",
+        *(["--state=PENDING"] if pending else []),
+        f"--user={os.getuid()}",
+        f"--name={name}",
+        timeout_s=_ASK_S,
+    )
+    return Done(answer.ok, answer.problem)
+
+
 def continuation(
     script: str,
     job_id: str,
@@ -216,7 +253,10 @@ def continuation(
         if called == name and waits.search(dependency):
             return Done(True, job_id=heir)
     words = ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", *extra, script]
-    answer = ask(*words, environ=without_slurm(environ))
+    return _submitted(ask(*words, environ=without_slurm(environ)))
+
+
+def _submitted(answer: Answer) -> Done:
     found = re.match(r"\s*(\d+)", answer.out) if answer.ok else None
     if found:
         return Done(True, job_id=found[1])

@@ -119,6 +119,20 @@ def possible_size(job: Job, values: Values) -> Problems:
         )
 
 
+@rule("resources.replace", "resources.nodes", "resources.spare_nodes", "slurm.nodelist")
+def can_be_replaced(job: Job, values: Values) -> Problems:
+    """A run waits for no replacement: it trains on without the node, or is requeued. A job that is bound to hosts gets no other."""
+    if not job.resources.replace:
+        return
+    if not job.resources.spare_nodes and job.resources.least_nodes == job.resources.most_nodes:
+        said = "needs nodes that the run can do without: set resources.spare_nodes, or a range such as resources.nodes: 2-4"
+        yield Problem("resources.replace", said, "value")
+    if job.slurm.nodelist:
+        yield Problem(
+            "resources.replace", "another host cannot replace one of slurm.nodelist; remove one of the two", "value"
+        )
+
+
 @rule("slurm.gres", "resources.gpus_per_node")
 def gres_agrees(job: Job, values: Values) -> Problems:
     """The number of GPUs in --gres equals gpus_per_node, which sets the number of workers."""

@@ -87,6 +87,8 @@ class Resources(_Section):
     """Time limit of one attempt, in minutes or as a quoted clock time such as "24:00:00" or "1-12:00:00"."""
     spare_nodes: Whole = 0
     """Number of extra nodes that wait to replace failed ones."""
+    replace: bool = False
+    """Submit a one-node job for each node that is missing, while the run trains without it. Needs spare_nodes or a range of nodes."""
 
     @property
     def most_nodes(self) -> int:

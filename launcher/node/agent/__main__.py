@@ -1,4 +1,7 @@
-"""``python -m launcher.node.agent RUN_DIR --node I``: one agent, by hand, for the local backend, or started again by the keeper."""
+"""``python -m launcher.node.agent RUN_DIR --node I``: one agent, by hand or for the local backend.
+
+The keeper starts agents again by it, and a job that replaces a node of another one starts its agent.
+"""
 
 from __future__ import annotations
 
@@ -14,5 +17,13 @@ if __name__ == "__main__":
         "--again", metavar="HOSTS", help="it takes a dead agent's place; HOSTS are the allocation's nodes by index"
     )
     parser.add_argument("--ends", metavar="PID,MARK", default="", help="with --again: the process to end")
+    parser.add_argument(
+        "--joins", metavar="LIFE", help="it replaces a node of another job: the life of that (JOB.RESTARTS)"
+    )
+    parser.add_argument("--hosts", metavar="HOSTS", default="", help="with --joins: the nodes of that job by index")
+    parser.add_argument(
+        "--leader", metavar="I", type=int, default=0, help="with --joins: the index of the leader's node"
+    )
     given = parser.parse_args()
-    AgentMain(given.run_dir, given.node, again=given.again, ends=given.ends)()
+    joins = (given.joins, given.hosts, given.leader) if given.joins else None
+    AgentMain(given.run_dir, given.node, again=given.again, ends=given.ends, joins=joins)()

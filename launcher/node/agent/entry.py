@@ -16,7 +16,7 @@ from launcher.node.agent.agent import Agent
 from launcher.node.agent.description import gloo_interface
 from launcher.node.agent.environment import base_environment
 from launcher.node.agent.leader_search import LeaderSearch
-from launcher.node.agent.membership import Doors, node_index, node_names
+from launcher.node.agent.membership import Doors, names_with, node_index, node_names
 from launcher.node.agent.predecessor import end_predecessor
 from launcher.node.leader.finish import Ending
 from launcher.node.leader.leader import Leader
@@ -38,17 +38,28 @@ _MOST_FILES = 65536
 """More than any allocation has nodes; a hard limit may be a billion, and some programs close every number up to the limit."""
 
 
-def run_agent(run_dir: Path, *, node: int | None = None, again: str | None = None, ends: str = "") -> int:
+def run_agent(
+    run_dir: Path,
+    *,
+    node: int | None = None,
+    again: str | None = None,
+    ends: str = "",
+    joins: tuple[str, str, int] | None = None,
+) -> int:
     """Run the agent of ``node`` (unset: SLURM or submitit says) to its end; returns the process's exit code.
 
     ``again``: the agent takes a dead one's place, in a step of its own; SLURM's list of the allocation's nodes. ``ends``: the
     process id and the mark (`launcher.run.processes.mark_of`) of the one that it replaces, with a comma, where they are known.
+    ``joins``: this agent's job replaces a node of another one: that one's life, the list of its nodes, the index of its leader's.
     """
     try:
         paths = RunPaths(run_dir.absolute())
         spec, secret, passed = _read(paths)
         index = node_index(spec) if node is None else node
         names = node_names(spec) if again is None else expand_hosts(again)
+        if joins is not None:
+            names = names_with(expand_hosts(joins[1]), index, names[0])
+            os.environ["SLURM_NNODES"] = str(len(names))
         if again is not None:
             end_predecessor(paths, os.environ, ends)
             os.environ["SLURM_NNODES"] = str(len(names))  # the step's own are one
@@ -61,11 +72,12 @@ def run_agent(run_dir: Path, *, node: int | None = None, again: str | None = Non
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     os.environ.update({**spec.variables, **passed})  # the leader's trackers and notifications read theirs here
-    doors = Doors(spec, secret, connection.allocation_life(os.environ), names, index)
+    life, _, leads = joins or (connection.allocation_life(os.environ), "", 0)
+    doors = Doors(spec, secret, life, names, index)
     environ = base_environment(os.environ, spec, passed, gloo_interface=gloo_interface(spec))
     loop = asyncio.new_event_loop()  # not asyncio.run: that waits for threads, and one may be stuck in a slow disk
     asyncio.set_event_loop(loop)
-    search = LeaderSearch(spec, paths, doors)
+    search = LeaderSearch(spec, paths, doors, leader=leads, joins=joins is not None)
     agent = Agent(spec, paths, node=index, host=names[index], search=search, environ=environ)
     if index == 0:
         leader = Leader(spec, paths, host=names[0], node_names=names, revived=again is not None)

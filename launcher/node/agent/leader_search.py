@@ -48,11 +48,22 @@ _SELDOM_S = 2.0
 class LeaderSearch:
     """Where the leader of this life is, as far as this node knows."""
 
-    def __init__(self, spec: RunSpec, paths: RunPaths, doors: Doors, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        paths: RunPaths,
+        doors: Doors,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        leader: int = 0,
+        joins: bool = False,
+    ) -> None:
+        """``leader``: the index of its node. ``joins``: this agent replaces a node, and its leader leads already."""
         self._spec = spec
         self._paths = paths
         self._doors = doors
-        self._leader = 0
+        self._init_s = _UNANSWERED_S if joins else spec.init_timeout_min * 60
+        self._leader = leader
         """The index of its node."""
         # From inside a container nobody can ask SLURM: the process that carries questions out is on the first host.
         asks = spec.batch == "slurm" and bool(environ.get("SLURM_JOB_ID")) and VARIABLE not in environ
@@ -61,7 +72,7 @@ class LeaderSearch:
         """When the claim of a leader of this life was seen in this search."""
         self._moves = asks and spec.needed_nodes < len(doors.names)
         """Another node leads where the leader's host is lost."""
-        self.line = list(range(1, len(doors.names)))[:IN_LINE]
+        self.line = [] if joins else list(range(1, len(doors.names)))[:IN_LINE]
         """The nodes that are next in line, by index."""
         self.term_at: float | None = None
         """When this agent received TERM."""
@@ -145,9 +156,8 @@ class LeaderSearch:
 
     def _search(self, leader: int) -> asyncio.Future[connection.Peer]:
         door = self._doors.of(leader)
-        init_s = self._spec.init_timeout_min * 60
         seldom = {} if leader in (self._leader, self._doors.node) else {"pause_s": _SELDOM_S}
-        limit_s = max(init_s, 2 * _IN_LINE_S) if self.lost and self._moves else init_s
+        limit_s = max(self._init_s, 2 * _IN_LINE_S) if self.lost and self._moves else self._init_s
         return asyncio.ensure_future(
             connection.find_leader(door.address, door.ports, door.key, timeout_s=limit_s, **seldom)
         )

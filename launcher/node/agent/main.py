@@ -9,7 +9,16 @@ from pathlib import Path
 class AgentMain:
     """Picklable callable: the agent of whatever node it is called on."""
 
-    def __init__(self, run_dir: str, node: int | None = None, *, again: str | None = None, ends: str = "") -> None:
+    def __init__(
+        self,
+        run_dir: str,
+        node: int | None = None,
+        *,
+        again: str | None = None,
+        ends: str = "",
+        joins: tuple[str, str, int] | None = None,
+    ) -> None:
+        self.joins = joins
         self.run_dir = run_dir
         self.node = node
         self.again = again
@@ -27,7 +36,7 @@ class AgentMain:
         try:
             from launcher.node.agent.entry import run_agent
 
-            code = run_agent(Path(self.run_dir), node=self.node, again=self.again, ends=self.ends)
+            code = run_agent(Path(self.run_dir), node=self.node, again=self.again, ends=self.ends, joins=self.joins)
         except BaseException:
             traceback.print_exc()
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from launcher.errors import ProtocolError
 from launcher.frozen import frozen
@@ -44,6 +44,11 @@ def node_names(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> list[s
     if not names:
         raise ProtocolError("SLURM_JOB_NODELIST is not set: this process is not a task of a SLURM job.")
     return names
+
+
+def names_with(names: Sequence[str], index: int, host: str) -> list[str]:
+    """Return the ``names`` of another job's nodes with this ``host`` at ``index``, beyond them; "" is not known here."""
+    return [*names, *[""] * (index - len(names)), host]
 
 
 @frozen

@@ -95,6 +95,20 @@ class Allocation:
     def want_nodes(self, job_id: str, least: int, most: int) -> None:
         """Have the run's next job start with so many nodes, whatever it took before; never raises."""
 
+    def ask_for_node(self, words: tuple[str, ...], *, exclude: tuple[str, ...]) -> str:
+        """Submit a job of one node, none of ``exclude``, that runs an agent with these ``words``; return its id.
+
+        Raises SiteError when SLURM refuses or does not answer, or when too little time is left.
+        """
+        raise SiteError("There is no SLURM here to ask for a node.")
+
+    def is_coming(self, job_id: str) -> bool:
+        """Whether a job of `ask_for_node` waits or runs; True where SLURM does not say. Never raises."""
+        return False
+
+    def withdraw_nodes(self, *, pending: bool = False) -> None:
+        """Cancel the jobs that `ask_for_node` has submitted, of every life of the run; ``pending``: those that wait. Never raises."""
+
     def pull_forward(self) -> None:
         """Have the requeued job start some seconds after this process has ended; never raises."""
 

@@ -34,6 +34,8 @@ _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD")
 """States of a job that is to run (again), and of which no process is left."""
 _SLURM_AWAY_S = 600.0
 """slurmctld may be restarting: it is asked again for so long to end a job that nobody else would end."""
+_LEAST_MIN = 5
+"""A node for less time is not worth a job."""
 _EARLY_S = 2.0
 """SLURM counts seconds, and looks at grace times late, never early."""
 
@@ -200,6 +202,36 @@ class SlurmAllocation(Allocation):
     def want_nodes(self, job_id: str, least: int, most: int) -> None:
         """See `Allocation`."""
         handback.set_nodes(job_id, least, most)
+
+    def ask_for_node(self, words: tuple[str, ...], *, exclude: tuple[str, ...]) -> str:
+        """See `Allocation`: the job's own script, which runs an agent where it is given words."""
+        facts, own = self.facts(), self._job
+        if facts is None or facts.end_t is None:
+            raise SiteError("SLURM does not say how much time is left")
+        minutes = int((facts.end_t - _slurm_now()) // 60)
+        if minutes < _LEAST_MIN:
+            raise SiteError(f"only {max(0, minutes)} min are left")
+        extra = [f"--dependency=after:{own.job_id}"]  # in place of the script's own
+        if own.array_task_id is not None:
+            extra.append(f"--array={own.array_task_id}")
+        users = handback.excluded(handback.wishes(own.own_id))
+        done = handback.replacement(
+            str(self._paths.sbatch), words, name=self._spec.replacement_name, minutes=minutes,
+            exclude=tuple(dict.fromkeys((*users, *exclude))), extra=extra, environ=self._environ,
+        )  # fmt: skip
+        if not done.ok:
+            raise SiteError(done.why)
+        return done.job_id
+
+    def is_coming(self, job_id: str) -> bool:
+        """See `Allocation`."""
+        facts = job_facts(job_id, timeout_s=_ASK_S)
+        return facts is None or facts.state in (*handback.RUNNING, *_WAITING)
+
+    def withdraw_nodes(self, *, pending: bool = False) -> None:
+        """See `Allocation`."""
+        if self._spec.replace:
+            handback.cancel_named(self._spec.replacement_name, pending=pending)
 
     def pull_forward(self) -> None:
         """See `Allocation`."""

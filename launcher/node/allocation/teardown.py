@@ -198,6 +198,7 @@ def act(
     if _superseded(history, allocation.job_id):
         print("The run has been submitted again: another job runs it now.", file=sys.stderr)
         return False
+    allocation.withdraw_nodes()
     end = time.monotonic() + _UNHEARD_S
     while outcome is None and not allocation.answers() and time.monotonic() < end:
         time.sleep(1.0)  # slurmctld may be starting again; what it has forgotten of its last seconds is known only then

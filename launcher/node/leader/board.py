@@ -88,6 +88,7 @@ class Interrupt:
 
 
 _RANKING = (
+    Kind.NODE_LEAVES,
     Kind.IDLE,
     Kind.TIME_LIMIT,
     Kind.PREEMPTED,
@@ -153,6 +154,10 @@ class Board:
     """Numbers of nodes, fewer than the job wants, that rounds had; each is named once."""
     keeper: KeeperLink | None = None
     """Starts agents again, where it is there."""
+    asked: list[int] = field(default_factory=list)
+    """For each replacement that was asked for: how much progress had been committed then (`Budgets.advances`)."""
+    refused_at: float | None = None
+    """When SLURM last refused a replacement, by the leader's clock."""
     line: list[int] = field(default_factory=list)
     """The nodes next in line to lead, as the agents know them."""
     regathers: bool = False

@@ -82,6 +82,7 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
         await board.blocking(lambda: forget_passed(board.paths))
     absent = board.nodes.missing
     await _dismiss(board)
+    await board.blocking(board.allocation.withdraw_nodes)
     if absent:
         # A node that never joined may hang in its setup lines, and srun waits for every task: to the time limit.
         await board.blocking(board.allocation.end_step)
@@ -122,7 +123,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     _send_away(board)  # after `_bad_hosts`, which would count those that leave now as lost
     if evidence.kind in (Kind.PREEMPTED, Kind.PREEMPTED_NOW):
         board.notifier.tell("preempted", decision.reason)
-    silent = tuple(n.name for n in _lost(board) if n.lost_why == "silent" and not n.here)
+    silent = tuple(n.name for n in _lost(board) if n.lost_why == "silent" and not n.here and n.job is None)
     gone = await board.blocking(lambda: board.allocation.let_go(silent)) if silent else ()
     try:
         handed = await _hand_back(board, tuple(bad), delay)
@@ -159,6 +160,7 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     await board.blocking(board.history.flush)
     board.tracking.end("requeued", decision.reason)
     await _dismiss(board)
+    await board.blocking(board.allocation.withdraw_nodes)
     await _close(board, _LEFT_OVER_S)
     if handed.how != "continuation" and delay == 0:
         # If the last process ends after StartTime, SLURM sets the full delay again: this is the leader's last act.

@@ -19,7 +19,7 @@ from typing import TypeVar
 from launcher.errors import ProtocolError, RunDirError
 from launcher.node.allocation.allocation import Allocation
 from launcher.node.checkpoints import fence
-from launcher.node.leader import past
+from launcher.node.leader import past, replacements
 from launcher.node.leader.board import OVER, Board, Timing, caused
 from launcher.node.leader.finish import Ending, give_back, leave
 from launcher.node.leader.folder_retries import Blocking, until_answered
@@ -160,6 +160,8 @@ class Leader:
             self._first_round, self._checked = past.restore(board, told)
             for node in board.nodes.all:
                 node.bad = "SLURM has removed it from the job" if node.name in self.lost else node.bad
+            if self.lost:  # those that wait in the queue look for the leader on its host
+                await self.blocking(lambda: allocation.withdraw_nodes(pending=True))
             board.regathers = self._first_round > 0
         if not claim.leader or past.began(told, claim) is None:
             history.event(
@@ -209,6 +211,7 @@ class Leader:
         while True:
             if evidence is None:
                 evidence = await as_gone(board, await drive_round(board, number))
+                replacements.have_left(board)
                 await await_revived(board, evidence)
                 number += 1
             if evidence.kind is Kind.UNKNOWN_SIGNAL:

@@ -35,6 +35,10 @@ class Node:
     """Why it is not used any more in this attempt."""
     suspect: str | None = None
     """Why the next attempt should not get it, although this one cannot do without it."""
+    job: str | None = None
+    """The job of its own that it replaces a node with; None: it is of the run's job."""
+    leaves: bool = False
+    """Its own job is ending: no round begins with it."""
     joined_at: float = 0.0
     """When it joined last, by the leader's clock."""
     lost_at: float | None = None
@@ -50,7 +54,7 @@ class Node:
     @property
     def healthy(self) -> bool:
         """Whether it is connected and may train."""
-        return self.here and self.bad is None
+        return self.here and self.bad is None and not self.leaves
 
     def send(self, message: ToAgent) -> None:
         """Send one message; nothing happens when the node is not connected."""
@@ -71,9 +75,16 @@ class Nodes:
         self.drop(node)
         node.link, node.heard, node.joined_at, node.lost_at = link, now, now, None
         node.host = hello.host or node.name
+        node.name = node.name or node.host
         node.pid, node.mark = hello.pid, hello.mark
         node.address = (hello.facts and hello.facts.master_addr) or node.host
         self._by_link[link] = node
+        return node
+
+    def add(self, job: str) -> Node:
+        """Add a node with a job of its own, which has not joined yet."""
+        node = Node(len(self.all), "", job=job)
+        self.all.append(node)
         return node
 
     def of(self, link: Link) -> Node | None:
@@ -103,5 +114,5 @@ class Nodes:
 
     @property
     def missing(self) -> list[Node]:
-        """Those that have not joined (and are not given up)."""
-        return [n for n in self.all if not n.here and n.bad is None]
+        """Those of the run's job that have not joined (and are not given up)."""
+        return [n for n in self.all if not n.here and n.bad is None and n.job is None]

@@ -16,6 +16,7 @@ from launcher.run.events import (
     JobNamed,
     LeaderRevived,
     PreflightDone,
+    ReplacementAsked,
     Requeued,
     RoundStarted,
     RunSubmitted,
@@ -69,6 +70,9 @@ def restore(board: Board, past: list[Event]) -> tuple[int, bool]:
     Returns the number of the next round, and whether the nodes have been checked.
     """
     mine = [e for e in past if e.attempt == board.attempt]
+    for asked in mine:
+        if isinstance(asked, ReplacementAsked) and asked.job_id is not None:
+            board.nodes.add(asked.job_id)
     bad = {host: e.why or "" for e in mine if isinstance(e, Excluded) for host in e.hosts}
     for node in board.nodes.all:
         node.bad = bad.get(node.name)

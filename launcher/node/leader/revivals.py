@@ -35,7 +35,7 @@ def welcome(board: Board) -> wire.Welcome:
 
 def _line(board: Board) -> list[int]:
     """Return the nodes that are next in line to lead, by index."""
-    return [node.index for node in board.nodes.healthy if node.name != board.host][: wire.IN_LINE]
+    return [node.index for node in board.nodes.healthy if node.name != board.host and node.job is None][: wire.IN_LINE]
 
 
 def tell_line(board: Board) -> None:
@@ -55,7 +55,7 @@ def keeper_joined(board: Board, link: wire.Link, hello: wire.KeeperHello) -> Non
         link.close()
         return
     board.keeper = KeeperLink(link, hello.pid, hello.mark, hello.start_s, heard=board.now())
-    names = [node.name for node in board.nodes.all]
+    names = [node.name for node in board.nodes.all if node.job is None]
     link.send(wire.KeeperWelcome(pid=os.getpid(), mark=mark_of(os.getpid()), nodes=names))
     _tell_agents(board)
 
@@ -89,7 +89,7 @@ def _tell_agents(board: Board) -> None:
 
 def ask_for(board: Board, node: Node) -> None:
     """Have the agent of a lost node started again, where that can be: not this process's own, nor while the run is stopped."""
-    if board.keeper is None or node.name == board.host or node.bad is not None or node.asked_at is not None:
+    if board.keeper is None or node.name == board.host or node.job or node.bad is not None or node.asked_at is not None:
         return
     if board.interrupted is None and board.phase != "ended":
         node.asked_at = board.now()

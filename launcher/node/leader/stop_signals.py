@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from launcher.node.allocation.allocation import SignalMeaning, window_s
+from launcher.node.leader import replacements
 from launcher.node.leader.board import Board
 from launcher.node.leader.inbox import Inbox
 from launcher.node.leader.nodes import Node
@@ -44,6 +45,10 @@ class Signals:
             return
         if name in ("USR1", "HUP"):
             self._note_idle_signal(name, node)
+            return
+        if node.job is not None:  # of a job of its own: the run's goes on
+            board.history.event("signal", host=node.host, name=name, meaning=Kind.NODE_LEAVES.value)
+            replacements.leaves(board, node, name)
             return
         now, sent, name = board.now(), name, "TERM" if name == "INT" else name
         # SLURM sends it to every process of the step: scripts, or what they started, have heard it, whatever they exit with.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 from launcher.node.checkpoints import fence
-from launcher.node.leader import revivals
+from launcher.node.leader import replacements, revivals
 from launcher.node.leader.board import Board, caused
 from launcher.node.leader.lost_folder import evidence_of
 from launcher.node.leader.nodes import Node
@@ -30,7 +30,7 @@ _QUIET_NODE_S = 2.5
 _ANSWER_S = 1.0
 """A worker's control thread answers at once, also while its main thread waits in a collective; not while it holds the
 interpreter in native code."""
-_PICTURE_S, _FENCE_S, _WATCH_S, _STARTS_S = 1.0, 2.0, 5.0, 1.0
+_PICTURE_S, _FENCE_S, _WATCH_S, _STARTS_S, _REPLACE_S = 1.0, 2.0, 5.0, 1.0, 10.0
 _HOURS_STOP_S = 600.0
 """Workers get so long for the last save; those that do not stop by then are killed."""
 _IDLE_STOP_S = 120.0
@@ -53,6 +53,7 @@ class TimedChecks:
         self._hours_end = board.now() + left_s
         self._refused: str | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
         self._unasked: str | None = None
         """Why it is not known whether there is a newer claim."""
         self._gone_since: float | None = None
@@ -68,6 +69,8 @@ class TimedChecks:
         round_ = board.round
         if round_ is not None and not round_.ending and board.phase == "training":
             self._round(round_, now)
+            if board.spec.replace and self._is_due("replace", _REPLACE_S, now):
+                self._replace()
             if self._is_due("watch", _WATCH_S, now) and await board.look_at_own_files():
                 self._advanced_at = board.now()
         # After a leader's death srun's messages tell of agents that have long been started again.
@@ -94,6 +97,11 @@ class TimedChecks:
                 every_s = sample_every_s(round_.world_size, held_s, now - round_.began)
                 if self._is_due("samples", every_s, now):
                     board.history.samples([rank.sample() for rank in round_.ranks])
+
+    def _replace(self) -> None:
+        """Ask for what is missing, in a task of its own: SLURM may take long to answer."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(replacements.ask_for_missing(self.board))
 
     async def _fence(self) -> None:
         """Stop when there is a newer claim. While that is not known, training continues: each commit asks again."""

@@ -57,6 +57,8 @@ class Kind(str, Enum):
     """The allocations of all attempts together have lasted ``restart.max_total_hours``."""
     LEADER_GONE = "leader_gone"
     """The leader died, and this one has taken its place in the same allocation."""
+    NODE_LEAVES = "node_leaves"
+    """A node whose job is its own is taken away with that."""
     MORE_NODES = "more_nodes"
     """A round has fewer nodes than the job wants, and another one has come."""
     FENCED = "fenced"
@@ -149,13 +151,14 @@ _WORKER = (K.WORKER_FAILED, K.HANG, K.STORE, K.DAMAGED, K.LEADER_GONE)
 _NODE = (K.NODE_LOST, K.PREFLIGHT)
 _TAKEN = (K.PREEMPTED, K.PREEMPTED_NOW, K.TIME_LIMIT, K.SCRIPT_GONE)
 _ENDED = (K.CANCELLED, K.USER_STOP, K.TERMINATED)
-RESTARTED = (*_WORKER, *_NODE, K.FALSE_ALARM, K.MORE_NODES)
+_STOPPED = (K.UNKNOWN_SIGNAL, K.FALSE_ALARM, K.NODE_LEAVES)
+RESTARTED = (*_WORKER, *_NODE, K.FALSE_ALARM, K.MORE_NODES, K.NODE_LEAVES)
 """What a new round follows where there are nodes for one."""
 
 TABLE: tuple[Row, ...] = (
     Row((K.FENCED,), _always, A.LEAVE, "the job was given back to SLURM, or a newer attempt has begun"),
     Row((K.DONE,), _always, A.COMPLETE, "all steps are done"),
-    Row((*_TAKEN, *_ENDED, K.UNKNOWN_SIGNAL, K.FALSE_ALARM, K.IDLE, K.HOURS), lambda e, s: s.finished, A.COMPLETE, "all steps are done"),
+    Row((*_TAKEN, *_ENDED, *_STOPPED, K.IDLE, K.HOURS), lambda e, s: s.finished, A.COMPLETE, "all steps are done"),
     Row(_ENDED, _always, A.CANCEL, "cancelled runs never come back by themselves"),
     Row(_ANY, lambda e, s: s.cancelled, A.CANCEL, "the job was cancelled"),
     Row((K.UNKNOWN_SIGNAL,), _always, A.FAIL, "it may have been cancelled, so it is not requeued: `launcher resubmit` continues it"),

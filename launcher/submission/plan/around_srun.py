@@ -29,6 +29,11 @@ _TO_LOG = ("/bin/sh", "-c", f'exec "$@" >>"${LOG}" 2>&1', "agent")
 _OWN_ID = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"
 
 
+def joins(srun: Sequence[str], command: str) -> str:
+    """Run one more agent of a running job where the script was given its words: the job replaces a node (`resources.replace`)."""
+    return f'[ $# = 0 ] || exec {shlex.join(["srun", *srun])} {command} -u -m launcher.node.agent "$@"'
+
+
 def leave_line(root: str) -> str:
     """Return the shell function that ends the job with $status where this host does not see the run's folder ``root``.
 

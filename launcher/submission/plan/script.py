@@ -68,6 +68,7 @@ def parameters(
             around_srun.KEEP_SHELL,
             *_umask(spec),
             _export_path(python_path),
+            *([around_srun.joins(srun, command)] if job.resources.replace else []),
             around_srun.MARK_START,
             *around_srun.first_node_sees(place),
             *_replace_container(job),

@@ -127,6 +127,7 @@ class FakeAllocation:
         self.refuses = ""
         self.silent_until = 0.0
         self.ended: dict[str, str] = {}
+        self.gone_jobs: set[str] = set()
         self.said: list[Any] = []
 
     def meaning(self, signal: str) -> SignalMeaning:
@@ -158,6 +159,18 @@ class FakeAllocation:
 
     def want_nodes(self, job_id: str, least: int, most: int) -> None:
         self.said.append(("want_nodes", job_id, least, most))
+
+    def ask_for_node(self, words: tuple[str, ...], *, exclude: tuple[str, ...]) -> str:
+        self.said.append(("ask_for_node", words, exclude))
+        if self.refuses:
+            raise SiteError(self.refuses)
+        return f"{90 + sum(said[0] == 'ask_for_node' for said in self.said)}"
+
+    def is_coming(self, job_id: str) -> bool:
+        return job_id not in self.gone_jobs
+
+    def withdraw_nodes(self, *, pending: bool = False) -> None:
+        self.said.append(("withdraw_nodes", pending))
 
     def pull_forward(self) -> None:
         self.said.append(("pull_forward", [n.index for n in self.world.nodes if n.connected]))

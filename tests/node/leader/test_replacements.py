@@ -1,0 +1,169 @@
+"""`resources.replace`: one-node jobs for nodes that are missing. Their agents join, train, and leave when their job ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from conftest import FakeNode
+
+from launcher.node.allocation.allocation import SignalMeaning
+from launcher.node.wire import connection
+
+SAVES = {"interval_steps": 5, "keep_last": 9}
+
+
+def replacing(world, monkeypatch, **changes):
+    """Two to three nodes of two ranks, at a step a second."""
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    w = world(**{"nodes": 3, "least_nodes": 2, "replace": True, "checkpoint": SAVES, **changes})
+    w.step_s = 2.0
+    w.allocation.means = SignalMeaning("nothing")
+    return w
+
+
+def at(w, step, act):
+    """``act`` once, when somebody is at ``step``."""
+    left = [act]
+    w.hooks[step] = [lambda worker: left and left.pop()()]
+
+
+def asked(w):
+    """The words and the excluded hosts of each job that was submitted."""
+    return [said[1:] for said in w.allocation.said if said[0] == "ask_for_node"]
+
+
+def came(w, name="r0"):
+    """The agent of the newest replacement joins."""
+    words, _ = asked(w)[-1]
+    node = FakeNode(w, int(words[words.index("--node") + 1]), name)
+    w.nodes.append(node)
+    node.join()
+    return node
+
+
+async def comes(w, name="r0"):
+    """It joins as soon as it was asked for."""
+    await w.until(lambda: w.events("replacement_asked"))
+    return came(w, name)
+
+
+def sizes(w):
+    """The world size of each round."""
+    return [e["world_size"] for e in w.events("round_started")]
+
+
+def test_a_lost_node_is_replaced_by_a_job_of_its_own(world, virtual, monkeypatch):
+    """Asked for once it has not come back; taken in at the next checkpoint; the run's own hosts are not asked for."""
+    w = replacing(world, monkeypatch)
+    at(w, 7, lambda: w.nodes[1].die())
+
+    assert virtual(w.attempt_once(lambda: comes(w))).state == "completed"
+    assert sizes(w) == [6, 4, 6]
+    assert {r["host"] for r in w.events("round_started")[2]["ranks"]} == {"n0", "n2", "r0"}
+    ((words, exclude),) = asked(w)
+    life = connection.allocation_life({"SLURM_JOB_ID": "77"})
+    assert words[1:] == ("--node", "3", "--joins", life, "--hosts", "n0,n1,n2", "--leader", "0")
+    assert exclude == ("n0", "n1", "n2")
+    (lost,), (job,) = w.events("node_lost"), w.events("replacement_asked")
+    assert 20 < job["t"] - lost["t"] < 35
+    assert ("withdraw_nodes", False) in w.allocation.said
+
+
+def test_without_replace_nothing_is_submitted(world, virtual, monkeypatch):
+    """It costs node hours that nobody has asked for."""
+    w = replacing(world, monkeypatch, replace=False)
+    at(w, 7, lambda: w.nodes[1].die())
+    assert virtual(w.attempt_once()).state == "completed"
+    assert asked(w) == []
+
+
+def test_what_the_range_lacks_from_the_start_is_asked_for_too(world, virtual, monkeypatch):
+    """One job for each node; never more than the run asked for."""
+    w = replacing(world, monkeypatch, nodes=4)
+    w.names = ["n0", "n1"]
+    assert virtual(w.attempt_once()).state == "completed"
+    assert [words[2] for words, _ in asked(w)] == ["2", "3"]
+
+
+def test_a_spare_that_was_used_is_replaced(world, virtual, monkeypatch):
+    """The new node is the next spare: the round goes on."""
+    w = replacing(world, monkeypatch, nodes=2, least_nodes=None, spare_nodes=1)
+    at(w, 7, lambda: w.nodes[1].die())
+    assert virtual(w.attempt_once(lambda: comes(w))).state == "completed"
+    assert sizes(w) == [4, 4]
+    assert len(asked(w)) == 1
+
+
+def test_a_refusal_is_told_once_in_a_while(world, virtual, monkeypatch):
+    """The site may forbid it: training goes on, and SLURM is left alone."""
+    w = replacing(world, monkeypatch)
+    w.allocation.refuses = "sbatch: error: Access/permission denied"
+    at(w, 7, lambda: w.nodes[1].die())
+    assert virtual(w.attempt_once()).state == "completed"
+    assert [e["why"] for e in w.events("replacement_refused")] == ["sbatch: error: Access/permission denied"]
+
+
+def test_jobs_that_do_not_help_are_given_up(world, virtual, monkeypatch):
+    """Three in a row without a new checkpoint: the next one would fail, too."""
+    w = replacing(world, monkeypatch, checkpoint={"interval_steps": 1000})
+    w.step_s = 20.0
+    w.allocation.gone_jobs = {str(90 + n) for n in range(99)}
+    at(w, 3, lambda: w.nodes[1].die())
+    assert virtual(w.attempt_once()).state == "completed"
+    assert len(asked(w)) == 3
+
+
+@pytest.mark.parametrize("signal", ["TERM", "USR2"])
+def test_a_node_whose_job_is_taken_leaves_at_an_agreed_step(world, virtual, monkeypatch, signal):
+    """No step is lost; the run's own job is not asked, and not given back. What comes later for that job is another matter."""
+    w = replacing(world, monkeypatch)
+    at(w, 7, lambda: w.nodes[1].die())
+
+    async def script():
+        node = await comes(w)
+        await w.until(lambda: len(sizes(w)) == 3 and node.workers and all(x.entered >= 23 for x in node.workers))
+        node.up("signal", name=signal, t=0)
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    assert sizes(w)[:4] == [6, 4, 6, 4]
+    (stopped,) = w.events("stopped")
+    assert stopped["lost_steps"] == 0
+    assert w.events("round_started")[3]["resume_step"] == stopped["step"]
+    assert [d["evidence"] for d in w.events("decision")][:3] == ["node_lost", "more_nodes", "node_leaves"]
+    assert not [e for e in w.events("excluded") if "r0" in e["hosts"]]
+    assert len(w.events("attempt_started")) == 1
+
+
+def test_a_spare_that_leaves_stops_nothing(world, virtual, monkeypatch):
+    """It is sent away; the round goes on."""
+    w = replacing(world, monkeypatch, nodes=2, least_nodes=None, spare_nodes=1)
+    at(w, 7, lambda: w.nodes[1].die())
+
+    async def script():
+        node = await comes(w)
+        await asyncio.sleep(3)
+        node.up("signal", name="TERM", t=0)
+        await w.until(lambda: not node.connected)
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    assert sizes(w) == [4, 4]
+    assert w.events("stopped") == []
+
+
+def test_a_new_leader_knows_the_jobs_of_the_one_that_died(world, virtual, monkeypatch):
+    """Their agents join it; those that wait are not asked for again. One on another host asks anew: they look for the lost one."""
+    for lost in ((), ("n0",)):
+        w = replacing(world, monkeypatch, nodes=4)
+        w.names = ["n0", "n1", "n2"]
+
+        async def both(w=w, lost=lost):
+            leading = asyncio.ensure_future(w.attempt_once())
+            await w.until(lambda: any(x.entered >= 13 for n in w.nodes for x in n.workers))
+            leading.cancel()
+            await asyncio.gather(leading, return_exceptions=True)
+            return await w.attempt_once(revived=True, lost=lost)
+
+        assert virtual(both()).state == "completed"
+        assert [words[2] for words, _ in asked(w)] == (["3", "4"] if lost else ["3"])
+        assert (("withdraw_nodes", True) in w.allocation.said) is bool(lost)
