@@ -160,7 +160,7 @@ class Leader:
             self._first_round, self._checked = past.restore(board, told)
             for node in board.nodes.all:
                 node.bad = "SLURM has removed it from the job" if node.name in self.lost else node.bad
-            if self.lost:  # those that wait in the queue look for the leader on its host
+            if self.lost and spec.replace:  # those that wait in the queue look for the leader on its host
                 await self.blocking(lambda: allocation.withdraw_nodes(pending=True))
             board.regathers = self._first_round > 0
         if not claim.leader or past.began(told, claim) is None:
@@ -197,9 +197,7 @@ class Leader:
         evidence = await self._gather()
         if evidence is None and board.claim.leader:
             await self._signals.learn()
-            died = f"the leader on {self.host} died and was started again"
-            lost = f"the leader's host was lost, and {self.host} leads now"
-            evidence = board.interrupted or caused(Kind.LEADER_GONE, lost if self.lost else died)
+            evidence = board.interrupted or caused(Kind.LEADER_GONE, await self._how_the_last_ended())
         if evidence is None and self.spec.after:
             held = await await_predecessors(board)
             if isinstance(held, str):
@@ -223,6 +221,15 @@ class Leader:
                 await board.until(lambda now: board.interrupted, timeout_s=_REFUSED_AGAIN_S)
             evidence = None
         return await self._end(decision, evidence)
+
+    async def _how_the_last_ended(self) -> str:
+        """Return how the leader ended whose place this one has taken, as a clause."""
+        if self.lost:
+            return f"the leader's host was lost, and {self.host} leads now"
+        # The batch script's srun ends once, with the first leader: later ones have sruns of their own.
+        how = await self.blocking(self._allocation.step_end) if self._board.claim.leader == 1 else ""
+        died = f"the leader on {self.host} died and was started again"
+        return f"{how[:1].lower()}{how[1:]}: {died}" if how else died
 
     async def _end(self, decision: Decision, evidence: Evidence) -> Ending:
         board = self._board

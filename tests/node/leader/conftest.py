@@ -127,6 +127,7 @@ class FakeAllocation:
         self.refuses = ""
         self.silent_until = 0.0
         self.ended: dict[str, str] = {}
+        self.srun_ended = ""
         self.gone_jobs: set[str] = set()
         self.said: list[Any] = []
 
@@ -144,6 +145,9 @@ class FakeAllocation:
 
     def ended_tasks(self) -> dict[str, str]:
         return self.ended
+
+    def step_end(self) -> str:
+        return self.srun_ended
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         if self.silent_until > asyncio.get_running_loop().time():

@@ -183,6 +183,27 @@ def test_the_line_is_told_again_when_it_changes(world, virtual):
     assert [1, 2, 3] in lines
 
 
+def test_the_first_leader_may_have_ended_with_its_srun(world, virtual):
+    """Somebody's signal to the batch script's srun is the cause; a leader that dies later had another srun."""
+    w = kept(world)
+    w.allocation.srun_ended = "An srun of the job received a signal (HUP or TERM), which ends its step"
+
+    async def all_of_them():
+        await led_until(w, lambda: any(x.entered >= 13 for n in w.nodes for x in n.workers))
+        again = asyncio.ensure_future(w.attempt_once(revived=True))
+        await w.until(lambda: any(x.entered >= 18 for n in w.nodes for x in n.workers))
+        again.cancel()
+        await asyncio.gather(again, return_exceptions=True)
+        return await w.attempt_once(revived=True)
+
+    assert virtual(all_of_them()).state == "completed"
+    first, second = (d["reason"] for d in w.events("decision", "x") if d["evidence"] == "leader_gone")
+    assert first.startswith(
+        "An srun of the job received a signal (HUP or TERM), which ends its step: the leader on n0 died and was"
+    )
+    assert second.startswith("The leader on n0 died and was started again;")
+
+
 def test_leaders_that_die_without_progress_end_the_run(world, virtual):
     """`restart.max_restarts` counts them since the last checkpoint, as it does ranks."""
     w = kept(world, checkpoint={"interval_steps": 1000}, restart={"max_restarts": 2})
