@@ -197,7 +197,7 @@ class Leader:
         evidence = await self._gather()
         if evidence is None and board.claim.leader:
             await self._signals.learn()
-            evidence = board.interrupted or caused(Kind.LEADER_GONE, await self._how_the_last_ended())
+            evidence = board.interrupted or await self._succession()
         if evidence is None and self.spec.after:
             held = await await_predecessors(board)
             if isinstance(held, str):
@@ -222,14 +222,15 @@ class Leader:
             evidence = None
         return await self._end(decision, evidence)
 
-    async def _how_the_last_ended(self) -> str:
-        """Return how the leader ended whose place this one has taken, as a clause."""
+    async def _succession(self) -> Evidence:
+        """Return the evidence that the leader whose place this one has taken is gone."""
         if self.lost:
-            return f"the leader's host was lost, and {self.host} leads now"
+            said = f"The leader's host was lost, and {self.host} leads now"
+            return Evidence(Kind.LEADER_GONE, said, said=said)
         # The batch script's srun ends once, with the first leader: later ones have sruns of their own.
         how = await self.blocking(self._allocation.step_end) if self._board.claim.leader == 1 else ""
         died = f"the leader on {self.host} died and was started again"
-        return f"{how[:1].lower()}{how[1:]}: {died}" if how else died
+        return Evidence(Kind.LEADER_GONE, f"{how}: {died}" if how else died, said=how)
 
     async def _end(self, decision: Decision, evidence: Evidence) -> Ending:
         board = self._board
@@ -269,6 +270,7 @@ class Leader:
                 action=decision.action.value,
                 reason=decision.reason,
                 row=decision.row,
+                **({"said": evidence.said} if evidence.said else {}),
             )
         return decision
 

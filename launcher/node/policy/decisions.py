@@ -93,6 +93,8 @@ class Evidence:
     """How often the very same exception happened at this step before."""
     refusals: int = 0
     """How often every rank has now ended itself with this exit code before any progress."""
+    said: str = ""
+    """How the leader ended, for LEADER_GONE, where that is known."""
 
 
 @frozen
