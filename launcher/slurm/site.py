@@ -81,6 +81,8 @@ class Partition:
     allow_groups: str = "ALL"
     allow_accounts: str = "ALL"
     allow_qos: str = "ALL"
+    alloc_nodes: str = "ALL"
+    """Hosts from which jobs may be submitted."""
 
 
 @frozen(kw_only=True)
@@ -241,6 +243,7 @@ def _partition(name: str, k: Mapping[str, str], rows: list[list[str]], can_preem
         max_nodes=_int(k["MaxNodes"], 0) or None, grace_s=_int(k["GraceTime"], 0),
         preempt_mode=mode or "OFF" if can_preempt else "OFF", allow_groups=k["AllowGroups"] or "ALL",
         allow_accounts=k["AllowAccounts"] or "ALL", allow_qos=k["AllowQos"] or "ALL",
+        alloc_nodes=k["AllocNodes"] or "ALL",
     )  # fmt: skip
 
 

@@ -417,6 +417,17 @@ ROWS: dict[str, Row] = {
         'script: train.py\nresources: {nodes: 2, spare_nodes: 1}\nslurm: {nodelist: "gpu[01-04]"}\n',
         ["job.yaml:3:19: slurm.nodelist: names 4 hosts, but resources.nodes and spare_nodes request 3"],
     ),
+    "a replacement that the run cannot wait for": Row(
+        "script: train.py\nresources: {nodes: 2, replace: true}\n",
+        [
+            "job.yaml:2:32: resources.replace: needs nodes that the run can do without: set resources.spare_nodes, or a range such as"
+            " resources.nodes: 2-4"
+        ],
+    ),
+    "a replacement for a named host": Row(
+        'script: train.py\nresources: {nodes: 2-3, replace: true}\nslurm: {nodelist: "gpu[01-03]"}\n',
+        ["job.yaml:2:34: resources.replace: another host cannot replace one of slurm.nodelist; remove one of the two"],
+    ),
     "wanted and excluded": Row(
         'script: train.py\nslurm: {nodelist: "gpu01", exclude: "gpu01,gpu02"}\n',
         ["job.yaml:2:37: slurm.exclude: gpu01 is in both nodelist and exclude; remove it from one"],

@@ -69,6 +69,16 @@ def test_partitions_know_their_nodes() -> None:
     assert site("lab-20.11").partitions[0].max_time_s is None
 
 
+@pytest.mark.parametrize(("said", "hosts"), [("ALL", "ALL"), ("login[1-2]", "login[1-2]")])
+def test_from_where_jobs_may_be_submitted(said: str, hosts: str) -> None:
+    """AllocNodes names them; nodes that are not among them cannot ask for a replacement."""
+    shown = f"PartitionName=batch\n   AllocNodes={said} Default=YES QoS=N/A\n   State=UP TotalNodes=4\n"
+
+    (part,) = parse_site(SiteTexts("", shown, "")).partitions
+
+    assert part.alloc_nodes == hosts
+
+
 def test_the_form_in_which_gpus_are_asked_for() -> None:
     """--gpus-per-node exists with select/cons_tres alone."""
     assert {n: site(n).gpu_request for n in ("lab-20.11", "campus-23.11", "debian-22.05")} == {

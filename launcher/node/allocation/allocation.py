@@ -84,8 +84,8 @@ class Allocation:
         """Return the nodes whose agents have ended, and how, as far as SLURM reports it; never raises."""
         return {}
 
-    def step_end(self) -> str:
-        """Return how the run's first step was ended by its srun, as a sentence without a full stop; "": it was not. Never raises."""
+    def leader_end(self) -> str:
+        """Return how the leader ended whose place another one took last, as a sentence without a full stop; "": not known. Never raises."""
         return ""
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:

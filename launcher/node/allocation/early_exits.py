@@ -30,6 +30,11 @@ _SRUN_KILLED = re.compile(
     rf"^\S*slurm_script: line \d+: +\d+ Killed +.*srun|^[\d:]+ keeper: {re.escape(SRUN_KILLED)}", re.MULTILINE
 )
 """How bash reports that srun itself was killed, and none of its tasks: srun's child then ends the step."""
+LEADER_SILENT = "The leader did not answer for"
+"""What the keeper says of one that stands still, before it kills it."""
+LEADER_REPLACED = "died; another one takes its place."
+"""What it says when it starts the next one."""
+_KEEPERS = re.compile(r"^[\d:]{8} keeper: (.+)$", re.MULTILINE)
 _SRUN_FORCED = re.compile(r"^srun: forcing job termination", re.MULTILINE)
 """What srun says when it ends the step upon a signal."""
 _STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ (?:DUE to SIGNAL \S+ )?\*\*\*")
@@ -72,6 +77,19 @@ def srun_end(paths: RunPaths) -> str:
     if forced and not _WANTED.search(log[: forced.start()]):
         return "An srun of the job received a signal (HUP or TERM), which ends its step"
     return ""
+
+
+def leader_end(paths: RunPaths) -> str:
+    """Return how the leader ended whose place another one took last in this life, "" where that is not known; never raises."""
+    before, replaced, _ = _of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ)).rpartition(
+        LEADER_REPLACED
+    )
+    if not replaced:
+        return ""
+    *_, last = ["", *_KEEPERS.findall(before.rpartition("\n")[0])]
+    if last.startswith(LEADER_SILENT):
+        return str(last).rstrip(".")
+    return "" if LEADER_REPLACED in before else srun_end(paths)  # the batch script's srun ends with the first leader
 
 
 def step_cancelled(paths: RunPaths) -> bool:

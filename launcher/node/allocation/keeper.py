@@ -26,7 +26,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from launcher.errors import ProtocolError
-from launcher.node.allocation.early_exits import SRUN_KILLED, leader_words, step_cancelled
+from launcher.node.allocation.early_exits import (
+    LEADER_REPLACED,
+    LEADER_SILENT,
+    SRUN_KILLED,
+    leader_words,
+    step_cancelled,
+)
 from launcher.node.allocation.reach import host_answers
 from launcher.node.wire import connection
 from launcher.node.wire import messages as wire
@@ -135,7 +141,7 @@ class Keeper:
         if self._leads is not None and self._leads.returncode is None:
             self._leads.terminate()  # srun then ends its task
             await asyncio.wait({self._task(self._leads.wait())}, timeout=_LAST_S)
-        _say(f"The leader on {self._names[0]} died; another one takes its place.")
+        _say(f"The leader on {self._names[0]} {LEADER_REPLACED}")
         ends = f"{self._leader.pid},{self._leader.mark}" if self._leader is not None else ""
         try:
             self._leads = await self._start(0, self._names[0], ends)
@@ -196,7 +202,7 @@ class Keeper:
             last = now
             peer.send(wire.Alive(t=time.time(), ranks=[]))
             await asyncio.sleep(wire.HEARTBEAT_S)
-        _say(f"The leader did not answer for {wire.SILENCE_S:.0f} s.")
+        _say(f"{LEADER_SILENT} {wire.SILENCE_S:.0f} s.")
         self._kill_leader()
         peer.abort()
 

@@ -14,7 +14,7 @@ import psutil
 
 from launcher.errors import SiteError
 from launcher.node.allocation.allocation import Allocation, CancelledError, HandedBack, NotAnsweredError, SignalMeaning
-from launcher.node.allocation.early_exits import read_ended, srun_end
+from launcher.node.allocation.early_exits import leader_end, read_ended
 from launcher.node.allocation.exclusions import affordable, excluded_before, schedulable_without
 from launcher.run import clock, event_lines
 from launcher.run.paths import RunPaths
@@ -125,9 +125,9 @@ class SlurmAllocation(Allocation):
         """See `Allocation`: srun's messages."""
         return read_ended(self._paths, self._environ)
 
-    def step_end(self) -> str:
+    def leader_end(self) -> str:
         """See `Allocation`."""
-        return srun_end(self._paths)
+        return leader_end(self._paths)
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         """See `Allocation`: requeue; a continuation job where SLURM says that it never requeues this one."""

@@ -227,8 +227,7 @@ class Leader:
         if self.lost:
             said = f"The leader's host was lost, and {self.host} leads now"
             return Evidence(Kind.LEADER_GONE, said, said=said)
-        # The batch script's srun ends once, with the first leader: later ones have sruns of their own.
-        how = await self.blocking(self._allocation.step_end) if self._board.claim.leader == 1 else ""
+        how = await self.blocking(self._allocation.leader_end)
         died = f"the leader on {self.host} died and was started again"
         return Evidence(Kind.LEADER_GONE, f"{how}: {died}" if how else died, said=how)
 

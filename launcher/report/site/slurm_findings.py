@@ -79,6 +79,9 @@ def _partition(part: Partition) -> Iterator[Finding]:
     for key, value in (("accounts", part.allow_accounts), ("groups", part.allow_groups), ("QOS", part.allow_qos)):
         if value not in ("ALL", "", "(null)"):
             yield note("access", f"Only {key} {value.replace(',', ', ')} may use {part.name}.")
+    if part.alloc_nodes not in ("ALL", "", "(null)"):
+        yield note("access", f"Jobs of {part.name} are accepted from {part.alloc_nodes} only (AllocNodes). resources.replace needs the nodes "
+                             "of the job among them.")  # fmt: skip
     if part.default_time_s and part.max_time_s and part.default_time_s < part.max_time_s:
         most = duration(part.max_time_s)
         yield ok("limit", f"{part.name} ends each job after at most {most}. Longer runs continue in another attempt.")

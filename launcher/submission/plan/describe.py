@@ -45,7 +45,8 @@ def _heading(spec: RunSpec) -> str:
     nodes = plural(spec.nodes, "node")
     if spec.needed_nodes < spec.nodes:
         nodes, ranks = f"{spec.needed_nodes} to {nodes}", f" = up to {plural(spec.world_size, 'rank')}"
-    return f"{spec.name}: {nodes}{spare} x {each}{ranks}, {work}"
+    lost = ", missing nodes are replaced" if spec.replace else ""
+    return f"{spec.name}: {nodes}{spare} x {each}{ranks}, {work}{lost}"
 
 
 def _slurm(job: Job, spec: RunSpec) -> str:

@@ -13,7 +13,7 @@ import pytest
 from launcher.errors import ProtocolError
 from launcher.node.agent import leader_search
 from launcher.node.agent.leader_search import LeaderSearch
-from launcher.node.agent.membership import Doors
+from launcher.node.agent.membership import Doors, names_with
 from launcher.node.allocation import leaderless, slurm_allocation
 from launcher.node.allocation.leaderless import LeaderEnd, await_lead
 from launcher.node.checkpoints import fence
@@ -220,3 +220,32 @@ def test_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch, node: str, answers: A
     assert (node in left) is (after_s is not None)
     assert after_s is None or now[0] - 100 == pytest.approx(after_s)
     assert await_lead(Job("n[1-4]"), "n2", ["n1", "n2"], over=lambda: True) == ()
+
+
+def test_an_agent_that_replaces_a_node_looks_for_a_leader_that_leads(
+    tmp_path: Path, ends: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its leader was when it was asked for; it is in no line, and leaves when that life is over."""
+    ends(None)
+    monkeypatch.setattr(leader_search, "_UNANSWERED_S", 1.0)
+    spec = search(tmp_path, 1)._spec
+    names = names_with(["n0", "n1", "n2"], 4, "n9")
+    assert names == ["n0", "n1", "n2", "", "n9"]
+
+    def replacement() -> LeaderSearch:
+        doors = Doors(spec, SECRET, LIFE, names, 4)
+        return LeaderSearch(spec, RunPaths(tmp_path), doors, JOB, leader=2, joins=True)
+
+    async def body() -> None:
+        stop = await listening(Doors(spec, SECRET, LIFE, names, 2))
+        peer = await (mine := replacement()).find()
+        assert peer is not None
+        assert (mine.door.host, mine.place, mine.leads_here) == ("n2", None, False)
+        peer.abort()
+        stop()
+        began = time.monotonic()
+        with pytest.raises(ProtocolError):
+            await replacement().find()
+        assert time.monotonic() - began < 10
+
+    run(body())

@@ -57,6 +57,9 @@ class Slurm:
         self.said.append("hand_back")
         return HandedBack("requeue", "5")
 
+    def withdraw_nodes(self) -> None:
+        """No node was asked for."""
+
     def forbid_requeue(self) -> None:
         self.said.append("forbid_requeue")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.node.allocation import early_exits
 from launcher.node.allocation.early_exits import ended_tasks, read_ended
 from launcher.node.allocation.start_errors import start_error
 from launcher.run.batch import MARK
@@ -91,3 +92,33 @@ def test_the_error_of_another_hosts_container_is_told(tmp_path: Path) -> None:
     assert read_ended(paths, environ) == {"node2": "Exited with exit code 1: No space left"}
     other.write_text(f"{FOLLOWS}starting\n12:00:00 agent: gone\n")
     assert read_ended(paths, environ) == {"node2": "Exited with exit code 1: gone"}
+
+
+FIRST = f"launcher: start 7.0\nsrun: forcing job termination\n17:01:03 keeper: The leader on n0 {early_exits.LEADER_REPLACED}\n"
+SILENT = f"17:01:02 keeper: {early_exits.LEADER_SILENT} 8 s.\n17:01:03 keeper: The leader on n0 {early_exits.LEADER_REPLACED}\n"
+SIGNAL = "An srun of the job received a signal (HUP or TERM), which ends its step"
+
+
+@pytest.mark.parametrize(
+    ("log", "how"),
+    [
+        ("launcher: start 7.0\n", ""),
+        (FIRST, SIGNAL),
+        (f"launcher: start 7.0\n{SILENT}", f"{early_exits.LEADER_SILENT} 8 s"),
+        (f"{FIRST}agent 0\n{SILENT}", f"{early_exits.LEADER_SILENT} 8 s"),
+        (f"{FIRST}agent 0\n17:09:03 keeper: The leader on n0 {early_exits.LEADER_REPLACED}\n", ""),
+        (f"{FIRST}launcher: start 7.1\n", ""),
+    ],
+    ids=["nothing", "its srun", "stood still", "stood still later", "died later", "another life"],
+)
+def test_how_the_leader_ended_that_was_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, how: str
+) -> None:
+    """The batch script's srun ends once, with the first leader; of later ones only what the keeper has seen is known."""
+    life = "1" if log.endswith("7.1\n") else "0"
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": life}.items():
+        monkeypatch.setenv(name, value)
+    paths = RunPaths(tmp_path)
+    paths.submitit.mkdir()
+    (paths.submitit / "7_0_log.out").write_text(log)
+    assert early_exits.leader_end(paths) == how

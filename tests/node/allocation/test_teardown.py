@@ -28,7 +28,7 @@ from launcher.run.state import read_outcome
 class Slurm:
     """An allocation that notes what it is asked."""
 
-    job_id, restart_count, requeues, is_taken = "5", 0, True, False
+    job_id, restart_count, requeues, is_taken, withdrawn = "5", 0, True, False, 0
 
     def __init__(self, meaning="unknown", answers=True, cancelled=False, refuses=False):
         self._meaning, self._answers, self._cancelled, self._refuses = meaning, answers, cancelled, refuses
@@ -58,6 +58,9 @@ class Slurm:
 
     def cancel(self, job_id):
         self.said.append(("cancel", job_id))
+
+    def withdraw_nodes(self):
+        self.withdrawn += 1
 
     def forbid_requeue(self):
         self.said.append("forbid_requeue")
@@ -117,6 +120,7 @@ def test_an_outcome_needs_nothing(run):
 
     assert teardown.act(*run, slurm) is False
     assert slurm.said == []
+    assert slurm.withdrawn == 1  # its leader may have died before it could
 
 
 @pytest.mark.parametrize(
@@ -367,6 +371,7 @@ def test_a_run_that_was_submitted_again_is_left_to_its_new_job(run):
 
     assert teardown.act(spec, paths, old) == 0
     assert (old.said, read_outcome(paths.outcome)) == ([], None)
+    assert old.withdrawn == 0  # they are the new job's
 
     new = Slurm()
     new.job_id = "6"

@@ -127,7 +127,7 @@ class FakeAllocation:
         self.refuses = ""
         self.silent_until = 0.0
         self.ended: dict[str, str] = {}
-        self.srun_ended = ""
+        self.leader_ended = ""
         self.gone_jobs: set[str] = set()
         self.said: list[Any] = []
 
@@ -146,8 +146,8 @@ class FakeAllocation:
     def ended_tasks(self) -> dict[str, str]:
         return self.ended
 
-    def step_end(self) -> str:
-        return self.srun_ended
+    def leader_end(self) -> str:
+        return self.leader_ended
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
         if self.silent_until > asyncio.get_running_loop().time():

@@ -113,6 +113,17 @@ def test_what_keeps_jobs_from_working(name: str) -> None:
     assert any(f.level == "problem" and words in f.text for f in diagnosis.findings)
 
 
+def test_a_partition_that_takes_no_jobs_from_its_nodes_is_said() -> None:
+    """resources.replace submits from there."""
+    case = facts("debian-22.05")
+    parts = [dataclasses.replace(part, alloc_nodes="login1") for part in case.site.partitions]
+    closed = dataclasses.replace(case, site=dataclasses.replace(case.site, partitions=tuple(parts)))
+
+    said = [f for f in examine(closed).findings if "accepted from login1 only (AllocNodes)" in f.text]
+    assert [f.level for f in said] == ["note"]
+    assert not any("AllocNodes" in f.text for f in examine(case).findings)
+
+
 def test_a_save_that_does_not_fit_the_grace_is_said() -> None:
     """A 40 s save and a 20 s grace with 10 s until KILL: warned of; a 9 s one is fine."""
     slow = examine(CASES["debian-slow-saves"]).findings

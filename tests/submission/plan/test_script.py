@@ -285,3 +285,21 @@ def test_a_range_of_one_number_is_that_number(job: Make) -> None:
 
     assert "#SBATCH --nodes=2\n" in made.sbatch
     assert (made.spec.nodes, made.spec.least_nodes) == (2, None)
+
+
+def test_the_script_runs_an_agent_of_a_running_job_where_it_is_given_its_words(job: Make, tmp_path: Path) -> None:
+    """`resources.replace`: the same script, with words, runs one agent with them and nothing else; without words, all that it always does."""
+    made = plan(job(resources={"nodes": "2-3", "replace": True}), facts()).sbatch
+    plain = plan(job(resources={"nodes": "2-3"}), facts()).sbatch
+    line = next(line for line in made.splitlines() if line not in plain.splitlines())
+    assert made.replace(f"{line}\n", "") == plain
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
+    srun.chmod(0o755)
+    run = [*("bash", "-c", f"{line}\necho went on", "script"), "/runs/a b", "--node", "3"]
+    said = subprocess.run(
+        run, env={"PATH": f"{tmp_path}:/bin:/usr/bin"}, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert said[-6:] == ["-u", "-m", "launcher.node.agent", "/runs/a b", "--node", "3"]
+    assert "--ntasks-per-node=1" in said
+    assert subprocess.run(run[:4], capture_output=True, text=True, check=True).stdout == "went on\n"
