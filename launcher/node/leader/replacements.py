@@ -62,7 +62,7 @@ def _is_gone(node: Node, now: float) -> bool:
     return node.job is not None or (node.asked_at is None and now - node.lost_at > _RETURNS_S)
 
 
-def leaves(board: Board, node: Node, signal: str) -> None:
+def note_leaving(board: Board, node: Node, signal: str) -> None:
     """Do without a node whose own job is ending: at an agreed step, if it trains."""
     if node.leaves:
         return

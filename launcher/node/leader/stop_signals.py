@@ -48,7 +48,7 @@ class Signals:
             return
         if node.job is not None:  # of a job of its own: the run's goes on
             board.history.event("signal", host=node.host, name=name, meaning=Kind.NODE_LEAVES.value)
-            replacements.leaves(board, node, name)
+            replacements.note_leaving(board, node, name)
             return
         now, sent, name = board.now(), name, "TERM" if name == "INT" else name
         # SLURM sends it to every process of the step: scripts, or what they started, have heard it, whatever they exit with.
