@@ -225,6 +225,12 @@ class ReplacementRefused(Event, type="replacement_refused"):
     why: str | None
 
 
+class QueuedEarly(Event, type="queued_early"):
+    """The job of the next attempt was queued, held until this one's time limit."""
+
+    job_id: str | None
+
+
 class Hang(Fault, type="hang"):
     """No rank has progressed for too long."""
 

@@ -69,6 +69,8 @@ class RestartSpec:
     max_total_hours: float = 168.0
     """Sum over all attempts of the time an allocation was held."""
     requeue: bool = True
+    queue_early: bool = False
+    """The job of the next attempt is queued at the start, and held until this one's time limit."""
     hang_floor_s: float = 60.0
     """The learned hang limit is never below this."""
     hang_detection: bool = True
@@ -91,6 +93,8 @@ class SiteSpec:
     requeue_allowed: bool = True
     """JobRequeue=1: ``scontrol requeue`` from inside the job is accepted."""
     has_epilog: bool = False
+    ages_held_jobs: bool = False
+    """Jobs that are held gain priority by age."""
     slurm_version: str = ""
 
 

@@ -174,11 +174,14 @@ def forbid_requeue(job_id: str) -> Done:
     return _update(job_id, "Requeue=0")
 
 
-def is_awaited(*job_ids: str) -> bool:
-    """Return whether a pending job, anybody's, waits for one of these; True where SLURM does not say."""
-    answer = ask("squeue", "--noheader", "--states=PENDING", "--format=%E", timeout_s=_ASK_S)
+def is_awaited(*job_ids: str, besides: str = "") -> bool:
+    """Return whether a pending job, anybody's, waits for one of these; True where SLURM does not say.
+
+    Jobs of the name ``besides`` do not count: they are the same run's.
+    """
+    answer = ask("squeue", "--noheader", "--states=PENDING", "--format=%E|%j", timeout_s=_ASK_S)
     waits = re.compile(rf"(?<![\d])(?:{'|'.join(map(re.escape, job_ids))})(?!\d)")
-    return not answer.ok or waits.search(answer.out) is not None
+    return not answer.ok or any(waits.search(what) and name != besides for what, name in table_rows(answer.out, 2))
 
 
 def remark(job_id: str, text: str) -> Done:
@@ -261,6 +264,25 @@ def _submitted(answer: Answer) -> Done:
     if found:
         return Done(True, job_id=found[1])
     return Done(False, answer.problem or f"sbatch printed {answer.out.strip()!r}", forbidden=not answer.busy)
+
+
+def release(job_id: str) -> Done:
+    """Let a held job start."""
+    answer = ask("scontrol", "release", job_id, timeout_s=_ASK_S)
+    return Done(answer.ok, answer.problem)
+
+
+def cancel_held(name: str, job_id: str = "") -> list[str]:
+    """Cancel this user's held jobs of that ``name`` that wait for another job, ``job_id`` where it is given; return their ids."""
+    waits = re.compile(rf"\bafterany:{re.escape(job_id)}(?!\w)" if job_id else r"\bafterany:")
+    found = [
+        heir
+        for heir, dependency, reason, called in _pending("%F|%E|%r|%j", "--array")
+        if called == name and waits.search(dependency) and reason.startswith("JobHeld")
+    ]
+    if found:
+        ask("scancel", *found, timeout_s=_ASK_S)
+    return found
 
 
 def move_dependents(old: str, new: str) -> list[str]:

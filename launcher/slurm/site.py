@@ -119,6 +119,8 @@ class Site:
     requeue_delay_s: int = 121
     """How long a requeued job is not eligible, unless its StartTime is pulled forward."""
     has_epilog: bool = False
+    ages_held_jobs: bool = False
+    """PriorityFlags=ACCRUE_ALWAYS: jobs that are held, or wait for others, gain priority by age."""
     slurmd_timeout_s: int = 300
     min_job_age_s: int = 300
     select_type: str = "cons_tres"
@@ -195,6 +197,7 @@ def parse_site(texts: SiteTexts) -> Site:
         accounting=_word(c["AccountingStorageType"], "none"), enforces=c["AccountingStorageEnforce"] or "none",
         requeue_delay_s=(int(waits[1]) if waits else 120) + 1,
         has_epilog=any(re.match(r"Epilog(Slurmctld)?(\[|$)", key) and c[key] != "none" for key in c),
+        ages_held_jobs="ACCRUE_ALWAYS" in c["PriorityFlags"].upper(),
         slurmd_timeout_s=_int(c["SlurmdTimeout"], 300), min_job_age_s=_int(c["MinJobAge"], 300), select_type=select,
         memory_is_allocated="MEMORY" in select_parameters,
         gpu_request="gpus-per-node" if "cons_tres" in select + select_parameters.lower() else "gres",
@@ -279,5 +282,6 @@ def policy(site: Site, partition: str | None = None, qos: str | None = None) -> 
         mode, grace = part.preempt_mode, part.grace_s
     return SiteSpec(
         grace_s=grace if mode != "OFF" else 0, kill_wait_s=site.kill_wait_s, preempt_mode=mode,
-        requeue_allowed=site.job_requeue, has_epilog=site.has_epilog, slurm_version=site.version,
+        requeue_allowed=site.job_requeue, has_epilog=site.has_epilog, ages_held_jobs=site.ages_held_jobs,
+        slurm_version=site.version,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from launcher.run.own_folder import require_own
 from launcher.run.paths import RunPaths
 from launcher.run.state import read_outcome
 from launcher.submission.folder.requests import request_stop, write_cancelled
-from launcher.submission.liveness import RunLocation, locate, open_jobs, scancel
+from launcher.submission.liveness import RunLocation, locate, open_jobs, scancel, withdraw_early
 
 _WAIT_S = 15.0
 """A command waits so long for a cancelled run to end; SLURM does the rest."""
@@ -46,6 +46,7 @@ def cancel_run(paths: RunPaths, *, save: bool) -> Cancelled:
         _announce([paths], where.ask_to_save, save=True)
         return Cancelled(f"{paths.id} is saving and will then stop", over=False)
     job = where.job_id
+    withdraw_early(paths)
     _announce([paths] if where.backend == "slurm" else [], where.cancel)
     if _gone(paths, where, job, waits):
         return Cancelled(f"{paths.id} is cancelled", over=True)

@@ -11,8 +11,10 @@ from launcher.run import event_lines
 from launcher.run.events import JobNamed, RunSubmitted
 from launcher.run.paths import RunPaths
 from launcher.run.processes import runs_here
+from launcher.run.spec import RunSpec
 from launcher.run.state import is_this_job, read_submission
 from launcher.slurm.commands import Answer, ask
+from launcher.slurm.handback import cancel_held
 from launcher.slurm.jobs import ENDED
 from launcher.submission.backends import local as local_backend
 
@@ -138,6 +140,16 @@ def _squeue(*options: str) -> list[str]:
     if not answer.ok and "invalid job id" not in answer.err.lower():
         raise SiteError(f"SLURM does not answer: {answer.problem}")
     return answer.out.splitlines() if answer.ok else []
+
+
+def withdraw_early(paths: RunPaths) -> None:
+    """Cancel the job that waits, held, for the next attempt of a run (``restart.queue_early``). Never raises."""
+    try:
+        spec = RunSpec.read(paths.spec)
+    except (OSError, ValueError):
+        return  # the job is held, and starts only when somebody releases it
+    if spec.batch == "slurm" and spec.restart.queue_early:
+        cancel_held(spec.id)
 
 
 def scancel(*words: str) -> None:

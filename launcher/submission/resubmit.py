@@ -24,7 +24,7 @@ from launcher.submission.facts import code_files, gather
 from launcher.submission.facts.facts import BackendName, CodeFacts, Facts
 from launcher.submission.folder import make_folder, snapshot
 from launcher.submission.folder.run_folder import replacing
-from launcher.submission.liveness import await_end, locate
+from launcher.submission.liveness import await_end, locate, withdraw_early
 from launcher.submission.plan.job_place import JobPlace
 from launcher.submission.plan.plan import plan
 from launcher.submission.plan.submission_plan import SubmissionPlan
@@ -151,6 +151,7 @@ def resubmit(paths: RunPaths, how: Again) -> Submitted:
         snapshot.check_size(made.code, made.max_code_mb)
     elif changed := _changed_code(paths, made):
         made = replace(made, warnings=(*made.warnings, changed))
+    withdraw_early(paths)
     own_code = (paths.code.name, paths.copied.name) if how.fresh_code else ()
     replaced = [paths.outcome.name, paths.passed.name, *own_code]
     with (

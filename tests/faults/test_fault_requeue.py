@@ -106,6 +106,44 @@ def test_continuations_of_every_cause(clean: Cluster, tmp_path: Path, undisturbe
     assert len(set(jobs_of(run))) == len(jobs_of(run)) >= 2
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("end", ["time limit", "cancelled", "preempted"])
+def test_the_job_of_the_next_attempt_is_queued_early(
+    clean: Cluster, tmp_path: Path, undisturbed: Undisturbed, end: str
+) -> None:
+    """`restart.queue_early`: held from the start of training, released at the time limit alone; nothing of it is left at the end."""
+    priority = {"PriorityFlags": "ACCRUE_ALWAYS", "PriorityWeightAge": 100000, "PriorityMaxAge": "0-00:10"}
+    clean.set(PriorityType="priority/multifactor", **priority)
+    clean.restart("slurmctld")
+    try:
+        run = submit(
+            tmp_path, clean.env, WORLD, params={"step_s": 0.6}, resources={"timeout_min": 1 if end == "time limit" else 5},
+            restart={"signal_lead_s": 20, "queue_early": True}, distributed={"init_timeout_min": 0.9},
+        )  # fmt: skip
+        (queued,) = run.wait("a job", lambda: run.told("queued_early"))
+        held = clean.job(queued["job_id"])
+        assert (held["JobState"], held["Reason"]) == ("PENDING", "JobHeldUser")
+        run.wait_saved(1)
+        if end == "cancelled":
+            clean.run(["scancel", run.job_id])
+            assert run.wait_end()["state"] == "cancelled"
+        else:
+            if end == "preempted":
+                inflict.preempt(clean, run.state()["nodes"])
+            ends_the_same(run, WORLD, undisturbed)
+            first, second, *_ = run.told("attempt_started")
+            if end == "time limit":
+                assert jobs_of(run)[:2] == [run.job_id, queued["job_id"]]
+                (back,) = run.told("requeued", attempt=0)
+                print(f"the next attempt began {second['t'] - back['t']:.1f} s after the first one was given back")
+            else:
+                assert second["job_id"] == first["job_id"]
+        clean.wait(lambda: not clean.run(["squeue", "-h", f"--name={run.paths.id}"]).stdout.strip(), "no job left")
+    finally:
+        clean.set(PriorityType="priority/basic")
+        clean.restart("slurmctld")
+
+
 @pytest.mark.parametrize("how", ["continuation", "requeue"])
 def test_a_cancel_in_the_gap_is_for_good(clean: Cluster, tmp_path: Path, how: str) -> None:
     """`launcher cancel` while nothing runs, between two attempts: the run ends cancelled and no job is left."""

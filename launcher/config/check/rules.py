@@ -133,6 +133,14 @@ def can_be_replaced(job: Job, values: Values) -> Problems:
         )
 
 
+@rule("restart.queue_early", "restart.requeue", "sweep")
+def can_be_queued_early(job: Job, values: Values) -> Problems:
+    """The next attempt of an array's element cannot be queued beside the array."""
+    if job.restart.queue_early and (job.sweep or not job.restart.requeue):
+        why = "a sweep is one array job" if job.sweep else "restart.requeue is off"
+        yield Problem("restart.queue_early", f"{why}: there is no next attempt to queue; remove this key", "value")
+
+
 @rule("slurm.gres", "resources.gpus_per_node")
 def gres_agrees(job: Job, values: Values) -> Problems:
     """The number of GPUs in --gres equals gpus_per_node, which sets the number of workers."""

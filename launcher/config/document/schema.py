@@ -220,6 +220,9 @@ class Restart(_Section):
     """Total hours of all attempts."""
     requeue: bool = True
     """Requeue the job after preemption, time limit or node failure."""
+    queue_early: bool = False
+    """Queue the job of the next attempt at the start, held until this one's time limit: it ages meanwhile, and starts sooner. Only where
+    SLURM ages held jobs (ACCRUE_ALWAYS)."""
     hang_detection: bool = True
     """Restart the workers when no rank makes progress for longer than the learned limit."""
     hang_floor_s: Positive = 60.0

@@ -88,8 +88,17 @@ class Allocation:
         """Return how the leader ended whose place another one took last, as a sentence without a full stop; "": not known. Never raises."""
         return ""
 
-    def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
+    def queue_early(self) -> str:
+        """Queue the job of the next attempt, held; return its id. Raises SiteError where that cannot be, with the reason."""
+        raise SiteError("There is no SLURM here to queue a job.")
+
+    def withdraw_early(self) -> None:
+        """Cancel the job of `queue_early`, if there is one that is held; never raises."""
+
+    def hand_back(self, *, exclude: tuple[str, ...], delay_s: float, early: bool = False) -> HandedBack:
         """Have the run start again, without ``exclude`` where that is possible, and verify that it will.
+
+        ``early``: in the job of `queue_early`, which is released for that, unless others wait for this one.
 
         Raises SiteError when SLURM refuses, NotAnsweredError when it does not answer, CancelledError when the job was
         cancelled meanwhile.

@@ -129,9 +129,32 @@ class SlurmAllocation(Allocation):
         """See `Allocation`."""
         return leader_end(self._paths)
 
-    def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
+    def queue_early(self) -> str:
+        """See `Allocation`: a continuation that is held, and that `_continue` finds."""
+        own = self._job
+        if own.array_task_id is not None:
+            raise SiteError("it is an element of an array")
+        if self._is_awaited():
+            raise SiteError("other jobs wait for this one")
+        script = str(self._paths.sbatch)
+        done = handback.continuation(script, own.own_id, name=own.job_name, environ=self._environ, extra=["--hold"])
+        if not done.ok:
+            raise SiteError(done.why)
+        _copy_pickle(self._paths.submitit, own.own_id, done.job_id)
+        return done.job_id
+
+    def withdraw_early(self) -> None:
+        """See `Allocation`."""
+        if self._spec.restart.queue_early:
+            handback.cancel_held(self._job.job_name, self._job.own_id)
+
+    def hand_back(self, *, exclude: tuple[str, ...], delay_s: float, early: bool = False) -> HandedBack:
         """See `Allocation`: requeue; a continuation job where SLURM says that it never requeues this one."""
         own = self._job.own_id
+        if early and self._job.array_task_id is None:
+            if not self._is_awaited():
+                return self._continue(exclude, delay_s)
+            self.withdraw_early()
         if self._slurm_requeues or self._spec.site.requeue_allowed:
             done = handback.requeue(own, restart_count=self.restart_count)
             if done.ended:
@@ -148,6 +171,11 @@ class SlurmAllocation(Allocation):
             if not done.forbidden:  # it may have taken or not: a continuation could be a second life of the run
                 raise NotAnsweredError(f"scontrol requeue: {done.why}")
         return self._continue(exclude, delay_s)
+
+    def _is_awaited(self) -> bool:
+        """Whether a job of another run waits for this one."""
+        own = self._job
+        return handback.is_awaited(own.job_id, own.array_job_id or own.job_id, besides=own.job_name)
 
     def let_go(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
         """See `Allocation`."""
@@ -196,11 +224,15 @@ class SlurmAllocation(Allocation):
         if not done.ok:
             raise SiteError(f"this cluster forbids requeueing, and sbatch refused a continuation job: {done.why}")
         new = done.job_id if task is None else f"{done.job_id}_{task}"
+        if self._spec.restart.queue_early and chosen is not None:
+            handback.exclude(new, chosen)  # it may have been queued before
         if self.cancelled():  # asked before, too; but a scancel may have come in between
             handback.cancel(new)
             raise CancelledError("the job was cancelled in the meantime")
         handback.move_dependents(self._job.own_id, new)
         _copy_pickle(self._paths.submitit, self._job.own_id, new)
+        if self._spec.restart.queue_early and not (done := handback.release(new)).ok:
+            raise NotAnsweredError(f"scontrol release: {done.why}")
         return HandedBack("continuation", new, given_up)
 
     def want_nodes(self, job_id: str, least: int, most: int) -> None:
@@ -280,7 +312,7 @@ class SlurmAllocation(Allocation):
         on 24.11.5: also one that has been requeued since). With Requeue=0 it ends PREEMPTED, on which no `afterok` starts.
         """
         was_preempted = self.restart_count > 0 or self._grace_end is not None
-        if was_preempted and not handback.is_awaited(self._job.job_id, self._job.array_job_id or self._job.job_id):
+        if was_preempted and not self._is_awaited():
             handback.forbid_requeue(self._job.own_id)
 
     def end_job(self, *, completed: bool) -> bool:
@@ -290,7 +322,7 @@ class SlurmAllocation(Allocation):
         node instead: the batch script then finds that the run is over, and ends the job with 0. Returns whether it was requeued.
         """
         own = self._job
-        awaited = completed and handback.is_awaited(own.job_id, own.array_job_id or own.job_id)
+        awaited = completed and self._is_awaited()
         if awaited and handback.requeue(own.own_id, restart_count=self.restart_count).ok:
             handback.ask_for_one_cpu(own.own_id)
             return True

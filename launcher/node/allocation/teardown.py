@@ -199,6 +199,8 @@ def act(
         print("The run has been submitted again: another job runs it now.", file=sys.stderr)
         return False
     allocation.withdraw_nodes()
+    if outcome is not None:
+        allocation.withdraw_early()
     end = time.monotonic() + _UNHEARD_S
     while outcome is None and not allocation.answers() and time.monotonic() < end:
         time.sleep(1.0)  # slurmctld may be starting again; what it has forgotten of its last seconds is known only then
@@ -305,6 +307,7 @@ def _end_began(history: list[Event]) -> float | None:
 
 def _end(paths: RunPaths, allocation: Allocation, attempt: int, state: str, reason: str) -> None:
     allocation.forbid_requeue()
+    allocation.withdraw_early()
     code = 9 if state == "cancelled" else RunFailedError.exit_code
     _tell(paths, attempt, "attempt_ended", why=reason)
     ended = {"state": state, "reason": reason, "exit_code": code, "step": None}

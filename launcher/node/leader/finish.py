@@ -62,6 +62,7 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     gone = await follow_folder(board)
     reason = _reason(board, decision, evidence)
     completed = decision.action is Action.COMPLETE
+    await board.blocking(board.allocation.withdraw_early)
     await board.blocking(board.allocation.run_completed if completed else board.allocation.forbid_requeue)
     step = max(board.saver.last_step or 0, board.round.step if board.round else 0)
     _end_attempt(board, reason)
@@ -126,7 +127,8 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     silent = tuple(n.name for n in _lost(board) if n.lost_why == "silent" and not n.here and n.job is None)
     gone = await board.blocking(lambda: board.allocation.let_go(silent)) if silent else ()
     try:
-        handed = await _hand_back(board, tuple(bad), delay)
+        early = board.spec.restart.queue_early and evidence.kind is Kind.TIME_LIMIT
+        handed = await _hand_back(board, tuple(bad), delay, early)
     except NotAnsweredError as error:
         return await _unheard(board, decision, error)
     except CancelledError as error:
@@ -168,12 +170,14 @@ async def give_back(board: Board, decision: Decision, evidence: Evidence) -> End
     return Ending("requeued", decision.reason, 0)
 
 
-async def _hand_back(board: Board, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
+async def _hand_back(board: Board, exclude: tuple[str, ...], delay_s: float, early: bool) -> HandedBack:
     """Hand the allocation back; retry while SLURM does not answer, since slurmctld may be restarting. Raises SiteError."""
     end = board.now() + _UNHEARD_S
     while True:
         try:
-            return await board.blocking(lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay_s))
+            return await board.blocking(
+                lambda: board.allocation.hand_back(exclude=exclude, delay_s=delay_s, early=early)
+            )
         except NotAnsweredError:
             if board.now() >= end or board.fenced:
                 raise

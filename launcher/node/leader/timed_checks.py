@@ -12,6 +12,7 @@ from launcher.node.leader.board import Board, caused
 from launcher.node.leader.lost_folder import evidence_of
 from launcher.node.leader.nodes import Node
 from launcher.node.leader.picture import picture, sample_every_s
+from launcher.node.leader.queue_early import queue_early
 from launcher.node.leader.rounds import Round
 from launcher.node.leader.saving import HOPELESS
 from launcher.node.policy.budgets import PLAIN_SCRIPT_PROGRESS_S
@@ -54,6 +55,7 @@ class TimedChecks:
         self._refused: str | None = None
         self._looking: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._queueing: asyncio.Task[None] | None = None
         self._unasked: str | None = None
         """Why it is not known whether there is a newer claim."""
         self._gone_since: float | None = None
@@ -71,6 +73,8 @@ class TimedChecks:
             self._round(round_, now)
             if board.spec.replace and self._is_due("replace", _REPLACE_S, now):
                 self._replace()
+            if board.spec.restart.queue_early and self._queueing is None:
+                self._queueing = asyncio.get_running_loop().create_task(queue_early(board))
             if self._is_due("watch", _WATCH_S, now) and await board.look_at_own_files():
                 self._advanced_at = board.now()
         # After a leader's death srun's messages tell of agents that have long been started again.

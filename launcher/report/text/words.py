@@ -236,6 +236,7 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     ev.NodeLost: _node_lost,
     ev.LeaderRevived: _leader_revived,
     ev.AgentRevived: _agent_revived,
+    ev.QueuedEarly: lambda e: f"queued job {e.job_id or '?'} for the next attempt, held until the time limit",
     ev.ReplacementAsked: lambda e: f"submitted job {e.job_id or '?'} for a node that is missing",
     ev.ReplacementRefused: lambda e: f"no job for a node that is missing: {e.why or 'reason unknown'}",
     ev.RevivalFailed: lambda e: f"the agent on {e.host or '?'} could not be started again: {e.why or ''}",

@@ -51,6 +51,11 @@ def plan(
         spec = node_spec(loaded, facts, backend, run_dir)
         if backend == "slurm":
             limits.check_limits(job, spec, facts.slurm.partition)
+            if spec.restart.queue_early and facts.slurm.known and not spec.site.ages_held_jobs:
+                raise ConfigError(
+                    "restart.queue_early: SLURM does not age held jobs here (PriorityFlags lacks ACCRUE_ALWAYS), so it would gain "
+                    "nothing; remove this key"
+                )
         place = place or JobPlace(run_dir, spec.id, shlex.quote(run_dir))
         # gres works everywhere, --gpus-per-node only with select/cons_tres
         gpu_request = "gres" if "gres" in (loaded.site.gpu_request, facts.slurm.gpu_request) else "gpus-per-node"

@@ -23,7 +23,7 @@ def allocation(tmp_path, monkeypatch):
         tasks_per_node=1, timeout_min=5, backend="gloo", port_range=[20000, 20031],
     )  # fmt: skip
     monkeypatch.setattr(slurm, "controller_time", lambda **_: None)
-    return SlurmAllocation(spec, RunPaths(tmp_path), {"SLURM_JOB_ID": "5"})
+    return SlurmAllocation(spec, RunPaths(tmp_path), {"SLURM_JOB_ID": "5", "SLURM_JOB_NAME": "mine"})
 
 
 def ended_at_once():
@@ -141,8 +141,8 @@ def test_records_of_this_life_and_of_an_earlier_one_are_told_by_slurms_own_clock
         (0, False, "", False),
         (1, False, "", True),
         (0, True, "", True),
-        (1, False, "afterok:15(unfulfilled)\n(null)\nafterany:52", True),
-        (1, False, "(null)\nafterok:5(unfulfilled),afterany:7(unfulfilled)", False),
+        (1, False, "afterok:15(unfulfilled)|a\n(null)|b\nafterany:52|c\nafterany:5(unfulfilled)|mine", True),
+        (1, False, "(null)|a\nafterok:5(unfulfilled),afterany:7(unfulfilled)|b|c", False),
         (1, False, None, False),
     ],
     ids=[

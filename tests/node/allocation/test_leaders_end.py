@@ -60,6 +60,9 @@ class Slurm:
     def withdraw_nodes(self) -> None:
         """No node was asked for."""
 
+    def withdraw_early(self) -> None:
+        """No job was queued early."""
+
     def forbid_requeue(self) -> None:
         self.said.append("forbid_requeue")
 

@@ -28,7 +28,7 @@ from launcher.run.state import read_outcome
 class Slurm:
     """An allocation that notes what it is asked."""
 
-    job_id, restart_count, requeues, is_taken, withdrawn = "5", 0, True, False, 0
+    job_id, restart_count, requeues, is_taken, withdrawn, no_early = "5", 0, True, False, 0, 0
 
     def __init__(self, meaning="unknown", answers=True, cancelled=False, refuses=False):
         self._meaning, self._answers, self._cancelled, self._refuses = meaning, answers, cancelled, refuses
@@ -61,6 +61,9 @@ class Slurm:
 
     def withdraw_nodes(self):
         self.withdrawn += 1
+
+    def withdraw_early(self):
+        self.no_early += 1
 
     def forbid_requeue(self):
         self.said.append("forbid_requeue")
@@ -97,6 +100,7 @@ def test_a_leader_that_died_is_requeued(run):
     assert teardown.act(*run, slurm) is True
 
     assert slurm.said == [("hand_back", 0.0)]
+    assert slurm.no_early == 0  # it waits for this job, which comes back
     types = [e["type"] for e in read_lines(run[1].events)]
     assert types == ["attempt_started", "decision", "attempt_ended", "requeued"]
     assert read_outcome(run[1].outcome) is None
@@ -120,7 +124,7 @@ def test_an_outcome_needs_nothing(run):
 
     assert teardown.act(*run, slurm) is False
     assert slurm.said == []
-    assert slurm.withdrawn == 1  # its leader may have died before it could
+    assert (slurm.withdrawn, slurm.no_early) == (1, 1)  # its leader may have died before it could
 
 
 @pytest.mark.parametrize(
@@ -371,7 +375,7 @@ def test_a_run_that_was_submitted_again_is_left_to_its_new_job(run):
 
     assert teardown.act(spec, paths, old) == 0
     assert (old.said, read_outcome(paths.outcome)) == ([], None)
-    assert old.withdrawn == 0  # they are the new job's
+    assert (old.withdrawn, old.no_early) == (0, 0)  # they are the new job's
 
     new = Slurm()
     new.job_id = "6"

@@ -127,6 +127,7 @@ class FakeAllocation:
         self.refuses = ""
         self.silent_until = 0.0
         self.ended: dict[str, str] = {}
+        self.early = False
         self.leader_ended = ""
         self.gone_jobs: set[str] = set()
         self.said: list[Any] = []
@@ -149,7 +150,17 @@ class FakeAllocation:
     def leader_end(self) -> str:
         return self.leader_ended
 
-    def hand_back(self, *, exclude: tuple[str, ...], delay_s: float) -> HandedBack:
+    def queue_early(self) -> str:
+        self.said.append(("queue_early",))
+        if self.refuses:
+            raise SiteError(self.refuses)
+        return "79"
+
+    def withdraw_early(self) -> None:
+        self.said.append(("withdraw_early",))
+
+    def hand_back(self, *, exclude: tuple[str, ...], delay_s: float, early: bool = False) -> HandedBack:
+        self.early = early
         if self.silent_until > asyncio.get_running_loop().time():
             raise NotAnsweredError("no answer")
         if self.refuses:
