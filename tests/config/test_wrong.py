@@ -417,6 +417,18 @@ ROWS: dict[str, Row] = {
         'script: train.py\nresources: {nodes: 2, spare_nodes: 1}\nslurm: {nodelist: "gpu[01-04]"}\n',
         ["job.yaml:3:19: slurm.nodelist: names 4 hosts, but resources.nodes and spare_nodes request 3"],
     ),
+    "a next attempt of a sweep, queued early": Row(
+        "script: train.py\nrestart: {queue_early: true}\nsweep: {seed: [1, 2]}\n",
+        [
+            "job.yaml:2:24: restart.queue_early: a sweep is one array job: there is no next attempt to queue; remove this key"
+        ],
+    ),
+    "a next attempt that is not wanted, queued early": Row(
+        "script: train.py\nrestart: {queue_early: true, requeue: false}\n",
+        [
+            "job.yaml:2:24: restart.queue_early: restart.requeue is off: there is no next attempt to queue; remove this key"
+        ],
+    ),
     "a replacement that the run cannot wait for": Row(
         "script: train.py\nresources: {nodes: 2, replace: true}\n",
         [

@@ -79,6 +79,14 @@ def test_from_where_jobs_may_be_submitted(said: str, hosts: str) -> None:
     assert part.alloc_nodes == hosts
 
 
+@pytest.mark.parametrize(
+    ("flags", "ages"), [("ACCRUE_ALWAYS,NO_FAIR_TREE", True), ("CALCULATE_RUNNING", False), ("", False)]
+)
+def test_whether_held_jobs_age(flags: str, ages: bool) -> None:
+    """Only with ACCRUE_ALWAYS does age count for jobs that cannot run yet."""
+    assert parse_site(SiteTexts(f"SLURM_VERSION = 24.11.5\nPriorityFlags = {flags}\n", "", "")).ages_held_jobs is ages
+
+
 def test_the_form_in_which_gpus_are_asked_for() -> None:
     """--gpus-per-node exists with select/cons_tres alone."""
     assert {n: site(n).gpu_request for n in ("lab-20.11", "campus-23.11", "debian-22.05")} == {

@@ -162,5 +162,7 @@ def _limits(site: Site) -> Iterator[Finding]:
         yield ok("accounting", f"sacct answers ({site.accounting}).")
     if any(word in site.enforces for word in ("associations", "limits", "qos", "safe")):
         yield note("accounting", "Jobs need a valid account: slurm.account, or your default account.")
+    if site.ages_held_jobs:
+        yield ok("queue", "Held jobs gain priority by age (ACCRUE_ALWAYS): restart.queue_early can be used.")
     if site.submit_plugins:
         yield note("plugins", f"The site's submit plugin ({site.submit_plugins}) may change or refuse jobs.")

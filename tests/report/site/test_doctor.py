@@ -124,6 +124,15 @@ def test_a_partition_that_takes_no_jobs_from_its_nodes_is_said() -> None:
     assert not any("AllocNodes" in f.text for f in examine(case).findings)
 
 
+def test_a_site_that_ages_held_jobs_is_said() -> None:
+    """restart.queue_early is of use there alone."""
+    case = facts("debian-22.05")
+    ages = dataclasses.replace(case, site=dataclasses.replace(case.site, ages_held_jobs=True))
+
+    assert any("restart.queue_early can be used" in f.text for f in examine(ages).findings)
+    assert not any("queue_early" in f.text for f in examine(case).findings)
+
+
 def test_a_save_that_does_not_fit_the_grace_is_said() -> None:
     """A 40 s save and a 20 s grace with 10 s until KILL: warned of; a 9 s one is fine."""
     slow = examine(CASES["debian-slow-saves"]).findings

@@ -90,3 +90,17 @@ def test_gres_where_slurm_wants_it(job: Make) -> None:
     )
 
     assert "#SBATCH --gres=gpu:2" in made.sbatch
+
+
+@pytest.mark.parametrize(
+    ("known", "ages", "refused"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_a_job_is_queued_early_only_where_held_jobs_age(job: Make, known: bool, ages: bool, refused: bool) -> None:
+    """It would gain nothing; a SLURM that does not answer says nothing of that."""
+    slurm = SlurmFacts(found=True, known=known, site=SiteSpec(ages_held_jobs=ages))
+    early = job(restart={"queue_early": True})
+    if refused:
+        with pytest.raises(ConfigError, match=r"restart.queue_early: SLURM does not age held jobs here"):
+            plan(early, facts(slurm=slurm))
+    else:
+        assert plan(early, facts(slurm=slurm)).spec.restart.queue_early
