@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -42,6 +43,10 @@ SITES: tuple[dict[str, Any], ...] = (
     {"GraceTime": 20, "PreemptMode": "CANCEL", "send_user_signal": "no"},
 )
 """Each run lives on one of these sites."""
+SHAPES: tuple[dict[str, Any], ...] = ({}, {}, {"spare_nodes": 1}, {"nodes": "2-3", "replace": True})
+"""And asks for these nodes, of which there are four."""
+ROWS = 180
+"""Twenty steps of nine samples, as the other runs have steps in an epoch."""
 STUCK_S, GONE_S, LOOK_S = 900.0, 45.0, 5.0
 """A run whose last fault is so long ago, or of which SLURM knows nothing for so long, will not end; looked at so often."""
 
@@ -99,16 +104,22 @@ def under_fire(scene: Scene, kinds: Collection[str], every: float, most: int) ->
 def campaign(cluster: Cluster, place: Path, args: argparse.Namespace, number: int, left: int) -> dict[str, Any]:
     """One run under fire, to its end."""
     chance = random.Random(args.seed * 1000 + number)
-    site, spares = chance.choice(SITES), chance.choice((0, 0, 1))
+    site, shape = chance.choice(SITES), chance.choice(SHAPES)
     cluster.set(**site)
+    folder = place / f"run-{number}-{int(time.time())}"
+    work: dict[str, Any] = {"params": {"epochs": args.epochs, "step_s": STEP_S}}
+    same = lambda run: digest(run) == reference(place, args)  # noqa: E731
+    if "replace" in shape:  # its ranks change, and so do its bits: every sample once then
+        seen = folder / "seen"
+        work = {"task": "ledger:Ledger", "params": {**work["params"], "rows": ROWS, "seen": str(seen)}}
+        same = lambda run: every_sample(run, seen, args.epochs)  # noqa: E731
     job = {
-        "params": {"epochs": args.epochs, "step_s": STEP_S},
-        "resources": {"spare_nodes": spares, "timeout_min": 60},
+        **work,
+        "resources": {**shape, "timeout_min": 60},
         "distributed": {"init_timeout_min": 0.75},
         "restart": {"hang_floor_s": 5.0, "max_restarts": 1000},
         "checkpoint": {"interval_steps": 10},
     }
-    folder = place / f"run-{number}-{int(time.time())}"
     (refuse := folder / "refuse").mkdir(parents=True)
     lines = [f"export {REFUSE_VARIABLE}={refuse}", f"export LD_PRELOAD={injector(folder)}"]
     run = submit(folder, cluster.env, WORLD, **job, environment={"setup": lines})
@@ -116,16 +127,17 @@ def campaign(cluster: Cluster, place: Path, args: argparse.Namespace, number: in
     run.paths.checkpoints.rmdir()  # the leader needs seconds before it looks at it
     run.paths.checkpoints.symlink_to(disk)
     scene = Scene(cluster, run, chance, place / "disk", refuse)
-    print(f"run {number}: {run.paths.id}, {site}, {spares} spare", flush=True)
+    print(f"run {number}: {run.paths.id}, {site}, {shape}", flush=True)
     run.wait("the first step", lambda: run.told("first_step") or run.outcome())
-    faults = under_fire(scene, RANKS if args.ranks else FAULTS, args.every, left)
+    kinds = [kind for kind in (RANKS if args.ranks else FAULTS) if re.search(args.kinds, kind)]
+    faults = under_fire(scene, kinds, args.every, left)
     scene.over.set()
     for thread in scene.threads:
         thread.join(150)
-    line = line_of(run, faults, reference(place, args) if run.outcome() else "", STEP_S)
+    line = line_of(run, faults, same, STEP_S)
     line |= {
         "site": site,
-        "spares": spares,
+        "shape": shape,
         "troubles": scene.troubles,
         "released": scene.released,
         "resubmitted": scene.resubmitted,
@@ -148,6 +160,13 @@ def _left(cluster: Cluster, run: Run) -> list[str]:
                 words.append(f"{process.pid} {process.status()} {' '.join(process.cmdline())[:150]}")
         return words
     return []
+
+
+def every_sample(run: Run, seen: Path, epochs: int) -> bool:
+    """Whether the run did as many steps as one without faults, and met every sample of every epoch."""
+    met = {tuple(line.split()) for file in seen.parent.glob(f"{seen.name}.*") for line in file.read_text().splitlines()}
+    wanted = {(str(epoch), str(row)) for epoch in range(epochs) for row in range(ROWS)}
+    return wanted <= met and (run.outcome() or {}).get("step") == epochs * ROWS // 9
 
 
 _REFERENCE: dict[int, str] = {}
@@ -190,6 +209,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=30)
     parser.add_argument("--every", type=float, default=15.0, help="mean seconds between faults")
     parser.add_argument("--ranks", action="store_true", help="only kills of ranks, as torchft's campaigns")
+    parser.add_argument("--kinds", default="", help="regular expression: only the kinds of faults in which it is found")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=50, help="length of one run: 20 steps of 0.1 s an epoch")
     parser.add_argument("--dir", type=Path, default=Path("chaos"), help="results and run directories")

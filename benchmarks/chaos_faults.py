@@ -72,7 +72,8 @@ class Scene:
 
     def agent(self, *, leader: bool) -> psutil.Process:
         """A living agent."""
-        found = [p for node, p in inflict.agents(self.run).items() if (node == 0) == leader]
+        leads = self.run.state().get("leader_pid")
+        found = [p for p in inflict.agents(self.run).values() if (p.pid == leads) == leader]
         if not found:
             raise NotNow
         return self.chance.choice(found)
@@ -156,6 +157,24 @@ def _host(strike: Callable[[Cluster, str], None]) -> Callable[[Scene], None]:
         scene.later(scene.chance.uniform(3, 25), lambda: scene.cluster.heal(host))
 
     return act
+
+
+def _first_host(scene: Scene) -> None:
+    """The leader's host goes; where the run can do without it, another one leads."""
+    host = scene.training().get("leader_host")
+    if scene.cluster.broken or host not in scene.cluster.hosts:
+        raise NotNow
+    scene.cluster.kill(host)
+    scene.later(scene.chance.uniform(20, 60), lambda: scene.cluster.heal(host))
+
+
+def _replacement(scene: Scene) -> None:
+    """The job that replaces a node is cancelled, whether it waits or runs."""
+    words = ["squeue", "-h", "-n", f"{scene.run.paths.id}+node", "-o", "%A"]
+    jobs = scene.cluster.run(words, check=False).stdout.split()
+    if not jobs:
+        raise NotNow
+    scene.cluster.run(["scancel", scene.chance.choice(jobs)], check=False)
 
 
 def _slurmctld(scene: Scene) -> None:
@@ -315,6 +334,8 @@ FAULTS: dict[str, tuple[int, Callable[[Scene], None]]] = {
     "truncated file": (1, _damage(inflict.truncate)),
     "disk full": (2, _disk_full),
     "host killed": (1, _host(Cluster.kill)),
+    "leader's host killed": (2, _first_host),
+    "replacement cancelled": (3, _replacement),
     "host cut off": (1, _host(Cluster.cut)),
     "leader frozen": (3, _frozen),
     "folder away": (4, _away),

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from harness import Run, digest
+from harness import Run
 
 from launcher.report.model.history import read_history
 from launcher.report.model.ledger import ledger
 
 _CHANGES = ("round_ended", "attempt_ended", "decision", "leader_revived", "attempt_started", "round_started")
-_NO_ROUND = ("slurmctld restarted", "slurmd restarted", "disk full", "folder away", "keeper killed")
+_NO_ROUND = (
+    "slurmctld restarted",
+    "slurmd restarted",
+    "disk full",
+    "folder away",
+    "keeper killed",
+    "replacement cancelled",
+)
 """Kinds that a run should not even notice."""
 
 
-def line_of(run: Run, faults: list[dict[str, Any]], reference: str, step_s: float) -> dict[str, Any]:
-    """The line of one run that has ended, or of one that has not (its outcome is then "stuck")."""
+def line_of(run: Run, faults: list[dict[str, Any]], same: Callable[[Run], bool], step_s: float) -> dict[str, Any]:
+    """The line of one run that has ended, or of one that has not (its outcome is then "stuck"); ``same``: it ended as it should."""
     history = read_history(run.paths)
     outcome = run.outcome() or {"state": "stuck", "reason": "it did not end"}
     events = [e.raw for e in history.events if e.type != "submitted"]
@@ -35,7 +43,7 @@ def line_of(run: Run, faults: list[dict[str, Any]], reference: str, step_s: floa
         "root": str(run.paths.root),
         "state": outcome["state"],
         "reason": outcome["reason"],
-        "same": outcome["state"] == "completed" and digest(run) == reference,
+        "same": outcome["state"] == "completed" and same(run),
         "steps": steps,
         "wall_s": round(end - firsts[0], 1) if firsts else 0.0,
         "steps_s": round(steps * step_s, 1),

@@ -16,7 +16,7 @@ AGENTS = {"submitit.core._submit", "launcher.node.agent"}
 
 
 def agents(run: Run) -> dict[int, psutil.Process]:
-    """The agents of the run by node, 0 the leader's: the processes that submitit started on the hosts."""
+    """The agents of the run by node, 0 the first leader's: the processes that SLURM started on the hosts."""
     found = {}
     for process in run.processes():
         with contextlib.suppress(psutil.Error, OSError):
@@ -26,7 +26,7 @@ def agents(run: Run) -> dict[int, psutil.Process]:
                 continue
             if "submitit.core._submit" in words and "SLURM_NODEID" in (env := process.environ()):
                 found[int(env["SLURM_NODEID"])] = process
-            elif "--again" in words and process.name() != "srun":
+            elif {"--again", "--joins"} & {*words} and process.name() not in ("srun", "bash", "sh"):
                 found[int(words[words.index("--node") + 1])] = process
     return found
 
