@@ -174,6 +174,11 @@ def forbid_requeue(job_id: str) -> Done:
     return _update(job_id, "Requeue=0")
 
 
+def allow_requeue(job_id: str) -> Done:
+    """Allow the requeue of this job, whatever the site's default and its options say."""
+    return _update(job_id, "Requeue=1")
+
+
 def is_awaited(*job_ids: str, besides: str = "") -> bool:
     """Return whether a pending job, anybody's, waits for one of these; True where SLURM does not say.
 

@@ -69,6 +69,8 @@ class Agent:
         self._peer: connection.Peer | None = None
         self._waiting: list[wire.SignalHeard] = []
         self._attempt = 0
+        self._joined = False
+        """A leader has welcomed this agent, this one or an earlier one."""
         self._welcomed = False
         self._crews: dict[int, Crew] = {}
         self._stores: dict[int, Store] = {}
@@ -128,7 +130,7 @@ class Agent:
             _say(text)
         self._peer = peer
         self._heard = time.monotonic()
-        attempt = self._attempt if self._search.lost else None
+        attempt = self._attempt if self._search.lost and self._joined else None
         mark = mark_of(os.getpid())
         self._tell(
             wire.AgentHello(node=self.node, host=self.host, pid=os.getpid(), attempt=attempt, facts=facts, mark=mark)
@@ -245,7 +247,7 @@ class Agent:
                 # its clock already.
                 if not (self._welcomed or self._search.leads_here):
                     clock.follow(order.t)
-                self._attempt, self._welcomed = order.attempt, True
+                self._attempt, self._welcomed, self._joined = order.attempt, True, True
                 self._search.welcomed(order)
                 self._waiting.clear()
             case wire.RunChecks():

@@ -105,8 +105,8 @@ async def _obey_or_lead(agent: Agent, search: LeaderSearch, doors: Doors) -> int
     lost = [name for name in doors.names if search.end is not None and name not in search.end.left]
     leader = Leader(spec, paths, agent.host, doors.names, allocation, revived=True, lost=lost)
     ending = await lead_and_obey(leader, obeying, doors)
-    if ending.decided:
-        await asyncio.to_thread(conclude, spec, paths, allocation)
+    if not ending.stale:
+        await asyncio.to_thread(conclude, spec, paths, allocation, doors.names[0])
     return ending.exit_code
 
 
@@ -120,9 +120,17 @@ def _stand_in(spec: RunSpec, paths: RunPaths, search: LeaderSearch) -> None:
     leads = lambda: asyncio.run(connection.answers(door.address, door.ports, door.key))  # noqa: E731
     try:
         adopt(
-            spec, paths, place=place, leader_host=door.host, ports=door.ports, silent=search.lost == "silent", leads=leads,
-            told=search.term_at is not None, end=search.end,
-        )  # fmt: skip
+            spec,
+            paths,
+            place=place,
+            leader_host=door.host,
+            batch_host=search.batch_host,
+            ports=door.ports,
+            silent=search.lost == "silent",
+            leads=leads,
+            told=search.term_at is not None,
+            end=search.end,
+        )
     except OSError as error:  # how the run ended is not known here
         print(f"error: the run directory cannot be read here: {error}", file=sys.stderr)
 
@@ -177,7 +185,7 @@ async def lead_and_obey(leader: Any, agent: Awaitable[int], doors: Doors) -> End
             traceback.print_exception(error)
         print(f"error: the leader failed: {error}", file=sys.stderr, flush=True)
         code = error.exit_code if isinstance(error, LauncherError) else 1
-        return Ending("failed", str(error), code, decided=False)
+        return Ending("failed", str(error), code)
     ending = leading.result()
     print(f"{ending.state}: {ending.reason}", file=sys.stderr, flush=True)
     if not served and len(names) > 1:

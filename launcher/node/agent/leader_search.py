@@ -96,6 +96,11 @@ class LeaderSearch:
         return self.line.index(self._doors.node) if self._doors.node in self.line else None
 
     @property
+    def batch_host(self) -> str:
+        """The host of the batch script."""
+        return self._doors.names[0]
+
+    @property
     def door(self) -> Door:
         """Where the leader is, or was."""
         return self._doors.of(self._leader)
@@ -152,7 +157,8 @@ class LeaderSearch:
         """Return the nodes whose agent may lead now, by index."""
         if not (self.lost and self._moves):
             return [self._leader]
-        return [self._leader, *(i for i in self.line if i not in (self._leader, self._doors.node))]
+        mine = [self._doors.node] if self.leads.is_set() else []  # its leader runs beside this agent
+        return list(dict.fromkeys([*mine, self._leader, *(i for i in self.line if i != self._doors.node)]))
 
     def _search(self, leader: int) -> asyncio.Future[connection.Peer]:
         door = self._doors.of(leader)
@@ -188,7 +194,7 @@ class LeaderSearch:
         from launcher.node.allocation import leaderless
         from launcher.node.allocation.slurm_allocation import SlurmAllocation
 
-        door, names = self.door, self._doors.names
+        door, names, closed = self.door, self._doors.names, self.lost == "closed"
         died_s = leaderless.COMES_BACK_S if self.lost == "silent" else _DIED_S
         frozen_s = max(died_s, self.patience_s) if self.kept else died_s
         leads = lambda: asyncio.run(connection.answers(door.address, door.ports, door.key))  # noqa: E731
@@ -200,9 +206,11 @@ class LeaderSearch:
             )
             line = [names[index] for index in self.line]
             if end is None or not end.removed:
-                return end
-            left = leaderless.await_lead(allocation, names[self._doors.node], line, over=over.is_set)
-            return leaderless.LeaderEnd(end.said, end.removed, left) if left else None
+                # Of one whose connection closed its own last words, or srun's, tell.
+                return leaderless.LeaderEnd("") if end is not None and closed else end
+            mine = names[self._doors.node]
+            left = leaderless.await_lead(allocation, mine, line, over=over.is_set, claims=self._claims)
+            return leaderless.LeaderEnd(end.said, removed=True, left=left) if left else None
 
         return asyncio.ensure_future(asyncio.to_thread(watch))
 
@@ -219,6 +227,14 @@ class LeaderSearch:
             raise ProtocolError(f"{end.said or 'The leader has died'}; this agent exits.")
 
     # --- what the files and names say ---
+
+    def _claims(self) -> int:
+        """Return how many leaders the newest attempt has had; 0 when that cannot be read."""
+        try:
+            newest = max(fence.attempts(self._paths), default=0)
+            return fence.leaders(self._paths, newest)
+        except OSError:
+            return 0
 
     def _claimed(self) -> bool:
         """Return whether the leader of this life of the allocation has claimed its attempt."""

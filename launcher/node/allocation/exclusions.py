@@ -22,7 +22,7 @@ def excluded_before(history: list[Event], now: float) -> dict[str, bool]:
         if isinstance(e, RunSubmitted):
             found = {}
         elif isinstance(e, (Excluded, Readmitted)):
-            for host in e.hosts:
+            for host in filter(None, e.hosts):
                 found.pop(host, None)  # its newest event decides its place
                 found[host] = isinstance(e, Excluded) and now - e.t < _EXCLUDED_S
     return found

@@ -43,6 +43,10 @@ _ENDING_S = 10
 """SLURM takes so long, beyond KillWait, to end a process that stands still and to see that."""
 _POLL_S = 2.0
 _TURN_S = 5.0
+_LEAD_TURN_S = 20.0
+"""Longer than a look takes: SLURM is asked every two seconds, and a host that does not answer costs three more."""
+_CLAIMED_S = 60.0
+"""A leader that has claimed the attempt answers within so long, or has died."""
 _WATCH_S = 0.5
 _LAST_S = 2.0
 """The other agents have seen it and left by then."""
@@ -55,10 +59,12 @@ class LeaderEnd:
 
     said: str
     """How it ended; "" where only its own last words tell."""
-    removed: str = ""
-    """Its host, where SLURM has removed that from the job."""
+    removed: bool = False
+    """SLURM has removed its host from the job."""
+    stands_still: bool = False
+    """Its process is still there, and ends late."""
     left: tuple[str, ...] = ()
-    """The hosts that the job has then, where this node is to lead."""
+    """The job's hosts at the moment in which this node is to lead."""
 
 
 def adopt(
@@ -67,6 +73,7 @@ def adopt(
     *,
     place: int,
     leader_host: str,
+    batch_host: str,
     ports: Sequence[int],
     silent: bool,
     leads: Callable[[], bool],
@@ -77,20 +84,19 @@ def adopt(
 
     ``silent``: the leader stopped answering; otherwise its connection closed. ``leads`` says whether it answers. Without an
     answer from SLURM nothing is done: this host may be the one that is cut off. ``told``: TERM came, which ends a job that SLURM wants
-    nothing of. ``end``: what became of the leader, where that was awaited already.
+    nothing of. ``end``: what became of the leader, where that was awaited already. ``batch_host``: where the batch script runs.
     """
     allocation = SlurmAllocation(spec, paths, least_lead_s=LEAD_S if silent else 0)
     if end is None:
         end = await_leader_end(allocation, leader_host, ports, leads) if silent else LeaderEnd("")
     if end is None or not _await_turn(allocation, place):
         return
+    if end.stands_still:
+        allocation.ends_slowly(_ENDING_S)
     if not silent and leads():  # of a silent one that has just been asked
         return
     again = act(spec, paths, allocation, exclude=(leader_host,), told=told, said=end.said)
-    if end.removed:
-        _end_job(paths, allocation, again=again)
-    elif again:
-        _start_soon(allocation)
+    _finish_job(paths, allocation, batch_host, again=again)
 
 
 def await_leader_end(
@@ -116,7 +122,7 @@ def await_leader_end(
                 return LeaderEnd("") if _script_gone(facts, allocation) else None
             if leader_host not in hosts_in(facts.nodes):
                 said = f"{leader_host}, the leader's host, stopped answering and SLURM has removed it from the job"
-                return LeaderEnd(said, leader_host)
+                return LeaderEnd(said, removed=True)
             if not host_answers(leader_host, ports):
                 answering = None
             elif leads():
@@ -124,10 +130,8 @@ def await_leader_end(
             elif answering is None:
                 answering = time.monotonic()
             elif time.monotonic() - answering >= frozen_s:
-                allocation.ends_slowly(_ENDING_S)
-                return LeaderEnd(
-                    f"The leader on {leader_host} did not respond for {SILENCE_S + time.monotonic() - began:.0f} s"
-                )
+                gone_s = SILENCE_S + time.monotonic() - began
+                return LeaderEnd(f"The leader on {leader_host} did not respond for {gone_s:.0f} s", stands_still=True)
         elif time.monotonic() - heard > _UNHEARD_S:
             return None
         time.sleep(_POLL_S)
@@ -147,36 +151,54 @@ def _await_turn(allocation: SlurmAllocation, place: int) -> bool:
 
 
 def await_lead(
-    allocation: SlurmAllocation, node: str, line: Sequence[str], *, over: Callable[[], bool]
+    allocation: SlurmAllocation,
+    node: str,
+    line: Sequence[str],
+    *,
+    over: Callable[[], bool],
+    claims: Callable[[], int],
 ) -> tuple[str, ...]:
     """Wait until this ``node`` is to lead: the first of the ``line`` that SLURM still lists leads, and the next ones if it does not.
 
-    Returns the job's hosts; none when it is not: the job is not this life's any more, SLURM does not answer, or another one leads
-    (``over``).
+    ``claims`` counts the leaders that this attempt has had: one that has just claimed it is waited for. Returns the job's hosts, none
+    where this node is not to lead: the job lives again or ends, SLURM does not answer, or another one leads (``over``).
     """
-    began = time.monotonic()
+    began = heard = time.monotonic()
+    before, claimed = claims(), 0.0
     while not over():
         facts = allocation.facts()
-        if facts is None or not _ours(facts, allocation) or node not in (listed := hosts_in(facts.nodes)):
+        if facts is not None:
+            heard = time.monotonic()
+            if not _ours(facts, allocation) or node not in (listed := hosts_in(facts.nodes)):
+                break
+            if claims() > before:
+                before, claimed = claims(), time.monotonic()
+            turn = _LEAD_TURN_S * sum(host in listed for host in line[: line.index(node)])
+            if time.monotonic() - began >= turn and time.monotonic() - claimed >= _CLAIMED_S:
+                return tuple(listed)
+        elif time.monotonic() - heard > _UNHEARD_S:
             break
-        before = [host for host in line[: line.index(node)] if host in listed]
-        if time.monotonic() - began >= _TURN_S * len(before):
-            return tuple(listed)
         time.sleep(_WATCH_S)
     return ()
 
 
-def conclude(spec: RunSpec, paths: RunPaths, allocation: SlurmAllocation) -> None:
+def conclude(spec: RunSpec, paths: RunPaths, allocation: SlurmAllocation, batch_host: str) -> None:
     """Do what the batch script would have done after its leader: its host is gone."""
-    _end_job(paths, allocation, again=act(spec, paths, allocation))
+    try:
+        again = act(spec, paths, allocation)
+    except OSError as error:  # the folder is gone, or away for minutes: nobody could go on there
+        allocation.remark(f"how the run ended is not known: {error}")
+        allocation.end_job(completed=False)
+        return
+    _finish_job(paths, allocation, batch_host, again=again)
 
 
-def _end_job(paths: RunPaths, allocation: SlurmAllocation, *, again: bool) -> None:
-    """End the job of a run that is over, or goes on in another job: without a batch script it would stay to its time limit.
-
-    ``again``: SLURM was asked to run it again, soon.
+def _finish_job(paths: RunPaths, allocation: SlurmAllocation, batch_host: str, *, again: bool) -> None:
+    """Have a job that SLURM runs again start soon (``again``). End one whose run is over, or goes on in another job, and whose batch
+    script is gone with its host: SLURM would keep it to its time limit.
     """
-    if not allocation.taken():
+    facts = None if allocation.taken() else allocation.facts()
+    if facts is not None and _ours(facts, allocation) and batch_host not in hosts_in(facts.nodes):
         outcome = read_outcome(paths.outcome)
         last = last_of(event_lines.read(paths.events), JobNamed)
         if outcome is not None:

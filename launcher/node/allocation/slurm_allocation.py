@@ -247,10 +247,12 @@ class SlurmAllocation(Allocation):
         minutes = int((facts.end_t - _slurm_now()) // 60)
         if minutes < _LEAST_MIN:
             raise SiteError(f"only {max(0, minutes)} min are left")
-        extra = [f"--dependency=after:{own.job_id}"]  # in place of the script's own
+        wishes = handback.wishes(own.own_id)
+        extra = [f"--{name}={wishes[name]}" for name in ("partition", "constraint", "reservation") if name in wishes]
+        extra.append(f"--dependency=after:{own.own_id}")  # in place of the script's own
         if own.array_task_id is not None:
             extra.append(f"--array={own.array_task_id}")
-        users = handback.excluded(handback.wishes(own.own_id))
+        users = handback.excluded(wishes)
         done = handback.replacement(
             str(self._paths.sbatch), words, name=self._spec.replacement_name, minutes=minutes,
             exclude=tuple(dict.fromkeys((*users, *exclude))), extra=extra, environ=self._environ,
@@ -261,8 +263,8 @@ class SlurmAllocation(Allocation):
 
     def is_coming(self, job_id: str) -> bool:
         """See `Allocation`."""
-        facts = job_facts(job_id, timeout_s=_ASK_S)
-        return facts is None or facts.state in (*handback.RUNNING, *_WAITING)
+        answer = ask("squeue", "--noheader", f"--jobs={job_id}", "--format=%T", timeout_s=_ASK_S)
+        return bool(answer.out.strip()) if answer.ok else "Invalid job id" not in answer.err
 
     def withdraw_nodes(self, *, pending: bool = False) -> None:
         """See `Allocation`."""
@@ -323,7 +325,11 @@ class SlurmAllocation(Allocation):
         """
         own = self._job
         awaited = completed and self._is_awaited()
-        if awaited and handback.requeue(own.own_id, restart_count=self.restart_count).ok:
+        if (
+            awaited
+            and handback.allow_requeue(own.own_id).ok
+            and handback.requeue(own.own_id, restart_count=self.restart_count).ok
+        ):
             handback.ask_for_one_cpu(own.own_id)
             return True
         end = time.monotonic() + _SLURM_AWAY_S

@@ -120,6 +120,11 @@ def claimant(paths: RunPaths, attempt: int) -> dict[str, Any]:
     return load_object(paths.attempts / str(attempt) / "claim.json", paths.root) or {}
 
 
+def leaders(paths: RunPaths, attempt: int) -> int:
+    """Return how many leaders have taken a dead one's place in ``attempt``. Raises OSError when that is not known."""
+    return max(_leaders(names(paths.attempts / str(attempt), paths.root)), default=0)
+
+
 def _leaders(inside: Iterable[str]) -> list[int]:
     """Return the numbers of the leaders that took a dead one's place, by the names ``inside`` an attempt's folder."""
     numbers = [whole_number(name[len(_LEADER) :]) for name in inside if name.startswith(_LEADER)]

@@ -154,8 +154,10 @@ class Board:
     """Numbers of nodes, fewer than the job wants, that rounds had; each is named once."""
     keeper: KeeperLink | None = None
     """Starts agents again, where it is there."""
-    asked: list[int] = field(default_factory=list)
-    """For each replacement that was asked for: how much progress had been committed then (`Budgets.advances`)."""
+    moved: bool = False
+    """The job's first host is lost, and its batch script with it."""
+    asked: int = 0
+    """Replacements in a row that were asked for without one that has helped."""
     refused_at: float | None = None
     """When SLURM last refused a replacement, by the leader's clock."""
     line: list[int] = field(default_factory=list)

@@ -45,8 +45,8 @@ class Ending:
     """One sentence."""
     exit_code: int
     """What the agent of the leader's node exits with."""
-    decided: bool = True
-    """This leader decided what becomes of the run; False: another leader leads, or the leader failed."""
+    stale: bool = False
+    """Another leader, or a newer attempt, decides what becomes of the run."""
 
 
 async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
@@ -57,7 +57,7 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
                 board.nodes.drop(node)  # it joins the leader that has taken this one's place
             board.keeper = None
         await _dismiss(board)
-        return Ending("requeued", decision.reason, 0, decided=False)
+        return Ending("requeued", decision.reason, 0, stale=True)
     state, code = _STATES[decision.action]
     gone = await follow_folder(board)
     reason = _reason(board, decision, evidence)
@@ -84,7 +84,7 @@ async def leave(board: Board, decision: Decision, evidence: Evidence) -> Ending:
     absent = board.nodes.missing
     await _dismiss(board)
     await board.blocking(board.allocation.withdraw_nodes)
-    if absent:
+    if absent and not board.moved:  # this process would end before it could end the job
         # A node that never joined may hang in its setup lines, and srun waits for every task: to the time limit.
         await board.blocking(board.allocation.end_step)
     return Ending(state, reason, GONE if evidence.kind is Kind.GONE else code)
@@ -199,20 +199,21 @@ def _bad_hosts(board: Board, evidence: Evidence) -> dict[str, str]:
     woke = board.woke_at
     # Agents leave a leader that stands still; it learns of that when it runs again.
     left = {n.name for n in board.nodes.all if woke and n.lost_at is not None and abs(n.lost_at - woke) < _WAKING_S}
+    named = [n for n in board.nodes.all if n.name]  # without a name: its job never came so far
     lost = {
         n.name: "it stopped responding" if n.lost_why == "silent" else "its connection closed"
         for n in _lost(board)
         if n.name not in left
     }
-    bad = {n.name: why for n in board.nodes.all if (why := n.bad or n.suspect) is not None}
-    blamed = [host for host in evidence.hosts if host not in left] if evidence.kind in _EXCLUDED else []
+    bad = {n.name: why for n in named if (why := n.bad or n.suspect) is not None}
+    blamed = [host for host in evidence.hosts if host and host not in left] if evidence.kind in _EXCLUDED else []
     return {**lost, **bad, **dict.fromkeys(blamed, evidence.text)}
 
 
 def _lost(board: Board) -> list[Node]:
     """Return the nodes that were lost before SLURM took the allocation away; those lost during that are not to blame."""
     until_t = board.interrupt.began if board.interrupt is not None else board.now()
-    return [n for n in board.nodes.all if n.lost_at is not None and n.lost_at < until_t]
+    return [n for n in board.nodes.all if n.lost_at is not None and n.lost_at < until_t and not n.leaves]
 
 
 async def _close(board: Board, limit_s: float) -> None:

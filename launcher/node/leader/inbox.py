@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from launcher.node.leader import revivals
+from launcher.node.leader import replacements, revivals
 from launcher.node.leader.agreed_stop import AgreedStop
 from launcher.node.leader.board import Board
 from launcher.node.leader.gather_nodes import CHECKS_ROUND
@@ -79,7 +79,13 @@ class Inbox(wire.Hub):
     def _hello(self, link: wire.Link, hello: wire.AgentHello) -> None:
         board = self.board
         other = hello.attempt is not None and hello.attempt != board.attempt
-        if board.phase == "ended" or other or not 0 <= hello.node < len(board.nodes.all):
+        known = 0 <= hello.node < len(board.nodes.all)
+        if (
+            board.phase == "ended"
+            or other
+            or not known
+            or not replacements.may_join(board.nodes.all[hello.node], hello)
+        ):
             link.send(wire.Shutdown())
             link.close()
             return
@@ -94,6 +100,9 @@ class Inbox(wire.Hub):
             board.history.warn(f"{node.host}: {text}")
         if facts and facts.sees_run_dir is False:
             board.exclude(node, "it cannot use the run directory")
+        if node.job is not None:
+            replacements.joined(board, node)
+        revivals.tell_line(board)
 
     # --- agents ---
 
@@ -135,7 +144,9 @@ class Inbox(wire.Hub):
                 self._signal(said.name, node)
             case wire.ChecksDone():
                 node.checks = said
-            case wire.Leaving() if board.phase == "ended":
+                if node.job is not None:
+                    replacements.checked(board, node, said)
+            case wire.Leaving() if board.phase == "ended" or node.leaves:
                 board.nodes.drop(node)
 
     def _alive(self, rank: Rank, use: wire.RankUse) -> None:

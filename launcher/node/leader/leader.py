@@ -149,6 +149,7 @@ class Leader:
             changed, self.host, past.began(told, claim) or clock.now(),
             Notifier(spec, os.environ, history.warn, history.notified, told), Tracking(spec, paths, attempt, history.warn), anchor,
             first_of_submission=past.first_of_submission(told),
+            moved=bool(self.lost),
             failures=sum(isinstance(e, (WorkerFailed, NodeLost, Hang)) for e in told),
         )  # fmt: skip
         if claim.leader:
@@ -160,8 +161,6 @@ class Leader:
             self._first_round, self._checked = past.restore(board, told)
             for node in board.nodes.all:
                 node.bad = "SLURM has removed it from the job" if node.name in self.lost else node.bad
-            if self.lost and spec.replace:  # those that wait in the queue look for the leader on its host
-                await self.blocking(lambda: allocation.withdraw_nodes(pending=True))
             board.regathers = self._first_round > 0
         if not claim.leader or past.began(told, claim) is None:
             history.event(
@@ -194,6 +193,8 @@ class Leader:
 
     async def _lead(self) -> Ending:
         board = self._board
+        if board.moved and self.spec.replace:  # those that wait in the queue look for the leader on the lost host
+            await self.blocking(lambda: self._allocation.withdraw_nodes(pending=True))
         evidence = await self._gather()
         if evidence is None and board.claim.leader:
             await self._signals.learn()

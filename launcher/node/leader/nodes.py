@@ -36,9 +36,11 @@ class Node:
     suspect: str | None = None
     """Why the next attempt should not get it, although this one cannot do without it."""
     job: str | None = None
-    """The job of its own that it replaces a node with; None: it is of the run's job."""
+    """The id of the job that holds this node alone, in place of one that is missing; None: the run's job holds it."""
     leaves: bool = False
-    """Its own job is ending: no round begins with it."""
+    """Its own job is ending, or it is not needed: no round begins with it."""
+    unchecked: bool = False
+    """It has joined while the run trains, and its checks have not ended."""
     joined_at: float = 0.0
     """When it joined last, by the leader's clock."""
     lost_at: float | None = None
@@ -54,7 +56,12 @@ class Node:
     @property
     def healthy(self) -> bool:
         """Whether it is connected and may train."""
-        return self.here and self.bad is None and not self.leaves
+        return self.here and self.bad is None and not self.leaves and not self.unchecked
+
+    @property
+    def comes(self) -> bool:
+        """Whether its own job may still bring it: it has not joined yet."""
+        return self.job is not None and not self.here and self.lost_at is None and self.bad is None
 
     def send(self, message: ToAgent) -> None:
         """Send one message; nothing happens when the node is not connected."""

@@ -1,6 +1,6 @@
 """Asks SLURM for other nodes while the run trains without some (``resources.replace``): one-node jobs whose agents join this leader.
 
-Such a node never leads, and never gives the run back. What its own job is sent means that it leaves: the run stops at an agreed step and
+Such a node never leads, and never gives the run back. A signal to its own job means that it leaves: the run stops at an agreed step and
 goes on without it.
 """
 
@@ -15,57 +15,87 @@ from launcher.node.leader.board import Board
 from launcher.node.leader.nodes import Node
 from launcher.node.policy.decisions import Kind
 from launcher.node.wire import connection
-from launcher.node.wire.messages import Shutdown
+from launcher.node.wire.messages import AgentHello, CheckPeer, ChecksDone, RunChecks, Shutdown
 
 _RETURNS_S = 20.0
 """A node whose connection broke may come back for so long."""
 _MOST_ASKED = 3
-"""Jobs in a row without new progress: what comes does not help."""
+"""Jobs in a row of which none has trained up to a checkpoint: what comes does not help."""
 _REFUSED_S = 600.0
 """After a refusal SLURM is asked again."""
 
 
 async def ask_for_missing(board: Board) -> None:
     """Submit a job for one node that is missing, never for more than the run asked for."""
-    now = board.now()
-    if board.interrupt is not None or (board.refused_at is not None and now - board.refused_at < _REFUSED_S):
-        return
-    for node in [
-        n for n in board.nodes.all if n.job is not None and not n.here and n.lost_at is None and n.bad is None
-    ]:
+    now, round_ = board.now(), board.round
+    for node in [n for n in board.nodes.all if n.comes]:
         if not await board.blocking(partial(board.allocation.is_coming, str(node.job))):
             node.bad = "its job ended before it joined"
-    coming = [n for n in board.nodes.all if n.bad is None and not n.leaves and not _is_gone(n, now)]
-    if len(coming) >= board.spec.all_nodes or board.asked.count(board.budgets.advances) >= _MOST_ASKED:
+    if board.interrupt is not None or (board.refused_at is not None and now - board.refused_at < _REFUSED_S):
         return
-    board.asked.append(board.budgets.advances)
+    if round_ is not None and any(n.job for n in round_.nodes) and (board.saver.last_t or 0.0) > round_.began:
+        board.asked = 0
+    coming = [n for n in board.nodes.all if n.bad is None and not n.leaves and not _is_gone(n, now)]
+    if len(coming) >= board.spec.all_nodes or board.asked >= _MOST_ASKED:
+        return
+    board.asked += 1
     own = [n.name for n in board.nodes.all if n.job is None]
     words = (
         str(board.paths.root), "--node", str(len(board.nodes.all)), "--joins", connection.allocation_life(os.environ),
         "--hosts", ",".join(own), "--leader", str(own.index(board.host)),
     )  # fmt: skip
     taken = tuple(dict.fromkeys([*own, *(n.name for n in board.nodes.all if n.name)]))
+    node = board.nodes.add("")
     try:
-        job = await board.blocking(lambda: board.allocation.ask_for_node(words, exclude=taken))
+        node.job = await board.blocking(lambda: board.allocation.ask_for_node(words, exclude=taken))
     except SiteError as error:
+        # SLURM may have taken the job although no answer came: its index is given to no other node.
+        node.bad = "SLURM did not accept its job"
         board.refused_at = now
         board.history.event("replacement_refused", why=str(error))
         return
-    node = board.nodes.add(job)
-    board.history.event("replacement_asked", node=node.index, job_id=job)
+    board.history.event("replacement_asked", node=node.index, job_id=node.job)
 
 
 def _is_gone(node: Node, now: float) -> bool:
     """Whether nobody expects that node any more. One that has never joined is still starting, or waits in the queue."""
-    if node.here or node.lost_at is None:
-        return False
-    return node.job is not None or (node.asked_at is None and now - node.lost_at > _RETURNS_S)
+    return not node.here and node.lost_at is not None and node.asked_at is None and now - node.lost_at > _RETURNS_S
+
+
+def may_join(node: Node, hello: AgentHello) -> bool:
+    """Whether this agent may be the one of that node; of a replacement, a second process is not."""
+    if node.job is None:
+        return True
+    again = node.pid is None or (node.pid, node.mark) == (hello.pid, hello.mark)
+    return again and node.bad is None and not node.leaves
+
+
+def joined(board: Board, node: Node) -> None:
+    """Check a node that has joined; send it away where all are there meanwhile."""
+    healthy = len(board.nodes.healthy)
+    if node.bad is not None or healthy > board.spec.all_nodes:
+        node.leaves = True
+        node.send(Shutdown())
+    elif board.spec.preflight and node.checks is None:
+        node.unchecked = True
+        node.send(RunChecks(port=None, peers=[CheckPeer(node=node.index, host=node.host, address=node.address)]))
+
+
+def checked(board: Board, node: Node, done: ChecksDone) -> None:
+    """Use a node that is as it should be; send away one that is not."""
+    node.unchecked = False
+    checks = [{"host": node.host, **check.to_wire()} for check in done.checks]
+    board.history.event(
+        "preflight", ok=done.ok, seconds=done.seconds, checks=checks, bandwidth_gb_s=done.bandwidth_gb_s
+    )
+    if not done.ok:
+        failed = "; ".join(f"{check.name}: {check.detail}" for check in done.checks if not check.ok)
+        board.exclude(node, failed or "its checks failed")
+        node.send(Shutdown())
 
 
 def note_leaving(board: Board, node: Node, signal: str) -> None:
     """Do without a node whose own job is ending: at an agreed step, if it trains."""
-    if node.leaves:
-        return
     node.leaves = True
     if board.round is not None and node in board.round.nodes and board.phase == "training":
         spec = board.spec
@@ -78,9 +108,9 @@ def note_leaving(board: Board, node: Node, signal: str) -> None:
 
 
 def have_left(board: Board) -> None:
-    """Send away the nodes that leave, now that the round has ended; the run goes on."""
+    """Send away the nodes that leave, and those that cannot be used, now that the round has ended; the run goes on."""
     for node in board.nodes.all:
-        if node.leaves:
+        if node.leaves or (node.job is not None and node.bad is not None):
             node.send(Shutdown())
     if board.interrupt is not None and board.interrupt.evidence.kind is Kind.NODE_LEAVES:
         board.interrupt = None

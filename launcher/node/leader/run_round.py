@@ -50,7 +50,7 @@ async def drive_round(board: Board, number: int) -> Evidence:
         return resume
     nodes = board.nodes.healthy[: board.spec.nodes]
     if len(nodes) < board.spec.needed_nodes:
-        gone = tuple(n.host for n in board.nodes.all if not n.healthy)
+        gone = tuple(n.host for n in board.nodes.all if not n.healthy and n.job is None)
         return Evidence(Kind.NODE_LOST, f"{', '.join(gone)} cannot be used", hosts=gone)
     _name_the_size(board, nodes)
     tell_line(board)
@@ -354,7 +354,8 @@ def _blame(board: Board, round_: Round, evidence: Evidence) -> None:
     for node in board.nodes.all:
         if node.host != blame[0] or node.bad is not None:
             continue
-        if len(board.nodes.healthy) > board.spec.nodes or (broken and again):
+        spared = len(board.nodes.healthy) > (board.spec.needed_nodes if node.job else board.spec.nodes)
+        if spared or (broken and again):
             board.exclude(node, why)
         else:
             node.suspect = why

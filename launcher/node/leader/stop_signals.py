@@ -46,17 +46,18 @@ class Signals:
         if name in ("USR1", "HUP"):
             self._note_idle_signal(name, node)
             return
-        if node.job is not None:  # of a job of its own: the run's goes on
-            board.history.event("signal", host=node.host, name=name, meaning=Kind.NODE_LEAVES.value)
-            replacements.note_leaving(board, node, name)
-            return
         now, sent, name = board.now(), name, "TERM" if name == "INT" else name
         # SLURM sends it to every process of the step: scripts, or what they started, have heard it, whatever they exit with.
         round_ = board.round if board.allocation.requeues else None
-        heard = round_ is not None and round_.script
+        heard = round_ is not None and round_.script and (node.job is None or node in round_.nodes)
         if round_ is not None and heard and (name == "TERM" or round_.handles_usr2):
             board.term_sent = board.term_sent or name == "TERM"
             self._inbox.pardon(round_, _ASK_AGAIN_S + 1)
+        if node.job is not None:  # of a job of its own: the run's goes on
+            if not node.leaves:
+                board.history.event("signal", host=node.host, name=sent, meaning=Kind.NODE_LEAVES.value)
+                replacements.note_leaving(board, node, name)
+            return
         asked, told = self._asked.get(name, (-_ASK_AGAIN_S, set()))
         if now - asked < _ASK_AGAIN_S and node.index not in told:
             told.add(node.index)

@@ -27,7 +27,7 @@ from launcher.slurm.jobs import JobFacts
 SECRET, LIFE = "5" * 32, "5.0"
 JOB = {"SLURM_JOB_ID": "5"}
 NAMES = ["n0", "n1", "n2", "n3", "n4"]
-REMOVED = LeaderEnd("n0, the leader's host, stopped answering and SLURM has removed it from the job", "n0")
+REMOVED = LeaderEnd("n0, the leader's host, stopped answering and SLURM has removed it from the job", removed=True)
 
 
 def search(
@@ -58,7 +58,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[[LeaderEnd | None], list[s
     def set_end(end: LeaderEnd | None) -> list[str]:
         asked: list[str] = []
 
-        def lead(allocation: Any, node: str, line: list[str], *, over: Any) -> tuple[str, ...]:
+        def lead(allocation: Any, node: str, line: list[str], *, over: Any, claims: Any) -> tuple[str, ...]:
             asked.extend([node, *line])
             return ("n1", "n2", "n3", "n4")
 
@@ -196,11 +196,12 @@ class Job:
     ("node", "answers", "after_s"),
     [
         ("n1", ["n[1-4]"], 0.0),
-        ("n2", ["n[1-4]"], 5.0),
+        ("n2", ["n[1-4]"], 20.0),
         ("n2", ["n[2-4]"], 0.0),
         ("n3", ["n[1-4]", "n[3-4]"], 0.5),
         ("n1", ["n[2-4]"], None),
         ("n1", [None], None),
+        ("n1", [None, None, "n[1-4]"], 1.0),
     ],
     ids=[
         "the first",
@@ -209,6 +210,7 @@ class Job:
         "both are lost meanwhile",
         "removed itself",
         "no answer",
+        "no answer at first",
     ],
 )
 def test_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch, node: str, answers: Any, after_s: float | None) -> None:
@@ -216,10 +218,20 @@ def test_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch, node: str, answers: A
     now = [100.0]
     monkeypatch.setattr(leaderless.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(leaderless.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
-    left = await_lead(Job(*answers), node, ["n1", "n2", "n3"], over=lambda: now[0] > 130)
+    left = await_lead(Job(*answers), node, ["n1", "n2", "n3"], over=lambda: now[0] > 190, claims=lambda: 0)
     assert (node in left) is (after_s is not None)
     assert after_s is None or now[0] - 100 == pytest.approx(after_s)
-    assert await_lead(Job("n[1-4]"), "n2", ["n1", "n2"], over=lambda: True) == ()
+    assert await_lead(Job("n[1-4]"), "n2", ["n1", "n2"], over=lambda: True, claims=lambda: 0) == ()
+
+
+def test_one_that_has_claimed_the_attempt_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be slow to listen: a second claim would end it. One that has died since is not waited for longer than a minute."""
+    now = [100.0]
+    monkeypatch.setattr(leaderless.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(leaderless.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    left = await_lead(Job("n[1-4]"), "n2", ["n1", "n2"], over=lambda: now[0] > 300, claims=lambda: int(now[0] > 115))
+    assert "n2" in left
+    assert now[0] - 100 == pytest.approx(75, abs=1)
 
 
 def test_an_agent_that_replaces_a_node_looks_for_a_leader_that_leads(

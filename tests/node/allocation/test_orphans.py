@@ -36,6 +36,9 @@ class Slurm:
     def taken(self):
         return self.requeued
 
+    def remark(self, text):
+        assert "EIO" in text
+
     def end_job(self, *, completed):
         self.ended.append(completed)
         return False
@@ -75,7 +78,9 @@ def adopt(monkeypatch):
         monkeypatch.setattr(leaderless, "time", clock)
         monkeypatch.setattr(leaderless, "host_answers", lambda host, ports: alive())
         monkeypatch.setattr(leaderless, "SlurmAllocation", lambda spec, paths, least_lead_s: slurm)
-        leaderless.adopt(SPEC, None, place=place, leader_host="n0", ports=[20000], silent=silent, leads=leads)
+        leaderless.adopt(
+            SPEC, None, place=place, leader_host="n0", batch_host="n0", ports=[20000], silent=silent, leads=leads
+        )
         assert slurm.pulled == 2 * len(acted)
         return acted, clock.now
 
@@ -162,9 +167,9 @@ def test_a_host_that_is_cut_off_does_nothing(adopt):
 
 @pytest.fixture
 def concluded(monkeypatch, tmp_path):
-    """What becomes of a job without a batch script once its last leader has ended."""
+    """What becomes of a job whose last leader has ended; ``nodes`` are those that SLURM still lists, the batch host was n0."""
 
-    def conclude(*, again=False, taken=False, outcome=None, continued=False):
+    def conclude(*, again=False, taken=False, outcome=None, continued=False, nodes="n[1-2]", error=None):
         paths = RunPaths(tmp_path)
         if outcome is not None:
             write_outcome(paths.outcome, {"state": outcome})
@@ -173,20 +178,27 @@ def concluded(monkeypatch, tmp_path):
                 paths.events,
                 events.event("requeued", attempt=0, how="continuation", job_id="6", seconds=0.1, delay_s=0.0),
             )
-        slurm = Slurm(running("n[1-2]"))
+        slurm = Slurm(running(nodes))
         slurm.requeued = taken
-        monkeypatch.setattr(leaderless, "act", lambda *words, **how: again)
+
+        def act(*words, **how):
+            if error is not None:
+                raise error
+            return again
+
+        monkeypatch.setattr(leaderless, "act", act)
         monkeypatch.setattr(leaderless, "time", Clock())
-        leaderless.conclude(SPEC, paths, slurm)
+        leaderless.conclude(SPEC, paths, slurm, "n0")
         return slurm.ended, slurm.pulled
 
     return conclude
 
 
 def test_a_job_without_a_batch_script_is_ended_when_its_run_is_over(concluded):
-    """SLURM would keep its hosts to the time limit; whether the run has completed decides how."""
+    """SLURM would keep its hosts to the time limit; whether the run has completed decides how. One that has its batch script ends by that."""
     assert concluded(outcome="completed") == ([True], 0)
     assert concluded(outcome="failed") == ([False], 0)
+    assert concluded(outcome="completed", nodes="n[0-2]") == ([], 0)
 
 
 def test_a_job_without_a_batch_script_that_goes_on_elsewhere_is_ended(concluded):
@@ -203,3 +215,29 @@ def test_a_job_that_slurm_runs_again_is_pulled_forward_and_not_cancelled(conclud
 def test_a_job_whose_run_has_no_end_yet_is_left_alone(concluded):
     """SLURM does not answer, or another leader decides."""
     assert concluded() == ([], 0)
+
+
+def test_a_job_whose_folder_is_away_is_ended_and_says_why(concluded):
+    """Nobody could go on there, and without a batch script nobody else would end it."""
+    assert concluded(error=OSError("EIO")) == ([False], 0)
+
+
+def test_a_leader_that_stood_still_leaves_its_batch_host_a_successor_may_not(adopt, monkeypatch, tmp_path):
+    """A leader on another host has died, long after the first host: whoever decides that the run is over ends the job."""
+    monkeypatch.setattr(leaderless, "read_outcome", lambda path: {"state": "failed"})
+    slurm = Slurm(running("n[1-2]"))
+    slurm.requeued = False
+    monkeypatch.setattr(leaderless, "SlurmAllocation", lambda spec, paths, least_lead_s: slurm)
+    monkeypatch.setattr(leaderless, "act", lambda *words, **how: False)
+    monkeypatch.setattr(leaderless, "time", Clock())
+    leaderless.adopt(
+        SPEC,
+        RunPaths(tmp_path),
+        place=0,
+        leader_host="n1",
+        batch_host="n0",
+        ports=[20000],
+        silent=False,
+        leads=lambda: False,
+    )
+    assert slurm.ended == [False]

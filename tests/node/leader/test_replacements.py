@@ -8,6 +8,7 @@ import pytest
 from conftest import FakeNode
 
 from launcher.node.allocation.allocation import SignalMeaning
+from launcher.node.leader import replacements
 from launcher.node.wire import connection
 
 SAVES = {"interval_steps": 5, "keep_last": 9}
@@ -96,22 +97,117 @@ def test_a_spare_that_was_used_is_replaced(world, virtual, monkeypatch):
 
 
 def test_a_refusal_is_told_once_in_a_while(world, virtual, monkeypatch):
-    """The site may forbid it: training goes on, and SLURM is left alone."""
+    """The site may forbid it: training goes on, and SLURM is left alone for a while. SLURM may have taken the job although no
+    answer came: its index is given to nobody else, and its agent is sent away.
+    """
+    monkeypatch.setattr(replacements, "_REFUSED_S", 40.0)
     w = replacing(world, monkeypatch)
-    w.allocation.refuses = "sbatch: error: Access/permission denied"
+    w.step_s = 4.0
+    w.allocation.refuses = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     at(w, 7, lambda: w.nodes[1].die())
-    assert virtual(w.attempt_once()).state == "completed"
-    assert [e["why"] for e in w.events("replacement_refused")] == ["sbatch: error: Access/permission denied"]
+
+    async def script():
+        await w.until(lambda: w.events("replacement_refused"))
+        stray = came(w, "r0")
+        await w.until(lambda: stray.heard)
+        assert [m["type"] for m in stray.heard] == ["shutdown"]
+        w.allocation.refuses = ""
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    first, second = asked(w)
+    assert (first[0][2], second[0][2]) == ("3", "4")
+    (refused,), (job,) = w.events("replacement_refused"), w.events("replacement_asked")
+    assert 40 <= job["t"] - refused["t"] < 55
 
 
 def test_jobs_that_do_not_help_are_given_up(world, virtual, monkeypatch):
-    """Three in a row without a new checkpoint: the next one would fail, too."""
-    w = replacing(world, monkeypatch, checkpoint={"interval_steps": 1000})
+    """Three in a row of which none has trained up to a checkpoint, also where the run itself gets on: the next would fail, too."""
+    w = replacing(world, monkeypatch)
     w.step_s = 20.0
     w.allocation.gone_jobs = {str(90 + n) for n in range(99)}
-    at(w, 3, lambda: w.nodes[1].die())
+    at(w, 7, lambda: w.nodes[1].die())
+
     assert virtual(w.attempt_once()).state == "completed"
     assert len(asked(w)) == 3
+
+
+def test_jobs_that_have_helped_are_asked_for_again_and_again(world, virtual, monkeypatch):
+    """Each new node has trained up to a checkpoint before it was lost."""
+    w = replacing(world, monkeypatch)
+    w.step_s = 10.0
+    at(w, 3, lambda: w.nodes[1].die())
+
+    async def script():
+        for number in range(1, 6):
+            await w.until(lambda number=number: len(w.events("replacement_asked")) == number)
+            node = came(w, f"r{number}")
+            await w.until(lambda node=node: w.leader._board.asked == 0 and node.workers)
+            node.die()
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    assert len(asked(w)) >= 4
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_node_that_joins_is_checked_before_it_trains(world, virtual, monkeypatch, ok):
+    """The other nodes were checked before the first round. One that fails is sent away, and its host is not asked for again."""
+    w = replacing(world, monkeypatch, preflight=True)
+    at(w, 7, lambda: w.nodes[1].die())
+
+    async def script():
+        await w.until(lambda: w.events("replacement_asked"))
+        words, _ = asked(w)[-1]
+        node = FakeNode(w, int(words[2]), "r0")
+        node.check_ok = ok
+        w.nodes.append(node)
+        node.join()
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    assert sizes(w) == ([6, 4, 6] if ok else [6, 4])
+    assert [e["ok"] for e in w.events("preflight")] == [True, ok]
+    if not ok:
+        assert w.nodes[3].heard[-1]["type"] == "shutdown"
+        assert all("r0" in exclude for _, exclude in asked(w)[1:])
+
+
+def test_a_node_that_is_not_needed_any_more_is_sent_away(world, virtual, monkeypatch):
+    """The lost one has come back meanwhile: never more nodes than the run asked for."""
+    w = replacing(world, monkeypatch)
+    at(w, 7, lambda: w.nodes[1].die())
+
+    async def script():
+        await w.until(lambda: w.events("replacement_asked"))
+        w.nodes[1].join()
+        await asyncio.sleep(1)
+        node = came(w)
+        await w.until(lambda: node.heard and node.heard[-1]["type"] == "shutdown")
+
+    assert virtual(w.attempt_once(script)).state == "completed"
+    assert {r["host"] for r in w.events("round_started")[-1]["ranks"]} == {"n0", "n1", "n2"}
+
+
+@pytest.mark.parametrize("how", ["never joined", "left"])
+def test_the_next_attempt_excludes_no_replacement(world, virtual, monkeypatch, how):
+    """A job that ended before its agent joined has no host; one whose time was over has a good one. What was lost is excluded."""
+    w = replacing(world, monkeypatch)
+    if how == "never joined":
+        w.allocation.gone_jobs = {str(90 + n) for n in range(99)}
+    at(w, 7, lambda: w.nodes[1].die())
+
+    async def script():
+        if how == "left":
+            node = await comes(w)
+            await w.until(lambda: len(sizes(w)) == 3 and node.workers and all(x.entered >= 23 for x in node.workers))
+            node.up("signal", name="TERM", t=0)
+            await w.until(lambda: len(sizes(w)) == 4)
+        else:
+            await w.until(lambda: len(asked(w)) == 2)
+        w.allocation.means = SignalMeaning("preempted", 60.0)
+        w.nodes[0].up("signal", name="TERM", t=0)
+
+    assert virtual(w.attempt_once(script)).state == "requeued"
+    (back,) = (said for said in w.allocation.said if said[0] == "hand_back")
+    assert back[1] == ("n1",)
 
 
 @pytest.mark.parametrize("signal", ["TERM", "USR2"])

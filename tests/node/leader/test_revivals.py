@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from conftest import FakeNode
 
 from launcher.node.allocation.allocation import SignalMeaning
 from launcher.node.checkpoints import fence
@@ -156,6 +157,26 @@ def test_the_leader_of_another_host_goes_on_without_the_lost_one(world, virtual)
     assert [e["host"] for e in w.events("node_lost") if e["t"] >= moved["t"]] == []
 
 
+def test_a_moved_leader_does_not_kill_its_own_step(world, virtual):
+    """It ends the job after its end; a node that is missing then is ended with that. A leader on the batch host ends the step."""
+    for lost in (("n0",), ()):
+        w = world(checkpoint=SAVES, nodes=2, spare_nodes=2)
+        w.allocation.means = SignalMeaning("nothing")
+        w.step_s = 1.0
+
+        async def both(w=w, lost=lost):
+            await led_until(w, lambda: any(x.entered >= 13 for n in w.nodes for x in n.workers))
+
+            async def dies():
+                await w.until(lambda: any(x.entered >= 17 for n in w.nodes for x in n.workers))
+                w.nodes[3].die()
+
+            return await w.attempt_once(dies, revived=True, lost=lost)
+
+        assert virtual(both()).state == "completed"
+        assert (("end_step",) in w.allocation.said) is not bool(lost)
+
+
 def test_where_too_few_hosts_are_left_the_run_is_requeued_without_the_lost_one(world, virtual):
     """At once: the new leader waits for nobody."""
     w = world(checkpoint=SAVES)
@@ -169,6 +190,39 @@ def test_where_too_few_hosts_are_left_the_run_is_requeued_without_the_lost_one(w
     (moved,), (back,) = w.events("leader_revived"), w.events("requeued")
     assert back["t"] - moved["t"] < 8
     assert w.allocation.said[0][:2] == ("hand_back", ("n0",))
+
+
+def test_a_moved_leader_waits_for_a_replacement_that_looks_for_it(world, virtual, monkeypatch):
+    """The leader's own agent joins first; a replacement tries it every two seconds, and without it too few nodes would be left."""
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    w = world(checkpoint=SAVES, nodes=3, least_nodes=2, replace=True)
+    w.step_s = 2.0
+    w.allocation.means = SignalMeaning("nothing")
+    killed(w, 7, 2)
+
+    def replacement():
+        node = FakeNode(w, 3, "r0")
+        w.nodes.append(node)
+        return node
+
+    async def both():
+        leading = asyncio.ensure_future(w.attempt_once())
+        await w.until(lambda: w.events("replacement_asked"))
+        replacement().join()
+        await w.until(lambda: len(w.events("round_started")) == 3)
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+
+        async def later():
+            node = replacement()
+            await asyncio.sleep(2.0)
+            node.join(again=True)
+
+        return await w.attempt_once(later, revived=True, lost=("n0", "n2"))
+
+    assert virtual(both()).state == "completed"
+    assert {r["host"] for r in w.events("round_started")[3]["ranks"]} == {"n1", "r0"}
+    assert len(w.events("attempt_started")) == 1
 
 
 def test_the_line_is_told_again_when_it_changes(world, virtual):
