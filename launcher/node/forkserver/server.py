@@ -33,6 +33,7 @@ from typing import Any, NoReturn
 
 from launcher.node.forkserver import child, proctable
 from launcher.node.forkserver.child import GUARDED
+from launcher.node.forkserver.imports import modules_by_name
 
 _CLEAR_POLL_S = 0.02
 """How often a round that is being cleared is checked, beside every exit."""
@@ -226,9 +227,10 @@ def main() -> None:
     environ = dict(os.environ)
     gc.disable()  # what is imported stays: collections took a tenth of torch's import time
     try:
-        for name in preload:
-            if not name.startswith("?") or _exists(name[1:]):
-                importlib.import_module(name.lstrip("?"))
+        with modules_by_name():
+            for name in preload:
+                if not name.startswith("?") or _exists(name[1:]):
+                    importlib.import_module(name.lstrip("?"))
     except BaseException:
         send_message(sock, {"answer": "ready", "error": traceback.format_exc()[-_MOST_BYTES // 4 :]})
         sys.exit(1)

@@ -101,7 +101,7 @@ class Inbox(wire.Hub):
         if facts and facts.sees_run_dir is False:
             board.exclude(node, "it cannot use the run directory")
         if node.job is not None:
-            replacements.joined(board, node)
+            replacements.welcome_node(board, node)
         revivals.tell_line(board)
 
     # --- agents ---

@@ -70,7 +70,7 @@ def may_join(node: Node, hello: AgentHello) -> bool:
     return again and node.bad is None and not node.leaves
 
 
-def joined(board: Board, node: Node) -> None:
+def welcome_node(board: Board, node: Node) -> None:
     """Check a node that has joined; send it away where all are there meanwhile."""
     healthy = len(board.nodes.healthy)
     if node.bad is not None or healthy > board.spec.all_nodes:
