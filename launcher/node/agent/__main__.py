@@ -18,9 +18,13 @@ if __name__ == "__main__":
     )
     parser.add_argument("--ends", metavar="PID,MARK", default="", help="with --again: the process to end")
     parser.add_argument(
-        "--joins", metavar="LIFE", help="it replaces a node of another job: the life of that (JOB.RESTARTS)"
+        "--joins",
+        metavar="LIFE",
+        help="it replaces a node of the run's job, whose id and restart count are given (JOB.RESTARTS)",
     )
-    parser.add_argument("--hosts", metavar="HOSTS", default="", help="with --joins: the nodes of that job by index")
+    parser.add_argument(
+        "--hosts", metavar="HOSTS", default="", help="with --joins: the nodes of the run's job by index"
+    )
     parser.add_argument(
         "--leader", metavar="I", type=int, default=0, help="with --joins: the index of the leader's node"
     )

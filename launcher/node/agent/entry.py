@@ -32,7 +32,7 @@ from launcher.run.units import is_secret
 from launcher.slurm.hosts import expand_hosts
 
 _OWN_AGENT_S = 30.0
-"""The first node's agent was told to leave before the leader ended; it gets so long to do it."""
+"""The agent of the leader's node was told to leave before the leader ended; it gets so long to do it."""
 _DISMISS_S = 120.0
 _MOST_FILES = 65536
 """More than any allocation has nodes; a hard limit may be a billion, and some programs close every number up to the limit."""
@@ -50,7 +50,8 @@ def run_agent(
 
     ``again``: the agent takes a dead one's place, in a step of its own; SLURM's list of the allocation's nodes. ``ends``: the
     process id and the mark (`launcher.run.processes.mark_of`) of the one that it replaces, with a comma, where they are known.
-    ``joins``: this agent's job replaces a node of another one: that one's life, the list of its nodes, the index of its leader's.
+    ``joins``: this agent's job replaces a node of the run's job. Given are the life of the run's job, the list of its nodes, and the
+    index of the node whose agent leads.
     """
     try:
         paths = RunPaths(run_dir.absolute())

@@ -38,9 +38,9 @@ _UNRESOLVED_S = 45.0
 _DIED_S = 2.0
 """A leader whose connection closed, and that nobody starts again, is waited for so long on a host that lives."""
 _IN_LINE_S = 700.0
-"""For one of the nodes in line to lead: SLURM removes a host within minutes."""
+"""The agents wait so long until another node leads: SLURM removes a host within minutes."""
 _DECIDED_S = 10.0
-"""One that leads is found within seconds; SLURM ends the agents of a job that somebody has handed back."""
+"""Where this node does not lead, a leader is looked for so much longer. SLURM ends the agents of a job that was handed back."""
 _SELDOM_S = 2.0
 """How often a node that may come to lead is dialled."""
 
@@ -86,7 +86,7 @@ class LeaderSearch:
         self.end: LeaderEnd | None = None
         """What became of the leader, where that was awaited."""
         self.decided = False
-        """It was awaited."""
+        """Its end was awaited, and the answer is `end`."""
         self.leads = asyncio.Event()
         """Set when this node is to lead."""
 
@@ -250,7 +250,7 @@ class LeaderSearch:
         if await asyncio.to_thread(resolve_host, address):
             return None
         if since is not None and time.monotonic() - since > _UNRESOLVED_S:
-            raise ProtocolError(f"This node cannot resolve {address}, the first node's name.")
+            raise ProtocolError(f"This node cannot resolve {address}, the leader's node.")
         return since or time.monotonic()
 
 

@@ -47,7 +47,7 @@ def node_names(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> list[s
 
 
 def names_with(names: Sequence[str], index: int, host: str) -> list[str]:
-    """Return the ``names`` of another job's nodes with this ``host`` at ``index``, beyond them; "" is not known here."""
+    """Return the ``names`` of the nodes of the run's job, then ``host`` at ``index``. Nodes in between are "": their names are not known."""
     return [*names, *[""] * (index - len(names)), host]
 
 

@@ -85,7 +85,7 @@ class Allocation:
         return {}
 
     def leader_end(self) -> str:
-        """Return how the leader ended whose place another one took last, as a sentence without a full stop; "": not known. Never raises."""
+        """Return how the leader before this one ended: a sentence without a full stop, "" where that is not known. Never raises."""
         return ""
 
     def queue_early(self) -> str:
@@ -109,7 +109,7 @@ class Allocation:
         """Have the run's next job start with so many nodes, whatever it took before; never raises."""
 
     def ask_for_node(self, words: tuple[str, ...], *, exclude: tuple[str, ...]) -> str:
-        """Submit a job of one node, none of ``exclude``, that runs an agent with these ``words``; return its id.
+        """Submit a job of one node, none of ``exclude``, that runs an agent with these arguments (``words``); return its id.
 
         Raises SiteError when SLURM refuses or does not answer, or when too little time is left.
         """

@@ -80,7 +80,7 @@ def srun_end(paths: RunPaths) -> str:
 
 
 def leader_end(paths: RunPaths) -> str:
-    """Return how the leader ended whose place another one took last in this life, "" where that is not known; never raises."""
+    """Return how the leader before the newest one of this life ended, "" where that is not known; never raises."""
     before, replaced, _ = _of_life(_tail(paths, job_environ(), 0), allocation_life(os.environ)).rpartition(
         LEADER_REPLACED
     )

@@ -64,7 +64,7 @@ class LeaderEnd:
     stands_still: bool = False
     """Its process is still there, and ends late."""
     left: tuple[str, ...] = ()
-    """The job's hosts at the moment in which this node is to lead."""
+    """The hosts that the job still has, where this node is to lead."""
 
 
 def adopt(
@@ -160,8 +160,8 @@ def await_lead(
 ) -> tuple[str, ...]:
     """Wait until this ``node`` is to lead: the first of the ``line`` that SLURM still lists leads, and the next ones if it does not.
 
-    ``claims`` counts the leaders that this attempt has had: one that has just claimed it is waited for. Returns the job's hosts, none
-    where this node is not to lead: the job lives again or ends, SLURM does not answer, or another one leads (``over``).
+    ``claims`` counts the leaders that this attempt has had: one that has just claimed it is waited for. Returns the job's hosts. Returns
+    none where this node is not to lead: the job was requeued or ends, SLURM does not answer, or another node leads (``over``).
     """
     began = heard = time.monotonic()
     before, claimed = claims(), 0.0

@@ -1,4 +1,4 @@
-"""Leads an attempt: the leader runs beside the first node's agent and decides; the agents obey.
+"""Leads an attempt: the leader runs beside the agent of its node, the first one at the start, and decides; the agents obey.
 
 It alone writes the run's history and commits its checkpoints. It runs in one asyncio loop and never blocks it: fsync,
 hashing and SLURM's commands run in threads. What happened lies on the `Board`; `Inbox` and `TimedChecks` fill it; this module
@@ -76,7 +76,7 @@ class Leader:
     revived: bool = False
     """A leader of this life of the allocation has died: this one goes on in its attempt."""
     lost: Sequence[str] = ()
-    """Hosts that SLURM has removed from the job, the one of the leader that died among them: it was on another host."""
+    """Hosts that SLURM has removed from the job. The leader before this one was on the first of the job's hosts that is among them."""
     _allocation: Allocation = field(init=False)
     _board: Board = field(init=False)
     _signals: Signals = field(init=False)

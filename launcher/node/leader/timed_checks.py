@@ -159,7 +159,7 @@ class TimedChecks:
         if board.interrupt is not None:
             return  # agents that leave because of a signal say nothing against their hosts
         checks = []
-        # The agent of the leader's node runs in this process: what is said of it is a dead leader's.
+        # The agent of the leader's node runs in this process: srun's message about it is about a leader that died.
         for node in board.nodes.missing:
             if node.name != board.host and node.lost_at is None and (how := ended.get(node.name)) is not None:
                 node.bad = f"its agent ended before it had joined ({how})"

@@ -58,7 +58,7 @@ class Kind(str, Enum):
     LEADER_GONE = "leader_gone"
     """The leader died, and this one has taken its place in the same allocation."""
     NODE_LEAVES = "node_leaves"
-    """A node whose job is its own is taken away with that."""
+    """SLURM ends the job of a replacement, and takes its node."""
     MORE_NODES = "more_nodes"
     """A round has fewer nodes than the job wants, and another one has come."""
     FENCED = "fenced"

@@ -208,7 +208,7 @@ async def connect(host: str, port: int, key: LifeKey) -> Peer:
 async def find_leader(
     host: str, ports: Sequence[int], key: LifeKey, *, timeout_s: float, pause_s: float | None = None
 ) -> Peer:
-    """Try all candidate ``ports``, again and again, until the leader answers on one of them; ``pause_s``: so often at most.
+    """Try all candidate ``ports``, again and again, until the leader answers on one of them. ``pause_s`` is the least pause between tries.
 
     The leader may start minutes after this node. A program that listens on one port and does not answer delays no other
     port. Raises ProtocolError when ``timeout_s`` have passed.
