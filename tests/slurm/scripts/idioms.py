@@ -73,6 +73,8 @@ def main():
         total = torch.ones(1)
         dist.all_reduce(total)
         print(f"inner {rank} of {size}: {int(total)}")
+        # Without it Python 3.14 may never end: gloo's thread wants the GIL, which a finalizing interpreter gives to nobody (torch 2.13).
+        dist.destroy_process_group()
         return
     say("--local-rank", arguments.local_rank == rank)
     say("a module beside", WORD)
