@@ -36,7 +36,7 @@ CAUSES: dict[str, CauseKind] = {
     "import": CauseKind("rank", "a package could not be imported"),
     "timeout": CauseKind("rank", "other ranks did not come to a collective in time"),
     "unloadable": CauseKind("rank", "the checkpoint holds what cannot be loaded: a restart would fail in the same way"),
-    "node": CauseKind("round", "a node is gone", ("node_lost",)),
+    "node": CauseKind("round", "a node is gone", ("node_lost", "node_leaves")),
     "store": CauseKind("round", "the rendezvous store is gone", ("store_failed",)),
     "hang": CauseKind("round", "no rank made progress", ("hang",)),
     "start": CauseKind("attempt", "nodes did not start, or the leader can listen on no port", ("nodes_missing", "ports_taken")),

@@ -258,6 +258,9 @@ def _node(root: Root, h: History, s: RunSummary) -> Explanation:
     why = root.of(ev.NodeLost).why or ""
     if root.kind == "slurm_node":
         return Explanation("A node of the allocation died.", _AGAIN, errors=[root.reason], log=last_words(root, 1))
+    if root.decision is not None and root.decision.evidence == "node_leaves":
+        taken = f"Node {root.host or '?'} was taken away: it had a job of its own (resources.replace), and SLURM has ended that."
+        return Explanation(taken, _AGAIN)
     sentence = f"Node {root.host or '?'} {how.get(why, why or 'died')}{at_step(root)}."
     fix = f"exclude it: launcher resubmit {{run}} slurm.exclude={root.host}" if root.host else _AGAIN
     return Explanation(sentence, fix)

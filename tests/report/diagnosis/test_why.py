@@ -198,6 +198,9 @@ CASES: dict[str, tuple[Make, str, str]] = {
     "node down": (
         lambda p: gives_up(training(p).event("node_lost", host="node2", why="slurm"), "node_lost"),
         "node", "Node node2 was reported down by SLURM."),
+    "a replacement whose job has ended": (
+        lambda p: gives_up(training(p).event("signal", host="node9", name="TERM", meaning="node_leaves"), "node_leaves"),
+        "node", "Node node9 was taken away: it had a job of its own (resources.replace), and SLURM has ended that."),
     "hang": (
         lambda p: hung(training(p)),
         "hang", "Rank 2 (node2) hung at step 40: no progress for 60 s in wait_for_lock."),
