@@ -157,7 +157,8 @@ class FakeAllocation:
         return "79"
 
     def withdraw_early(self) -> None:
-        self.said.append(("withdraw_early",))
+        if self.world.spec.restart.queue_early:
+            self.said.append(("withdraw_early",))
 
     def hand_back(self, *, exclude: tuple[str, ...], delay_s: float, early: bool = False) -> HandedBack:
         self.early = early
@@ -185,7 +186,8 @@ class FakeAllocation:
         return job_id not in self.gone_jobs
 
     def withdraw_nodes(self, *, pending: bool = False) -> None:
-        self.said.append(("withdraw_nodes", pending))
+        if self.world.spec.replace:
+            self.said.append(("withdraw_nodes", pending))
 
     def pull_forward(self) -> None:
         self.said.append(("pull_forward", [n.index for n in self.world.nodes if n.connected]))
