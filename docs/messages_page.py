@@ -53,7 +53,7 @@ NOT_SHOWN: dict[str, tuple[str, ...]] = {
     "run/causes.py": ("CAUSES",),
     "slurm/probe.py": ("_LOOK", "_script"),
     "submission/plan/script.py": ("python_command", "_local_gpus", "render_script", "_mounts"),
-    "submission/plan/around_srun.py": ("KEEP_SHELL", "teardown", "courier", "keeper", "_await_keeper"),
+    "submission/plan/around_srun.py": ("KEEP_SHELL", "joins", "teardown", "courier", "keeper", "_await_keeper"),
     "cli/_options.py": ("wait_option", "sweep_option"),
 }
 """Modules, and in them the names, whose strings are code for others; the causes are in docs/json.md. No names: all of them."""

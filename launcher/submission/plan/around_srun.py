@@ -31,8 +31,7 @@ _OWN_ID = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"
 
 def joins(srun: Sequence[str], command: str) -> str:
     """Run one agent of a run that runs already, where the script has arguments: the job replaces a node (`resources.replace`)."""
-    words = shlex.join(["-u", "-m", "launcher.node.agent"])
-    return f'[ $# = 0 ] || exec {shlex.join(["srun", *srun])} {command} {words} "$@"'
+    return f'[ $# = 0 ] || exec {shlex.join(["srun", *srun])} {command} -u -m launcher.node.agent "$@"'
 
 
 def leave_line(root: str) -> str:
