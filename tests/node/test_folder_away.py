@@ -13,12 +13,12 @@ from away import Away
 
 from launcher.errors import RunDirError
 from launcher.node.agent import description, entry
-from launcher.node.agent.agent import Agent
+from launcher.node.agent.leader_search import LeaderSearch
+from launcher.node.agent.membership import Doors
 from launcher.node.agent.preflight import Preflight
 from launcher.node.checkpoints import fence
 from launcher.node.leader import wait_for_runs
 from launcher.node.sidecars import trackers
-from launcher.node.wire.proofs import LifeKey
 from launcher.run import asking, event_lines
 from launcher.run.after import Predecessor
 from launcher.run.paths import RunPaths
@@ -83,11 +83,11 @@ def test_the_check_of_the_folder_is_repeated(run, away: Away, number: int, times
 def test_an_agent_that_cannot_look_for_a_leader_goes_on_looking(run, away: Away) -> None:
     """`attempts` cannot be listed: no leader is known to have begun, and none to have gone."""
     fence.claim_attempt(run[1], life="l")
-    agent = SimpleNamespace(paths=run[1], _key=LifeKey("s", "l", "n0"))
-    assert Agent._claimed(agent)
+    search = LeaderSearch(*run, Doors(run[0], "s", "l", ["n0", "n1"], 1), {})
+    assert search._claimed()
 
     away.refuse(run[1].attempts)
-    assert not Agent._claimed(agent)
+    assert not search._claimed()
 
 
 def test_a_tracker_run_is_not_begun_anew(run, away: Away) -> None:
